@@ -1,0 +1,30 @@
+//! The tables of a gpuwhy trace: what happened, whose it was, and what we concluded.
+//!
+//! Analyses read *shapes* (span, state, counter, mark, sample, link), so the same code serves
+//! CUDA streams, i915 rings, NET_RX and block I/O. *Lanes* say whose a row is; *details* hold the
+//! domain's own columns, keyed by the id of their span or mark; *results* are what gpuwhy itself
+//! concluded. `docs/schema.md` is made from the declarations in [`tables`].
+//!
+//! Each table is declared once, in `tables.rs`. The row struct, the Arrow schema, the batch
+//! builder, the reader and the documentation all follow from that declaration.
+//!
+//! *Invariant:* this crate knows no source, no file format, and neither opens files nor asks for
+//! the time.
+
+#![forbid(unsafe_code)]
+
+pub mod cell;
+pub mod docs;
+mod lanes;
+pub mod names;
+mod table;
+pub mod tables;
+mod units;
+mod words;
+
+pub use cell::{Name, Names};
+pub use lanes::{Lane, Lanes};
+pub use table::{Column, SchemaError, TABLE_KEY, Table, VERSION, VERSION_KEY, schema};
+pub use tables::*;
+pub use units::{EntityId, Id, Ids, Ns, SourceId, TrackId};
+pub use words::*;

@@ -1,0 +1,77 @@
+//! The names of well-known tracks: the contract between those who record and those who judge.
+//!
+//! A track is known by its name and by the kind of entity that it belongs to. Sources are free to
+//! add tracks of other names; analyses look for these.
+
+/// State track of a thread (sparse): its [`crate::ThreadState`].
+pub const THREAD_STATE: &str = "thread_state";
+/// State track of a CPU (sparse): the entity id of the thread that occupied it, 0 for the idle
+/// task. Recorded only while a thread of interest waited for that CPU.
+pub const OCCUPANT: &str = "occupant";
+/// Mark track of a thread: it was woken; detail `wakeup`.
+pub const WAKEUPS: &str = "wakeups";
+/// Mark track of a thread: it sent to or received from a stream socket; detail `message`.
+pub const MESSAGES: &str = "messages";
+/// Mark track of a thread or process: a signal was sent to it; the mark's name is the signal,
+/// its value the pid of the sender.
+pub const SIGNALS: &str = "signals";
+/// Span track of a thread (nested): `direct_reclaim`, `memcg_reclaim`, `compaction`,
+/// `major_fault`.
+pub const MEMORY: &str = "memory";
+/// Span track of a disk (overlap): block requests from insertion to completion; detail `io`.
+pub const IO: &str = "io";
+/// Span track of a thread (nested): steps with detail `step`, and their phases as children.
+pub const STEPS: &str = "steps";
+/// Mark track of a thread: calls that launched device work; links `launch` lead to the kernels.
+pub const LAUNCHES: &str = "launches";
+/// Span track of a stream (serial): kernels and copies; details `kernel` and `copy`.
+pub const STREAM: &str = "stream";
+
+/// Counter track of a CPU (delta, ns): time taken by the hypervisor.
+pub const STEAL: &str = "steal";
+/// Counter track of a CPU (delta, ns): time in interrupt handlers.
+pub const HARDIRQ: &str = "hardirq";
+/// Prefix of counter tracks of a CPU (delta, ns): time in a softirq vector, `softirq.NET_RX`.
+pub const SOFTIRQ_PREFIX: &str = "softirq.";
+/// Counter track of the host (delta, ns): time that all threads together waited for a CPU.
+pub const RUNQ_WAIT: &str = "runq_wait";
+/// Counter track of the host (delta, 1): context switches.
+pub const SWITCHES: &str = "switches";
+
+/// Counter track of a cgroup (delta, ns): time that it was out of quota.
+pub const THROTTLED: &str = "throttled";
+/// Prefix of counter tracks of the host or a cgroup (total, us): pressure stall information,
+/// `psi.cpu.some`, `psi.io.full`.
+pub const PSI_PREFIX: &str = "psi.";
+
+/// Counter track of a NIC (delta, By): bytes queued for sending. Tracks of the same name that
+/// belong to a process have this track as parent and say how much of it is theirs.
+pub const NIC_TX_BYTES: &str = "nic_tx_bytes";
+/// Counter track of a NIC (gauge, 1): packets in its queueing discipline, the most of the tick.
+pub const NIC_QUEUE: &str = "nic_queue";
+/// Counter track of a NIC (delta, ns): time that packets spent in its queueing discipline, summed.
+pub const NIC_QUEUE_DELAY: &str = "nic_queue_delay";
+/// Counter track of a NIC (delta, 1): packets dropped.
+pub const NIC_DROPS: &str = "nic_drops";
+/// Counter track of the host (delta, 1): TCP segments sent again.
+pub const TCP_RETRANSMITS: &str = "tcp_retransmits";
+
+/// Counter track of a process (delta, 1): pages it took out of the page cache.
+pub const PAGE_CACHE_EVICTED: &str = "page_cache_evicted";
+/// Counter track of a process (delta, ns): time it spent freeing memory.
+pub const RECLAIM: &str = "reclaim";
+/// Counter track of a disk (delta, By): bytes completed. Tracks of the same name that belong to
+/// a process have this track as parent and say how much of it is theirs.
+pub const DISK_BYTES: &str = "disk_bytes";
+/// Counter track of a disk (delta, ns): time that its requests were with the device, summed.
+pub const DISK_TIME: &str = "disk_time";
+
+/// Counter track of a GPU (gauge, MHz): the clock of its multiprocessors.
+pub const SM_CLOCK: &str = "sm_clock";
+
+/// Counter track of a host (delta, ns): run time of the recorder's own BPF programs.
+pub const SELF_BPF: &str = "self.bpf";
+/// Counter track of a host (delta, ns): CPU time of the recorder itself.
+pub const SELF_CPU: &str = "self.cpu";
+/// Counter track of a host (gauge, By): resident memory of the recorder itself.
+pub const SELF_RSS: &str = "self.rss";
