@@ -1,0 +1,457 @@
+//! Where a step's time went.
+//!
+//! # What it sees
+//! The states of the step's thread tile the step. Running, runnable, throttled and interrupted
+//! time explain themselves; a sleep is explained by what ended it. A wakeup from a task's own
+//! context leads to that task, and what *it* did during the sleep is where the time went; a
+//! received message leads to its sender until the sender had handed the bytes over, and to the
+//! network from then on; an I/O wait leads to the request; a wait while the step's own kernels
+//! ran leads to the GPU.
+//!
+//! # Why it matters
+//! "iowait" is not the disk and "waiting for rank 1" is not rank 1: a flush-completion kworker
+//! that is starved by a neighbour's softirqs looks like both. The walk ends at the thread that
+//! was held up by something else than another thread.
+//!
+//! # What fools it
+//! Spinning waits look like work. A waker that only passes the baton (a thread pool's dispatcher)
+//! is taken for the holder. Threads beyond the recorder's hops are not seen and end the walk as
+//! `unknown`.
+
+use std::collections::HashMap;
+
+use gpuwhy_schema::{
+    Direction, EntityId, EntityKind, Id, IoOp, Ns, Part, PartKind, Rows, ThreadState,
+};
+
+use crate::intervals::{Interval, clip, subtract, union};
+use crate::syscall::{self, Wait};
+use crate::world::{Held, Request, World};
+
+/// How an accounting is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Accounting {
+    /// How many waits the walk crosses before it gives up.
+    pub hops: u32,
+    /// How late after its wakeup a thread may finish the call that consumed the message.
+    pub message_within: Ns,
+    /// How long before the end of a wait the request that ended it may have completed.
+    pub completion_within: Ns,
+}
+
+impl Default for Accounting {
+    fn default() -> Accounting {
+        Accounting { hops: 6, message_within: Ns::millis(500), completion_within: Ns::millis(5) }
+    }
+}
+
+/// The parts of every step in `rows` that has ended: they tile it, so they sum to its duration.
+pub fn parts(rows: &Rows, accounting: &Accounting) -> Vec<Part> {
+    let world = World::new(rows);
+    let durations: HashMap<Id, Ns> =
+        rows.span.iter().filter_map(|s| Some((s.id, s.dur?))).collect();
+    let mut out = Vec::new();
+    for step in &rows.step {
+        let Some(&dur) = durations.get(&step.id) else { continue };
+        let window = (step.ts, step.ts.saturating_add(dur));
+        let mut walk = Walk {
+            world: &world,
+            accounting,
+            step: step.id,
+            path: vec![step.thread],
+            out: Vec::new(),
+        };
+        walk.thread(step.thread, window, Via::Own);
+        out.append(&mut merge(walk.out));
+    }
+    out
+}
+
+/// How the walk came to a thread, which says what its running means for the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Via {
+    /// It is the step's own thread.
+    Own,
+    /// It ended a wait for a lock or condition.
+    Futex,
+    /// It sends or takes what the step's thread waits to receive or send.
+    Peer,
+    /// A kernel thread that finishes an uninterruptible wait: a flush or journal worker.
+    Worker,
+}
+
+struct Walk<'w> {
+    world: &'w World,
+    accounting: &'w Accounting,
+    step: Id,
+    path: Vec<EntityId>,
+    out: Vec<Part>,
+}
+
+impl Walk<'_> {
+    fn put(&mut self, (from, to): Interval, kind: PartKind, blame: Option<EntityId>) {
+        if from >= to {
+            return;
+        }
+        let thread = *self.path.last().expect("the path begins with the step's thread");
+        let hops = self.path.len() as u32 - 1;
+        self.out.push(Part {
+            step: self.step,
+            ts: from,
+            dur: to - from,
+            kind,
+            thread,
+            blame,
+            hops,
+        });
+    }
+
+    /// Accounts for `window` of `thread`: each state in turn, and what was not recorded.
+    fn thread(&mut self, thread: EntityId, window: Interval, via: Via) {
+        let mut at = window.0;
+        for held in self.world.states(thread, window).iter().copied() {
+            let from = held.from.max(at);
+            let to = held.to.min(window.1);
+            if from >= to {
+                continue;
+            }
+            self.unseen((at, from), via);
+            self.state(thread, held, (from, to), via);
+            at = to;
+        }
+        self.unseen((at, window.1), via);
+    }
+
+    /// Nothing was recorded of the thread in that time.
+    fn unseen(&mut self, window: Interval, via: Via) {
+        let thread = *self.path.last().expect("the path begins with the step's thread");
+        match via {
+            // Whoever holds the lock held it, whatever else it did.
+            Via::Futex if !self.world.is_workload(thread) => {
+                let holder = self.world.process(thread);
+                self.put(window, PartKind::Lock, Some(holder));
+            }
+            _ => self.put(window, PartKind::Unknown, None),
+        }
+    }
+
+    fn state(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        match held.state {
+            ThreadState::Running => self.running(thread, held.arg, window, via),
+            ThreadState::Runnable => self.runnable(held.arg, window),
+            ThreadState::Throttled => {
+                let group = self.world.throttled_group(window);
+                let group = group.or_else(|| self.cgroup(thread));
+                self.put(window, PartKind::Throttled, group);
+            }
+            ThreadState::Hardirq => self.put(window, PartKind::Hardirq, None),
+            ThreadState::Softirq => self.put(window, PartKind::Softirq, None),
+            ThreadState::Stopped => {
+                let process = self.world.process(thread);
+                self.put(window, PartKind::Stopped, Some(process));
+            }
+            ThreadState::Sleep => self.sleep(thread, held, window, via),
+            ThreadState::DiskWait | ThreadState::Uninterruptible => {
+                self.uninterruptible(thread, held, window, via);
+            }
+            ThreadState::Unknown => self.unseen(window, via),
+        }
+    }
+
+    fn cgroup(&self, thread: EntityId) -> Option<EntityId> {
+        let process = self.world.entity(self.world.process(thread))?;
+        let parent = self.world.entity(process.parent?)?;
+        (parent.kind == EntityKind::Cgroup).then_some(parent.id)
+    }
+
+    /// On a CPU: its own work, less what the hypervisor took and what it spent freeing memory.
+    fn running(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
+        let world = self.world;
+        for piece in clip(world.memory(thread), window) {
+            let taker = self.memory_taker(piece);
+            self.put(piece, PartKind::Reclaim, taker);
+        }
+        let (kind, blame) = match via {
+            Via::Futex if !world.is_workload(thread) => {
+                (PartKind::Lock, Some(world.process(thread)))
+            }
+            Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
+            _ => (PartKind::Run, None),
+        };
+        for (from, to) in subtract(window, world.memory(thread)) {
+            let stolen = world.stolen(cpu, (from, to)).min(to - from);
+            self.put((from, to - stolen), kind, blame);
+            self.put((to - stolen, to), PartKind::Steal, None);
+        }
+    }
+
+    /// Ready to run: behind whoever was on that CPU.
+    fn runnable(&mut self, cpu: i64, window: Interval) {
+        let world = self.world;
+        let mut at = window.0;
+        for &(from, to, who) in world.occupants(cpu, window) {
+            let (from, to) = (from.max(at), to.min(window.1));
+            if from >= to {
+                continue;
+            }
+            self.put((at, from), PartKind::Runnable, None);
+            let blame = (who != EntityId(0)).then(|| world.process(who));
+            self.put((from, to), PartKind::Runnable, blame);
+            at = to;
+        }
+        self.put((at, window.1), PartKind::Runnable, None);
+    }
+
+    fn memory_taker(&self, (from, to): Interval) -> Option<EntityId> {
+        // Memory is taken before it is missed; a second covers the 10 Hz of these counters and
+        // the time that a cache takes to be needed again.
+        let window = (from.saturating_sub(Ns::secs(1)), to.saturating_add(Ns::millis(100)));
+        let counted = |name| self.world.counted_most(name, None, window);
+        counted(gpuwhy_schema::names::PAGE_CACHE_EVICTED)
+            .or_else(|| counted(gpuwhy_schema::names::RECLAIM))
+    }
+
+    /// An interruptible sleep.
+    fn sleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        let wait = syscall::wait(held.arg);
+        let woken = self.world.woken(thread, held.from, held.to);
+        let waker = woken.and_then(|w| w.waker);
+        match wait {
+            Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
+                if self.message(thread, held, window) => {}
+            Wait::Futex => self.or_gpu(thread, window, |walk, piece| match waker {
+                Some(waker) => walk.follow(waker, piece, Via::Futex),
+                None => walk.put(piece, PartKind::Unknown, None),
+            }),
+            Wait::Timer => self.or_gpu(thread, window, |walk, piece| {
+                walk.put_as(piece, via, PartKind::Timer);
+            }),
+            Wait::Send | Wait::Receive => match waker {
+                Some(waker) => self.follow(waker, window, Via::Peer),
+                None => self.put(window, PartKind::Network, None),
+            },
+            _ => self.or_gpu(thread, window, |walk, piece| match waker {
+                Some(waker) => walk.follow(waker, piece, Via::Peer),
+                None => walk.put_as(piece, via, PartKind::Unknown),
+            }),
+        }
+    }
+
+    /// As `kind`, unless the thread is somebody else who holds what the step waits for.
+    fn put_as(&mut self, window: Interval, via: Via, kind: PartKind) {
+        let thread = *self.path.last().expect("the path begins with the step's thread");
+        match via {
+            Via::Futex if !self.world.is_workload(thread) => {
+                let holder = self.world.process(thread);
+                self.put(window, PartKind::Lock, Some(holder));
+            }
+            _ => self.put(window, kind, None),
+        }
+    }
+
+    /// The pieces of a wait in which the GPU worked for the thread's process, or for others while
+    /// its kernels were queued; `rest` accounts for the others.
+    fn or_gpu(&mut self, thread: EntityId, window: Interval, rest: impl Fn(&mut Self, Interval)) {
+        let world = self.world;
+        let process = world.process(thread);
+        let own = world.kernels(process);
+        for piece in clip(own, window) {
+            self.put(piece, PartKind::Gpu, None);
+        }
+        let others = world.others_kernels(process, window);
+        for idle in subtract(window, own) {
+            let mut left = vec![idle];
+            for &(from, to, who) in &others {
+                let mut still = Vec::new();
+                for piece in left {
+                    let behind = (piece.0.max(from), piece.1.min(to));
+                    let queued = clip(world.queued_kernels(process), behind);
+                    for &queued in &queued {
+                        self.put(queued, PartKind::GpuQueue, Some(who));
+                    }
+                    still.append(&mut subtract(piece, &queued));
+                }
+                left = still;
+            }
+            for piece in left {
+                rest(self, piece);
+            }
+        }
+    }
+
+    /// A wait for a message on a stream socket; false if no message tells of it.
+    fn message(&mut self, thread: EntityId, held: Held, window: Interval) -> bool {
+        let until = held.to.saturating_add(self.accounting.message_within);
+        let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
+        let Some(peer) = self.world.other_end(&message) else {
+            let user = self.link_user(thread, window);
+            self.put(window, PartKind::Network, user);
+            return true;
+        };
+        // From then on the bytes were the transport's business.
+        let sent = match message.direction {
+            Direction::Receive => {
+                self.world.handed_over(message.flow, message.position, message.ts).map(|m| m.ts)
+            }
+            // A sender that sleeps waits for room, which its peer makes by receiving.
+            Direction::Send => None,
+        };
+        let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
+        self.peer(peer, (window.0, handed), message.direction);
+        let user = self.link_user(thread, (handed, window.1));
+        self.put((handed, window.1), PartKind::Network, user);
+        true
+    }
+
+    /// What the peer did while the step's thread waited for it: what it spent in the transport is
+    /// the network's, the rest is followed.
+    fn peer(&mut self, peer: EntityId, window: Interval, direction: Direction) {
+        if window.0 >= window.1 {
+            return;
+        }
+        let world = self.world;
+        let transport: Vec<Interval> = world
+            .states(peer, window)
+            .iter()
+            .filter(|h| h.state == ThreadState::Sleep)
+            .filter(|h| {
+                let toward = matches!(syscall::wait(h.arg), Wait::Send | Wait::Write);
+                let back = matches!(syscall::wait(h.arg), Wait::Receive | Wait::Read | Wait::Poll);
+                match direction {
+                    Direction::Receive => toward,
+                    Direction::Send => back,
+                }
+            })
+            .map(|h| (h.from.max(window.0), h.to.min(window.1)))
+            .collect();
+        let transport = union(transport);
+        for piece in clip(&transport, window) {
+            let user = self.link_user(peer, piece);
+            self.put(piece, PartKind::Network, user);
+        }
+        for piece in subtract(window, &transport) {
+            self.follow(peer, piece, Via::Peer);
+        }
+    }
+
+    /// Who, outside the workload, sent most over a link that this thread's process sends over.
+    fn link_user(&self, thread: EntityId, (from, to): Interval) -> Option<EntityId> {
+        let name = gpuwhy_schema::names::NIC_TX_BYTES;
+        let links = self.world.devices_of(name, self.world.process(thread));
+        // The per-process byte counters are read at 10 Hz.
+        let near = (from.saturating_sub(Ns::millis(100)), to.saturating_add(Ns::millis(100)));
+        self.world.counted_most(name, Some(&links), near)
+    }
+
+    /// Goes on at another thread, unless the walk has been there or has gone far enough.
+    fn follow(&mut self, thread: EntityId, window: Interval, via: Via) {
+        if window.0 >= window.1 {
+            return;
+        }
+        let outside = via == Via::Futex && !self.world.is_workload(thread);
+        if self.path.contains(&thread) || self.path.len() as u32 > self.accounting.hops {
+            let blame = outside.then(|| self.world.process(thread));
+            let kind = if outside { PartKind::Lock } else { PartKind::Unknown };
+            return self.put(window, kind, blame);
+        }
+        self.path.push(thread);
+        self.thread(thread, window, via);
+        self.path.pop();
+    }
+
+    /// An uninterruptible wait: reclaim, a block request, or a worker that finishes one.
+    fn uninterruptible(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        let world = self.world;
+        for piece in clip(world.memory(thread), window) {
+            let taker = self.memory_taker(piece);
+            self.put(piece, PartKind::Reclaim, taker);
+        }
+        let waker = world.woken(thread, held.from, held.to).and_then(|w| w.waker);
+        for piece in subtract(window, world.memory(thread)) {
+            match waker {
+                Some(waker) if !self.path.contains(&waker) => {
+                    self.worker(thread, waker, held, piece)
+                }
+                _ => self.requests(thread, held, piece, via),
+            }
+        }
+    }
+
+    /// A wait that a worker ended. While the thread's own request was with the device the worker
+    /// had nothing to do yet; after that, what the worker did is where the time went.
+    fn worker(&mut self, thread: EntityId, waker: EntityId, held: Held, window: Interval) {
+        let requests = self.world.requests_of(thread, window);
+        let own = union(requests.iter().map(|r| (r.queued, r.done)).collect());
+        for piece in clip(&own, window) {
+            self.requests(thread, held, piece, Via::Own);
+        }
+        for piece in subtract(window, &own) {
+            self.follow(waker, piece, Via::Worker);
+        }
+    }
+
+    /// A wait that an interrupt ended: the thread's own requests, or the one that completed when
+    /// the wait did.
+    fn requests(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        let mut requests = self.world.requests_of(thread, window);
+        if requests.is_empty() {
+            let within = self.accounting.completion_within;
+            requests.extend(self.world.request_ending(held.to, within));
+        }
+        if requests.is_empty() {
+            return self.put_as(window, via, PartKind::Unknown);
+        }
+        let wait = syscall::wait(held.arg);
+        let missed = requests.iter().any(|r| r.op == IoOp::Read)
+            && (wait == Wait::Read || (wait == Wait::None && via == Via::Own));
+        let device = union(requests.iter().map(|r| (r.issued, r.done)).collect());
+        let queue = union(requests.iter().map(|r| (r.queued, r.issued)).collect());
+        let last_done = requests.iter().map(|r| r.done).max().unwrap_or(window.1);
+        for piece in clip(&device, window) {
+            let (kind, blame) = if missed {
+                (PartKind::CacheMiss, self.memory_taker(piece))
+            } else {
+                (PartKind::BlockDevice, self.neighbour(&requests, piece))
+            };
+            self.put(piece, kind, blame);
+        }
+        for rest in subtract(window, &device) {
+            for piece in clip(&queue, rest) {
+                let neighbour = self.neighbour(&requests, piece);
+                self.put(piece, PartKind::BlockQueue, neighbour);
+            }
+            for piece in subtract(rest, &queue) {
+                let done = last_done.clamp(piece.0, piece.1);
+                self.put_as((piece.0, done), via, PartKind::Unknown);
+                self.put((done, piece.1), PartKind::BlockCompletion, None);
+            }
+        }
+    }
+
+    fn neighbour(&self, requests: &[Request], window: Interval) -> Option<EntityId> {
+        let disk = requests.iter().max_by_key(|r| r.bytes)?.disk;
+        self.world.disk_neighbour(disk, window)
+    }
+}
+
+/// Sorts by time and joins neighbours that say the same.
+fn merge(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.sort_by_key(|p| p.ts);
+    let mut out: Vec<Part> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match out.last_mut() {
+            Some(last)
+                if last.ts + last.dur == part.ts
+                    && (last.kind, last.thread, last.blame, last.hops)
+                        == (part.kind, part.thread, part.blame, part.hops) =>
+            {
+                last.dur += part.dur;
+            }
+            _ => out.push(part),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,367 @@
+use gpuwhy_schema::{
+    Discipline, EntityKind, Io, Lane, Lanes, Link, LinkKind, Mark, Measure, Message, SourceId,
+    Span, State, Step, TrackId, WakeContext, Wakeup, names,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A drawn situation: one character is one millisecond.
+#[derive(Default)]
+struct Scene {
+    lanes: Lanes,
+    rows: Rows,
+    ids: u64,
+}
+
+const MS: i64 = 1_000_000;
+
+impl Scene {
+    fn id(&mut self) -> Id {
+        self.ids += 1;
+        Id::new(0, self.ids)
+    }
+
+    /// Threads are called `process/thread`.
+    fn who(&mut self, name: &str) -> EntityId {
+        let process = name.split('/').next().unwrap();
+        let pid = self.lanes.entity(EntityKind::Process, process, |_| {});
+        self.lanes.entity(EntityKind::Thread, name, |e| e.parent = Some(pid))
+    }
+
+    fn track(&mut self, entity: EntityId, lane: Lane<'_>) -> TrackId {
+        self.lanes.track(entity, None, lane, SourceId(1))
+    }
+
+    /// R running on CPU 0, Q waiting for it, T throttled, X stopped, S sleeping for a time,
+    /// F in a futex, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
+    fn thread(&mut self, name: &str, drawn: &str) -> &mut Scene {
+        let entity = self.who(name);
+        let track = self.track(entity, Lane::states(names::THREAD_STATE, Discipline::Sparse));
+        let chars: Vec<char> = drawn.chars().collect();
+        let mut at = 0;
+        while at < chars.len() {
+            let from = at;
+            while at < chars.len() && chars[at] == chars[from] {
+                at += 1;
+            }
+            let (state, arg) = match chars[from] {
+                'R' => (ThreadState::Running, 0),
+                'Q' => (ThreadState::Runnable, 0),
+                'T' => (ThreadState::Throttled, 0),
+                'X' => (ThreadState::Stopped, -1),
+                'S' => (ThreadState::Sleep, 230),
+                'F' => (ThreadState::Sleep, 202),
+                'D' => (ThreadState::DiskWait, 74),
+                'P' => (ThreadState::DiskWait, 0),
+                'N' => (ThreadState::Sleep, 45),
+                'W' => (ThreadState::Sleep, 44),
+                _ => continue,
+            };
+            self.rows.state.push(State {
+                ts: Ns(from as i64 * MS),
+                dur: Some(Ns((at - from) as i64 * MS)),
+                track,
+                value: state.code(),
+                arg: Some(arg),
+            });
+        }
+        self
+    }
+
+    /// Who occupied CPU 0: a letter is the process of that name, `-` is the idle task.
+    fn cpu(&mut self, drawn: &str) -> &mut Scene {
+        let cpu = self.lanes.entity(EntityKind::Cpu, "0", |e| e.number = Some(0));
+        let track = self.track(cpu, Lane::states(names::OCCUPANT, Discipline::Sparse));
+        for (at, c) in drawn.chars().enumerate().filter(|(_, c)| *c != '.') {
+            let who = if c == '-' { EntityId(0) } else { self.who(&format!("{c}/{c}")) };
+            self.rows.state.push(State {
+                ts: Ns(at as i64 * MS),
+                dur: Some(Ns(MS)),
+                track,
+                value: who.0.into(),
+                arg: None,
+            });
+        }
+        self
+    }
+
+    fn wake(&mut self, woken: &str, at: i64, by: Option<&str>) -> &mut Scene {
+        let woken = self.who(woken);
+        let waker = by.map(|name| self.who(name));
+        let id = self.id();
+        let context = if waker.is_some() { WakeContext::Task } else { WakeContext::Hardirq };
+        let ts = Ns(at * MS);
+        self.rows.wakeup.push(Wakeup { id, ts, woken, waker, context, cpu: 0 });
+        self
+    }
+
+    fn io(&mut self, by: &str, op: IoOp, [queued, issued, done]: [i64; 3]) -> &mut Scene {
+        let thread = self.who(by);
+        let disk = self.lanes.entity(EntityKind::Disk, "vda", |_| {});
+        let track = self.track(disk, Lane::spans(names::IO, Discipline::Overlap));
+        let id = self.id();
+        let ts = Ns(queued * MS);
+        let dur = Some(Ns((done - queued) * MS));
+        self.rows.span.push(Span { id, ts, dur, track, parent: None, name: op.as_str().into() });
+        self.rows.io.push(Io {
+            id,
+            ts,
+            disk,
+            thread,
+            op,
+            sync: true,
+            bytes: 4096,
+            sector: 0,
+            issued: Some(Ns(issued * MS)),
+        });
+        self
+    }
+
+    fn message(&mut self, who: &str, direction: Direction, position: u32, at: i64) -> &mut Scene {
+        let thread = self.who(who);
+        let id = self.id();
+        let ts = Ns(at * MS);
+        let flow = 7;
+        self.rows.message.push(Message { id, ts, thread, direction, flow, bytes: 10, position });
+        self
+    }
+
+    fn kernel(&mut self, by: &str, [launch, from, to]: [i64; 3]) -> &mut Scene {
+        let thread = self.who(by);
+        let process = self.lanes.get(thread).unwrap().parent.unwrap();
+        let key = self.lanes.get(process).unwrap().key.clone();
+        let gpu = self.lanes.entity(EntityKind::Gpu, "0", |_| {});
+        let stream = self.lanes.entity(EntityKind::Stream, &key, |e| e.parent = Some(gpu));
+        let launches = self.track(thread, Lane::marks(names::LAUNCHES));
+        let track = self.track(stream, Lane::spans(names::STREAM, Discipline::Serial));
+        let (call, span) = (self.id(), self.id());
+        let name: gpuwhy_schema::Name = "gemm".into();
+        let ts = Ns(launch * MS);
+        self.rows.mark.push(Mark {
+            id: call,
+            ts,
+            track: launches,
+            name: name.clone(),
+            value: None,
+        });
+        let (ts, dur) = (Ns(from * MS), Some(Ns((to - from) * MS)));
+        self.rows.span.push(Span { id: span, ts, dur, track, parent: None, name });
+        self.rows.link.push(Link { ts, from: call, to: span, kind: LinkKind::Launch });
+        self
+    }
+
+    fn counted(&mut self, process: &str, name: &str, at: i64, value: f64) -> &mut Scene {
+        let thread = self.who(&format!("{process}/{process}"));
+        let process = self.lanes.get(thread).unwrap().parent.unwrap();
+        let nic = self.lanes.entity(EntityKind::Nic, "veth0", |_| {});
+        let lane = Lane::counter(name, "1", Measure::Delta);
+        let parent = self.track(nic, lane);
+        let track = self.lanes.track(process, Some(parent), lane, SourceId(1));
+        self.rows.counter.push(gpuwhy_schema::Counter { ts: Ns(at * MS), track, value });
+        self
+    }
+
+    /// What the parts of a step of `thread` from `from` to `to` ms say.
+    fn step(&mut self, thread: &str, from: i64, to: i64) -> String {
+        let thread = self.who(thread);
+        let track = self.track(thread, Lane::spans(names::STEPS, Discipline::Nested));
+        let id = self.id();
+        let (ts, dur) = (Ns(from * MS), Some(Ns((to - from) * MS)));
+        self.rows.span.push(Span { id, ts, dur, track, parent: None, name: "step".into() });
+        self.rows.step.push(Step { id, ts, thread, seq: 0, size: None, rank: None });
+        self.lanes.drain(&mut self.rows);
+        let said: Vec<String> = parts(&self.rows, &Accounting::default())
+            .iter()
+            .map(|p| {
+                let blame = p.blame.and_then(|b| self.lanes.get(b));
+                let blame = blame.map_or(String::new(), |b| format!("({})", b.key));
+                let via = ">".repeat(p.hops as usize);
+                format!("{via}{}{blame} {}", p.kind, p.dur.0 / MS)
+            })
+            .collect();
+        said.join(", ")
+    }
+}
+
+#[test]
+fn time_behind_a_hog_is_blamed_on_the_hog_and_idle_cpus_on_nobody() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RRQQQQR").cpu("..hh-.");
+    assert_eq!(scene.step("job/main", 0, 7), "run 2, runnable(h) 2, runnable 2, run 1");
+}
+
+#[test]
+fn a_fsync_that_waits_for_a_starved_kworker_is_not_disk() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [1, 1, 2])
+        .wake("job/main", 7, Some("kworker/0"))
+        .thread("kworker/0", "SSQQQQRS")
+        .cpu("..hhhh..");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, block_device 1, >runnable(h) 4, >block_completion 1, run 1"
+    );
+}
+
+#[test]
+fn a_waker_in_an_interrupt_is_not_believed() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RSSR").wake("job/main", 3, None).thread("vim/vim", "RRRR");
+    assert_eq!(scene.step("job/main", 0, 4), "run 1, timer 2, run 1");
+}
+
+#[test]
+fn a_full_disk_queue_is_blamed_on_whose_requests_are_in_it() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [1, 3, 6])
+        .io("hog/hog", IoOp::Write, [0, 0, 5])
+        .wake("job/main", 7, None);
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, block_queue(hog) 2, block_device(hog) 3, block_completion 1, run 1"
+    );
+}
+
+#[test]
+fn a_rank_that_waits_for_a_rank_behind_a_hog_waits_behind_the_hog() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank0/main", "RNNNNNR")
+        .thread("rank1/main", "RQQQQRR")
+        .cpu(".hhhh..")
+        .message("rank1/main", Direction::Send, 100, 6)
+        .message("rank0/main", Direction::Receive, 100, 6)
+        .wake("rank0/main", 6, None);
+    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >runnable(h) 4, >run 1, run 1");
+}
+
+#[test]
+fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank0/main", "RNNNNNR")
+        .thread("rank1/main", "RRRRRRR")
+        .message("rank1/main", Direction::Send, 100, 2)
+        .message("rank0/main", Direction::Receive, 100, 6)
+        .wake("rank0/main", 6, None)
+        .counted("rank0", names::NIC_TX_BYTES, 5, 10.0)
+        .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
+    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >run 1, network(burst) 4, run 1");
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_the_networks_too() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank0/main", "RNNNNR")
+        .thread("rank1/main", "RRWWRR")
+        .message("rank1/main", Direction::Send, 100, 5)
+        .message("rank0/main", Direction::Receive, 100, 5)
+        .wake("rank0/main", 5, None);
+    assert_eq!(scene.step("rank0/main", 0, 6), "run 1, >run 1, network 2, >run 1, run 1");
+}
+
+#[test]
+fn a_lock_is_blamed_on_its_holder_unless_the_holder_was_held_up_itself() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RFFFFFFR")
+        .wake("job/main", 7, Some("other/holder"))
+        .thread("other/holder", "RRSSQQRR")
+        .cpu("....hh..");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, >lock(other) 3, >runnable(h) 2, >lock(other) 1, run 1"
+    );
+}
+
+#[test]
+fn waiting_for_own_kernels_is_gpu_time_and_for_others_is_the_queue() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RSSSSSSR")
+        .kernel("other/main", [0, 0, 3])
+        .kernel("job/main", [1, 3, 6])
+        .wake("job/main", 7, None);
+    assert_eq!(scene.step("job/main", 0, 8), "run 1, gpu_queue(other) 2, gpu 3, timer 1, run 1");
+}
+
+#[test]
+fn a_stopped_peer_and_a_throttled_thread_say_so() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank0/main", "RTTNNNR")
+        .thread("rank1/main", "RRRRXXR")
+        .message("rank1/main", Direction::Send, 100, 6)
+        .message("rank0/main", Direction::Receive, 100, 6)
+        .wake("rank0/main", 6, None);
+    assert_eq!(
+        scene.step("rank0/main", 0, 7),
+        "run 1, throttled 2, >run 1, >stopped(rank1) 2, run 1"
+    );
+}
+
+#[test]
+fn what_was_not_recorded_is_unknown() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RR..RR");
+    assert_eq!(scene.step("job/main", 0, 8), "run 2, unknown 2, run 2, unknown 2");
+}
+
+#[test]
+fn two_ranks_that_wait_for_each_other_do_not_walk_forever() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank0/main", "RFFFR")
+        .thread("rank1/main", "RFFFR")
+        .wake("rank0/main", 4, Some("rank1/main"))
+        .wake("rank1/main", 4, Some("rank0/main"));
+    assert_eq!(scene.step("rank0/main", 0, 5), "run 1, >unknown 3, run 1");
+}
+
+proptest! {
+    /// Whatever was drawn, the parts of a step tile it.
+    #[test]
+    fn parts_tile_their_step(
+        main in "[RQTXSFDPNW.]{0,24}", peer in "[RQTXSFDPNW.]{0,24}", cpu in "[hg.-]{0,24}",
+        wakes in prop::collection::vec((0i64..24, any::<bool>(), any::<bool>()), 0..12),
+        ios in prop::collection::vec((0i64..24, 0i64..24, 0i64..24), 0..6),
+        messages in prop::collection::vec((0i64..24, any::<bool>(), 0u32..200), 0..6),
+        kernels in prop::collection::vec((0i64..24, 0i64..24, 0i64..24), 0..4),
+        from in 0i64..12, len in 1i64..20,
+    ) {
+        let mut scene = Scene::default();
+        scene.thread("a/main", &main).thread("b/main", &peer).cpu(&cpu);
+        for (at, first, task) in wakes {
+            let (woken, by) = if first { ("a/main", "b/main") } else { ("b/main", "a/main") };
+            scene.wake(woken, at, task.then_some(by));
+        }
+        for (a, b, c) in ios {
+            let mut t = [a, b, c];
+            t.sort_unstable();
+            scene.io("a/main", IoOp::Read, t);
+        }
+        for (at, send, position) in messages {
+            let (who, way) = if send { ("b/main", Direction::Send) } else { ("a/main", Direction::Receive) };
+            scene.message(who, way, position, at);
+        }
+        for (i, (a, b, c)) in kernels.into_iter().enumerate() {
+            let mut t = [a, b, c];
+            t.sort_unstable();
+            scene.kernel(if i % 2 == 0 { "a/main" } else { "b/main" }, t);
+        }
+        scene.step("a/main", from, from + len);
+        let mut at = Ns(from * MS);
+        for part in parts(&scene.rows, &Accounting::default()) {
+            prop_assert_eq!(part.ts, at);
+            prop_assert!(part.dur > Ns::ZERO);
+            at = part.ts + part.dur;
+        }
+        prop_assert_eq!(at, Ns((from + len) * MS));
+    }
+}

@@ -1,0 +1,20 @@
+//! Models that turn rows into richer rows.
+//!
+//! The first of them accounts for time: [`parts`] says where each nanosecond of a step went, as
+//! `part` rows that sum to the step's duration. It walks from the step's thread along wakeups and
+//! messages to whoever really held it up (a `fsync` that waits for a kworker that waits behind
+//! somebody's busy loop is not "disk"), and never believes a waker that ran in an interrupt.
+//!
+//! *Invariant:* nothing here opens a file, asks for the time, or judges. Baselines, excess and
+//! culprits are `diagnose`'s; the two meet in the schema only.
+
+#![forbid(unsafe_code)]
+
+mod account;
+mod intervals;
+mod syscall;
+mod world;
+
+pub use account::{Accounting, parts};
+pub use intervals::{busy, clip, subtract};
+pub use world::World;

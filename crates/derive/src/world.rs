@@ -1,0 +1,467 @@
+//! The recorded rows, indexed by who they are about.
+
+use std::collections::{HashMap, HashSet};
+
+use gpuwhy_schema::{
+    Direction, Entity, EntityId, EntityKind, Id, IoOp, Ns, Rows, ThreadState, Track, TrackId,
+    WakeContext, names,
+};
+
+use crate::intervals::{self, Interval};
+
+/// One state of a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub from: Ns,
+    pub to: Ns,
+    pub state: ThreadState,
+    pub arg: i64,
+}
+
+/// One wakeup of a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Woken {
+    pub ts: Ns,
+    /// Only a waker that ran in its own context.
+    pub waker: Option<EntityId>,
+}
+
+/// One block request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub queued: Ns,
+    pub issued: Ns,
+    pub done: Ns,
+    pub disk: EntityId,
+    pub thread: EntityId,
+    pub op: IoOp,
+    pub bytes: u64,
+}
+
+/// Bytes handed over or taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub ts: Ns,
+    pub thread: EntityId,
+    pub flow: u64,
+    pub direction: Direction,
+    pub position: u32,
+}
+
+/// A counter's value, and the tick that it covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tick {
+    pub from: Ns,
+    pub to: Ns,
+    pub value: f64,
+}
+
+/// Recorded rows, indexed. Building it costs time and memory proportional to the rows; callers
+/// bound both by reading only the range that they ask about.
+#[derive(Debug, Default)]
+pub struct World {
+    entities: HashMap<EntityId, Entity>,
+    states: HashMap<EntityId, Vec<Held>>,
+    occupants: HashMap<i64, Vec<(Ns, Ns, EntityId)>>,
+    wakeups: HashMap<EntityId, Vec<Woken>>,
+    by_thread: HashMap<EntityId, Vec<Request>>,
+    by_disk: HashMap<EntityId, Vec<Request>>,
+    memory: HashMap<EntityId, Vec<Interval>>,
+    messages: HashMap<EntityId, Vec<Sent>>,
+    flows: HashMap<(u64, Direction), Vec<Sent>>,
+    kernels: HashMap<EntityId, Vec<Interval>>,
+    gpu_kernels: HashMap<EntityId, Vec<(Ns, Ns, EntityId)>>,
+    queued_kernels: HashMap<EntityId, Vec<Interval>>,
+    steal: HashMap<i64, Vec<Tick>>,
+    by_process: HashMap<&'static str, Vec<(EntityId, EntityId, Vec<Tick>)>>,
+    throttled: HashMap<EntityId, Vec<Tick>>,
+    workload: HashSet<EntityId>,
+}
+
+/// How long a delta covers when the row before it is missing: ten ticks at 100 Hz.
+const LONGEST_TICK: Ns = Ns::millis(100);
+
+impl World {
+    /// Indexes `rows`. The workload is every process that has a step.
+    pub fn new(rows: &Rows) -> World {
+        let mut world = World::default();
+        for entity in &rows.entity {
+            world.entities.insert(entity.id, entity.clone());
+        }
+        let tracks: HashMap<TrackId, &Track> = rows.track.iter().map(|t| (t.id, t)).collect();
+        world.index_states(rows, &tracks);
+        world.index_wakeups(rows);
+        world.index_io(rows);
+        world.index_messages(rows);
+        world.index_spans(rows, &tracks);
+        world.index_counters(rows, &tracks);
+        for step in &rows.step {
+            let process = world.process(step.thread);
+            world.workload.insert(process);
+        }
+        world
+    }
+
+    fn index_states(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
+        for row in &rows.state {
+            let Some(track) = tracks.get(&row.track) else { continue };
+            let to = row.dur.map_or(Ns::MAX, |dur| row.ts.saturating_add(dur));
+            match &*track.name {
+                names::THREAD_STATE => {
+                    let state = ThreadState::from_code(row.value).unwrap_or(ThreadState::Unknown);
+                    let arg = row.arg.unwrap_or(-1);
+                    let held = Held { from: row.ts, to, state, arg };
+                    self.states.entry(track.entity).or_default().push(held);
+                }
+                names::OCCUPANT => {
+                    let cpu = self.entities.get(&track.entity).and_then(|e| e.number);
+                    let who = EntityId(u32::try_from(row.value).unwrap_or(0));
+                    if let Some(cpu) = cpu {
+                        self.occupants.entry(cpu).or_default().push((row.ts, to, who));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for held in self.states.values_mut() {
+            held.sort_unstable_by_key(|h| (h.from, h.to));
+        }
+        for slices in self.occupants.values_mut() {
+            slices.sort_unstable();
+        }
+    }
+
+    fn index_wakeups(&mut self, rows: &Rows) {
+        for row in &rows.wakeup {
+            let believed = row.context == WakeContext::Task && row.waker != Some(row.woken);
+            let waker = row.waker.filter(|_| believed);
+            self.wakeups.entry(row.woken).or_default().push(Woken { ts: row.ts, waker });
+        }
+        for list in self.wakeups.values_mut() {
+            list.sort_by_key(|w| w.ts);
+        }
+    }
+
+    fn index_io(&mut self, rows: &Rows) {
+        let spans: HashMap<Id, Ns> =
+            rows.span.iter().filter_map(|s| Some((s.id, s.ts.saturating_add(s.dur?)))).collect();
+        for io in &rows.io {
+            let done = spans.get(&io.id).copied().unwrap_or(Ns::MAX);
+            let issued = io.issued.unwrap_or(done).clamp(io.ts, done);
+            let request = Request {
+                queued: io.ts,
+                issued,
+                done,
+                disk: io.disk,
+                thread: io.thread,
+                op: io.op,
+                bytes: io.bytes,
+            };
+            self.by_thread.entry(io.thread).or_default().push(request);
+            self.by_disk.entry(io.disk).or_default().push(request);
+        }
+        for list in self.by_thread.values_mut().chain(self.by_disk.values_mut()) {
+            list.sort_by_key(|r| (r.done, r.queued));
+        }
+    }
+
+    fn index_messages(&mut self, rows: &Rows) {
+        for row in &rows.message {
+            let sent = Sent {
+                ts: row.ts,
+                thread: row.thread,
+                flow: row.flow,
+                direction: row.direction,
+                position: row.position,
+            };
+            self.messages.entry(row.thread).or_default().push(sent);
+            self.flows.entry((row.flow, row.direction)).or_default().push(sent);
+        }
+        for list in self.messages.values_mut().chain(self.flows.values_mut()) {
+            list.sort_by_key(|m| m.ts);
+        }
+    }
+
+    fn index_spans(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
+        let launchers: HashMap<Id, (Ns, EntityId)> = rows
+            .mark
+            .iter()
+            .filter_map(|m| Some((m, tracks.get(&m.track)?)))
+            .filter(|(_, track)| &*track.name == names::LAUNCHES)
+            .map(|(m, track)| (m.id, (m.ts, self.process(track.entity))))
+            .collect();
+        let launched: HashMap<Id, (Ns, EntityId)> = rows
+            .link
+            .iter()
+            .filter(|l| l.kind == gpuwhy_schema::LinkKind::Launch)
+            .filter_map(|l| Some((l.to, *launchers.get(&l.from)?)))
+            .collect();
+        let mut queued: HashMap<EntityId, Vec<Interval>> = HashMap::new();
+        for span in &rows.span {
+            let Some(track) = tracks.get(&span.track) else { continue };
+            let to = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
+            match &*track.name {
+                names::MEMORY if span.name.ends_with("reclaim") || &*span.name == "compaction" => {
+                    self.memory.entry(track.entity).or_default().push((span.ts, to));
+                }
+                names::STREAM => {
+                    let Some(&(launch, process)) = launched.get(&span.id) else { continue };
+                    self.kernels.entry(process).or_default().push((span.ts, to));
+                    queued.entry(process).or_default().push((launch, span.ts));
+                    let gpu = self.entities.get(&track.entity).and_then(|e| e.parent);
+                    if let Some(gpu) = gpu {
+                        self.gpu_kernels.entry(gpu).or_default().push((span.ts, to, process));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for list in self.memory.values_mut().chain(self.kernels.values_mut()) {
+            *list = intervals::union(std::mem::take(list));
+        }
+        for (process, list) in queued {
+            self.queued_kernels.insert(process, intervals::union(list));
+        }
+        for list in self.gpu_kernels.values_mut() {
+            list.sort_unstable();
+        }
+    }
+
+    fn index_counters(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
+        let mut ticks: HashMap<TrackId, Vec<(Ns, f64)>> = HashMap::new();
+        let wanted = [
+            names::STEAL,
+            names::THROTTLED,
+            names::NIC_TX_BYTES,
+            names::PAGE_CACHE_EVICTED,
+            names::RECLAIM,
+            names::DISK_BYTES,
+            names::DISK_TIME,
+        ];
+        for row in &rows.counter {
+            if tracks.get(&row.track).is_some_and(|t| wanted.contains(&&*t.name)) {
+                ticks.entry(row.track).or_default().push((row.ts, row.value));
+            }
+        }
+        for (id, mut values) in ticks {
+            values.sort_by_key(|v| v.0);
+            let mut before = None;
+            let list: Vec<Tick> = values
+                .into_iter()
+                .map(|(to, value)| {
+                    let earliest = to.saturating_sub(LONGEST_TICK);
+                    let from = before.map_or(earliest, |b: Ns| b.max(earliest));
+                    before = Some(to);
+                    Tick { from, to, value }
+                })
+                .collect();
+            let track = tracks[&id];
+            let entity = self.entities.get(&track.entity);
+            let kind = entity.map(|e| e.kind);
+            match (&*track.name, kind) {
+                (names::STEAL, Some(EntityKind::Cpu)) => {
+                    if let Some(cpu) = entity.and_then(|e| e.number) {
+                        self.steal.insert(cpu, list);
+                    }
+                }
+                (names::THROTTLED, Some(EntityKind::Cgroup)) => {
+                    self.throttled.insert(track.entity, list);
+                }
+                (name, Some(EntityKind::Process)) => {
+                    let on = track.parent.and_then(|p| tracks.get(&p)).map(|p| p.entity);
+                    if let Some(name) = wanted.iter().find(|w| **w == name) {
+                        let on = on.unwrap_or_default();
+                        self.by_process.entry(name).or_default().push((track.entity, on, list));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The process of a thread; a process is its own.
+    pub fn process(&self, thread: EntityId) -> EntityId {
+        match self.entities.get(&thread) {
+            Some(e) if e.kind == EntityKind::Thread => e.parent.unwrap_or(thread),
+            _ => thread,
+        }
+    }
+
+    /// Whether a thread or process belongs to the work that has the steps.
+    pub fn is_workload(&self, who: EntityId) -> bool {
+        self.workload.contains(&self.process(who))
+    }
+
+    /// The entity, if it was declared.
+    pub fn entity(&self, id: EntityId) -> Option<&Entity> {
+        self.entities.get(&id)
+    }
+
+    pub(crate) fn states(&self, thread: EntityId, window: Interval) -> &[Held] {
+        let Some(list) = self.states.get(&thread) else { return &[] };
+        let first = list.partition_point(|h| h.to <= window.0);
+        let last = list.partition_point(|h| h.from < window.1);
+        &list[first..last.max(first)]
+    }
+
+    pub(crate) fn occupants(&self, cpu: i64, window: Interval) -> &[(Ns, Ns, EntityId)] {
+        let Some(list) = self.occupants.get(&cpu) else { return &[] };
+        let first = list.partition_point(|o| o.1 <= window.0);
+        let last = list.partition_point(|o| o.0 < window.1);
+        &list[first..last.max(first)]
+    }
+
+    /// The wakeup that ended a sleep `[from, to)`: the last one within it or at its end.
+    pub(crate) fn woken(&self, thread: EntityId, from: Ns, to: Ns) -> Option<Woken> {
+        let list = self.wakeups.get(&thread)?;
+        let after = list.partition_point(|w| w.ts <= to);
+        list[..after].last().copied().filter(|w| w.ts >= from)
+    }
+
+    /// The first message of `thread` at or after `ts`, no later than `until`.
+    pub(crate) fn message_after(&self, thread: EntityId, ts: Ns, until: Ns) -> Option<Sent> {
+        let list = self.messages.get(&thread)?;
+        let first = list.partition_point(|m| m.ts < ts);
+        list.get(first).copied().filter(|m| m.ts <= until)
+    }
+
+    /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.
+    pub(crate) fn handed_over(&self, flow: u64, position: u32, around: Ns) -> Option<Sent> {
+        let list = self.flows.get(&(flow, Direction::Send))?;
+        // Positions wrap at 2^32 but grow with time, so a look back over what was sent shortly
+        // before is enough; what was sent later than it was received cannot be it.
+        let after = list.partition_point(|m| m.ts <= around);
+        let covers = |m: &Sent| (m.position.wrapping_sub(position) as i32) >= 0;
+        let earlier = list[..after].iter().rev().take_while(|m| covers(m)).last();
+        earlier.copied().or_else(|| list[after..].iter().find(|m| covers(m)).copied())
+    }
+
+    /// The thread at the other end of a flow.
+    pub(crate) fn other_end(&self, message: &Sent) -> Option<EntityId> {
+        let other = match message.direction {
+            Direction::Send => Direction::Receive,
+            Direction::Receive => Direction::Send,
+        };
+        let list = self.flows.get(&(message.flow, other))?;
+        let near = list.partition_point(|m| m.ts < message.ts).min(list.len() - 1);
+        Some(list[near].thread)
+    }
+
+    pub(crate) fn requests_of(&self, thread: EntityId, window: Interval) -> Vec<Request> {
+        let Some(list) = self.by_thread.get(&thread) else { return Vec::new() };
+        let first = list.partition_point(|r| r.done <= window.0);
+        list[first..].iter().take(LOOK).filter(|r| r.queued < window.1).copied().collect()
+    }
+
+    /// The request, of whoever, whose completion ended a wait at `end`.
+    pub(crate) fn request_ending(&self, end: Ns, within: Ns) -> Option<Request> {
+        self.by_disk
+            .values()
+            .filter_map(|list| {
+                let after = list.partition_point(|r| r.done <= end);
+                list[..after].last().copied()
+            })
+            .filter(|r| end.saturating_sub(r.done) <= within)
+            .max_by_key(|r| r.done)
+    }
+
+    /// Who, outside the workload, had most bytes with `disk` during the window, overlap-weighted.
+    pub(crate) fn disk_neighbour(&self, disk: EntityId, window: Interval) -> Option<EntityId> {
+        let list = self.by_disk.get(&disk)?;
+        let first = list.partition_point(|r| r.done <= window.0);
+        let mut weight: HashMap<EntityId, f64> = HashMap::new();
+        for r in list[first..].iter().take(LOOK).filter(|r| r.queued < window.1) {
+            let process = self.process(r.thread);
+            if !self.is_workload(process) {
+                let overlap = Ns::overlap(r.queued, r.done, window.0, window.1).0 as f64;
+                *weight.entry(process).or_default() += overlap * (1.0 + r.bytes as f64 / 4096.0);
+            }
+        }
+        heaviest(weight)
+    }
+
+    /// Who, outside the workload, had the largest total of a per-process counter in the window.
+    pub(crate) fn counted_most(
+        &self,
+        name: &'static str,
+        on: Option<&HashSet<EntityId>>,
+        window: Interval,
+    ) -> Option<EntityId> {
+        let mut weight: HashMap<EntityId, f64> = HashMap::new();
+        for (process, at, ticks) in self.by_process.get(name)? {
+            if self.is_workload(*process) || on.is_some_and(|on| !on.contains(at)) {
+                continue;
+            }
+            let sum = sum_of(ticks, window);
+            if sum > 0.0 {
+                *weight.entry(*process).or_default() += sum;
+            }
+        }
+        heaviest(weight)
+    }
+
+    /// The devices on which a process counted anything under `name`.
+    pub(crate) fn devices_of(&self, name: &'static str, process: EntityId) -> HashSet<EntityId> {
+        let lists = self.by_process.get(name).map_or(&[][..], Vec::as_slice);
+        lists.iter().filter(|(p, ..)| *p == process).map(|(_, on, _)| *on).collect()
+    }
+
+    pub(crate) fn memory(&self, thread: EntityId) -> &[Interval] {
+        self.memory.get(&thread).map_or(&[], Vec::as_slice)
+    }
+
+    /// The union of kernels that threads of `process` launched.
+    pub(crate) fn kernels(&self, process: EntityId) -> &[Interval] {
+        self.kernels.get(&process).map_or(&[], Vec::as_slice)
+    }
+
+    /// When kernels of `process` had been launched but had not begun.
+    pub(crate) fn queued_kernels(&self, process: EntityId) -> &[Interval] {
+        self.queued_kernels.get(&process).map_or(&[], Vec::as_slice)
+    }
+
+    /// Kernels of others on the GPUs that `process` uses, within the window.
+    pub(crate) fn others_kernels(
+        &self,
+        process: EntityId,
+        window: Interval,
+    ) -> Vec<(Ns, Ns, EntityId)> {
+        self.gpu_kernels
+            .values()
+            .filter(|list| list.iter().any(|k| k.2 == process))
+            .flat_map(|list| list.iter().take_while(move |k| k.0 < window.1))
+            .filter(|k| k.2 != process && k.1 > window.0)
+            .copied()
+            .collect()
+    }
+
+    /// Time that the hypervisor took from `cpu` during the window; ticks are spread evenly.
+    pub(crate) fn stolen(&self, cpu: i64, window: Interval) -> Ns {
+        self.steal.get(&cpu).map_or(Ns::ZERO, |ticks| Ns(sum_of(ticks, window) as i64))
+    }
+
+    /// The cgroup that was out of quota most in the window.
+    pub(crate) fn throttled_group(&self, window: Interval) -> Option<EntityId> {
+        let weigh = |(id, ticks): (&EntityId, &Vec<Tick>)| (*id, sum_of(ticks, window));
+        heaviest(self.throttled.iter().map(weigh).filter(|(_, w)| *w > 0.0).collect())
+    }
+}
+
+/// How many requests a look-up considers at most.
+const LOOK: usize = 4096;
+
+fn heaviest(weight: HashMap<EntityId, f64>) -> Option<EntityId> {
+    weight.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id)
+}
+
+fn sum_of(ticks: &[Tick], window: Interval) -> f64 {
+    let first = ticks.partition_point(|t| t.to <= window.0);
+    ticks[first..]
+        .iter()
+        .take_while(|t| t.from < window.1)
+        .map(|t| {
+            let whole = (t.to - t.from).0.max(1) as f64;
+            t.value * Ns::overlap(t.from, t.to, window.0, window.1).0 as f64 / whole
+        })
+        .sum()
+}
