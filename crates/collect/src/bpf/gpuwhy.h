@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What all probes share: the ring of records, what is known of each task, and one page of
+ * counters for each CPU that user space reads without a system call.
+ *
+ * A probe's file defines PROBE (one of enum probe) before it includes this. The maps are declared
+ * in every object; user space creates them once and hands the same descriptor to all of them.
+ */
+#ifndef GPUWHY_H
+#define GPUWHY_H
+
+#include "kernel.h"
+
+/* Keep in step with `kernel.rs`. Record kinds of probe P are P << 8 .. (P + 1) << 8. */
+enum probe {
+	PROBE_RUN_QUEUE = 1,
+	PROBE_INTERRUPTS = 2,
+	PROBE_STEPS = 3,
+	PROBE_BLOCK_IO = 4,
+	PROBE_NETWORK = 5,
+	PROBE_MEMORY = 6,
+	PROBES = 8,
+};
+
+#define KIND(n) ((PROBE << 8) | (n))
+
+#define SOFTIRQS 10
+
+/* Every record begins with this. */
+struct head {
+	__u64 ts;   /* ns, CLOCK_MONOTONIC */
+	__u16 kind;
+	__u16 cpu;
+	__u32 tid;  /* whose record it is, 0 if no thread's */
+};
+
+/*
+ * One CPU. Only code that runs on the CPU writes here. Aligned to cache lines, so that neighbours do not share one.
+ */
+struct cpu {
+	__u64 hardirq_ns;             /* time in interrupt handlers */
+	__u64 softirq_ns[SOFTIRQS];   /* time in each softirq vector, without interrupts inside */
+	__u64 hardirq_start;          /* 0 while not inside */
+	__u64 softirq_start;
+	__u64 softirq_hardirq0;       /* hardirq_ns when the softirq began */
+	__u32 hardirq_depth;
+	__u32 softirq_vec;            /* vector + 1 while inside, else 0 */
+	__u64 recorded[PROBES];       /* records written to the ring, per probe */
+	__u64 dropped[PROBES];        /* records lost because the ring was full, per probe */
+	__u64 runq_wait_ns;
+	__u64 switches;
+	__u64 spare[5];
+} __attribute__((aligned(64)));
+
+/* What is known of one task. */
+struct task {
+	__u64 since;       /* when its present state began */
+	__u64 until;       /* ns until which it is of interest; ~0 for targets, 0 for nobody */
+	__u32 hops;        /* how many more hops to follow from it */
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20); /* set by user space before load */
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set by user space before load: one for each possible CPU */
+	__type(key, __u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+static __always_inline struct cpu *this_cpu(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+/* Room for a record in the ring; when it is full, counts the loss and returns NULL. */
+static __always_inline void *reserve(__u32 kind, __u64 size, __u64 ts, __u32 tid)
+{
+	struct cpu *cpu = this_cpu();
+	struct head *head = bpf_ringbuf_reserve(&events, size, 0);
+
+	if (!head) {
+		if (cpu)
+			__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
+		return NULL;
+	}
+	if (cpu)
+		__sync_fetch_and_add(&cpu->recorded[PROBE], 1);
+	head->ts = ts;
+	head->kind = kind;
+	head->cpu = bpf_get_smp_processor_id();
+	head->tid = tid;
+	return head;
+}
+
+/* User space looks at the ring every tick by itself, so that no record has to wake it. */
+static __always_inline void submit(void *record)
+{
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+}
+
+/* Whether the running thread is one that rows are wanted of. */
+static __always_inline bool of_interest(__u64 now)
+{
+	struct task *task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+
+	return task && task->until > now;
+}
+
+#endif

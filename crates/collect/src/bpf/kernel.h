@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The few kernel types that the probes look into, instead of a vmlinux.h of 2.8 MB.
+ *
+ * Only members that are read are declared; CO-RE finds their real offsets at load time. A member
+ * that not every kernel has is read behind bpf_core_field_exists. Names with three underscores
+ * are flavours: the same kernel type in another version.
+ */
+#ifndef GPUWHY_KERNEL_H
+#define GPUWHY_KERNEL_H
+
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#define CORE __attribute__((preserve_access_index))
+
+#define TASK_COMM_LEN 16
+#define PF_KTHREAD 0x00200000
+
+struct kernfs_node {
+	__u64 id;
+} CORE;
+
+struct cgroup {
+	struct kernfs_node *kn;
+} CORE;
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+} CORE;
+
+struct cfs_rq {
+	int throttled;
+	int throttle_count;
+} CORE;
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+} CORE;
+
+struct task_struct {
+	int pid;
+	int tgid;
+	unsigned int __state;
+	unsigned int flags;
+	unsigned in_iowait : 1;
+	struct task_struct *group_leader;
+	struct task_struct *real_parent;
+	struct css_set *cgroups;
+	struct sched_entity se;
+	char comm[TASK_COMM_LEN];
+} CORE;
+
+/* Before 5.14. */
+struct task_struct___state_long {
+	long state;
+} CORE;
+
+/* 6.18 and later throttle tasks one by one instead of whole queues. */
+struct task_struct___throttled {
+	bool throttled;
+} CORE;
+
+#endif

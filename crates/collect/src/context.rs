@@ -1,0 +1,152 @@
+//! What every probe is given, and what it has to offer.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use gpuwhy_schema::{EntityId, Ids, Lanes, Ns, Rows, SourceId};
+
+use crate::kernel::Kernel;
+use crate::{Attribution, Config};
+
+/// Why something could not be collected.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// The kernel refused a BPF object.
+    #[error("cannot load the BPF programs of `{probe}`")]
+    Load {
+        /// The probe.
+        probe: &'static str,
+        /// What libbpf says.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// The kernel refused to attach a BPF program.
+    #[error("cannot attach `{probe}` to {to}")]
+    Attach {
+        /// The probe.
+        probe: &'static str,
+        /// The tracepoint or function.
+        to: String,
+        /// What libbpf says.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A BPF map could not be read or written.
+    #[error("cannot use the BPF map `{map}`")]
+    Map {
+        /// The map.
+        map: &'static str,
+        /// What libbpf says.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A file could not be read.
+    #[error("cannot read `{path}`")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {what}")]
+    System {
+        /// What was tried, on what.
+        what: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A function to be traced was not found.
+    #[error("no function `{symbol}` in `{binary}`{hint}")]
+    Symbol {
+        /// The binary.
+        binary: PathBuf,
+        /// The function asked for.
+        symbol: String,
+        /// Near names, or what else would help; begins with a separator.
+        hint: String,
+    },
+    /// This host lacks what the probe needs.
+    #[error("{what}; {fix}")]
+    Unsupported {
+        /// What is missing.
+        what: String,
+        /// What would change that.
+        fix: String,
+    },
+}
+
+/// What probes write into and look things up in.
+#[derive(Debug)]
+pub struct Context {
+    /// Entities, tracks and sources.
+    pub lanes: Lanes,
+    /// Rows gathered since the last [`crate::Recorder::poll`].
+    pub rows: Rows,
+    /// Ids of spans and marks.
+    pub ids: Ids,
+    /// Whose a tid or pid is.
+    pub people: Attribution,
+    /// This host.
+    pub host: EntityId,
+    /// Its CPUs, by index; possible CPUs, so some may be offline.
+    pub cpus: Vec<EntityId>,
+}
+
+/// What a probe is started with.
+pub struct Start<'a> {
+    /// Shared maps, and the loader of BPF objects.
+    pub kernel: &'a Rc<Kernel>,
+    /// What the user asked for.
+    pub config: &'a Config,
+    /// Where rows go.
+    pub cx: &'a mut Context,
+    /// The probe's own source, whose state the recorder keeps; a probe that sees less than it was
+    /// asked to sets `Degraded` and a note by itself.
+    pub source: SourceId,
+}
+
+/// One source of rows, started and running until it is dropped.
+///
+/// A probe has `fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError>` and a line in
+/// the recorder's list.
+pub trait Probe {
+    /// As in [`Config::off`] and, behind `bpf:` or `proc:`, in `source.kind`.
+    fn name(&self) -> &'static str;
+
+    /// Called every tick, after the ring was drained: reads aggregates into `cx.rows`.
+    ///
+    /// # Errors
+    /// A reading that failed; the recorder writes it to the probe's source and goes on.
+    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError>;
+
+    /// The kinds of ring records that this probe takes.
+    fn kinds(&self) -> Range<u16> {
+        0..0
+    }
+
+    /// A ring record whose kind lies in [`Probe::kinds`]; `bytes` is all of it, head included.
+    fn event(&mut self, _kind: u16, _bytes: &[u8], _cx: &mut Context) {}
+
+    /// Events that did not reach the rows by other ways than a full ring, so far.
+    fn dropped(&self) -> u64 {
+        0
+    }
+
+    /// Events that reached the rows in sums, so far.
+    fn counted(&self) -> u64 {
+        0
+    }
+
+    /// The recording ends at `now`: rows for what is still open.
+    fn finish(&mut self, _now: Ns, _cx: &mut Context) {}
+}
+
+/// The trace clock: CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads as well.
+pub fn now() -> Ns {
+    crate::kernel::monotonic()
+}

@@ -1,0 +1,503 @@
+//! The FFI room: loads BPF objects, shares their maps, reads mapped memory and the clock.
+//!
+//! Everything else of this crate is safe code on top of what is here. The maps of `gpuwhy.h` are
+//! created once, from an object without programs, and every probe's object is given the same
+//! descriptors. Maps that user space reads every tick are arrays that it maps into its own memory
+//! (`BPF_F_MMAPABLE`), so that a tick costs no system call for them.
+
+use std::cell::RefCell;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use gpuwhy_schema::Ns;
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, RingBuffer,
+    RingBufferBuilder, libbpf_sys,
+};
+
+use crate::CollectError;
+
+/// The compiled object of the probe with this stem.
+macro_rules! bpf_object {
+    ($stem:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $stem, ".bpf.o"))
+    };
+}
+pub(crate) use bpf_object;
+
+/// Softirq vectors of Linux, in the kernel's order.
+pub const SOFTIRQS: [&str; 10] =
+    ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
+
+/// Probes that own ring records or counters; as `enum probe` in `gpuwhy.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum ProbeNumber {
+    /// Scheduler.
+    RunQueue = 1,
+    /// Interrupts.
+    Interrupts = 2,
+    /// Uprobe steps.
+    Steps = 3,
+    /// Block requests.
+    BlockIo = 4,
+    /// Network.
+    Network = 5,
+    /// Faults and reclaim.
+    Memory = 6,
+}
+
+impl ProbeNumber {
+    /// The kinds of ring records that belong to it.
+    pub fn kinds(self) -> std::ops::Range<u16> {
+        let n = self as u16;
+        n << 8..(n + 1) << 8
+    }
+}
+
+/// Slots for probes in [`Cpu`]; as `PROBES` in `gpuwhy.h`.
+pub const PROBES: usize = 8;
+
+/// One CPU's counters; as `struct cpu` in `gpuwhy.h`. Times are ns since the objects were loaded.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub struct Cpu {
+    /// In interrupt handlers.
+    pub hardirq_ns: u64,
+    /// In each softirq vector.
+    pub softirq_ns: [u64; SOFTIRQS.len()],
+    hardirq_start: u64,
+    softirq_start: u64,
+    softirq_hardirq0: u64,
+    hardirq_depth: u32,
+    softirq_vec: u32,
+    /// Ring records written, per [`ProbeNumber`].
+    pub recorded: [u64; PROBES],
+    /// Ring records lost to a full ring, per [`ProbeNumber`].
+    pub dropped: [u64; PROBES],
+    /// All threads together waited so long for this CPU.
+    pub runq_wait_ns: u64,
+    /// Context switches.
+    pub switches: u64,
+    spare: [u64; 5],
+}
+
+/// Types that any bytes are a valid value of.
+///
+/// # Safety
+/// No padding that matters, no references, no enums: every bit pattern must be a value.
+pub unsafe trait Plain: Copy + Default + 'static {}
+
+// SAFETY: integers and arrays of integers only.
+unsafe impl Plain for Cpu {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+
+/// The first `size_of::<T>()` bytes of `bytes` as a `T`; `None` if there are fewer.
+pub fn plain<T: Plain>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: long enough (checked above), any bytes are a valid `T` (`Plain`), and
+    // `read_unaligned` asks nothing of the address.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The bytes of a plain value, for map keys and values. Padding must have been written.
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: the value lives as long as the borrow, is `size_of::<T>()` bytes long, and
+    // `Plain` types have no uninitialised padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// What begins every ring record; as `struct head` in `gpuwhy.h`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Head {
+    /// ns, CLOCK_MONOTONIC.
+    pub ts: u64,
+    /// Which record.
+    pub kind: u16,
+    /// The CPU it was written on.
+    pub cpu: u16,
+    /// Whose record it is, 0 if no thread's.
+    pub tid: u32,
+}
+
+// SAFETY: integers without padding.
+unsafe impl Plain for Head {}
+
+/// CLOCK_MONOTONIC.
+pub fn monotonic() -> Ns {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Ns(time.tv_sec * 1_000_000_000 + time.tv_nsec)
+}
+
+/// Sleeps until CLOCK_MONOTONIC shows `until`, or a signal comes.
+pub fn sleep_until(until: Ns) {
+    let time = libc::timespec { tv_sec: until.0 / 1_000_000_000, tv_nsec: until.0 % 1_000_000_000 };
+    // SAFETY: `time` is a valid timespec, and a null remainder is allowed.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &time,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+/// An array map in our own memory.
+///
+/// The kernel writes while we read; each value is copied out by volatile loads, so a value may be
+/// torn between its fields but each aligned field is whole.
+#[derive(Debug)]
+pub struct Mapped<T> {
+    memory: NonNull<u8>,
+    bytes: usize,
+    stride: usize,
+    len: usize,
+    value: PhantomData<T>,
+}
+
+impl<T: Plain> Mapped<T> {
+    /// Maps `map`, an array with `BPF_F_MMAPABLE` whose values are `T`.
+    pub fn new(name: &'static str, map: &dyn MapCore) -> Result<Mapped<T>, CollectError> {
+        let stride = (map.value_size() as usize).next_multiple_of(8);
+        if map.map_type() != MapType::Array || map.value_size() as usize != size_of::<T>() {
+            return Err(CollectError::Unsupported {
+                what: format!(
+                    "the BPF map `{name}` has values of {} bytes where {} are expected",
+                    map.value_size(),
+                    size_of::<T>()
+                ),
+                fix: "rebuild gpuwhy: its two halves do not belong together".into(),
+            });
+        }
+        let len = map.max_entries() as usize;
+        let bytes = (stride * len).next_multiple_of(4096);
+        // SAFETY: a new shared read-only mapping at an address of the kernel's choice; the
+        // descriptor is open during the call and the mapping outlives it by itself.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                map.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(CollectError::System {
+                what: format!("map `{name}` into memory"),
+                source: io::Error::last_os_error(),
+            });
+        }
+        let memory = NonNull::new(memory.cast()).expect("a mapping is never at address 0");
+        Ok(Mapped { memory, bytes, stride, len, value: PhantomData })
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A copy of value `i`; zeros behind the end.
+    pub fn read(&self, i: usize) -> T {
+        if i >= self.len {
+            return T::default();
+        }
+        // SAFETY: `i * stride + size_of::<T>()` lies within the mapping (`i < len`), which lives
+        // until drop; array values are 8-byte aligned and `T`'s fields need no more; the volatile
+        // read keeps the compiler from assuming that the value stands still, and any bytes are
+        // a valid `T`.
+        unsafe {
+            self.memory.as_ptr().add(i * self.stride).cast::<Unaligned<T>>().read_volatile().0
+        }
+    }
+}
+
+/// `Cpu` asks for cache lines, which an array map does not promise.
+#[derive(Clone, Copy)]
+#[repr(C, packed(8))]
+struct Unaligned<T>(T);
+
+impl<T> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `new`, and nothing borrows from it.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A loaded BPF object with its attached programs. Dropping it detaches them.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The object.
+    pub object: Object,
+    /// What keeps its programs attached.
+    pub links: Vec<Link>,
+    probe: &'static str,
+}
+
+impl Loaded {
+    /// Attaches every program that was loaded, as its section says.
+    ///
+    /// # Errors
+    /// The first one that cannot be attached, with its tracepoint.
+    pub fn attach(&mut self) -> Result<(), CollectError> {
+        for program in self.object.progs_mut() {
+            if !program.autoload() {
+                continue;
+            }
+            let link = program.attach().map_err(|source| CollectError::Attach {
+                probe: self.probe,
+                to: program.section().to_string_lossy().into_owned(),
+                source,
+            })?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// A handle on one of its maps.
+    ///
+    /// # Errors
+    /// No such map, or no descriptor left.
+    pub fn map(&self, name: &'static str) -> Result<MapHandle, CollectError> {
+        let map = self.object.maps().find(|map| map.name() == name).ok_or_else(|| {
+            CollectError::Unsupported {
+                what: format!("there is no BPF map `{name}`"),
+                fix: "rebuild gpuwhy: its two halves do not belong together".into(),
+            }
+        })?;
+        MapHandle::try_from(&map).map_err(|source| CollectError::Map { map: name, source })
+    }
+
+    /// One of its mmapable arrays, in our memory.
+    ///
+    /// # Errors
+    /// As [`Loaded::map`], or values of another size.
+    pub fn mapped<T: Plain>(&self, name: &'static str) -> Result<Mapped<T>, CollectError> {
+        Mapped::new(name, &self.map(name)?)
+    }
+}
+
+/// The maps that all probes share, and the loader of their objects.
+pub struct Kernel {
+    events: MapHandle,
+    tasks: MapHandle,
+    cpus: MapHandle,
+    counters: Mapped<Cpu>,
+    ring: RingBuffer<'static>,
+    staged: Rc<RefCell<Staged>>,
+    programs: RefCell<Vec<OwnedFd>>,
+    _shared: Object,
+}
+
+/// Records copied out of the ring until they are handed out: the length, then the bytes.
+#[derive(Debug, Default)]
+struct Staged {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel").field("cpus", &self.counters.len).finish_non_exhaustive()
+    }
+}
+
+impl Kernel {
+    /// Creates the shared maps, with a ring of `ring_bytes` (rounded up to a power of two, at
+    /// least a page).
+    ///
+    /// # Errors
+    /// The kernel refuses: no privileges, or no BTF.
+    pub fn new(ring_bytes: u32) -> Result<Kernel, CollectError> {
+        quiet();
+        let load = |source| CollectError::Load { probe: "shared", source };
+        let map = |name| move |source| CollectError::Map { map: name, source };
+        let ring_bytes = ring_bytes.clamp(4096, 1 << 30).next_power_of_two();
+        let cpu_count = libbpf_rs::num_possible_cpus().map_err(load)? as u32;
+
+        let mut open = open("shared", bpf_object!("shared")).map_err(load)?;
+        for mut m in open.maps_mut() {
+            if m.name() == "events" {
+                m.set_max_entries(ring_bytes).map_err(map("events"))?;
+            } else if m.name() == "cpus" {
+                m.set_max_entries(cpu_count).map_err(map("cpus"))?;
+            }
+        }
+        let shared = Loaded { object: open.load().map_err(load)?, links: vec![], probe: "shared" };
+        let (events, tasks) = (shared.map("events")?, shared.map("tasks")?);
+        let cpus = shared.map("cpus")?;
+        let counters = Mapped::new("cpus", &cpus)?;
+
+        // One drain may copy as much as the ring holds; what is written meanwhile waits for the
+        // next one, so that a fast writer cannot keep us here.
+        let staged =
+            Rc::new(RefCell::new(Staged { bytes: Vec::new(), limit: ring_bytes as usize }));
+        let ring = {
+            let staged = Rc::clone(&staged);
+            let mut builder = RingBufferBuilder::new();
+            builder
+                .add(&events, move |record| staged.borrow_mut().push(record))
+                .map_err(map("events"))?;
+            builder.build().map_err(map("events"))?
+        };
+        Ok(Kernel {
+            events,
+            tasks,
+            cpus,
+            counters,
+            ring,
+            staged,
+            programs: RefCell::default(),
+            _shared: shared.object,
+        })
+    }
+
+    /// Opens the object of `probe`, lets `configure` change it (sizes of maps, programs switched
+    /// off), gives it the shared maps, and loads it.
+    ///
+    /// # Errors
+    /// What libbpf or the verifier says.
+    pub fn load(
+        &self,
+        probe: &'static str,
+        bytes: &[u8],
+        configure: impl FnOnce(&mut OpenObject) -> Result<(), libbpf_rs::Error>,
+    ) -> Result<Loaded, CollectError> {
+        let load = |source| CollectError::Load { probe, source };
+        let mut open = open(probe, bytes).map_err(load)?;
+        configure(&mut open).map_err(load)?;
+        for mut map in open.maps_mut() {
+            let shared = match map.name().to_str() {
+                Some("events") => &self.events,
+                Some("tasks") => &self.tasks,
+                Some("cpus") => &self.cpus,
+                _ => continue,
+            };
+            map.reuse_fd(shared.as_fd()).map_err(load)?;
+        }
+        let object = open.load().map_err(load)?;
+        let mut programs = self.programs.borrow_mut();
+        for program in object.progs() {
+            if let Ok(fd) = program.as_fd().try_clone_to_owned() {
+                programs.push(fd);
+            }
+        }
+        Ok(Loaded { object, links: Vec::new(), probe })
+    }
+
+    /// Moves the records that lie in the ring to `into`, up to one ring's worth, and returns
+    /// what is to be walked by [`records`].
+    pub fn drain(&self, into: &mut Vec<u8>) {
+        into.clear();
+        std::mem::swap(&mut self.staged.borrow_mut().bytes, into);
+        self.ring.consume_raw();
+        std::mem::swap(&mut self.staged.borrow_mut().bytes, into);
+    }
+
+    /// How many CPUs [`Kernel::cpu`] knows.
+    pub fn cpu_count(&self) -> usize {
+        self.counters.len
+    }
+
+    /// The counters of CPU `i`.
+    pub fn cpu(&self, i: usize) -> Cpu {
+        self.counters.read(i)
+    }
+
+    /// Run time of all our BPF programs and how often they ran, since they were loaded. Both are
+    /// 0 while the kernel's BPF statistics are off.
+    pub fn bpf_time(&self) -> (Ns, u64) {
+        let mut sum = (0, 0);
+        for fd in self.programs.borrow().iter() {
+            if let Some(info) = program_info(fd) {
+                sum.0 += info.run_time_ns;
+                sum.1 += info.run_cnt;
+            }
+        }
+        (Ns(sum.0 as i64), sum.1)
+    }
+
+    /// The task storage, keyed by pidfd from user space.
+    pub fn tasks(&self) -> &MapHandle {
+        &self.tasks
+    }
+}
+
+impl Staged {
+    fn push(&mut self, record: &[u8]) -> i32 {
+        self.bytes.extend_from_slice(&(record.len() as u32).to_ne_bytes());
+        self.bytes.extend_from_slice(record);
+        if self.bytes.len() >= self.limit { -libc::EAGAIN } else { 0 }
+    }
+}
+
+/// The records that [`Kernel::drain`] moved.
+pub fn records(mut staged: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let len = plain::<u32>(staged)? as usize;
+        let record = staged.get(4..4 + len)?;
+        staged = &staged[4 + len..];
+        Some(record)
+    })
+}
+
+fn open(probe: &str, bytes: &[u8]) -> Result<OpenObject, libbpf_rs::Error> {
+    ObjectBuilder::default().name(probe)?.open_memory(bytes)
+}
+
+/// libbpf tells its story on stderr; errors carry what is needed of it.
+fn quiet() {
+    if std::env::var_os("GPUWHY_LIBBPF_LOG").is_none() {
+        libbpf_rs::set_print(None);
+    }
+}
+
+/// What the kernel says about the program behind `fd`.
+fn program_info(fd: &OwnedFd) -> Option<libbpf_sys::bpf_prog_info> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` is writable for `len` bytes during the call. Its pointer members are null
+    // with counts of 0, so the kernel writes to nothing else.
+    let rc = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
+    (rc == 0).then_some(info)
+}
+
+/// Makes the kernel measure the run time of BPF programs while the descriptor is open.
+///
+/// # Errors
+/// Needs CAP_SYS_ADMIN.
+pub fn enable_bpf_stats() -> io::Result<OwnedFd> {
+    // SAFETY: takes a plain number and returns a descriptor or a negative error.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the descriptor was just opened and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Writes `value` under `key`.
+///
+/// # Errors
+/// What the kernel says.
+pub fn put(
+    map: &MapHandle,
+    name: &'static str,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), CollectError> {
+    map.update(key, value, MapFlags::ANY).map_err(|source| CollectError::Map { map: name, source })
+}

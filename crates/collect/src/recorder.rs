@@ -1,0 +1,307 @@
+//! Starts the probes, wakes at every tick, and hands out what they gathered.
+
+use std::fs;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState};
+
+use crate::context::{CollectError, Context, Probe, Start};
+use crate::kernel::{self, Head, Kernel, PROBES};
+use crate::{Attribution, interrupts};
+
+/// Who is to be recorded exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A process with all its threads and, from now on, all its descendants.
+    Pid(i32),
+}
+
+/// A function whose every call is a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UprobeStep {
+    /// The program or library.
+    pub binary: PathBuf,
+    /// The function, as its symbol table has it.
+    pub symbol: String,
+}
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whose threads are recorded exactly.
+    pub targets: Vec<Target>,
+    /// How many wakers out from the targets threads are recorded exactly too.
+    pub hops: u8,
+    /// Ticks a second: how often aggregates are read and the ring is drained.
+    pub hz: u32,
+    /// Size of the ring between kernel and recorder; a power of two.
+    pub ring_bytes: u32,
+    /// Functions of unmodified programs that are steps.
+    pub steps: Vec<UprobeStep>,
+    /// The shared-memory ring that programs write their marked steps to.
+    pub wire: Option<PathBuf>,
+    /// Probes switched off, by name.
+    pub off: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            targets: Vec::new(),
+            hops: 2,
+            hz: 100,
+            // 100,000 events of 80 bytes in a second fill 8 MB; a tick is a hundredth of one.
+            ring_bytes: 4 << 20,
+            steps: Vec::new(),
+            wire: None,
+            off: Vec::new(),
+        }
+    }
+}
+
+/// What recording has cost and lost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Ring records received.
+    pub events: u64,
+    /// Events lost: the ring was full, or a probe had no room.
+    pub dropped: u64,
+    /// Run time of our BPF programs; `None` while the kernel does not measure it.
+    pub bpf: Option<Ns>,
+    /// How often our BPF programs ran, where the kernel counts it.
+    pub bpf_runs: u64,
+    /// CPU time of this process, all threads, user and system.
+    pub cpu: Ns,
+    /// Resident memory of this process in bytes.
+    pub rss: u64,
+}
+
+/// A probe's way to start.
+type StartFn = fn(Start<'_>) -> Result<Box<dyn Probe>, CollectError>;
+
+/// Every probe: name, what `source.kind` says, and how it starts. The order is that of starting;
+/// who needs another's counters comes later.
+const PROBE_LIST: &[(&str, &str, StartFn)] = &[("interrupts", "bpf:interrupts", interrupts::start)];
+
+/// A probe that runs, and its source.
+struct Running {
+    probe: Box<dyn Probe>,
+    source: SourceId,
+    number: Option<usize>,
+}
+
+/// A running recording. Lives on the thread that started it.
+pub struct Recorder {
+    kernel: Option<Rc<Kernel>>,
+    probes: Vec<Running>,
+    cx: Context,
+    staged: Vec<u8>,
+    tick: Ns,
+    next: Ns,
+    next_account: Ns,
+    events: u64,
+}
+
+impl Recorder {
+    /// Starts everything that this host offers. A probe that cannot run is a `source` row that
+    /// says why, not an error.
+    ///
+    /// # Errors
+    /// What no recording can do without.
+    pub fn start(config: Config) -> Result<Recorder, CollectError> {
+        let mut cx = context();
+        let mut probes = Vec::new();
+        let words =
+            format!("hz={} hops={} ring_bytes={}", config.hz, config.hops, config.ring_bytes);
+        let kernel = Kernel::new(config.ring_bytes).map(Rc::new);
+        for &(name, kind, start) in PROBE_LIST {
+            let source = cx.lanes.source(kind, "gpuwhy", env!("CARGO_PKG_VERSION"), &words);
+            if config.off.iter().any(|off| off == name) {
+                refuse(&mut cx.lanes, source, "switched off".into());
+                continue;
+            }
+            let kernel = match &kernel {
+                Ok(kernel) => kernel,
+                Err(error) => {
+                    refuse(&mut cx.lanes, source, story(error));
+                    continue;
+                }
+            };
+            match start(Start { kernel, config: &config, cx: &mut cx, source }) {
+                Ok(probe) => {
+                    let kinds = probe.kinds();
+                    let number = (!kinds.is_empty()).then_some(usize::from(kinds.start >> 8));
+                    probes.push(Running { probe, source, number });
+                }
+                Err(error) => refuse(&mut cx.lanes, source, story(&error)),
+            }
+        }
+        let now = kernel::monotonic();
+        let tick = Ns(1_000_000_000 / i64::from(config.hz.clamp(1, 1000)));
+        Ok(Recorder {
+            kernel: kernel.ok(),
+            probes,
+            cx,
+            staged: Vec::new(),
+            tick,
+            next: now + tick,
+            next_account: now + Ns::secs(1),
+            events: 0,
+        })
+    }
+
+    /// Sleeps to the next tick, but no longer than `timeout`; then drains the ring and ticks the
+    /// probes. Returns the rows gathered since the last call, lanes before what lies on them.
+    ///
+    /// # Errors
+    /// What no recording can do without.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Rows, CollectError> {
+        let now = kernel::monotonic();
+        let patience =
+            now.saturating_add(Ns(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX)));
+        kernel::sleep_until(self.next.min(patience));
+        let now = kernel::monotonic();
+        self.gather(now);
+        if now >= self.next {
+            // A recorder that was stopped for a while does not catch up tick by tick.
+            self.next = (self.next + self.tick).max(now);
+        }
+        Ok(self.take())
+    }
+
+    /// The last rows: the ring's rest, states that are still open, and what each source lost.
+    pub fn finish(mut self) -> Rows {
+        let now = kernel::monotonic();
+        self.gather(now);
+        for running in &mut self.probes {
+            running.probe.finish(now, &mut self.cx);
+        }
+        self.account();
+        self.take()
+    }
+
+    /// What the recording has cost and lost so far.
+    pub fn status(&self) -> Status {
+        let (bpf, bpf_runs) = self.kernel.as_ref().map_or((Ns::ZERO, 0), |k| k.bpf_time());
+        let dropped = self.probes.iter().map(|r| self.dropped(r)).sum();
+        Status {
+            events: self.events,
+            dropped,
+            bpf: (bpf_runs > 0).then_some(bpf),
+            bpf_runs,
+            cpu: Ns::ZERO,
+            rss: 0,
+        }
+    }
+
+    /// This host's entities, for callers that add rows of their own.
+    pub fn context(&mut self) -> &mut Context {
+        &mut self.cx
+    }
+
+    fn gather(&mut self, now: Ns) {
+        if let Some(kernel) = &self.kernel {
+            kernel.drain(&mut self.staged);
+            for record in kernel::records(&self.staged) {
+                let Some(head) = kernel::plain::<Head>(record) else { continue };
+                self.events += 1;
+                if let Some(running) =
+                    self.probes.iter_mut().find(|r| r.number == Some(usize::from(head.kind >> 8)))
+                {
+                    running.probe.event(head.kind, record, &mut self.cx);
+                }
+            }
+        }
+        for running in &mut self.probes {
+            if let Err(error) = running.probe.tick(now, &mut self.cx) {
+                self.cx.lanes.update_source(running.source, |s| {
+                    s.state = SourceState::Degraded;
+                    s.note = Some(story(&error).as_str().into());
+                });
+            }
+        }
+        if now >= self.next_account {
+            self.next_account = now + Ns::secs(1);
+            self.account();
+        }
+    }
+
+    /// Brings `source.recorded` and `source.dropped` up to date.
+    fn account(&mut self) {
+        for i in 0..self.probes.len() {
+            let running = &self.probes[i];
+            let (recorded, dropped) = (self.recorded(running), self.dropped(running));
+            self.cx.lanes.update_source(running.source, |s| {
+                s.recorded = recorded;
+                s.dropped = dropped;
+            });
+        }
+    }
+
+    fn recorded(&self, running: &Running) -> u64 {
+        self.ring_sum(running, |cpu, i| cpu.recorded[i]) + running.probe.counted()
+    }
+
+    fn dropped(&self, running: &Running) -> u64 {
+        self.ring_sum(running, |cpu, i| cpu.dropped[i]) + running.probe.dropped()
+    }
+
+    fn ring_sum(&self, running: &Running, of: impl Fn(&kernel::Cpu, usize) -> u64) -> u64 {
+        let (Some(kernel), Some(number)) = (&self.kernel, running.number) else { return 0 };
+        if number >= PROBES {
+            return 0;
+        }
+        (0..kernel.cpu_count()).map(|i| of(&kernel.cpu(i), number)).sum()
+    }
+
+    fn take(&mut self) -> Rows {
+        let mut rows = Rows::default();
+        self.cx.lanes.drain(&mut rows);
+        rows.append(&mut self.cx.rows);
+        rows
+    }
+}
+
+fn refuse(lanes: &mut Lanes, source: SourceId, why: String) {
+    lanes.update_source(source, |s| {
+        s.state = SourceState::Unavailable;
+        s.note = Some(why.as_str().into());
+    });
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn story(error: &CollectError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// The lanes that every recording has: this host and its CPUs.
+fn context() -> Context {
+    let mut lanes = Lanes::default();
+    let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let name = read("/proc/sys/kernel/hostname");
+    let machine = read("/etc/machine-id");
+    // Containers often lack a machine id; the boot id tells hosts apart as well, for one boot.
+    let key = if machine.is_empty() { read("/proc/sys/kernel/random/boot_id") } else { machine };
+    let host = lanes.entity(EntityKind::Host, &key, |e| e.name = name.as_str().into());
+    let count = libbpf_rs::num_possible_cpus().unwrap_or(1);
+    let cpus: Vec<EntityId> = (0..count)
+        .map(|i| {
+            lanes.entity(EntityKind::Cpu, &format!("{key}/cpu{i}"), |e| {
+                e.parent = Some(host);
+                e.name = format!("cpu{i}").as_str().into();
+                e.number = Some(i as i64);
+            })
+        })
+        .collect();
+    let people = Attribution::new(host);
+    Context { lanes, rows: Rows::default(), ids: Ids::of_shard(0), people, host, cpus }
+}
