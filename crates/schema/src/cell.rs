@@ -13,8 +13,29 @@ use crate::{EntityId, Id, Ns, SourceId, TrackId};
 /// A name, shared by the many rows that bear it.
 pub type Name = Arc<str>;
 
+/// What a column's values identify, so that references can be checked and renumbered by program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Nothing: they are values.
+    Value,
+    /// A span, a mark or a finding.
+    Row,
+    /// An entity.
+    Entity,
+    /// A track.
+    Track,
+    /// A source.
+    Source,
+}
+
 /// A value that can stand in a column.
 pub trait Cell: Sized {
+    /// What it identifies.
+    const ROLE: Role = Role::Value;
+    /// The span, mark or finding that it identifies, if that is what it does.
+    fn row_id(&self) -> Option<Id> {
+        None
+    }
     /// The Arrow type of the column.
     const TYPE: DataType;
     /// Whether a row may go without.
@@ -46,8 +67,9 @@ fn no_null(column: &dyn Array) -> Result<(), BadCell> {
 }
 
 macro_rules! number_cell {
-    ($ty:ty, $data:ident, $array:ident, $arrow:ident, $native:ty, $from:expr, $to:expr) => {
+    ($ty:ty, $data:ident, $array:ident, $arrow:ident, $native:ty, $from:expr, $to:expr $(, $role:ident)?) => {
         impl Cell for $ty {
+            $(const ROLE: Role = Role::$role;)?
             const TYPE: DataType = DataType::$data;
             const NULLABLE: bool = false;
             fn column<'a>(cells: impl Iterator<Item = &'a Self>) -> ArrayRef {
@@ -59,8 +81,10 @@ macro_rules! number_cell {
                 let to: fn($native) -> $ty = $to;
                 Ok(column.as_primitive::<$arrow>().values().iter().map(|&v| to(v)).collect())
             }
+            $(number_cell!(@row_id $role);)?
         }
         impl Cell for Option<$ty> {
+            $(const ROLE: Role = Role::$role;)?
             const TYPE: DataType = DataType::$data;
             const NULLABLE: bool = true;
             fn column<'a>(cells: impl Iterator<Item = &'a Self>) -> ArrayRef {
@@ -73,6 +97,12 @@ macro_rules! number_cell {
             }
         }
     };
+    (@row_id Row) => {
+        fn row_id(&self) -> Option<Id> {
+            Some(*self)
+        }
+    };
+    (@row_id $role:ident) => {};
 }
 
 number_cell!(i64, Int64, Int64Array, Int64Type, i64, |v| *v, |v| v);
@@ -80,10 +110,10 @@ number_cell!(u64, UInt64, UInt64Array, UInt64Type, u64, |v| *v, |v| v);
 number_cell!(u32, UInt32, UInt32Array, UInt32Type, u32, |v| *v, |v| v);
 number_cell!(f64, Float64, Float64Array, Float64Type, f64, |v| *v, |v| v);
 number_cell!(Ns, Int64, Int64Array, Int64Type, i64, |v| v.0, Ns);
-number_cell!(Id, UInt64, UInt64Array, UInt64Type, u64, |v| v.0, Id);
-number_cell!(EntityId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, EntityId);
-number_cell!(TrackId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, TrackId);
-number_cell!(SourceId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, SourceId);
+number_cell!(Id, UInt64, UInt64Array, UInt64Type, u64, |v| v.0, Id, Row);
+number_cell!(EntityId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, EntityId, Entity);
+number_cell!(TrackId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, TrackId, Track);
+number_cell!(SourceId, UInt32, UInt32Array, UInt32Type, u32, |v| v.0, SourceId, Source);
 
 impl Cell for bool {
     const TYPE: DataType = DataType::Boolean;

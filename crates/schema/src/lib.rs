@@ -22,7 +22,7 @@ pub mod tables;
 mod units;
 mod words;
 
-pub use cell::{Name, Names};
+pub use cell::{Name, Names, Role};
 pub use lanes::{Lane, Lanes};
 pub use table::{Column, SchemaError, TABLE_KEY, Table, VERSION, VERSION_KEY, schema};
 pub use tables::*;

@@ -79,18 +79,24 @@ pub struct Column {
     pub data_type: DataType,
     /// Whether a row may go without.
     pub nullable: bool,
+    /// What its values identify.
+    pub role: crate::cell::Role,
     /// Its meaning.
     pub doc: &'static str,
 }
 
 /// A row type that makes a table.
-pub trait Table: Sized + Clone + std::fmt::Debug {
+pub trait Table: Sized + Clone + std::fmt::Debug + Send + 'static {
     /// The table's name, and the name of its folder in a trace.
     const NAME: &'static str;
     /// What a row says.
     const DOC: &'static str;
     /// Which group of tables it belongs to, for the docs.
     const GROUP: &'static str;
+    /// The column that says when a row begins to hold; `None` for tables without time.
+    const START: Option<&'static str>;
+    /// The column that says how long it holds; `None` where rows are points.
+    const LASTING: Option<&'static str>;
 
     /// The columns in their order.
     fn columns() -> Vec<Column>;
@@ -98,6 +104,9 @@ pub trait Table: Sized + Clone + std::fmt::Debug {
     fn batch(rows: &[Self]) -> RecordBatch;
     /// The rows of a batch; extra columns are ignored.
     fn rows(batch: &RecordBatch) -> Result<Vec<Self>, SchemaError>;
+    /// The row's own identity, and for a detail that of its span or mark; `None` where the
+    /// table's rows have none.
+    fn id(&self) -> Option<crate::Id>;
     /// When the row begins to hold; `None` for tables without time.
     fn start(&self) -> Option<Ns>;
     /// When the row ceases to hold ([`Ns::MAX`] while it has not); `None` for tables without time.
@@ -178,6 +187,7 @@ macro_rules! tables {
                         name: stringify!($column),
                         data_type: <$ty as $crate::cell::Cell>::TYPE,
                         nullable: <$ty as $crate::cell::Cell>::NULLABLE,
+                        role: <$ty as $crate::cell::Cell>::ROLE,
                         doc: concat!($($cdoc),+).trim_ascii_start(),
                     },)+]
                 }
@@ -198,6 +208,14 @@ macro_rules! tables {
                     Ok((0..batch.num_rows())
                         .map_while(|_| Some($Row { $($column: $column.next()?,)+ }))
                         .collect())
+                }
+
+                fn id(&self) -> Option<$crate::Id> {
+                    let mut id = None;
+                    $(if stringify!($column) == "id" {
+                        id = $crate::cell::Cell::row_id(&self.$column);
+                    })+
+                    id
                 }
 
                 tables!(@time $time $(($($t),+))?);
@@ -254,14 +272,20 @@ macro_rules! tables {
         }
     };
     (@time none) => {
+        const START: Option<&'static str> = None;
+        const LASTING: Option<&'static str> = None;
         fn start(&self) -> Option<$crate::Ns> { None }
         fn end(&self) -> Option<$crate::Ns> { None }
     };
     (@time at($ts:ident)) => {
+        const START: Option<&'static str> = Some(stringify!($ts));
+        const LASTING: Option<&'static str> = None;
         fn start(&self) -> Option<$crate::Ns> { Some(self.$ts) }
         fn end(&self) -> Option<$crate::Ns> { Some(self.$ts) }
     };
     (@time during($ts:ident, $dur:ident)) => {
+        const START: Option<&'static str> = Some(stringify!($ts));
+        const LASTING: Option<&'static str> = Some(stringify!($dur));
         fn start(&self) -> Option<$crate::Ns> { Some(self.$ts) }
         fn end(&self) -> Option<$crate::Ns> {
             Some(Option::<$crate::Ns>::from(self.$dur)
