@@ -1,0 +1,130 @@
+//! The consumer: takes records out of the ring and gives their names back.
+
+use std::path::Path;
+
+use crate::layout::NAME_BYTES;
+use crate::map::{Error, Map};
+use crate::record::{NameId, Record};
+use crate::ring::{Tail, Taken};
+
+/// What one [`Consumer::drain`] took and missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Records given to the callback.
+    pub records: u64,
+    /// Records that found the ring full since the last time anybody asked.
+    pub lost: u64,
+    /// Slots that held no whole record.
+    pub torn: u64,
+    /// Slots whose producer died or was stopped before it had finished.
+    pub abandoned: u64,
+    /// A producer is in the middle of a record; there may be records behind it, for next time.
+    pub waiting: bool,
+}
+
+/// The one consumer of a ring.
+#[derive(Debug)]
+pub struct Consumer {
+    // Before `map`, whose memory it uses.
+    tail: Tail,
+    names: Names,
+    map: Map,
+}
+
+/// Names that have been read once; at most as many as the ring has places.
+#[derive(Debug)]
+struct Names {
+    by_id: Vec<Option<Box<str>>>,
+}
+
+impl Names {
+    fn load(&mut self, tail: &Tail, id: NameId) {
+        let Some(index) = (id.0 as usize).checked_sub(1) else { return };
+        if let Some(Some(_)) = self.by_id.get(index) {
+            return;
+        }
+        let mut buffer = [0u8; NAME_BYTES];
+        let Some(bytes) = tail.ring().name(id, &mut buffer) else { return };
+        if self.by_id.len() <= index {
+            self.by_id.resize(index + 1, None);
+        }
+        let text: String = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+        self.by_id[index] = Some(text.into_boxed_str());
+    }
+
+    fn get(&self, id: NameId) -> &str {
+        let index = (id.0 as usize).checked_sub(1);
+        index.and_then(|i| self.by_id.get(i)?.as_deref()).unwrap_or(Consumer::UNNAMED)
+    }
+}
+
+impl Consumer {
+    /// What a record is called whose name found no place in the ring or cannot be read.
+    pub const UNNAMED: &str = "?";
+    /// How long a producer may take between reserving a slot and publishing it. It needs tens of
+    /// ns; what it may need is a turn on a CPU in between.
+    pub const PATIENCE_NS: u64 = 100_000_000;
+
+    /// Becomes the ring's consumer and goes on where the last one left off.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another consumer lives, [`Error::Io`] and [`Error::Bad`] for files
+    /// that cannot be opened or are no rings.
+    pub fn open(path: impl AsRef<Path>) -> Result<Consumer, Error> {
+        Consumer::open_with(path, Consumer::PATIENCE_NS)
+    }
+
+    /// As [`Consumer::open`], with another patience.
+    ///
+    /// # Errors
+    /// As [`Consumer::open`].
+    pub fn open_with(path: impl AsRef<Path>, patience_ns: u64) -> Result<Consumer, Error> {
+        use std::os::fd::AsRawFd;
+        let path = path.as_ref();
+        let map = Map::open(path)?;
+        // The kernel drops the lock with the descriptor, also when the consumer is killed.
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(map.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(Error::Busy { path: path.to_owned() });
+        }
+        let tail = Tail::new(map.raw, patience_ns);
+        Ok(Consumer { tail, names: Names { by_id: Vec::new() }, map })
+    }
+
+    /// Gives at most `max` records to `f`, oldest first, and never looks at more slots than the
+    /// ring has. Does not wait.
+    pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&str>)) -> Drained {
+        self.drain_at(crate::clock::now(), max, f)
+    }
+
+    /// As [`Consumer::drain`] at a time of any clock of ns that does not go back.
+    pub fn drain_at(&mut self, now: u64, max: usize, mut f: impl FnMut(Record<&str>)) -> Drained {
+        let mut drained = Drained { lost: self.tail.lost(), ..Drained::default() };
+        for _ in 0..self.map.raw.slots() {
+            if drained.records as usize >= max {
+                break;
+            }
+            match self.tail.take(now) {
+                Taken::Record(record) => {
+                    drained.records += 1;
+                    let (tail, names) = (&self.tail, &mut self.names);
+                    record.named(|id| names.load(tail, id));
+                    f(record.named(|id| names.get(id)));
+                }
+                Taken::Torn => drained.torn += 1,
+                Taken::Abandoned => drained.abandoned += 1,
+                Taken::Waiting => {
+                    drained.waiting = true;
+                    break;
+                }
+                Taken::Empty => break,
+            }
+        }
+        drained
+    }
+
+    /// Where the ring is.
+    pub fn path(&self) -> &Path {
+        &self.map.path
+    }
+}
