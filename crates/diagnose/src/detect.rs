@@ -1,0 +1,438 @@
+//! When steps were slower than they should have been.
+//!
+//! # What it sees
+//! Each signature (name and size class) on each thread is a series of its own. A step beyond the
+//! tail threshold is a *spike*; a cumulative sum of clipped deviations ([`Cusum`], Page 1954)
+//! sees a *shift* that no single step shows. Both thresholds come from one wished-for
+//! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
+//! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often.
+//! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
+//!
+//! # Why it matters
+//! A 3σ rule over a 5 s window fires in every second window of clean data.
+//!
+//! # What fools it
+//! A recording that begins in the middle of the trouble: there is nothing to compare with. A
+//! change of the workload that its `size` does not tell.
+
+use std::collections::BTreeMap;
+
+use gpuwhy_schema::{EntityId, Id, Name, Ns};
+
+use crate::baseline::{Baseline, Fit};
+use crate::stats::Random;
+
+/// One finished step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its span.
+    pub id: Id,
+    /// When it began.
+    pub ts: Ns,
+    /// How long it took.
+    pub dur: Ns,
+    /// Whose time it is.
+    pub thread: EntityId,
+    /// The rank, where there is one.
+    pub rank: Option<u32>,
+    /// Its name.
+    pub name: Name,
+    /// How much there was to do.
+    pub size: Option<i64>,
+}
+
+/// What makes steps comparable: the thread, the name and the class of size.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Signature {
+    /// Whose steps.
+    pub thread: EntityId,
+    /// Their name.
+    pub name: Name,
+    /// Their size in quarter octaves (19 % apart), or none.
+    pub size_class: Option<i64>,
+}
+
+impl Step {
+    /// The signature that it is compared under.
+    pub fn signature(&self) -> Signature {
+        let class = |size: i64| (4.0 * (size.max(1) as f64).log2()).round() as i64;
+        Signature { thread: self.thread, name: self.name.clone(), size_class: self.size.map(class) }
+    }
+
+    /// When it ended.
+    pub fn end(&self) -> Ns {
+        self.ts.saturating_add(self.dur)
+    }
+}
+
+/// How eagerly to detect.
+#[derive(Clone, Copy, Debug)]
+pub struct Detection {
+    /// False incidents a day that are tolerated, over all series together.
+    pub false_alarms_per_day: f64,
+    /// The least slowdown of the median that is worth a finding: 0.1 is 10 %.
+    pub min_effect: f64,
+    /// The least number of anomalous steps of a series that are worth a finding.
+    pub min_steps: usize,
+    /// Steps at the head of each series that are not learned (caches are cold).
+    pub warm_up: usize,
+    /// Usual steps in a row that end an anomaly.
+    pub calm: usize,
+    /// Anomalies closer than this are one incident.
+    pub merge_within: Ns,
+}
+
+impl Default for Detection {
+    fn default() -> Detection {
+        Detection {
+            false_alarms_per_day: 1.0,
+            min_effect: 0.10,
+            min_steps: 4,
+            warm_up: 3,
+            calm: 12,
+            merge_within: Ns::secs(2),
+        }
+    }
+}
+
+/// What one series did during an incident.
+#[derive(Clone, Debug)]
+pub struct Slowed {
+    /// Which steps these are.
+    pub signature: Signature,
+    /// Where the usual lay when the anomaly began.
+    pub fit: Fit,
+    /// The duration above which a single step is a spike.
+    pub threshold: Ns,
+    /// Steps to compare with: indices into the steps given, oldest first.
+    pub usual: Vec<usize>,
+    /// Steps of the incident, slow or not: indices into the steps given.
+    pub slow: Vec<usize>,
+    /// How far the evidence lies beyond its threshold; 1 is at it.
+    pub score: f64,
+}
+
+/// An interval in which something was slower than it should have been.
+#[derive(Clone, Debug)]
+pub struct Incident {
+    /// When the first slowed step began.
+    pub from: Ns,
+    /// When the last one ended.
+    pub to: Ns,
+    /// The series that were slowed, most excess time first.
+    pub slowed: Vec<Slowed>,
+}
+
+/// One-sided cumulative sum of clipped deviations, in scales.
+#[derive(Clone, Debug)]
+pub struct Cusum {
+    sum: f64,
+    /// Index at which the sum last left zero.
+    since: usize,
+}
+
+/// What a CUSUM forgives per step, in scales: half of the smallest shift worth seeing.
+const SLACK: f64 = 0.75;
+/// One step counts for no more than this many scales, so that one outlier is not a shift.
+const CLIP: f64 = 4.0;
+
+impl Cusum {
+    fn new() -> Cusum {
+        Cusum { sum: 0.0, since: 0 }
+    }
+
+    fn add(&mut self, z: f64, index: usize) -> f64 {
+        if self.sum <= 0.0 {
+            self.since = index;
+        }
+        self.sum = (self.sum + z.clamp(-CLIP, CLIP) - SLACK).max(0.0);
+        self.sum
+    }
+}
+
+/// Steps kept in order by the bootstrap, so that slow phases of the baseline stay together.
+const BLOCK: usize = 64;
+/// The longest run that the bootstrap plays; what is rarer is extrapolated by the exponential
+/// tail that a CUSUM's maxima have.
+const PLAYED: usize = 20_000;
+
+/// The sum that a usual series reaches once in `1 / p` steps, from a block bootstrap of its own
+/// baseline.
+fn shift_limit(logs: &[f64], fit: &Fit, p: f64) -> f64 {
+    let mut random = Random::new(logs.len() as u64);
+    let mut cusum = Cusum::new();
+    let mut maxima = Vec::new();
+    let mut highest: f64 = 0.0;
+    for index in 0..PLAYED / BLOCK {
+        let from = random.below(logs.len());
+        for k in 0..BLOCK {
+            let sum = cusum.add(fit.z(logs[(from + k) % logs.len()]), index);
+            highest = highest.max(sum);
+        }
+        if cusum.sum == 0.0 && highest > 0.0 {
+            maxima.push(highest);
+            highest = 0.0;
+        }
+    }
+    // A sum that never came back to zero is one long excursion: the baseline itself drifts.
+    maxima.push(highest);
+    let sorted = crate::stats::sorted(maxima);
+    let tail_from = crate::stats::quantile(&sorted, 0.9);
+    let excess: Vec<f64> = sorted.iter().map(|m| m - tail_from).filter(|m| *m > 0.0).collect();
+    let tail_mean = crate::stats::mean(&excess).max(1.0);
+    let per_step = sorted.len() as f64 * 0.1 / PLAYED as f64;
+    (tail_from + tail_mean * (per_step / p).max(1.0).ln()).max(8.0)
+}
+
+struct Series {
+    baseline: Baseline,
+    learned: Vec<usize>,
+    seen: usize,
+    cusum: Cusum,
+    limit: Option<f64>,
+    recent: Vec<(usize, f64)>,
+    open: Option<Open>,
+    interval: f64,
+    last_ts: Option<Ns>,
+}
+
+struct Open {
+    fit: Fit,
+    threshold: f64,
+    usual: Vec<usize>,
+    steps: Vec<usize>,
+    calm: usize,
+    score: f64,
+}
+
+/// How many steps an incident is compared with.
+const COMPARED: usize = 400;
+/// How far back a shift may be dated.
+const DATED_BACK: usize = 64;
+
+impl Series {
+    fn new() -> Series {
+        Series {
+            baseline: Baseline::default(),
+            learned: Vec::new(),
+            seen: 0,
+            cusum: Cusum::new(),
+            limit: None,
+            recent: Vec::new(),
+            open: None,
+            interval: 0.0,
+            last_ts: None,
+        }
+    }
+
+    fn learn(&mut self, index: usize, dur: f64) {
+        self.baseline.learn(dur);
+        if self.learned.len() >= 2 * COMPARED {
+            self.learned.drain(..COMPARED);
+        }
+        self.learned.push(index);
+        self.limit = self.limit.filter(|_| !self.seen.is_multiple_of(64));
+    }
+
+    /// Takes the next step; returns an anomaly that it ended.
+    fn step(&mut self, index: usize, step: &Step, config: &Detection) -> Option<Slowed> {
+        let dur = step.dur.0 as f64;
+        self.seen += 1;
+        if let Some(last) = self.last_ts.replace(step.ts) {
+            let gap = step.ts.saturating_sub(last).as_secs_f64().max(1e-6);
+            self.interval =
+                if self.interval == 0.0 { gap } else { 0.95 * self.interval + 0.05 * gap };
+        }
+        if self.seen <= config.warm_up {
+            return None;
+        }
+        let Some(fit) = self.open.as_ref().map(|o| o.fit).or_else(|| self.baseline.fit()) else {
+            self.learn(index, dur);
+            return None;
+        };
+        // A wished-for rate a day becomes a probability a step.
+        let p = (config.false_alarms_per_day * self.interval.max(1e-6) / 86_400.0).min(1e-3);
+        let log = dur.max(1.0).ln();
+        let threshold = fit.threshold(p).max(fit.center + (1.0 + config.min_effect).ln());
+        let spike = log > threshold;
+        let sum = self.cusum.add(fit.z(log), index);
+        self.recent.push((index, dur));
+        if self.recent.len() > DATED_BACK {
+            self.recent.remove(0);
+        }
+
+        if let Some(open) = &mut self.open {
+            open.steps.push(index);
+            let slow =
+                spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
+            if slow {
+                open.calm = 0;
+            } else {
+                open.calm += 1;
+            }
+            open.score = open.score.max((log - fit.center) / (threshold - fit.center));
+            let over = open.calm >= config.calm;
+            return if over { self.close(step.signature()) } else { None };
+        }
+        let logs: Vec<f64> =
+            if self.limit.is_none() { self.baseline.logs().collect() } else { vec![] };
+        let limit = *self.limit.get_or_insert_with(|| shift_limit(&logs, &fit, p));
+        let shift = sum > limit;
+        if !spike && !shift {
+            self.learn_settled();
+            return None;
+        }
+        let since = if shift { self.cusum.since } else { index };
+        let mut steps: Vec<usize> =
+            self.recent.iter().map(|r| r.0).filter(|i| *i >= since).collect();
+        steps.sort_unstable();
+        let usual: Vec<usize> = self.learned.iter().rev().take(COMPARED).rev().copied().collect();
+        let score = ((log - fit.center) / (threshold - fit.center)).max(sum / limit);
+        self.recent.retain(|r| r.0 < since);
+        self.learn_settled();
+        self.open = Some(Open { fit, threshold, usual, steps, calm: 0, score });
+        None
+    }
+
+    /// Learns what was held back in case a shift had begun.
+    fn learn_settled(&mut self) {
+        let keep_from = if self.cusum.sum > 0.0 { self.cusum.since } else { usize::MAX };
+        let settled: Vec<(usize, f64)> =
+            self.recent.iter().copied().filter(|r| r.0 < keep_from).collect();
+        if settled.is_empty() && self.recent.len() >= DATED_BACK {
+            // The sum has hovered above zero for long without a shift: that is the usual, then.
+            let (index, dur) = self.recent.remove(0);
+            self.learn(index, dur);
+            return;
+        }
+        self.recent.retain(|r| r.0 >= keep_from);
+        for (index, dur) in settled {
+            self.learn(index, dur);
+        }
+    }
+
+    fn close(&mut self, signature: Signature) -> Option<Slowed> {
+        let mut open = self.open.take()?;
+        self.cusum = Cusum::new();
+        self.recent.clear();
+        open.steps.truncate(open.steps.len() - open.calm.min(open.steps.len()));
+        (!open.steps.is_empty()).then(|| Slowed {
+            signature,
+            fit: open.fit,
+            threshold: Ns(open.threshold.exp().min(9e18) as i64),
+            usual: open.usual,
+            slow: open.steps,
+            score: open.score,
+        })
+    }
+}
+
+/// The incidents in `steps`, which must be sorted by their ends, most excess time first.
+pub fn incidents(steps: &[Step], config: &Detection) -> Vec<Incident> {
+    let mut series: BTreeMap<Signature, Series> = BTreeMap::new();
+    let mut all: Vec<Slowed> = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        let one = series.entry(step.signature()).or_insert_with(Series::new);
+        all.extend(one.step(index, step, config));
+    }
+    all.extend(series.into_iter().filter_map(|(signature, mut one)| one.close(signature)));
+    merge(steps, all, config)
+}
+
+/// The mean excess of an anomaly's steps over the usual, in ns a step.
+pub fn mean_excess(steps: &[Step], slowed: &Slowed) -> f64 {
+    let mean = |indices: &[usize]| {
+        indices.iter().map(|&i| steps[i].dur.0 as f64).sum::<f64>() / indices.len().max(1) as f64
+    };
+    mean(&slowed.slow) - mean(&slowed.usual)
+}
+
+fn merge(steps: &[Step], mut all: Vec<Slowed>, config: &Detection) -> Vec<Incident> {
+    let from = |s: &Slowed| s.slow.iter().map(|&i| steps[i].ts).min().unwrap_or(Ns::ZERO);
+    let to = |s: &Slowed| s.slow.iter().map(|&i| steps[i].end()).max().unwrap_or(Ns::ZERO);
+    all.sort_by_key(from);
+    let mut groups: Vec<Incident> = Vec::new();
+    for slowed in all {
+        let (begin, end) = (from(&slowed), to(&slowed));
+        match groups.last_mut() {
+            Some(last) if begin <= last.to.saturating_add(config.merge_within) => {
+                last.to = last.to.max(end);
+                last.slowed.push(slowed);
+            }
+            _ => groups.push(Incident { from: begin, to: end, slowed: vec![slowed] }),
+        }
+    }
+    for incident in &mut groups {
+        incident.slowed = join_series(std::mem::take(&mut incident.slowed));
+    }
+    let total = |s: &Slowed| mean_excess(steps, s) * s.slow.len() as f64;
+    groups.retain(|incident| incident.slowed.iter().any(|s| worth_telling(steps, s, config)));
+    for incident in &mut groups {
+        incident.slowed.retain(|s| mean_excess(steps, s) > 0.0);
+        incident.slowed.sort_by(|a, b| total(b).total_cmp(&total(a)));
+        // Touching blips of other series must not stretch what the told ones say.
+        let told = || incident.slowed.iter().filter(|s| worth_telling(steps, s, config));
+        incident.from = told().map(from).min().unwrap_or(incident.from);
+        incident.to = told().map(to).max().unwrap_or(incident.to);
+        let (begin, end) = (incident.from, incident.to);
+        incident.slowed.retain(|s| from(s) < end && to(s) > begin);
+    }
+    let sum = |i: &Incident| i.slowed.iter().map(total).sum::<f64>();
+    groups.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    groups
+}
+
+/// Several anomalies of one series within an incident are one.
+fn join_series(slowed: Vec<Slowed>) -> Vec<Slowed> {
+    let mut by_signature: BTreeMap<Signature, Slowed> = BTreeMap::new();
+    for one in slowed {
+        match by_signature.entry(one.signature.clone()) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(one);
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                let first = entry.get_mut();
+                first.slow.extend(one.slow);
+                first.score = first.score.max(one.score);
+                let slow: std::collections::HashSet<usize> = first.slow.iter().copied().collect();
+                first.usual.retain(|i| !slow.contains(i));
+            }
+        }
+    }
+    by_signature.into_values().collect()
+}
+
+/// How many standard deviations of the usual steps' own moving mean an incident must lie above
+/// it. Noise with memory (a busy neighbour, a warm cache) moves means of many steps far more than
+/// independent noise would.
+const DRIFTS: f64 = 7.0;
+
+/// How far the mean of the slow steps lies above the mean of the usual ones, in standard
+/// deviations of usual means over as many steps, on the log scale.
+fn drifts(steps: &[Step], slowed: &Slowed) -> f64 {
+    let logs = |indices: &[usize]| -> Vec<f64> {
+        indices.iter().map(|&i| (steps[i].dur.0.max(1) as f64).ln()).collect()
+    };
+    let (usual, slow) = (logs(&slowed.usual), logs(&slowed.slow));
+    let window = slow.len().clamp(1, (usual.len() / 4).max(1));
+    let means: Vec<f64> = usual.windows(window).map(crate::stats::mean).collect();
+    let center = crate::stats::mean(&means);
+    let spread =
+        crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());
+    // Short series show little of their own drift; independent noise is the least there can be.
+    let least = slowed.fit.scale / (window as f64).sqrt();
+    (crate::stats::mean(&slow) - center) / spread.sqrt().max(least).max(1e-9)
+}
+
+fn worth_telling(steps: &[Step], slowed: &Slowed, config: &Detection) -> bool {
+    let center = slowed.fit.center.exp();
+    let slow =
+        slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));
+    slow.count() >= config.min_steps
+        && !slowed.usual.is_empty()
+        && mean_excess(steps, slowed) >= config.min_effect * center
+        && drifts(steps, slowed) >= DRIFTS
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+
+/// A step every 20 ms from a drawn level: each character is five steps, `.` usual, a digit `d`
+/// slower by d × 10 %. Two per cent of noise.
+fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
+    let mut random = Random::new(seed);
+    let mut out = Vec::new();
+    for c in drawn.chars() {
+        for _ in 0..5 {
+            let noise = 1.0 + 0.02 * (random.below(2001) as f64 / 1000.0 - 1.0);
+            let level = 1.0 + f64::from(c.to_digit(10).unwrap_or(0)) / 10.0;
+            let n = out.len() as u64;
+            out.push(Step {
+                id: Id::new(thread as u16, n),
+                ts: Ns::millis(20 * n as i64),
+                dur: Ns((10e6 * level * noise) as i64),
+                thread: EntityId(thread),
+                rank: None,
+                name: "step".into(),
+                size: None,
+            });
+        }
+    }
+    out
+}
+
+fn said(steps: &[Step]) -> String {
+    let told: Vec<String> = incidents(steps, &Detection::default())
+        .iter()
+        .map(|i| {
+            let slow: usize = i.slowed.iter().map(|s| s.slow.len()).sum();
+            format!(
+                "{} series, {slow} steps, {}..{} ms",
+                i.slowed.len(),
+                i.from.0 / 1_000_000,
+                i.to.0 / 1_000_000
+            )
+        })
+        .collect();
+    told.join("; ")
+}
+
+#[test]
+fn a_steady_series_says_nothing() {
+    assert_eq!(said(&steps(1, &".".repeat(400), 7)), "");
+}
+
+#[test]
+fn a_step_up_is_one_incident_from_its_first_slow_step() {
+    let drawn = format!("{}{}", ".".repeat(40), "5".repeat(20));
+    assert_eq!(said(&steps(1, &drawn, 7)), "1 series, 100 steps, 4000..5995 ms");
+}
+
+#[test]
+fn it_ends_when_steps_are_usual_again() {
+    let drawn = format!("{}{}{}", ".".repeat(40), "3".repeat(8), ".".repeat(40));
+    assert_eq!(said(&steps(1, &drawn, 7)), "1 series, 40 steps, 4000..4792 ms");
+}
+
+#[test]
+fn a_slowdown_of_a_few_per_cent_is_not_worth_a_finding() {
+    let drawn: String = ".".repeat(40) + &".".repeat(40);
+    let mut steps = steps(1, &drawn, 7);
+    for step in &mut steps[200..] {
+        step.dur.0 += step.dur.0 / 25;
+    }
+    assert_eq!(said(&steps), "");
+}
+
+#[test]
+fn two_ranks_slowed_by_one_disturbance_are_one_incident() {
+    let drawn = format!("{}{}", ".".repeat(40), "9".repeat(10));
+    let mut both = steps(1, &drawn, 7);
+    both.extend(steps(2, &drawn, 8));
+    both.sort_by_key(Step::end);
+    assert_eq!(said(&both), "2 series, 100 steps, 4000..4999 ms");
+}
+
+#[test]
+fn another_size_is_another_signature() {
+    let drawn = format!("{}{}", ".".repeat(40), "9".repeat(40));
+    let mut steps = steps(1, &drawn, 7);
+    for (n, step) in steps.iter_mut().enumerate() {
+        step.size = Some(if n < 200 { 1000 } else { 1900 });
+    }
+    assert_eq!(said(&steps), "");
+}
+
+/// Latency-like noise with memory: a lognormal AR(1) with φ = 0.9, on which a 3σ rule over 5 s
+/// windows fires in nearly every window.
+#[test]
+fn an_hour_of_clean_steps_with_memory_say_nothing() {
+    let mut random = Random::new(3);
+    let mut x = 0.0;
+    let steps: Vec<Step> = (0..200_000u64)
+        .map(|n| {
+            let normal: f64 =
+                (0..12).map(|_| random.below(1_000_000) as f64 / 1e6).sum::<f64>() - 6.0;
+            x = 0.9 * x + 0.02 * normal;
+            Step {
+                id: Id::new(1, n),
+                ts: Ns::millis(20 * n as i64),
+                dur: Ns((10e6 * f64::exp(x)) as i64),
+                thread: EntityId(1),
+                rank: None,
+                name: "step".into(),
+                size: None,
+            }
+        })
+        .collect();
+    assert_eq!(said(&steps), "");
+}

@@ -1,0 +1,259 @@
+//! What a slow step spent beyond a usual one, part by part.
+//!
+//! The parts of a step sum to its duration, so means of parts sum to the mean duration, and the
+//! differences of the means sum to the excess. Nothing is fitted; what no part explains stays as
+//! [`PartKind::Unknown`].
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
+
+use crate::detect::{Incident, Step};
+use crate::stats::Random;
+
+/// A kind of part and who is blamed for it.
+pub type Key = (PartKind, Option<EntityId>);
+
+/// Where the time of one step went.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// The step's duration in ns.
+    pub dur: f64,
+    /// Its parts in ns, summed.
+    pub parts: Vec<(Key, f64)>,
+    /// How often it missed the page cache.
+    pub misses: f64,
+}
+
+/// Where the time of the steps went that have parts.
+pub fn profiles(steps: &[Step], parts: &[Part]) -> HashMap<usize, Profile> {
+    let index: HashMap<Id, usize> = steps.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
+    let mut sums: HashMap<usize, (BTreeMap<Key, f64>, f64)> = HashMap::new();
+    for part in parts {
+        let Some(&i) = index.get(&part.step) else { continue };
+        let (by_key, misses) = sums.entry(i).or_default();
+        *by_key.entry((part.kind, part.blame)).or_default() += part.dur.0 as f64;
+        *misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
+    }
+    sums.into_iter()
+        .map(|(i, (by_key, misses))| {
+            let dur = steps[i].dur.0 as f64;
+            (i, Profile { dur, parts: by_key.into_iter().collect(), misses })
+        })
+        .collect()
+}
+
+/// Usual and slow profiles of one series.
+#[derive(Clone, Debug)]
+pub struct Compared<'a> {
+    /// Before the incident.
+    pub usual: Vec<&'a Profile>,
+    /// During it.
+    pub slow: Vec<&'a Profile>,
+}
+
+/// The series of an incident that have profiles on both sides.
+pub fn compared<'a>(
+    incident: &Incident,
+    profiles: &'a HashMap<usize, Profile>,
+) -> Vec<Compared<'a>> {
+    let pick = |indices: &[usize]| indices.iter().filter_map(|i| profiles.get(i)).collect();
+    incident
+        .slowed
+        .iter()
+        .map(|s| Compared { usual: pick(&s.usual), slow: pick(&s.slow) })
+        .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
+        .collect()
+}
+
+/// Mean parts of a slow and of a usual step, in ns a step, over all series by their slow steps.
+#[derive(Clone, Debug, Default)]
+pub struct Excess {
+    /// Slow steps that were accounted for.
+    pub slow_steps: usize,
+    /// Usual steps that they were compared with.
+    pub usual_steps: usize,
+    /// Mean duration of a usual step.
+    pub usual: f64,
+    /// Mean duration of a slow step.
+    pub slow: f64,
+    /// Per part and blame: usual and slow.
+    pub parts: BTreeMap<Key, (f64, f64)>,
+    /// Page-cache misses a step: usual and slow.
+    pub misses: (f64, f64),
+}
+
+impl Excess {
+    /// The excess of series whose steps are all counted once.
+    pub fn of(series: &[Compared<'_>]) -> Excess {
+        let everything: Vec<(Vec<usize>, Vec<usize>)> = series
+            .iter()
+            .map(|c| ((0..c.usual.len()).collect(), (0..c.slow.len()).collect()))
+            .collect();
+        Excess::weighed(series, &everything)
+    }
+
+    /// The excess of a resample with replacement of each series' usual and slow steps.
+    pub fn resampled(series: &[Compared<'_>], random: &mut Random) -> Excess {
+        let mut draw = |n: usize| (0..n).map(|_| random.below(n)).collect::<Vec<_>>();
+        let picks: Vec<_> =
+            series.iter().map(|c| (draw(c.usual.len()), draw(c.slow.len()))).collect();
+        Excess::weighed(series, &picks)
+    }
+
+    fn weighed(series: &[Compared<'_>], picks: &[(Vec<usize>, Vec<usize>)]) -> Excess {
+        let total: usize = series.iter().map(|c| c.slow.len()).sum();
+        let mut out = Excess {
+            slow_steps: total,
+            usual_steps: series.iter().map(|c| c.usual.len()).sum(),
+            ..Excess::default()
+        };
+        for (one, (usual, slow)) in series.iter().zip(picks) {
+            let weight = one.slow.len() as f64 / total.max(1) as f64;
+            for &i in usual {
+                let profile = one.usual[i];
+                let w = weight / usual.len() as f64;
+                out.usual += w * profile.dur;
+                out.misses.0 += w * profile.misses;
+                for (key, ns) in &profile.parts {
+                    out.parts.entry(*key).or_default().0 += w * ns;
+                }
+            }
+            for &i in slow {
+                let profile = one.slow[i];
+                let w = weight / slow.len() as f64;
+                out.slow += w * profile.dur;
+                out.misses.1 += w * profile.misses;
+                for (key, ns) in &profile.parts {
+                    out.parts.entry(*key).or_default().1 += w * ns;
+                }
+            }
+        }
+        out
+    }
+
+    /// The mean excess of a step in ns.
+    pub fn total(&self) -> f64 {
+        self.slow - self.usual
+    }
+
+    /// Usual and slow ns a step of each kind of part, whoever is blamed.
+    pub fn kinds(&self) -> BTreeMap<PartKind, (f64, f64)> {
+        let mut out: BTreeMap<PartKind, (f64, f64)> = BTreeMap::new();
+        for (&(kind, _), &(usual, slow)) in &self.parts {
+            let sum = out.entry(kind).or_default();
+            sum.0 += usual;
+            sum.1 += slow;
+        }
+        out
+    }
+
+    /// The excess of each class in ns a step. The values sum to [`Excess::total`].
+    pub fn classes(&self) -> BTreeMap<Class, f64> {
+        let mut out: BTreeMap<Class, f64> = BTreeMap::new();
+        for (kind, (usual, slow)) in self.kinds() {
+            if kind == PartKind::CacheMiss {
+                let more = self.more_misses(usual, slow);
+                *out.entry(Class::MemoryPressure).or_default() += more;
+                *out.entry(Class::BlockIo).or_default() += slow - usual - more;
+            } else {
+                *out.entry(class_of(kind)).or_default() += slow - usual;
+            }
+        }
+        out
+    }
+
+    /// Of the excess in page-cache misses, what comes from there being more of them; the rest
+    /// comes from each taking longer, which is the disk's doing.
+    fn more_misses(&self, usual: f64, slow: f64) -> f64 {
+        let (usual_n, slow_n) = self.misses;
+        let each = if usual_n > 0.0 { usual / usual_n } else { slow / slow_n.max(1e-9) };
+        let excess = slow - usual;
+        ((slow_n - usual_n) * each).clamp(excess.min(0.0), excess.max(0.0))
+    }
+}
+
+/// The class that a kind of part is evidence for.
+pub fn class_of(kind: PartKind) -> Class {
+    match kind {
+        PartKind::Run => Class::EngineSoftware,
+        PartKind::Hardirq | PartKind::Softirq => Class::Interrupts,
+        PartKind::Runnable | PartKind::Steal => Class::CpuContention,
+        PartKind::Throttled => Class::CpuThrottling,
+        PartKind::BlockQueue | PartKind::BlockDevice | PartKind::BlockCompletion => Class::BlockIo,
+        PartKind::Reclaim | PartKind::CacheMiss => Class::MemoryPressure,
+        PartKind::Network => Class::Network,
+        PartKind::Lock => Class::LockContention,
+        PartKind::Gpu => Class::GpuThrottling,
+        PartKind::GpuQueue => Class::GpuContention,
+        PartKind::Stopped | PartKind::Peer => Class::CollectiveStraggler,
+        PartKind::Timer | PartKind::Unknown => Class::Unexplained,
+    }
+}
+
+/// The kinds of part that are evidence for a class.
+pub fn kinds_of(class: Class) -> Vec<PartKind> {
+    PartKind::ALL
+        .iter()
+        .copied()
+        .filter(|&kind| {
+            class_of(kind) == class || (kind == PartKind::CacheMiss && class == Class::BlockIo)
+        })
+        .collect()
+}
+
+/// When the blamed one was first in the way, of these steps.
+pub fn first_in_the_way(
+    parts: &[Part],
+    kinds: &[PartKind],
+    blame: EntityId,
+    from: Ns,
+) -> Option<Ns> {
+    parts
+        .iter()
+        .filter(|p| p.blame == Some(blame) && kinds.contains(&p.kind) && p.ts >= from)
+        .map(|p| p.ts)
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(parts: &[(PartKind, f64)], misses: f64) -> Profile {
+        Profile {
+            dur: parts.iter().map(|p| p.1).sum(),
+            parts: parts.iter().map(|&(k, ns)| ((k, None), ns)).collect(),
+            misses,
+        }
+    }
+
+    #[test]
+    fn class_excesses_sum_to_the_excess() {
+        use PartKind::*;
+        let usual = profile(&[(Run, 5.0), (Gpu, 10.0)], 0.0);
+        let slow = profile(&[(Run, 5.5), (Gpu, 7.0), (Runnable, 8.0), (Unknown, 0.5)], 0.0);
+        let series = [Compared { usual: vec![&usual], slow: vec![&slow] }];
+        let excess = Excess::of(&series);
+        assert_eq!(excess.total(), 6.0);
+        let classes = excess.classes();
+        assert_eq!(classes.values().sum::<f64>(), 6.0);
+        assert_eq!(classes[&Class::CpuContention], 8.0);
+        assert_eq!(classes[&Class::GpuThrottling], -3.0);
+    }
+
+    #[test]
+    fn more_misses_are_memory_and_slower_misses_are_disk() {
+        use PartKind::*;
+        let usual = profile(&[(CacheMiss, 2.0)], 2.0);
+        let more = profile(&[(CacheMiss, 10.0)], 10.0);
+        let slower = profile(&[(CacheMiss, 10.0)], 2.0);
+        let class = |slow| {
+            let classes =
+                Excess::of(&[Compared { usual: vec![&usual], slow: vec![slow] }]).classes();
+            (classes[&Class::MemoryPressure], classes[&Class::BlockIo])
+        };
+        assert_eq!(class(&more), (8.0, 0.0));
+        assert_eq!(class(&slower), (0.0, 8.0));
+    }
+}

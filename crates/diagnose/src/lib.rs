@@ -1,0 +1,17 @@
+//! Judgement: what was slower than it should have been, why, by whom, and how sure we are.
+//!
+//! [`detect`] finds incidents in series of steps; [`verdict`] subtracts the usual parts of a step
+//! from the parts during the incident, ranks what is left, names who was in the way, and says how
+//! sure it is. [`darzi`] is the published method of seed 000, kept to be measured against.
+//!
+//! *Invariant:* pure functions of rows. Nothing here opens a file, asks for the time or draws a
+//! random number that is not seeded; it could run in a browser.
+
+#![forbid(unsafe_code)]
+
+pub mod baseline;
+pub mod detect;
+pub mod excess;
+pub mod stats;
+pub mod verdict;
+pub mod darzi;

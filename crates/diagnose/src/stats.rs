@@ -1,0 +1,69 @@
+//! Order statistics, and random numbers that are the same every time.
+
+/// The `q`-quantile of `sorted`, linearly interpolated; NaN when there are no values.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let below = sorted[at.floor() as usize];
+    let above = sorted[at.ceil() as usize];
+    below + (above - below) * at.fract()
+}
+
+/// Sorted copy without NaN.
+pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut all: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
+    all.sort_unstable_by(f64::total_cmp);
+    all
+}
+
+/// Median and 1.4826 × the median absolute deviation, which estimates a normal distribution's
+/// standard deviation without heeding outliers.
+pub fn median_and_mad(values: &[f64]) -> (f64, f64) {
+    let median = quantile(&sorted(values.iter().copied()), 0.5);
+    let mad = quantile(&sorted(values.iter().map(|v| (v - median).abs())), 0.5);
+    (median, 1.4826 * mad)
+}
+
+/// The mean; 0 when there are no values.
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, seeded, and the same everywhere, so that a
+/// verdict is the same for the same trace.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// An index below `n`, which must not be 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_outlier_moves_neither_median_nor_scale_far() {
+        let (median, scale) = median_and_mad(&[1.0, 2.0, 3.0, 4.0, 1e9]);
+        assert_eq!(median, 3.0);
+        assert!((scale - 1.4826).abs() < 1e-9);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+}
