@@ -1,0 +1,148 @@
+//! The generated pages: `docs/schema.md` from the declarations in `schema`, `docs/cli.md` from
+//! the program's own help, and benchmark tables between their markers from `bench/results`.
+//!
+//! A page that can be made is never written by hand, and `cargo xtask docs --check` fails when
+//! one lags behind.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{bench, source};
+
+/// Writes every generated page that differs.
+pub fn write(root: &Path) -> Result<()> {
+    for (path, text) in pages(root)? {
+        if std::fs::read_to_string(root.join(&path)).is_ok_and(|old| old == text) {
+            continue;
+        }
+        std::fs::write(root.join(&path), text)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+        println!("docs: wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// The pages that are not what [`write()`] would make of them, with the first line that differs.
+pub fn stale(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (path, text) in pages(root)? {
+        let old = std::fs::read_to_string(root.join(&path)).unwrap_or_default();
+        if let Some((line, is, should)) = first_difference(&old, &text) {
+            found.push(format!(
+                "{}:{line} says `{is}` where `{should}` belongs; run `cargo xtask docs`",
+                path.display()
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Every page that is made, wholly or in part: its path from `root` and its whole text.
+fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let mut pages = vec![(PathBuf::from("docs/schema.md"), gpuwhy_schema::docs::markdown())];
+    if root.join("crates/cli/Cargo.toml").exists() {
+        pages.push((PathBuf::from("docs/cli.md"), cli_page(&help_all(root)?)));
+    }
+    for path in source::files(root)? {
+        let is_page = path.extension().is_some_and(|e| e == "md")
+            && (path.parent() == Some(Path::new("")) || path.starts_with("docs"));
+        if !is_page || pages.iter().any(|(made, _)| *made == path) {
+            continue;
+        }
+        let text = std::fs::read_to_string(root.join(&path))
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let made = bench::fill(&text, |name| bench::table(root, name))
+            .with_context(|| format!("cannot fill the tables of `{}`", path.display()))?;
+        if made != text {
+            pages.push((path, made));
+        }
+    }
+    Ok(pages)
+}
+
+/// What `gpuwhy help-all` prints: the long help of every command, each under a line `# COMMAND`.
+fn help_all(root: &Path) -> Result<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let out = Command::new(cargo)
+        .args(["run", "--quiet", "--package", "gpuwhy-cli", "--bin", "gpuwhy", "--", "help-all"])
+        .current_dir(root)
+        // The width of somebody's terminal is not part of the page.
+        .env("COLUMNS", "100")
+        .env("NO_COLOR", "1")
+        .output()
+        .context("cannot run `cargo run --package gpuwhy-cli`")?;
+    if !out.status.success() {
+        bail!("`gpuwhy help-all` failed: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    String::from_utf8(out.stdout).context("`gpuwhy help-all` printed what is not UTF-8")
+}
+
+/// The page `docs/cli.md` of what `gpuwhy help-all` printed.
+fn cli_page(help: &str) -> String {
+    let mut page = String::from(
+        "# The command line\n\n\
+         Made by `cargo xtask docs` from `gpuwhy help-all`; do not edit. The same texts come from \
+         `gpuwhy COMMAND --help`.\n",
+    );
+    let mut open = false;
+    for line in help.lines() {
+        if let Some(command) = line.strip_prefix("# ") {
+            if open {
+                page.truncate(page.trim_end().len());
+                page.push_str("\n```\n");
+            }
+            page.push_str(&format!("\n## `{command}`\n\n```text\n"));
+            open = true;
+        } else if open && !(line.trim().is_empty() && page.ends_with("```text\n")) {
+            page.push_str(line.trim_end());
+            page.push('\n');
+        }
+    }
+    if open {
+        page.truncate(page.trim_end().len());
+        page.push_str("\n```\n");
+    }
+    page
+}
+
+/// The first line, from 1, at which the texts differ, as it is and as it should be.
+fn first_difference<'a>(is: &'a str, should: &'a str) -> Option<(usize, &'a str, &'a str)> {
+    if is == should {
+        return None;
+    }
+    let (mut a, mut b) = (is.lines(), should.lines());
+    let mut line = 1;
+    loop {
+        match (a.next(), b.next()) {
+            (x, y) if x == y && x.is_some() => line += 1,
+            (x, y) => return Some((line, x.unwrap_or("(the end)"), y.unwrap_or("(the end)"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_gets_a_section_with_its_help() {
+        let help = "# gpuwhy\n\nWhy?\n\n# gpuwhy record\nRecord a trace\n\n  -o TRACE  \n";
+        let page = cli_page(help);
+        let (_, sections) = page.split_once("--help`.\n").unwrap();
+        assert_eq!(
+            sections,
+            "\n## `gpuwhy`\n\n```text\nWhy?\n```\n\
+             \n## `gpuwhy record`\n\n```text\nRecord a trace\n\n  -o TRACE\n```\n"
+        );
+    }
+
+    #[test]
+    fn a_stale_page_is_told_by_its_first_wrong_line() {
+        assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
+        assert_eq!(first_difference("a\nb\n", "a\nc\n"), Some((2, "b", "c")));
+        assert_eq!(first_difference("a\n", "a\nc\n"), Some((2, "(the end)", "c")));
+        assert_eq!(first_difference("a", "a\n"), Some((2, "(the end)", "(the end)")));
+    }
+}

@@ -1,0 +1,82 @@
+//! Checks and chores of the repository that are better written in Rust than in shell.
+//!
+//! `cargo xtask layers`: each crate uses only what its row of the layer table allows.
+//! `cargo xtask docs [--check]`: writes the generated pages, or says which are out of date.
+//! `cargo xtask unsafe-check`: unsafe code lies only where it may, each piece with its argument.
+//! `cargo xtask leaks`: nothing of one machine, and no file that does not belong, is committed.
+//! `cargo xtask all`: the four checks, all of them even if one fails.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod docs;
+mod layers;
+mod leaks;
+mod source;
+mod unsafe_code;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "usage: cargo xtask layers | docs [--check] | unsafe-check | leaks | all";
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(if error.to_string() == USAGE { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    let root = root()?;
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["layers"] => report("layers", layers::run(&root)),
+        ["docs"] => docs::write(&root),
+        ["docs", "--check"] => report("docs", docs::stale(&root)),
+        ["unsafe-check"] => report("unsafe-check", unsafe_code::run(&root)),
+        ["leaks"] => report("leaks", leaks::run(&root)),
+        ["all"] => {
+            let outcomes = [
+                report("layers", layers::run(&root)),
+                report("docs", docs::stale(&root)),
+                report("unsafe-check", unsafe_code::run(&root)),
+                report("leaks", leaks::run(&root)),
+            ];
+            let mut failed = Vec::new();
+            for outcome in outcomes {
+                if let Err(error) = outcome {
+                    failed.push(format!("{error:#}"));
+                }
+            }
+            if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+        }
+        _ => bail!(USAGE),
+    }
+}
+
+/// Prints what a check found, one line each, and turns findings into a failure.
+fn report(check: &str, found: Result<Vec<String>>) -> Result<()> {
+    let found = found.with_context(|| format!("{check} could not run"))?;
+    for line in &found {
+        println!("{check}: {line}");
+    }
+    match found.len() {
+        0 => {
+            println!("{check}: ok");
+            Ok(())
+        }
+        n => bail!("{check} found {n} {}", if n == 1 { "problem" } else { "problems" }),
+    }
+}
+
+/// The root of the workspace, two folders above this crate.
+fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().nth(2).context("this crate lies in no workspace")?;
+    Ok(root.to_owned())
+}
