@@ -1,0 +1,65 @@
+# Everything that a newcomer, a developer or CI types. `make help` lists it.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# One target directory serves every clone of a user, so that a fresh clone does not compile the
+# dependencies again. Without a home it is the clone's own; `make clean` empties it.
+ifndef CARGO_TARGET_DIR
+cache := $(or $(XDG_CACHE_HOME),$(addsuffix /.cache,$(HOME)))
+export CARGO_TARGET_DIR := $(or $(if $(cache),$(shell \
+	mkdir -p '$(cache)/gpuwhy/target' 2>/dev/null && [ -w '$(cache)/gpuwhy/target' ] && \
+	echo '$(cache)/gpuwhy/target')),$(CURDIR)/target)
+endif
+
+# Network namespaces and probes need privileges; docs/privileges.md has the ways without root.
+sudo := $(if $(filter 0,$(shell id -u)),,sudo)
+# A copy in the clone: another clone may build into the same target directory.
+gpuwhy := target/bin/gpuwhy
+
+.PHONY: help
+help: ## This list.
+	@sed -n 's/^\([a-z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+.PHONY: demo
+demo: release ## Shows a real verdict about a real slowdown; leaves it in target/demo.
+	@mkdir -p target/demo
+	$(sudo) $(gpuwhy) demo --out target/demo
+
+.PHONY: test
+test: ## Everything that must hold before a change is kept. V=1 shows all output.
+	@scripts/test.sh
+
+.PHONY: doctor
+doctor: release ## What this machine lets gpuwhy see, and the fix for what it does not.
+	$(gpuwhy) doctor
+
+.PHONY: release
+release: ## Installs what the build lacks and builds target/bin/gpuwhy.
+	@scripts/setup.sh build run
+	cargo build --release --locked --package gpuwhy-cli --bin gpuwhy
+	@mkdir -p target/bin
+	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
+
+bench-%: release ## bench/%.sh: measures, writes bench/results/%.json and the tables in docs.
+	@scripts/setup.sh bench
+	$(sudo) bench/$*.sh $(gpuwhy)
+	cargo xtask docs
+
+.PHONY: fuzz
+fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
+	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
+
+.PHONY: fmt
+fmt: ## Formats all code.
+	cargo fmt --all
+	@[ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml
+
+.PHONY: docs
+docs: ## Writes the generated pages again.
+	cargo xtask docs
+
+.PHONY: clean
+clean: ## Removes what was built, in the target directory that clones share too.
+	cargo clean
+	rm -rf target

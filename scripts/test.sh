@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is kept, as `make test` and CI run it.
+#
+# Each stage prints its name, outcome and seconds; its output goes to target/logs/STAGE.log and is
+# shown when it fails (always with V=1). All stages run even if one fails, so that one round tells
+# all; only a failing set-up stops at once. The last line is a summary in libtest's words.
+#
+# FUZZ_SECONDS: how long each fuzz target runs (10).  TEST_THREADS: passed to the test binaries.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+logs=target/logs
+mkdir -p "$logs"
+rm -f "$logs"/*.log
+export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never
+# A cold build gains nothing from incremental files, and they are half of the target directory.
+[ -n "${CI:-}" ] && export CARGO_INCREMENTAL=0
+PATH=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/bin:$PATH:/usr/sbin:/sbin
+
+failed=()
+stages=0
+began=$SECONDS
+
+# stage NAME COMMAND...: runs the command and keeps its outcome.
+stage() {
+    local name=$1 start=$SECONDS log=$logs/$1.log rc
+    shift
+    stages=$((stages + 1))
+    if [ -n "${V:-}" ]; then
+        "$@" 2>&1 </dev/null | tee "$log"
+        rc=${PIPESTATUS[0]}
+    else
+        "$@" >"$log" 2>&1 </dev/null
+        rc=$?
+    fi
+    if [ "$rc" = 0 ]; then
+        printf '[ ok ] %-12s %4d s\n' "$name" $((SECONDS - start))
+    else
+        printf '[FAIL] %-12s %4d s, exit %d; the end of %s:\n' "$name" $((SECONDS - start)) "$rc" "$log"
+        [ -n "${V:-}" ] || tail -n 80 "$log" | sed 's/^/    /'
+        failed+=("$name")
+    fi
+    return "$rc"
+}
+
+format() {
+    cargo fmt --all --check || return
+    [ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml --check
+}
+
+# The promises that are about text: who uses whom, where unsafe code lies, what must not be here.
+house() {
+    local rc=0
+    for check in layers unsafe-check leaks; do
+        cargo xtask "$check" || rc=1
+    done
+    return $rc
+}
+
+lint() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
+
+rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked; }
+
+deny() { cargo-deny --workspace --locked check --hide-inclusion-graph licenses bans sources; }
+
+# The header must serve programs in C and C++ that are compiled with every warning.
+header() {
+    local header=crates/wire/include/gpuwhy.h rc=0 cc
+    for cc in "cc -std=c11" "clang -std=c11" "c++ -std=c++17"; do
+        # shellcheck disable=SC2086 # the compiler and its standard are two words
+        command -v ${cc%% *} >/dev/null || { echo "skipped: no ${cc%% *} here"; continue; }
+        echo "$cc"
+        # shellcheck disable=SC2086
+        printf '#include "%s"\nint main(void) { return 0; }\n' "$header" |
+            $cc -I . -Wall -Wextra -Werror -pedantic -fsyntax-only \
+                -x "$([ "${cc%% *}" = c++ ] && echo c++ || echo c)" - || rc=1
+    done
+    return $rc
+}
+
+# What lives in other people's processes builds without std too.
+bare() { cargo check --package gpuwhy-wire --no-default-features --locked; }
+
+tests() {
+    # A test that hangs must not hold a machine for ever; no test comes near this.
+    timeout --kill-after=60 3600 \
+        cargo test --workspace --locked --no-fail-fast -- --show-output \
+        ${TEST_THREADS:+--test-threads "$TEST_THREADS"}
+}
+
+# A build script that always runs again costs every later command its seconds.
+rebuild() {
+    local out
+    out=$(cargo test --workspace --locked --no-run 2>&1) || { echo "$out"; return 1; }
+    if grep -q '^ *Compiling' <<<"$out"; then
+        echo "a second build of unchanged sources compiled again:"
+        grep '^ *Compiling' <<<"$out"
+        return 1
+    fi
+}
+
+pages() { cargo xtask docs --check; }
+
+fuzz() { scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
+
+echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo)," \
+     "Linux $(uname -r), $(rustc --version 2>/dev/null | cut -d' ' -f1,2); logs in $logs"
+
+if stage setup scripts/setup.sh build run test; then
+    stage fetch cargo fetch --locked
+    stage format format
+    stage house house
+    stage clippy lint
+    stage rustdoc rustdoc
+    stage deny deny
+    stage header header
+    stage no_std bare
+    stage tests tests
+    stage rebuild rebuild
+    stage pages pages
+    stage fuzz fuzz
+fi
+
+# What the test binaries said, summed.
+sum() { awk -v w="$1" '/^test result:/ {for (i = 2; i <= NF; i++) if ($i ~ "^" w) n += $(i - 1)} END {print n + 0}' "$logs/tests.log" 2>/dev/null || echo 0; }
+skipped=$(grep -hE '^ *(skip|skipped|SKIP|SKIPPED)\b' "$logs/tests.log" 2>/dev/null | sort | uniq -c)
+if [ -n "$skipped" ]; then
+    echo "tests that skipped themselves (count, reason):"
+    echo "$skipped"
+fi
+outcome=ok
+[ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
+echo "test result: $outcome. $(sum passed) passed; $(sum failed) failed; $(sum ignored) ignored;" \
+     "$((stages - ${#failed[@]})) of $stages stages in $((SECONDS - began)) s"
+[ ${#failed[@]} -eq 0 ]
