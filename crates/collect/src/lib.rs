@@ -14,6 +14,7 @@
 //! no file format; unsafe code lives in [`mod@kernel`] alone.
 
 mod attribution;
+mod cgroup_path;
 mod context;
 mod interrupts;
 mod kernel;

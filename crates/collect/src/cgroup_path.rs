@@ -1,0 +1,378 @@
+//! What a cgroup path says: which hierarchy, and which container, pod, batch job, service or
+//! virtual machine it was made for.
+//!
+//! Text in, names out; nothing here opens a file. The shapes are those that runtimes are known to
+//! write (docker, containerd, cri-o, podman, LXC, kubelet with both cgroup drivers, Slurm under v1
+//! and v2, libvirt with and without systemd, systemd services). A path of another shape belongs to
+//! nobody but the cgroup itself.
+
+/// One line of `/proc/PID/cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Membership {
+    /// The hierarchy: `v2`, or `v1:` and the controller that matters most of those mounted
+    /// together (`v1:cpu` for `cpu,cpuacct`, `v1:systemd` for `name=systemd`).
+    pub hierarchy: String,
+    /// The path within the hierarchy, as seen from our own cgroup namespace.
+    pub path: String,
+}
+
+impl Membership {
+    /// The key of the cgroup's entity: `v2:/a/b`, `v1:cpu:/a/b`.
+    pub fn key(&self) -> String {
+        format!("{}:{}", self.hierarchy, self.path)
+    }
+
+    fn is_root(&self) -> bool {
+        self.path == "/"
+    }
+}
+
+/// All lines of a `/proc/PID/cgroup`; lines of another form are left out.
+pub fn memberships(text: &str) -> Vec<Membership> {
+    let line = |line: &str| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        if !path.starts_with('/') {
+            return None;
+        }
+        // A cgroup that was removed while the process was in it.
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        Some(Membership { hierarchy: hierarchy(controllers), path: path.to_owned() })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn hierarchy(controllers: &str) -> String {
+    if controllers.is_empty() {
+        return "v2".into();
+    }
+    let main = ["cpu", "memory", "blkio"]
+        .into_iter()
+        .find(|wanted| controllers.split(',').any(|c| c == *wanted))
+        .or_else(|| controllers.split(',').next())
+        .unwrap_or(controllers);
+    format!("v1:{}", main.strip_prefix("name=").unwrap_or(main))
+}
+
+/// The membership that tells most about a process: one that names a container or a job before one
+/// that does not, and then the hierarchy that rations the CPU. `None` if all are roots.
+pub fn most_telling(memberships: &[Membership]) -> Option<&Membership> {
+    let rank = |m: &&Membership| {
+        let hierarchy = match m.hierarchy.as_str() {
+            "v1:cpu" => 0,
+            "v2" => 1,
+            "v1:memory" => 2,
+            "v1:blkio" => 3,
+            "v1:systemd" => 5,
+            _ => 4,
+        };
+        (owners(&m.path) == Owners::default(), hierarchy)
+    };
+    memberships.iter().filter(|m| !m.is_root()).min_by_key(rank)
+}
+
+/// For whom a cgroup was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// A container.
+    pub container: Option<Owner>,
+    /// A pod, batch job or service.
+    pub job: Option<Owner>,
+    /// A virtual machine.
+    pub vm: Option<Owner>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// What tells it from others: a container's id, `k8s:<pod uid>`, `slurm:<job id>`.
+    pub key: String,
+    /// What people call it.
+    pub name: String,
+}
+
+/// Who a cgroup path was made for.
+pub fn owners(path: &str) -> Owners {
+    let path = unescape(path);
+    // containerd under a kubelet that disagrees about the driver writes
+    // `…/kubepods-burstable-pod<uid>.slice:cri-containerd:<id>` as one folder.
+    let segments: Vec<&str> = path.split(['/', ':']).filter(|s| !s.is_empty()).collect();
+    let mut found = Owners::default();
+    let (mut kube, mut slurm) = (false, false);
+    let mut service = None;
+    for (i, &segment) in segments.iter().enumerate() {
+        let before = i.checked_sub(1).map_or("", |i| segments[i]);
+        kube |= segment.contains("kubepods");
+        if kube && let Some(uid) = pod(segment) {
+            found.job = Some(Owner { key: format!("k8s:{uid}"), name: format!("pod {uid}") });
+        }
+        slurm |= segment == "slurm"
+            || segment.starts_with("slurm_")
+            || segment == "slurmstepd.scope"
+            || segment.ends_with("_slurmstepd.scope");
+        if slurm && let Some(job) = segment.strip_prefix("job_").filter(|j| digits(j)) {
+            found.job =
+                Some(Owner { key: format!("slurm:{job}"), name: format!("slurm job {job}") });
+        }
+        if let Some(container) = container(segment, before) {
+            found.container = Some(container);
+        }
+        if let Some(vm) = vm(segment, before) {
+            found.vm = Some(vm);
+        }
+        if segment.ends_with(".service") && !segment.starts_with("user@") {
+            service = Some(segment);
+        }
+    }
+    if found == Owners::default()
+        && let Some(unit) = service
+    {
+        found.job = Some(Owner { key: format!("unit:{unit}"), name: unit.to_owned() });
+    }
+    found
+}
+
+/// systemd writes a `-` within a name as `\x2d`.
+fn unescape(path: &str) -> String {
+    path.replace("\\x2d", "-")
+}
+
+fn digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn hex(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// The uid in `pod<uid>` or `kubepods-burstable-pod<uid>.slice`: a UUID, with `_` for `-` under
+/// the systemd driver, or the 32 digits of a static pod's hash.
+fn pod(segment: &str) -> Option<String> {
+    let segment = segment.strip_suffix(".slice").unwrap_or(segment);
+    let uid = segment[segment.rfind("pod")? + 3..].replace('_', "-");
+    let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
+    let shaped = lengths == [8, 4, 4, 4, 12] || lengths == [32];
+    (shaped && uid.split('-').all(hex)).then_some(uid)
+}
+
+/// `<64 digits>`, `docker-<64 digits>.scope` and the like, `lxc.payload.<name>`, `lxc/<name>`.
+fn container(segment: &str, before: &str) -> Option<Owner> {
+    if let Some(name) = segment.strip_prefix("lxc.payload.") {
+        return Some(Owner { key: format!("lxc:{name}"), name: name.to_owned() });
+    }
+    if before == "lxc" {
+        return Some(Owner { key: format!("lxc:{segment}"), name: segment.to_owned() });
+    }
+    let segment = segment.strip_suffix(".scope").unwrap_or(segment);
+    let (runtime, id) = match segment.rsplit_once('-') {
+        Some((runtime, id)) => (runtime, id),
+        None => (before, segment),
+    };
+    // `crio-conmon-<id>` holds the monitor of a container, not the container.
+    if id.len() != 64 || !hex(id) || runtime.ends_with("conmon") {
+        return None;
+    }
+    let known = ["docker", "cri-containerd", "crio", "libpod"];
+    let name = match known.into_iter().find(|known| *known == runtime) {
+        Some(runtime) => format!("{runtime} {}", &id[..12]),
+        None => id[..12].to_owned(),
+    };
+    Some(Owner { key: id.to_owned(), name })
+}
+
+/// `machine-qemu-3-instance-00000001.scope`, or `qemu-3-name.libvirt-qemu` within `machine`.
+fn vm(segment: &str, before: &str) -> Option<Owner> {
+    let numbered = if let Some(rest) = segment.strip_prefix("machine-qemu-") {
+        rest.strip_suffix(".scope")?
+    } else if before == "machine" {
+        segment.strip_prefix("qemu-")?.strip_suffix(".libvirt-qemu")?
+    } else {
+        return None;
+    };
+    let (number, name) = numbered.split_once('-')?;
+    (digits(number) && !name.is_empty())
+        .then(|| Owner { key: format!("libvirt:{name}"), name: name.to_owned() })
+}
+
+/// Where cgroup hierarchies are mounted, from `/proc/self/mountinfo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mounts(Vec<Mount>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    hierarchy: String,
+    /// The cgroup that is visible at the mount point; not `/` where a container was given a part.
+    root: String,
+    point: String,
+}
+
+impl Mounts {
+    /// Of the text of a `mountinfo`.
+    pub fn parse(mountinfo: &str) -> Mounts {
+        let line = |line: &str| {
+            let (left, right) = line.split_once(" - ")?;
+            let mut right = right.split(' ');
+            let (kind, _, options) = (right.next()?, right.next()?, right.next()?);
+            let mut left = left.split(' ').skip(3);
+            let (root, point) = (left.next()?, left.next()?);
+            let hierarchy = match kind {
+                "cgroup2" => hierarchy(""),
+                "cgroup" => {
+                    let named = |o: &&str| !matches!(*o, "rw" | "ro" | "xattr" | "clone_children");
+                    let controllers: Vec<&str> = options.split(',').filter(named).collect();
+                    hierarchy(&controllers.join(","))
+                }
+                _ => return None,
+            };
+            Some(Mount { hierarchy, root: plain(root), point: plain(point) })
+        };
+        Mounts(mountinfo.lines().filter_map(line).collect())
+    }
+
+    /// The folder of a cgroup, if its hierarchy is mounted and it lies below what is visible.
+    pub fn folder(&self, membership: &Membership) -> Option<String> {
+        let mount = self.0.iter().find(|m| m.hierarchy == membership.hierarchy)?;
+        // A path that leaves our cgroup namespace begins with `/..`.
+        if membership.path.split('/').any(|s| s == "..") {
+            return None;
+        }
+        let below = if mount.root == "/" {
+            membership.path.as_str()
+        } else {
+            let rest = membership.path.strip_prefix(mount.root.as_str())?;
+            if !rest.is_empty() && !rest.starts_with('/') {
+                return None;
+            }
+            rest
+        };
+        Some(format!("{}{}", mount.point, below.trim_end_matches('/')))
+    }
+
+    /// The hierarchies that are mounted.
+    pub fn hierarchies(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|m| m.hierarchy.as_str())
+    }
+}
+
+/// `mountinfo` writes space, tab, newline and backslash in octal.
+fn plain(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(field.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const UID: &str = "3b7c1f2e-0d4a-4c8b-9e21-5f6a7b8c9d0e";
+
+    /// `container | job | vm` of a path, `-` for none; `ID` and `UID` stand for long numbers.
+    fn check(path: &str, expected: &str) {
+        let path = path.replace("U_ID", &UID.replace('-', "_"));
+        let path = path.replace("UID", UID).replace("ID64", ID);
+        let found = owners(&path);
+        let key = |o: &Option<Owner>| o.as_ref().map_or("-".into(), |o| o.key.clone());
+        let text = format!("{} | {} | {}", key(&found.container), key(&found.job), key(&found.vm));
+        assert_eq!(text.replace(ID, "ID64").replace(UID, "UID"), expected, "{path}");
+    }
+
+    #[test]
+    fn containers_pods_jobs_and_machines_are_known_by_their_paths() {
+        check("/", "- | - | -");
+        check("/user.slice/user-1000.slice/session-2.scope", "- | - | -");
+        check("/docker/ID64", "ID64 | - | -");
+        check("/system.slice/docker-ID64.scope", "ID64 | - | -");
+        check("/machine.slice/libpod-ID64.scope/container", "ID64 | - | -");
+        check("/machine.slice/libpod-conmon-ID64.scope", "- | - | -");
+        check("/lxc.payload.web/init.scope", "lxc:web | - | -");
+        check("/lxc/web", "lxc:web | - | -");
+        check("/kubepods/podUID/ID64", "ID64 | k8s:UID | -");
+        check("/kubepods/burstable/podUID/ID64", "ID64 | k8s:UID | -");
+        check("/kubepods/besteffort/podUID", "- | k8s:UID | -");
+        check(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/cri-containerd-ID64.scope",
+            "ID64 | k8s:UID | -",
+        );
+        check(
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podU_ID.slice/crio-ID64.scope",
+            "ID64 | k8s:UID | -",
+        );
+        check(
+            "/kubepods.slice/kubepods-pod0123456789abcdef0123456789abcdef.slice/crio-conmon-ID64.scope",
+            "- | k8s:0123456789abcdef0123456789abcdef | -",
+        );
+        check(
+            "/system.slice/containerd.service/kubepods-burstable-podU_ID.slice:cri-containerd:ID64",
+            "ID64 | k8s:UID | -",
+        );
+        check("/system.slice/slurmstepd.scope/job_42/step_0/user/task_1", "- | slurm:42 | -");
+        check("/system.slice/node7_slurmstepd.scope/job_42/step_batch", "- | slurm:42 | -");
+        check("/slurm/uid_1000/job_43/step_extern", "- | slurm:43 | -");
+        check("/slurm_node7/uid_1000/job_43", "- | slurm:43 | -");
+        check("/builds/job_43", "- | - | -");
+        check(
+            r"/machine.slice/machine-qemu\x2d3\x2dinstance\x2d00000001.scope/libvirt/vcpu0",
+            "- | - | libvirt:instance-00000001",
+        );
+        check("/machine/qemu-1-instance1.libvirt-qemu", "- | - | libvirt:instance1");
+        check("/system.slice/redis-server.service", "- | unit:redis-server.service | -");
+        check(
+            "/user.slice/user-0.slice/user@0.service/app.slice/agent.service",
+            "- | unit:agent.service | -",
+        );
+        check("/user.slice/user-0.slice/user@0.service/app.slice", "- | - | -");
+    }
+
+    /// Keys of all memberships, then the one that is shown as the process's cgroup.
+    fn member(text: &str, expected: &str) {
+        let all = memberships(text);
+        let keys: Vec<String> = all.iter().map(Membership::key).collect();
+        let shown = most_telling(&all).map_or("-".into(), Membership::key);
+        assert_eq!(format!("{} > {shown}", keys.join(" ")), expected);
+    }
+
+    #[test]
+    fn a_process_is_shown_in_the_cgroup_that_rations_its_cpu() {
+        member("0::/\n", "v2:/ > -");
+        member("0::/user.slice\n", "v2:/user.slice > v2:/user.slice");
+        member(
+            "9:name=systemd:/init\n4:memory:/m\n2:cpu,cpuacct:/quota\n0::/x\n",
+            "v1:systemd:/init v1:memory:/m v1:cpu:/quota v2:/x > v1:cpu:/quota",
+        );
+        member(
+            "4:memory:/docker\n1:cpu:/\n0::/\n",
+            "v1:memory:/docker v1:cpu:/ v2:/ > v1:memory:/docker",
+        );
+        // The hierarchy that names a job wins over one that names nothing.
+        member(
+            "1:cpu:/limits/a\n0::/system.slice/slurmstepd.scope/job_7\n",
+            "v1:cpu:/limits/a v2:/system.slice/slurmstepd.scope/job_7 > v2:/system.slice/slurmstepd.scope/job_7",
+        );
+        member("rubbish\n1:cpu\n0::relative\n0::/gone (deleted)\n", "v2:/gone > v2:/gone");
+    }
+
+    #[test]
+    fn folders_are_found_in_hybrid_and_bound_mounts() {
+        let mounts = Mounts::parse(
+            "30 23 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n\
+             31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+             32 30 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             33 30 0:29 / /sys/fs/cgroup/my\\040unified rw - cgroup2 cgroup2 rw,nsdelegate\n\
+             broken line\n",
+        );
+        let folder = |text: &str| {
+            let all = memberships(text);
+            mounts.folder(&all[0]).unwrap_or("-".into())
+        };
+        assert_eq!(folder("1:cpu,cpuacct:/a/b"), "/sys/fs/cgroup/cpu,cpuacct/a/b");
+        assert_eq!(folder("1:cpu,cpuacct:/"), "/sys/fs/cgroup/cpu,cpuacct");
+        assert_eq!(folder("1:memory:/docker/abc/x"), "/sys/fs/cgroup/memory/x");
+        assert_eq!(folder("1:memory:/docker/abcd"), "-");
+        assert_eq!(folder("1:memory:/other"), "-");
+        assert_eq!(folder("0::/a"), "/sys/fs/cgroup/my unified/a");
+        assert_eq!(folder("0::/../a"), "-");
+        assert_eq!(folder("1:pids:/a"), "-");
+    }
+}
