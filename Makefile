@@ -24,7 +24,7 @@ help: ## This list.
 .PHONY: demo
 demo: release ## Shows a real verdict about a real slowdown; leaves it in target/demo.
 	@mkdir -p target/demo
-	$(sudo) $(gpuwhy) demo --out target/demo
+	$(sudo) $(gpuwhy) demo --output target/demo
 
 .PHONY: test
 test: ## Everything that must hold before a change is kept. V=1 shows all output.
@@ -41,9 +41,10 @@ release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
 
-bench-%: release ## bench/%.sh: measures, writes bench/results/%.json and the tables in docs.
+bench-%: release ## Measures, writes bench/results/%.json and the tables in docs.
 	@scripts/setup.sh bench
-	$(sudo) bench/$*.sh $(gpuwhy)
+	@mkdir -p bench/results
+	$(sudo) $(if $(wildcard bench/$*.sh),bench/$*.sh $(gpuwhy),$(gpuwhy) bench $*)
 	cargo xtask docs
 
 .PHONY: fuzz

@@ -81,6 +81,9 @@ header() {
 # What lives in other people's processes builds without std too.
 bare() { cargo check --package gpuwhy-wire --no-default-features --locked; }
 
+# The tests that judge our Perfetto files by the real trace processor skip themselves without it.
+oracle() { scripts/perfetto-oracle/install.sh; }
+
 tests() {
     # A test that hangs must not hold a machine for ever; no test comes near this.
     timeout --kill-after=60 3600 \
@@ -115,6 +118,7 @@ if stage setup scripts/setup.sh build run test; then
     stage deny deny
     stage header header
     stage no_std bare
+    stage oracle oracle
     stage tests tests
     stage rebuild rebuild
     stage pages pages

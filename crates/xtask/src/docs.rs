@@ -2,7 +2,7 @@
 //! the program's own help, and benchmark tables between their markers from `bench/results`.
 //!
 //! A page that can be made is never written by hand, and `cargo xtask docs --check` fails when
-//! one lags behind.
+//! one lags behind, or when a link between pages leads nowhere.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +36,42 @@ pub fn stale(root: &Path) -> Result<Vec<String>> {
             ));
         }
     }
+    for path in markdown(root)? {
+        let text = std::fs::read_to_string(root.join(&path))
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let folder = root.join(&path);
+        let folder = folder.parent().unwrap_or(root);
+        for (line, target) in links(&text) {
+            if !folder.join(target).exists() {
+                found.push(format!("{}:{line} leads to `{target}`, not there", path.display()));
+            }
+        }
+    }
     Ok(found)
+}
+
+/// The pages for people: those at the root and in `docs/`.
+fn markdown(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut pages = source::files(root)?;
+    pages.retain(|path| {
+        let is_ours = path.parent() == Some(Path::new("")) || path.starts_with("docs");
+        is_ours && path.extension().is_some_and(|e| e == "md")
+    });
+    Ok(pages)
+}
+
+/// The links of a page that lead to files of the repository, with their lines from 1.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for rest in line.split("](").skip(1) {
+            let target = rest.split([')', '#']).next().unwrap_or("");
+            if !target.is_empty() && !target.contains("://") {
+                found.push((i + 1, target));
+            }
+        }
+    }
+    found
 }
 
 /// Every page that is made, wholly or in part: its path from `root` and its whole text.
@@ -45,10 +80,8 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     if root.join("crates/cli/Cargo.toml").exists() {
         pages.push((PathBuf::from("docs/cli.md"), cli_page(&help_all(root)?)));
     }
-    for path in source::files(root)? {
-        let is_page = path.extension().is_some_and(|e| e == "md")
-            && (path.parent() == Some(Path::new("")) || path.starts_with("docs"));
-        if !is_page || pages.iter().any(|(made, _)| *made == path) {
+    for path in markdown(root)? {
+        if pages.iter().any(|(made, _)| *made == path) {
             continue;
         }
         let text = std::fs::read_to_string(root.join(&path))
@@ -62,7 +95,7 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(pages)
 }
 
-/// What `gpuwhy help-all` prints: the long help of every command, each under a line `# COMMAND`.
+/// What `gpuwhy help-all` prints: the long help of every command, in Markdown.
 fn help_all(root: &Path) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
@@ -79,32 +112,11 @@ fn help_all(root: &Path) -> Result<String> {
     String::from_utf8(out.stdout).context("`gpuwhy help-all` printed what is not UTF-8")
 }
 
-/// The page `docs/cli.md` of what `gpuwhy help-all` printed.
+/// The page `docs/cli.md` of what `gpuwhy help-all` printed, which is Markdown already.
 fn cli_page(help: &str) -> String {
-    let mut page = String::from(
-        "# The command line\n\n\
-         Made by `cargo xtask docs` from `gpuwhy help-all`; do not edit. The same texts come from \
-         `gpuwhy COMMAND --help`.\n",
-    );
-    let mut open = false;
-    for line in help.lines() {
-        if let Some(command) = line.strip_prefix("# ") {
-            if open {
-                page.truncate(page.trim_end().len());
-                page.push_str("\n```\n");
-            }
-            page.push_str(&format!("\n## `{command}`\n\n```text\n"));
-            open = true;
-        } else if open && !(line.trim().is_empty() && page.ends_with("```text\n")) {
-            page.push_str(line.trim_end());
-            page.push('\n');
-        }
-    }
-    if open {
-        page.truncate(page.trim_end().len());
-        page.push_str("\n```\n");
-    }
-    page
+    let lines: Vec<&str> = help.trim().lines().map(str::trim_end).collect();
+    let note = "<!-- Made by `cargo xtask docs` from `gpuwhy help-all`; do not edit. -->";
+    format!("{note}\n\n{}\n", lines.join("\n"))
 }
 
 /// The first line, from 1, at which the texts differ, as it is and as it should be.
@@ -127,15 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_gets_a_section_with_its_help() {
-        let help = "# gpuwhy\n\nWhy?\n\n# gpuwhy record\nRecord a trace\n\n  -o TRACE  \n";
-        let page = cli_page(help);
-        let (_, sections) = page.split_once("--help`.\n").unwrap();
-        assert_eq!(
-            sections,
-            "\n## `gpuwhy`\n\n```text\nWhy?\n```\n\
-             \n## `gpuwhy record`\n\n```text\nRecord a trace\n\n  -o TRACE\n```\n"
-        );
+    fn the_page_of_the_command_line_has_no_trailing_spaces() {
+        let page = cli_page("# gpuwhy\n\n  -o TRACE  \n\n");
+        assert!(page.ends_with("-->\n\n# gpuwhy\n\n  -o TRACE\n"), "{page}");
+    }
+
+    #[test]
+    fn links_to_files_are_found_and_links_to_the_world_are_not() {
+        let text = "[a](docs/a.md)\n[b](https://x.y/z) [c](../c.h#part) [d](#here)\n";
+        assert_eq!(links(text), [(1, "docs/a.md"), (2, "../c.h")]);
     }
 
     #[test]
