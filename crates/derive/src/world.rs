@@ -56,6 +56,14 @@ pub(crate) struct Tick {
     pub value: f64,
 }
 
+/// What a process counted, and on which device.
+#[derive(Debug)]
+struct Counted {
+    process: EntityId,
+    on: EntityId,
+    ticks: Vec<Tick>,
+}
+
 /// Recorded rows, indexed. Building it costs time and memory proportional to the rows; callers
 /// bound both by reading only the range that they ask about.
 #[derive(Debug, Default)]
@@ -73,7 +81,7 @@ pub struct World {
     gpu_kernels: HashMap<EntityId, Vec<(Ns, Ns, EntityId)>>,
     queued_kernels: HashMap<EntityId, Vec<Interval>>,
     steal: HashMap<i64, Vec<Tick>>,
-    by_process: HashMap<&'static str, Vec<(EntityId, EntityId, Vec<Tick>)>>,
+    by_process: HashMap<&'static str, Vec<Counted>>,
     throttled: HashMap<EntityId, Vec<Tick>>,
     workload: HashSet<EntityId>,
 }
@@ -271,7 +279,11 @@ impl World {
                     let on = track.parent.and_then(|p| tracks.get(&p)).map(|p| p.entity);
                     if let Some(name) = wanted.iter().find(|w| **w == name) {
                         let on = on.unwrap_or_default();
-                        self.by_process.entry(name).or_default().push((track.entity, on, list));
+                        self.by_process.entry(name).or_default().push(Counted {
+                            process: track.entity,
+                            on,
+                            ticks: list,
+                        });
                     }
                 }
                 _ => {}
@@ -388,13 +400,13 @@ impl World {
         window: Interval,
     ) -> Option<EntityId> {
         let mut weight: HashMap<EntityId, f64> = HashMap::new();
-        for (process, at, ticks) in self.by_process.get(name)? {
-            if self.is_workload(*process) || on.is_some_and(|on| !on.contains(at)) {
+        for counted in self.by_process.get(name)? {
+            if self.is_workload(counted.process) || on.is_some_and(|on| !on.contains(&counted.on)) {
                 continue;
             }
-            let sum = sum_of(ticks, window);
+            let sum = sum_of(&counted.ticks, window);
             if sum > 0.0 {
-                *weight.entry(*process).or_default() += sum;
+                *weight.entry(counted.process).or_default() += sum;
             }
         }
         heaviest(weight)
@@ -403,7 +415,7 @@ impl World {
     /// The devices on which a process counted anything under `name`.
     pub(crate) fn devices_of(&self, name: &'static str, process: EntityId) -> HashSet<EntityId> {
         let lists = self.by_process.get(name).map_or(&[][..], Vec::as_slice);
-        lists.iter().filter(|(p, ..)| *p == process).map(|(_, on, _)| *on).collect()
+        lists.iter().filter(|c| c.process == process).map(|c| c.on).collect()
     }
 
     pub(crate) fn memory(&self, thread: EntityId) -> &[Interval] {

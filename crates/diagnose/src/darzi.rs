@@ -124,7 +124,10 @@ pub fn diagnose(
 pub fn class_of(track: &str) -> Class {
     use gpuwhy_schema::names;
     match track {
-        names::NIC_TX_BYTES | names::NIC_QUEUE | names::NIC_QUEUE_DELAY | names::NIC_DROPS
+        names::NIC_TX_BYTES
+        | names::NIC_QUEUE
+        | names::NIC_QUEUE_DELAY
+        | names::NIC_DROPS
         | names::TCP_RETRANSMITS => Class::Network,
         names::DISK_BYTES | names::DISK_TIME => Class::BlockIo,
         names::PAGE_CACHE_EVICTED | names::RECLAIM => Class::MemoryPressure,
@@ -164,8 +167,7 @@ mod tests {
             nic[t - 5] += 40.0;
         }
         let metric = |name: &str, class, values| Metric { name: name.into(), class, values };
-        let metrics =
-            [metric("disk", Class::BlockIo, disk), metric("nic", Class::Network, nic)];
+        let metrics = [metric("disk", Class::BlockIo, disk), metric("nic", Class::Network, nic)];
         let ranked = diagnose(&latency, &metrics, 0..3000, 3000..3500).unwrap();
         assert_eq!(metrics[ranked[0].metric].name, "nic");
         assert!(ranked[0].correlation > 0.8, "{ranked:?}");

@@ -10,8 +10,8 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod darzi;
 pub mod detect;
 pub mod excess;
 pub mod stats;
 pub mod verdict;
-pub mod darzi;

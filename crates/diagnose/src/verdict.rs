@@ -681,3 +681,6 @@ mod erased {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,7 +92,7 @@ fn another_size_is_another_signature() {
 fn an_hour_of_clean_steps_with_memory_say_nothing() {
     let mut random = Random::new(3);
     let mut x = 0.0;
-    let steps: Vec<Step> = (0..200_000u64)
+    let steps: Vec<Step> = (0..180_000u64)
         .map(|n| {
             let normal: f64 =
                 (0..12).map(|_| random.below(1_000_000) as f64 / 1e6).sum::<f64>() - 6.0;

@@ -1,0 +1,129 @@
+use gpuwhy_schema::{Id, SourceId};
+
+use super::*;
+use crate::detect::{Detection, incidents};
+
+/// Two hundred usual steps of 10 ms (run 4, gpu 6), then forty slow ones made of `slow`, where
+/// process 1 is `job` and process 2 is `hog`.
+fn told(slow: &[(PartKind, Option<u32>, i64)], dropped: u64) -> Finding {
+    let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
+    let mut steps = Vec::new();
+    let mut parts = Vec::new();
+    for n in 0..240u64 {
+        let made = if n < 200 { &usual[..] } else { slow };
+        let jitter = (n % 7) as i64 * 10_000;
+        let ts = Ns::millis(50 * n as i64);
+        let mut at = ts;
+        let id = Id::new(0, n);
+        for (i, &(kind, blame, ns)) in made.iter().enumerate() {
+            let dur = Ns(ns + if i == 0 { jitter } else { 0 });
+            let blame = blame.map(EntityId);
+            let thread = EntityId(10);
+            parts.push(Part { step: id, ts: at, dur, kind, thread, blame, hops: 0 });
+            at += dur;
+        }
+        steps.push(Step {
+            id,
+            ts,
+            dur: at - ts,
+            thread: EntityId(10),
+            rank: Some(0),
+            name: "step".into(),
+            size: None,
+        });
+    }
+    let entity = |id, name: &str| Entity {
+        id: EntityId(id),
+        kind: EntityKind::Process,
+        parent: None,
+        key: format!("{id}@0").into(),
+        name: name.into(),
+        number: Some(i64::from(id) + 1000),
+        from: None,
+        to: None,
+    };
+    let source = gpuwhy_schema::Source {
+        id: SourceId(1),
+        kind: "bpf:run_queue".into(),
+        tool: "gpuwhy".into(),
+        version: "0".into(),
+        config: "".into(),
+        state: SourceState::Ok,
+        note: None,
+        recorded: 100,
+        dropped,
+        one_in: 1,
+    };
+    let rows = Rows {
+        entity: vec![entity(1, "job"), entity(2, "hog"), entity(3, "other")],
+        source: vec![source],
+        ..Rows::default()
+    };
+    let found = incidents(&steps, &Detection::default());
+    assert_eq!(found.len(), 1, "{found:?}");
+    judge(&steps, &found[0], &parts, &Court::new(&rows), &Judgement::default())
+}
+
+#[test]
+fn who_occupied_the_cpu_is_named_and_the_parts_sum_to_the_excess() {
+    use PartKind::*;
+    let finding = told(
+        &[
+            (Run, None, 4_000_000),
+            (Runnable, Some(2), 8_000_000),
+            (Runnable, Some(3), 500_000),
+            (Gpu, None, 2_000_000),
+            (Unknown, None, 100_000),
+        ],
+        0,
+    );
+    assert_eq!(finding.class, "cpu_contention");
+    let culprit = finding.culprit.as_ref().unwrap();
+    assert_eq!((culprit.pid, culprit.comm.as_deref()), (Some(1002), Some("hog")));
+    assert!(finding.confidence > 0.9, "{}", finding.confidence);
+    let sum: f64 = finding.parts_ms.values().sum::<f64>() + finding.unexplained_ms;
+    assert!((sum - finding.excess_ms).abs() < 1e-6, "{sum} {}", finding.excess_ms);
+    assert!((finding.unexplained_ms - 0.1).abs() < 1e-6);
+    assert!(finding.summary.contains("cpu_contention by hog (pid 1002)"), "{}", finding.summary);
+}
+
+#[test]
+fn time_that_nothing_explains_is_insufficient_evidence() {
+    use PartKind::*;
+    let finding =
+        told(&[(Run, None, 4_000_000), (Unknown, None, 9_000_000), (Gpu, None, 6_000_000)], 0);
+    assert_eq!(finding.outcome, Outcome::InsufficientEvidence);
+    assert_eq!((finding.class, &finding.culprit), ("unexplained", &None));
+    assert!(finding.summary.contains("insufficient evidence"), "{}", finding.summary);
+}
+
+#[test]
+fn two_equal_causes_are_believed_less_than_one() {
+    use PartKind::*;
+    let usual = (Run, None, 4_000_000);
+    let gpu = (Gpu, None, 6_000_000);
+    let one = told(&[usual, (Network, None, 8_000_000), gpu], 0);
+    let two = told(&[usual, (Network, None, 4_100_000), (BlockDevice, None, 3_900_000), gpu], 0);
+    assert_eq!((one.class, two.causes[0].class), ("network", "network"));
+    assert!(two.confidence < one.confidence, "{} {}", two.confidence, one.confidence);
+    assert!(two.causes[0].evidence_against.iter().any(|e| e.says.contains("block_io")));
+}
+
+#[test]
+fn lost_records_speak_against_every_cause() {
+    use PartKind::*;
+    let slow = [(Run, None, 4_000_000), (Lock, Some(2), 9_000_000), (Gpu, None, 6_000_000)];
+    let (whole, lossy) = (told(&slow, 0), told(&slow, 50));
+    assert!(lossy.confidence < whole.confidence);
+    let against = &lossy.causes[0].evidence_against;
+    assert!(against.iter().any(|e| e.says == "bpf:run_queue lost 50 of 150 events"), "{against:?}");
+}
+
+#[test]
+fn what_was_checked_and_is_not_it_is_said() {
+    use PartKind::*;
+    let finding = told(&[(Run, None, 4_000_000), (Stopped, Some(1), 9_000_000)], 0);
+    assert_eq!(finding.class, "collective_straggler");
+    let said: Vec<_> = finding.ruled_out.iter().map(|e| e.says.as_str()).collect();
+    assert!(said.contains(&"network: 0.000 ms a step before, 0.000 ms during"), "{said:?}");
+}
