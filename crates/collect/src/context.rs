@@ -8,7 +8,7 @@ use std::rc::Rc;
 use gpuwhy_schema::{EntityId, Ids, Lanes, Ns, Rows, SourceId};
 
 use crate::kernel::Kernel;
-use crate::{Attribution, Config};
+use crate::{Attribution, Config, Target};
 
 /// Why something could not be collected.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +140,14 @@ pub trait Probe {
     /// Events that reached the rows in sums, so far.
     fn counted(&self) -> u64 {
         0
+    }
+
+    /// One more target. Probes that know no targets ignore it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn add_target(&mut self, _target: Target, _cx: &mut Context) -> Result<(), CollectError> {
+        Ok(())
     }
 
     /// The recording ends at `now`: rows for what is still open.

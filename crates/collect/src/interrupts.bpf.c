@@ -32,14 +32,18 @@ int BPF_PROG(softirq_exit, unsigned int vec)
 		__u64 total = bpf_ktime_get_ns() - cpu->softirq_start;
 		__u64 inside = cpu->hardirq_ns - cpu->softirq_hardirq0;
 
-		cpu->softirq_ns[i] += total > inside ? total - inside : 0;
+		total = total > inside ? total - inside : 0;
+		cpu->softirq_ns[i] += total;
+		if (!cpu->slice_softirq_ns)
+			__builtin_memset(cpu->slice_vec_ns, 0, sizeof(cpu->slice_vec_ns));
+		cpu->slice_softirq_ns += total;
+		cpu->slice_vec_ns[i] += total;
 	}
 	cpu->softirq_start = 0;
 	return 0;
 }
 
-SEC("tp_btf/irq_handler_entry")
-int BPF_PROG(irq_handler_entry)
+static __always_inline int enter(void)
 {
 	struct cpu *cpu = this_cpu();
 
@@ -50,14 +54,33 @@ int BPF_PROG(irq_handler_entry)
 	return 0;
 }
 
-SEC("tp_btf/irq_handler_exit")
-int BPF_PROG(irq_handler_exit)
+static __always_inline int leave(void)
 {
 	struct cpu *cpu = this_cpu();
 
 	if (!cpu || !cpu->hardirq_depth)
 		return 0;
-	if (--cpu->hardirq_depth == 0)
-		cpu->hardirq_ns += bpf_ktime_get_ns() - cpu->hardirq_start;
+	if (--cpu->hardirq_depth == 0) {
+		__u64 took = bpf_ktime_get_ns() - cpu->hardirq_start;
+
+		cpu->hardirq_ns += took;
+		cpu->slice_hardirq_ns += took;
+	}
 	return 0;
 }
+
+/*
+ * Handlers of devices, and the vectors of the local APIC that have none: they take time and wake
+ * threads all the same. Whatever a kernel lacks is not loaded.
+ */
+#define HARDIRQ(entry, exit)                                                                       \
+	SEC("tp_btf/" #entry) int entry(void *ctx) { return enter(); }                             \
+	SEC("tp_btf/" #exit) int exit(void *ctx) { return leave(); }
+
+HARDIRQ(irq_handler_entry, irq_handler_exit)
+HARDIRQ(local_timer_entry, local_timer_exit)
+HARDIRQ(reschedule_entry, reschedule_exit)
+HARDIRQ(call_function_entry, call_function_exit)
+HARDIRQ(call_function_single_entry, call_function_single_exit)
+HARDIRQ(irq_work_entry, irq_work_exit)
+HARDIRQ(ipi_entry, ipi_exit)

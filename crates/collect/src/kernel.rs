@@ -13,6 +13,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use gpuwhy_schema::Ns;
+use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, RingBuffer,
     RingBufferBuilder, libbpf_sys,
@@ -61,29 +63,27 @@ impl ProbeNumber {
 /// Slots for probes in [`Cpu`]; as `PROBES` in `gpuwhy.h`.
 pub const PROBES: usize = 8;
 
-/// One CPU's counters; as `struct cpu` in `gpuwhy.h`. Times are ns since the objects were loaded.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-pub struct Cpu {
-    /// In interrupt handlers.
-    pub hardirq_ns: u64,
-    /// In each softirq vector.
-    pub softirq_ns: [u64; SOFTIRQS.len()],
-    hardirq_start: u64,
-    softirq_start: u64,
-    softirq_hardirq0: u64,
-    hardirq_depth: u32,
-    softirq_vec: u32,
-    /// Ring records written, per [`ProbeNumber`].
-    pub recorded: [u64; PROBES],
-    /// Ring records lost to a full ring, per [`ProbeNumber`].
-    pub dropped: [u64; PROBES],
-    /// All threads together waited so long for this CPU.
-    pub runq_wait_ns: u64,
-    /// Context switches.
-    pub switches: u64,
-    spare: [u64; 5],
+/// Declares a struct as BPF programs write it, whose bytes may hold anything.
+///
+/// Only for integers and arrays of them, in an order that leaves no padding: the compiler checks
+/// both.
+macro_rules! record {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident { $($(#[$fdoc:meta])* $fvis:vis $field:ident: $ty:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        #[repr(C)]
+        $vis struct $name { $($(#[$fdoc])* $fvis $field: $ty,)* }
+
+        const _: () = {
+            const fn plain<T: $crate::kernel::Plain>() {}
+            $(plain::<$ty>();)*
+            assert!(size_of::<$name>() == 0 $(+ size_of::<$ty>())*, "no padding");
+        };
+        // SAFETY: every field is plain and there is no padding, both checked just above.
+        unsafe impl $crate::kernel::Plain for $name {}
+    };
 }
+pub(crate) use record;
 
 /// Types that any bytes are a valid value of.
 ///
@@ -91,12 +91,58 @@ pub struct Cpu {
 /// No padding that matters, no references, no enums: every bit pattern must be a value.
 pub unsafe trait Plain: Copy + Default + 'static {}
 
-// SAFETY: integers and arrays of integers only.
-unsafe impl Plain for Cpu {}
-// SAFETY: an integer.
-unsafe impl Plain for u64 {}
-// SAFETY: an integer.
-unsafe impl Plain for u32 {}
+macro_rules! plain_integers {
+    ($($ty:ty)*) => { $(
+        // SAFETY: any bytes are an integer.
+        unsafe impl Plain for $ty {}
+    )* };
+}
+plain_integers!(u8 u16 u32 u64 i32 i64);
+
+// SAFETY: an array has no padding of its own.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
+
+record! {
+    /// One CPU's counters; as `struct cpu` in `gpuwhy.h`. Times are ns since the objects were
+    /// loaded.
+    pub struct Cpu {
+        /// In interrupt handlers.
+        pub hardirq_ns: u64,
+        /// In each softirq vector.
+        pub softirq_ns: [u64; SOFTIRQS.len()],
+        hardirq_start: u64,
+        softirq_start: u64,
+        softirq_hardirq0: u64,
+        hardirq_depth: u32,
+        softirq_vec: u32,
+        slice_hardirq_ns: u64,
+        slice_softirq_ns: u64,
+        slice_vec_ns: [u64; SOFTIRQS.len()],
+        /// All threads together waited so long for this CPU.
+        pub runq_wait_ns: u64,
+        /// Context switches.
+        pub switches: u64,
+        /// Ring records written, per [`ProbeNumber`].
+        pub recorded: [u64; PROBES],
+        /// Ring records lost to a full ring, per [`ProbeNumber`].
+        pub dropped: [u64; PROBES],
+        spare: [u64; 3],
+    }
+}
+
+record! {
+    /// What begins every ring record; as `struct head` in `gpuwhy.h`.
+    pub struct Head {
+        /// ns, CLOCK_MONOTONIC.
+        pub ts: u64,
+        /// Which record.
+        pub kind: u16,
+        /// The CPU it was written on.
+        pub cpu: u16,
+        /// Whose record it is, 0 if no thread's.
+        pub tid: u32,
+    }
+}
 
 /// The first `size_of::<T>()` bytes of `bytes` as a `T`; `None` if there are fewer.
 pub fn plain<T: Plain>(bytes: &[u8]) -> Option<T> {
@@ -114,23 +160,6 @@ pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // `Plain` types have no uninitialised padding.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
-
-/// What begins every ring record; as `struct head` in `gpuwhy.h`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Head {
-    /// ns, CLOCK_MONOTONIC.
-    pub ts: u64,
-    /// Which record.
-    pub kind: u16,
-    /// The CPU it was written on.
-    pub cpu: u16,
-    /// Whose record it is, 0 if no thread's.
-    pub tid: u32,
-}
-
-// SAFETY: integers without padding.
-unsafe impl Plain for Head {}
 
 /// CLOCK_MONOTONIC.
 pub fn monotonic() -> Ns {
@@ -244,17 +273,20 @@ pub struct Loaded {
     pub object: Object,
     /// What keeps its programs attached.
     pub links: Vec<Link>,
+    /// Tracepoints that this kernel does not have; their programs were left out.
+    pub missing: Vec<String>,
     probe: &'static str,
 }
 
 impl Loaded {
-    /// Attaches every program that was loaded, as its section says.
+    /// Attaches every tracepoint program that was loaded, as its section says.
     ///
     /// # Errors
     /// The first one that cannot be attached, with its tracepoint.
     pub fn attach(&mut self) -> Result<(), CollectError> {
         for program in self.object.progs_mut() {
-            if !program.autoload() {
+            // Uprobes are attached by who knows where to.
+            if !program.autoload() || !program.section().to_string_lossy().starts_with("tp") {
                 continue;
             }
             let link = program.attach().map_err(|source| CollectError::Attach {
@@ -299,6 +331,7 @@ pub struct Kernel {
     ring: RingBuffer<'static>,
     staged: Rc<RefCell<Staged>>,
     programs: RefCell<Vec<OwnedFd>>,
+    btf: RefCell<Option<Btf<'static>>>,
     _shared: Object,
 }
 
@@ -336,7 +369,12 @@ impl Kernel {
                 m.set_max_entries(cpu_count).map_err(map("cpus"))?;
             }
         }
-        let shared = Loaded { object: open.load().map_err(load)?, links: vec![], probe: "shared" };
+        let shared = Loaded {
+            object: open.load().map_err(load)?,
+            links: Vec::new(),
+            missing: Vec::new(),
+            probe: "shared",
+        };
         let (events, tasks) = (shared.map("events")?, shared.map("tasks")?);
         let cpus = shared.map("cpus")?;
         let counters = Mapped::new("cpus", &cpus)?;
@@ -361,6 +399,7 @@ impl Kernel {
             ring,
             staged,
             programs: RefCell::default(),
+            btf: RefCell::new(Btf::from_vmlinux().ok()),
             _shared: shared.object,
         })
     }
@@ -388,6 +427,16 @@ impl Kernel {
             };
             map.reuse_fd(shared.as_fd()).map_err(load)?;
         }
+        let mut missing = Vec::new();
+        for mut program in open.progs_mut() {
+            let section = program.section().to_string_lossy().into_owned();
+            if let Some(tracepoint) = section.strip_prefix("tp_btf/")
+                && self.tracepoint(tracepoint).is_none()
+            {
+                program.set_autoload(false);
+                missing.push(tracepoint.to_owned());
+            }
+        }
         let object = open.load().map_err(load)?;
         let mut programs = self.programs.borrow_mut();
         for program in object.progs() {
@@ -395,7 +444,23 @@ impl Kernel {
                 programs.push(fd);
             }
         }
-        Ok(Loaded { object, links: Vec::new(), probe })
+        Ok(Loaded { object, links: Vec::new(), missing, probe })
+    }
+
+    /// How many arguments the tracepoint has on this kernel, `None` if the kernel lacks it. To be
+    /// asked while probes start only.
+    pub fn tracepoint(&self, name: &str) -> Option<usize> {
+        let btf = self.btf.borrow();
+        let typedef = btf.as_ref()?.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))?;
+        let pointer = Ptr::try_from(typedef.referenced_type()).ok()?;
+        let function = FuncProto::try_from(pointer.referenced_type()).ok()?;
+        // The first parameter is the tracepoint's own.
+        Some(function.iter().count().saturating_sub(1))
+    }
+
+    /// All probes have started: the kernel's types (some MB) are not needed any more.
+    pub fn started(&self) {
+        self.btf.replace(None);
     }
 
     /// Moves the records that lie in the ring to `into`, up to one ring's worth, and returns

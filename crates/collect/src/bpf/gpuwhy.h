@@ -35,29 +35,61 @@ struct head {
 };
 
 /*
- * One CPU. Only code that runs on the CPU writes here. Aligned to cache lines, so that neighbours do not share one.
+ * One CPU. Only code that runs on the CPU writes here. The slice is what ran since the last
+ * context switch; the scheduler probe clears it, the interrupt probe adds to it.
  */
 struct cpu {
 	__u64 hardirq_ns;             /* time in interrupt handlers */
 	__u64 softirq_ns[SOFTIRQS];   /* time in each softirq vector, without interrupts inside */
-	__u64 hardirq_start;          /* 0 while not inside */
-	__u64 softirq_start;
+	__u64 hardirq_start;
+	__u64 softirq_start;          /* 0 while not inside */
 	__u64 softirq_hardirq0;       /* hardirq_ns when the softirq began */
 	__u32 hardirq_depth;
 	__u32 softirq_vec;            /* vector + 1 while inside, else 0 */
+	__u64 slice_hardirq_ns;
+	__u64 slice_softirq_ns;
+	__u64 slice_vec_ns[SOFTIRQS]; /* meaningful only while slice_softirq_ns is not 0 */
+	__u64 runq_wait_ns;           /* all threads together waited so long for this CPU */
+	__u64 switches;
 	__u64 recorded[PROBES];       /* records written to the ring, per probe */
 	__u64 dropped[PROBES];        /* records lost because the ring was full, per probe */
-	__u64 runq_wait_ns;
-	__u64 switches;
-	__u64 spare[5];
-} __attribute__((aligned(64)));
+	__u64 spare[3];
+};
+
+/* In which context code runs that a tracepoint interrupted. Keep in step with `run_queue.rs`. */
+enum context {
+	CONTEXT_UNKNOWN = 0,
+	CONTEXT_TASK = 1,
+	CONTEXT_SOFTIRQ = 2,
+	CONTEXT_HARDIRQ = 3,
+};
+
+/* The wait of a thread off its CPU: as far as known while it lasts, all of it at its end. */
+struct wait {
+	__u64 from;        /* when it was switched out; 0 if that was not seen */
+	__u64 woken;       /* when it was woken; 0 if it was not asleep, or not seen */
+	__u64 throttled;   /* ns of the wait that it was out of quota */
+	__u32 tgid;
+	__u32 waker;       /* tid that ran the waking code, whatever the context */
+	__u32 waker_tgid;
+	__s32 syscall;     /* that it sleeps in, -1 for none */
+	__u8 state;        /* enum off */
+	__u8 context;      /* enum context of the waking code */
+	__u16 wake_cpu;
+	__u32 pad;
+	char waker_comm[TASK_COMM_LEN];
+};
 
 /* What is known of one task. */
 struct task {
-	__u64 since;       /* when its present state began */
 	__u64 until;       /* ns until which it is of interest; ~0 for targets, 0 for nobody */
-	__u32 hops;        /* how many more hops to follow from it */
-	__u32 pad;
+	__u64 since;       /* when it was last switched in or out; 0 if not seen */
+	__u64 wake_ts;     /* when it was last woken */
+	__u64 throttled0;  /* its queue's throttled time when the wait began */
+	__u32 hops;        /* how many more wakers out from it are of interest */
+	__u32 generation;  /* of the list of targets, when this was last compared with it */
+	__u64 call;        /* a step it is in: ns when it was entered, 0 for none */
+	struct wait wait;  /* the present one, or the last one while it runs */
 };
 
 struct {

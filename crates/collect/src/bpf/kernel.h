@@ -32,16 +32,37 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 } CORE;
 
+struct rq {
+	__u64 clock;
+} CORE;
+
 struct cfs_rq {
-	int throttled;
+	struct rq *rq;
 	int throttle_count;
+} CORE;
+
+/* Since 6.6: how long tasks of this queue have been out of quota, on this CPU. */
+struct cfs_rq___self {
+	struct rq *rq;
+	__u64 throttled_clock_self;
+	__u64 throttled_clock_self_time;
+} CORE;
+
+struct task_group {
+	struct cfs_rq **cfs_rq;
 } CORE;
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
 } CORE;
 
+struct thread_info {
+	__u32 cpu;
+} CORE;
+
 struct task_struct {
+	struct thread_info thread_info;
+	int on_rq;
 	int pid;
 	int tgid;
 	unsigned int __state;
@@ -51,6 +72,8 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct css_set *cgroups;
 	struct sched_entity se;
+	struct task_group *sched_task_group;
+	__u64 start_boottime;
 	char comm[TASK_COMM_LEN];
 } CORE;
 
@@ -59,9 +82,23 @@ struct task_struct___state_long {
 	long state;
 } CORE;
 
-/* 6.18 and later throttle tasks one by one instead of whole queues. */
+/* Before 5.16, where thread_info has no cpu. */
+struct task_struct___cpu {
+	unsigned int cpu;
+} CORE;
+
+/* Since 6.18 tasks are throttled one by one instead of whole queues. */
 struct task_struct___throttled {
 	bool throttled;
+} CORE;
+
+/* The number of the system call that a task is in: x86 and arm64. */
+struct pt_regs___x86 {
+	unsigned long orig_ax;
+} CORE;
+
+struct pt_regs___arm64 {
+	__s32 syscallno;
 } CORE;
 
 #endif

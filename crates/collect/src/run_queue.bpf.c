@@ -1,0 +1,684 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Who ran, who waited, who woke whom.
+ *
+ * Every task has its state in task storage. A thread of interest makes one record when it is
+ * switched in (its wait) and one when it is switched out (its slice). All the others only leave a
+ * line in the ledger of their CPU, which is read back when a thread of interest has waited there.
+ */
+#define PROBE PROBE_RUN_QUEUE
+#include "gpuwhy.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Why a thread is off its CPU. Keep all of these in step with `run_queue.rs`. */
+enum off {
+	OFF_UNKNOWN = 0,         /* it was off before anybody looked */
+	OFF_PREEMPTED = 1,
+	OFF_THROTTLED = 2,
+	OFF_SLEEP = 3,
+	OFF_DISK = 4,
+	OFF_UNINTERRUPTIBLE = 5,
+	OFF_STOPPED = 6,
+	OFF_NEW = 7,
+	OFF_DEAD = 8,
+};
+
+enum kind {
+	KIND_WAIT = KIND(0),
+	KIND_RUN = KIND(1),
+	KIND_MOVED = KIND(2),
+	KIND_OCCUPANT = KIND(3),
+	KIND_NAME = KIND(4),
+	KIND_EXIT = KIND(5),
+	KIND_SIGNAL = KIND(6),
+};
+
+struct wait_record {
+	struct head head;    /* ts: when it was switched in */
+	struct wait wait;
+};
+
+struct run_record {
+	struct head head;    /* ts: when it was switched out */
+	__u64 from;
+	__u64 hardirq_ns;    /* of the slice, in interrupt handlers */
+	__u64 softirq_ns;    /* of the slice, in softirqs */
+	__u32 tgid;
+	__s32 syscall;       /* that it goes to sleep in */
+	__u8 vec;            /* the softirq vector that took most */
+	__u8 off;            /* enum off: what it does from now on */
+	__u16 pad;
+	__u32 pad2;
+};
+
+struct moved_record {
+	struct head head;    /* ts: when; cpu: where the migrating code ran */
+	__u32 tgid;
+	__u16 from_cpu;
+	__u16 to_cpu;
+};
+
+struct occupant_record {
+	struct head head;    /* ts: end of the slice; tid: who ran */
+	__u64 from;
+	__u32 tgid;
+	__u16 cpu;           /* whose ledger it is; head.cpu is where the reader ran */
+	__u16 pad;
+	char comm[TASK_COMM_LEN];
+};
+
+struct name_record {
+	struct head head;
+	__u32 tgid;
+	__u32 pad;
+	__u64 start;         /* ns since boot */
+	__u64 leader_start;
+	char comm[TASK_COMM_LEN];
+	char leader_comm[TASK_COMM_LEN];
+};
+
+struct exit_record {
+	struct head head;
+	__u32 tgid;
+	__u32 pad;
+};
+
+struct signal_record {
+	struct head head;    /* tid: who it was sent to */
+	__u32 tgid;
+	__u32 signal;
+	__u32 sender;        /* tgid */
+	__u32 sender_tid;
+	char comm[TASK_COMM_LEN];
+};
+
+/* Set before load. */
+const volatile struct {
+	__u64 waker_ns;        /* how long a waker stays of interest after it woke somebody */
+	__u32 hops;
+	__u32 contexts_known;  /* the interrupt probe runs */
+	__u32 has_prev_state;  /* sched_switch has a fourth argument (5.18) */
+	__u32 idle_ns;         /* shorter overlaps with the idle task are not written */
+} config = {};
+
+/* The list of targets: processes, by tgid. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u32);
+} targets SEC(".maps");
+
+/* Counts how often the list of targets has changed; tasks compare theirs with it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} generation SEC(".maps");
+
+/* Who ran on a CPU: its last slices. */
+#define LEDGER 64
+
+struct slice {
+	__u64 from;
+	__u64 to;
+	__u32 tid;
+	__u32 tgid;
+	char comm[TASK_COMM_LEN];
+};
+
+struct ledger {
+	__u64 since;    /* when the present slice began */
+	__u32 next;     /* number of the slice to come */
+	__u32 told;     /* slices before this number were written, or are not needed */
+	__u32 want;     /* write the present slice when it ends */
+	__u32 pad;
+	struct slice slices[LEDGER];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by user space: one for each possible CPU */
+	__type(key, __u32);
+	__type(value, struct ledger);
+} ledgers SEC(".maps");
+
+static __always_inline struct task *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/*
+ * Where the CPU is right now, from what the interrupt probe saw begin and not end. (The kernel's
+ * own __preempt_count would be exact, but cannot be named on kernels without KALLSYMS_ALL.)
+ */
+static __always_inline __u8 context(struct cpu *cpu)
+{
+	if (!config.contexts_known)
+		return CONTEXT_UNKNOWN;
+	if (cpu->hardirq_depth)
+		return CONTEXT_HARDIRQ;
+	if (cpu->softirq_vec)
+		return CONTEXT_SOFTIRQ;
+	return CONTEXT_TASK;
+}
+
+static __always_inline void tell_name(struct task_struct *p, __u64 now, const char *comm)
+{
+	struct name_record *r = reserve(KIND_NAME, sizeof(*r), now, p->pid);
+
+	if (!r)
+		return;
+	r->tgid = p->tgid;
+	r->pad = 0;
+	r->start = p->start_boottime;
+	r->leader_start = p->group_leader->start_boottime;
+	if (!comm || bpf_probe_read_kernel_str(r->comm, sizeof(r->comm), comm) < 0)
+		bpf_probe_read_kernel(r->comm, sizeof(r->comm), p->comm);
+	bpf_probe_read_kernel(r->leader_comm, sizeof(r->leader_comm), p->group_leader->comm);
+	submit(r);
+}
+
+/* Whether rows are wanted of this task. */
+static __always_inline bool interesting(struct task *t, struct task_struct *p, __u64 now)
+{
+	__u32 zero = 0, tgid;
+	__u32 *current = bpf_map_lookup_elem(&generation, &zero);
+
+	if (current && t->generation != *current) {
+		t->generation = *current;
+		tgid = p->tgid;
+		if (t->until != ~0ULL && bpf_map_lookup_elem(&targets, &tgid)) {
+			t->until = ~0ULL;
+			t->hops = config.hops;
+			tell_name(p, now, NULL);
+		}
+	}
+	return t->until > now;
+}
+
+/* How long the task's queue has been out of quota up to now, on its CPU. */
+static __always_inline __u64 throttled_time(struct cfs_rq *queue)
+{
+	struct cfs_rq___self *q = (void *)queue;
+	__u64 total, since, clock;
+
+	if (!q || !bpf_core_field_exists(q->throttled_clock_self_time))
+		return 0;
+	total = BPF_CORE_READ(q, throttled_clock_self_time);
+	since = BPF_CORE_READ(q, throttled_clock_self);
+	if (since) {
+		clock = BPF_CORE_READ(q, rq, clock);
+		if (clock > since)
+			total += clock - since;
+	}
+	return total;
+}
+
+/* Whether a task that is switched out while ready to run is out of quota. */
+static __always_inline bool throttled(struct task_struct *p)
+{
+	struct task_struct___throttled *t = (void *)p;
+
+	if (bpf_core_field_exists(t->throttled))
+		return BPF_CORE_READ(t, throttled);
+	return BPF_CORE_READ(p, se.cfs_rq, throttle_count) > 0;
+}
+
+static __always_inline __u64 state_of(unsigned long long *ctx, struct task_struct *prev)
+{
+	struct task_struct___state_long *old = (void *)prev;
+
+	/* Only the argument is safe from a waker that changes the state at the same time. */
+	if (config.has_prev_state)
+		return ctx[3] & 0xffffffff;
+	if (bpf_core_field_exists(old->state))
+		return BPF_CORE_READ(old, state);
+	return prev->__state;
+}
+
+static __always_inline __u8 off_of(bool preempt, __u64 state, struct task_struct *prev)
+{
+	if (preempt || state == 0)
+		return throttled(prev) ? OFF_THROTTLED : OFF_PREEMPTED;
+	if (state & (0x10 | 0x20 | 0x80)) /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
+		return OFF_DEAD;
+	if (state & (0x4 | 0x8 | 0x8000)) /* __TASK_STOPPED, __TASK_TRACED, TASK_FROZEN */
+		return OFF_STOPPED;
+	if (state & 0x1) /* TASK_INTERRUPTIBLE */
+		return OFF_SLEEP;
+	if (state & 0x400) /* TASK_NOLOAD: a kernel thread without work */
+		return OFF_SLEEP;
+	if (state & 0x2) /* TASK_UNINTERRUPTIBLE */
+		return BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait) ? OFF_DISK : OFF_UNINTERRUPTIBLE;
+	return OFF_SLEEP;
+}
+
+/* The system call that the running task is in, -1 for none. */
+static __always_inline __s32 syscall_of(struct task_struct *p)
+{
+	struct pt_regs___x86 *x86;
+	struct pt_regs___arm64 *arm64;
+
+	if (p->flags & PF_KTHREAD)
+		return -1;
+	x86 = (void *)bpf_task_pt_regs(p);
+	if (bpf_core_field_exists(x86->orig_ax))
+		return BPF_CORE_READ(x86, orig_ax);
+	arm64 = (void *)x86;
+	if (bpf_core_field_exists(arm64->syscallno))
+		return BPF_CORE_READ(arm64, syscallno);
+	return -1;
+}
+
+/* The CPU whose queue a task is in. */
+static __always_inline __u32 cpu_of(struct task_struct *p)
+{
+	struct task_struct___cpu *old = (void *)p;
+
+	if (bpf_core_field_exists(p->thread_info.cpu))
+		return p->thread_info.cpu;
+	return BPF_CORE_READ(old, cpu);
+}
+
+static __always_inline void tell_slice(struct slice *s, __u32 cpu)
+{
+	struct occupant_record *r = reserve(KIND_OCCUPANT, sizeof(*r), s->to, s->tid);
+
+	if (!r)
+		return;
+	r->from = s->from;
+	r->tgid = s->tgid;
+	r->cpu = cpu;
+	r->pad = 0;
+	__builtin_memcpy(r->comm, s->comm, sizeof(r->comm));
+	submit(r);
+}
+
+/*
+ * Writes who ran on `cpu` since `from`, as far as it was not written before. The caller holds the
+ * CPU's run queue lock, as all scheduler tracepoints do, so that the ledger stands still.
+ */
+static __noinline int tell_ledger(__u32 cpu, __u64 from)
+{
+	struct ledger *l = bpf_map_lookup_elem(&ledgers, &cpu);
+	__u32 next, first, i;
+
+	if (!l)
+		return 0;
+	next = l->next;
+	first = next;
+	for (i = 0; i < LEDGER; i++) {
+		if (first == l->told)
+			break;
+		if (l->slices[(first - 1) & (LEDGER - 1)].to <= from)
+			break;
+		first--;
+	}
+	if (i == LEDGER && first != l->told) {
+		struct cpu *here = this_cpu();
+
+		/* The wait is longer than the ledger: who ran first in it is not known any more. */
+		if (here)
+			__sync_fetch_and_add(&here->dropped[PROBE], 1);
+	}
+	for (i = 0; i < LEDGER; i++) {
+		struct slice *s = &l->slices[first & (LEDGER - 1)];
+
+		if (first == next)
+			break;
+		first++;
+		/* A short stay of the idle task is the way of a wakeup, not an occupant. */
+		if (s->tid == 0 && s->to - (s->from > from ? s->from : from) < config.idle_ns)
+			continue;
+		tell_slice(s, cpu);
+	}
+	l->told = next;
+	return 0;
+}
+
+static __always_inline void tell_wait(struct task *t, __u64 in, __u32 tid)
+{
+	struct wait_record *r = reserve(KIND_WAIT, sizeof(*r), in, tid);
+
+	if (!r)
+		return;
+	r->wait = t->wait;
+	submit(r);
+}
+
+static __always_inline void switched_out(unsigned long long *ctx, struct task_struct *prev,
+					 struct task *t, struct cpu *cpu, __u64 now, __u8 off)
+{
+	struct run_record *r;
+	bool wanted = interesting(t, prev, now);
+	__u64 from = t->since;
+	__u32 i, vec = 0;
+
+	t->since = now;
+	t->wait.from = now;
+	t->wait.woken = 0;
+	t->wait.throttled = 0;
+	t->wait.tgid = prev->tgid;
+	t->wait.state = off;
+	t->wait.syscall = -1;
+	if (!wanted)
+		return;
+	t->throttled0 = throttled_time(prev->se.cfs_rq);
+	if (off != OFF_PREEMPTED && off != OFF_DEAD)
+		t->wait.syscall = syscall_of(prev);
+	if (!from)
+		return;
+	r = reserve(KIND_RUN, sizeof(*r), now, prev->pid);
+	if (!r)
+		return;
+	r->from = from;
+	r->hardirq_ns = cpu->slice_hardirq_ns;
+	r->softirq_ns = cpu->slice_softirq_ns;
+	if (r->softirq_ns) {
+		__u64 most = 0;
+
+		for (i = 0; i < SOFTIRQS; i++) {
+			if (cpu->slice_vec_ns[i] > most) {
+				most = cpu->slice_vec_ns[i];
+				vec = i;
+			}
+		}
+	}
+	r->tgid = prev->tgid;
+	r->syscall = t->wait.syscall;
+	r->vec = vec;
+	r->off = off;
+	r->pad = 0;
+	r->pad2 = 0;
+	submit(r);
+}
+
+static __always_inline void switched_in(struct task_struct *next, struct task *t, struct cpu *cpu,
+					__u64 now)
+{
+	struct wait *w = &t->wait;
+	__u64 ready;
+
+	/*
+	 * Whoever was asleep and runs now was woken. When no waking was seen since it was switched
+	 * out, it was the one just before: the waker found it on its way to sleep.
+	 */
+	if (w->state == OFF_PREEMPTED || w->state == OFF_THROTTLED)
+		w->woken = 0;
+	else
+		w->woken = t->wake_ts > w->from ? t->wake_ts : (t->wake_ts ? w->from : 0);
+	ready = w->woken ? w->woken : w->from;
+	if (t->since && ready && now > ready)
+		cpu->runq_wait_ns += now - ready;
+	t->wake_ts = 0;
+	t->since = now;
+	if (!interesting(t, next, now))
+		return;
+	if (w->from) {
+		__u64 total = throttled_time(next->se.cfs_rq);
+
+		if (total > t->throttled0)
+			w->throttled += total - t->throttled0;
+		/* Kernels before 6.6 do not tell how long: all of the wait, then. */
+		if (!total && w->state == OFF_THROTTLED)
+			w->throttled = now - ready;
+		if (w->throttled > now - ready)
+			w->throttled = now - ready;
+	}
+	tell_wait(t, now, next->pid);
+	if (ready)
+		tell_ledger(bpf_get_smp_processor_id(), ready);
+}
+
+SEC("tp_btf/sched_switch")
+int sched_switch(unsigned long long *ctx)
+{
+	bool preempt = ctx[0];
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	__u64 now = bpf_ktime_get_ns();
+	__u32 id = bpf_get_smp_processor_id();
+	struct ledger *l = bpf_map_lookup_elem(&ledgers, &id);
+	struct cpu *cpu = this_cpu();
+	struct task *t;
+
+	if (!cpu || !l)
+		return 0;
+	cpu->switches++;
+
+	if (l->since) {
+		struct slice *s = &l->slices[l->next & (LEDGER - 1)];
+
+		s->from = l->since;
+		s->to = now;
+		s->tid = prev->pid;
+		s->tgid = prev->tgid;
+		bpf_probe_read_kernel(s->comm, sizeof(s->comm), prev->comm);
+		l->next++;
+		if (l->want) {
+			tell_slice(s, id);
+			l->want = 0;
+			l->told = l->next;
+		}
+	}
+	l->since = now;
+
+	if (prev->pid) {
+		t = task_of(prev);
+		if (t)
+			switched_out(ctx, prev, t, cpu, now,
+				     off_of(preempt, state_of(ctx, prev), prev));
+	}
+	cpu->slice_hardirq_ns = 0;
+	cpu->slice_softirq_ns = 0;
+	if (next->pid) {
+		t = task_of(next);
+		if (t)
+			switched_in(next, t, cpu, now);
+	}
+	return 0;
+}
+
+/* `current` makes `p` ready to run. */
+static __always_inline void woken(struct task_struct *p, struct task *t, __u64 now)
+{
+	struct task_struct *waker = bpf_get_current_task_btf();
+	struct cpu *cpu = this_cpu();
+	struct task *w;
+
+	if (!cpu)
+		return;
+	t->wake_ts = now;
+	t->wait.context = context(cpu);
+	t->wait.wake_cpu = bpf_get_smp_processor_id();
+	t->wait.waker = waker->pid;
+	t->wait.waker_tgid = waker->tgid;
+	t->wait.waker_comm[0] = 0;
+	if (!interesting(t, p, now))
+		return;
+	if (t->wait.state != OFF_PREEMPTED && t->wait.state != OFF_THROTTLED)
+		t->throttled0 = throttled_time(p->se.cfs_rq);
+	if (t->wait.context != CONTEXT_TASK || !waker->pid)
+		return;
+	bpf_probe_read_kernel(t->wait.waker_comm, sizeof(t->wait.waker_comm), waker->comm);
+	if (!t->hops)
+		return;
+
+	/* The waker is believed, so its own time is of interest: for now, as it may not come back. */
+	w = task_of(waker);
+	if (!w || w->until == ~0ULL)
+		return;
+	if (!interesting(w, waker, now)) {
+		w->hops = t->hops - 1;
+		w->until = now + config.waker_ns;
+		tell_name(waker, now, NULL);
+		/* What it did before it woke us is what we waited for. */
+		if (w->since)
+			tell_wait(w, w->since, waker->pid);
+		return;
+	}
+	if (w->hops < t->hops - 1)
+		w->hops = t->hops - 1;
+	if (w->until != ~0ULL)
+		w->until = now + config.waker_ns;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *p)
+{
+	struct task *t = task_of(p);
+
+	if (t)
+		woken(p, t, bpf_ktime_get_ns());
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(sched_wakeup_new, struct task_struct *p)
+{
+	struct task *t = task_of(p);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!t)
+		return 0;
+	t->since = now;
+	t->wait.from = now;
+	t->wait.tgid = p->tgid;
+	t->wait.state = OFF_NEW;
+	t->wait.syscall = -1;
+	t->wait.throttled = 0;
+	woken(p, t, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct task *t = bpf_task_storage_get(&tasks, parent, 0, 0), *c;
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!t || !interesting(t, parent, now) || t->until != ~0ULL)
+		return 0;
+	c = task_of(child);
+	if (!c)
+		return 0;
+	c->until = ~0ULL;
+	c->hops = t->hops;
+	c->generation = t->generation;
+	tell_name(child, now, NULL);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sched_process_exec, struct task_struct *p)
+{
+	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (t && interesting(t, p, now))
+		tell_name(p, now, NULL);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
+{
+	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (t && interesting(t, p, now))
+		tell_name(p, now, comm);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *p)
+{
+	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
+	__u64 now = bpf_ktime_get_ns();
+	struct exit_record *r;
+
+	/* Processes of no interest may be somebody's occupant or waker, and their pid is used again. */
+	if (p->pid != p->tgid && !(t && t->until > now))
+		return 0;
+	r = reserve(KIND_EXIT, sizeof(*r), now, p->pid);
+	if (!r)
+		return 0;
+	r->tgid = p->tgid;
+	r->pad = 0;
+	submit(r);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest)
+{
+	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
+	__u64 now, ready, total;
+	struct moved_record *r;
+	struct cfs_rq **queues, *queue = NULL;
+	struct ledger *l;
+	__u32 from_cpu;
+
+	if (!t || !t->until || !t->wait.from)
+		return 0;
+	now = bpf_ktime_get_ns();
+	/* Only who is ready to run waits for a CPU. */
+	ready = t->wait.state == OFF_PREEMPTED || t->wait.state == OFF_THROTTLED ? t->wait.from
+										  : t->wake_ts;
+	if (t->until <= now || !ready)
+		return 0;
+	total = throttled_time(p->se.cfs_rq);
+	if (total > t->throttled0)
+		t->wait.throttled += total - t->throttled0;
+	queues = BPF_CORE_READ(p, sched_task_group, cfs_rq);
+	if (queues)
+		bpf_probe_read_kernel(&queue, sizeof(queue), &queues[dest]);
+	t->throttled0 = throttled_time(queue);
+
+	/* A waker places whom it wakes before that one waits anywhere. */
+	if (!p->on_rq)
+		return 0;
+	from_cpu = cpu_of(p);
+	r = reserve(KIND_MOVED, sizeof(*r), now, p->pid);
+	if (r) {
+		r->tgid = p->tgid;
+		r->from_cpu = from_cpu;
+		r->to_cpu = dest;
+		submit(r);
+	}
+	tell_ledger(from_cpu, ready);
+	l = bpf_map_lookup_elem(&ledgers, &from_cpu);
+	if (l)
+		l->want = 1;
+	return 0;
+}
+
+SEC("tp_btf/signal_generate")
+int BPF_PROG(signal_generate, int signal, void *info, struct task_struct *p)
+{
+	struct task_struct *sender = bpf_get_current_task_btf();
+	struct task *t;
+	struct signal_record *r;
+	__u64 now;
+
+	/* SIGKILL, SIGTERM, SIGCONT, SIGSTOP, SIGTSTP: what makes a process cease to step. */
+	if (signal != 9 && signal != 15 && signal != 18 && signal != 19 && signal != 20)
+		return 0;
+	t = bpf_task_storage_get(&tasks, p, 0, 0);
+	now = bpf_ktime_get_ns();
+	if (!t || t->until <= now)
+		return 0;
+	r = reserve(KIND_SIGNAL, sizeof(*r), now, p->pid);
+	if (!r)
+		return 0;
+	r->tgid = p->tgid;
+	r->signal = signal;
+	r->sender = sender->tgid;
+	r->sender_tid = sender->pid;
+	bpf_probe_read_kernel(r->comm, sizeof(r->comm), sender->comm);
+	submit(r);
+	return 0;
+}

@@ -1,0 +1,695 @@
+//! Thread states: who ran, who waited for a CPU and behind whom, who slept and who woke it.
+//!
+//! *What it sees*: every context switch and wakeup. Threads of interest (those of the targets,
+//! their children, and for [`WAKER_NS`] whoever woke one of them from task context, `hops` out)
+//! get exact states: a record at switch-in tells the wait that ends, one at switch-out the slice.
+//! While such a thread waited for a CPU, the CPU's ledger says who had it. Everything else is
+//! summed: run queue wait and switches of the host.
+//!
+//! *Why it matters*: a step that takes longer is mostly a step that ran less; this says what its
+//! threads did instead, and who ran in their place.
+//!
+//! *What fools it*: a waker that an interrupt borrowed (its context says so, and it is never
+//! followed); time in interrupts is known as a sum for each slice, so its rows lie at the end of
+//! the slice; a thread that is out of quota is known to be so at switch-out, and for how long at
+//! switch-in, so that `throttled` comes first and `runnable` after it; a ledger of 64 slices a CPU
+//! forgets the beginning of a wait that saw more of them (counted as dropped).
+
+use std::collections::HashMap;
+use std::fs;
+use std::ops::Range;
+use std::rc::Rc;
+
+use gpuwhy_schema::{
+    Counter, Discipline, EntityId, Lane, Mark, Measure, Name, Ns, SourceId, State, ThreadState,
+    TrackId, WakeContext, Wakeup, names,
+};
+use libbpf_rs::MapHandle;
+
+use crate::kernel::{self, Head, Kernel, Loaded, ProbeNumber, bpf_object, bytes_of, plain, record};
+use crate::recorder::Target;
+use crate::{CollectError, Context, Probe, Start};
+
+/// How long a waker stays of interest after it woke a thread of interest: some checkpoints.
+pub const WAKER_NS: u64 = 10_000_000_000;
+
+/// Shorter stays of the idle task while a thread waits are the way of its wakeup: the processor
+/// leaves its sleep.
+const IDLE_NS: u32 = 50_000;
+
+/// Less time than this in interrupts is left in the running row: two rows more for it would cost
+/// more than they say.
+const INTERRUPT_NS: i64 = 1_000;
+
+const KIND: u16 = (ProbeNumber::RunQueue as u16) << 8;
+const WAIT: u16 = KIND;
+const RUN: u16 = KIND + 1;
+const MOVED: u16 = KIND + 2;
+const OCCUPANT: u16 = KIND + 3;
+const NAME: u16 = KIND + 4;
+const EXIT: u16 = KIND + 5;
+const SIGNAL: u16 = KIND + 6;
+
+// The structs of `run_queue.bpf.c`, where each field is explained.
+
+record! {
+    struct WaitRecord {
+        head: Head,
+        from: u64,
+        woken: u64,
+        throttled: u64,
+        tgid: u32,
+        waker: u32,
+        waker_tgid: u32,
+        syscall: i32,
+        state: u8,
+        context: u8,
+        wake_cpu: u16,
+        pad: u32,
+        waker_comm: [u8; 16],
+    }
+}
+
+record! {
+    struct RunRecord {
+        head: Head,
+        from: u64,
+        hardirq_ns: u64,
+        softirq_ns: u64,
+        tgid: u32,
+        syscall: i32,
+        vec: u8,
+        off: u8,
+        pad: u16,
+        pad2: u32,
+    }
+}
+
+record! {
+    struct MovedRecord {
+        head: Head,
+        tgid: u32,
+        from_cpu: u16,
+        to_cpu: u16,
+    }
+}
+
+record! {
+    struct OccupantRecord {
+        head: Head,
+        from: u64,
+        tgid: u32,
+        cpu: u16,
+        pad: u16,
+        comm: [u8; 16],
+    }
+}
+
+record! {
+    struct NameRecord {
+        head: Head,
+        tgid: u32,
+        pad: u32,
+        start: u64,
+        leader_start: u64,
+        comm: [u8; 16],
+        leader_comm: [u8; 16],
+    }
+}
+
+record! {
+    struct ExitRecord {
+        head: Head,
+        tgid: u32,
+        pad: u32,
+    }
+}
+
+record! {
+    struct SignalRecord {
+        head: Head,
+        tgid: u32,
+        signal: u32,
+        sender: u32,
+        sender_tid: u32,
+        comm: [u8; 16],
+    }
+}
+
+record! {
+    struct Tuning {
+        waker_ns: u64,
+        hops: u32,
+        contexts_known: u32,
+        has_prev_state: u32,
+        idle_ns: u32,
+    }
+}
+
+/// `enum off`: why a thread is off its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Off {
+    Unknown,
+    Preempted,
+    Throttled,
+    Sleep,
+    Disk,
+    Uninterruptible,
+    Stopped,
+    New,
+    Dead,
+}
+
+impl Off {
+    fn from_code(code: u8) -> Off {
+        match code {
+            1 => Off::Preempted,
+            2 => Off::Throttled,
+            3 => Off::Sleep,
+            4 => Off::Disk,
+            5 => Off::Uninterruptible,
+            6 => Off::Stopped,
+            7 => Off::New,
+            8 => Off::Dead,
+            _ => Off::Unknown,
+        }
+    }
+
+    /// The state of a thread that is off and has not been woken.
+    fn asleep(self) -> ThreadState {
+        match self {
+            Off::Unknown | Off::Dead | Off::New => ThreadState::Unknown,
+            Off::Preempted => ThreadState::Runnable,
+            Off::Throttled => ThreadState::Throttled,
+            Off::Sleep => ThreadState::Sleep,
+            Off::Disk => ThreadState::DiskWait,
+            Off::Uninterruptible => ThreadState::Uninterruptible,
+            Off::Stopped => ThreadState::Stopped,
+        }
+    }
+
+    /// As the third field of `/proc/PID/stat` has it.
+    fn from_letter(letter: char) -> Off {
+        match letter {
+            'S' | 'I' | 'P' => Off::Sleep,
+            'D' => Off::Uninterruptible,
+            'T' | 't' => Off::Stopped,
+            _ => Off::Unknown,
+        }
+    }
+}
+
+struct RunQueue {
+    kernel: Rc<Kernel>,
+    targets: MapHandle,
+    generation: MapHandle,
+    changes: u32,
+    book: Book,
+    waited: u64,
+    switches: u64,
+    up: [bool; 2],
+    _loaded: Loaded,
+}
+
+/// Starts the probe.
+pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
+    let Start { kernel, config, cx, source } = start;
+    let contexts_known = !config.off.iter().any(|off| off == "interrupts");
+    let tuning = Tuning {
+        waker_ns: WAKER_NS,
+        hops: u32::from(config.hops),
+        contexts_known: u32::from(contexts_known),
+        has_prev_state: u32::from(kernel.tracepoint("sched_switch") >= Some(4)),
+        idle_ns: IDLE_NS,
+    };
+    let loaded = kernel.load("run_queue", bpf_object!("run_queue"), |object| {
+        for mut map in object.maps_mut() {
+            if map.name().to_string_lossy().ends_with(".rodata") {
+                map.set_initial_value(bytes_of(&tuning))?;
+            } else if map.name() == "ledgers" {
+                map.set_max_entries(kernel.cpu_count() as u32)?;
+            }
+        }
+        Ok(())
+    })?;
+    let mut probe = RunQueue {
+        kernel: Rc::clone(kernel),
+        targets: loaded.map("targets")?,
+        generation: loaded.map("generation")?,
+        changes: 0,
+        book: Book::new(source),
+        waited: 0,
+        switches: 0,
+        up: [false; 2],
+        _loaded: loaded,
+    };
+    for &target in &config.targets {
+        probe.add_target(target, cx)?;
+    }
+    probe._loaded.attach()?;
+    if !contexts_known {
+        cx.lanes.update_source(source, |s| {
+            s.state = gpuwhy_schema::SourceState::Degraded;
+            s.note = Some("no waker is believed while the probe `interrupts` is off".into());
+        });
+    }
+    Ok(Box::new(probe))
+}
+
+impl Probe for RunQueue {
+    fn name(&self) -> &'static str {
+        "run_queue"
+    }
+
+    fn kinds(&self) -> Range<u16> {
+        ProbeNumber::RunQueue.kinds()
+    }
+
+    fn event(&mut self, kind: u16, bytes: &[u8], cx: &mut Context) {
+        self.book.event(kind, bytes, cx);
+    }
+
+    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        let (mut waited, mut switches) = (0, 0);
+        for i in 0..self.kernel.cpu_count() {
+            let cpu = self.kernel.cpu(i);
+            waited += cpu.runq_wait_ns;
+            switches += cpu.switches;
+        }
+        let deltas = [waited.wrapping_sub(self.waited), switches.wrapping_sub(self.switches)];
+        (self.waited, self.switches) = (waited, switches);
+        for (i, (name, unit)) in
+            [(names::RUNQ_WAIT, "ns"), (names::SWITCHES, "1")].into_iter().enumerate()
+        {
+            if deltas[i] == 0 && !self.up[i] {
+                continue;
+            }
+            self.up[i] = deltas[i] != 0;
+            let track = *self.book.sums[i].get_or_insert_with(|| {
+                let lane = Lane::counter(name, unit, Measure::Delta);
+                cx.lanes.track(cx.host, None, lane, self.book.source)
+            });
+            cx.rows.counter.push(Counter { ts: now, track, value: deltas[i] as f64 });
+        }
+        Ok(())
+    }
+
+    fn add_target(&mut self, target: Target, cx: &mut Context) -> Result<(), CollectError> {
+        let Target::Pid(pid) = target;
+        let mut known = Vec::new();
+        // A process that forks while we look may have a child that we did not see; look again
+        // until nobody new turns up. Children of who is marked already are marked by the kernel.
+        for _ in 0..8 {
+            let family = family(pid);
+            let fresh: Vec<u32> = family.into_iter().filter(|pid| !known.contains(pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for pid in fresh {
+                kernel::put(&self.targets, "targets", bytes_of(&pid), bytes_of(&1_u32))?;
+                known.push(pid);
+                self.book.seed(pid, cx);
+            }
+            self.changes += 1;
+            kernel::put(&self.generation, "generation", bytes_of(&0_u32), bytes_of(&self.changes))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _now: Ns, cx: &mut Context) {
+        self.book.finish(cx);
+    }
+}
+
+/// `pid` and its descendants that live now.
+fn family(pid: i32) -> Vec<u32> {
+    let Ok(pid) = u32::try_from(pid) else { return Vec::new() };
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = family.get(next) {
+        next += 1;
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|c| c.parse::<u32>().ok()));
+        }
+        if family.len() > 16_000 {
+            break;
+        }
+    }
+    family
+}
+
+/// What is known of the threads of interest, and the rows that follow from records.
+///
+/// Each record stands for itself: it says from when it holds. So rows of a thread follow each
+/// other without overlap, and where records were lost there is a gap.
+struct Book {
+    source: SourceId,
+    threads: HashMap<u32, Thread>,
+    cpus: HashMap<u16, CpuLane>,
+    /// Who last stopped a process, by tgid.
+    stoppers: HashMap<u32, u32>,
+    sums: [Option<TrackId>; 2],
+    wakeup: Name,
+}
+
+struct Thread {
+    entity: EntityId,
+    states: TrackId,
+    wakeups: Option<TrackId>,
+    /// The end of its last row.
+    end: Ns,
+    /// What it does since then, if that is known.
+    open: Option<(ThreadState, i64)>,
+    /// Where it waited until when, when it was moved while it waited; seldom more than one.
+    moves: Vec<(Ns, u16)>,
+    /// It was found in this state by a look into /proc, and no record has come yet.
+    seed: Option<(Ns, Off)>,
+}
+
+struct CpuLane {
+    track: TrackId,
+    end: Ns,
+}
+
+/// Moves of one wait that are kept; a thread that is moved more often loses the earlier ones.
+const MOVES: usize = 64;
+
+/// Threads and stopped processes that are kept at a time.
+const THREADS: usize = 65_536;
+
+impl Book {
+    fn new(source: SourceId) -> Book {
+        Book {
+            source,
+            threads: HashMap::new(),
+            cpus: HashMap::new(),
+            stoppers: HashMap::new(),
+            sums: [None; 2],
+            wakeup: "wakeup".into(),
+        }
+    }
+
+    fn event(&mut self, kind: u16, bytes: &[u8], cx: &mut Context) {
+        match kind {
+            WAIT => {
+                if let Some(r) = plain::<WaitRecord>(bytes) {
+                    self.waited(&r, cx);
+                }
+            }
+            RUN => {
+                if let Some(r) = plain::<RunRecord>(bytes) {
+                    self.ran(&r, cx);
+                }
+            }
+            MOVED => {
+                if let Some(r) = plain::<MovedRecord>(bytes) {
+                    let thread = self.thread(r.head.tid, r.tgid, cx);
+                    if thread.moves.len() >= MOVES {
+                        thread.moves.remove(0);
+                    }
+                    thread.moves.push((ns(r.head.ts), r.from_cpu));
+                }
+            }
+            OCCUPANT => {
+                if let Some(r) = plain::<OccupantRecord>(bytes) {
+                    self.occupied(&r, cx);
+                }
+            }
+            NAME => {
+                if let Some(r) = plain::<NameRecord>(bytes) {
+                    // The leader first: a process is called what its leader is called.
+                    if r.head.tid != r.tgid {
+                        cx.people.thread(&mut cx.lanes, r.tgid, r.tgid, Some(&r.leader_comm));
+                    }
+                    cx.people.renamed(&mut cx.lanes, r.head.tid, r.tgid, &r.comm);
+                }
+            }
+            EXIT => {
+                if let Some(r) = plain::<ExitRecord>(bytes) {
+                    cx.people.exited(&mut cx.lanes, r.head.tid, r.tgid, ns(r.head.ts));
+                    if r.head.tid == r.tgid {
+                        self.stoppers.remove(&r.tgid);
+                    }
+                }
+            }
+            SIGNAL => {
+                if let Some(r) = plain::<SignalRecord>(bytes) {
+                    self.signalled(&r, cx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The thread's place in the book.
+    fn thread(&mut self, tid: u32, tgid: u32, cx: &mut Context) -> &mut Thread {
+        if self.threads.len() >= THREADS {
+            // Threads that never ended in our sight: start over rather than grow. They lose
+            // nothing but the row that is open now.
+            self.threads.clear();
+        }
+        self.threads.entry(tid).or_insert_with(|| {
+            let entity = cx.people.thread(&mut cx.lanes, tid, tgid, None);
+            let lane = Lane::states(names::THREAD_STATE, Discipline::Sparse);
+            let states = cx.lanes.track(entity, None, lane, self.source);
+            Thread {
+                entity,
+                states,
+                wakeups: None,
+                end: Ns::MIN,
+                open: None,
+                moves: Vec::new(),
+                seed: None,
+            }
+        })
+    }
+
+    /// A wait has ended: the thread runs.
+    fn waited(&mut self, r: &WaitRecord, cx: &mut Context) {
+        let now = ns(r.head.ts);
+        let source = self.source;
+        let stopper = self.stoppers.get(&r.tgid).map_or(-1, |&pid| i64::from(pid));
+        let wakeup = Name::clone(&self.wakeup);
+        let mut off = Off::from_code(r.state);
+        let thread = self.thread(r.head.tid, r.tgid, cx);
+        let mut from = ns(r.from);
+        if let Some((at, seen)) = thread.seed.take()
+            && r.from == 0
+        {
+            (from, off) = (at, seen);
+        }
+        let woken = if r.woken > 0 { Some(ns(r.woken)) } else { None };
+        // Since when it was ready to run: from its waking, or all along.
+        let ready = match off {
+            Off::Preempted | Off::Throttled => from,
+            Off::New => woken.unwrap_or(from),
+            _ => woken.unwrap_or(now),
+        };
+        if from.0 > 0 && ready > from {
+            let arg = match off {
+                Off::Stopped => stopper,
+                _ => i64::from(r.syscall),
+            };
+            thread.row(from, ready, off.asleep(), arg, cx);
+        }
+        if ready.0 > 0 {
+            let throttled = ready.saturating_add(ns(r.throttled)).min(now);
+            let mut moves = std::mem::take(&mut thread.moves);
+            let mut at = ready;
+            for (end, cpu) in moves.iter().copied().chain([(now, r.head.cpu)]) {
+                let end = end.clamp(at, now);
+                let cpu = i64::from(cpu);
+                thread.row(at, end.min(throttled), ThreadState::Throttled, cpu, cx);
+                thread.row(at.max(throttled), end, ThreadState::Runnable, cpu, cx);
+                at = end;
+            }
+            moves.clear();
+            thread.moves = moves;
+        }
+        thread.end = thread.end.max(now);
+        thread.open = Some((ThreadState::Running, i64::from(r.head.cpu)));
+
+        if let Some(woken) = woken {
+            let entity = thread.entity;
+            let track = *thread.wakeups.get_or_insert_with(|| {
+                cx.lanes.track(entity, None, Lane::marks(names::WAKEUPS), source)
+            });
+            let context = match r.context {
+                1 => WakeContext::Task,
+                2 => WakeContext::Softirq,
+                3 => WakeContext::Hardirq,
+                _ => WakeContext::Unknown,
+            };
+            // Whoever an interrupt borrowed has nothing to do with the wakeup: it is not named.
+            let waker = (context == WakeContext::Task && r.waker > 0).then(|| {
+                let comm = (r.waker_comm[0] != 0).then_some(&r.waker_comm[..]);
+                cx.people.thread(&mut cx.lanes, r.waker, r.waker_tgid, comm)
+            });
+            let id = cx.ids.next_id();
+            cx.rows.mark.push(Mark { id, ts: woken, track, name: wakeup, value: None });
+            cx.rows.wakeup.push(Wakeup {
+                id,
+                ts: woken,
+                woken: entity,
+                waker,
+                context,
+                cpu: u32::from(r.wake_cpu),
+            });
+        }
+    }
+
+    /// A slice has ended: the thread is off its CPU.
+    fn ran(&mut self, r: &RunRecord, cx: &mut Context) {
+        let now = ns(r.head.ts);
+        let stopper = self.stoppers.get(&r.tgid).map_or(-1, |&pid| i64::from(pid));
+        let off = Off::from_code(r.off);
+        let thread = self.thread(r.head.tid, r.tgid, cx);
+        thread.seed = None;
+        thread.moves.clear();
+        let from = ns(r.from);
+        let cpu = i64::from(r.head.cpu);
+        let length = now.saturating_sub(from).max(Ns::ZERO);
+        let worth = |ns: u64| {
+            let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+            if ns < INTERRUPT_NS { Ns::ZERO } else { Ns(ns) }
+        };
+        let hardirq = worth(r.hardirq_ns).min(length);
+        let softirq = worth(r.softirq_ns).min(length - hardirq);
+        let own = now - hardirq - softirq;
+        thread.row(from, own, ThreadState::Running, cpu, cx);
+        thread.row(own, now - hardirq, ThreadState::Softirq, i64::from(r.vec), cx);
+        thread.row(now - hardirq, now, ThreadState::Hardirq, cpu, cx);
+        thread.end = thread.end.max(now);
+        thread.open = match off {
+            Off::Dead => None,
+            Off::Preempted | Off::Throttled => Some((off.asleep(), cpu)),
+            Off::Stopped => Some((ThreadState::Stopped, stopper)),
+            _ => Some((off.asleep(), i64::from(r.syscall))),
+        };
+        if off == Off::Dead {
+            self.threads.remove(&r.head.tid);
+        }
+    }
+
+    /// Somebody had a CPU that a thread of interest waited for.
+    fn occupied(&mut self, r: &OccupantRecord, cx: &mut Context) {
+        let (from, to) = (ns(r.from), ns(r.head.ts));
+        let Some(&cpu) = cx.cpus.get(usize::from(r.cpu)) else { return };
+        let lane = self.cpus.entry(r.cpu).or_insert_with(|| CpuLane {
+            track: cx.lanes.track(
+                cpu,
+                None,
+                Lane::states(names::OCCUPANT, Discipline::Sparse),
+                self.source,
+            ),
+            end: Ns::MIN,
+        });
+        let from = from.max(lane.end);
+        if to <= from {
+            return;
+        }
+        let value = match r.head.tid {
+            0 => 0,
+            tid => i64::from(cx.people.thread(&mut cx.lanes, tid, r.tgid, Some(&r.comm)).0),
+        };
+        lane.end = to;
+        cx.rows.state.push(State {
+            ts: from,
+            dur: Some(to - from),
+            track: lane.track,
+            value,
+            arg: None,
+        });
+    }
+
+    fn signalled(&mut self, r: &SignalRecord, cx: &mut Context) {
+        let name = match r.signal {
+            9 => "SIGKILL",
+            15 => "SIGTERM",
+            18 => "SIGCONT",
+            19 => "SIGSTOP",
+            20 => "SIGTSTP",
+            _ => return,
+        };
+        if matches!(r.signal, 19 | 20) {
+            if self.stoppers.len() >= THREADS {
+                self.stoppers.clear();
+            }
+            self.stoppers.insert(r.tgid, r.sender);
+        }
+        let process = cx.people.process(&mut cx.lanes, r.tgid, None);
+        // So that the sender has a name even if it is gone.
+        if r.sender_tid > 0 {
+            cx.people.thread(&mut cx.lanes, r.sender_tid, r.sender, Some(&r.comm));
+        }
+        let track = cx.lanes.track(process, None, Lane::marks(names::SIGNALS), self.source);
+        cx.rows.mark.push(Mark {
+            id: cx.ids.next_id(),
+            ts: ns(r.head.ts),
+            track,
+            name: name.into(),
+            value: Some(f64::from(r.sender)),
+        });
+    }
+
+    /// Notes in which state the threads of `pid` are now: whoever sleeps from before the recording
+    /// until after it makes no record.
+    fn seed(&mut self, pid: u32, cx: &mut Context) {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+        for task in tasks.flatten() {
+            let Ok(tid) = task.file_name().to_string_lossy().parse() else { continue };
+            let Some(off) = letter(pid, tid).map(Off::from_letter) else { continue };
+            let at = kernel::monotonic();
+            let thread = self.thread(tid, pid, cx);
+            if off != Off::Unknown {
+                thread.seed = Some((at, off));
+            }
+        }
+    }
+
+    /// Rows for the states that still last.
+    fn finish(&mut self, cx: &mut Context) {
+        let mut tids: Vec<u32> = self.threads.keys().copied().collect();
+        tids.sort_unstable();
+        for tid in tids {
+            let Some(thread) = self.threads.get_mut(&tid) else { continue };
+            let (ts, state, arg) = match (thread.open.take(), thread.seed.take()) {
+                (Some((state, arg)), _) if thread.end > Ns::MIN => (thread.end, state, arg),
+                (_, Some((at, off))) => (at, off.asleep(), -1),
+                _ => continue,
+            };
+            let track = thread.states;
+            cx.rows.state.push(State { ts, dur: None, track, value: state.code(), arg: Some(arg) });
+        }
+    }
+}
+
+impl Thread {
+    /// A row for `[from, to)`, as far as it lies behind the last one.
+    fn row(&mut self, from: Ns, to: Ns, state: ThreadState, arg: i64, cx: &mut Context) {
+        let from = from.max(self.end);
+        if to <= from {
+            return;
+        }
+        self.end = to;
+        cx.rows.state.push(State {
+            ts: from,
+            dur: Some(to - from),
+            track: self.states,
+            value: state.code(),
+            arg: Some(arg),
+        });
+    }
+}
+
+/// The state of a thread as /proc has it.
+fn letter(pid: u32, tid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat[stat.rfind(')')? + 1..].trim_start().chars().next()
+}
+
+fn ns(n: u64) -> Ns {
+    Ns(i64::try_from(n).unwrap_or(i64::MAX))
+}
