@@ -65,6 +65,7 @@ check_run() {
 
 check_test() {
     # The Perfetto oracle is a WebAssembly module from npm, driven by node.
+    need c++ g++
     need node nodejs
     need npm npm
     need setpriv util-linux

@@ -65,8 +65,9 @@ deny() { cargo-deny --workspace --locked check --hide-inclusion-graph licenses b
 
 # The header must serve programs in C and C++ that are compiled with every warning.
 header() {
-    local header=crates/wire/include/gpuwhy.h rc=0 cc
-    for cc in "cc -std=c11" "clang -std=c11" "c++ -std=c++17"; do
+    local header=crates/wire/include/gpuwhy.h rc=0 cc clang
+    clang=$(command -v clang clang-14 | head -n1)
+    for cc in "cc -std=c11" "${clang:-clang} -std=c11" "c++ -std=c++17"; do
         # shellcheck disable=SC2086 # the compiler and its standard are two words
         command -v ${cc%% *} >/dev/null || { echo "skipped: no ${cc%% *} here"; continue; }
         echo "$cc"
