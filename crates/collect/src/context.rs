@@ -60,6 +60,15 @@ pub enum CollectError {
         #[source]
         source: io::Error,
     },
+    /// A ring of marked steps cannot be used.
+    #[error("cannot take marked steps from `{path}`")]
+    Wire {
+        /// The ring.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: gpuwhy_wire::Error,
+    },
     /// A function to be traced was not found.
     #[error("no function `{symbol}` in `{binary}`{hint}")]
     Symbol {
@@ -95,6 +104,8 @@ pub struct Context {
     pub host: EntityId,
     /// Its CPUs, by index; possible CPUs, so some may be offline.
     pub cpus: Vec<EntityId>,
+    /// Processes that a probe found to be targets; the recorder adds them after the tick.
+    pub wanted: Vec<Target>,
 }
 
 /// What a probe is started with.

@@ -163,9 +163,25 @@ pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
 
 /// CLOCK_MONOTONIC.
 pub fn monotonic() -> Ns {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// CPU time of this process so far: all its threads, user and system.
+pub fn cpu_time() -> Ns {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Bytes of a page of memory.
+pub fn page_size() -> u64 {
+    // SAFETY: takes a plain number and returns one.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+fn clock(clock: libc::clockid_t) -> Ns {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec; this clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // SAFETY: `time` is a valid place for a timespec; the two clocks asked for exist on every
+    // Linux.
+    unsafe { libc::clock_gettime(clock, &mut time) };
     Ns(time.tv_sec * 1_000_000_000 + time.tv_nsec)
 }
 
@@ -211,7 +227,7 @@ impl<T: Plain> Mapped<T> {
             });
         }
         let len = map.max_entries() as usize;
-        let bytes = (stride * len).next_multiple_of(4096);
+        let bytes = stride * len;
         // SAFETY: a new shared read-only mapping at an address of the kernel's choice; the
         // descriptor is open during the call and the mapping outlives it by itself.
         let memory = unsafe {
@@ -254,7 +270,7 @@ impl<T: Plain> Mapped<T> {
     }
 }
 
-/// `Cpu` asks for cache lines, which an array map does not promise.
+/// A value at an address that is a multiple of 8, whatever its own type would ask for.
 #[derive(Clone, Copy)]
 #[repr(C, packed(8))]
 struct Unaligned<T>(T);
@@ -324,15 +340,21 @@ impl Loaded {
 
 /// The maps that all probes share, and the loader of their objects.
 pub struct Kernel {
+    /// Or why there are none.
+    shared: Result<Shared, String>,
+    cpu_count: usize,
+    programs: RefCell<Vec<OwnedFd>>,
+    btf: RefCell<Option<Btf<'static>>>,
+}
+
+struct Shared {
     events: MapHandle,
     tasks: MapHandle,
     cpus: MapHandle,
     counters: Mapped<Cpu>,
     ring: RingBuffer<'static>,
     staged: Rc<RefCell<Staged>>,
-    programs: RefCell<Vec<OwnedFd>>,
-    btf: RefCell<Option<Btf<'static>>>,
-    _shared: Object,
+    _object: Object,
 }
 
 /// Records copied out of the ring until they are handed out: the length, then the bytes.
@@ -344,64 +366,22 @@ struct Staged {
 
 impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kernel").field("cpus", &self.counters.len).finish_non_exhaustive()
+        f.debug_struct("Kernel")
+            .field("shared", &self.shared.as_ref().map(|_| ()))
+            .finish_non_exhaustive()
     }
 }
 
 impl Kernel {
     /// Creates the shared maps, with a ring of `ring_bytes` (rounded up to a power of two, at
-    /// least a page).
-    ///
-    /// # Errors
-    /// The kernel refuses: no privileges, or no BTF.
-    pub fn new(ring_bytes: u32) -> Result<Kernel, CollectError> {
+    /// least a page). Where the kernel refuses, sources that need no BPF run all the same, and
+    /// [`Kernel::load`] says why the others do not.
+    pub fn new(ring_bytes: u32) -> Kernel {
         quiet();
-        let load = |source| CollectError::Load { probe: "shared", source };
-        let map = |name| move |source| CollectError::Map { map: name, source };
-        let ring_bytes = ring_bytes.clamp(4096, 1 << 30).next_power_of_two();
-        let cpu_count = libbpf_rs::num_possible_cpus().map_err(load)? as u32;
-
-        let mut open = open("shared", bpf_object!("shared")).map_err(load)?;
-        for mut m in open.maps_mut() {
-            if m.name() == "events" {
-                m.set_max_entries(ring_bytes).map_err(map("events"))?;
-            } else if m.name() == "cpus" {
-                m.set_max_entries(cpu_count).map_err(map("cpus"))?;
-            }
-        }
-        let shared = Loaded {
-            object: open.load().map_err(load)?,
-            links: Vec::new(),
-            missing: Vec::new(),
-            probe: "shared",
-        };
-        let (events, tasks) = (shared.map("events")?, shared.map("tasks")?);
-        let cpus = shared.map("cpus")?;
-        let counters = Mapped::new("cpus", &cpus)?;
-
-        // One drain may copy as much as the ring holds; what is written meanwhile waits for the
-        // next one, so that a fast writer cannot keep us here.
-        let staged =
-            Rc::new(RefCell::new(Staged { bytes: Vec::new(), limit: ring_bytes as usize }));
-        let ring = {
-            let staged = Rc::clone(&staged);
-            let mut builder = RingBufferBuilder::new();
-            builder
-                .add(&events, move |record| staged.borrow_mut().push(record))
-                .map_err(map("events"))?;
-            builder.build().map_err(map("events"))?
-        };
-        Ok(Kernel {
-            events,
-            tasks,
-            cpus,
-            counters,
-            ring,
-            staged,
-            programs: RefCell::default(),
-            btf: RefCell::new(Btf::from_vmlinux().ok()),
-            _shared: shared.object,
-        })
+        let cpu_count = libbpf_rs::num_possible_cpus().unwrap_or(1);
+        let shared = Shared::new(ring_bytes, cpu_count).map_err(|error| crate::story(&error));
+        let btf = if shared.is_ok() { Btf::from_vmlinux().ok() } else { None };
+        Kernel { shared, cpu_count, programs: RefCell::default(), btf: RefCell::new(btf) }
     }
 
     /// Opens the object of `probe`, lets `configure` change it (sizes of maps, programs switched
@@ -415,17 +395,23 @@ impl Kernel {
         bytes: &[u8],
         configure: impl FnOnce(&mut OpenObject) -> Result<(), libbpf_rs::Error>,
     ) -> Result<Loaded, CollectError> {
+        let shared = self.shared.as_ref().map_err(|why| CollectError::Unsupported {
+            what: format!("BPF cannot be used: {why}"),
+            fix: "run as root, or give the program CAP_BPF and CAP_PERFMON; `gpuwhy doctor` \
+                  says more"
+                .into(),
+        })?;
         let load = |source| CollectError::Load { probe, source };
         let mut open = open(probe, bytes).map_err(load)?;
         configure(&mut open).map_err(load)?;
         for mut map in open.maps_mut() {
-            let shared = match map.name().to_str() {
-                Some("events") => &self.events,
-                Some("tasks") => &self.tasks,
-                Some("cpus") => &self.cpus,
+            let ours = match map.name().to_str() {
+                Some("events") => &shared.events,
+                Some("tasks") => &shared.tasks,
+                Some("cpus") => &shared.cpus,
                 _ => continue,
             };
-            map.reuse_fd(shared.as_fd()).map_err(load)?;
+            map.reuse_fd(ours.as_fd()).map_err(load)?;
         }
         let mut missing = Vec::new();
         for mut program in open.progs_mut() {
@@ -467,19 +453,20 @@ impl Kernel {
     /// what is to be walked by [`records`].
     pub fn drain(&self, into: &mut Vec<u8>) {
         into.clear();
-        std::mem::swap(&mut self.staged.borrow_mut().bytes, into);
-        self.ring.consume_raw();
-        std::mem::swap(&mut self.staged.borrow_mut().bytes, into);
+        let Ok(shared) = &self.shared else { return };
+        std::mem::swap(&mut shared.staged.borrow_mut().bytes, into);
+        shared.ring.consume_raw();
+        std::mem::swap(&mut shared.staged.borrow_mut().bytes, into);
     }
 
-    /// How many CPUs [`Kernel::cpu`] knows.
+    /// How many CPUs this host may have.
     pub fn cpu_count(&self) -> usize {
-        self.counters.len
+        self.cpu_count
     }
 
     /// The counters of CPU `i`.
     pub fn cpu(&self, i: usize) -> Cpu {
-        self.counters.read(i)
+        self.shared.as_ref().map_or_else(|_| Cpu::default(), |s| s.counters.read(i))
     }
 
     /// Run time of all our BPF programs and how often they ran, since they were loaded. Both are
@@ -494,10 +481,44 @@ impl Kernel {
         }
         (Ns(sum.0 as i64), sum.1)
     }
+}
 
-    /// The task storage, keyed by pidfd from user space.
-    pub fn tasks(&self) -> &MapHandle {
-        &self.tasks
+impl Shared {
+    fn new(ring_bytes: u32, cpu_count: usize) -> Result<Shared, CollectError> {
+        let load = |source| CollectError::Load { probe: "shared", source };
+        let map = |name| move |source| CollectError::Map { map: name, source };
+        let ring_bytes = ring_bytes.clamp(4096, 1 << 30).next_power_of_two();
+        let mut open = open("shared", bpf_object!("shared")).map_err(load)?;
+        for mut m in open.maps_mut() {
+            if m.name() == "events" {
+                m.set_max_entries(ring_bytes).map_err(map("events"))?;
+            } else if m.name() == "cpus" {
+                m.set_max_entries(cpu_count as u32).map_err(map("cpus"))?;
+            }
+        }
+        let loaded = Loaded {
+            object: open.load().map_err(load)?,
+            links: Vec::new(),
+            missing: Vec::new(),
+            probe: "shared",
+        };
+        let (events, tasks) = (loaded.map("events")?, loaded.map("tasks")?);
+        let cpus = loaded.map("cpus")?;
+        let counters = Mapped::new("cpus", &cpus)?;
+
+        // One drain may copy as much as the ring holds; what is written meanwhile waits for the
+        // next one, so that a fast writer cannot keep us here.
+        let staged =
+            Rc::new(RefCell::new(Staged { bytes: Vec::new(), limit: ring_bytes as usize }));
+        let ring = {
+            let staged = Rc::clone(&staged);
+            let mut builder = RingBufferBuilder::new();
+            builder
+                .add(&events, move |record| staged.borrow_mut().push(record))
+                .map_err(map("events"))?;
+            builder.build().map_err(map("events"))?
+        };
+        Ok(Shared { events, tasks, cpus, counters, ring, staged, _object: loaded.object })
     }
 }
 

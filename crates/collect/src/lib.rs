@@ -14,12 +14,22 @@
 //! no file format; unsafe code lives in [`mod@kernel`] alone.
 
 mod attribution;
+mod block_io;
+mod cgroup;
 mod cgroup_path;
 mod context;
+mod delta;
 mod interrupts;
 mod kernel;
+mod psi;
 mod recorder;
+mod run_queue;
+mod self_cost;
+mod steal;
+mod sums;
+mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, Probe, Start, now};
+pub(crate) use recorder::story;
 pub use recorder::{Config, Recorder, Status, Target, UprobeStep};

@@ -9,7 +9,9 @@ use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, Source
 
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
-use crate::{Attribution, interrupts};
+use crate::{
+    Attribution, block_io, cgroup, interrupts, psi, run_queue, self_cost, steal, wire_source,
+};
 
 /// Who is to be recorded exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,16 @@ type StartFn = fn(Start<'_>) -> Result<Box<dyn Probe>, CollectError>;
 
 /// Every probe: name, what `source.kind` says, and how it starts. The order is that of starting;
 /// who needs another's counters comes later.
-const PROBE_LIST: &[(&str, &str, StartFn)] = &[("interrupts", "bpf:interrupts", interrupts::start)];
+const PROBE_LIST: &[(&str, &str, StartFn)] = &[
+    ("interrupts", "bpf:interrupts", interrupts::start),
+    ("run_queue", "bpf:run_queue", run_queue::start),
+    ("wire", "wire", wire_source::start),
+    ("self_cost", "self", self_cost::start),
+    ("block_io", "bpf:block_io", block_io::start),
+    ("psi", "proc:psi", psi::start),
+    ("steal", "proc:steal", steal::start),
+    ("cgroup", "proc:cgroup", cgroup::start),
+];
 
 /// A probe that runs, and its source.
 struct Running {
@@ -94,7 +105,7 @@ struct Running {
 
 /// A running recording. Lives on the thread that started it.
 pub struct Recorder {
-    kernel: Option<Rc<Kernel>>,
+    kernel: Rc<Kernel>,
     probes: Vec<Running>,
     cx: Context,
     staged: Vec<u8>,
@@ -115,21 +126,19 @@ impl Recorder {
         let mut probes = Vec::new();
         let words =
             format!("hz={} hops={} ring_bytes={}", config.hz, config.hops, config.ring_bytes);
-        let kernel = Kernel::new(config.ring_bytes).map(Rc::new);
+        let kernel = Rc::new(Kernel::new(config.ring_bytes));
         for &(name, kind, start) in PROBE_LIST {
+            if (name == "wire" && config.wire.is_none())
+                || (name == "steps" && config.steps.is_empty())
+            {
+                continue;
+            }
             let source = cx.lanes.source(kind, "gpuwhy", env!("CARGO_PKG_VERSION"), &words);
             if config.off.iter().any(|off| off == name) {
                 refuse(&mut cx.lanes, source, "switched off".into());
                 continue;
             }
-            let kernel = match &kernel {
-                Ok(kernel) => kernel,
-                Err(error) => {
-                    refuse(&mut cx.lanes, source, story(error));
-                    continue;
-                }
-            };
-            match start(Start { kernel, config: &config, cx: &mut cx, source }) {
+            match start(Start { kernel: &kernel, config: &config, cx: &mut cx, source }) {
                 Ok(probe) => {
                     let kinds = probe.kinds();
                     let number = (!kinds.is_empty()).then_some(usize::from(kinds.start >> 8));
@@ -138,10 +147,11 @@ impl Recorder {
                 Err(error) => refuse(&mut cx.lanes, source, story(&error)),
             }
         }
+        kernel.started();
         let now = kernel::monotonic();
         let tick = Ns(1_000_000_000 / i64::from(config.hz.clamp(1, 1000)));
         Ok(Recorder {
-            kernel: kernel.ok(),
+            kernel,
             probes,
             cx,
             staged: Vec::new(),
@@ -150,6 +160,17 @@ impl Recorder {
             next_account: now + Ns::secs(1),
             events: 0,
         })
+    }
+
+    /// Records `target` exactly from now on, with all its threads and descendants.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_target(&mut self, target: Target) -> Result<(), CollectError> {
+        for running in &mut self.probes {
+            running.probe.add_target(target, &mut self.cx)?;
+        }
+        Ok(())
     }
 
     /// Sleeps to the next tick, but no longer than `timeout`; then drains the ring and ticks the
@@ -184,15 +205,15 @@ impl Recorder {
 
     /// What the recording has cost and lost so far.
     pub fn status(&self) -> Status {
-        let (bpf, bpf_runs) = self.kernel.as_ref().map_or((Ns::ZERO, 0), |k| k.bpf_time());
+        let (bpf, bpf_runs) = self.kernel.bpf_time();
         let dropped = self.probes.iter().map(|r| self.dropped(r)).sum();
         Status {
             events: self.events,
             dropped,
             bpf: (bpf_runs > 0).then_some(bpf),
             bpf_runs,
-            cpu: Ns::ZERO,
-            rss: 0,
+            cpu: kernel::cpu_time(),
+            rss: self_cost::resident(),
         }
     }
 
@@ -202,16 +223,14 @@ impl Recorder {
     }
 
     fn gather(&mut self, now: Ns) {
-        if let Some(kernel) = &self.kernel {
-            kernel.drain(&mut self.staged);
-            for record in kernel::records(&self.staged) {
-                let Some(head) = kernel::plain::<Head>(record) else { continue };
-                self.events += 1;
-                if let Some(running) =
-                    self.probes.iter_mut().find(|r| r.number == Some(usize::from(head.kind >> 8)))
-                {
-                    running.probe.event(head.kind, record, &mut self.cx);
-                }
+        self.kernel.drain(&mut self.staged);
+        for record in kernel::records(&self.staged) {
+            let Some(head) = kernel::plain::<Head>(record) else { continue };
+            self.events += 1;
+            if let Some(running) =
+                self.probes.iter_mut().find(|r| r.number == Some(usize::from(head.kind >> 8)))
+            {
+                running.probe.event(head.kind, record, &mut self.cx);
             }
         }
         for running in &mut self.probes {
@@ -221,6 +240,10 @@ impl Recorder {
                     s.note = Some(story(&error).as_str().into());
                 });
             }
+        }
+        for target in std::mem::take(&mut self.cx.wanted) {
+            // Nobody waits for the answer; a process without states is seen to have none.
+            let _ = self.add_target(target);
         }
         if now >= self.next_account {
             self.next_account = now + Ns::secs(1);
@@ -249,11 +272,8 @@ impl Recorder {
     }
 
     fn ring_sum(&self, running: &Running, of: impl Fn(&kernel::Cpu, usize) -> u64) -> u64 {
-        let (Some(kernel), Some(number)) = (&self.kernel, running.number) else { return 0 };
-        if number >= PROBES {
-            return 0;
-        }
-        (0..kernel.cpu_count()).map(|i| of(&kernel.cpu(i), number)).sum()
+        let Some(number) = running.number.filter(|&n| n < PROBES) else { return 0 };
+        (0..self.kernel.cpu_count()).map(|i| of(&self.kernel.cpu(i), number)).sum()
     }
 
     fn take(&mut self) -> Rows {
@@ -303,5 +323,13 @@ fn context() -> Context {
         })
         .collect();
     let people = Attribution::new(host);
-    Context { lanes, rows: Rows::default(), ids: Ids::of_shard(0), people, host, cpus }
+    Context {
+        lanes,
+        rows: Rows::default(),
+        ids: Ids::of_shard(0),
+        people,
+        host,
+        cpus,
+        wanted: Vec::new(),
+    }
 }

@@ -643,7 +643,7 @@ impl Book {
             let Some(off) = letter(pid, tid).map(Off::from_letter) else { continue };
             let at = kernel::monotonic();
             let thread = self.thread(tid, pid, cx);
-            if off != Off::Unknown {
+            if off != Off::Unknown && thread.end == Ns::MIN && thread.open.is_none() {
                 thread.seed = Some((at, off));
             }
         }
