@@ -1,0 +1,44 @@
+//! Trace directories: append, recover, read by time, merge, keep the recent past, validate.
+//!
+//! ```text
+//! x.trace/
+//!   trace.toml            what the trace holds; its replacement is the commit
+//!   span/00000.parquet    one sealed file a table and segment, sorted by start, zstd
+//!   state/00000.parquet
+//!   state.head/00001.parquet   states of earlier segments that reach into segment 1, repeated
+//!   journal/00001.journal what is not sealed yet
+//!   quarantine/           what a crash tore
+//!   lock                  held by the writer
+//! ```
+//!
+//! Rows are appended to a journal, which is cheap and outlives the death of the writer, and are
+//! sealed into Parquet a segment at a time. Any Parquet reader can read what is sealed:
+//! `read_parquet('x.trace/span/*.parquet')`. Two things to know when reading from outside: of
+//! `entity`, `track` and `source` the last row of an id counts; and a span or state with a null
+//! `dur` had not ended when it was written, and has a twin with the same start (and `id`, or
+//! `track`) if it ended later. [`Trace`] sees to both.
+//!
+//! *Invariant:* this crate opens files and knows no source and no other format.
+
+#![forbid(unsafe_code)]
+
+mod dir;
+mod error;
+mod guard;
+mod ids;
+mod journal;
+mod manifest;
+mod read;
+mod recover;
+mod seal;
+mod segment;
+mod trace;
+mod writer;
+
+pub use dir::Durability;
+pub use error::{Error, Result};
+pub use manifest::{File, MANIFEST, Manifest};
+pub use read::Read;
+pub use recover::Recovered;
+pub use trace::{MAX_ROWS, Summary, TableSummary, Trace};
+pub use writer::{Options, Writer, Written};

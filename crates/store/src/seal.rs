@@ -1,0 +1,436 @@
+//! Turns journals into sealed segments, and drops what a limit on age says to drop.
+//!
+//! The order of the steps is the commit protocol: files of the segment, then the manifest that
+//! names them, then the journal goes. A crash between any two leaves a trace that opens: files
+//! that no manifest names are not read, and a journal that the manifest has passed is not either.
+
+use std::collections::{HashMap, HashSet};
+
+use arrow_array::RecordBatch;
+use gpuwhy_schema::{
+    Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack, State, Table, Track,
+    TrackId, schema,
+};
+
+use crate::dir::Dir;
+use crate::journal::Found;
+use crate::manifest::{File, Manifest};
+use crate::read::{Place, Read, has_twins, twin_key};
+use crate::segment::{self, Times};
+use crate::{Error, Result};
+
+/// Files of a lane table before they are made one, while old segments are being dropped.
+const LANE_FILES: usize = 16;
+
+/// What writes segments, one after the other.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    pub dir: Dir,
+    pub manifest: Manifest,
+    /// The last state of each track, which may reach into the next segment.
+    last: HashMap<TrackId, State>,
+    /// The latest start of a state in any sealed segment.
+    latest_state: Option<Ns>,
+    /// How long a row is kept after its end.
+    pub keep_recent: Option<Ns>,
+}
+
+/// How many rows a segment got, table by table, and what it did not get because it was damaged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sealed {
+    pub rows: u64,
+    pub damaged: Vec<String>,
+}
+
+/// Rows of the tables whose last row for an id counts.
+pub(crate) trait Lane: Table {
+    fn lane_id(&self) -> u32;
+}
+
+macro_rules! lanes {
+    ($($Row:ident: $id:expr),+) => {
+        $(impl Lane for $Row {
+            fn lane_id(&self) -> u32 {
+                let id: fn(&$Row) -> u32 = $id;
+                id(self)
+            }
+        })+
+
+        /// Whether the last row for an id counts in this table.
+        pub(crate) fn is_lane<T: Table>() -> bool {
+            [$($Row::NAME),+].contains(&T::NAME)
+        }
+    };
+}
+
+lanes! { Entity: |e| e.id.0, Track: |t| t.id.0, Source: |s| s.id.0, Stack: |s| s.id, Frame: |f| f.id }
+
+/// Whether the rows say whose the others are, so that they must outlive them.
+pub(crate) fn is_lasting<T: Table>() -> bool {
+    T::GROUP == Entity::GROUP
+}
+
+/// The rows of a batch whose id comes not again.
+fn latest_only(batch: RecordBatch) -> RecordBatch {
+    use arrow_array::cast::AsArray;
+    let Some(ids) = batch
+        .column_by_name("id")
+        .and_then(|c| c.as_primitive_opt::<arrow_array::types::UInt32Type>())
+    else {
+        return batch;
+    };
+    let mut seen = HashSet::new();
+    let mut rows: Vec<u32> = (0..batch.num_rows() as u32)
+        .rev()
+        .filter(|&row| seen.insert(ids.value(row as usize)))
+        .collect();
+    if rows.len() == batch.num_rows() {
+        return batch;
+    }
+    rows.reverse();
+    segment::take(&batch, rows)
+}
+
+/// Without the open rows whose ended twin stands in the same batch.
+fn without_open_twins<T: Table>(
+    batch: RecordBatch,
+) -> Result<RecordBatch, gpuwhy_schema::SchemaError> {
+    let Some(times) = Times::of::<T>(&batch) else { return Ok(batch) };
+    let open: Vec<usize> = (0..batch.num_rows()).filter(|&i| times.end(i).is_none()).collect();
+    if open.is_empty() {
+        return Ok(batch);
+    }
+    let rows = T::rows(&batch)?;
+    let key = |row: &T| (row.start(), twin_key(row));
+    let ended: HashSet<_> = rows.iter().filter(|r| r.end() != Some(Ns::MAX)).map(key).collect();
+    let mut seen = HashSet::new();
+    let keep: Vec<u32> = (0..batch.num_rows() as u32)
+        .filter(|&i| {
+            let row = &rows[i as usize];
+            row.end() != Some(Ns::MAX) || !ended.contains(&key(row)) && seen.insert(key(row))
+        })
+        .collect();
+    Ok(if keep.len() == rows.len() { batch } else { segment::take(&batch, keep) })
+}
+
+impl Sealer {
+    pub fn new(dir: Dir, manifest: Manifest, keep_recent: Option<Ns>) -> Sealer {
+        Sealer { dir, manifest, last: HashMap::new(), latest_state: None, keep_recent }
+    }
+
+    /// A sealer that goes on where the sealed segments end.
+    pub fn resume(dir: Dir, manifest: Manifest, keep_recent: Option<Ns>) -> Result<Sealer> {
+        let mut sealer = Sealer::new(dir, manifest, keep_recent);
+        let head = sealer.manifest.file.iter().rfind(|f| f.is_head()).map_or(0, |f| f.segment);
+        let states: Vec<File> = sealer
+            .manifest
+            .file
+            .iter()
+            .filter(|f| f.table == State::NAME && f.segment >= head)
+            .cloned()
+            .collect();
+        for file in states {
+            let mut batches =
+                segment::Batches::open::<State>(&sealer.dir.path, &file, &(Ns::MIN..Ns::MAX))?;
+            while let Some(batch) = batches.next() {
+                let path = batches.path().to_path_buf();
+                let rows = State::rows(&batch?).map_err(|source| Error::Schema {
+                    path,
+                    place: "its rows".into(),
+                    source,
+                })?;
+                sealer.learn(rows, file.is_head());
+            }
+        }
+        Ok(sealer)
+    }
+
+    fn learn(&mut self, rows: Vec<State>, repeated: bool) {
+        for row in rows {
+            if !repeated {
+                self.latest_state = self.latest_state.max(Some(row.ts));
+            }
+            let newer = self.last.get(&row.track).is_none_or(|last| {
+                // An ended row replaces its open twin.
+                (row.ts, row.dur.is_some()) >= (last.ts, last.dur.is_some())
+            });
+            if newer {
+                self.last.insert(row.track, row);
+            }
+        }
+    }
+
+    /// Seals journal `segment`, whose frames are known, and removes it.
+    pub fn seal(&mut self, segment: u32, journal: &Found) -> Result<Sealed> {
+        let mut work = Work {
+            sealer: self,
+            journal,
+            segment,
+            files: Vec::new(),
+            states: Vec::new(),
+            hosts: Vec::new(),
+            shards: HashSet::new(),
+            sealed: Sealed::default(),
+        };
+        Rows::default().each(&mut work)?;
+        let Work { files, states, hosts, shards, sealed, .. } = work;
+        let head = self.head(segment, &states)?;
+
+        let mut manifest = self.manifest.clone();
+        manifest.next_segment = segment + 1;
+        head.into_iter().chain(files).for_each(|file| manifest.add(file));
+        for host in hosts {
+            if !manifest.hosts.contains(&host) {
+                manifest.hosts.push(host);
+            }
+        }
+        manifest.shards.extend(shards);
+        manifest.shards.sort_unstable();
+        manifest.shards.dedup();
+        self.dir.commit_manifest(&manifest)?;
+        self.manifest = manifest;
+        self.learn(states, false);
+        if let Err(e) = std::fs::remove_file(&journal.path)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(Error::io("remove", &journal.path)(e));
+        }
+        if let Some(keep) = self.keep_recent
+            && let Some(end) = self.manifest.end
+        {
+            self.drop_before(Ns(end).saturating_sub(keep))?;
+        }
+        Ok(sealed)
+    }
+
+    /// Writes the states of earlier segments that reach into this one.
+    fn head(&self, segment: u32, states: &[State]) -> Result<Option<File>> {
+        let Some(from) = self.latest_state.filter(|_| !states.is_empty()) else { return Ok(None) };
+        let own: HashSet<(TrackId, Ns)> = states.iter().map(|s| (s.track, s.ts)).collect();
+        let mut rows: Vec<State> = self
+            .last
+            .values()
+            .filter(|s| s.end().is_some_and(|end| end > from))
+            .filter(|s| !own.contains(&(s.track, s.ts)))
+            .cloned()
+            .collect();
+        // No row reaches over: an empty head says that too.
+        rows.sort_by_key(|s| (s.ts, std::cmp::Reverse(s.end()), s.track));
+        let path = format!("state.head/{segment:05}.parquet");
+        let mut file = segment::write::<State>(&self.dir, &path, segment, &State::batch(&rows))?;
+        file.repeats_from = Some(from.0);
+        Ok(Some(file))
+    }
+
+    /// Drops the segments all of whose rows ended before `cutoff`. What says whose the rows are
+    /// stays.
+    pub fn drop_before(&mut self, cutoff: Ns) -> Result<()> {
+        let mut lasting = Lasting(HashSet::new());
+        let Ok(()) = Rows::default().each(&mut lasting);
+        let lasting = lasting.0;
+        let ended: HashMap<u32, bool> = self.manifest.file.iter().filter(|f| !f.is_head()).fold(
+            HashMap::new(),
+            |mut all, f| {
+                // An open row is repeated in a head, or its end comes in a later segment.
+                let old = f.max_end.is_none_or(|end| Ns(end) < cutoff);
+                *all.entry(f.segment).or_insert(true) &= old || lasting.contains(f.table.as_str());
+                all
+            },
+        );
+        // Only from the front on, so that what is kept is one stretch of time.
+        let newest = self.manifest.next_segment.saturating_sub(1);
+        let mut numbers: Vec<u32> = ended.keys().copied().filter(|&n| n != newest).collect();
+        numbers.sort_unstable();
+        let gone: HashSet<u32> = numbers.into_iter().take_while(|n| ended[n]).collect();
+        let drops = |f: &File| gone.contains(&f.segment) && !lasting.contains(f.table.as_str());
+        let mut manifest = self.manifest.clone();
+        let mut dropped: Vec<File> = manifest.file.extract_if(.., |f| drops(f)).collect();
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        manifest.kept_since = manifest.kept_since.max(Some(cutoff.0));
+        manifest.remeasure();
+        let mut compact = Compact { sealer: self, manifest: &mut manifest, dropped: &mut dropped };
+        Rows::default().each(&mut compact)?;
+        self.dir.commit_manifest(&manifest)?;
+        self.manifest = manifest;
+        for file in dropped {
+            let path = self.dir.path.join(&file.path);
+            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Takes all files of these tables out of the trace.
+    pub fn clear(&mut self, tables: &[&str]) -> Result<()> {
+        let mut manifest = self.manifest.clone();
+        let gone: Vec<File> =
+            manifest.file.extract_if(.., |f| tables.contains(&f.table.as_str())).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        manifest.remeasure();
+        self.dir.commit_manifest(&manifest)?;
+        self.manifest = manifest;
+        for file in gone {
+            let path = self.dir.path.join(&file.path);
+            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+        Ok(())
+    }
+}
+
+/// The sealing of one journal, table by table.
+struct Work<'a> {
+    sealer: &'a Sealer,
+    journal: &'a Found,
+    segment: u32,
+    files: Vec<File>,
+    states: Vec<State>,
+    hosts: Vec<String>,
+    shards: HashSet<u16>,
+    sealed: Sealed,
+}
+
+impl EachTable for Work<'_> {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<()> {
+        let mut batches = Vec::new();
+        for batch in self.journal.batches::<T>() {
+            match batch {
+                Ok(batch) => batches.push(batch),
+                // Its checksums hold, so it was written like this; the rest need not suffer.
+                Err(Error::Damaged { what, .. }) => self.sealed.damaged.push(what),
+                Err(e) => return Err(e),
+            }
+        }
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let batch = arrow_select::concat::concat_batches(&schema::<T>(), &batches)
+            .map_err(|e| Error::damaged(&self.journal.path, e.to_string()))?;
+        drop(batches);
+        let schema_error = |source| Error::Schema {
+            path: self.journal.path.clone(),
+            place: "its rows".into(),
+            source,
+        };
+        let batch = match () {
+            () if is_lane::<T>() => latest_only(batch),
+            () if has_twins::<T>() => without_open_twins::<T>(batch).map_err(schema_error)?,
+            () => batch,
+        };
+        let batch = segment::sorted::<T>(batch);
+        if T::NAME == State::NAME {
+            self.states = State::rows(&batch).map_err(schema_error)?;
+        }
+        if T::NAME == Entity::NAME {
+            let entities = Entity::rows(&batch).map_err(schema_error)?;
+            let hosts = entities.iter().filter(|e| e.kind == EntityKind::Host);
+            self.hosts.extend(hosts.map(|e| e.key.to_string()));
+        }
+        self.learn_shards(&batch);
+        let path = format!("{}/{:05}.parquet", T::NAME, self.segment);
+        let file = segment::write::<T>(&self.sealer.dir, &path, self.segment, &batch)?;
+        self.sealed.rows += file.rows;
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+impl Work<'_> {
+    /// Notes the shards that gave out the ids of a batch.
+    fn learn_shards(&mut self, batch: &RecordBatch) {
+        use arrow_array::cast::AsArray;
+        let ids = batch
+            .column_by_name("id")
+            .and_then(|c| c.as_primitive_opt::<arrow_array::types::UInt64Type>());
+        let Some(ids) = ids else { return };
+        let mut last = None;
+        for &id in ids.values() {
+            let shard = Some(Id(id).shard());
+            if shard != last {
+                self.shards.extend(shard);
+                last = shard;
+            }
+        }
+    }
+}
+
+/// The names of the tables that outlive the segments they came in.
+struct Lasting(HashSet<&'static str>);
+
+impl EachTable for Lasting {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<(), Self::Error> {
+        if is_lasting::<T>() {
+            self.0.insert(T::NAME);
+        }
+        Ok(())
+    }
+}
+
+/// Makes many small files of a lane table one, so that a trace that is kept recent for months
+/// stays small.
+struct Compact<'a> {
+    sealer: &'a Sealer,
+    manifest: &'a mut Manifest,
+    dropped: &'a mut Vec<File>,
+}
+
+impl EachTable for Compact<'_> {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<()> {
+        if !is_lasting::<T>() {
+            return Ok(());
+        }
+        let files: Vec<File> =
+            self.manifest.file.iter().filter(|f| f.table == T::NAME).cloned().collect();
+        let (Some(first), Some(last)) = (files.first(), files.last()) else { return Ok(()) };
+        if files.len() <= LANE_FILES {
+            return Ok(());
+        }
+        let path = format!("{}/{:05}-{:05}.parquet", T::NAME, first.segment, last.segment);
+        let segment = last.segment;
+        let places = files.iter().cloned().map(Place::Sealed).collect();
+        let mut rows = Vec::new();
+        for batch in Read::<T>::new(&self.sealer.dir.path, places, Ns::MIN..Ns::MAX) {
+            rows.extend(batch?);
+        }
+        let mut batch = T::batch(&rows);
+        if is_lane::<T>() {
+            batch = latest_only(batch);
+        }
+        if T::NAME == Clock::NAME {
+            batch = self.recent_clocks(batch);
+        }
+        let file = segment::write::<T>(&self.sealer.dir, &path, segment, &batch)?;
+        let old = self.manifest.file.extract_if(.., |f| f.table == T::NAME);
+        self.dropped.extend(old);
+        self.manifest.file.push(file);
+        Ok(())
+    }
+}
+
+impl Compact<'_> {
+    /// Of the sync points before what is kept, the last of each clock.
+    fn recent_clocks(&self, batch: RecordBatch) -> RecordBatch {
+        let (Some(since), Ok(rows)) = (self.manifest.kept_since, Clock::rows(&batch)) else {
+            return batch;
+        };
+        let mut last = HashMap::new();
+        let old = rows.iter().enumerate().filter(|(_, c)| c.ts_trace < Ns(since));
+        for (i, clock) in old {
+            last.insert((clock.host, clock.clock.clone()), i);
+        }
+        let keep: HashSet<usize> = last.into_values().collect();
+        let wanted = (0..rows.len())
+            .filter(|i| rows[*i].ts_trace >= Ns(since) || keep.contains(i))
+            .map(|i| i as u32)
+            .collect();
+        segment::take(&batch, wanted)
+    }
+}

@@ -1,0 +1,445 @@
+//! Reads a trace, whether its writer has finished, is at work, or has died.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpuwhy_schema::{EachTable, Entity, Frame, Link, Ns, Part, Rows, Source, Stack, Table, Track};
+use serde::Serialize;
+
+use crate::dir::{Dir, Durability, Locking};
+use crate::ids::IdSet;
+use crate::journal::Found;
+use crate::manifest::Manifest;
+use crate::read::{Place, Read, has_twins};
+use crate::recover::{Recovered, recover};
+use crate::seal::{Lane, is_lane};
+use crate::{Error, Result};
+
+/// Rows that [`Trace::rows`] is ready to hold, unless told otherwise: some 3 GiB.
+pub const MAX_ROWS: usize = 40_000_000;
+
+/// A trace that can be read.
+#[derive(Debug)]
+pub struct Trace {
+    dir: PathBuf,
+    manifest: Manifest,
+    journals: Vec<Arc<Found>>,
+    live: bool,
+    recovered: Recovered,
+    max_rows: usize,
+}
+
+impl Trace {
+    /// Opens the trace at `path`.
+    ///
+    /// Nothing is written, with one exception: if the writer died, its journal is sealed and what
+    /// is torn of it is set aside in `quarantine/`; [`Trace::recovered`] says so. Where we may not
+    /// write, the journal is read as it lies. While the writer is alive, its trace is read as it
+    /// is at this moment and not touched.
+    pub fn open(path: impl AsRef<Path>) -> Result<Trace> {
+        let dir = Dir { path: path.as_ref().into(), durability: Durability::PowerLoss };
+        let manifest = Manifest::read(&dir.path)?;
+        let mut recovered = Recovered::default();
+        let mut live = false;
+        let journals = dir.journals()?;
+        if !manifest.complete || !journals.is_empty() {
+            match dir.lock() {
+                Locking::Busy => live = true,
+                Locking::Barred(e) => {
+                    if !journals.is_empty() {
+                        recovered.not_written = Some(e.to_string());
+                    }
+                }
+                Locking::Taken(lock) => {
+                    match recover(&dir, None) {
+                        Ok((_, what)) => recovered = what,
+                        // A full disk, most likely. The rows are there, so they can be read.
+                        Err(Error::Io { what, path, source }) => {
+                            recovered.not_written =
+                                Some(format!("cannot {what} `{}`: {source}", path.display()));
+                        }
+                        Err(e) => return Err(e),
+                    }
+                    dir.unlock(lock);
+                }
+            }
+        }
+        let (manifest, journals) = snapshot(&dir)?;
+        if !live {
+            let torn: u64 = journals.iter().map(|j| j.torn_bytes()).sum();
+            recovered.torn_bytes = recovered.torn_bytes.max(torn);
+        }
+        Ok(Trace { dir: dir.path, manifest, journals, live, recovered, max_rows: MAX_ROWS })
+    }
+
+    /// With another limit for [`Trace::rows`], in rows of all tables together.
+    pub fn with_max_rows(mut self, rows: usize) -> Trace {
+        self.max_rows = rows;
+        self
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What `trace.toml` says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Whether a writer was at work on it when it was opened.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// What a dead writer had left, if there was one.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// The sources of a table's rows that may overlap `range`.
+    pub(crate) fn places<T: Table>(&self, range: &Range<Ns>) -> Vec<Place> {
+        let files = || self.manifest.file.iter().filter(|f| f.table == T::NAME);
+        // The last head that tells of all that still holds when the range begins. Earlier
+        // segments have nothing to add to it. If they are gone, it is the only one to tell.
+        let first_own = files().filter(|f| !f.is_head()).map(|f| f.segment).min();
+        let head = files()
+            .filter(|f| {
+                f.repeats_from.is_some_and(|from| Ns(from) <= range.start)
+                    || f.is_head() && first_own.is_none_or(|first| f.segment <= first)
+            })
+            .max_by_key(|f| f.segment);
+        let from = head.map_or(0, |h| h.segment);
+        let wanted = |f: &&crate::manifest::File| match f.is_head() {
+            true => head.is_some_and(|h| h.path == f.path),
+            false => f.segment >= from,
+        };
+        // Where a row may have been written open, its end has to be looked for, and may lie in a
+        // file that does not reach into the range.
+        let open = has_twins::<T>() && files().filter(wanted).any(|f| f.open > 0);
+        let sealed = files().filter(wanted).filter(|f| match open {
+            true => f.min_start.is_none_or(|start| Ns(start) < range.end),
+            false => f.meets(range),
+        });
+        let journals = self.journals.iter().filter(|j| j.frames.iter().any(|f| f.is_of::<T>()));
+        sealed.cloned().map(Place::Sealed).chain(journals.cloned().map(Place::Journal)).collect()
+    }
+
+    /// The rows of a table that overlap `range`, in the order of their start, in batches of some
+    /// thousands. Tables without time come whole, in the order in which they were written.
+    ///
+    /// A row that was written while open and again when it ended comes once.
+    pub fn read<T: Table>(&self, range: Range<Ns>) -> Read<T> {
+        Read::new(&self.dir, self.places::<T>(&range), range)
+    }
+
+    /// All rows of a table.
+    pub fn all<T: Table>(&self) -> Read<T> {
+        self.read(Ns::MIN..Ns::MAX)
+    }
+
+    /// The last row of each entity, in the order of their ids.
+    pub fn entities(&self) -> Result<Vec<Entity>> {
+        self.latest()
+    }
+
+    /// The last row of each track, in the order of their ids.
+    pub fn tracks(&self) -> Result<Vec<Track>> {
+        self.latest()
+    }
+
+    /// The last row of each source, in the order of their ids.
+    pub fn sources(&self) -> Result<Vec<Source>> {
+        self.latest()
+    }
+
+    fn latest<T: Lane>(&self) -> Result<Vec<T>> {
+        let mut latest: HashMap<u32, T> = HashMap::new();
+        for rows in self.all::<T>() {
+            for row in rows? {
+                latest.insert(row.lane_id(), row);
+                if latest.len() > self.max_rows {
+                    return Err(Error::TooMany { path: self.dir.clone(), limit: self.max_rows });
+                }
+            }
+        }
+        let mut rows: Vec<T> = latest.into_values().collect();
+        rows.sort_unstable_by_key(T::lane_id);
+        Ok(rows)
+    }
+
+    /// Everything that is to be known about `range`: the rows that overlap it, the details,
+    /// attributes and links of these, and all lanes, each with its last row only. Sorted by
+    /// start.
+    pub fn rows(&self, range: Range<Ns>) -> Result<Rows> {
+        let mut rows = Rows::default();
+        let whole = range == (Ns::MIN..Ns::MAX);
+        let mut gather = Gather {
+            trace: self,
+            earliest: range.start,
+            range,
+            whole,
+            ids: IdSet::default(),
+            count: 0,
+        };
+        rows.each(&mut gather)?;
+        Ok(rows)
+    }
+
+    /// What there is, table by table.
+    pub fn summary(&self) -> Summary {
+        let mut tables: Vec<TableSummary> = Vec::new();
+        for name in gpuwhy_schema::TABLES {
+            let files = || self.manifest.file.iter().filter(|f| f.table == *name && !f.is_head());
+            let frames: u64 = self
+                .journals
+                .iter()
+                .flat_map(|j| &j.frames)
+                .filter(|f| gpuwhy_schema::TABLES.get(usize::from(f.table)) == Some(name))
+                .map(|f| u64::from(f.rows))
+                .sum();
+            if files().next().is_none() && frames == 0 {
+                continue;
+            }
+            tables.push(TableSummary {
+                table: name,
+                files: files().count(),
+                rows: files().map(|f| f.rows).sum(),
+                journal_rows: frames,
+                bytes: files().map(|f| f.bytes).sum(),
+                start: files().filter_map(|f| f.min_start).min(),
+                end: files().filter_map(|f| f.max_end).max(),
+            });
+        }
+        Summary {
+            path: self.dir.clone(),
+            schema_version: self.manifest.schema_version,
+            tool: self.manifest.tool.clone(),
+            hosts: self.manifest.hosts.clone(),
+            complete: self.manifest.complete,
+            live: self.live,
+            start: self.manifest.start,
+            end: self.manifest.end,
+            kept_since: self.manifest.kept_since,
+            lost_rows: self.manifest.lost_rows,
+            quarantined_bytes: self.manifest.quarantined_bytes,
+            recovered: self.recovered.clone(),
+            tables,
+        }
+    }
+}
+
+/// The manifest, and the journals that hold what it does not name yet.
+fn snapshot(dir: &Dir) -> Result<(Manifest, Vec<Arc<Found>>)> {
+    let mut manifest = Manifest::read(&dir.path)?;
+    // A writer may seal a journal between two of our steps. The journals belong to the manifest
+    // if it still is the same after they were opened.
+    for _ in 0..16 {
+        let mut journals = Vec::new();
+        let mut whole = true;
+        for number in dir.journals()? {
+            if number < manifest.next_segment {
+                continue;
+            }
+            match Found::scan(&dir.journal_path(number)) {
+                Ok(found) => journals.push(Arc::new(found)),
+                Err(e) if e.is_not_found() => whole = false,
+                Err(e) => return Err(e),
+            }
+        }
+        let after = Manifest::read(&dir.path)?;
+        if whole && after.next_segment == manifest.next_segment {
+            return Ok((after, journals));
+        }
+        manifest = after;
+    }
+    Err(Error::Busy { path: dir.path.clone() })
+}
+
+/// Gathers what is to be known about a range, table by table in the order of their declaration,
+/// in which spans and marks come before what hangs on them.
+struct Gather<'a> {
+    trace: &'a Trace,
+    range: Range<Ns>,
+    whole: bool,
+    /// The spans, marks and findings that were gathered.
+    ids: IdSet,
+    /// When the first of these began.
+    earliest: Ns,
+    /// When the last of these that has ended ended.
+    latest: Ns,
+    count: usize,
+}
+
+impl EachTable for Gather<'_> {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
+        let hangs_on = !self.whole
+            && (T::GROUP == gpuwhy_schema::Step::GROUP
+                || matches!(T::NAME, Link::NAME | Part::NAME | gpuwhy_schema::Cause::NAME));
+        let lasting = crate::seal::is_lasting::<T>();
+        let range = match () {
+            () if lasting => Ns::MIN..Ns::MAX,
+            // Parts tile their step, which may reach out of the range on both sides.
+            () if T::NAME == Part::NAME && hangs_on => self.earliest..self.latest,
+            // Details lie at the start of their span, which may lie before the range.
+            () if hangs_on => self.earliest..self.range.end,
+            () => self.range.clone(),
+        };
+        let mut latest: HashMap<u32, usize> = HashMap::new();
+        for batch in self.trace.read::<T>(range) {
+            for row in batch? {
+                if hangs_on && !self.hangs(&row) {
+                    continue;
+                }
+                if is_lane::<T>()
+                    && let Some(id) = lane_id(&row)
+                {
+                    if let Some(&at) = latest.get(&id) {
+                        rows[at] = row;
+                        continue;
+                    }
+                    latest.insert(id, rows.len());
+                }
+                if !self.whole
+                    && !hangs_on
+                    && let Some(id) = row.id()
+                {
+                    self.ids.insert(id);
+                    self.earliest = self.earliest.min(row.start().unwrap_or(Ns::MAX));
+                    self.latest =
+                        self.latest.max(row.end().filter(|e| *e < Ns::MAX).unwrap_or(Ns::MIN));
+                }
+                self.count += 1;
+                if self.count > self.trace.max_rows {
+                    return Err(Error::TooMany {
+                        path: self.trace.dir.clone(),
+                        limit: self.trace.max_rows,
+                    });
+                }
+                rows.push(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gather<'_> {
+    /// Whether `row` hangs on a span, mark or finding that was gathered.
+    fn hangs<T: Table>(&self, row: &T) -> bool {
+        let any = row as &dyn Any;
+        if let Some(link) = any.downcast_ref::<Link>() {
+            self.ids.contains(link.from) || self.ids.contains(link.to)
+        } else if let Some(part) = any.downcast_ref::<Part>() {
+            self.ids.contains(part.step)
+        } else if let Some(cause) = any.downcast_ref::<gpuwhy_schema::Cause>() {
+            self.ids.contains(cause.finding)
+        } else {
+            row.id().is_some_and(|id| self.ids.contains(id))
+        }
+    }
+}
+
+/// The id of a lane's row.
+pub(crate) fn lane_id<T: Table>(row: &T) -> Option<u32> {
+    let any = row as &dyn Any;
+    any.downcast_ref::<Entity>()
+        .map(Lane::lane_id)
+        .or_else(|| any.downcast_ref::<Track>().map(Lane::lane_id))
+        .or_else(|| any.downcast_ref::<Source>().map(Lane::lane_id))
+        .or_else(|| any.downcast_ref::<Stack>().map(Lane::lane_id))
+        .or_else(|| any.downcast_ref::<Frame>().map(Lane::lane_id))
+}
+
+/// What a trace holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The schema of its tables.
+    pub schema_version: u32,
+    /// Who wrote it.
+    pub tool: String,
+    /// The keys of the hosts it tells of.
+    pub hosts: Vec<String>,
+    /// Whether its writer came to its end.
+    pub complete: bool,
+    /// Whether its writer was at work when it was opened.
+    pub live: bool,
+    /// When its first sealed row begins, in ns on the trace clock.
+    pub start: Option<i64>,
+    /// When its last sealed row that has ended ends, in ns on the trace clock.
+    pub end: Option<i64>,
+    /// Rows that ended before this time, in ns, may have been dropped.
+    pub kept_since: Option<i64>,
+    /// Rows that were dropped because they could not be written.
+    pub lost_rows: u64,
+    /// Bytes that crashes tore.
+    pub quarantined_bytes: u64,
+    /// What was recovered when it was opened.
+    pub recovered: Recovered,
+    /// Its tables that have rows.
+    pub tables: Vec<TableSummary>,
+}
+
+/// What a table of a trace holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableSummary {
+    /// Its name.
+    pub table: &'static str,
+    /// Sealed files.
+    pub files: usize,
+    /// Rows in them.
+    pub rows: u64,
+    /// Rows that still are in a journal.
+    pub journal_rows: u64,
+    /// The length of the sealed files together.
+    pub bytes: u64,
+    /// When its first sealed row begins, in ns.
+    pub start: Option<i64>,
+    /// When its last sealed row that has ended ends, in ns.
+    pub end: Option<i64>,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match (self.live, self.complete) {
+            (true, _) => "being written",
+            (false, true) => "complete",
+            (false, false) => "cut off",
+        };
+        writeln!(f, "{}: {state}, written by {}", self.path.display(), self.tool)?;
+        if let (Some(start), Some(end)) = (self.start, self.end) {
+            writeln!(f, "  {} of {}", Ns(end.saturating_sub(start)), self.hosts.join(", "))?;
+        }
+        if let Some(since) = self.kept_since {
+            writeln!(f, "  what ended before {} was dropped", Ns(since))?;
+        }
+        if self.lost_rows > 0 {
+            writeln!(f, "  {} rows were lost because they could not be written", self.lost_rows)?;
+        }
+        if !self.recovered.is_nothing() {
+            let r = &self.recovered;
+            write!(f, "  recovered {} rows of {} journals", r.rows, r.journals)?;
+            writeln!(f, ", {} torn bytes set aside", r.torn_bytes)?;
+        }
+        for t in &self.tables {
+            let journal = match t.journal_rows {
+                0 => String::new(),
+                n => format!(" + {n} in the journal"),
+            };
+            writeln!(
+                f,
+                "  {:<12} {:>10} rows{journal} in {} files, {} bytes",
+                t.table, t.rows, t.files, t.bytes
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,404 @@
+//! Writes a trace while it happens.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+use gpuwhy_schema::{EachTable, Ns, Rows, Table};
+
+use crate::dir::{Dir, Durability, Lock, Locking};
+use crate::journal::{FRAME_ROWS, Found, Journal};
+use crate::manifest::Manifest;
+use crate::recover;
+use crate::seal::Sealer;
+use crate::{Error, Result};
+
+/// How a trace is written.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program that writes, with its version; it stands in `trace.toml`.
+    pub tool: String,
+    /// What sealed segments must survive.
+    pub durability: Durability,
+    /// A journal longer than this is sealed.
+    pub seal_bytes: u64,
+    /// A journal older than this is sealed.
+    pub seal_after: Option<Duration>,
+    /// Segments whose rows all ended this long before the latest row are dropped.
+    pub keep_recent: Option<Ns>,
+    /// Rows that are held when they cannot be written (a full disk); more are dropped and
+    /// counted.
+    pub max_pending: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            tool: concat!("gpuwhy ", env!("CARGO_PKG_VERSION")).into(),
+            durability: Durability::default(),
+            seal_bytes: 16 << 20,
+            seal_after: None,
+            keep_recent: None,
+            max_pending: 1 << 20,
+        }
+    }
+}
+
+/// What a writer has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Rows that were taken.
+    pub rows: u64,
+    /// Rows that were dropped because they could not be written; [`Options::max_pending`].
+    pub lost: u64,
+    /// Bytes of journal.
+    pub journal_bytes: u64,
+    /// Segments that were sealed by this writer.
+    pub segments: u32,
+}
+
+/// The one writer of a trace.
+///
+/// [`Writer::append`] takes rows, [`Writer::flush_journal`] commits them so that the death of
+/// this process does not lose them, and every so often what was committed is sealed: sorted and
+/// turned into Parquet, on a thread of its own, so that a slow disk does not hold up the rows
+/// that come in meanwhile. [`Writer::finish`] seals the rest.
+///
+/// A writer that is dropped instead leaves a journal, as a crash would; [`crate::Trace::open`]
+/// recovers it.
+#[derive(Debug)]
+pub struct Writer {
+    dir: Dir,
+    options: Options,
+    pending: Rows,
+    pending_rows: usize,
+    /// `None` only after a new journal could not be made.
+    journal: Option<Journal>,
+    segment: u32,
+    opened: Instant,
+    /// Journals that are complete but not sealed, oldest first.
+    unsealed: VecDeque<(u32, Arc<Found>)>,
+    sealing: Sealing,
+    written: Written,
+    lock: Option<Arc<Lock>>,
+}
+
+#[derive(Debug)]
+enum Sealing {
+    Idle(Box<Sealer>),
+    Busy(JoinHandle<(Box<Sealer>, Result<u32>)>),
+    /// The sealing thread died.
+    Gone,
+}
+
+impl Writer {
+    /// Begins a trace at `path`, where nothing or an empty directory lies.
+    pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Writer> {
+        let path = path.as_ref();
+        match std::fs::create_dir(path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                let empty = std::fs::read_dir(path).is_ok_and(|mut d| d.next().is_none());
+                if !empty {
+                    return Err(Error::Exists { path: path.into() });
+                }
+            }
+            Err(e) => return Err(Error::io("create", path)(e)),
+        }
+        let dir = Dir { path: path.into(), durability: options.durability };
+        let lock = take_lock(&dir)?;
+        let manifest = Manifest::new(&options.tool);
+        dir.commit_manifest(&manifest)?;
+        let sealer = Sealer::new(dir.clone(), manifest, options.keep_recent);
+        Writer::start(dir, options, sealer, lock)
+    }
+
+    /// Goes on with the trace at `path`; if its last writer died, what that left is recovered
+    /// first.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Writer> {
+        let dir = Dir { path: path.as_ref().into(), durability: options.durability };
+        Manifest::read(&dir.path)?;
+        let lock = take_lock(&dir)?;
+        let (sealer, _) = recover::recover(&dir, options.keep_recent)?;
+        let mut sealer = match sealer {
+            Some(sealer) => sealer,
+            None => Sealer::resume(dir.clone(), Manifest::read(&dir.path)?, options.keep_recent)?,
+        };
+        if sealer.manifest.complete {
+            sealer.manifest.complete = false;
+            dir.commit_manifest(&sealer.manifest)?;
+        }
+        Writer::start(dir, options, sealer, lock)
+    }
+
+    fn start(dir: Dir, options: Options, sealer: Sealer, lock: Lock) -> Result<Writer> {
+        let segment = sealer.manifest.next_segment;
+        let journal = Journal::create(dir.journal_path(segment), segment)?;
+        Ok(Writer {
+            dir,
+            options,
+            pending: Rows::default(),
+            pending_rows: 0,
+            journal: Some(journal),
+            segment,
+            opened: Instant::now(),
+            unsealed: VecDeque::new(),
+            written: Written { lost: sealer.manifest.lost_rows, ..Written::default() },
+            sealing: Sealing::Idle(Box::new(sealer)),
+            lock: Some(Arc::new(lock)),
+        })
+    }
+
+    /// Where the trace lies.
+    pub fn path(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// What was done so far.
+    pub fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Takes all of `rows` out; they are safe after the next [`Writer::flush_journal`].
+    ///
+    /// Flushes by itself when many have gathered. After an error the rows are held and tried
+    /// again, up to [`Options::max_pending`].
+    pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
+        let count = rows.len();
+        self.pending.append(rows);
+        self.pending_rows += count;
+        self.written.rows += count as u64;
+        if self.pending_rows >= FRAME_ROWS { self.flush_journal() } else { Ok(()) }
+    }
+
+    /// Commits what was appended: from now on it outlives this process. Cheap enough for once a
+    /// second: one `write(2)`, no flush to the disk (see the module of the journal for why).
+    pub fn flush_journal(&mut self) -> Result<()> {
+        let committed = self.commit();
+        if committed.is_err() && self.pending_rows > self.options.max_pending {
+            self.written.lost += self.pending_rows as u64;
+            self.pending = Rows::default();
+            self.pending_rows = 0;
+        }
+        committed?;
+        let old = self.options.seal_after.is_some_and(|after| self.opened.elapsed() >= after);
+        let length = self.journal.as_ref().map_or(0, |j| j.length);
+        if length >= self.options.seal_bytes || old && self.has_frames() {
+            self.roll()?;
+        }
+        // Without waiting: takes note of what the sealing thread has done, and gives it more.
+        self.drive(false)
+    }
+
+    fn has_frames(&self) -> bool {
+        self.journal.as_ref().is_some_and(|j| !j.frames.is_empty())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if self.pending_rows == 0 {
+            return Ok(());
+        }
+        if self.journal.is_none() {
+            self.journal =
+                Some(Journal::create(self.dir.journal_path(self.segment), self.segment)?);
+            self.opened = Instant::now();
+        }
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let Ok(()) = self.pending.each(&mut Put(journal));
+        let before = journal.length;
+        journal.commit()?;
+        self.written.journal_bytes += journal.length - before;
+        self.pending_rows = 0;
+        // Keeps the allocations for the next second.
+        let Ok(()) = self.pending.each(&mut Clear);
+        Ok(())
+    }
+
+    /// Appends a batch as it is; what was appended as rows before it stays before it.
+    pub(crate) fn append_batch<T: Table>(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.commit()?;
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let mut at = 0;
+        while at < batch.num_rows() {
+            let rows = FRAME_ROWS.min(batch.num_rows() - at);
+            journal.put_batch::<T>(&batch.slice(at, rows));
+            at += rows;
+        }
+        let before = journal.length;
+        journal.commit()?;
+        self.written.journal_bytes += journal.length - before;
+        self.written.rows += batch.num_rows() as u64;
+        self.flush_journal()
+    }
+
+    /// Commits what was appended, and begins to seal it.
+    pub fn seal(&mut self) -> Result<()> {
+        self.flush_journal()?;
+        if self.has_frames() {
+            self.roll()?;
+        }
+        self.drive(false)
+    }
+
+    /// Puts the journal among those to be sealed and begins the next.
+    fn roll(&mut self) -> Result<()> {
+        // If sealing does not keep up, the journals wait on disk, where they are safe; only the
+        // lists of their frames take memory.
+        if let Some(journal) = self.journal.take() {
+            self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
+            self.segment += 1;
+        }
+        self.journal = Some(Journal::create(self.dir.journal_path(self.segment), self.segment)?);
+        self.opened = Instant::now();
+        Ok(())
+    }
+
+    /// Moves sealing on; with `wait`, until nothing is left to be sealed.
+    fn drive(&mut self, wait: bool) -> Result<()> {
+        loop {
+            match std::mem::replace(&mut self.sealing, Sealing::Gone) {
+                Sealing::Gone => {
+                    return Err(Error::damaged(&self.dir.path, "the thread that seals it died"));
+                }
+                Sealing::Busy(thread) if !wait && !thread.is_finished() => {
+                    self.sealing = Sealing::Busy(thread);
+                    return Ok(());
+                }
+                Sealing::Busy(thread) => {
+                    let Ok((sealer, result)) = thread.join() else { continue };
+                    self.sealing = Sealing::Idle(sealer);
+                    let segment = result?;
+                    self.written.segments += 1;
+                    self.unsealed.retain(|(number, _)| *number != segment);
+                }
+                Sealing::Idle(sealer) => {
+                    let Some((segment, journal)) = self.unsealed.front().cloned() else {
+                        self.sealing = Sealing::Idle(sealer);
+                        return Ok(());
+                    };
+                    let lost = self.written.lost;
+                    let lock = self.lock.clone();
+                    self.sealing = Sealing::Busy(start(sealer, segment, journal, lost, lock)?);
+                    if !wait {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes all rows of these tables out of the trace, in order to write them anew: what was
+    /// concluded yesterday gives way to what is concluded today.
+    pub fn clear(&mut self, tables: &[&str]) -> Result<()> {
+        self.flush_journal()?;
+        if self.has_frames() {
+            self.roll()?;
+        }
+        self.drive(true)?;
+        match &mut self.sealing {
+            Sealing::Idle(sealer) => sealer.clear(tables),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops, on disk, the segments whose rows all ended before `cutoff`.
+    pub fn drop_before(&mut self, cutoff: Ns) -> Result<()> {
+        self.drive(true)?;
+        match &mut self.sealing {
+            Sealing::Idle(sealer) => sealer.drop_before(cutoff),
+            _ => Ok(()),
+        }
+    }
+
+    /// Seals everything and marks the trace complete.
+    pub fn finish(mut self) -> Result<Written> {
+        self.flush_journal()?;
+        let empty = match self.journal.take() {
+            Some(journal) if journal.frames.is_empty() => Some(journal.path),
+            Some(journal) => {
+                self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
+                self.segment += 1;
+                None
+            }
+            None => None,
+        };
+        self.drive(true)?;
+        if let Sealing::Idle(sealer) = &mut self.sealing {
+            sealer.manifest.complete = true;
+            sealer.manifest.lost_rows = self.written.lost;
+            self.dir.commit_manifest(&sealer.manifest)?;
+        }
+        if let Some(path) = empty {
+            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+        // Empty by now; if not, it holds something that is not ours to remove.
+        let _ = std::fs::remove_dir(self.dir.path.join("journal"));
+        if let Some(lock) = self.lock.take().and_then(Arc::into_inner) {
+            self.dir.unlock(lock);
+        }
+        Ok(self.written)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Whoever drops a writer without `finish` is on the way out; what was appended is worth
+        // one more try, and a failure has nobody to hear of it.
+        let _ = self.commit();
+    }
+}
+
+fn take_lock(dir: &Dir) -> Result<Lock> {
+    match dir.lock() {
+        Locking::Taken(lock) => Ok(lock),
+        Locking::Busy => Err(Error::Busy { path: dir.path.clone() }),
+        Locking::Barred(e) => Err(Error::io("lock", &dir.path)(e)),
+    }
+}
+
+type SealingThread = JoinHandle<(Box<Sealer>, Result<u32>)>;
+
+fn start(
+    mut sealer: Box<Sealer>,
+    segment: u32,
+    journal: Arc<Found>,
+    lost: u64,
+    lock: Option<Arc<Lock>>,
+) -> Result<SealingThread> {
+    let path: PathBuf = sealer.dir.path.clone();
+    let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
+    let run = move || {
+        // Held to the end: a writer that is dropped meanwhile must not let another one in.
+        let _lock = lock;
+        sealer.manifest.lost_rows = lost;
+        let result = sealer.seal(segment, &journal).map(|_| segment);
+        (sealer, result)
+    };
+    thread.spawn(run).map_err(Error::io("start the sealing thread of", &path))
+}
+
+/// Puts all rows into the next commit of a journal, and leaves them where they are.
+struct Put<'a>(&'a mut Journal);
+
+impl EachTable for Put<'_> {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
+        self.0.put(rows);
+        Ok(())
+    }
+}
+
+struct Clear;
+
+impl EachTable for Clear {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
+        rows.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! The store as its users meet it: written, cut off, garbled, read, merged, validated.
+
+mod sim;
+mod write_and_read;
