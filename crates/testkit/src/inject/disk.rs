@@ -1,0 +1,81 @@
+//! Other people's writes on the workload's file system.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::{Culprit, Disturbance, Workers, count};
+use crate::steploop::Ready;
+use crate::sys::{self, Aligned};
+
+const MIB: usize = 1 << 20;
+/// The file that is written over and over, MiB.
+const SPAN: usize = 512;
+
+pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturbance> {
+    let path = target.work_dir.join("odirect-writer");
+    let failed = || format!("cannot write `{}` with O_DIRECT", path.display());
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .with_context(failed)?;
+    // Without a name, it is gone however this process ends.
+    let _ = std::fs::remove_file(&path);
+    sys::allocate(file.as_raw_fd(), (SPAN * MIB) as u64).with_context(failed)?;
+    let block = Arc::new(Aligned::new(MIB));
+    file.write_all_at(&block, 0).with_context(failed)?;
+    let file = Arc::new(file);
+    let depth = count(intensity, 64.0);
+    let mut workers = Workers::new();
+    for i in 0..depth {
+        let (file, block) = (file.clone(), block.clone());
+        workers.spawn(move |stop| {
+            let mut at = i;
+            while !stop.load(Relaxed) {
+                let _ = file.write_all_at(&block, (at % SPAN * MIB) as u64);
+                at += depth;
+            }
+        });
+    }
+    Ok(Disturbance::of(Culprit::Me, workers, json!({ "depth": depth, "bytes": MIB })))
+}
+
+pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
+    let threads = count(intensity, 16.0);
+    let dir = target.work_dir.join("fsync-storm");
+    // The directory goes with the work directory if this process is killed.
+    std::fs::create_dir_all(&dir)
+        .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
+    store(&dir.join("trial"), 0)
+        .with_context(|| format!("cannot write and sync files in `{}`", dir.display()))?;
+    let mut workers = Workers::new();
+    for i in 0..threads {
+        let path = dir.join(i.to_string());
+        workers.spawn(move |stop| {
+            let mut round = 0;
+            while !stop.load(Relaxed) {
+                round += 1;
+                let _ = store(&path, round);
+            }
+            let _ = std::fs::remove_file(&path);
+        });
+    }
+    Ok(Disturbance::of(Culprit::Me, workers, json!({ "threads": threads, "bytes": 16384 })))
+}
+
+/// A small file, made anew and synced: data, inode, directory and journal all have to be written.
+fn store(path: &Path, round: u8) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(path);
+    let mut file = File::create(path)?;
+    file.write_all(&[round; 16384])?;
+    file.sync_all()
+}

@@ -1,0 +1,17 @@
+//! A workload whose steps we know, and injectors that slow it for reasons that we know: the truth
+//! that verdicts are compared with.
+//!
+//! [`steploop`] runs a small parallel job: ranks in network namespaces of their own, joined by
+//! veth pairs, each step reading from disk, computing on a simulated device, reducing over TCP,
+//! updating under a lock and sometimes writing a checkpoint. [`inject`] disturbs it, each
+//! disturbance with a label that says what was done, by whom, from when to when.
+//!
+//! Ranks and culprits are processes of their own, so that a recorder sees them as it sees
+//! anybody's. They are this same program, started again: its `main` must begin with
+//! [`helper::dispatch`].
+
+pub mod helper;
+pub mod inject;
+pub mod measure;
+pub mod steploop;
+pub mod sys;

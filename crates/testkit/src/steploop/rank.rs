@@ -1,0 +1,390 @@
+//! One rank: the process that takes the steps.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result, bail};
+use gpuwhy_wire::Producer;
+use serde::{Deserialize, Serialize};
+
+use super::allreduce::Ring;
+use super::control::Control;
+use super::device::Device;
+use super::groups::Groups;
+use super::network::{self, Nic};
+use super::{Config, comm};
+use crate::sys::{self, Random};
+
+/// What a rank should do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub rank: u32,
+    pub config: Config,
+    pub cpu: Option<usize>,
+    pub network: bool,
+    pub groups: Groups,
+    pub control: PathBuf,
+    pub dataset: PathBuf,
+    pub work_dir: PathBuf,
+}
+
+/// What the supervisor says to a rank, one line of JSON each.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToRank {
+    /// These are your NICs.
+    Nics(Vec<Nic>),
+    /// The next rank listens here.
+    Connect(SocketAddr),
+    /// All ranks are ready.
+    Go,
+}
+
+/// What a rank says to its supervisor, one line of JSON each.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromRank {
+    /// It is in its namespaces and groups.
+    Alive,
+    /// Its NICs are up, and it listens on this port.
+    Listening(u16),
+    /// It is connected and warm.
+    Ready,
+    /// It has taken so many steps.
+    Done(u64),
+}
+
+/// Plays the rank.
+pub(crate) fn run(spec: Spec) -> Result<()> {
+    sys::set_comm(&comm(spec.rank));
+    let rank = spec.rank;
+    rank_main(spec).with_context(|| format!("rank {rank}"))
+}
+
+fn rank_main(spec: Spec) -> Result<()> {
+    let mut supervisor = Supervisor { lines: std::io::stdin().lines() };
+    spec.groups.join()?;
+    if spec.network {
+        sys::new_netns().context("cannot make a network namespace")?;
+    }
+    supervisor.say(&FromRank::Alive)?;
+
+    let ToRank::Nics(nics) = supervisor.hear()? else { bail!("expected the NICs") };
+    if spec.network {
+        network::run("ip link set lo up")?;
+    }
+    for nic in &nics {
+        network::bring_up(nic, spec.config.link_mbit)?;
+    }
+    let local = if spec.network { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+    let listener = TcpListener::bind((local, 0)).context("cannot listen for the previous rank")?;
+    let port = listener.local_addr().context("cannot ask for the port")?.port();
+    supervisor.say(&FromRank::Listening(port))?;
+
+    let ToRank::Connect(next) = supervisor.hear()? else { bail!("expected an address") };
+    let ranks = spec.config.ranks;
+    let ring = if ranks > 1 {
+        let next = TcpStream::connect(next)
+            .with_context(|| format!("cannot connect to the next rank at {next}"))?;
+        let (previous, _) = listener.accept().context("cannot accept the previous rank")?;
+        Some(Ring::new(spec.rank, ranks, next, previous)?)
+    } else {
+        None
+    };
+    let mut worker = Worker::new(&spec, ring)?;
+    supervisor.say(&FromRank::Ready)?;
+
+    let ToRank::Go = supervisor.hear()? else { bail!("expected to go") };
+    let steps = worker.work();
+    worker.csv.flush()?;
+    supervisor.say(&FromRank::Done(steps?))
+}
+
+struct Supervisor<L> {
+    lines: L,
+}
+
+impl<L: Iterator<Item = std::io::Result<String>>> Supervisor<L> {
+    fn say(&mut self, message: &FromRank) -> Result<()> {
+        let line = serde_json::to_string(message).context("cannot write to the supervisor")?;
+        println!("{line}");
+        Ok(())
+    }
+
+    fn hear(&mut self) -> Result<ToRank> {
+        let line = self.lines.next().context("the supervisor has gone away")?;
+        let line = line.context("cannot read from the supervisor")?;
+        serde_json::from_str(&line).context("cannot understand the supervisor")
+    }
+}
+
+/// Everything that a step needs.
+struct Worker {
+    rank: u32,
+    config: Config,
+    control: sys::Shared<Control>,
+    gpuwhy: Producer,
+    dataset: File,
+    checkpoint: PathBuf,
+    device: Device,
+    ring: Option<Ring>,
+    random: Random,
+    batch: Vec<u8>,
+    gradients: Vec<f32>,
+    parameters: Vec<f32>,
+    /// Keeps the checksum from being computed for nothing.
+    digest: u64,
+    clock_told: u64,
+    csv: Csv,
+}
+
+/// Names of the kernels of one pass, in turn.
+const KERNELS: [&str; 4] = ["embed_fwd", "gemm_fwd", "gemm_bwd", "norm_bwd"];
+
+impl Worker {
+    fn new(spec: &Spec, ring: Option<Ring>) -> Result<Worker> {
+        let config = spec.config.clone();
+        let control = Control::open(&spec.control)?;
+        let gpuwhy = match &config.ring {
+            Some(path) => Producer::open(path).context("cannot open the ring for marks")?,
+            None => Producer::from_env(),
+        };
+        let dataset = File::open(&spec.dataset)
+            .with_context(|| format!("cannot open the data set `{}`", spec.dataset.display()))?;
+        let mut batch = vec![0; config.batch_bytes as usize];
+        if spec.rank == 0 {
+            // Warm, and charged to the memory cgroup of the workload.
+            let mut offset = 0;
+            while let Ok(n @ 1..) = dataset.read_at(&mut batch, offset) {
+                offset += n as u64;
+            }
+        }
+        if let Some(cpu) = spec.cpu {
+            sys::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))?;
+        }
+        sys::set_exact_timers();
+        let values = (config.allreduce_bytes / 4) as usize;
+        Ok(Worker {
+            rank: spec.rank,
+            control,
+            gpuwhy,
+            dataset,
+            checkpoint: spec.work_dir.join(format!("checkpoint-r{}", spec.rank)),
+            device: Device::default(),
+            ring,
+            random: Random::new(spec.rank as u64 + 1),
+            batch,
+            gradients: vec![1.0; values],
+            parameters: vec![0.0; 4096],
+            digest: 0,
+            clock_told: 0,
+            csv: Csv::open(config.csv.as_deref())?,
+            config,
+        })
+    }
+
+    /// Takes steps until the plan ends; how many.
+    fn work(&mut self) -> Result<u64> {
+        let mut seq = 0;
+        while let Some(load) = self.control.plan(self.rank, seq) {
+            let every = self.config.checkpoint_every;
+            self.step(seq, load, every > 0 && (seq + 1) % every == 0)?;
+            seq += 1;
+        }
+        Ok(seq)
+    }
+
+    fn step(&mut self, seq: u64, load: f64, checkpoint: bool) -> Result<()> {
+        let name = if checkpoint { "step+ckpt" } else { "step" };
+        let batch = scaled(self.config.batch_bytes, load, 4096);
+        let gpuwhy = self.gpuwhy.clone();
+        let start = sys::now();
+        let step = gpuwhy.step(name).seq(seq).size(batch as i64).rank(self.rank).open();
+        {
+            let _phase = step.phase("load");
+            self.load(batch as usize)?;
+        }
+        let launched = {
+            let _phase = step.phase("launch");
+            self.launch(load)
+        };
+        {
+            let _phase = step.phase("sync");
+            sys::sleep_until(self.device.idle_at());
+        }
+        self.tell_kernels(&launched);
+        if self.ring.is_some() {
+            let _phase = step.phase("allreduce");
+            self.reduce(load)?;
+        }
+        {
+            let _phase = step.phase("update");
+            self.update(load);
+        }
+        if checkpoint {
+            let _phase = step.phase("checkpoint");
+            self.save()?;
+        }
+        step.end();
+        let end = sys::now();
+        self.csv.row(self.rank, seq, name, start, end, batch)?;
+        self.tell_clock(end);
+        Ok(())
+    }
+
+    /// Reads a batch at a place that follows from the step, and looks at every byte of it.
+    fn load(&mut self, bytes: usize) -> Result<()> {
+        self.batch.resize(bytes, 0);
+        let pages = self.config.dataset_bytes.saturating_sub(bytes as u64) / 4096;
+        let offset = self.random.next() % (pages + 1) * 4096;
+        self.dataset
+            .read_exact_at(&mut self.batch, offset)
+            .context("cannot read a batch from the data set")?;
+        for _ in 0..self.config.decode_rounds {
+            self.digest = checksum(&self.batch, self.digest);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, load: f64) -> Vec<(&'static str, super::device::Kernel)> {
+        let rate = self.control.clock();
+        let work = (self.config.kernel_us as f64 * 1000.0 * load) as u64;
+        let gpuwhy = self.gpuwhy.clone();
+        let stream = gpuwhy.stream(0, 7);
+        (0..self.config.kernels as usize)
+            .map(|i| {
+                let name = KERNELS[i % KERNELS.len()];
+                let kernel = self.device.launch(sys::now(), work, rate);
+                stream.launch(name, kernel.correlation, kernel.launched, sys::now());
+                (name, kernel)
+            })
+            .collect()
+    }
+
+    /// Kernels are told when they have ended, as a profiler learns of them.
+    fn tell_kernels(&self, kernels: &[(&'static str, super::device::Kernel)]) {
+        let stream = self.gpuwhy.stream(0, 7);
+        for (name, kernel) in kernels {
+            stream.kernel(*name, kernel.correlation, kernel.start, kernel.end);
+        }
+    }
+
+    fn reduce(&mut self, load: f64) -> Result<()> {
+        let values = scaled(self.config.allreduce_bytes, load, 4) as usize / 4;
+        self.gradients.resize(values, 1.0);
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        ring.sum(&mut self.gradients)?;
+        // The mean, so that the numbers stay small.
+        let scale = 1.0 / self.config.ranks as f32;
+        self.gradients.iter_mut().for_each(|g| *g *= scale);
+        Ok(())
+    }
+
+    /// Updates the parameters that the ranks share, under their lock, then has the optimizer run.
+    fn update(&mut self, load: f64) {
+        {
+            let _held = self.control.lock();
+            for (p, g) in self.parameters.iter_mut().zip(&self.gradients) {
+                *p = *p * 0.999 + *g * 0.001;
+            }
+            let updates = &self.control.updates;
+            updates.store(updates.load(Relaxed) + 1, Relaxed);
+        }
+        let work = (self.config.kernel_us as f64 * 500.0 * load) as u64;
+        let kernel = self.device.launch(sys::now(), work, self.control.clock());
+        let stream = self.gpuwhy.stream(0, 7);
+        stream.launch("adam", kernel.correlation, kernel.launched, sys::now());
+        sys::sleep_until(self.device.idle_at());
+        stream.kernel("adam", kernel.correlation, kernel.start, kernel.end);
+    }
+
+    /// Writes a checkpoint as training programs do: to the side, fsync, rename.
+    fn save(&mut self) -> Result<()> {
+        let failed = || format!("cannot write the checkpoint `{}`", self.checkpoint.display());
+        let mut bytes = vec![0; self.config.checkpoint_bytes as usize];
+        sys::fill(&mut bytes, self.random.next());
+        let unfinished = self.checkpoint.with_extension("tmp");
+        let mut file = File::create(&unfinished).with_context(failed)?;
+        file.write_all(&bytes).with_context(failed)?;
+        file.sync_all().with_context(failed)?;
+        std::fs::rename(&unfinished, &self.checkpoint).with_context(failed)
+    }
+
+    /// The device's clock, 10 times a second, as NVML gives it.
+    fn tell_clock(&mut self, now: u64) {
+        if now.saturating_sub(self.clock_told) >= 100_000_000 {
+            self.clock_told = now;
+            let mhz = (Device::MHZ * self.control.clock()).round();
+            self.gpuwhy.counter("sm_clock", "MHz", Some(0), mhz);
+        }
+    }
+}
+
+fn scaled(bytes: u64, load: f64, multiple: u64) -> u64 {
+    ((bytes as f64 * load) as u64).next_multiple_of(multiple).max(multiple)
+}
+
+/// FNV-1a over words of four bytes; each waits for the one before, as decoding does.
+fn checksum(bytes: &[u8], seed: u64) -> u64 {
+    bytes.chunks_exact(4).fold(seed ^ 0xcbf2_9ce4_8422_2325, |sum, four| {
+        let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        (sum ^ word as u64).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The truth about the steps, kept apart from any recorder. All ranks append to one file, whole
+/// lines at a time.
+struct Csv {
+    file: Option<File>,
+    pending: String,
+}
+
+impl Csv {
+    fn open(path: Option<&Path>) -> Result<Csv> {
+        let file = path
+            .map(|path| {
+                File::options()
+                    .append(true)
+                    .open(path)
+                    .with_context(|| format!("cannot open `{}`", path.display()))
+            })
+            .transpose()?;
+        Ok(Csv { file, pending: String::new() })
+    }
+
+    fn row(
+        &mut self,
+        rank: u32,
+        seq: u64,
+        name: &str,
+        start: u64,
+        end: u64,
+        size: u64,
+    ) -> Result<()> {
+        use std::fmt::Write;
+        if self.file.is_some() {
+            let _ = writeln!(self.pending, "{rank},{seq},{name},{start},{end},{size}");
+        }
+        if self.pending.len() > 16 << 10 { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(self.pending.as_bytes()).context("cannot write the steps")?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The address that a rank reaches the next one by.
+pub(crate) fn address(nics: &[Nic], rank: u32, ranks: u32, port: u16) -> SocketAddr {
+    let next = (rank + 1) % ranks.max(1);
+    let ip = nics
+        .iter()
+        .find(|nic| nic.rank == rank && nic.peer == next)
+        .map_or(Ipv4Addr::LOCALHOST, |nic| nic.peer_address);
+    SocketAddr::new(IpAddr::V4(ip), port)
+}
