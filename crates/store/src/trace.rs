@@ -182,6 +182,7 @@ impl Trace {
         let mut gather = Gather {
             trace: self,
             earliest: range.start,
+            latest: range.end,
             range,
             whole,
             ids: IdSet::default(),
