@@ -71,11 +71,12 @@ static __always_inline int leave(void)
 
 /*
  * Handlers of devices, and the vectors of the local APIC that have none: they take time and wake
- * threads all the same. Whatever a kernel lacks is not loaded.
+ * threads all the same. Whatever a kernel lacks is not loaded. Exits are attached first: an entry
+ * that is seen without its exit would leave the CPU inside an interrupt for ever.
  */
 #define HARDIRQ(entry, exit)                                                                       \
-	SEC("tp_btf/" #entry) int entry(void *ctx) { return enter(); }                             \
-	SEC("tp_btf/" #exit) int exit(void *ctx) { return leave(); }
+	SEC("tp_btf/" #exit) int exit(void *ctx) { return leave(); }                               \
+	SEC("tp_btf/" #entry) int entry(void *ctx) { return enter(); }
 
 HARDIRQ(irq_handler_entry, irq_handler_exit)
 HARDIRQ(local_timer_entry, local_timer_exit)

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#define PROBE PROBE_BLOCK_IO
+#include "gpuwhy.h"
+#include "sums.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define DISKS 64
+#define DISK_NAME_LEN 32
+#define REQ_OP_MASK 0xff
+#define REQ_OP_READ 0
+#define REQ_OP_WRITE 1
+#define REQ_OP_FLUSH 2
+#define REQ_OP_ZONE_APPEND 7
+
+struct gendisk {
+	int major;
+	int first_minor;
+	char disk_name[DISK_NAME_LEN];
+} CORE;
+
+struct request_queue {
+	struct gendisk *disk;
+} CORE;
+
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
+	__u64 __sector;
+} CORE;
+
+/* Before 5.15. */
+struct request___rq_disk {
+	struct gendisk *rq_disk;
+} CORE;
+
+/* Their numbers differ between kernels. */
+enum req_flag_bits {
+	__REQ_SYNC,
+	__REQ_FUA,
+	__REQ_PREFLUSH,
+	__REQ_RAHEAD,
+};
+
+#define HAS(flags, bit) ((flags) & (1U << bpf_core_enum_value(enum req_flag_bits, bit)))
+
+/* One disk: totals since it was first seen. Keep in step with `block_io.rs`. */
+struct disk {
+	__u64 dev;     /* major << 32 | minor, + 1; 0 for a free slot */
+	__u64 bytes;   /* completed */
+	__u64 device_ns; /* issue to completion, summed */
+	__u64 queue_ns;  /* begin to issue, summed */
+	__u64 done;
+	__u32 flusher; /* who last asked for the device's cache to be flushed */
+	__u32 flusher_tgid;
+	__u32 flusher_wanted;
+	__u32 pad;
+	char flusher_comm[TASK_COMM_LEN];
+	char name[DISK_NAME_LEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DISKS);
+	__type(key, __u32);
+	__type(value, struct disk);
+} disks SEC(".maps");
+
+/* A request on its way. */
+struct way {
+	__u64 begin;
+	__u64 issued; /* 0 while it waits */
+	__u64 sector;
+	__u64 done;   /* bytes completed in parts */
+	__u32 bytes;
+	__u32 tid;
+	__u32 tgid;
+	__u16 disk;
+	__u8 op;
+	__u8 sync;
+	__u8 wanted;  /* of a thread of interest */
+	__u8 pad[7];
+	char comm[TASK_COMM_LEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct way);
+} ways SEC(".maps");
+
+/* The rows that requests of others may become, for each CPU. Keep in step with `block_io.rs`. */
+struct allowance {
+	__u64 spent_until;
+	__u64 summed; /* requests of others that became no rows of their own */
+	__u64 lost;   /* requests that there was no room to follow */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* the number of CPUs, by user space */
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
+/* ns of allowance that one row costs, and how much may be saved up. */
+const volatile __u64 row_ns = 500000;
+const volatile __u64 burst_ns = 100000000;
+
+/* As `struct Request` in `block_io.rs`. */
+struct record {
+	struct head head; /* ts: when it was completed; tid: who submitted it */
+	__u64 begin;
+	__u64 issued;
+	__u64 sector;
+	__u64 bytes;
+	__u32 tgid;
+	__u16 disk;
+	__u8 op;
+	__u8 sync;
+	char comm[TASK_COMM_LEN];
+};
+
+static __always_inline struct allowance *allowance(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&allowances, &cpu);
+}
+
+static __always_inline bool allowed(struct allowance *allowance, __u64 now)
+{
+	__u64 until = allowance->spent_until > now ? allowance->spent_until : now;
+
+	if (until - now > burst_ns)
+		return false;
+	allowance->spent_until = until + row_ns;
+	return true;
+}
+
+/* The slot of the request's disk; DISKS for none. */
+static __always_inline __u32 disk_of(struct request *rq)
+{
+	struct gendisk *gendisk;
+	__u64 dev;
+	__u32 at;
+
+	if (bpf_core_field_exists(((struct request_queue *)0)->disk)) {
+		gendisk = BPF_CORE_READ(rq, q, disk);
+	} else {
+		struct request___rq_disk *old = (void *)rq;
+
+		gendisk = BPF_CORE_READ(old, rq_disk);
+	}
+	if (!gendisk)
+		return DISKS;
+	dev = ((__u64)BPF_CORE_READ(gendisk, major) << 32 | (__u32)BPF_CORE_READ(gendisk, first_minor)) + 1;
+	at = (dev ^ (dev >> 26)) % DISKS;
+	for (int i = 0; i < 8; i++) {
+		__u32 slot = (at + i) % DISKS;
+		struct disk *disk = bpf_map_lookup_elem(&disks, &slot);
+
+		if (!disk)
+			return DISKS;
+		if (disk->dev == dev)
+			return slot;
+		if (!disk->dev && __sync_val_compare_and_swap(&disk->dev, 0, dev) == 0) {
+			bpf_probe_read_kernel_str(disk->name, sizeof(disk->name),
+						  gendisk->disk_name);
+			return slot;
+		}
+		if (disk->dev == dev)
+			return slot;
+	}
+	return DISKS;
+}
+
+static __always_inline bool in_task(void)
+{
+	struct cpu *cpu = this_cpu();
+
+	return !cpu || !(cpu->softirq_vec || cpu->hardirq_depth);
+}
+
+static __always_inline void fill(struct way *way, struct request *rq, __u32 slot, __u64 now)
+{
+	__u32 flags = rq->cmd_flags;
+	__u64 id = bpf_get_current_pid_tgid();
+
+	__builtin_memset(way, 0, sizeof(*way));
+	way->begin = now;
+	way->sector = rq->__sector;
+	way->bytes = rq->__data_len;
+	way->op = flags & REQ_OP_MASK;
+	way->sync = (way->op == REQ_OP_READ && !HAS(flags, __REQ_RAHEAD)) ||
+		    way->op == REQ_OP_FLUSH || HAS(flags, __REQ_SYNC) || HAS(flags, __REQ_FUA) ||
+		    HAS(flags, __REQ_PREFLUSH);
+	way->disk = slot;
+	/* Whoever runs while an interrupt issues a request has nothing to do with it. */
+	if (in_task()) {
+		way->tid = id;
+		way->tgid = id >> 32;
+		way->wanted = of_interest(now);
+		bpf_get_current_comm(way->comm, sizeof(way->comm));
+	}
+}
+
+static __always_inline void begin(struct request *rq, __u64 key, __u64 now)
+{
+	__u32 slot = disk_of(rq);
+	struct disk *disk;
+	struct way way;
+
+	if (slot >= DISKS)
+		return;
+	fill(&way, rq, slot, now);
+	disk = bpf_map_lookup_elem(&disks, &slot);
+	/* An empty write that asks for a flush becomes a flush of its own, issued by anyone. */
+	if (disk && HAS(rq->cmd_flags, __REQ_PREFLUSH) && way.tid) {
+		disk->flusher = way.tid;
+		disk->flusher_tgid = way.tgid;
+		disk->flusher_wanted = way.wanted;
+		__builtin_memcpy(disk->flusher_comm, way.comm, sizeof(disk->flusher_comm));
+	}
+	if (bpf_map_update_elem(&ways, &key, &way, BPF_ANY)) {
+		struct allowance *mine = allowance();
+
+		if (mine)
+			mine->lost++;
+	}
+}
+
+/* A request is made, by the thread that wants it, and held back in its plug at most. */
+SEC("tp_btf/block_io_start")
+int BPF_PROG(block_io_start, struct request *rq)
+{
+	begin(rq, (__u64)rq, bpf_ktime_get_ns());
+	return 0;
+}
+
+/* Where the kernel has no block_io_start (before 6.5), a request begins here. */
+SEC("tp_btf/block_rq_insert")
+int BPF_PROG(block_rq_insert, struct request *rq)
+{
+	__u64 key = (__u64)rq;
+
+	if (!bpf_map_lookup_elem(&ways, &key))
+		begin(rq, key, bpf_ktime_get_ns());
+	return 0;
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(block_rq_issue, struct request *rq)
+{
+	__u64 key = (__u64)rq;
+	__u64 now = bpf_ktime_get_ns();
+	struct way *way = bpf_map_lookup_elem(&ways, &key);
+
+	if (!way) {
+		/* Not accounted by the kernel: a flush, or a command passed through. */
+		begin(rq, key, now);
+		way = bpf_map_lookup_elem(&ways, &key);
+		if (!way)
+			return 0;
+		if (way->op == REQ_OP_FLUSH) {
+			__u32 slot = way->disk;
+			struct disk *disk = bpf_map_lookup_elem(&disks, &slot);
+
+			if (disk && disk->flusher) {
+				way->tid = disk->flusher;
+				way->tgid = disk->flusher_tgid;
+				way->wanted = disk->flusher_wanted;
+				__builtin_memcpy(way->comm, disk->flusher_comm, sizeof(way->comm));
+			}
+		}
+	}
+	/* It may have grown by merging since it began, and may be issued again after a shortage. */
+	way->issued = now;
+	way->bytes = rq->__data_len;
+	way->sector = rq->__sector;
+	return 0;
+}
+
+/* Became a part of another one. */
+SEC("tp_btf/block_rq_merge")
+int BPF_PROG(block_rq_merge, struct request *rq)
+{
+	__u64 key = (__u64)rq;
+
+	bpf_map_delete_elem(&ways, &key);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int bytes)
+{
+	__u64 key = (__u64)rq;
+	struct way *way = bpf_map_lookup_elem(&ways, &key);
+	struct allowance *mine;
+	struct sum_key who;
+	struct disk *disk;
+	struct sum *sum;
+	__u64 now, device_ns, moved;
+	__u32 slot;
+
+	if (!way)
+		return 0;
+	way->done += bytes;
+	if (rq->__data_len > bytes)
+		return 0; /* a part of it */
+	now = bpf_ktime_get_ns();
+	device_ns = way->issued ? now - way->issued : 0;
+	slot = way->disk;
+	/* Discarded gigabytes have moved nowhere. */
+	moved = way->op == REQ_OP_READ || way->op == REQ_OP_WRITE || way->op == REQ_OP_ZONE_APPEND ?
+			way->done : 0;
+	disk = bpf_map_lookup_elem(&disks, &slot);
+	if (disk) {
+		__sync_fetch_and_add(&disk->bytes, moved);
+		__sync_fetch_and_add(&disk->device_ns, device_ns);
+		__sync_fetch_and_add(&disk->queue_ns, now - way->begin - device_ns);
+		__sync_fetch_and_add(&disk->done, 1);
+	}
+	if (way->tgid) {
+		who.tgid = way->tgid;
+		who.slot = slot;
+		sum = sum_of(&who, way->comm);
+		if (sum) {
+			sum_add(&sum->n[0], moved);
+			sum_add(&sum->n[1], device_ns);
+			sum_add(&sum->n[2], 1);
+		}
+	}
+	mine = allowance();
+	if (mine) {
+		if (way->wanted || allowed(mine, now)) {
+			struct record *record = reserve(KIND(0), sizeof(*record), now, way->tid);
+
+			if (record) {
+				record->begin = way->begin;
+				record->issued = way->issued;
+				record->sector = way->sector;
+				record->bytes = way->done;
+				record->tgid = way->tgid;
+				record->disk = slot;
+				record->op = way->op;
+				record->sync = way->sync;
+				__builtin_memcpy(record->comm, way->comm, sizeof(record->comm));
+				submit(record);
+			}
+		} else {
+			mine->summed++;
+		}
+	}
+	bpf_map_delete_elem(&ways, &key);
+	return 0;
+}

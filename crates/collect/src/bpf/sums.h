@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Sums for each process, under one of the probe's slots (a disk, a NIC, 0): what `sums.rs` reads
+ * ten times a second. Totals since the entry was made; the least recently used gives way when the
+ * map is full, which shows as a total per slot that is more than its processes'.
+ */
+#ifndef SUMS_H
+#define SUMS_H
+
+#include "gpuwhy.h"
+
+#define SUMS 4
+
+struct sum_key {
+	__u32 tgid;
+	__u32 slot;
+};
+
+struct sum {
+	__u64 born; /* tells an entry from the next one of the same key */
+	__u64 n[SUMS];
+	char comm[TASK_COMM_LEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024); /* more on many CPUs, by user space */
+	__type(key, struct sum_key);
+	__type(value, struct sum);
+} sums SEC(".maps");
+
+/* Changes whenever `sums` does, so that user space looks only when there is something to see. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} sums_changed SEC(".maps");
+
+/* The sums of `key`; `comm` is what a new entry is called, NULL for the running thread's. */
+static __always_inline struct sum *sum_of(struct sum_key *key, const char *comm)
+{
+	__u32 zero = 0;
+	__u64 *changed = bpf_map_lookup_elem(&sums_changed, &zero);
+	struct sum *sum = bpf_map_lookup_elem(&sums, key);
+
+	if (changed)
+		(*changed)++; /* two CPUs may write the same: it has changed all the same */
+	if (!sum) {
+		struct sum fresh = { .born = bpf_ktime_get_ns() };
+
+		if (comm)
+			__builtin_memcpy(fresh.comm, comm, sizeof(fresh.comm));
+		else
+			bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
+		bpf_map_update_elem(&sums, key, &fresh, BPF_NOEXIST);
+		sum = bpf_map_lookup_elem(&sums, key);
+	}
+	return sum;
+}
+
+static __always_inline void sum_add(__u64 *n, __u64 value)
+{
+	__sync_fetch_and_add(n, value);
+}
+
+#ifdef PENDINGS
+/*
+ * What one process did in a row on one CPU, until another one comes: thousands of pages or packets
+ * cost one look-up in the shared map. User space adds what is pending. A program has its own, as
+ * the kernel runs no program inside itself.
+ */
+struct pending {
+	struct sum_key key;
+	__u64 n[SUMS];
+	char comm[TASK_COMM_LEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PENDINGS); /* times the number of CPUs, by user space */
+	__type(key, __u32);
+	__type(value, struct pending);
+} pendings SEC(".maps");
+
+/* The pending sums of `tgid` in slot `slot`, of this CPU and the program `which`. */
+static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32 slot)
+{
+	__u32 i = bpf_get_smp_processor_id() * PENDINGS + which;
+	struct pending *pending = bpf_map_lookup_elem(&pendings, &i);
+
+	if (!pending)
+		return NULL;
+	if (pending->key.tgid != tgid || pending->key.slot != slot) {
+		struct sum_key key = pending->key;
+
+		if (key.tgid) {
+			struct sum *sum = sum_of(&key, pending->comm);
+
+			for (int n = 0; sum && n < SUMS; n++)
+				if (pending->n[n])
+					sum_add(&sum->n[n], pending->n[n]);
+		}
+		__builtin_memset(pending->n, 0, sizeof(pending->n));
+		pending->key.tgid = tgid;
+		pending->key.slot = slot;
+		bpf_get_current_comm(pending->comm, sizeof(pending->comm));
+	}
+	return pending;
+}
+#endif
+
+#endif

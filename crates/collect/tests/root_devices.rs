@@ -1,0 +1,241 @@
+//! Real disks, links and memory: the kernel is made to do the thing, and the rows must say so.
+//!
+//! Everything here loads BPF programs and so needs root or CAP_BPF with CAP_PERFMON; without, each
+//! test says why it did nothing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use gpuwhy_collect::{Config, Recorder, Target};
+use gpuwhy_schema::{
+    Counter, Entity, EntityId, EntityKind, Io, IoOp, Ns, Rows, SourceState, Span, Table, TrackId,
+    names,
+};
+
+/// One recording at a time: they would see each other's disks and links.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Records while `act` runs on another thread, and half a second more for what is read ten times
+/// a second. `None`, with a word why, where BPF programs cannot be loaded.
+fn record<T: Send>(targets: &[u32], act: impl FnOnce() -> T + Send) -> Option<(Trace, T)> {
+    if fs::metadata("/proc/self").map(|m| m.uid()).ok() != Some(0) {
+        println!("skipped: loading BPF programs needs root");
+        return None;
+    }
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let targets = targets.iter().map(|&pid| Target::Pid(pid as i32)).collect();
+    let mut recorder = Recorder::start(Config { targets, ..Config::default() }).unwrap();
+    let mut rows = Rows::default();
+    let mut poll = |recorder: &mut Recorder| {
+        rows.append(&mut recorder.poll(Duration::from_millis(10)).unwrap());
+    };
+    let done = std::thread::scope(|scope| {
+        poll(&mut recorder);
+        let acting = scope.spawn(act);
+        while !acting.is_finished() {
+            poll(&mut recorder);
+        }
+        for _ in 0..50 {
+            poll(&mut recorder);
+        }
+        acting.join().unwrap()
+    });
+    rows.append(&mut recorder.finish());
+    Some((Trace { rows }, done))
+}
+
+/// What was recorded.
+struct Trace {
+    rows: Rows,
+}
+
+impl Trace {
+    /// The entity as last declared.
+    fn entity(&self, id: EntityId) -> &Entity {
+        self.rows.entity.iter().rev().find(|e| e.id == id).expect("entities are declared")
+    }
+
+    /// The process that a thread belongs to, or the thing itself.
+    fn process(&self, id: EntityId) -> &Entity {
+        let entity = self.entity(id);
+        match entity.kind {
+            EntityKind::Thread => self.entity(entity.parent.expect("threads have a process")),
+            _ => entity,
+        }
+    }
+
+    /// Tracks of this name, with whose they are.
+    fn tracks<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (TrackId, &'a Entity)> + 'a {
+        let named = self.rows.track.iter().filter(move |t| &*t.name == name);
+        named.map(|t| (t.id, self.entity(t.entity)))
+    }
+
+    /// Rows of counters of this name that belong to an entity that `whose` wants.
+    fn counters<'a>(
+        &'a self,
+        name: &'a str,
+        whose: impl Fn(&Entity) -> bool + 'a,
+    ) -> impl Iterator<Item = &'a Counter> + 'a {
+        let tracks: Vec<TrackId> =
+            self.tracks(name).filter(|(_, e)| whose(e)).map(|(id, _)| id).collect();
+        self.rows.counter.iter().filter(move |c| tracks.contains(&c.track))
+    }
+
+    fn sum(&self, name: &str, whose: impl Fn(&Entity) -> bool) -> f64 {
+        self.counters(name, whose).map(|c| c.value).sum()
+    }
+
+    /// Block requests of process `pid`, with their spans.
+    fn requests(&self, pid: u32) -> Vec<(&Span, &Io)> {
+        let of = |io: &&Io| self.process(io.thread).number == Some(i64::from(pid));
+        let span = |io: &Io| self.rows.span.iter().find(|s| s.id == io.id).unwrap();
+        self.rows.io.iter().filter(of).map(|io| (span(io), io)).collect()
+    }
+
+    /// The source runs, whatever it has left out.
+    #[track_caller]
+    fn source_ran(&self, kind: &str) {
+        let source = self.rows.source.iter().rev().find(|s| &*s.kind == kind).expect(kind);
+        assert_ne!(source.state, SourceState::Unavailable, "{source:?}");
+        assert!(source.recorded > 0, "{source:?}");
+    }
+}
+
+/// A file on a real disk, gone at the end.
+fn file(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join(name);
+    (folder, path)
+}
+
+fn spawn(program: &str, args: &[&str]) -> Child {
+    Command::new(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+#[test]
+fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
+    let (_folder, path) = file("direct");
+    let Some((trace, pid)) = record(&[], || {
+        let to = format!("of={}", path.display());
+        let mut dd = spawn("dd", &["if=/dev/zero", &to, "bs=1M", "count=8", "oflag=direct"]);
+        let pid = dd.id();
+        assert!(dd.wait().unwrap().success());
+        pid
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:block_io");
+    let requests = trace.requests(pid);
+    let writes: Vec<_> = requests.iter().filter(|(_, io)| io.op == IoOp::Write).collect();
+    let bytes: u64 = writes.iter().map(|(_, io)| io.bytes).sum();
+    assert_eq!(bytes, 8 << 20, "{writes:?}");
+    for (span, io) in &writes {
+        let issued = io.issued.expect("writes reach the device");
+        assert!(span.ts <= issued && issued <= span.end().unwrap(), "{span:?} {io:?}");
+        assert!(io.sync, "a direct write is waited for");
+        assert_eq!(trace.entity(io.disk).kind, EntityKind::Disk);
+        assert_eq!(&*trace.process(io.thread).name, "dd");
+    }
+    let disk = writes[0].1.disk;
+    let of_dd = |e: &Entity| e.number == Some(i64::from(pid));
+    let dd = trace.sum(names::DISK_BYTES, of_dd);
+    let all = trace.sum(names::DISK_BYTES, |e| e.id == disk);
+    assert!(dd >= (8 << 20) as f64 && dd <= all, "dd {dd} of {all}");
+    // A share hangs below the whole.
+    let share = trace
+        .rows
+        .track
+        .iter()
+        .find(|t| &*t.name == names::DISK_BYTES && of_dd(trace.entity(t.entity)));
+    let whole = share.and_then(|t| t.parent).expect("a process's track has a parent");
+    assert!(trace.tracks(names::DISK_BYTES).any(|(id, e)| id == whole && e.id == disk));
+    let time: Ns = writes.iter().map(|(s, io)| s.end().unwrap() - io.issued.unwrap()).sum();
+    let counted = trace.sum(names::DISK_TIME, of_dd);
+    assert!(counted >= time.0 as f64, "{counted} {time}");
+}
+
+#[test]
+fn root_each_fsync_waits_for_a_request_that_is_its_own_or_the_journals() {
+    let (_folder, path) = file("storm");
+    let Some((trace, calls)) = record(&[std::process::id()], || {
+        let mut file = File::create(&path).unwrap();
+        let mut calls = Vec::new();
+        for _ in 0..40 {
+            file.write_all(&[7; 4096]).unwrap();
+            let begin = gpuwhy_collect::now();
+            file.sync_all().unwrap();
+            calls.push((begin, gpuwhy_collect::now()));
+        }
+        calls
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:block_io");
+    let submitters = ["root_", "jbd2", "kworker", "xfs", "btrfs"];
+    let mut flushes = 0;
+    for (begin, end) in calls {
+        let within: Vec<(&Span, &Io)> = trace
+            .rows
+            .io
+            .iter()
+            .map(|io| (trace.rows.span.iter().find(|s| s.id == io.id).unwrap(), io))
+            .filter(|(s, io)| io.sync && s.ts >= begin && s.end().unwrap() <= end)
+            .collect();
+        assert!(!within.is_empty(), "an fsync of {} without a request", end - begin);
+        let known = |io: &Io| {
+            let name = &trace.entity(io.thread).name;
+            submitters.iter().any(|s| name.starts_with(s))
+        };
+        let names: Vec<_> = within.iter().map(|(_, io)| &*trace.entity(io.thread).name).collect();
+        assert!(within.iter().any(|(_, io)| known(io)), "{names:?}");
+        flushes += within.iter().filter(|(_, io)| io.op == IoOp::Flush).count();
+    }
+    println!("{flushes} flushes");
+}
+
+#[test]
+fn root_more_requests_than_rows_allowed_are_summed_and_the_source_says_so() {
+    let (_folder, path) = file("many");
+    let Some((trace, made)) = record(&[], || {
+        let all = vec![1; 4 << 20];
+        fs::write(&path, all).unwrap();
+        let mut file = OpenOptions::new();
+        let file = file.read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        file.sync_all().unwrap();
+        // One aligned sector run, read again and again.
+        let mut memory = vec![0_u8; 3 * 4096];
+        let skip = memory.as_ptr().align_offset(4096);
+        let begin = gpuwhy_collect::now();
+        let mut made = 0_u64;
+        while gpuwhy_collect::now() - begin < Ns::secs(2) {
+            file.read_at(&mut memory[skip..skip + 4096], made % 1024 * 4096).unwrap();
+            made += 1;
+        }
+        made
+    }) else {
+        return;
+    };
+    let pid = std::process::id();
+    let rows = trace.requests(pid).iter().filter(|(_, io)| io.op == IoOp::Read).count() as u64;
+    let bytes = trace.sum(names::DISK_BYTES, |e| {
+        e.kind == EntityKind::Process && e.number == Some(i64::from(pid))
+    });
+    println!("{made} reads, {rows} rows, {bytes} bytes");
+    assert!(bytes >= (made * 4096) as f64, "{made} reads, {bytes} bytes");
+    let source = trace.rows.source.iter().rev().find(|s| &*s.kind == "bpf:block_io").unwrap();
+    // A slow disk may stay below the limit: then every read is a row.
+    if rows < made {
+        assert!(source.one_in > 1 && source.state == SourceState::Degraded, "{source:?}");
+    }
+    assert_eq!(source.dropped, 0, "{source:?}");
+}
