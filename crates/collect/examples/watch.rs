@@ -1,4 +1,4 @@
-//! Records a process for some seconds and prints what came of it: `watch PID [SECONDS]`.
+//! Records a process for some seconds and prints what came of it: `watch PID [SECONDS [STEP...]]`, PID 0 for none.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let pid: i32 = args.next().ok_or("usage: watch PID [SECONDS]")?.parse()?;
     let seconds: u64 = args.next().map_or(Ok(3), |s| s.parse())?;
-    let mut config = Config { targets: vec![Target::Pid(pid)], ..Config::default() };
+    let mut config = Config::default();
+    if pid > 0 {
+        config.targets.push(Target::Pid(pid));
+    }
+    for step in args {
+        config.steps.push(step.parse()?);
+    }
     config.off.extend(std::env::var("OFF").iter().flat_map(|s| s.split(',')).map(String::from));
     let mut recorder = Recorder::start(config)?;
     let mut rows = Rows::default();

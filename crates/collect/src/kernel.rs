@@ -5,7 +5,7 @@
 //! descriptors. Maps that user space reads every tick are arrays that it maps into its own memory
 //! (`BPF_F_MMAPABLE`), so that a tick costs no system call for them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -351,6 +351,9 @@ struct Shared {
     events: MapHandle,
     tasks: MapHandle,
     cpus: MapHandle,
+    targets: MapHandle,
+    generation: MapHandle,
+    changes: Cell<u32>,
     counters: Mapped<Cpu>,
     ring: RingBuffer<'static>,
     staged: Rc<RefCell<Staged>>,
@@ -409,6 +412,8 @@ impl Kernel {
                 Some("events") => &shared.events,
                 Some("tasks") => &shared.tasks,
                 Some("cpus") => &shared.cpus,
+                Some("targets") => &shared.targets,
+                Some("generation") => &shared.generation,
                 _ => continue,
             };
             map.reuse_fd(ours.as_fd()).map_err(load)?;
@@ -459,6 +464,21 @@ impl Kernel {
         std::mem::swap(&mut shared.staged.borrow_mut().bytes, into);
     }
 
+    /// Makes these processes, by tgid, targets from now on; `hops` wakers out from them are of
+    /// interest too.
+    ///
+    /// # Errors
+    /// The kernel refuses; there may be too many.
+    pub fn add_targets(&self, tgids: &[u32], hops: u32) -> Result<(), CollectError> {
+        let Ok(shared) = &self.shared else { return Ok(()) };
+        for tgid in tgids {
+            put(&shared.targets, "targets", bytes_of(tgid), bytes_of(&hops))?;
+        }
+        shared.changes.set(shared.changes.get() + 1);
+        let changes = shared.changes.get();
+        put(&shared.generation, "generation", bytes_of(&0_u32), bytes_of(&changes))
+    }
+
     /// How many CPUs this host may have.
     pub fn cpu_count(&self) -> usize {
         self.cpu_count
@@ -504,6 +524,7 @@ impl Shared {
         };
         let (events, tasks) = (loaded.map("events")?, loaded.map("tasks")?);
         let cpus = loaded.map("cpus")?;
+        let (targets, generation) = (loaded.map("targets")?, loaded.map("generation")?);
         let counters = Mapped::new("cpus", &cpus)?;
 
         // One drain may copy as much as the ring holds; what is written meanwhile waits for the
@@ -518,7 +539,18 @@ impl Shared {
                 .map_err(map("events"))?;
             builder.build().map_err(map("events"))?
         };
-        Ok(Shared { events, tasks, cpus, counters, ring, staged, _object: loaded.object })
+        Ok(Shared {
+            events,
+            tasks,
+            cpus,
+            targets,
+            generation,
+            changes: Cell::new(0),
+            counters,
+            ring,
+            staged,
+            _object: loaded.object,
+        })
     }
 }
 

@@ -21,15 +21,17 @@ mod context;
 mod delta;
 mod interrupts;
 mod kernel;
+mod nest;
 mod psi;
 mod recorder;
 mod run_queue;
 mod self_cost;
 mod steal;
+mod steps;
 mod sums;
 mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, Probe, Start, now};
 pub(crate) use recorder::story;
-pub use recorder::{Config, Recorder, Status, Target, UprobeStep};
+pub use recorder::{BadStep, Config, Recorder, Status, Target, UprobeStep};

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::str::FromStr;
 use std::time::Duration;
 
 use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState};
@@ -10,7 +11,7 @@ use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, Source
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, psi, run_queue, self_cost, steal, wire_source,
+    Attribution, block_io, cgroup, interrupts, psi, run_queue, self_cost, steal, steps, wire_source,
 };
 
 /// Who is to be recorded exactly.
@@ -27,6 +28,29 @@ pub struct UprobeStep {
     pub binary: PathBuf,
     /// The function, as its symbol table has it.
     pub symbol: String,
+}
+
+impl FromStr for UprobeStep {
+    type Err = BadStep;
+
+    /// `uprobe:BINARY:SYMBOL`.
+    fn from_str(text: &str) -> Result<UprobeStep, BadStep> {
+        let bad = || BadStep { text: text.to_owned() };
+        let rest = text.strip_prefix("uprobe:").ok_or_else(bad)?;
+        let (binary, symbol) = rest.rsplit_once(':').ok_or_else(bad)?;
+        if binary.is_empty() || symbol.is_empty() {
+            return Err(bad());
+        }
+        Ok(UprobeStep { binary: binary.into(), symbol: symbol.to_owned() })
+    }
+}
+
+/// A step that is not named as steps are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` names no function; write uprobe:BINARY:SYMBOL, as in uprobe:redis-server:call")]
+pub struct BadStep {
+    /// What was written.
+    pub text: String,
 }
 
 /// What to record.
@@ -88,6 +112,7 @@ type StartFn = fn(Start<'_>) -> Result<Box<dyn Probe>, CollectError>;
 const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("interrupts", "bpf:interrupts", interrupts::start),
     ("run_queue", "bpf:run_queue", run_queue::start),
+    ("steps", "bpf:steps", steps::start),
     ("wire", "wire", wire_source::start),
     ("self_cost", "self", self_cost::start),
     ("block_io", "bpf:block_io", block_io::start),
@@ -120,7 +145,7 @@ impl Recorder {
     /// says why, not an error.
     ///
     /// # Errors
-    /// What no recording can do without.
+    /// A step or ring that was asked for by name cannot be had.
     pub fn start(config: Config) -> Result<Recorder, CollectError> {
         let mut cx = context();
         let mut probes = Vec::new();
@@ -144,6 +169,8 @@ impl Recorder {
                     let number = (!kinds.is_empty()).then_some(usize::from(kinds.start >> 8));
                     probes.push(Running { probe, source, number });
                 }
+                // What the user named and cannot be had is an error; what the host lacks is not.
+                Err(error) if matches!(name, "steps" | "wire") => return Err(error),
                 Err(error) => refuse(&mut cx.lanes, source, story(&error)),
             }
         }

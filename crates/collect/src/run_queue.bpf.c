@@ -96,27 +96,11 @@ struct signal_record {
 /* Set before load. */
 const volatile struct {
 	__u64 waker_ns;        /* how long a waker stays of interest after it woke somebody */
-	__u32 hops;
 	__u32 contexts_known;  /* the interrupt probe runs */
 	__u32 has_prev_state;  /* sched_switch has a fourth argument (5.18) */
 	__u32 idle_ns;         /* shorter overlaps with the idle task are not written */
+	__u32 pad;
 } config = {};
-
-/* The list of targets: processes, by tgid. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, __u32);
-} targets SEC(".maps");
-
-/* Counts how often the list of targets has changed; tasks compare theirs with it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} generation SEC(".maps");
 
 /* Who ran on a CPU: its last slices. */
 #define LEDGER 64
@@ -184,18 +168,8 @@ static __always_inline void tell_name(struct task_struct *p, __u64 now, const ch
 /* Whether rows are wanted of this task. */
 static __always_inline bool interesting(struct task *t, struct task_struct *p, __u64 now)
 {
-	__u32 zero = 0, tgid;
-	__u32 *current = bpf_map_lookup_elem(&generation, &zero);
-
-	if (current && t->generation != *current) {
-		t->generation = *current;
-		tgid = p->tgid;
-		if (t->until != ~0ULL && bpf_map_lookup_elem(&targets, &tgid)) {
-			t->until = ~0ULL;
-			t->hops = config.hops;
-			tell_name(p, now, NULL);
-		}
-	}
+	if (became_target(t, p))
+		tell_name(p, now, NULL);
 	return t->until > now;
 }
 
@@ -508,7 +482,7 @@ static __always_inline void woken(struct task_struct *p, struct task *t, __u64 n
 
 	/* The waker is believed, so its own time is of interest: for now, as it may not come back. */
 	w = task_of(waker);
-	if (!w || w->until == ~0ULL)
+	if (!w)
 		return;
 	if (!interesting(w, waker, now)) {
 		w->hops = t->hops - 1;
@@ -521,7 +495,7 @@ static __always_inline void woken(struct task_struct *p, struct task *t, __u64 n
 	}
 	if (w->hops < t->hops - 1)
 		w->hops = t->hops - 1;
-	if (w->until != ~0ULL)
+	if (w->until != FOREVER)
 		w->until = now + config.waker_ns;
 }
 
@@ -559,12 +533,12 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	struct task *t = bpf_task_storage_get(&tasks, parent, 0, 0), *c;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (!t || !interesting(t, parent, now) || t->until != ~0ULL)
+	if (!t || !interesting(t, parent, now) || t->until != FOREVER)
 		return 0;
 	c = task_of(child);
 	if (!c)
 		return 0;
-	c->until = ~0ULL;
+	c->until = FOREVER;
 	c->hops = t->hops;
 	c->generation = t->generation;
 	tell_name(child, now, NULL);

@@ -24,7 +24,6 @@ use gpuwhy_schema::{
     Counter, Discipline, EntityId, Lane, Mark, Measure, Name, Ns, SourceId, State, ThreadState,
     TrackId, WakeContext, Wakeup, names,
 };
-use libbpf_rs::MapHandle;
 
 use crate::kernel::{self, Head, Kernel, Loaded, ProbeNumber, bpf_object, bytes_of, plain, record};
 use crate::recorder::Target;
@@ -139,10 +138,10 @@ record! {
 record! {
     struct Tuning {
         waker_ns: u64,
-        hops: u32,
         contexts_known: u32,
         has_prev_state: u32,
         idle_ns: u32,
+        pad: u32,
     }
 }
 
@@ -201,9 +200,7 @@ impl Off {
 
 struct RunQueue {
     kernel: Rc<Kernel>,
-    targets: MapHandle,
-    generation: MapHandle,
-    changes: u32,
+    hops: u32,
     book: Book,
     waited: u64,
     switches: u64,
@@ -217,10 +214,10 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let contexts_known = !config.off.iter().any(|off| off == "interrupts");
     let tuning = Tuning {
         waker_ns: WAKER_NS,
-        hops: u32::from(config.hops),
         contexts_known: u32::from(contexts_known),
         has_prev_state: u32::from(kernel.tracepoint("sched_switch") >= Some(4)),
         idle_ns: IDLE_NS,
+        pad: 0,
     };
     let loaded = kernel.load("run_queue", bpf_object!("run_queue"), |object| {
         for mut map in object.maps_mut() {
@@ -234,9 +231,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     })?;
     let mut probe = RunQueue {
         kernel: Rc::clone(kernel),
-        targets: loaded.map("targets")?,
-        generation: loaded.map("generation")?,
-        changes: 0,
+        hops: u32::from(config.hops),
         book: Book::new(source),
         waited: 0,
         switches: 0,
@@ -305,13 +300,11 @@ impl Probe for RunQueue {
             if fresh.is_empty() {
                 break;
             }
+            self.kernel.add_targets(&fresh, self.hops)?;
             for pid in fresh {
-                kernel::put(&self.targets, "targets", bytes_of(&pid), bytes_of(&1_u32))?;
                 known.push(pid);
                 self.book.seed(pid, cx);
             }
-            self.changes += 1;
-            kernel::put(&self.generation, "generation", bytes_of(&0_u32), bytes_of(&self.changes))?;
         }
         Ok(())
     }

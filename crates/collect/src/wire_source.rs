@@ -18,6 +18,7 @@ use gpuwhy_schema::{
 };
 use gpuwhy_wire::{Consumer, Event, Record, Ring};
 
+use crate::nest::Nest;
 use crate::recorder::Target;
 use crate::{CollectError, Context, Probe, Start};
 
@@ -30,8 +31,7 @@ const PENDING: usize = 1 << 16;
 /// Steps that have begun or been named by a phase but have not ended, a thread.
 const OPEN_STEPS: usize = 16;
 
-/// Spans of a thread that a later one may contain, and spans of a stream that a later one may
-/// come before.
+/// Spans of a stream that a later one may come before.
 const RECENT: usize = 64;
 
 /// Threads, streams and names that are kept; who writes more than so many is forgotten and begins
@@ -112,8 +112,7 @@ struct Thread {
     launches: Option<TrackId>,
     marks: Option<TrackId>,
     open: VecDeque<OpenStep>,
-    /// Outermost spans so far, in order.
-    outer: VecDeque<(Ns, Ns)>,
+    nest: Nest,
 }
 
 /// A step of which a phase or the beginning was seen.
@@ -187,7 +186,7 @@ impl Book {
                 let id = thread.step(seq, cx).id;
                 thread.open.retain(|step| step.seq != seq);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
-                if thread.fits(ts, end) {
+                if thread.nest.fits(ts, end) {
                     let track = thread.steps;
                     cx.rows.span.push(Span {
                         id,
@@ -206,7 +205,7 @@ impl Book {
                 let name = self.name(name);
                 let thread = self.thread(pid, tid, cx);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
-                if thread.fits(ts, end) {
+                if thread.nest.fits(ts, end) {
                     let parent = step.map(|seq| thread.step(seq, cx).id);
                     let (id, track) = (cx.ids.next_id(), thread.steps);
                     cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent, name });
@@ -295,7 +294,7 @@ impl Book {
                 launches: None,
                 marks: None,
                 open: VecDeque::new(),
-                outer: VecDeque::new(),
+                nest: Nest::default(),
             }
         })
     }
@@ -354,7 +353,7 @@ impl Book {
             // One of them at most: two open ones on one track would cross.
             let last = thread.open.into_iter().filter_map(|s| Some((s.id, s.seq, s.begun?))).last();
             if let Some((id, seq, begun)) = last
-                && thread.outer.back().is_none_or(|&(_, end)| end <= begun.start)
+                && thread.nest.end().is_none_or(|end| end <= begun.start)
             {
                 let Begun { name, start: ts, size, rank } = begun;
                 let track = thread.steps;
@@ -379,24 +378,6 @@ impl Thread {
             }
         };
         &mut self.open[i]
-    }
-
-    /// Whether a span that ends last so far contains or follows all the others of its thread.
-    fn fits(&mut self, start: Ns, end: Ns) -> bool {
-        if self.outer.back().is_some_and(|&(_, last)| end < last) {
-            return false;
-        }
-        let inside = self.outer.iter().rev().take_while(|(from, _)| *from >= start).count();
-        let before = self.outer.len() - inside;
-        if before > 0 && self.outer[before - 1].1 > start {
-            return false;
-        }
-        self.outer.truncate(before);
-        if self.outer.len() >= RECENT {
-            self.outer.pop_front();
-        }
-        self.outer.push_back((start, end));
-        true
     }
 }
 

@@ -82,13 +82,12 @@ struct wait {
 
 /* What is known of one task. */
 struct task {
-	__u64 until;       /* ns until which it is of interest; ~0 for targets, 0 for nobody */
+	__u64 until;       /* ns until which it is of interest; FOREVER for targets, 0 for nobody */
 	__u64 since;       /* when it was last switched in or out; 0 if not seen */
 	__u64 wake_ts;     /* when it was last woken */
 	__u64 throttled0;  /* its queue's throttled time when the wait began */
 	__u32 hops;        /* how many more wakers out from it are of interest */
 	__u32 generation;  /* of the list of targets, when this was last compared with it */
-	__u64 call;        /* a step it is in: ns when it was entered, 0 for none */
 	struct wait wait;  /* the present one, or the last one while it runs */
 };
 
@@ -111,6 +110,22 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cpu);
 } cpus SEC(".maps");
+
+/* The targets: processes by tgid, and how many wakers out from them are of interest too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u32);
+} targets SEC(".maps");
+
+/* Counts how often the list of targets has changed; tasks compare theirs with it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} generation SEC(".maps");
 
 static __always_inline struct cpu *this_cpu(void)
 {
@@ -145,12 +160,38 @@ static __always_inline void submit(void *record)
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
+#define FOREVER (~0ULL)
+
+/* Looks whether the task has become a target since we last looked; true if it is one anew. */
+static __always_inline bool became_target(struct task *t, struct task_struct *p)
+{
+	__u32 zero = 0, tgid;
+	__u32 *current = bpf_map_lookup_elem(&generation, &zero), *hops;
+
+	if (!current || t->generation == *current)
+		return false;
+	t->generation = *current;
+	if (t->until == FOREVER)
+		return false;
+	tgid = p->tgid;
+	hops = bpf_map_lookup_elem(&targets, &tgid);
+	if (!hops)
+		return false;
+	t->until = FOREVER;
+	t->hops = *hops;
+	return true;
+}
+
 /* Whether the running thread is one that rows are wanted of. */
 static __always_inline bool of_interest(__u64 now)
 {
-	struct task *task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task *task = bpf_task_storage_get(&tasks, p, 0, 0);
 
-	return task && task->until > now;
+	if (!task)
+		return false;
+	became_target(task, p);
+	return task->until > now;
 }
 
 #endif

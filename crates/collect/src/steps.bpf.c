@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Calls of functions that the user named: entry and return of the outermost call make a step.
+ *
+ * One link with both ends where the kernel has uprobe sessions (6.13), else two links.
+ */
+#define PROBE PROBE_STEPS
+#include <asm/ptrace.h>
+#include "gpuwhy.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+struct step_record {
+	struct head head; /* ts: when it returned */
+	__u64 from;
+	__u32 tgid;
+	__u32 step;       /* which function */
+};
+
+/* Set before load. */
+const volatile struct {
+	__u32 everyone; /* no targets were named: whoever calls becomes one */
+	__u32 hops;
+	__u32 calls;    /* steps that one CPU may begin in a window; more are counted, not written */
+	__u32 pad;
+} config = {};
+
+#define WINDOW 10000000ULL /* ns */
+
+struct key {
+	__u32 tid;
+	__u32 step;
+};
+
+/* A call that has not returned. */
+struct call {
+	__u64 from;   /* 0: left out, because there were too many */
+	__u64 sp;     /* stack pointer at the outermost entry */
+	__u32 depth;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct key);
+	__type(value, struct call);
+} calls SEC(".maps");
+
+struct budget {
+	__u64 window;
+	__u64 begun;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct budget);
+} budgets SEC(".maps");
+
+static __always_inline void lose(void)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
+}
+
+/* Whether one step more may begin on this CPU now. */
+static __always_inline bool affordable(__u64 now)
+{
+	__u32 zero = 0;
+	struct budget *b = bpf_map_lookup_elem(&budgets, &zero);
+
+	if (!b)
+		return true;
+	if (now - b->window > WINDOW) {
+		b->window = now;
+		b->begun = 0;
+	}
+	return b->begun++ < config.calls;
+}
+
+static __always_inline int entered(struct pt_regs *ctx)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct key key = { .step = bpf_get_attach_cookie(ctx) };
+	__u64 now, sp = PT_REGS_SP(ctx);
+	struct call *call, fresh = {};
+
+	if (!t)
+		return 0;
+	became_target(t, p);
+	if (t->until != FOREVER) {
+		if (!config.everyone)
+			return 0;
+		t->until = FOREVER;
+		t->hops = config.hops;
+	}
+	key.tid = p->pid;
+	call = bpf_map_lookup_elem(&calls, &key);
+	if (call && call->depth) {
+		/* A call from inside has its frame below; any other means that the last one was left
+		 * by a jump or an exception and will never return. */
+		if (sp < call->sp) {
+			call->depth++;
+			return 0;
+		}
+		lose();
+	}
+	now = bpf_ktime_get_ns();
+	fresh.sp = sp;
+	fresh.depth = 1;
+	if (affordable(now))
+		fresh.from = now;
+	else
+		lose();
+	bpf_map_update_elem(&calls, &key, &fresh, BPF_ANY);
+	return 0;
+}
+
+static __always_inline int returned(struct pt_regs *ctx)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct key key = { .step = bpf_get_attach_cookie(ctx) };
+	struct step_record *r;
+	struct call *call;
+	__u64 from;
+
+	key.tid = p->pid;
+	call = bpf_map_lookup_elem(&calls, &key);
+	if (!call || !call->depth || --call->depth)
+		return 0;
+	from = call->from;
+	bpf_map_delete_elem(&calls, &key);
+	if (!from)
+		return 0;
+	r = reserve(KIND(0), sizeof(*r), bpf_ktime_get_ns(), key.tid);
+	if (!r)
+		return 0;
+	r->from = from;
+	r->tgid = p->tgid;
+	r->step = key.step;
+	submit(r);
+	return 0;
+}
+
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+SEC("uprobe.session")
+int step_session(struct pt_regs *ctx)
+{
+	return bpf_session_is_return() ? returned(ctx) : entered(ctx);
+}
+
+SEC("uprobe.multi")
+int step_entry(struct pt_regs *ctx)
+{
+	return entered(ctx);
+}
+
+SEC("uretprobe.multi")
+int step_return(struct pt_regs *ctx)
+{
+	return returned(ctx);
+}

@@ -1,0 +1,366 @@
+//! Steps of unmodified programs: every call of a named function is one.
+//!
+//! *What it sees*: entry and return of the outermost call on a thread. *Why it matters*: a server
+//! that marks nothing still has a function that it calls once per request or step. *What fools
+//! it*: functions that are inlined or left by a jump or an exception (the step is counted as
+//! lost); coroutines that change their stack inside; a function that is called very often costs
+//! microseconds each time, and beyond [`CALLS_PER_SECOND`] on one CPU its steps are counted but
+//! not written.
+//!
+//! Uprobe multi links need CAP_BPF and CAP_PERFMON only. With targets, calls of other processes
+//! are let pass; without any, whoever calls becomes a target.
+
+use std::collections::{HashMap, HashSet};
+use std::env;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use gpuwhy_schema::{
+    Discipline, EntityId, Lane, Name, Ns, SourceId, SourceState, Span, Step, TrackId, names,
+};
+use libbpf_rs::UprobeMultiOpts;
+use object::read::ReadCache;
+use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
+
+use crate::kernel::{Head, Kernel, Loaded, ProbeNumber, bpf_object, bytes_of, plain, record};
+use crate::nest::Nest;
+use crate::recorder::{Target, UprobeStep};
+use crate::{CollectError, Context, Probe, Start};
+
+/// Steps that one CPU may begin in a second, in windows of 10 ms.
+pub const CALLS_PER_SECOND: u32 = 20_000;
+
+/// Threads that are kept; more begin anew.
+const KEPT: usize = 1 << 16;
+
+const STEP: u16 = (ProbeNumber::Steps as u16) << 8;
+
+// The structs of `steps.bpf.c`, where each field is explained.
+
+record! {
+    struct StepRecord {
+        head: Head,
+        from: u64,
+        tgid: u32,
+        step: u32,
+    }
+}
+
+record! {
+    struct Tuning {
+        everyone: u32,
+        hops: u32,
+        calls: u32,
+        pad: u32,
+    }
+}
+
+struct Steps {
+    book: Book,
+    _loaded: Loaded,
+}
+
+/// Starts the probe: finds the functions, then attaches to all of them.
+pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
+    let Start { kernel, config, cx, source } = start;
+    let mut places = Vec::new();
+    for step in &config.steps {
+        let binary = executable(&step.binary);
+        let offsets = find(&binary, &step.symbol)?;
+        places.push((binary, offsets, step));
+    }
+    let tuning = Tuning {
+        everyone: u32::from(config.targets.is_empty()),
+        hops: u32::from(config.hops),
+        calls: CALLS_PER_SECOND / 100,
+        pad: 0,
+    };
+    // Where the kernel has sessions, one link takes both ends of a call.
+    let loaded = attached(kernel, &tuning, &places, true)
+        .or_else(|_| attached(kernel, &tuning, &places, false))?;
+    cx.lanes.update_source(source, |s| {
+        let functions: Vec<String> = config
+            .steps
+            .iter()
+            .map(|step| format!("{}:{}", step.binary.display(), step.symbol))
+            .collect();
+        s.config = format!("{} steps={}", s.config, functions.join(",")).as_str().into();
+    });
+    let names = config.steps.iter().map(|step| step.symbol.as_str().into()).collect();
+    Ok(Box::new(Steps { book: Book::new(source, names), _loaded: loaded }))
+}
+
+type Place<'a> = (PathBuf, Vec<usize>, &'a UprobeStep);
+
+fn attached(
+    kernel: &Kernel,
+    tuning: &Tuning,
+    places: &[Place<'_>],
+    session: bool,
+) -> Result<Loaded, CollectError> {
+    let mut loaded = kernel.load("steps", bpf_object!("steps"), |object| {
+        for mut map in object.maps_mut() {
+            if map.name().to_string_lossy().ends_with(".rodata") {
+                map.set_initial_value(bytes_of(tuning))?;
+            }
+        }
+        for mut program in object.progs_mut() {
+            let is_session = program.name() == "step_session";
+            program.set_autoload(is_session == session);
+        }
+        Ok(())
+    })?;
+    let mut links = Vec::new();
+    for program in loaded.object.progs_mut() {
+        if !program.autoload() {
+            continue;
+        }
+        let retprobe = program.name() == "step_return";
+        for (i, (binary, offsets, step)) in places.iter().enumerate() {
+            let options = UprobeMultiOpts {
+                offsets: offsets.clone(),
+                cookies: vec![i as u64; offsets.len()],
+                retprobe,
+                session,
+                ..UprobeMultiOpts::default()
+            };
+            let link = program.attach_uprobe_multi_with_opts(-1, binary, "", options).map_err(
+                |source| CollectError::Attach {
+                    probe: "steps",
+                    to: format!("`{}` of `{}`", step.symbol, binary.display()),
+                    source,
+                },
+            )?;
+            links.push(link);
+        }
+    }
+    loaded.links = links;
+    Ok(loaded)
+}
+
+/// The file that is run under this name.
+fn executable(name: &Path) -> PathBuf {
+    if name.components().count() == 1 && !name.exists() {
+        let path = env::var_os("PATH").unwrap_or_default();
+        if let Some(found) = env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file())
+        {
+            return found;
+        }
+    }
+    name.to_owned()
+}
+
+/// Where in the file the function begins; more than one place if several bear the name.
+///
+/// # Errors
+/// The file cannot be read, is not an ELF file, or has no such function, in which case the error
+/// lists names that are near.
+pub fn find(binary: &Path, symbol: &str) -> Result<Vec<usize>, CollectError> {
+    let read = |source| CollectError::Read { path: binary.to_owned(), source };
+    let none = |hint: String| CollectError::Symbol {
+        binary: binary.to_owned(),
+        symbol: symbol.to_owned(),
+        hint,
+    };
+    let file = File::open(binary).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(none(": it is not a file".into()));
+    }
+    // Libraries of this field have gigabytes; only what is asked for is read.
+    let cache = ReadCache::new(file);
+    let elf = object::File::parse(&cache)
+        .map_err(|error| none(format!(": it cannot be read: {error}")))?;
+
+    let mut offsets = Vec::new();
+    let mut near: Vec<(usize, String)> = Vec::new();
+    let tables = elf.symbol_table().into_iter().chain(elf.dynamic_symbol_table());
+    for entry in tables.flat_map(|table| table.symbols()) {
+        if entry.kind() != SymbolKind::Text || entry.address() == 0 || entry.is_undefined() {
+            continue;
+        }
+        let Ok(name) = entry.name() else { continue };
+        if name == symbol {
+            let address = entry.address();
+            let segment = elf.segments().find(|segment| {
+                let (start, _) = (segment.address(), segment.size());
+                let (_, in_file) = segment.file_range();
+                address >= start && address - start < in_file
+            });
+            if let Some(segment) = segment {
+                let offset = address - segment.address() + segment.file_range().0;
+                offsets.push(usize::try_from(offset).unwrap_or(usize::MAX));
+            }
+        } else if let Some(distance) = nearness(name, symbol) {
+            near.push((distance, name.to_owned()));
+            // Bounded, however many functions look alike.
+            if near.len() >= 4096 {
+                near.sort();
+                near.truncate(5);
+            }
+        }
+    }
+    offsets.sort_unstable();
+    offsets.dedup();
+    if !offsets.is_empty() {
+        return Ok(offsets);
+    }
+    near.sort();
+    near.dedup();
+    let names: Vec<&str> = near.iter().take(5).map(|(_, name)| name.as_str()).collect();
+    Err(none(if !names.is_empty() {
+        format!("; near it are {}", names.join(", "))
+    } else if elf.symbol_table().is_none_or(|table| table.symbols().next().is_none()) {
+        ": it is stripped, and exports no function of a near name; install its debug symbols or \
+         name an exported function"
+            .into()
+    } else {
+        String::new()
+    }))
+}
+
+/// How near `name` is to what was asked for: 0 if it contains it, else the edits between them if
+/// these are few.
+fn nearness(name: &str, asked: &str) -> Option<usize> {
+    if asked.len() >= 3 && name.contains(asked) {
+        return Some(name.len() - asked.len());
+    }
+    if name.len().abs_diff(asked.len()) > 2 || asked.len() > 64 {
+        return None;
+    }
+    let (name, asked) = (name.as_bytes(), asked.as_bytes());
+    let mut row: Vec<usize> = (0..=asked.len()).collect();
+    for (i, a) in name.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in asked.iter().enumerate() {
+            let change = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    let edits = row[asked.len()];
+    (edits <= 2 && edits < asked.len()).then_some(edits)
+}
+
+impl Probe for Steps {
+    fn name(&self) -> &'static str {
+        "steps"
+    }
+
+    fn kinds(&self) -> Range<u16> {
+        ProbeNumber::Steps.kinds()
+    }
+
+    fn event(&mut self, kind: u16, bytes: &[u8], cx: &mut Context) {
+        if kind == STEP
+            && let Some(r) = plain::<StepRecord>(bytes)
+        {
+            self.book.step(&r, cx);
+        }
+    }
+
+    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        let book = &mut self.book;
+        if book.crossed > 0 && !book.told {
+            book.told = true;
+            cx.lanes.update_source(book.source, |s| {
+                s.state = SourceState::Degraded;
+                s.note = Some("calls that cross others on their thread were dropped".into());
+            });
+        }
+        Ok(())
+    }
+
+    fn dropped(&self) -> u64 {
+        self.book.crossed
+    }
+}
+
+/// The rows that follow from records.
+struct Book {
+    source: SourceId,
+    names: Vec<Name>,
+    threads: HashMap<u32, Thread>,
+    processes: HashSet<u32>,
+    crossed: u64,
+    told: bool,
+}
+
+struct Thread {
+    tgid: u32,
+    entity: EntityId,
+    track: TrackId,
+    nest: Nest,
+    /// How many steps of each function there were.
+    seq: Vec<u64>,
+}
+
+impl Book {
+    fn new(source: SourceId, names: Vec<Name>) -> Book {
+        Book {
+            source,
+            names,
+            threads: HashMap::new(),
+            processes: HashSet::new(),
+            crossed: 0,
+            told: false,
+        }
+    }
+
+    fn step(&mut self, r: &StepRecord, cx: &mut Context) {
+        let Some(name) = self.names.get(r.step as usize).cloned() else { return };
+        if !self.processes.contains(&r.tgid) {
+            if self.processes.len() >= KEPT {
+                self.processes.clear();
+            }
+            self.processes.insert(r.tgid);
+            if let Ok(pid) = i32::try_from(r.tgid) {
+                cx.wanted.push(Target::Pid(pid));
+            }
+        }
+        if self.threads.len() >= KEPT {
+            self.threads.clear();
+        }
+        let (tid, source, functions) = (r.head.tid, self.source, self.names.len());
+        let entity = cx.people.thread(&mut cx.lanes, tid, r.tgid, None);
+        let thread = self.threads.entry(tid).or_insert_with(|| Thread {
+            tgid: 0,
+            entity,
+            track: TrackId(0),
+            nest: Nest::default(),
+            seq: Vec::new(),
+        });
+        if thread.tgid != r.tgid || thread.entity != entity {
+            // New, or the number was given to another thread.
+            let lane = Lane::spans(names::STEPS, Discipline::Nested);
+            *thread = Thread {
+                tgid: r.tgid,
+                entity,
+                track: cx.lanes.track(entity, None, lane, source),
+                nest: Nest::default(),
+                seq: vec![0; functions],
+            };
+        }
+        let (ts, end) = (ns(r.from), ns(r.head.ts));
+        if !thread.nest.fits(ts, end) {
+            self.crossed += 1;
+            return;
+        }
+        let id = cx.ids.next_id();
+        let seq = thread.seq[r.step as usize];
+        thread.seq[r.step as usize] += 1;
+        cx.rows.span.push(Span {
+            id,
+            ts,
+            dur: Some(end - ts),
+            track: thread.track,
+            parent: None,
+            name,
+        });
+        cx.rows.step.push(Step { id, ts, thread: entity, seq, size: None, rank: None });
+    }
+}
+
+fn ns(n: u64) -> Ns {
+    Ns(i64::try_from(n).unwrap_or(i64::MAX))
+}
