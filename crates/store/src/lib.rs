@@ -33,6 +33,7 @@ mod recover;
 mod seal;
 mod segment;
 mod trace;
+mod validate;
 mod writer;
 
 pub use dir::Durability;
@@ -41,4 +42,5 @@ pub use manifest::{File, MANIFEST, Manifest};
 pub use read::Read;
 pub use recover::Recovered;
 pub use trace::{MAX_ROWS, Summary, TableSummary, Trace};
+pub use validate::{Report, Rule, Violation, validate};
 pub use writer::{Options, Writer, Written};

@@ -55,15 +55,6 @@ pub(crate) enum Place {
     Journal(Arc<Found>),
 }
 
-impl Place {
-    pub fn path(&self, dir: &Path) -> PathBuf {
-        match self {
-            Place::Sealed(file) => dir.join(&file.path),
-            Place::Journal(found) => found.path.clone(),
-        }
-    }
-}
-
 /// A source that has been opened.
 struct Cursor<T> {
     source: u32,

@@ -79,10 +79,6 @@ impl<'a> Times<'a> {
         Some(Times { start: column(T::START?)?.values(), lasting: T::LASTING.and_then(column) })
     }
 
-    pub fn start(&self, row: usize) -> i64 {
-        self.start[row]
-    }
-
     /// `None` while it has not ended.
     pub fn end(&self, row: usize) -> Option<i64> {
         match self.lasting {
@@ -94,7 +90,7 @@ impl<'a> Times<'a> {
 
     /// The order of rows in a file: by start, and of those that start together the longest
     /// first, so that what contains comes before what is contained.
-    fn key(&self, row: usize) -> (i64, std::cmp::Reverse<i64>) {
+    pub fn key(&self, row: usize) -> (i64, std::cmp::Reverse<i64>) {
         (self.start[row], std::cmp::Reverse(self.end(row).unwrap_or(i64::MAX)))
     }
 
@@ -104,7 +100,7 @@ impl<'a> Times<'a> {
     }
 
     /// The least start, the latest end of what has ended, and how many have not.
-    fn extent(&self) -> Option<(i64, i64, u64)> {
+    pub fn extent(&self) -> Option<(i64, i64, u64)> {
         let min_start = *self.start.iter().min()?;
         let (mut max_end, mut open) = (i64::MIN, 0);
         for row in 0..self.start.len() {

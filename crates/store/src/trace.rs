@@ -102,6 +102,11 @@ impl Trace {
         &self.recovered
     }
 
+    /// The journals that are not sealed yet.
+    pub(crate) fn journals(&self) -> &[Arc<Found>] {
+        &self.journals
+    }
+
     /// The sources of a table's rows that may overlap `range`.
     pub(crate) fn places<T: Table>(&self, range: &Range<Ns>) -> Vec<Place> {
         let files = || self.manifest.file.iter().filter(|f| f.table == T::NAME);

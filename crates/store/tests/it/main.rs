@@ -1,4 +1,5 @@
 //! The store as its users meet it: written, cut off, garbled, read, merged, validated.
 
 mod sim;
+mod validate;
 mod write_and_read;
