@@ -383,8 +383,13 @@ impl Kernel {
         quiet();
         let cpu_count = libbpf_rs::num_possible_cpus().unwrap_or(1);
         let shared = Shared::new(ring_bytes, cpu_count).map_err(|error| crate::story(&error));
-        let btf = if shared.is_ok() { Btf::from_vmlinux().ok() } else { None };
+        let btf = Btf::from_vmlinux().ok();
         Kernel { shared, cpu_count, programs: RefCell::default(), btf: RefCell::new(btf) }
+    }
+
+    /// Why BPF cannot be used, if it cannot.
+    pub fn refused(&self) -> Option<&str> {
+        self.shared.as_ref().err().map(String::as_str)
     }
 
     /// Opens the object of `probe`, lets `configure` change it (sizes of maps, programs switched

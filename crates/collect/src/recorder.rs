@@ -11,7 +11,8 @@ use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, Source
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, psi, run_queue, self_cost, steal, steps, wire_source,
+    Attribution, block_io, cgroup, interrupts, network, psi, run_queue, self_cost, steal, steps,
+    wire_source,
 };
 
 /// Who is to be recorded exactly.
@@ -109,13 +110,14 @@ type StartFn = fn(Start<'_>) -> Result<Box<dyn Probe>, CollectError>;
 
 /// Every probe: name, what `source.kind` says, and how it starts. The order is that of starting;
 /// who needs another's counters comes later.
-const PROBE_LIST: &[(&str, &str, StartFn)] = &[
+pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("interrupts", "bpf:interrupts", interrupts::start),
     ("run_queue", "bpf:run_queue", run_queue::start),
     ("steps", "bpf:steps", steps::start),
     ("wire", "wire", wire_source::start),
     ("self_cost", "self", self_cost::start),
     ("block_io", "bpf:block_io", block_io::start),
+    ("network", "bpf:network", network::start),
     ("psi", "proc:psi", psi::start),
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),
@@ -331,7 +333,7 @@ pub(crate) fn story(error: &CollectError) -> String {
 }
 
 /// The lanes that every recording has: this host and its CPUs.
-fn context() -> Context {
+pub(crate) fn context() -> Context {
     let mut lanes = Lanes::default();
     let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let name = read("/proc/sys/kernel/hostname");

@@ -139,6 +139,32 @@ fn attached(
     Ok(loaded)
 }
 
+/// Attaches to the entry point of our own program, which is never called again, and lets go.
+pub(crate) fn trial(kernel: &Kernel, session: bool) -> Result<(), CollectError> {
+    let binary = PathBuf::from("/proc/self/exe");
+    let read = |source| CollectError::Read { path: binary.clone(), source };
+    let cache = ReadCache::new(File::open(&binary).map_err(read)?);
+    let unreadable = |error: object::Error| CollectError::Symbol {
+        binary: binary.clone(),
+        symbol: "entry point".into(),
+        hint: format!(": {error}"),
+    };
+    let elf = object::File::parse(&cache).map_err(unreadable)?;
+    let entry = offset_of(&elf, elf.entry()).into_iter().collect();
+    let step = UprobeStep { binary: binary.clone(), symbol: "entry point".into() };
+    let tuning = Tuning { everyone: 0, hops: 0, calls: 0, pad: 0 };
+    attached(kernel, &tuning, &[(binary.clone(), entry, &step)], session).map(drop)
+}
+
+/// Where in the file what lies at this address in memory is.
+fn offset_of<'data>(elf: &impl Object<'data>, address: u64) -> Option<usize> {
+    elf.segments().find_map(|segment| {
+        let (in_file, bytes) = segment.file_range();
+        let within = address.checked_sub(segment.address())?;
+        if within >= bytes { None } else { usize::try_from(within.checked_add(in_file)?).ok() }
+    })
+}
+
 /// The file that is run under this name.
 fn executable(name: &Path) -> PathBuf {
     if name.components().count() == 1 && !name.exists() {
@@ -181,16 +207,7 @@ pub fn find(binary: &Path, symbol: &str) -> Result<Vec<usize>, CollectError> {
         }
         let Ok(name) = entry.name() else { continue };
         if name == symbol {
-            let address = entry.address();
-            let segment = elf.segments().find(|segment| {
-                let (start, _) = (segment.address(), segment.size());
-                let (_, in_file) = segment.file_range();
-                address >= start && address - start < in_file
-            });
-            if let Some(segment) = segment {
-                let offset = address - segment.address() + segment.file_range().0;
-                offsets.push(usize::try_from(offset).unwrap_or(usize::MAX));
-            }
+            offsets.extend(offset_of(&elf, entry.address()));
         } else if let Some(distance) = nearness(name, symbol) {
             near.push((distance, name.to_owned()));
             // Bounded, however many functions look alike.
