@@ -1,0 +1,384 @@
+//! Level of detail: what a screen can show of a track, made here so that the page stays small.
+//!
+//! A column takes the state that held longest in it, counting what the columns before left out, so
+//! that shares of time stay what they were. Of a measurement it takes the mean and the greatest
+//! value, so a peak of one tick is seen in any width.
+
+use gpuwhy_schema::{Counter, Measure, Ns, State, ThreadState};
+
+use crate::data::{Band, Interval, Lane, Level, Piece, StepPoint};
+
+/// Columns of a level: more than the pixels of a wide window.
+pub const COLUMNS: usize = 2_000;
+/// Different values of one lane that get a colour of their own; the others are `other`.
+const VALUES: usize = 255;
+
+/// Where page time 0 is on the trace clock, and which times to show in which order of detail.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Trace time of page time 0.
+    pub start: Ns,
+    /// What to show, in page time; the whole first, then what deserves a closer look.
+    pub levels: Vec<Interval>,
+}
+
+impl View {
+    /// The time from `start` to `end`, and `close` (trace time) within it in more detail.
+    pub fn new(start: Ns, end: Ns, close: &[(Ns, Ns)]) -> View {
+        let page = |t: Ns| t.saturating_sub(start).0;
+        let whole = Interval { from: 0, to: page(end).max(0) };
+        let within = |&(from, to): &(Ns, Ns)| Interval {
+            from: page(from).clamp(0, whole.to),
+            to: page(to).clamp(0, whole.to),
+        };
+        let close = close.iter().map(within).filter(|level| !level.is_empty());
+        View { start, levels: std::iter::once(whole).chain(close).collect() }
+    }
+
+    fn page(&self, t: Ns) -> i64 {
+        t.saturating_sub(self.start).0
+    }
+}
+
+/// The lane of a thread's states, in order of time.
+pub fn thread_states(states: &[State], view: &View) -> Lane {
+    bands(states, view, |state| {
+        ThreadState::from_code(state.value).map_or("unknown", ThreadState::as_str).to_owned()
+    })
+}
+
+/// The lane of any states of one track, in order of time; `name` says what a state is called.
+pub fn bands(states: &[State], view: &View, name: impl Fn(&State) -> String) -> Lane {
+    let mut values: Vec<String> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    let mut index = |value: String| -> u32 {
+        if let Some(&i) = known.get(&value) {
+            return i;
+        }
+        let value = if values.len() < VALUES { value } else { "other".to_owned() };
+        let at = values.iter().position(|v| *v == value).unwrap_or_else(|| {
+            values.push(value.clone());
+            values.len() - 1
+        });
+        if known.len() <= 16 * VALUES {
+            known.insert(value, at as u32);
+        }
+        at as u32
+    };
+    let mut all: Vec<Band> = Vec::with_capacity(states.len());
+    for (i, state) in states.iter().enumerate() {
+        let from = view.page(state.ts);
+        let next = states.get(i + 1).map_or(i64::MAX, |next| view.page(next.ts));
+        let to = state.dur.map_or(i64::MAX, |dur| from.saturating_add(dur.0.max(0)));
+        let band = Band(from, to.min(next.max(from)), index(name(state)));
+        match all.last_mut() {
+            Some(last) if last.1 == band.0 && last.2 == band.2 => last.1 = band.1,
+            _ => all.push(band),
+        }
+    }
+    let levels = view.levels.iter().map(|&during| band_level(&all, during)).collect();
+    Lane::Bands { values, levels }
+}
+
+fn band_level(all: &[Band], during: Interval) -> Level<Band> {
+    let first = all.partition_point(|b| b.1 <= during.from);
+    let last = all.partition_point(|b| b.0 < during.to).max(first);
+    let inside = &all[first..last];
+    let clip = |b: &Band| Band(b.0.max(during.from), b.1.min(during.to), b.2);
+    if inside.len() <= COLUMNS {
+        return Level { during, items: inside.iter().map(clip).collect() };
+    }
+    let mut items: Vec<Band> = Vec::with_capacity(COLUMNS);
+    // Time that a value (or nobody looking) held but was not shown for, carried to the next
+    // column in which it occurs. Without it a state that never has the most of a column, like the
+    // wait for a disk in each of many short steps, would not show at all.
+    let mut owed: std::collections::HashMap<Option<u32>, i64> = std::collections::HashMap::new();
+    let mut at = 0;
+    for column in columns(during) {
+        let mut held: Vec<(Option<u32>, i64)> = Vec::new();
+        let mut unseen = column.len();
+        while let Some(band) = inside.get(at) {
+            if band.0 >= column.to {
+                break;
+            }
+            let part = (band.1.min(column.to) - band.0.max(column.from)).max(0);
+            match held.iter_mut().find(|(value, _)| *value == Some(band.2)) {
+                Some((_, sum)) => *sum += part,
+                None => held.push((Some(band.2), part)),
+            }
+            unseen -= part;
+            if band.1 > column.to {
+                break;
+            }
+            at += 1;
+        }
+        held.push((None, unseen.max(0)));
+        held.retain(|(_, time)| *time > 0);
+        for (value, time) in &mut held {
+            *time += owed.get(value).copied().unwrap_or(0);
+        }
+        let Some(&(shown, _)) = held.iter().max_by_key(|(_, time)| *time) else { continue };
+        for &(value, time) in &held {
+            let paid = if value == shown { column.len() } else { 0 };
+            // Old debts lapse: a band is shown near where it was.
+            owed.insert(value, (time - paid).clamp(-column.len(), 8 * column.len()));
+        }
+        let Some(value) = shown else { continue };
+        match items.last_mut() {
+            Some(last) if last.1 == column.from && last.2 == value => last.1 = column.to,
+            _ => items.push(Band(column.from, column.to, value)),
+        }
+    }
+    Level { during, items }
+}
+
+/// The lane of one counter track, in order of time. Totals and deltas are shown per second:
+/// nanoseconds as a share (1 is one CPU, one disk, one link), everything else by its unit.
+pub fn counter(rows: &[Counter], measure: Measure, unit: &str, view: &View) -> Lane {
+    let (scale, unit) = match (measure, unit) {
+        (Measure::Gauge, unit) => (1.0, unit.to_owned()),
+        (_, "ns") => (1.0, "s/s".to_owned()),
+        (_, "us") => (1e3, "s/s".to_owned()),
+        (_, "By") => (1e9 / 1e6, "MB/s".to_owned()),
+        (_, "1") => (1e9, "/s".to_owned()),
+        (_, unit) => (1e9, format!("{unit}/s")),
+    };
+    let mut all: Vec<Piece> = Vec::with_capacity(rows.len());
+    // Sources leave out the zeros of a pause, so a delta after a zero counts for one tick only.
+    let tick = rows.windows(2).map(|w| w[1].ts.0 - w[0].ts.0).filter(|&gap| gap > 0).min();
+    for (i, row) in rows.iter().enumerate() {
+        let at = view.page(row.ts);
+        let piece = match measure {
+            Measure::Gauge => {
+                let next = rows.get(i + 1).map(|next| view.page(next.ts));
+                Piece(
+                    at,
+                    next.unwrap_or(at.saturating_add(tick.unwrap_or(1))),
+                    row.value,
+                    row.value,
+                )
+            }
+            Measure::Total | Measure::Delta => {
+                let Some(last) = i.checked_sub(1).map(|i| &rows[i]) else { continue };
+                let before = view.page(last.ts);
+                let (from, value) = match measure {
+                    Measure::Delta if last.value == 0.0 => {
+                        (before.max(at - tick.unwrap_or(0)), row.value)
+                    }
+                    Measure::Delta => (before, row.value),
+                    // A total that fell was set back: what it counts began at zero.
+                    _ if row.value < last.value => (before, row.value),
+                    _ => (before, row.value - last.value),
+                };
+                if from > before {
+                    all.push(Piece(before, from, 0.0, 0.0));
+                }
+                if at <= from {
+                    continue;
+                }
+                let rate = value * scale / (at - from) as f64;
+                Piece(from, at, rate, rate)
+            }
+        };
+        if piece.1 > piece.0 && piece.2.is_finite() {
+            all.push(piece);
+        }
+    }
+    let levels = view.levels.iter().map(|&during| line_level(&all, during)).collect();
+    Lane::Line { unit, levels }
+}
+
+fn line_level(all: &[Piece], during: Interval) -> Level<Piece> {
+    let first = all.partition_point(|p| p.1 <= during.from);
+    let last = all.partition_point(|p| p.0 < during.to).max(first);
+    let inside = &all[first..last];
+    let mut items: Vec<Piece> = Vec::new();
+    let mut push = |piece: Piece| match items.last_mut() {
+        Some(last) if last.1 == piece.0 && last.2 == piece.2 && last.3 == piece.3 => {
+            last.1 = piece.1;
+        }
+        _ => items.push(piece),
+    };
+    if inside.len() <= COLUMNS {
+        for p in inside {
+            push(Piece(p.0.max(during.from), p.1.min(during.to), digits(p.2), digits(p.3)));
+        }
+        return Level { during, items };
+    }
+    let mut at = 0;
+    for column in columns(during) {
+        let (mut sum, mut seen, mut greatest) = (0.0, 0, f64::NEG_INFINITY);
+        while let Some(piece) = inside.get(at) {
+            if piece.0 >= column.to {
+                break;
+            }
+            let part = (piece.1.min(column.to) - piece.0.max(column.from)).max(0);
+            sum += piece.2 * part as f64;
+            seen += part;
+            greatest = greatest.max(piece.3);
+            if piece.1 > column.to {
+                break;
+            }
+            at += 1;
+        }
+        if seen > 0 {
+            let mean = sum / seen as f64;
+            push(Piece(column.from, column.to, digits(mean), digits(greatest)));
+        }
+    }
+    Level { during, items }
+}
+
+/// Four digits are more than a pixel can show, and a quarter of the bytes.
+fn digits(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let power = 10_f64.powi(3 - value.abs().log10().floor() as i32);
+    if power.is_finite() && power > 0.0 { (value * power).round() / power } else { value }
+}
+
+fn columns(during: Interval) -> impl Iterator<Item = Interval> {
+    let edge = move |i: usize| {
+        let part = i128::from(during.len()) * i as i128 / COLUMNS as i128;
+        during.from.saturating_add(part as i64)
+    };
+    (0..COLUMNS).map(move |i| Interval { from: edge(i), to: edge(i + 1) }).filter(|c| !c.is_empty())
+}
+
+/// At most about two steps a column: the slowest and the quickest, and slow ones first.
+pub fn thin_steps(points: &[StepPoint], during: Interval) -> Vec<StepPoint> {
+    if points.len() <= 2 * COLUMNS {
+        return points.to_vec();
+    }
+    let mut thin = Vec::with_capacity(2 * COLUMNS);
+    for column in columns(during) {
+        let first = points.partition_point(|p| p.at < column.from);
+        let last = points.partition_point(|p| p.at < column.to).max(first);
+        let inside = &points[first..last];
+        let by = |a: &&StepPoint, b: &&StepPoint| (a.slow, a.ms).partial_cmp(&(b.slow, b.ms));
+        let or = std::cmp::Ordering::Equal;
+        let slowest = inside.iter().max_by(|a, b| by(a, b).unwrap_or(or));
+        let quickest = inside.iter().min_by(|a, b| by(a, b).unwrap_or(or));
+        let mut kept: Vec<StepPoint> = slowest.into_iter().chain(quickest).copied().collect();
+        kept.sort_by_key(|p| p.at);
+        kept.dedup();
+        thin.append(&mut kept);
+    }
+    thin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuwhy_schema::TrackId;
+
+    fn view(to: i64) -> View {
+        View::new(Ns(1_000), Ns(1_000 + to), &[])
+    }
+
+    fn state(from: i64, dur: Option<i64>, value: i64) -> State {
+        State { ts: Ns(1_000 + from), dur: dur.map(Ns), track: TrackId(1), value, arg: None }
+    }
+
+    fn row(at: i64, value: f64) -> Counter {
+        Counter { ts: Ns(1_000 + at), track: TrackId(1), value }
+    }
+
+    fn pieces(lane: Lane) -> Vec<Piece> {
+        match lane {
+            Lane::Line { mut levels, .. } => levels.remove(0).items,
+            Lane::Bands { .. } => panic!("a line"),
+        }
+    }
+
+    fn band_items(lane: Lane) -> Vec<Band> {
+        match lane {
+            Lane::Bands { mut levels, .. } => levels.remove(0).items,
+            Lane::Line { .. } => panic!("bands"),
+        }
+    }
+
+    #[test]
+    fn an_open_state_ends_with_the_view_or_with_the_next() {
+        let states = [state(0, None, 1), state(10, Some(5), 2), state(20, None, 1)];
+        assert_eq!(
+            band_items(thread_states(&states, &view(30))),
+            [Band(0, 10, 0), Band(10, 15, 1), Band(20, 30, 0)]
+        );
+    }
+
+    /// How much of what is shown has each value, in columns.
+    fn shown(items: &[Band], column: i64) -> Vec<i64> {
+        let mut sums = vec![0; 8];
+        for band in items {
+            sums[band.2 as usize] += (band.1 - band.0) / column;
+        }
+        sums.truncate(sums.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1));
+        sums
+    }
+
+    #[test]
+    fn of_more_states_than_columns_each_shows_as_often_as_it_held() {
+        // 20 ns a column: 10 of one state, then 6 and 4 of others in little pieces.
+        let mut states = Vec::new();
+        for column in 0..COLUMNS as i64 {
+            states.push(state(column * 20, Some(10), 1));
+            states.extend(
+                (0..10).map(|i| state(column * 20 + 10 + i, Some(1), if i < 6 { 2 } else { 3 })),
+            );
+        }
+        let items = band_items(thread_states(&states, &view(20 * COLUMNS as i64)));
+        let n = COLUMNS as i64;
+        let shares = shown(&items, 20);
+        for (share, expected) in shares.iter().zip([n / 2, 3 * n / 10, n / 5]) {
+            assert!((share - expected).abs() <= n / 100, "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn where_mostly_nobody_looked_little_shows() {
+        let n = 3 * COLUMNS as i64;
+        let states: Vec<State> = (0..n).map(|i| state(10 * i, Some(1), i % 2)).collect();
+        let shares = shown(&band_items(thread_states(&states, &view(10 * n))), 30);
+        let all: i64 = shares.iter().sum();
+        assert!((all - COLUMNS as i64 / 10).abs() <= COLUMNS as i64 / 100, "{shares:?}");
+    }
+
+    #[test]
+    fn a_delta_after_a_pause_counts_for_its_own_tick() {
+        let rows = [row(10, 5.0), row(20, 0.0), row(50, 8.0), row(60, 8.0)];
+        assert_eq!(
+            pieces(counter(&rows, Measure::Delta, "ns", &view(100))),
+            [Piece(10, 40, 0.0, 0.0), Piece(40, 60, 0.8, 0.8),]
+        );
+    }
+
+    #[test]
+    fn a_total_that_was_set_back_does_not_go_below_zero() {
+        let rows = [row(0, 100.0), row(10, 300.0), row(20, 50.0)];
+        let rates: Vec<f64> =
+            pieces(counter(&rows, Measure::Total, "By", &view(20))).iter().map(|p| p.2).collect();
+        assert_eq!(rates, [20_000.0, 5_000.0]);
+    }
+
+    #[test]
+    fn a_peak_of_one_tick_shows_in_any_width() {
+        let n = 50 * COLUMNS as i64;
+        let rows: Vec<Counter> =
+            (0..n).map(|i| row(i * 10, if i == n / 2 { 9.0 } else { 1.0 })).collect();
+        let peak = pieces(counter(&rows, Measure::Gauge, "W", &view(n * 10)));
+        assert!(peak.len() <= 3 && peak.iter().any(|p| p.3 == 9.0 && p.2 < 2.0), "{peak:?}");
+    }
+
+    #[test]
+    fn thinning_keeps_the_slow_steps_of_a_column() {
+        let n = 40 * COLUMNS as i64;
+        let points: Vec<StepPoint> = (0..n)
+            .map(|i| StepPoint { at: i, ms: 1.0 + (i % 7) as f64, slow: i == n / 3 })
+            .collect();
+        let thin = thin_steps(&points, Interval { from: 0, to: n });
+        assert!(thin.len() <= 2 * COLUMNS && thin.iter().any(|p| p.slow));
+        assert!(thin.windows(2).all(|w| w[0].at <= w[1].at));
+    }
+}
