@@ -1,0 +1,178 @@
+//! From a trace to findings: which rows are read when, so that memory stays bounded.
+//!
+//! Steps and lanes are read whole; they are few. Thread states, messages and requests are read
+//! only around the steps that an incident needs, a few seconds at a time.
+
+use anyhow::{Context as _, Result};
+use gpuwhy_derive::Accounting;
+use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement};
+use gpuwhy_schema::{self as schema, Id, Ns, Part, Rows};
+use gpuwhy_store::Trace;
+
+/// What was found, and what it was found in.
+pub struct Analysis {
+    /// Lanes, sources and clocks of the trace.
+    pub lanes: Rows,
+    /// Every finished step, by its end.
+    pub steps: Vec<Step>,
+    /// What was slower, most excess first.
+    pub incidents: Vec<Incident>,
+    /// The judgement of each incident.
+    pub findings: Vec<Finding>,
+    /// Parts of the steps that were looked into.
+    pub parts: Vec<Part>,
+}
+
+/// How to analyse.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// When something is slower.
+    pub detection: Detection,
+    /// Where the time went.
+    pub accounting: Accounting,
+    /// What that means.
+    pub judgement: Judgement,
+}
+
+/// Steps of a series that are accounted for, on each side of an incident.
+const LOOKED_INTO: usize = 120;
+/// Incidents that are judged; the others are small beside them.
+const JUDGED: usize = 8;
+/// Rows around a step that its walk may need: the sleep that began before it, the message that
+/// ended a wait after it, counters read at 10 Hz.
+const MARGIN: Ns = Ns::millis(600);
+/// Rows are read for at most so long a stretch at a time.
+const STRETCH: Ns = Ns::secs(4);
+
+const EVER: std::ops::Range<Ns> = Ns::MIN..Ns::MAX;
+
+fn all<T: schema::Table>(trace: &Trace, range: std::ops::Range<Ns>) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    for rows in trace.read::<T>(range) {
+        out.extend(rows?);
+    }
+    Ok(out)
+}
+
+/// Lanes, sources and clocks: what names the rest.
+pub fn lanes(trace: &Trace) -> Result<Rows> {
+    Ok(Rows {
+        entity: trace.entities()?,
+        track: trace.tracks()?,
+        source: trace.sources()?,
+        clock: all(trace, EVER)?,
+        ..Rows::default()
+    })
+}
+
+/// Every finished step of the trace, by its end.
+pub fn steps(trace: &Trace, lanes: &Rows) -> Result<Vec<Step>> {
+    let details: Vec<schema::Step> = all(trace, EVER)?;
+    let known: std::collections::HashMap<Id, &schema::Step> =
+        details.iter().map(|d| (d.id, d)).collect();
+    let tracks: std::collections::HashSet<_> = lanes
+        .track
+        .iter()
+        .filter(|t| &*t.name == schema::names::STEPS)
+        .map(|t| t.id)
+        .collect();
+    let mut steps = Vec::with_capacity(details.len());
+    for spans in trace.read::<schema::Span>(EVER) {
+        for span in spans? {
+            let Some(dur) = span.dur.filter(|_| tracks.contains(&span.track)) else { continue };
+            let Some(detail) = known.get(&span.id) else { continue };
+            steps.push(Step {
+                id: span.id,
+                ts: span.ts,
+                dur,
+                thread: detail.thread,
+                rank: detail.rank,
+                name: span.name,
+                size: detail.size,
+            });
+        }
+    }
+    steps.sort_by_key(|s| (s.end(), s.ts, s.id));
+    Ok(steps)
+}
+
+/// The rows around `[from, to)` that the accounting of steps walks over.
+pub fn evidence(trace: &Trace, lanes: &Rows, from: Ns, to: Ns) -> Result<Rows> {
+    let range = from.saturating_sub(MARGIN)..to.saturating_add(MARGIN);
+    Ok(Rows {
+        entity: lanes.entity.clone(),
+        track: lanes.track.clone(),
+        span: all(trace, range.clone())?,
+        state: all(trace, range.clone())?,
+        counter: all(trace, range.clone())?,
+        mark: all(trace, range.clone())?,
+        link: all(trace, range.clone())?,
+        io: all(trace, range.clone())?,
+        wakeup: all(trace, range.clone())?,
+        message: all(trace, range.clone())?,
+        step: all(trace, range)?,
+        ..Rows::default()
+    })
+}
+
+/// The parts of the steps `wanted`, which are indices into `steps`.
+pub fn account(
+    trace: &Trace,
+    lanes: &Rows,
+    steps: &[Step],
+    wanted: &[usize],
+    accounting: &Accounting,
+) -> Result<Vec<Part>> {
+    let mut wanted: Vec<&Step> = wanted.iter().map(|&i| &steps[i]).collect();
+    wanted.sort_by_key(|s| s.ts);
+    // A step that no span belongs to is not accounted for, but makes its process the workload's.
+    let threads: std::collections::BTreeSet<_> = steps.iter().map(|s| s.thread).collect();
+    let nowhere = |thread| schema::Step {
+        id: Id(u64::MAX),
+        ts: Ns::ZERO,
+        thread,
+        seq: 0,
+        size: None,
+        rank: None,
+    };
+    let workload: Vec<schema::Step> = threads.into_iter().map(nowhere).collect();
+    let mut parts = Vec::new();
+    let mut rest = &wanted[..];
+    while let Some(first) = rest.first() {
+        let until = first.ts.saturating_add(STRETCH);
+        let n = rest.partition_point(|s| s.ts < until);
+        let (stretch, later) = rest.split_at(n);
+        rest = later;
+        let end = stretch.iter().map(|s| s.end()).max().unwrap_or(until);
+        let mut rows = evidence(trace, lanes, first.ts, end)?;
+        let ids: std::collections::HashSet<Id> = stretch.iter().map(|s| s.id).collect();
+        rows.step.retain(|s| ids.contains(&s.id));
+        rows.step.extend(workload.iter().cloned());
+        parts.extend(
+            gpuwhy_derive::parts(&rows, accounting).into_iter().filter(|p| ids.contains(&p.step)),
+        );
+    }
+    Ok(parts)
+}
+
+/// Finds what was slower in a trace and why.
+pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
+    let lanes = lanes(trace).context("cannot read the trace's lanes")?;
+    let steps = steps(trace, &lanes).context("cannot read the trace's steps")?;
+    let mut incidents = detect::incidents(&steps, &options.detection);
+    incidents.truncate(JUDGED);
+    let mut wanted: Vec<usize> =
+        incidents.iter().flat_map(|i| verdict::wanted(i, LOOKED_INTO)).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let parts = account(trace, &lanes, &steps, &wanted, &options.accounting)
+        .context("cannot account for the steps' time")?;
+    let court = Court::new(&lanes);
+    let mut findings = Vec::new();
+    for incident in &incidents {
+        findings.push(verdict::judge(&steps, incident, &parts, &court, &options.judgement));
+    }
+    drop(court);
+    Ok(Analysis { lanes, steps, incidents, findings, parts })
+}

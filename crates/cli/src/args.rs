@@ -1,0 +1,381 @@
+//! What a user may type.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Why did this GPU work take longer than it should have, who did it, and how sure are we?
+#[derive(Debug, Parser)]
+#[command(name = "gpuwhy", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing anomalous or \
+inconclusive, 5 a privilege is missing.\nStart with `gpuwhy doctor`, then \
+`gpuwhy record -o run.trace -- CMD` and `gpuwhy diagnose run.trace`.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// What this host lets us see, and the exact fix for what it does not.
+    Doctor(Doctor),
+    /// Record a trace from every source that this host offers.
+    Record(Record),
+    /// Ranked causes with evidence: text, --json or --html.
+    Diagnose(Diagnose),
+    /// Check every invariant of a trace.
+    Validate(Validate),
+    /// Write a trace in another tool's format.
+    Export(Export),
+    /// Run a disturbance with a label, to see whether it is found.
+    Inject(Inject),
+    /// Run the simulated distributed training loop that the injectors disturb.
+    Steploop(Steploop),
+    /// See a real verdict about a real slowdown on this machine.
+    Demo(Demo),
+    /// Benchmarks whose results the docs quote.
+    Bench(Bench),
+    /// Shell completions on stdout.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Every help page in Markdown, for the docs.
+    #[command(hide = true)]
+    HelpAll,
+    /// The manual page of a command, in roff.
+    #[command(hide = true)]
+    Man,
+    /// Waits for the recorder, then becomes the command.
+    #[command(hide = true, name = "__exec")]
+    ExecWhenTold {
+        /// The file whose appearance is the sign.
+        gate: PathBuf,
+        /// The command.
+        #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// One JSON document.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub struct Record {
+    /// The trace directory to make.
+    #[arg(short, long, default_value = "gpuwhy.trace", value_name = "T.trace")]
+    pub output: PathBuf,
+    /// Replace the output if it is a trace already.
+    #[arg(long)]
+    pub force: bool,
+    /// Stop after this long.
+    #[arg(long = "for", value_name = "30s", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// A process whose threads, present and future, are recorded exactly. May be repeated.
+    #[arg(short, long = "pid", value_name = "PID")]
+    pub pids: Vec<i32>,
+    /// A function whose every call is a step. May be repeated.
+    #[arg(long = "step", value_name = "uprobe:BINARY:SYMBOL", value_parser = uprobe)]
+    pub steps: Vec<UprobeStep>,
+    /// The shared-memory ring that marked programs write to (their GPUWHY_RING); made if absent.
+    #[arg(long, value_name = "PATH")]
+    pub ring: Option<PathBuf>,
+    /// How often aggregates are read, a second.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub hz: u32,
+    /// How many wakers away from the recorded processes threads are recorded too.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub hops: u8,
+    /// Size of the kernel's ring in KiB, rounded up to a power of two.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=262_144))]
+    pub ring_kib: u32,
+    /// A probe to leave off, by the name that `doctor` gives it. May be repeated.
+    #[arg(long = "off", value_name = "PROBE")]
+    pub off: Vec<String>,
+    /// Keep only the last so many seconds on disk.
+    #[arg(long, value_name = "10m", value_parser = duration)]
+    pub keep: Option<Duration>,
+    /// Print one JSON document at the end instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// The command to run and record.
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// `uprobe:BINARY:SYMBOL`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UprobeStep {
+    /// The program or library.
+    pub binary: PathBuf,
+    /// The function.
+    pub symbol: String,
+}
+
+/// Arguments of `diagnose`.
+#[derive(Debug, Args)]
+pub struct Diagnose {
+    /// The trace to judge.
+    #[arg(value_name = "T.trace")]
+    pub trace: PathBuf,
+    /// One JSON document.
+    #[arg(long)]
+    pub json: bool,
+    /// Write a self-contained page here, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Which method judges.
+    #[arg(long, value_enum, default_value_t = Detector::Accounting)]
+    pub detector: Detector,
+    /// False incidents a day that are tolerated.
+    #[arg(long, default_value_t = 1.0, value_name = "N")]
+    pub false_alarms_per_day: f64,
+    /// The least slowdown worth a finding, in per cent.
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    pub min_effect: f64,
+    /// Confidence below which the verdict is "insufficient evidence".
+    #[arg(long, default_value_t = 0.5, value_name = "P")]
+    pub decide_at: f64,
+}
+
+/// A method of judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Detector {
+    /// Accounting for every nanosecond of the steps.
+    Accounting,
+    /// The published 3σ and lagged-correlation method (seed 000), for comparison.
+    Darzi,
+}
+
+/// Arguments of `validate`.
+#[derive(Debug, Args)]
+pub struct Validate {
+    /// The trace to check.
+    #[arg(value_name = "T.trace")]
+    pub trace: PathBuf,
+    /// One JSON document.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The trace to export.
+    #[arg(value_name = "T.trace")]
+    pub trace: PathBuf,
+    /// Write a Perfetto trace here.
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: PathBuf,
+    /// From this second of the recording on.
+    #[arg(long, value_name = "S")]
+    pub from: Option<f64>,
+    /// Up to this second of the recording.
+    #[arg(long, value_name = "S")]
+    pub to: Option<f64>,
+    /// Print one JSON document about what was written.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `inject`.
+#[derive(Debug, Args)]
+pub struct Inject {
+    /// What to do to a running `gpuwhy steploop`.
+    pub kind: gpuwhy_testkit::inject::Kind,
+    /// Seconds to wait before.
+    #[arg(long, default_value_t = 0.0, value_name = "S")]
+    pub after: f64,
+    /// How long it lasts.
+    #[arg(long = "for", default_value = "5s", value_name = "5s", value_parser = duration)]
+    pub duration: Duration,
+    /// How strong it is; 1 is usual.
+    #[arg(long, default_value_t = 1.0)]
+    pub intensity: f64,
+    /// Work directory of the workload, if more than one runs.
+    #[arg(long, value_name = "DIR")]
+    pub work_dir: Option<PathBuf>,
+}
+
+/// Arguments of `steploop`.
+#[derive(Debug, Args)]
+pub struct Steploop {
+    /// How long to run; until interrupted if absent.
+    #[arg(long = "for", value_name = "30s", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// How many ranks.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub ranks: u32,
+    /// Have the ranks talk over loopback.
+    #[arg(long)]
+    pub loopback: bool,
+    /// Write every step here as CSV, apart from any recorder.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// The ring that steps are marked in; else that of GPUWHY_RING.
+    #[arg(long, value_name = "PATH")]
+    pub ring: Option<PathBuf>,
+    /// A new directory for its files, on a real file system.
+    #[arg(long, value_name = "DIR")]
+    pub work_dir: Option<PathBuf>,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Where to leave demo.trace, report.html, demo.pftrace and verdict.json.
+    #[arg(short, long, default_value = "target/demo", value_name = "DIR")]
+    pub output: PathBuf,
+    /// Which disturbance to inject.
+    #[arg(long, default_value = "cpu-hog", value_name = "INJECTOR")]
+    pub injector: gpuwhy_testkit::inject::Kind,
+    /// Seconds of undisturbed steps before it.
+    #[arg(long, default_value_t = 10)]
+    pub before: u64,
+    /// Seconds of disturbance.
+    #[arg(long, default_value_t = 8)]
+    pub during: u64,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Which benchmark.
+    #[command(subcommand)]
+    pub which: BenchCommand,
+}
+
+/// One benchmark.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Every injector, several fresh trials each: is the class right, and the culprit?
+    Injectors(BenchInjectors),
+    /// False alarms per clean 5 s window: ours and the published method on the same recordings.
+    Darzi(BenchDarzi),
+    /// What recording costs, on five workloads.
+    Overhead(BenchOverhead),
+}
+
+/// Arguments of `bench injectors`.
+#[derive(Debug, Args)]
+pub struct BenchInjectors {
+    /// Trials of each injector.
+    #[arg(long, default_value_t = 5)]
+    pub trials: u32,
+    /// Only these injectors.
+    #[arg(long = "only", value_name = "INJECTOR")]
+    pub only: Vec<gpuwhy_testkit::inject::Kind>,
+    /// Where the results go; trials that are there already are kept and counted.
+    #[arg(long, default_value = "bench/results/injectors.json")]
+    pub output: PathBuf,
+    /// Where the traces of the trials go.
+    #[arg(long, default_value = "target/trials")]
+    pub traces: PathBuf,
+    /// Forget earlier results.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Seconds of undisturbed steps before an injection.
+    #[arg(long, default_value_t = 9)]
+    pub before: u64,
+    /// Seconds of disturbance.
+    #[arg(long, default_value_t = 7)]
+    pub during: u64,
+}
+
+/// Arguments of `bench darzi`.
+#[derive(Debug, Args)]
+pub struct BenchDarzi {
+    /// Clean recordings.
+    #[arg(long, default_value_t = 3)]
+    pub recordings: u32,
+    /// Seconds of each.
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/darzi.json")]
+    pub output: PathBuf,
+    /// Where the recordings go.
+    #[arg(long, default_value = "target/darzi")]
+    pub traces: PathBuf,
+}
+
+/// Arguments of `bench overhead`.
+#[derive(Debug, Args)]
+pub struct BenchOverhead {
+    /// Rounds of off, on, off for each workload.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: u32,
+    /// Seconds of the workloads that last as long as asked.
+    #[arg(long, default_value_t = 6)]
+    pub seconds: u64,
+    /// Only these workloads.
+    #[arg(long = "only", value_name = "WORKLOAD")]
+    pub only: Vec<String>,
+    /// A folder on a disk, for the workloads' files.
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    pub work_dir: PathBuf,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/overhead.json")]
+    pub output: PathBuf,
+}
+
+/// `30s`, `500ms`, `5m`, `2h`, or a number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| format!("`{text}` is no duration; try `30s`"))?;
+    let seconds = match unit {
+        "" | "s" => number,
+        "ms" => number / 1e3,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long"))
+}
+
+fn uprobe(text: &str) -> Result<UprobeStep, String> {
+    let help = "write uprobe:BINARY:SYMBOL, such as uprobe:/usr/bin/redis-server:processCommand";
+    let rest = text.strip_prefix("uprobe:").ok_or(help)?;
+    let (binary, symbol) = rest.rsplit_once(':').ok_or(help)?;
+    if binary.is_empty() || symbol.is_empty() {
+        return Err(help.into());
+    }
+    Ok(UprobeStep { binary: binary.into(), symbol: symbol.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units_and_say_what_they_want() {
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("20"), Ok(Duration::from_secs(20)));
+        assert!(duration("20 parsecs").unwrap_err().contains("ms, s, m or h"));
+        assert!(duration("1e99h").is_err());
+    }
+
+    #[test]
+    fn a_uprobe_names_its_binary_and_symbol() {
+        let step = uprobe("uprobe:/opt/a:b/redis-server:call").unwrap();
+        assert_eq!((step.binary, step.symbol), ("/opt/a:b/redis-server".into(), "call".into()));
+        assert!(uprobe("redis-server:call").is_err());
+        assert!(uprobe("uprobe:redis-server").is_err());
+    }
+}

@@ -1,0 +1,311 @@
+//! What recording costs.
+//!
+//! The claim is made from the kernel's own run time of our BPF programs (`run_time_ns` over
+//! `run_cnt`, which includes the tens of ns that measuring costs) and from the recorder's CPU
+//! time; both are the recorder's account of itself. Paired slowdowns stand beside them with an
+//! A/A control, because on a small machine pairs of equal runs differ by more than the cost.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_diagnose::stats::{quantile, sorted};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::result::{self, Figure, Made};
+use crate::args::BenchOverhead;
+
+/// A workload, and how long one unit of its work took.
+struct Workload {
+    name: &'static str,
+    /// What it stands for.
+    about: &'static str,
+    /// Whether its own threads are recorded exactly, or the host only in sums.
+    exact: bool,
+    run: fn(&Env<'_>) -> Result<f64>,
+}
+
+struct Env<'a> {
+    seconds: u64,
+    folder: &'a Path,
+    /// What goes before the command: the recorder, when the workload is its target.
+    recorder: Option<&'a Path>,
+    own: &'a str,
+}
+
+#[derive(Serialize)]
+struct Row {
+    workload: &'static str,
+    about: &'static str,
+    exact: bool,
+    bpf_ns_per_event: Figure,
+    events_per_second: Figure,
+    machine_share_bpf: Figure,
+    machine_share_agent: Figure,
+    machine_share: Figure,
+    rss_mib: Figure,
+    lost_share: Figure,
+    slowdown: Figure,
+    slowdown_a_a: Figure,
+}
+
+#[derive(Serialize)]
+struct Results {
+    made: Made,
+    figures: std::collections::BTreeMap<&'static str, Figure>,
+    workloads: Vec<Row>,
+}
+
+/// The recorder's account of one run.
+struct Account {
+    wall: f64,
+    bpf: f64,
+    runs: f64,
+    cpu: f64,
+    rss: f64,
+    events: f64,
+    dropped: f64,
+}
+
+impl Account {
+    fn read(path: &Path) -> Result<Account> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("the recorder left no account in `{}`", path.display()))?;
+        let value: Value = serde_json::from_str(&text)?;
+        let number = |name: &str| {
+            value[name].as_f64().ok_or_else(|| anyhow!("the account has no number `{name}`"))
+        };
+        Ok(Account {
+            wall: number("seconds")?,
+            bpf: number("bpf_seconds").context("the kernel did not measure BPF run time")?,
+            runs: number("bpf_runs")?,
+            cpu: number("cpu_seconds")?,
+            rss: number("rss_bytes")?,
+            events: number("events")?,
+            dropped: number("dropped")?,
+        })
+    }
+}
+
+const WORKLOADS: &[Workload] = &[
+    Workload { name: "steploop", about: "two ranks, the workload of the demo", exact: true, run: steploop },
+    Workload {
+        name: "sched messaging",
+        about: "perf bench sched messaging, hundreds of threads over sockets",
+        exact: false,
+        run: |_| perf(&["sched", "messaging", "-g", "4", "-l", "4000"]),
+    },
+    Workload {
+        name: "sched pipe",
+        about: "perf bench sched pipe, the worst case: nothing but context switches",
+        exact: false,
+        run: |_| perf(&["sched", "pipe", "-l", "400000"]),
+    },
+    Workload { name: "fio randread 4k", about: "4 KiB random reads, depth 32", exact: false, run: fio },
+    Workload { name: "iperf3 loopback", about: "one TCP stream over loopback", exact: false, run: iperf3 },
+];
+
+fn output_of(command: &mut Command) -> Result<String> {
+    let name = format!("{command:?}");
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {name}; scripts/setup.sh bench installs it"))?;
+    if !output.status.success() {
+        bail!("{name} failed: {}", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Mean step of the name `step`, in seconds.
+fn steploop(env: &Env<'_>) -> Result<f64> {
+    let csv = env.folder.join("steps.csv");
+    let work = env.folder.join("work");
+    let mut command = Command::new(env.own);
+    command.args(["steploop", "--for", &env.seconds.to_string()]);
+    command.arg("--work-dir").arg(&work).arg("--csv").arg(&csv);
+    if let Some(ring) = env.recorder {
+        command.env("GPUWHY_RING", ring);
+    }
+    output_of(&mut command)?;
+    let text = std::fs::read_to_string(&csv)?;
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap_or("").split(',').collect();
+    let column = |name: &str| {
+        head.iter().position(|h| *h == name).ok_or_else(|| anyhow!("no column {name} in the CSV"))
+    };
+    let (name, start, end) = (column("name")?, column("start_ns")?, column("end_ns")?);
+    let mut durations = Vec::new();
+    for line in lines {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells.get(name) == Some(&"step") {
+            let at = |i: usize| cells.get(i).and_then(|c| c.parse::<f64>().ok()).unwrap_or(0.0);
+            durations.push((at(end) - at(start)) / 1e9);
+        }
+    }
+    Ok(gpuwhy_diagnose::stats::mean(&durations))
+}
+
+fn perf(args: &[&str]) -> Result<f64> {
+    let out =
+        output_of(Command::new("perf").args(["bench", "-f", "simple"]).args(args))?;
+    out.lines()
+        .rev()
+        .find_map(|l| l.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| anyhow!("perf bench printed no time"))
+}
+
+fn fio(env: &Env<'_>) -> Result<f64> {
+    let file = env.folder.join("fio.data");
+    let mut command = Command::new("fio");
+    command.args(["--name=r", "--rw=randread", "--bs=4k", "--size=256m", "--direct=1"]);
+    command.args(["--ioengine=libaio", "--iodepth=32", "--time_based", "--output-format=json"]);
+    command.arg(format!("--runtime={}", env.seconds)).arg(format!("--filename={}", file.display()));
+    let out = output_of(&mut command)?;
+    let json = out.find('{').map(|i| &out[i..]).unwrap_or("");
+    let value: Value = serde_json::from_str(json).context("fio printed no JSON")?;
+    let iops = value["jobs"][0]["read"]["iops"].as_f64().filter(|i| *i > 0.0);
+    Ok(1.0 / iops.ok_or_else(|| anyhow!("fio measured no reads"))?)
+}
+
+/// A server that ends with us.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn iperf3(env: &Env<'_>) -> Result<f64> {
+    let server = Command::new("iperf3").args(["-s", "-1", "-p", "5299"]).stdout(Stdio::null()).spawn();
+    let _server = Server(server.context("cannot run iperf3; scripts/setup.sh bench installs it")?);
+    std::thread::sleep(Duration::from_millis(400));
+    let seconds = env.seconds.to_string();
+    let args = ["-c", "127.0.0.1", "-p", "5299", "-J", "-t", &seconds];
+    let out = output_of(Command::new("iperf3").args(args))?;
+    let value: Value = serde_json::from_str(&out).context("iperf3 printed no JSON")?;
+    let bits = value["end"]["sum_received"]["bits_per_second"].as_f64().filter(|b| *b > 0.0);
+    Ok(1.0 / bits.ok_or_else(|| anyhow!("iperf3 measured nothing"))?)
+}
+
+/// Runs a workload with the recorder beside it.
+fn recorded(workload: &Workload, env: &Env<'_>) -> Result<(f64, Account)> {
+    let trace = env.folder.join("overhead.trace");
+    let ring = env.folder.join("overhead.ring");
+    let account = env.folder.join("account.json");
+    let _ = std::fs::remove_dir_all(&trace);
+    let _ = std::fs::remove_file(&ring);
+    let mut command = Command::new(env.own);
+    command.args(["record", "--json", "--force", "-o"]).arg(&trace).arg("--ring").arg(&ring);
+    if workload.exact {
+        // Whoever writes to the ring is recorded exactly.
+        command.args(["--hops", "2"]);
+    }
+    let child = command.stdout(std::fs::File::create(&account)?).spawn()?;
+    let mut recorder = Server(child);
+    let by = Instant::now() + Duration::from_secs(20);
+    while !trace.join("trace.toml").exists() {
+        if Instant::now() > by || recorder.0.try_wait()?.is_some() {
+            bail!("the recorder did not start");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let env = Env { recorder: workload.exact.then_some(ring.as_path()), ..*env };
+    let unit = (workload.run)(&env)?;
+    Command::new("kill").args(["-INT", &recorder.0.id().to_string()]).status()?;
+    recorder.0.wait()?;
+    Ok((unit, Account::read(&account)?))
+}
+
+fn figure(values: &[f64]) -> Figure {
+    let all = sorted(values.iter().copied());
+    Figure {
+        value: quantile(&all, 0.5),
+        spread: [quantile(&all, 0.0), quantile(&all, 1.0)],
+        n: all.len(),
+    }
+}
+
+/// Measures every workload and writes the result.
+pub fn run(args: &BenchOverhead) -> Result<ExitCode> {
+    let folder: PathBuf = args.work_dir.join(format!("gpuwhy-overhead-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let own = std::env::current_exe()?;
+    let own = own.to_str().ok_or_else(|| anyhow!("gpuwhy's own path is not UTF-8"))?;
+    let env = Env { seconds: args.seconds, folder: &folder, recorder: None, own };
+    let cpus = std::thread::available_parallelism().map_or(1.0, |n| usize::from(n) as f64);
+    let mut rows = Vec::new();
+    for workload in WORKLOADS {
+        if !args.only.is_empty() && !args.only.iter().any(|o| o == workload.name) {
+            continue;
+        }
+        (workload.run)(&env).with_context(|| format!("{} does not run", workload.name))?;
+        let (mut ratio, mut control, mut accounts) = (vec![], vec![], vec![]);
+        for round in 0..args.rounds {
+            // Off, on and off again, in an order that turns, so that drift cancels.
+            let mut off = Vec::new();
+            let mut on = f64::NAN;
+            for turn in 0..3 {
+                if (turn + round) % 3 == 1 {
+                    let (unit, account) = recorded(workload, &env)?;
+                    on = unit;
+                    accounts.push(account);
+                } else {
+                    off.push((workload.run)(&env)?);
+                }
+            }
+            ratio.push(on / ((off[0] + off[1]) / 2.0));
+            control.push(off[1] / off[0]);
+        }
+        let of = |f: &dyn Fn(&Account) -> f64| figure(&accounts.iter().map(f).collect::<Vec<_>>());
+        let row = Row {
+            workload: workload.name,
+            about: workload.about,
+            exact: workload.exact,
+            bpf_ns_per_event: of(&|a| 1e9 * a.bpf / a.runs.max(1.0)),
+            events_per_second: of(&|a| a.runs / a.wall),
+            machine_share_bpf: of(&|a| a.bpf / a.wall / cpus),
+            machine_share_agent: of(&|a| a.cpu / a.wall / cpus),
+            machine_share: of(&|a| (a.bpf + a.cpu) / a.wall / cpus),
+            rss_mib: of(&|a| a.rss / 1048576.0),
+            lost_share: of(&|a| a.dropped / (a.events + a.dropped).max(1.0)),
+            slowdown: figure(&ratio),
+            slowdown_a_a: figure(&control),
+        };
+        println!(
+            "{:<16} {:>4.0} ns/event  {:>8.0} events/s  {:.3} % of the machine (BPF {:.3}, agent {:.3})  \
+             {:.0} MiB  slowdown {:.3} [{:.3}, {:.3}], A/A {:.3} [{:.3}, {:.3}]",
+            row.workload,
+            row.bpf_ns_per_event.value,
+            row.events_per_second.value,
+            100.0 * row.machine_share.value,
+            100.0 * row.machine_share_bpf.value,
+            100.0 * row.machine_share_agent.value,
+            row.rss_mib.value,
+            row.slowdown.value,
+            row.slowdown.spread[0],
+            row.slowdown.spread[1],
+            row.slowdown_a_a.value,
+            row.slowdown_a_a.spread[0],
+            row.slowdown_a_a.spread[1],
+        );
+        rows.push(row);
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut figures = std::collections::BTreeMap::new();
+    let events: Vec<f64> = rows.iter().map(|r| r.bpf_ns_per_event.value).collect();
+    if !events.is_empty() {
+        figures.insert("ns_per_event", figure(&events));
+        figures.insert("rss_mib", figure(&rows.iter().map(|r| r.rss_mib.spread[1]).collect::<Vec<_>>()));
+    }
+    if let Some(row) = rows.iter().find(|r| r.workload == "steploop") {
+        figures.insert("machine_share_steploop", row.machine_share.clone());
+    }
+    result::write(&args.output, &Results { made: Made::now(), figures, workloads: rows })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,159 @@
+//! One trial: the workload, the recorder, a labelled disturbance, and what was made of it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_collect::{Config, Target};
+use gpuwhy_diagnose::detect::Step;
+use gpuwhy_testkit::inject::{Injector, Kind, Label, Spec};
+use gpuwhy_testkit::steploop::Ready;
+
+use crate::record::{Gated, MarkRing, Recording, Told};
+
+/// How long the parts of a trial last.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Undisturbed, after a second in which caches warm.
+    pub before: Duration,
+    /// Disturbed.
+    pub during: Duration,
+    /// Undisturbed again.
+    pub after: Duration,
+}
+
+/// What a trial was.
+pub struct Trial {
+    /// What was injected.
+    pub label: Label,
+    /// The recorder's account of itself.
+    pub told: Told,
+}
+
+/// A child that is ended with us.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // SIGTERM first: workload and injectors undo what they did.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if matches!(self.0.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn lines(child: &mut Child) -> Result<Receiver<String>> {
+    let out = child.stdout.take().ok_or_else(|| anyhow!("the child has no output"))?;
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(receive)
+}
+
+/// Records the workload into `trace` while `injector` disturbs it, telling `say` what goes on.
+pub fn run(
+    trace: &Path,
+    injector: Kind,
+    plan: &Plan,
+    say: &mut dyn FnMut(&str),
+) -> Result<Trial> {
+    crate::record::make_room(trace, true)?;
+    let mark_ring = MarkRing::make(None)?;
+    let own = std::env::current_exe()?;
+    let own = own.to_str().ok_or_else(|| anyhow!("gpuwhy's own path is not UTF-8"))?;
+    let mut gated =
+        Gated::spawn(&[own, "steploop"].map(String::from), mark_ring.path(), Stdio::piped())?;
+    let output = lines(&mut gated.child)?;
+    let gate = gated.gate();
+    let pid = gated.child.id() as i32;
+    let _workload = Ended(gated.child);
+    let config = Config {
+        targets: vec![Target::Pid(pid)],
+        wire: Some(mark_ring.path().to_path_buf()),
+        ..Config::default()
+    };
+    let mut recording = Recording::start(trace, config, None)?;
+    gate.go()?;
+    say("the workload starts");
+    let ready_by = Instant::now() + Duration::from_secs(60);
+    let mut ready = None;
+    recording.run_until(|| {
+        ready = output.try_recv().ok().filter(|line| line.starts_with('{'));
+        if Instant::now() > ready_by {
+            bail!("the workload was not ready within a minute");
+        }
+        Ok(ready.is_some())
+    })?;
+    let target: Ready = serde_json::from_str(&ready.unwrap_or_default())
+        .context("cannot understand how the workload introduced itself")?;
+    recording.run_for(Duration::from_secs(1) + plan.before)?;
+    if injector != Kind::None {
+        say(&format!("{} starts", injector.name()));
+    }
+    let spec =
+        Spec { kind: injector, after: 0.0, seconds: plan.during.as_secs_f64(), intensity: 1.0, target };
+    // The injector ends with the thread that started it.
+    let disturbing = std::thread::spawn(move || Injector::start(spec)?.finish());
+    let end = Instant::now() + plan.during + Duration::from_secs(30);
+    recording.run_until(|| {
+        if Instant::now() > end {
+            bail!("{} did not end in time", injector.name());
+        }
+        Ok(disturbing.is_finished())
+    })?;
+    let label = disturbing.join().map_err(|_| anyhow!("the injector's thread panicked"))??;
+    recording.run_for(plan.after)?;
+    say("recorded");
+    let told = recording.finish()?;
+    Ok(Trial { label, told })
+}
+
+/// How much the steps of one name changed.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Effect {
+    /// The steps' name.
+    pub name: String,
+    /// Mean before the onset, ms.
+    pub before_ms: f64,
+    /// Mean of steps that overlap the disturbance, ms.
+    pub during_ms: f64,
+}
+
+/// Measures the truth of an injection: did it change the steps?
+pub fn effects(steps: &[Step], from: i64, to: i64) -> Vec<Effect> {
+    let mut by_name: std::collections::BTreeMap<&str, [Vec<f64>; 2]> = Default::default();
+    for step in steps {
+        let sums = by_name.entry(&step.name).or_default();
+        let ms = step.dur.as_millis_f64();
+        if step.end().0 <= from {
+            sums[0].push(ms);
+        } else if step.ts.0 < to {
+            sums[1].push(ms);
+        }
+    }
+    let mean = gpuwhy_diagnose::stats::mean;
+    by_name
+        .into_iter()
+        .filter(|(_, [before, during])| !before.is_empty() && !during.is_empty())
+        .map(|(name, [before, during])| Effect {
+            name: name.to_string(),
+            before_ms: mean(&before[before.len().min(5)..]),
+            during_ms: mean(&during),
+        })
+        .collect()
+}

@@ -1,0 +1,18 @@
+//! Exit codes beyond 0, done, and 2, usage (clap's own).
+
+use std::process::ExitCode;
+
+/// It failed.
+pub fn failed() -> ExitCode {
+    ExitCode::from(1)
+}
+
+/// Nothing anomalous, or inconclusive, where that is the answer.
+pub fn nothing() -> ExitCode {
+    ExitCode::from(3)
+}
+
+/// A privilege is missing.
+pub fn privilege() -> ExitCode {
+    ExitCode::from(5)
+}
