@@ -245,6 +245,10 @@ fn export(rows: &Rows, options: Options) -> (Vec<u8>, Stats) {
 #[test]
 fn the_bytes_read_as_expected() {
     let (bytes, stats) = export(&scene(), Options::default());
+    // For a look in the viewer: GPUWHY_PFTRACE_OUT=/some/file.pftrace cargo test -p gpuwhy-formats
+    if let Some(path) = std::env::var_os("GPUWHY_PFTRACE_OUT") {
+        std::fs::write(path, &bytes).unwrap();
+    }
     insta::assert_snapshot!(format!("{}\n{stats:#?}", perfetto::text(&bytes).unwrap()));
 }
 

@@ -103,11 +103,12 @@ impl Tree {
         let Some(e) = self.entities.get(&id) else {
             return format!("entity {id}");
         };
+        let name = visible(&e.name);
         match (e.kind, e.number) {
-            (EntityKind::Process | EntityKind::Thread, Some(n)) => format!("{} ({n})", e.name),
+            (EntityKind::Process | EntityKind::Thread, Some(n)) => format!("{name} ({n})"),
             (EntityKind::Cpu, Some(n)) => format!("cpu {n}"),
             (EntityKind::Rank, Some(n)) => format!("rank {n}"),
-            _ => e.name.to_string(),
+            _ => name,
         }
     }
 
@@ -147,7 +148,7 @@ impl Tree {
         let mut descriptor = TrackDescriptor::default();
         if self.numbers(&entity) {
             let number = entity.number.unwrap_or(0);
-            let name = Some(entity.name.to_string());
+            let name = Some(visible(&entity.name));
             if entity.kind == EntityKind::Process {
                 descriptor.process =
                     Some(ProcessDescriptor { pid: Some(number as i32), process_name: name });
@@ -370,6 +371,27 @@ impl Tree {
         self.own_uuid.entry((entity, name)).or_default().push(lane);
         Ok(Some(uuid))
     }
+}
+
+/// A process chooses its own name. One that turns the direction of the line would show its pid
+/// backwards, so what cannot be seen is spelt out.
+fn visible(name: &str) -> String {
+    let unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if !name.contains(unseen) {
+        return name.to_owned();
+    }
+    name.chars().fold(String::new(), |mut out, c| {
+        if unseen(c) {
+            out.extend(c.escape_unicode())
+        } else {
+            out.push(c)
+        }
+        out
+    })
 }
 
 /// What a reader of a verdict wants to see first stands first.
