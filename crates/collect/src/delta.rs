@@ -4,7 +4,7 @@ use gpuwhy_schema::{Counter, Ns, Rows, TrackId};
 
 /// Turns a total that only grows into a delta counter: no rows while it stands still, and one
 /// zero when it comes to a stop, so that a reader knows where the activity ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Delta {
     last: u64,
     moving: bool,

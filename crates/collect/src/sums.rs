@@ -176,7 +176,10 @@ impl Sums {
 impl Who {
     fn found(&mut self, key: Key, comm: [u8; 16]) {
         (self.tgid, self.slot) = (key.tgid, key.slot);
-        self.comm = comm;
+        // Who is summed while somebody else runs has no name at first.
+        if comm[0] != 0 {
+            self.comm = comm;
+        }
         self.present = true;
     }
 

@@ -4,7 +4,8 @@
 //! test says why it did nothing.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use gpuwhy_collect::{Config, Recorder, Target};
 use gpuwhy_schema::{
-    Counter, Entity, EntityId, EntityKind, Io, IoOp, Ns, Rows, SourceState, Span, Table, TrackId,
-    names,
+    Counter, Direction, Entity, EntityId, EntityKind, Io, IoOp, Message, Ns, Rows, SourceState,
+    Span, Table, TrackId, names,
 };
 
 /// One recording at a time: they would see each other's disks and links.
@@ -238,4 +239,139 @@ fn root_more_requests_than_rows_allowed_are_summed_and_the_source_says_so() {
         assert!(source.one_in > 1 && source.state == SourceState::Degraded, "{source:?}");
     }
     assert_eq!(source.dropped, 0, "{source:?}");
+}
+
+/// Two network namespaces, joined by a veth pair `a0`–`b0` (10.77.0.1 and 10.77.0.2), gone at the
+/// end.
+struct Link {
+    a: String,
+    b: String,
+}
+
+impl Link {
+    fn new() -> Link {
+        let link = Link {
+            a: format!("gpuwhy-a{}", std::process::id()),
+            b: format!("gpuwhy-b{}", std::process::id()),
+        };
+        let (a, b) = (link.a.as_str(), link.b.as_str());
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("-n {a} link add a0 type veth peer name b0 netns {b}"));
+        ip(&format!("-n {a} address add 10.77.0.1/24 dev a0"));
+        ip(&format!("-n {b} address add 10.77.0.2/24 dev b0"));
+        ip(&format!("-n {a} link set a0 up"));
+        ip(&format!("-n {b} link set b0 up"));
+        link
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for space in [&self.a, &self.b] {
+            let _ = Command::new("ip").args(["netns", "delete", space]).status();
+        }
+    }
+}
+
+fn ip(words: &str) {
+    run("ip", words);
+}
+
+fn run(program: &str, words: &str) {
+    let output = Command::new(program).args(words.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} {words}: {output:?}");
+}
+
+#[test]
+fn root_packets_wait_behind_a_rate_limit_and_their_sender_is_named() {
+    let mut pid = 0;
+    let Some((trace, ())) = record(&[], || {
+        let link = Link::new();
+        // 1 Mbit/s drains a packet of 1042 bytes in 8.3 ms; 60 of them fit.
+        run(
+            "ip",
+            &format!(
+                "netns exec {} tc qdisc add dev a0 root tbf rate 1mbit burst 2kb limit 62kb",
+                link.a
+            ),
+        );
+        let send =
+            "for i in {1..100}; do printf %01000d $i > /dev/udp/10.77.0.2/9; done; sleep 1; true";
+        let mut bash = spawn("ip", &["netns", "exec", &link.a, "bash", "-c", send]);
+        pid = bash.id();
+        assert!(bash.wait().unwrap().success());
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:network");
+    let a0 = |e: &Entity| e.kind == EntityKind::Nic && &*e.name == "a0";
+    let all = trace.sum(names::NIC_TX_BYTES, a0);
+    let of_sender = trace.sum(names::NIC_TX_BYTES, |e| e.number == Some(i64::from(pid)));
+    let sender = trace.tracks(names::NIC_TX_BYTES).find(|(_, e)| e.number == Some(i64::from(pid)));
+    assert_eq!(sender.map(|(_, e)| e.name.to_string()), Some("bash".into()), "{sender:?}");
+    // 1000 bytes with 42 of headers each; the first waits for the address of the other end and is
+    // sent by the softirq that receives it.
+    assert!(of_sender >= 99.0 * 1042.0 && all >= of_sender, "{of_sender} of {all}");
+    let longest = trace.counters(names::NIC_QUEUE, a0).map(|c| c.value).fold(0.0, f64::max);
+    assert!((40.0..=80.0).contains(&longest), "{longest} packets");
+    let delay = trace.sum(names::NIC_QUEUE_DELAY, a0) / 1e9;
+    // About 60 packets wait 0.25 s each on average.
+    assert!((7.0..30.0).contains(&delay), "{delay} s");
+    let drops = trace.sum(names::NIC_DROPS, a0);
+    assert!((20.0..=60.0).contains(&drops), "{drops} drops");
+    // It ends empty.
+    let last = trace.counters(names::NIC_QUEUE, a0).last().unwrap();
+    assert_eq!(last.value, 0.0);
+}
+
+#[test]
+fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
+    let Some((trace, ())) = record(&[std::process::id()], || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Recorded exactly from the first context switch on.
+        std::thread::sleep(Duration::from_millis(50));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut buffer = [0; 1000];
+                for _ in 0..20 {
+                    stream.read_exact(&mut buffer).unwrap();
+                    stream.write_all(&buffer[..10]).unwrap();
+                }
+            });
+            let mut stream = TcpStream::connect(address).unwrap();
+            let mut answer = [0; 10];
+            for _ in 0..20 {
+                stream.write_all(&[1; 1000]).unwrap();
+                stream.read_exact(&mut answer).unwrap();
+            }
+        });
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:network");
+    let rows = &trace.rows.message;
+    let of = |direction, bytes| {
+        let want = move |m: &&Message| m.direction == direction && m.bytes == bytes;
+        rows.iter().filter(want).collect::<Vec<_>>()
+    };
+    for bytes in [1000, 10] {
+        let sent = of(Direction::Send, bytes);
+        let received = of(Direction::Receive, bytes);
+        assert_eq!((sent.len(), received.len()), (20, 20), "{rows:?}");
+        for (send, receive) in sent.iter().zip(&received) {
+            assert_eq!((send.flow, send.position), (receive.flow, receive.position));
+            assert_ne!(send.thread, receive.thread);
+        }
+        let steps: Vec<u32> =
+            sent.windows(2).map(|w| w[1].position.wrapping_sub(w[0].position)).collect();
+        assert!(steps.iter().all(|&step| u64::from(step) == bytes), "{steps:?}");
+    }
+    let flows: std::collections::HashSet<u64> = rows.iter().map(|m| m.flow).collect();
+    assert_eq!(flows.len(), 2, "one for each direction");
+    for message in rows {
+        assert!(trace.rows.mark.iter().any(|m| m.id == message.id && m.ts == message.ts));
+    }
 }

@@ -85,8 +85,11 @@ struct {
 	__type(value, struct pending);
 } pendings SEC(".maps");
 
-/* The pending sums of `tgid` in slot `slot`, of this CPU and the program `which`. */
-static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32 slot)
+/*
+ * The pending sums of `tgid` in slot `slot`, of this CPU and the program `which`; `running` says
+ * that the thread that runs is one of the process.
+ */
+static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32 slot, bool running)
 {
 	__u32 i = bpf_get_smp_processor_id() * PENDINGS + which;
 	struct pending *pending = bpf_map_lookup_elem(&pendings, &i);
@@ -106,7 +109,10 @@ static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32
 		__builtin_memset(pending->n, 0, sizeof(pending->n));
 		pending->key.tgid = tgid;
 		pending->key.slot = slot;
-		bpf_get_current_comm(pending->comm, sizeof(pending->comm));
+		if (running)
+			bpf_get_current_comm(pending->comm, sizeof(pending->comm));
+		else
+			pending->comm[0] = 0;
 	}
 	return pending;
 }
