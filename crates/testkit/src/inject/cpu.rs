@@ -35,7 +35,8 @@ fn cpu_of_rank_0(target: &Ready) -> Result<usize> {
 
 pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let cpu = cpu_of_rank_0(target)?;
-    let threads = count(intensity, 3.0);
+    let threads = count(intensity, 4.0);
+    sys::weigh_as(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(move |stop| {
@@ -47,7 +48,8 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
 }
 
 pub(super) fn hog_many(intensity: f64) -> Result<Disturbance> {
-    let threads = count(intensity, 3.0 * sys::cpus().len() as f64);
+    let threads = count(intensity, 4.0 * sys::cpus().len() as f64);
+    sys::weigh_as(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(spin);

@@ -1,4 +1,6 @@
 //! Other people's writes on the workload's file system.
+//!
+//! The storm gives way on the CPU, so that what it slows is the disk and the journal.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -34,7 +36,7 @@ pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturban
     let block = Arc::new(Aligned::new(MIB));
     file.write_all_at(&block, 0).with_context(failed)?;
     let file = Arc::new(file);
-    let depth = count(intensity, 64.0);
+    let depth = count(intensity, 24.0);
     let mut workers = Workers::new();
     for i in 0..depth {
         let (file, block) = (file.clone(), block.clone());
@@ -50,32 +52,38 @@ pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturban
 }
 
 pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
-    let threads = count(intensity, 16.0);
+    let threads = count(intensity, 32.0);
     let dir = target.work_dir.join("fsync-storm");
     // The directory goes with the work directory if this process is killed.
     std::fs::create_dir_all(&dir)
         .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
-    store(&dir.join("trial"), 0)
+    store(&dir.join("trial"), &[0; 4096])
         .with_context(|| format!("cannot write and sync files in `{}`", dir.display()))?;
+    sys::give_way();
     let mut workers = Workers::new();
     for i in 0..threads {
         let path = dir.join(i.to_string());
         workers.spawn(move |stop| {
-            let mut round = 0;
+            let mut bytes = vec![0; BYTES];
+            let mut round = 0u8;
             while !stop.load(Relaxed) {
-                round += 1;
-                let _ = store(&path, round);
+                round = round.wrapping_add(1);
+                bytes[0] = round;
+                let _ = store(&path, &bytes);
             }
             let _ = std::fs::remove_file(&path);
         });
     }
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "threads": threads, "bytes": 16384 })))
+    Ok(Disturbance::of(Culprit::Me, workers, json!({ "threads": threads, "bytes": BYTES })))
 }
 
-/// A small file, made anew and synced: data, inode, directory and journal all have to be written.
-fn store(path: &Path, round: u8) -> std::io::Result<()> {
+/// Bytes of a file.
+const BYTES: usize = 4 << 20;
+
+/// A file, made anew and synced: data, inode, directory and journal all have to be written.
+fn store(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let _ = std::fs::remove_file(path);
     let mut file = File::create(path)?;
-    file.write_all(&[round; 16384])?;
+    file.write_all(bytes)?;
     file.sync_all()
 }

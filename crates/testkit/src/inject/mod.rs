@@ -54,7 +54,7 @@ pub enum Kind {
     CgroupQuota,
     /// Many large O_DIRECT writes at once on the workload's file system.
     OdirectWriter,
-    /// Many small files written and synced on the workload's file system.
+    /// Many files written and synced on the workload's file system.
     FsyncStorm,
     /// Memory taken and touched in the workload's memory control group.
     MemoryHog,
@@ -144,16 +144,16 @@ impl Kind {
     /// What [`Spec::intensity`] 1 means.
     pub const fn intensity(self) -> &'static str {
         match self {
-            Kind::CpuHog => "3 busy threads",
-            Kind::CpuHogMany => "3 busy threads a CPU",
+            Kind::CpuHog => "4 busy threads",
+            Kind::CpuHogMany => "4 busy threads a CPU",
             Kind::RtHog => "busy 14 of 20 ms",
             Kind::CgroupQuota => "quota of 60 % of what the workload used",
-            Kind::OdirectWriter => "64 writes of 1 MiB at once",
-            Kind::FsyncStorm => "16 threads",
+            Kind::OdirectWriter => "24 writes of 1 MiB at once",
+            Kind::FsyncStorm => "32 writers of 4 MiB files",
             Kind::MemoryHog => "80 % of the group's memory",
             Kind::CacheEvict => "every 2 ms",
             Kind::UdpBurst => "2 senders",
-            Kind::LinkCap => "a quarter of the speed",
+            Kind::LinkCap => "an eighth of the speed",
             Kind::Sigstop => "stopped 30 of 60 ms",
             Kind::LockHolder => "held 15 of 18 ms",
             Kind::DeviceSlowdown => "half the clock",

@@ -67,7 +67,7 @@ pub(super) fn udp_burst(target: &Ready, intensity: f64) -> Result<Disturbance> {
 
 pub(super) fn link_cap(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let nic = link(target)?.clone();
-    let mbit = (target.config.link_mbit as f64 / (4.0 * intensity.max(0.25))).max(1.0) as u32;
+    let mbit = (target.config.link_mbit as f64 / (8.0 * intensity.max(0.125))).max(1.0) as u32;
     inside(target.rank(0)?.pid, || network::set_speed(&nic.name, mbit))?;
     let params = json!({ "nic": nic.name, "mbit": mbit, "before_mbit": target.config.link_mbit });
     Ok(Disturbance::of(Culprit::Nobody, Workers::new(), params))

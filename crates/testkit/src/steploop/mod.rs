@@ -89,9 +89,9 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             ranks: 2,
-            batch_bytes: 2 << 20,
+            batch_bytes: 4 << 20,
             dataset_bytes: 256 << 20,
-            decode_rounds: 7,
+            decode_rounds: 4,
             kernels: 8,
             kernel_us: 1250,
             allreduce_bytes: 512 << 10,
