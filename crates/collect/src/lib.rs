@@ -22,6 +22,7 @@ mod delta;
 pub mod host;
 mod interrupts;
 mod kernel;
+mod memory;
 mod nest;
 mod network;
 mod psi;

@@ -11,8 +11,8 @@ use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, Source
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, network, psi, run_queue, self_cost, steal, steps,
-    wire_source,
+    Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, steal,
+    steps, wire_source,
 };
 
 /// Who is to be recorded exactly.
@@ -118,6 +118,7 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("self_cost", "self", self_cost::start),
     ("block_io", "bpf:block_io", block_io::start),
     ("network", "bpf:network", network::start),
+    ("memory", "bpf:memory", memory::start),
     ("psi", "proc:psi", psi::start),
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),

@@ -375,3 +375,177 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
         assert!(trace.rows.mark.iter().any(|m| m.id == message.id && m.ts == message.ts));
     }
 }
+
+#[test]
+fn root_pages_thrown_out_of_the_cache_count_for_who_threw_them_out() {
+    let (_folder, path) = file("cached");
+    let pages = 2000;
+    let Some((trace, pid)) = record(&[], || {
+        fs::write(&path, vec![7; pages * 4096]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        // `dd` with this flag and no count tells the kernel to drop the whole file.
+        let from = format!("if={}", path.display());
+        let mut dd = spawn("dd", &[&from, "iflag=nocache", "count=0"]);
+        let pid = dd.id();
+        assert!(dd.wait().unwrap().success());
+        pid
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:memory");
+    let of_dd = |e: &Entity| e.number == Some(i64::from(pid));
+    let evicted = trace.sum(names::PAGE_CACHE_EVICTED, of_dd);
+    assert_eq!(evicted, pages as f64, "{:?}", trace.rows.source);
+    let added = trace.sum("page_cache_added", |e| e.number == Some(std::process::id().into()));
+    assert!(added >= pages as f64, "{added}");
+    let evictor = trace.tracks(names::PAGE_CACHE_EVICTED).find(|(_, e)| of_dd(e)).unwrap().1;
+    assert_eq!(&*evictor.name, "dd");
+}
+
+/// A v1 cgroup of our own; `None`, with a word why, where that hierarchy is not mounted.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(controller: &str) -> Option<Group> {
+        let path = PathBuf::from("/sys/fs/cgroup").join(controller);
+        let path = path.join(format!("gpuwhy-test-{}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => Some(Group(path)),
+            Err(error) => {
+                println!("skipped: cannot create `{}`: {error}", path.display());
+                None
+            }
+        }
+    }
+
+    fn set(&self, file: &str, value: impl ToString) {
+        let path = self.0.join(file);
+        fs::write(&path, value.to_string()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
+    fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its processes may take a moment to be gone.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A shell that waits for a line before it goes on with `script`, so that it can be put somewhere.
+fn waiting(script: &str) -> Child {
+    Command::new("bash")
+        .args(["-c", &format!("read line; {script}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn go(child: &mut Child) {
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+}
+
+#[test]
+fn root_a_process_at_its_memory_limit_makes_room_itself() {
+    let Some(group) = Group::new("memory") else { return };
+    group.set("memory.limit_in_bytes", 64 << 20);
+    let (_folder, path) = file("large");
+    fs::write(&path, vec![1; 160 << 20]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let drop = format!("if={}", path.display());
+    assert!(spawn("dd", &[&drop, "iflag=nocache", "count=0"]).wait().unwrap().success());
+    // Reading more than the limit makes it throw out what it has read before.
+    let mut reader = waiting(&format!("cat {} > /dev/null; true", path.display()));
+    let pid = reader.id();
+    group.set("cgroup.procs", pid);
+    let Some((trace, ())) = record(&[pid], || {
+        go(&mut reader);
+        assert!(reader.wait().unwrap().success());
+    }) else {
+        return;
+    };
+    let tracks: Vec<TrackId> = trace.tracks(names::MEMORY).map(|(id, _)| id).collect();
+    let spans: Vec<&Span> = trace.rows.span.iter().filter(|s| tracks.contains(&s.track)).collect();
+    let memcg = spans.iter().filter(|s| &*s.name == "memcg_reclaim").count();
+    assert!(memcg > 10, "{memcg} of {} spans", spans.len());
+    let thread = trace.rows.track.iter().find(|t| t.id == spans[0].track).unwrap().entity;
+    assert_eq!(&*trace.entity(thread).name, "cat");
+    let whose = |e: &Entity| e.kind == EntityKind::Process && &*e.name == "cat";
+    let spanned: i64 =
+        spans.iter().filter(|s| &*s.name != "compaction").map(|s| s.dur.unwrap().0).sum();
+    let summed = trace.sum(names::RECLAIM, whose);
+    assert!(summed >= spanned as f64 * 0.99, "{summed} {spanned}");
+    let evicted = trace.sum(names::PAGE_CACHE_EVICTED, whose);
+    assert!(evicted > 10_000.0, "{evicted} pages");
+    let group = |e: &Entity| e.kind == EntityKind::Cgroup && e.name.contains("gpuwhy-test");
+    assert!(trace.sum("memory_limit_hits", group) > 10.0);
+}
+
+#[test]
+fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
+    let Some(group) = Group::new("cpu") else { return };
+    let mut burner = waiting("for ((;;)); do :; done");
+    let pid = burner.id();
+    group.set("cgroup.procs", pid);
+    let Some((trace, throttled)) = record(&[pid], || {
+        go(&mut burner);
+        std::thread::sleep(Duration::from_millis(300));
+        // Set while we record, as somebody else would.
+        group.set("cpu.cfs_quota_us", 20_000);
+        std::thread::sleep(Duration::from_millis(1500));
+        group.set("cpu.cfs_quota_us", -1);
+        let stat = group.get("cpu.stat");
+        burner.kill().unwrap();
+        burner.wait().unwrap();
+        let line = stat.lines().find_map(|l| l.strip_prefix("throttled_time ")).unwrap();
+        line.parse::<f64>().unwrap()
+    }) else {
+        return;
+    };
+    let ours = |e: &Entity| e.kind == EntityKind::Cgroup && e.key.contains("v1:cpu:/gpuwhy-test");
+    let seen = trace.sum(names::THROTTLED, ours);
+    assert!(throttled > 0.5e9, "{throttled}");
+    assert!((seen - throttled).abs() <= throttled * 0.1, "{seen} of {throttled}");
+    // The process hangs below the cgroup that slows it down.
+    let burner = trace
+        .rows
+        .entity
+        .iter()
+        .rev()
+        .find(|e| e.kind == EntityKind::Process && e.number == Some(i64::from(pid)))
+        .unwrap();
+    assert!(ours(trace.entity(burner.parent.unwrap())), "{burner:?}");
+}
+
+#[test]
+fn root_pressure_is_written_as_the_kernel_counts_it() {
+    let Some((trace, ())) = record(&[], || {
+        // Two who want the same CPU.
+        let mut hogs: Vec<Child> = (0..2)
+            .map(|_| spawn("taskset", &["-c", "0", "bash", "-c", "for ((;;)); do :; done"]))
+            .collect();
+        std::thread::sleep(Duration::from_millis(800));
+        for hog in &mut hogs {
+            hog.kill().unwrap();
+            hog.wait().unwrap();
+        }
+    }) else {
+        return;
+    };
+    trace.source_ran("proc:psi");
+    let rows: Vec<f64> =
+        trace.counters("psi.cpu.some", |e| e.kind == EntityKind::Host).map(|c| c.value).collect();
+    assert!(rows.windows(2).all(|w| w[0] < w[1]), "a total grows: {rows:?}");
+    let us = rows.last().unwrap() - rows[0];
+    assert!(us > 300_000.0, "{us}");
+}
