@@ -37,7 +37,7 @@ doctor: release ## What this machine lets gpuwhy see, and the fix for what it do
 .PHONY: release
 release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@scripts/setup.sh build run
-	cargo build --release --locked --package gpuwhy-cli --bin gpuwhy
+	cargo build --release --locked --package gpuwhy --bin gpuwhy
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
 

@@ -37,7 +37,8 @@ stage() {
         printf '[ ok ] %-12s %4d s\n' "$name" $((SECONDS - start))
     else
         printf '[FAIL] %-12s %4d s, exit %d; the end of %s:\n' "$name" $((SECONDS - start)) "$rc" "$log"
-        [ -n "${V:-}" ] || tail -n 80 "$log" | sed 's/^/    /'
+        [ -n "${V:-}" ] ||
+            grep -vE '^ *(Checking|Compiling|Documenting|Downloaded|Downloading) ' "$log" | tail -n 80 | sed 's/^/    /'
         failed+=("$name")
     fi
     return "$rc"

@@ -1,35 +1,42 @@
 //! Tables of benchmark results, made from `bench/results/NAME.json`, so that a number in the docs
 //! is the number that was measured.
 //!
-//! A page says `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` where it wants the table. The
-//! format of the files is described in `docs/benchmarks.md`.
+//! A page says where it wants which table, and closes it with `<!-- /bench -->`:
+//!
+//! ```text
+//! <!-- bench:overhead -->                                      the figures, and how they were made
+//! <!-- bench:overhead workloads: workload, rss_mib -->         these columns of the rows `workloads`
+//! <!-- bench:injectors trials by injector: slowed, excess -->  the same, one line for each injector
+//! ```
+//!
+//! The format of the files is described in `docs/benchmarks.md`.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// `text` with what lies between the markers replaced by the table of that name.
-pub fn fill(text: &str, table: impl Fn(&str) -> Result<String>) -> Result<String> {
-    const OPEN: &str = "<!-- bench:";
+const OPEN: &str = "<!-- bench:";
+const CLOSE: &str = "<!-- /bench -->";
+
+/// `text` with what lies between the markers replaced by what `table` makes of the opening one.
+pub fn fill(text: &str, table: impl Fn(&Wanted<'_>) -> Result<String>) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = marker(rest, OPEN) {
-        let name = rest[at + OPEN.len()..].split_once(" -->").map(|(name, _)| name);
-        let name =
-            name.filter(|n| n.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)));
-        let name = name.context("`<!-- bench:` without a name and ` -->`")?;
-        let body = at + OPEN.len() + name.len() + " -->".len();
-        let close = format!("<!-- /bench:{name} -->");
-        let Some(end) = marker(&rest[body..], &close) else {
-            bail!("`<!-- bench:{name} -->` is never closed by `{close}`");
+        let (wanted, body) = rest[at + OPEN.len()..]
+            .split_once(" -->")
+            .context("`<!-- bench:` without its ` -->`")?;
+        let Some(end) = marker(body, CLOSE) else {
+            bail!("`{OPEN}{wanted} -->` is never closed by `{CLOSE}`");
         };
-        out.push_str(&rest[..body]);
-        out.push('\n');
-        out.push_str(table(name)?.trim_end());
-        out.push('\n');
-        rest = &rest[body + end..];
+        out.push_str(&rest[..rest.len() - body.len()]);
+        let table = Wanted::parse(wanted)
+            .and_then(|wanted| table(&wanted))
+            .with_context(|| format!("cannot make `bench:{wanted}`"))?;
+        let _ = write!(out, "\n{}\n", table.trim_end());
+        rest = &body[end..];
     }
     out.push_str(rest);
     Ok(out)
@@ -40,85 +47,170 @@ fn marker(text: &str, marker: &str) -> Option<usize> {
     text.match_indices(marker).map(|(at, _)| at).find(|&at| at == 0 || text[..at].ends_with('\n'))
 }
 
-/// The table of `bench/results/NAME.json`, or the sentence that there is none yet.
-pub fn table(root: &Path, name: &str) -> Result<String> {
+/// What a page asks for.
+pub struct Wanted<'a> {
+    /// The benchmark.
+    name: &'a str,
+    /// Rows instead of figures.
+    rows: Option<Table<'a>>,
+}
+
+struct Table<'a> {
+    /// Where the rows stand in the file.
+    key: &'a str,
+    /// The column whose values become one line each.
+    by: Option<&'a str>,
+    columns: Vec<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn parse(text: &'a str) -> Result<Wanted<'a>> {
+        let (name, rows) = text.split_once(' ').map_or((text, None), |(n, r)| (n, Some(r)));
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+            bail!("`{name}` is no name of a benchmark");
+        }
+        let rows = match rows {
+            None => None,
+            Some(rows) => {
+                let (key, columns) = rows.split_once(':').context("rows without `: COLUMN, …`")?;
+                let (key, by) = key.split_once(" by ").map_or((key, None), |(k, b)| (k, Some(b)));
+                Some(Table { key, by, columns: columns.split(',').map(str::trim).collect() })
+            }
+        };
+        Ok(Wanted { name, rows })
+    }
+}
+
+/// What `wanted` asks of `bench/results/NAME.json`, or the sentence that there is none yet.
+pub fn table(root: &Path, wanted: &Wanted<'_>) -> Result<String> {
+    let name = wanted.name;
     let path = root.join(format!("bench/results/{name}.json"));
     if !path.exists() {
-        return Ok(format!("Not measured yet; `make bench-{name}` measures it."));
+        // Once is enough.
+        let yet = format!("Not measured yet; `make bench-{name}` measures it.");
+        return Ok(if wanted.rows.is_none() { yet } else { String::new() });
     }
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `bench/results/{name}.json`"))?;
     let result: Value = serde_json::from_str(&text)
         .with_context(|| format!("`bench/results/{name}.json` is not JSON"))?;
-    render(&result).with_context(|| format!("`bench/results/{name}.json` lacks a part"))
+    match &wanted.rows {
+        None => figures(&result),
+        Some(table) => rows(&result, table),
+    }
 }
 
-fn render(result: &Value) -> Result<String> {
-    let text = |key: &str| result[key].as_str().with_context(|| format!("`{key}` is not text"));
-    let mut out = format!("`{}` on {}, {}", text("command")?, text("machine")?, text("date")?);
-    match result["commit"].as_str() {
-        Some(commit) => writeln!(out, ", commit {}.\n", commit.get(..12).unwrap_or(commit))?,
-        None => out.push_str(".\n\n"),
-    }
-    if let Some(figures) = result["figures"].as_object() {
-        out.push_str("| figure | value | spread | goal |\n|---|---|---|---|\n");
-        let none = Map::new();
-        let part = |key: &str| result[key].as_object().unwrap_or(&none).clone();
-        let (units, spreads, goals) = (part("units"), part("spread"), part("goals"));
-        for (figure, value) in figures {
-            let unit = units.get(figure).and_then(Value::as_str).unwrap_or("");
-            let spread = match spreads.get(figure).and_then(Value::as_array).map(Vec::as_slice) {
-                Some([low, high]) => format!("{} to {}", cell(low), cell(high)),
-                Some(_) => bail!("`spread.{figure}` is not a pair"),
-                None => String::new(),
-            };
-            let goal = goals.get(figure).map(cell).unwrap_or_default();
-            let value = format!("{} {unit}", cell(value));
-            writeln!(out, "| {figure} | {} | {spread} | {goal} |", value.trim_end())?;
-        }
-    }
-    for table in result["tables"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        let columns = table["columns"].as_array().context("a table without `columns`")?;
-        if let Some(title) = table["title"].as_str() {
-            writeln!(out, "\n{title}\n")?;
-        }
-        let line = |cells: &[Value]| {
-            let cells: Vec<String> = cells.iter().map(cell).collect();
-            format!("| {} |", cells.join(" | "))
-        };
-        writeln!(out, "{}\n|{}", line(columns), "---|".repeat(columns.len()))?;
-        for row in table["rows"].as_array().context("a table without `rows`")? {
-            let row = row.as_array().context("a row that is not an array")?;
-            if row.len() != columns.len() {
-                bail!("a row of {} cells under {} columns", row.len(), columns.len());
-            }
-            writeln!(out, "{}", line(row))?;
-        }
-    }
-    for note in result["notes"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        writeln!(out, "\n{}", note.as_str().context("a note that is not text")?)?;
+fn figures(result: &Value) -> Result<String> {
+    let made = |key: &str| {
+        result["made"][key].as_str().with_context(|| format!("`made.{key}` is not text"))
+    };
+    let (command, machine, date) = (made("command")?, made("machine")?, made("date")?);
+    let mut out = format!("`{command}`, commit {}, {date}, on {machine}.\n", made("commit")?);
+    let Some(figures) = result["figures"].as_object() else { return Ok(out) };
+    out.push_str("\n| figure | value | spread | of |\n|---|---|---|---|\n");
+    for (name, figure) in figures {
+        let value = figure.get("value").with_context(|| format!("`{name}` has no `value`"))?;
+        let n = figure.get("n").map(cell).unwrap_or_default();
+        writeln!(out, "| {name} | {} | {} | {n} |", cell(value), spread(figure))?;
     }
     Ok(out)
 }
 
-/// A value as a cell: numbers with at most four significant digits, text with its bars escaped.
+fn rows(result: &Value, table: &Table<'_>) -> Result<String> {
+    let rows = result[table.key].as_array().with_context(|| format!("no rows `{}`", table.key))?;
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut head: Vec<String> = table.by.into_iter().map(str::to_owned).collect();
+    head.extend(table.columns.iter().map(|c| c.replace('_', " ")));
+    let mut out = line(&head);
+    let _ = writeln!(out, "|{}", "---|".repeat(head.len()));
+    // Groups in the order in which they first appear; without a group each row is its own.
+    let mut groups: Vec<(String, Vec<&Value>)> = Vec::new();
+    for row in rows {
+        match table.by.map(|by| cell(&row[by])) {
+            None => groups.push((String::new(), vec![row])),
+            Some(key) => match groups.iter_mut().find(|(k, _)| *k == key) {
+                Some((_, members)) => members.push(row),
+                None => groups.push((key, vec![row])),
+            },
+        }
+    }
+    for (key, members) in groups {
+        let mut cells: Vec<String> = table.by.map(|_| key).into_iter().collect();
+        for column in &table.columns {
+            let values: Vec<&Value> = members
+                .iter()
+                .map(|row| row.get(column).with_context(|| format!("a row without `{column}`")))
+                .collect::<Result<_>>()?;
+            cells.push(if table.by.is_some() { summary(&values) } else { cell(values[0]) });
+        }
+        out.push_str(&line(&cells));
+    }
+    Ok(out)
+}
+
+/// Several values as one cell: how many are true, the median and range of numbers, distinct texts.
+fn summary(values: &[&Value]) -> String {
+    let said: Vec<&Value> = values.iter().copied().filter(|v| !v.is_null()).collect();
+    let yes = said.iter().filter(|v| v.as_bool() == Some(true)).count();
+    if !said.is_empty() && said.iter().all(|v| v.is_boolean()) {
+        return format!("{yes}/{}", said.len());
+    }
+    let mut numbers: Vec<f64> = said.iter().filter_map(|v| v.as_f64()).collect();
+    if !numbers.is_empty() && numbers.len() == said.len() {
+        numbers.sort_by(f64::total_cmp);
+        let (low, high) = (numbers[0], numbers[numbers.len() - 1]);
+        return format!(
+            "{} ({} to {})",
+            short(numbers[numbers.len() / 2]),
+            short(low),
+            short(high)
+        );
+    }
+    let mut texts: Vec<String> = said.iter().map(|v| cell(v)).collect();
+    texts.dedup();
+    texts.join(", ")
+}
+
+fn spread(figure: &Value) -> String {
+    match figure["spread"].as_array().map(Vec::as_slice) {
+        Some([low, high]) => format!("{} to {}", cell(low), cell(high)),
+        _ => String::new(),
+    }
+}
+
+/// A value as a cell; a figure with its spread behind it.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_owned(),
         Value::String(text) => text.replace('|', "\\|").replace('\n', " "),
-        Value::Number(n) => match (n.as_i64(), n.as_f64()) {
-            (Some(whole), _) => whole.to_string(),
-            (None, Some(x)) if x != 0.0 && x.is_finite() => {
-                let digits = 3 - x.abs().log10().floor() as i32;
-                let text = format!("{x:.*}", digits.clamp(0, 12) as usize);
-                match text.contains('.') {
-                    true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-                    false => text,
-                }
-            }
-            (None, x) => x.unwrap_or_default().to_string(),
-        },
-        other => other.to_string(),
+        Value::Number(n) => {
+            n.as_i64().map_or_else(|| short(n.as_f64().unwrap_or(0.0)), |n| n.to_string())
+        }
+        Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(", "),
+        Value::Object(figure) if figure.contains_key("value") => {
+            let spread = spread(value);
+            let spread = if spread.is_empty() { spread } else { format!(" ({spread})") };
+            format!("{}{spread}", cell(&figure["value"]))
+        }
+        Value::Object(parts) => {
+            let parts: Vec<String> =
+                parts.iter().map(|(k, v)| format!("{k} {}", cell(v))).collect();
+            parts.join(" ")
+        }
+    }
+}
+
+/// A number with three significant digits; whole numbers keep all of theirs.
+fn short(x: f64) -> String {
+    if x == 0.0 || !x.is_finite() {
+        return x.to_string();
+    }
+    let digits = 2 - x.abs().log10().floor() as i32;
+    let text = format!("{x:.*}", digits.clamp(0, 12) as usize);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }
 
@@ -127,58 +219,82 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn named(wanted: &Wanted<'_>) -> Result<String> {
+        Ok(format!("table of {}", wanted.name))
+    }
+
     #[test]
     fn what_lies_between_the_markers_is_replaced() {
-        let page = "# T\n<!-- bench:a -->\nold\n<!-- /bench:a -->\nend, `<!-- bench:` is prose\n";
-        let made = fill(page, |name| Ok(format!("table of {name}\n"))).unwrap();
-        assert_eq!(
-            made,
-            "# T\n<!-- bench:a -->\ntable of a\n<!-- /bench:a -->\nend, `<!-- bench:` is prose\n"
-        );
-        assert_eq!(fill(&made, |name| Ok(format!("table of {name}\n"))).unwrap(), made);
+        let page = "# T\n<!-- bench:a -->\nold\n<!-- /bench -->\nend, `<!-- bench:` is prose\n";
+        let made = fill(page, named).unwrap();
+        let expected = page.replace("old", "table of a");
+        assert_eq!(made, expected);
+        assert_eq!(fill(&made, named).unwrap(), expected);
     }
 
     #[test]
     fn a_marker_that_is_never_closed_is_an_error() {
-        let error = fill("<!-- bench:a -->\n", |_| Ok(String::new())).unwrap_err();
+        let error = fill("<!-- bench:a -->\n", named).unwrap_err();
         assert!(error.to_string().contains("never closed"), "{error}");
+        assert!(fill("<!-- bench:a/../b -->\n<!-- /bench -->\n", named).is_err());
+    }
+
+    fn check(wanted: &str, expected: &str) {
+        let result = json!({
+            "made": {
+                "command": "gpuwhy bench x", "machine": "2 x CPU", "date": "2026-11-21",
+                "commit": "0123456789ab",
+            },
+            "figures": {"ns": {"value": 142.3456, "spread": [130, 160.25], "n": 5}},
+            "trials": [
+                {"injector": "a|b", "right": true, "culprit": null, "ms": 3.0, "says": "x"},
+                {"injector": "c", "right": false, "culprit": true, "ms": 12.344, "says": "y"},
+                {"injector": "c", "right": true, "culprit": false, "ms": 1, "says": "y"},
+            ],
+        });
+        let wanted = Wanted::parse(wanted).unwrap();
+        let made = match &wanted.rows {
+            None => figures(&result),
+            Some(table) => rows(&result, table),
+        };
+        assert_eq!(made.unwrap_or_else(|e| format!("error: {e}")), expected);
     }
 
     #[test]
-    fn a_result_becomes_a_table_with_its_making() {
-        let result = json!({
-            "command": "make bench-x", "machine": "2 cores", "date": "2026-11-21",
-            "commit": "0123456789abcdef",
-            "figures": {"ns_per_event": 142.3456, "machine_share": 0.00312},
-            "units": {"ns_per_event": "ns"}, "spread": {"ns_per_event": [130, 160.25]},
-            "goals": {"ns_per_event": "at most 200"},
-            "tables": [{"title": "By workload", "columns": ["workload", "ns"],
-                        "rows": [["a|b", 1], ["c", null]]}],
-            "notes": ["Quiet."],
-        });
-        assert_eq!(
-            render(&result).unwrap(),
-            "`make bench-x` on 2 cores, 2026-11-21, commit 0123456789ab.\n\n\
-             | figure | value | spread | goal |\n|---|---|---|---|\n\
-             | machine_share | 0.00312 |  |  |\n\
-             | ns_per_event | 142.3 ns | 130 to 160.2 | at most 200 |\n\
-             \nBy workload\n\n| workload | ns |\n|---|---|\n| a\\|b | 1 |\n| c |  |\n\
-             \nQuiet.\n"
+    fn figures_come_with_their_making() {
+        check(
+            "x",
+            "`gpuwhy bench x`, commit 0123456789ab, 2026-11-21, on 2 x CPU.\n\n\
+             | figure | value | spread | of |\n|---|---|---|---|\n\
+             | ns | 142 | 130 to 160 | 5 |\n",
         );
     }
 
     #[test]
-    fn a_result_without_its_making_is_refused() {
-        let error = render(&json!({"figures": {}})).unwrap_err();
-        assert_eq!(error.to_string(), "`command` is not text");
+    fn rows_are_listed_or_summed_up() {
+        check(
+            "x trials: injector, right, ms",
+            "| injector | right | ms |\n|---|---|---|\n| a\\|b | yes | 3 |\n| c | no | 12.3 |\n\
+             | c | yes | 1 |\n",
+        );
+        check(
+            "x trials by injector: right, culprit, ms, says",
+            "| injector | right | culprit | ms | says |\n|---|---|---|---|---|\n\
+             | a\\|b | 1/1 |  | 3 (3 to 3) | x |\n| c | 1/2 | 1/2 | 12.3 (1 to 12.3) | y |\n",
+        );
+    }
+
+    #[test]
+    fn a_column_or_rows_that_are_not_there_are_named() {
+        check("x trials: nerve", "error: a row without `nerve`");
+        check("x kills: ms", "error: no rows `kills`");
     }
 
     #[test]
     fn a_bench_that_nobody_ran_says_how() {
         let nowhere = tempfile::tempdir().unwrap();
-        assert_eq!(
-            table(nowhere.path(), "overhead").unwrap(),
-            "Not measured yet; `make bench-overhead` measures it."
-        );
+        let say = |wanted| table(nowhere.path(), &Wanted::parse(wanted).unwrap()).unwrap();
+        assert_eq!(say("overhead"), "Not measured yet; `make bench-overhead` measures it.");
+        assert_eq!(say("overhead workloads: workload"), "");
     }
 }

@@ -78,7 +78,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
 fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut pages = vec![(PathBuf::from("docs/schema.md"), gpuwhy_schema::docs::markdown())];
     if root.join("crates/cli/Cargo.toml").exists() {
-        pages.push((PathBuf::from("docs/cli.md"), cli_page(&help_all(root)?)));
+        pages.push((PathBuf::from("docs/cli.md"), help_all(root)?));
     }
     for path in markdown(root)? {
         if pages.iter().any(|(made, _)| *made == path) {
@@ -86,7 +86,7 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         }
         let text = std::fs::read_to_string(root.join(&path))
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        let made = bench::fill(&text, |name| bench::table(root, name))
+        let made = bench::fill(&text, |wanted| bench::table(root, wanted))
             .with_context(|| format!("cannot fill the tables of `{}`", path.display()))?;
         if made != text {
             pages.push((path, made));
@@ -95,28 +95,21 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(pages)
 }
 
-/// What `gpuwhy help-all` prints: the long help of every command, in Markdown.
+/// What `gpuwhy help-all` prints: the page `docs/cli.md`.
 fn help_all(root: &Path) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
-        .args(["run", "--quiet", "--package", "gpuwhy-cli", "--bin", "gpuwhy", "--", "help-all"])
+        .args(["run", "--quiet", "--package", "gpuwhy", "--bin", "gpuwhy", "--", "help-all"])
         .current_dir(root)
         // The width of somebody's terminal is not part of the page.
         .env("COLUMNS", "100")
         .env("NO_COLOR", "1")
         .output()
-        .context("cannot run `cargo run --package gpuwhy-cli`")?;
+        .context("cannot run `cargo run --package gpuwhy`")?;
     if !out.status.success() {
         bail!("`gpuwhy help-all` failed: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
     String::from_utf8(out.stdout).context("`gpuwhy help-all` printed what is not UTF-8")
-}
-
-/// The page `docs/cli.md` of what `gpuwhy help-all` printed, which is Markdown already.
-fn cli_page(help: &str) -> String {
-    let lines: Vec<&str> = help.trim().lines().map(str::trim_end).collect();
-    let note = "<!-- Made by `cargo xtask docs` from `gpuwhy help-all`; do not edit. -->";
-    format!("{note}\n\n{}\n", lines.join("\n"))
 }
 
 /// The first line, from 1, at which the texts differ, as it is and as it should be.
@@ -137,12 +130,6 @@ fn first_difference<'a>(is: &'a str, should: &'a str) -> Option<(usize, &'a str,
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_page_of_the_command_line_has_no_trailing_spaces() {
-        let page = cli_page("# gpuwhy\n\n  -o TRACE  \n\n");
-        assert!(page.ends_with("-->\n\n# gpuwhy\n\n  -o TRACE\n"), "{page}");
-    }
 
     #[test]
     fn links_to_files_are_found_and_links_to_the_world_are_not() {

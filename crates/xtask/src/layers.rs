@@ -15,7 +15,7 @@ use crate::source;
 
 /// What one crate may use.
 struct Row {
-    /// The crate's folder; the package is `gpuwhy-` and this.
+    /// The crate's folder; libraries among the packages are called `gpuwhy-` and this.
     name: &'static str,
     /// Ours that it may use.
     uses: &'static [&'static str],
@@ -150,7 +150,9 @@ fn parse(metadata: &[u8]) -> Result<Vec<Crate>> {
     packages
         .iter()
         .map(|package| {
-            let name = text(package, "name")?;
+            let manifest = text(package, "manifest_path")?;
+            let name = Path::new(&manifest).parent().and_then(Path::file_name);
+            let name = name.context("a manifest without a folder")?.to_string_lossy();
             let dependencies = package["dependencies"].as_array().context("no `dependencies`")?;
             let dependencies = dependencies
                 .iter()
@@ -163,7 +165,7 @@ fn parse(metadata: &[u8]) -> Result<Vec<Crate>> {
                     Ok((text(d, "name")?, kind))
                 })
                 .collect::<Result<_>>()?;
-            Ok(Crate { name: name.trim_start_matches("gpuwhy-").to_owned(), dependencies })
+            Ok(Crate { name: name.into_owned(), dependencies })
         })
         .collect()
 }
