@@ -71,12 +71,8 @@ pub fn steps(trace: &Trace, lanes: &Rows) -> Result<Vec<Step>> {
     let details: Vec<schema::Step> = all(trace, EVER)?;
     let known: std::collections::HashMap<Id, &schema::Step> =
         details.iter().map(|d| (d.id, d)).collect();
-    let tracks: std::collections::HashSet<_> = lanes
-        .track
-        .iter()
-        .filter(|t| &*t.name == schema::names::STEPS)
-        .map(|t| t.id)
-        .collect();
+    let tracks: std::collections::HashSet<_> =
+        lanes.track.iter().filter(|t| &*t.name == schema::names::STEPS).map(|t| t.id).collect();
     let mut steps = Vec::with_capacity(details.len());
     for spans in trace.read::<schema::Span>(EVER) {
         for span in spans? {

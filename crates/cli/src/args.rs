@@ -263,6 +263,10 @@ pub enum BenchCommand {
     Darzi(BenchDarzi),
     /// What recording costs, on five workloads.
     Overhead(BenchOverhead),
+    /// The recorder killed at random moments: does every trace open, validate and hold all?
+    Crash(BenchCrash),
+    /// An unmodified Redis, disturbed by a CPU hog and by a disk hog.
+    Server(BenchServer),
 }
 
 /// Arguments of `bench injectors`.
@@ -326,6 +330,46 @@ pub struct BenchOverhead {
     /// Where the results go.
     #[arg(long, default_value = "bench/results/overhead.json")]
     pub output: PathBuf,
+}
+
+/// Arguments of `bench crash`.
+#[derive(Debug, Args)]
+pub struct BenchCrash {
+    /// How many kills.
+    #[arg(long, default_value_t = 50)]
+    pub kills: u32,
+    /// Seed of the moments.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/crash.json")]
+    pub output: PathBuf,
+    /// Where the recordings go.
+    #[arg(long, default_value = "target/crash")]
+    pub traces: PathBuf,
+}
+
+/// Arguments of `bench server`.
+#[derive(Debug, Args)]
+pub struct BenchServer {
+    /// The function of redis-server that is a step: it writes and syncs what was received.
+    #[arg(long, default_value = "beforeSleep")]
+    pub symbol: String,
+    /// Seconds of undisturbed load.
+    #[arg(long, default_value_t = 8)]
+    pub before: u64,
+    /// Seconds of disturbance.
+    #[arg(long, default_value_t = 8)]
+    pub during: u64,
+    /// A folder on a disk, for the server's files and the disk hog's.
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    pub work_dir: PathBuf,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/server.json")]
+    pub output: PathBuf,
+    /// Where the recordings go.
+    #[arg(long, default_value = "target/server")]
+    pub traces: PathBuf,
 }
 
 /// `30s`, `500ms`, `5m`, `2h`, or a number of seconds.

@@ -90,12 +90,7 @@ pub fn series(trace: &Trace) -> Result<Option<Series>> {
     Ok(Some(Series { from, latency, metrics: metrics(trace, &lanes, from, samples)? }))
 }
 
-fn metrics(
-    trace: &Trace,
-    lanes: &schema::Rows,
-    from: Ns,
-    samples: usize,
-) -> Result<Vec<Metric>> {
+fn metrics(trace: &Trace, lanes: &schema::Rows, from: Ns, samples: usize) -> Result<Vec<Metric>> {
     let entities: HashMap<_, _> = lanes.entity.iter().map(|e| (e.id, e)).collect();
     let host = |t: &&schema::Track| {
         t.shape == schema::Shape::Counter
@@ -103,7 +98,8 @@ fn metrics(
             && entities.get(&t.entity).is_none_or(|e| e.kind != EntityKind::Process)
     };
     let tracks: Vec<&schema::Track> = lanes.track.iter().filter(host).take(METRICS).collect();
-    let index: HashMap<TrackId, usize> = tracks.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
+    let index: HashMap<TrackId, usize> =
+        tracks.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
     let mut values: Vec<Vec<f64>> = tracks.iter().map(|_| vec![f64::NAN; samples]).collect();
     let to = Ns(from.0 + samples as i64 * PERIOD);
     for rows in trace.read::<schema::Counter>(from..to) {
@@ -199,7 +195,10 @@ pub fn run(trace: &Trace, args: &Diagnose) -> Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         for window in &fired {
-            println!("{:.0} s to {:.0} s: spike of {:.1} sigma", window.from_s, window.to_s, window.spike);
+            println!(
+                "{:.0} s to {:.0} s: spike of {:.1} sigma",
+                window.from_s, window.to_s, window.spike
+            );
             for r in &window.ranked {
                 println!(
                     "  {:<40} {:<18} confidence {:.2} (deviation {:.1}, correlation {:.2})",

@@ -81,7 +81,9 @@ pub fn run(args: &Demo) -> Result<ExitCode> {
     println!("  report.html   the page; open it in a browser");
     println!("  demo.pftrace  the timeline; open it in https://ui.perfetto.dev");
     println!("  verdict.json  the verdict for programs");
-    println!("  demo.trace    the trace; query it: duckdb -c \"select * from 'demo.trace/step/*.parquet'\"");
+    println!(
+        "  demo.trace    the trace; query it: duckdb -c \"select * from 'demo.trace/step/*.parquet'\""
+    );
     let found = analysis.findings.first().is_some_and(|f| Some(f.class) == label.class.as_deref());
     Ok(if found && report.is_valid() { ExitCode::SUCCESS } else { exit::failed() })
 }

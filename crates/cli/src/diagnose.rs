@@ -88,11 +88,7 @@ pub fn text(analysis: &Analysis, trace: &str, paint: Paint) -> String {
         return out;
     }
     if analysis.findings.is_empty() {
-        let _ = writeln!(
-            out,
-            "Nothing anomalous in {} steps of {trace}.",
-            analysis.steps.len()
-        );
+        let _ = writeln!(out, "Nothing anomalous in {} steps of {trace}.", analysis.steps.len());
         return out;
     }
     for (n, finding) in analysis.findings.iter().enumerate() {

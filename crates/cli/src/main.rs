@@ -57,6 +57,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => match args.which {
             BenchCommand::Injectors(args) => bench::injectors::run(&args),
             BenchCommand::Darzi(args) => bench::darzi::run(&args),
+            BenchCommand::Crash(args) => bench::crash::run(&args),
+            BenchCommand::Server(args) => bench::server::run(&args),
             BenchCommand::Overhead(args) => bench::overhead::run(&args),
         },
         Command::Completions { shell } => {

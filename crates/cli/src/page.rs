@@ -235,10 +235,7 @@ fn causes(finding: &Finding, start: Ns) -> Vec<report::CauseRow> {
                 rows: e.rows.as_ref().filter(|r| r.to_ns > r.from_ns).map(|r| report::RowsRef {
                     table: r.table.into(),
                     track: r.track,
-                    during: report::Interval {
-                        from: r.from_ns - start.0,
-                        to: r.to_ns - start.0,
-                    },
+                    during: report::Interval { from: r.from_ns - start.0, to: r.to_ns - start.0 },
                 }),
             })
             .collect()
@@ -403,11 +400,7 @@ fn sources(analysis: &Analysis) -> Vec<report::SourceRow> {
 }
 
 /// Stretches of the steps' threads of which nothing was recorded.
-fn gaps(
-    trace: &Trace,
-    analysis: &Analysis,
-    page: impl Fn(i64) -> i64,
-) -> Result<Vec<report::Gap>> {
+fn gaps(trace: &Trace, analysis: &Analysis, page: impl Fn(i64) -> i64) -> Result<Vec<report::Gap>> {
     let _ = trace;
     let unseen = analysis
         .parts
@@ -435,7 +428,11 @@ fn not_collected(analysis: &Analysis) -> Vec<report::NotCollected> {
             fix: "gpuwhy doctor".into(),
         })
         .collect();
-    if !analysis.lanes.entity.iter().any(|e| e.kind == EntityKind::Gpu && !e.key.starts_with("sim:"))
+    if !analysis
+        .lanes
+        .entity
+        .iter()
+        .any(|e| e.kind == EntityKind::Gpu && !e.key.starts_with("sim:"))
     {
         out.push(report::NotCollected {
             what: "GPU counters and kernels of a real GPU".into(),

@@ -165,7 +165,7 @@ impl Account {
 
 /// A ring for marked programs, in a folder of its own that goes away with it.
 pub struct MarkRing {
-    _ring: gpuwhy_wire::Ring,
+    _ring: Option<gpuwhy_wire::Ring>,
     path: PathBuf,
     own: bool,
 }
@@ -181,8 +181,14 @@ impl MarkRing {
                 (folder.join(format!("gpuwhy-ring-{}", std::process::id())), true)
             }
         };
-        let ring = gpuwhy_wire::Ring::create(&path, RING_SLOTS)
-            .with_context(|| format!("cannot make the ring `{}`", path.display()))?;
+        // A ring that is there already has programs that write to it.
+        let ring = match path.exists() && !own {
+            true => None,
+            false => Some(
+                gpuwhy_wire::Ring::create(&path, RING_SLOTS)
+                    .with_context(|| format!("cannot make the ring `{}`", path.display()))?,
+            ),
+        };
         Ok(MarkRing { _ring: ring, path, own })
     }
 

@@ -74,6 +74,9 @@ pub struct Detection {
     pub min_effect: f64,
     /// The least number of anomalous steps of a series that are worth a finding.
     pub min_steps: usize,
+    /// The least time that all slow steps together lost that is worth a finding: a few steps of
+    /// microseconds that took twice as long cost nobody anything.
+    pub min_lost: Ns,
     /// Steps at the head of each series that are not learned (caches are cold).
     pub warm_up: usize,
     /// Usual steps in a row that end an anomaly.
@@ -88,6 +91,7 @@ impl Default for Detection {
             false_alarms_per_day: 1.0,
             min_effect: 0.10,
             min_steps: 4,
+            min_lost: Ns::millis(10),
             warm_up: 3,
             calm: 12,
             merge_within: Ns::secs(2),
@@ -431,6 +435,7 @@ fn worth_telling(steps: &[Step], slowed: &Slowed, config: &Detection) -> bool {
     slow.count() >= config.min_steps
         && !slowed.usual.is_empty()
         && mean_excess(steps, slowed) >= config.min_effect * center
+        && mean_excess(steps, slowed) * slowed.slow.len() as f64 >= config.min_lost.0 as f64
         && drifts(steps, slowed) >= DRIFTS
 }
 

@@ -95,6 +95,8 @@ pub struct Cause {
     pub culprit: Option<Culprit>,
     /// Others that were in the way for the same reason, with their ms a step.
     pub others: Vec<(Culprit, f64)>,
+    /// How many ms of the excess of a step are blamed on the culprit.
+    pub culprit_ms: f64,
     /// How many ms of the excess of a step it accounts for.
     pub excess_ms: f64,
     /// How sure, from 0 to 1.
@@ -107,6 +109,13 @@ pub struct Cause {
     pub verify: String,
     #[serde(skip)]
     class_of: Option<Class>,
+}
+
+impl Cause {
+    /// The kinds of part that are evidence for its class.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        self.class_of.map_or(vec![], kinds_of).into_iter().map(PartKind::as_str).collect()
+    }
 }
 
 /// Ms a step of one kind of part.
@@ -186,7 +195,30 @@ pub struct Finding {
 pub struct Court<'a> {
     entities: HashMap<EntityId, &'a Entity>,
     tracks: HashMap<(EntityId, &'a str), &'a Track>,
-    loss: Vec<Evidence>,
+    loss: Vec<Loss>,
+}
+
+/// A source that did not see everything.
+struct Loss {
+    evidence: Evidence,
+    /// The classes that it is evidence for; all of them if none is listed.
+    about: &'static [Class],
+    /// Whether it lost events, rather than was set up to see fewer.
+    lost: bool,
+}
+
+/// Losses rarer than one event in so many do not move a verdict.
+const LOSS_TOLD_ONE_IN: u64 = 1000;
+
+/// The classes that a source is evidence for, where it is not for all.
+fn about(kind: &str) -> &'static [Class] {
+    match kind {
+        "bpf:block_io" => &[Class::BlockIo, Class::MemoryPressure],
+        "bpf:network" => &[Class::Network],
+        "bpf:memory" => &[Class::MemoryPressure],
+        "bpf:interrupts" => &[Class::Interrupts],
+        _ => &[],
+    }
 }
 
 impl<'a> Court<'a> {
@@ -200,14 +232,11 @@ impl<'a> Court<'a> {
         let loss = sources
             .into_iter()
             .filter_map(|s| {
+                let all = s.recorded + s.dropped;
+                let lost = s.dropped > 0 && s.dropped * LOSS_TOLD_ONE_IN >= all;
                 let says = match s.state {
-                    SourceState::Ok if s.dropped == 0 => return None,
-                    SourceState::Ok => format!(
-                        "{} lost {} of {} events",
-                        s.kind,
-                        s.dropped,
-                        s.dropped + s.recorded
-                    ),
+                    SourceState::Ok if !lost => return None,
+                    SourceState::Ok => format!("{} lost {} of {all} events", s.kind, s.dropped),
                     state => {
                         let note = s.note.as_deref().unwrap_or("no reason given");
                         format!("{} was {state}: {note}", s.kind)
@@ -215,10 +244,19 @@ impl<'a> Court<'a> {
                 };
                 let sql = "select * from 'source/*.parquet'".to_string();
                 let rows = Pointer { table: "source", track: None, from_ns: 0, to_ns: 0, sql };
-                Some(Evidence { says, rows: Some(rows) })
+                let evidence = Evidence { says, rows: Some(rows) };
+                Some(Loss { evidence, about: about(&s.kind), lost })
             })
             .collect();
         Court { entities, tracks, loss }
+    }
+
+    fn losses(&self, class: Class) -> impl Iterator<Item = &Loss> {
+        self.loss.iter().filter(move |l| l.about.is_empty() || l.about.contains(&class))
+    }
+
+    fn lost(&self, class: Class) -> bool {
+        self.losses(class).any(|l| l.lost)
     }
 
     /// Who an entity is, as people call it.
@@ -329,7 +367,6 @@ pub fn judge(
     let unexplained = kinds.get(&PartKind::Unknown).map_or(0.0, |(usual, slow)| slow - usual);
     let grown: f64 = ranked.iter().map(|(_, ns)| ns.max(0.0)).sum();
     let enough = 1.0 - 0.5f64.powf(excess.slow_steps.min(excess.usual_steps) as f64 / 3.0);
-    let lossless = if court.loss.iter().any(|e| e.says.contains(" lost ")) { 0.9 } else { 1.0 };
 
     let mut causes: Vec<Cause> = ranked
         .iter()
@@ -343,6 +380,7 @@ pub fn judge(
             // A class that comes out first but holds a third of the growth is a guess.
             let held = (share / 0.6).min(1.0);
             let weight = if i == 0 { held } else { share };
+            let lossless = if court.lost(class) { 0.9 } else { 1.0 };
             let confidence =
                 first / judgement.resamples.max(1) as f64 * explained * weight * enough * lossless;
             let mut cause = Cause {
@@ -350,6 +388,7 @@ pub fn judge(
                 class: class.as_str(),
                 culprit: None,
                 others: Vec::new(),
+                culprit_ms: 0.0,
                 excess_ms: ns / MS,
                 confidence: if class == Class::Unexplained { 0.0 } else { confidence },
                 evidence_for: Vec::new(),
@@ -509,6 +548,7 @@ fn blame(
             });
         }
         cause.verify = verify(class, Some(&culprit));
+        cause.culprit_ms = (slow - usual) / MS;
         cause.culprit = Some(culprit);
     }
     if cause.culprit.is_none() {
@@ -528,6 +568,7 @@ fn nothing_seen(excess: &Excess) -> Cause {
         class: Class::Unexplained.as_str(),
         culprit: None,
         others: Vec::new(),
+        culprit_ms: 0.0,
         excess_ms: excess.total() / MS,
         confidence: 0.0,
         evidence_for: Vec::new(),
@@ -564,7 +605,9 @@ fn against(
                 rows: None,
             });
         }
-        cause.evidence_against.extend(court.loss.iter().cloned());
+        if let Some(class) = cause.class_of {
+            cause.evidence_against.extend(court.losses(class).map(|l| l.evidence.clone()));
+        }
     }
 }
 
@@ -621,13 +664,25 @@ fn verify(class: Class, culprit: Option<&Culprit>) -> String {
     }
 }
 
+/// With three digits, in the unit that leaves a readable number.
+fn time(ms: f64) -> String {
+    match ms.abs() {
+        1000.0.. => format!("{:.2} s", ms / 1000.0),
+        10.0.. => format!("{ms:.1} ms"),
+        1.0.. => format!("{ms:.2} ms"),
+        _ => format!("{:.0} us", ms * 1000.0),
+    }
+}
+
 /// One sentence: what, by how much, why, who, how sure.
 fn summary(finding: &Finding) -> String {
     let name = finding.series.first().map_or("steps", |s| &s.name);
     let seconds = (finding.to_ns - finding.from_ns) as f64 / 1e9;
     let slower = format!(
-        "{name} took {:.1} ms instead of {:.1} ms (+{:.1} ms) for {seconds:.1} s",
-        finding.slow_ms, finding.usual_ms, finding.excess_ms
+        "{name} took {} instead of {} (+{}) for {seconds:.1} s",
+        time(finding.slow_ms),
+        time(finding.usual_ms),
+        time(finding.excess_ms)
     );
     let first = &finding.causes[0];
     let sure = format!("confidence {:.2}", finding.confidence);

@@ -55,8 +55,9 @@ pub fn run(args: &BenchInjectors) -> Result<ExitCode> {
     if !args.fresh
         && let Ok(text) = std::fs::read_to_string(&args.output)
     {
-        let old: Results = serde_json::from_str(&text)
-            .with_context(|| format!("`{}` is not a result; --fresh replaces it", args.output.display()))?;
+        let old: Results = serde_json::from_str(&text).with_context(|| {
+            format!("`{}` is not a result; --fresh replaces it", args.output.display())
+        })?;
         trials = old.trials;
     }
     let plan = Plan {
@@ -138,9 +139,8 @@ fn one(path: &Path, injector: Kind, number: u32, plan: &Plan) -> Result<Row> {
 /// The processes that a finding names, in order: first culprits of its causes, then the others.
 fn named(finding: &Finding) -> Vec<(i64, String)> {
     let first = finding.causes.first();
-    let culprits = first.into_iter().flat_map(|c| {
-        c.culprit.iter().chain(c.others.iter().map(|(c, _)| c))
-    });
+    let culprits =
+        first.into_iter().flat_map(|c| c.culprit.iter().chain(c.others.iter().map(|(c, _)| c)));
     let later = finding.causes.iter().skip(1).filter_map(|c| c.culprit.as_ref());
     let mut out: Vec<(i64, String)> = Vec::new();
     for culprit in culprits.chain(later) {
@@ -215,7 +215,15 @@ fn line(row: &Row) -> String {
 fn table(trials: &[Row]) -> String {
     let mut out = format!(
         "{:<16}  {:<10} {:<18} {:<18} {:<17} {:<22} {:>11} {:>5}  {}\n",
-        "injector", "judged", "label", "verdict", "", "first named", "excess", "conf", "measured effect on the steps"
+        "injector",
+        "judged",
+        "label",
+        "verdict",
+        "",
+        "first named",
+        "excess",
+        "conf",
+        "measured effect on the steps"
     );
     let mut rows: Vec<&Row> = trials.iter().collect();
     let order = |r: &Row| Kind::ALL.iter().position(|k| k.name() == r.injector);

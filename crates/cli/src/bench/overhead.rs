@@ -90,7 +90,12 @@ impl Account {
 }
 
 const WORKLOADS: &[Workload] = &[
-    Workload { name: "steploop", about: "two ranks, the workload of the demo", exact: true, run: steploop },
+    Workload {
+        name: "steploop",
+        about: "two ranks, the workload of the demo",
+        exact: true,
+        run: steploop,
+    },
     Workload {
         name: "sched messaging",
         about: "perf bench sched messaging, hundreds of threads over sockets",
@@ -103,8 +108,18 @@ const WORKLOADS: &[Workload] = &[
         exact: false,
         run: |_| perf(&["sched", "pipe", "-l", "400000"]),
     },
-    Workload { name: "fio randread 4k", about: "4 KiB random reads, depth 32", exact: false, run: fio },
-    Workload { name: "iperf3 loopback", about: "one TCP stream over loopback", exact: false, run: iperf3 },
+    Workload {
+        name: "fio randread 4k",
+        about: "4 KiB random reads, depth 32",
+        exact: false,
+        run: fio,
+    },
+    Workload {
+        name: "iperf3 loopback",
+        about: "one TCP stream over loopback",
+        exact: false,
+        run: iperf3,
+    },
 ];
 
 fn output_of(command: &mut Command) -> Result<String> {
@@ -149,8 +164,7 @@ fn steploop(env: &Env<'_>) -> Result<f64> {
 }
 
 fn perf(args: &[&str]) -> Result<f64> {
-    let out =
-        output_of(Command::new("perf").args(["bench", "-f", "simple"]).args(args))?;
+    let out = output_of(Command::new("perf").args(["bench", "-f", "simple"]).args(args))?;
     out.lines()
         .rev()
         .find_map(|l| l.split_whitespace().next()?.parse().ok())
@@ -181,7 +195,8 @@ impl Drop for Server {
 }
 
 fn iperf3(env: &Env<'_>) -> Result<f64> {
-    let server = Command::new("iperf3").args(["-s", "-1", "-p", "5299"]).stdout(Stdio::null()).spawn();
+    let server =
+        Command::new("iperf3").args(["-s", "-1", "-p", "5299"]).stdout(Stdio::null()).spawn();
     let _server = Server(server.context("cannot run iperf3; scripts/setup.sh bench installs it")?);
     std::thread::sleep(Duration::from_millis(400));
     let seconds = env.seconds.to_string();
@@ -301,7 +316,10 @@ pub fn run(args: &BenchOverhead) -> Result<ExitCode> {
     let events: Vec<f64> = rows.iter().map(|r| r.bpf_ns_per_event.value).collect();
     if !events.is_empty() {
         figures.insert("ns_per_event", figure(&events));
-        figures.insert("rss_mib", figure(&rows.iter().map(|r| r.rss_mib.spread[1]).collect::<Vec<_>>()));
+        figures.insert(
+            "rss_mib",
+            figure(&rows.iter().map(|r| r.rss_mib.spread[1]).collect::<Vec<_>>()),
+        );
     }
     if let Some(row) = rows.iter().find(|r| r.workload == "steploop") {
         figures.insert("machine_share_steploop", row.machine_share.clone());

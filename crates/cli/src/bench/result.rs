@@ -26,17 +26,24 @@ impl Made {
         let cpus = std::thread::available_parallelism().map_or(0, usize::from);
         let model = read("/proc/cpuinfo")
             .lines()
-            .find_map(|l| l.strip_prefix("model name").map(|l| l.trim_start_matches([' ', '\t', ':'])))
+            .find_map(|l| {
+                l.strip_prefix("model name").map(|l| l.trim_start_matches([' ', '\t', ':']))
+            })
             .unwrap_or("unknown processor")
             .to_string();
         let memory = read("/proc/meminfo")
             .lines()
-            .find_map(|l| l.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<u64>().ok())
+            .find_map(|l| {
+                l.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<u64>().ok()
+            })
             .unwrap_or(0);
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_string();
         let out = |program: &str, args: &[&str]| {
             let output = Command::new(program).args(args).output().ok()?;
-            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+            output
+                .status
+                .success()
+                .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
         };
         let head = out("git", &["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".into());
         let changed = out("git", &["status", "--porcelain", "-uno"]).is_some_and(|s| !s.is_empty());
@@ -70,8 +77,8 @@ impl Figure {
         }
         let (p, n_f, z) = (hits as f64 / n as f64, n as f64, 1.96);
         let middle = (p + z * z / (2.0 * n_f)) / (1.0 + z * z / n_f);
-        let half = z / (1.0 + z * z / n_f)
-            * (p * (1.0 - p) / n_f + z * z / (4.0 * n_f * n_f)).sqrt();
+        let half =
+            z / (1.0 + z * z / n_f) * (p * (1.0 - p) / n_f + z * z / (4.0 * n_f * n_f)).sqrt();
         Figure { value: p, spread: [middle - half, middle + half], n }
     }
 }

@@ -34,7 +34,7 @@ pub struct Trial {
 }
 
 /// A child that is ended with us.
-struct Ended(Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -66,12 +66,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>> {
 }
 
 /// Records the workload into `trace` while `injector` disturbs it, telling `say` what goes on.
-pub fn run(
-    trace: &Path,
-    injector: Kind,
-    plan: &Plan,
-    say: &mut dyn FnMut(&str),
-) -> Result<Trial> {
+pub fn run(trace: &Path, injector: Kind, plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Trial> {
     crate::record::make_room(trace, true)?;
     let mark_ring = MarkRing::make(None)?;
     let own = std::env::current_exe()?;
@@ -105,8 +100,13 @@ pub fn run(
     if injector != Kind::None {
         say(&format!("{} starts", injector.name()));
     }
-    let spec =
-        Spec { kind: injector, after: 0.0, seconds: plan.during.as_secs_f64(), intensity: 1.0, target };
+    let spec = Spec {
+        kind: injector,
+        after: 0.0,
+        seconds: plan.during.as_secs_f64(),
+        intensity: 1.0,
+        target,
+    };
     // The injector ends with the thread that started it.
     let disturbing = std::thread::spawn(move || Injector::start(spec)?.finish());
     let end = Instant::now() + plan.during + Duration::from_secs(30);
