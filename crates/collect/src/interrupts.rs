@@ -64,9 +64,9 @@ impl Probe for Interrupts {
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
         for (i, lanes) in self.cpus.iter_mut().enumerate() {
             let times = times(&self.kernel.cpu(i));
-            for lane in 0..LANES {
-                let delta = times[lane].wrapping_sub(lanes.last[lane]);
-                lanes.last[lane] = times[lane];
+            for (lane, &time) in times.iter().enumerate() {
+                let delta = time.wrapping_sub(lanes.last[lane]);
+                lanes.last[lane] = time;
                 if delta == 0 && !lanes.up[lane] {
                     continue;
                 }

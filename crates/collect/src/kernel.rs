@@ -34,14 +34,12 @@ pub(crate) use bpf_object;
 pub const SOFTIRQS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
-/// Probes that own ring records or counters; as `enum probe` in `gpuwhy.h`.
+/// Probes that write ring records; as `enum probe` in `gpuwhy.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum ProbeNumber {
     /// Scheduler.
     RunQueue = 1,
-    /// Interrupts.
-    Interrupts = 2,
     /// Uprobe steps.
     Steps = 3,
     /// Block requests.
@@ -81,6 +79,14 @@ macro_rules! record {
         };
         // SAFETY: every field is plain and there is no padding, both checked just above.
         unsafe impl $crate::kernel::Plain for $name {}
+
+        #[cfg(test)]
+        #[allow(dead_code)] // for `kernel::tests::same_layout`
+        impl $name {
+            /// Name, offset and size of each field.
+            const LAYOUT: &'static [(&'static str, usize, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$ty>()),)*];
+        }
     };
 }
 pub(crate) use record;
@@ -623,4 +629,50 @@ pub fn put(
     value: &[u8],
 ) -> Result<(), CollectError> {
     map.update(key, value, MapFlags::ANY).map_err(|source| CollectError::Map { map: name, source })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use libbpf_rs::btf::types::{MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, HasSize};
+
+    use super::*;
+
+    /// Fails unless the struct `name` of the compiled object `stem` has these fields.
+    pub fn same_layout(stem: &str, name: &str, size: usize, fields: &[(&str, usize, usize)]) {
+        let path = format!("{}/{stem}.bpf.o", env!("OUT_DIR"));
+        let btf = Btf::from_path(&path).unwrap();
+        let found = btf
+            .type_by_name::<Struct<'_>>(name)
+            .unwrap_or_else(|| panic!("no struct `{name}` in `{path}`"));
+        let theirs: Vec<(String, usize)> = found
+            .iter()
+            .map(|member| {
+                let MemberAttr::Normal { offset } = member.attr else { panic!("a bit field") };
+                (member.name.unwrap().to_string_lossy().into_owned(), offset as usize / 8)
+            })
+            .collect();
+        let ours: Vec<(String, usize)> =
+            fields.iter().map(|&(name, offset, _)| (name.to_owned(), offset)).collect();
+        assert_eq!(theirs, ours, "`{name}` of `{path}`");
+        assert_eq!(found.size(), size, "`{name}` of `{path}`");
+    }
+
+    #[test]
+    fn both_halves_agree_on_what_they_share() {
+        same_layout("interrupts", "cpu", size_of::<Cpu>(), Cpu::LAYOUT);
+        same_layout("run_queue", "head", size_of::<Head>(), Head::LAYOUT);
+    }
+
+    #[test]
+    fn staged_records_come_back_and_a_torn_end_is_left() {
+        let mut staged = Staged { bytes: Vec::new(), limit: 16 };
+        assert_eq!(staged.push(b"first"), 0);
+        assert_eq!(staged.push(b"second"), -libc::EAGAIN, "enough for one drain");
+        let all: Vec<&[u8]> = records(&staged.bytes).collect();
+        assert_eq!(all, [&b"first"[..], b"second"]);
+        for cut in 0..staged.bytes.len() {
+            assert!(records(&staged.bytes[..cut]).count() < 2);
+        }
+    }
 }

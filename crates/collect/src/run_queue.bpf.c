@@ -93,6 +93,14 @@ struct signal_record {
 	char comm[TASK_COMM_LEN];
 };
 
+SHARED(wait_record);
+SHARED(run_record);
+SHARED(moved_record);
+SHARED(occupant_record);
+SHARED(name_record);
+SHARED(exit_record);
+SHARED(signal_record);
+
 /* Set before load. */
 const volatile struct {
 	__u64 waker_ns;        /* how long a waker stays of interest after it woke somebody */

@@ -54,6 +54,12 @@ const SIGNAL: u16 = KIND + 6;
 record! {
     struct WaitRecord {
         head: Head,
+        wait: Wait,
+    }
+}
+
+record! {
+    struct Wait {
         from: u64,
         woken: u64,
         throttled: u64,
@@ -462,11 +468,12 @@ impl Book {
     /// A wait has ended: the thread runs.
     fn waited(&mut self, r: &WaitRecord, cx: &mut Context) {
         let now = ns(r.head.ts);
+        let WaitRecord { head, wait: r } = r;
         let source = self.source;
         let stopper = self.stoppers.get(&r.tgid).map_or(-1, |&pid| i64::from(pid));
         let wakeup = Name::clone(&self.wakeup);
         let mut off = Off::from_code(r.state);
-        let thread = self.thread(r.head.tid, r.tgid, cx);
+        let thread = self.thread(head.tid, r.tgid, cx);
         let mut from = ns(r.from);
         if let Some((at, seen)) = thread.seed.take()
             && r.from == 0
@@ -491,7 +498,7 @@ impl Book {
             let throttled = ready.saturating_add(ns(r.throttled)).min(now);
             let mut moves = std::mem::take(&mut thread.moves);
             let mut at = ready;
-            for (end, cpu) in moves.iter().copied().chain([(now, r.head.cpu)]) {
+            for (end, cpu) in moves.iter().copied().chain([(now, head.cpu)]) {
                 let end = end.clamp(at, now);
                 let cpu = i64::from(cpu);
                 thread.row(at, end.min(throttled), ThreadState::Throttled, cpu, cx);
@@ -502,7 +509,7 @@ impl Book {
             thread.moves = moves;
         }
         thread.end = thread.end.max(now);
-        thread.open = Some((ThreadState::Running, i64::from(r.head.cpu)));
+        thread.open = Some((ThreadState::Running, i64::from(head.cpu)));
 
         if let Some(woken) = woken {
             let entity = thread.entity;
@@ -685,4 +692,272 @@ fn letter(pid: u32, tid: u32) -> Option<char> {
 
 fn ns(n: u64) -> Ns {
     Ns(i64::try_from(n).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Entity, EntityKind, Rows};
+
+    use super::*;
+    use crate::kernel::tests::same_layout;
+    use crate::recorder;
+
+    #[test]
+    fn both_halves_agree_on_the_records() {
+        macro_rules! same {
+            ($($rust:ident = $c:literal,)*) => {
+                $(same_layout("run_queue", $c, size_of::<$rust>(), $rust::LAYOUT);)*
+            };
+        }
+        same! {
+            WaitRecord = "wait_record",
+            Wait = "wait",
+            RunRecord = "run_record",
+            MovedRecord = "moved_record",
+            OccupantRecord = "occupant_record",
+            NameRecord = "name_record",
+            ExitRecord = "exit_record",
+            SignalRecord = "signal_record",
+        }
+    }
+
+    const TGID: u32 = 4_000_000_000;
+    const TID: u32 = 4_000_000_001;
+
+    /// A book, and where its rows go.
+    struct Desk {
+        book: Book,
+        cx: Context,
+    }
+
+    impl Desk {
+        fn new() -> Desk {
+            let mut cx = recorder::context();
+            let source = cx.lanes.source("bpf:run_queue", "test", "0", "");
+            Desk { book: Book::new(source), cx }
+        }
+
+        fn send<T: kernel::Plain>(
+            &mut self,
+            kind: u16,
+            ts: u64,
+            cpu: u16,
+            make: impl FnOnce(Head) -> T,
+        ) {
+            let record = make(Head { ts, kind, cpu, tid: TID });
+            self.book.event(kind, bytes_of(&record), &mut self.cx);
+        }
+
+        /// It comes to run at `ts`, on CPU 1.
+        fn wait(&mut self, ts: u64, wait: Wait) {
+            self.send(WAIT, ts, 1, |head| WaitRecord { head, wait: Wait { tgid: TGID, ..wait } });
+        }
+
+        /// It ceases to run at `ts`, on CPU 1.
+        fn run(&mut self, ts: u64, run: RunRecord) {
+            self.send(RUN, ts, 1, |head| RunRecord { head, tgid: TGID, ..run });
+        }
+
+        /// The states of the thread so far: `from..to state(arg)` in us, `..` for what lasts.
+        fn states(&mut self) -> String {
+            let mut rows = Rows::default();
+            self.cx.lanes.drain(&mut rows);
+            let track = self.book.threads.get(&TID).map(|t| t.states);
+            let mut out = Vec::new();
+            for row in self.cx.rows.state.drain(..).filter(|s| Some(s.track) == track) {
+                let to = row.dur.map_or(String::new(), |d| ((row.ts + d).0 / 1000).to_string());
+                let state = ThreadState::from_code(row.value).unwrap().as_str();
+                out.push(format!("{}..{to} {state}({})", row.ts.0 / 1000, row.arg.unwrap()));
+            }
+            out.join(", ")
+        }
+    }
+
+    const SLEEP: u8 = 3;
+    const PREEMPTED: u8 = 1;
+    const THROTTLED: u8 = 2;
+    const STOPPED: u8 = 6;
+
+    #[test]
+    fn a_sleep_ends_with_its_waking_and_the_rest_is_waiting_for_a_cpu() {
+        let mut desk = Desk::new();
+        let slept = Wait {
+            from: 1_000_000,
+            woken: 3_000_000,
+            state: SLEEP,
+            syscall: 202,
+            ..Wait::default()
+        };
+        desk.wait(3_500_000, slept);
+        desk.run(
+            5_000_000,
+            RunRecord { from: 3_500_000, off: SLEEP, syscall: 35, ..RunRecord::default() },
+        );
+        assert_eq!(
+            desk.states(),
+            "1000..3000 sleep(202), 3000..3500 runnable(1), 3500..5000 running(1)"
+        );
+        desk.book.finish(&mut desk.cx);
+        assert_eq!(desk.states(), "5000.. sleep(35)");
+    }
+
+    #[test]
+    fn interrupts_lie_at_the_end_of_their_slice_and_small_change_stays_in_it() {
+        let mut desk = Desk::new();
+        let run = RunRecord {
+            from: 1_000_000,
+            hardirq_ns: 20_000,
+            softirq_ns: 300_000,
+            vec: 3,
+            off: PREEMPTED,
+            ..RunRecord::default()
+        };
+        desk.run(2_000_000, run);
+        assert_eq!(
+            desk.states(),
+            "1000..1680 running(1), 1680..1980 softirq(3), 1980..2000 hardirq(1)"
+        );
+        desk.run(4_000_000, RunRecord { from: 3_000_000, hardirq_ns: 900, ..run_of(PREEMPTED) });
+        assert_eq!(desk.states(), "3000..4000 running(1)");
+        // Clocks are read apart: more interrupt than slice is cut to the slice.
+        desk.run(6_000_000, RunRecord { from: 5_999_000, softirq_ns: 9_000_000, ..run_of(SLEEP) });
+        assert_eq!(desk.states(), "5999..6000 softirq(0)");
+    }
+
+    fn run_of(off: u8) -> RunRecord {
+        RunRecord { off, ..RunRecord::default() }
+    }
+
+    #[test]
+    fn out_of_quota_comes_before_waiting_behind_others() {
+        let mut desk = Desk::new();
+        let wait =
+            Wait { from: 1_000_000, throttled: 800_000, state: THROTTLED, ..Wait::default() };
+        desk.wait(2_000_000, wait);
+        assert_eq!(desk.states(), "1000..1800 throttled(1), 1800..2000 runnable(1)");
+        // More quota time than wait is cut to the wait.
+        desk.wait(4_000_000, Wait { from: 3_000_000, throttled: 9_000_000, ..wait });
+        assert_eq!(desk.states(), "3000..4000 throttled(1)");
+    }
+
+    #[test]
+    fn a_thread_that_is_moved_waits_first_here_and_then_there() {
+        let mut desk = Desk::new();
+        desk.send(MOVED, 1_400_000, 0, |head| MovedRecord {
+            head,
+            tgid: TGID,
+            from_cpu: 0,
+            to_cpu: 1,
+        });
+        desk.wait(2_000_000, Wait { from: 1_000_000, state: PREEMPTED, ..Wait::default() });
+        assert_eq!(desk.states(), "1000..1400 runnable(0), 1400..2000 runnable(1)");
+    }
+
+    #[test]
+    fn lost_records_leave_a_gap_and_no_overlap() {
+        let mut desk = Desk::new();
+        desk.run(2_000_000, RunRecord { from: 1_000_000, ..run_of(SLEEP) });
+        // The wait's record was lost; the next slice says itself when it began.
+        desk.run(9_000_000, RunRecord { from: 8_000_000, ..run_of(SLEEP) });
+        assert_eq!(desk.states(), "1000..2000 running(1), 8000..9000 running(1)");
+        // A record that goes back (a waker's last wait, told late) adds only what is new.
+        desk.wait(
+            9_500_000,
+            Wait { from: 5_000_000, woken: 9_200_000, state: SLEEP, ..Wait::default() },
+        );
+        assert_eq!(desk.states(), "9000..9200 sleep(0), 9200..9500 runnable(1)");
+    }
+
+    #[test]
+    fn a_waker_is_named_only_if_it_woke_by_itself() {
+        let mut desk = Desk::new();
+        for (context, expected) in [(1, true), (2, false), (3, false), (0, false), (77, false)] {
+            let wait = Wait {
+                from: 1_000,
+                woken: 2_000,
+                state: SLEEP,
+                context,
+                waker: TID + 1,
+                waker_tgid: TID + 1,
+                waker_comm: *b"mutex-holder\0\0\0\0",
+                ..Wait::default()
+            };
+            desk.wait(3_000, wait);
+            let wakeup = desk.cx.rows.wakeup.pop().unwrap();
+            assert_eq!(wakeup.waker.is_some(), expected, "context {context}");
+            if let Some(waker) = wakeup.waker {
+                assert_eq!(&*desk.cx.lanes.get(waker).unwrap().name, "mutex-holder");
+            }
+        }
+        // Nobody wakes who was preempted.
+        desk.cx.rows.wakeup.clear();
+        desk.wait(9_000, Wait { from: 8_000, state: PREEMPTED, ..Wait::default() });
+        assert!(desk.cx.rows.wakeup.is_empty());
+    }
+
+    #[test]
+    fn who_had_the_cpu_is_written_once_and_idle_is_nobody() {
+        let mut desk = Desk::new();
+        let mut had = |from, to, tid, comm: &[u8; 16]| {
+            let head = Head { ts: to, kind: OCCUPANT, cpu: 0, tid };
+            let record = OccupantRecord { head, from, tgid: tid, cpu: 1, pad: 0, comm: *comm };
+            desk.book.event(OCCUPANT, bytes_of(&record), &mut desk.cx);
+        };
+        let (hog, idle) = (b"hog\0\0\0\0\0\0\0\0\0\0\0\0\0", b"swapper/1\0\0\0\0\0\0\0");
+        had(1_000, 5_000, TID, hog);
+        had(1_000, 5_000, TID, hog);
+        had(4_000, 6_000, TID, hog);
+        had(6_000, 7_000, 0, idle);
+        let rows: Vec<_> =
+            desk.cx.rows.state.iter().map(|s| (s.ts.0, s.dur.unwrap().0, s.value)).collect();
+        let id = rows[0].2;
+        assert_eq!(rows, [(1_000, 4_000, id), (5_000, 1_000, id), (6_000, 1_000, 0)]);
+        assert_eq!(&*desk.cx.lanes.get(EntityId(id as u32)).unwrap().name, "hog");
+        // A CPU that this host does not have is nobody's.
+        let head = Head { ts: 9_000, kind: OCCUPANT, cpu: 0, tid: TID };
+        let record = OccupantRecord { head, from: 1, tgid: TID, cpu: 60_000, pad: 0, comm: *hog };
+        desk.book.event(OCCUPANT, bytes_of(&record), &mut desk.cx);
+        assert_eq!(desk.cx.rows.state.len(), 3);
+    }
+
+    #[test]
+    fn who_stopped_a_process_stands_with_its_stop() {
+        let mut desk = Desk::new();
+        desk.send(SIGNAL, 1_000_000, 0, |head| SignalRecord {
+            head,
+            tgid: TGID,
+            signal: 19,
+            sender: 77,
+            sender_tid: 0,
+            comm: [0; 16],
+        });
+        desk.run(2_000_000, RunRecord { from: 1_000_000, ..run_of(STOPPED) });
+        desk.wait(
+            5_000_000,
+            Wait { from: 2_000_000, woken: 4_000_000, state: STOPPED, ..Wait::default() },
+        );
+        assert_eq!(
+            desk.states(),
+            "1000..2000 running(1), 2000..4000 stopped(77), 4000..5000 runnable(1)"
+        );
+        assert_eq!(&*desk.cx.rows.mark[0].name, "SIGSTOP");
+        assert_eq!(desk.cx.rows.mark[0].value, Some(77.0));
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        let mut desk = Desk::new();
+        for kind in KIND..KIND + 9 {
+            for len in 0..120 {
+                for fill in [0x00, 0x01, 0x7f, 0xff] {
+                    desk.book.event(kind, &vec![fill; len], &mut desk.cx);
+                }
+            }
+        }
+        let mut rows = Rows::default();
+        desk.cx.lanes.drain(&mut rows);
+        let known = |id: EntityId| rows.entity.iter().any(|e: &Entity| e.id == id);
+        assert!(rows.track.iter().all(|t| known(t.entity)));
+        assert!(rows.entity.iter().any(|e| e.kind == EntityKind::Thread));
+    }
 }

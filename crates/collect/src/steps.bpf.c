@@ -17,6 +17,8 @@ struct step_record {
 	__u32 step;       /* which function */
 };
 
+SHARED(step_record);
+
 /* Set before load. */
 const volatile struct {
 	__u32 everyone; /* no targets were named: whoever calls becomes one */

@@ -304,7 +304,6 @@ struct Book {
 }
 
 struct Thread {
-    tgid: u32,
     entity: EntityId,
     track: TrackId,
     nest: Nest,
@@ -340,23 +339,15 @@ impl Book {
         }
         let (tid, source, functions) = (r.head.tid, self.source, self.names.len());
         let entity = cx.people.thread(&mut cx.lanes, tid, r.tgid, None);
-        let thread = self.threads.entry(tid).or_insert_with(|| Thread {
-            tgid: 0,
-            entity,
-            track: TrackId(0),
-            nest: Nest::default(),
-            seq: Vec::new(),
-        });
-        if thread.tgid != r.tgid || thread.entity != entity {
-            // New, or the number was given to another thread.
+        let mut begin = || {
             let lane = Lane::spans(names::STEPS, Discipline::Nested);
-            *thread = Thread {
-                tgid: r.tgid,
-                entity,
-                track: cx.lanes.track(entity, None, lane, source),
-                nest: Nest::default(),
-                seq: vec![0; functions],
-            };
+            let track = cx.lanes.track(entity, None, lane, source);
+            Thread { entity, track, nest: Nest::default(), seq: vec![0; functions] }
+        };
+        let thread = self.threads.entry(tid).or_insert_with(&mut begin);
+        if thread.entity != entity {
+            // The number was given to another thread.
+            *thread = begin();
         }
         let (ts, end) = (ns(r.from), ns(r.head.ts));
         if !thread.nest.fits(ts, end) {
@@ -380,4 +371,95 @@ impl Book {
 
 fn ns(n: u64) -> Ns {
     Ns(i64::try_from(n).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::tests::same_layout;
+    use crate::recorder;
+
+    #[test]
+    fn both_halves_agree_on_the_record() {
+        same_layout("steps", "step_record", size_of::<StepRecord>(), StepRecord::LAYOUT);
+    }
+
+    /// The test's own binary has this function under its own name.
+    #[unsafe(no_mangle)]
+    extern "C" fn gpuwhy_test_function() {}
+
+    #[test]
+    fn a_function_is_found_and_near_names_are_told() {
+        gpuwhy_test_function();
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(find(&own, "gpuwhy_test_function").unwrap().len(), 1);
+        let hint = |name: &str| find(&own, name).unwrap_err().to_string();
+        assert!(hint("gpuwhy_test_funktion").ends_with("; near it are gpuwhy_test_function"));
+        assert!(hint("test_function").contains("near it are gpuwhy_test_function"));
+        assert!(hint("no such thing at all").ends_with(&format!("in `{}`", own.display())));
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notes.txt");
+        std::fs::write(&path, "not a program").unwrap();
+        let text = find(&path, "main").unwrap_err().to_string();
+        assert!(text.contains("notes.txt`: it cannot be read: "), "{text}");
+        let text = find(dir.path(), "main").unwrap_err().to_string();
+        assert!(text.ends_with(": it is not a file"), "{text}");
+        let text = find(&dir.path().join("nothing"), "main").unwrap_err().to_string();
+        assert!(text.starts_with("cannot read `"), "{text}");
+        // An ELF header and then nothing, at every length.
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        for len in [4, 16, 63, 64, 100, 1000] {
+            std::fs::write(&path, &own[..len]).unwrap();
+            assert!(find(&path, "main").is_err());
+        }
+    }
+
+    #[test]
+    fn steps_are_numbered_for_each_function_and_crossing_ones_are_counted() {
+        let mut cx = recorder::context();
+        let source = cx.lanes.source("bpf:steps", "test", "0", "");
+        let mut book = Book::new(source, vec!["outer".into(), "inner".into()]);
+        for (step, from, ts) in [(1, 20, 30), (1, 40, 50), (0, 10, 60), (0, 55, 70), (7, 80, 90)] {
+            let head = Head { ts, kind: STEP, cpu: 0, tid: 4_000_000_000 };
+            book.step(&StepRecord { head, from, tgid: 4_000_000_000, step }, &mut cx);
+        }
+        let rows: Vec<_> = cx
+            .rows
+            .span
+            .iter()
+            .zip(&cx.rows.step)
+            .map(|(s, t)| (&*s.name, s.ts.0, t.seq))
+            .collect();
+        assert_eq!(rows, [("inner", 20, 0), ("inner", 40, 1), ("outer", 10, 0)]);
+        assert_eq!(book.crossed, 1);
+        assert!(cx.wanted.is_empty(), "no process has such a number");
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        let mut cx = recorder::context();
+        let source = cx.lanes.source("bpf:steps", "test", "0", "");
+        let mut book = Book::new(source, vec!["call".into()]);
+        for fill in [0x00, 0x01, 0x7f, 0xff] {
+            for len in 0..64 {
+                if let Some(record) = plain::<StepRecord>(&vec![fill; len]) {
+                    book.step(&record, &mut cx);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_is_named_by_binary_and_symbol() {
+        let step: UprobeStep = "uprobe:/usr/bin/redis-server:call".parse().unwrap();
+        assert_eq!((step.binary, step.symbol), ("/usr/bin/redis-server".into(), "call".into()));
+        for bad in ["redis-server:call", "uprobe:call", "uprobe::call", "uprobe:x:", ""] {
+            let error = bad.parse::<UprobeStep>().unwrap_err().to_string();
+            assert!(error.contains("write uprobe:BINARY:SYMBOL"), "{error}");
+        }
+    }
 }

@@ -408,3 +408,136 @@ fn gpu(pid: u32, device: u16, cx: &mut Context) -> EntityId {
 fn ns(n: u64) -> Ns {
     Ns(i64::try_from(n).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::Rows;
+    use gpuwhy_wire::Producer;
+
+    use super::*;
+    use crate::recorder;
+
+    /// What one thread of one process tells, and the rows that come of it.
+    fn told(events: &[Event<&str>]) -> (Rows, u64) {
+        let mut cx = recorder::context();
+        let source = cx.lanes.source("wire", "test", "0", "");
+        let mut book = Book::new(source);
+        for &event in events {
+            let (pid, tid) = (4_000_000_000, 4_000_000_001);
+            book.record(&Record { pid, tid, event }, &mut cx);
+        }
+        book.finish(&mut cx);
+        let mut rows = Rows::default();
+        cx.lanes.drain(&mut rows);
+        rows.append(&mut cx.rows);
+        (rows, book.dropped)
+    }
+
+    fn step(seq: u64, start: u64, dur: u64) -> Event<&'static str> {
+        Event::Step { name: "step", seq, size: Some(64), rank: Some(1), start, dur }
+    }
+
+    #[test]
+    fn phases_are_children_of_their_step_which_is_told_after_them() {
+        let phase = |name, start, dur| Event::Phase { name, step: Some(7), start, dur };
+        let (rows, dropped) =
+            told(&[phase("load", 10, 5), phase("sync", 15, 10), step(7, 10, 20), step(8, 30, 5)]);
+        let ids: Vec<_> = rows.span.iter().map(|s| (&*s.name, s.id, s.parent)).collect();
+        let whole = ids[2].1;
+        assert_eq!((ids[0].0, ids[0].2), ("load", Some(whole)));
+        assert_eq!((ids[1].0, ids[1].2), ("sync", Some(whole)));
+        assert_eq!((ids[2].0, ids[2].2), ("step", None));
+        let steps: Vec<_> = rows.step.iter().map(|s| (s.id, s.seq, s.size, s.rank)).collect();
+        assert_eq!(steps, [(whole, 7, Some(64), Some(1)), (ids[3].1, 8, Some(64), Some(1))]);
+        assert_eq!(dropped, 0);
+    }
+
+    #[test]
+    fn a_step_that_never_ends_is_open() {
+        let open =
+            |seq, start| Event::StepOpen { name: "step", seq, size: None, rank: None, start };
+        let (rows, _) = told(&[open(0, 10), step(0, 10, 5), open(1, 20)]);
+        let spans: Vec<_> = rows.span.iter().map(|s| (s.ts.0, s.dur.map(|d| d.0))).collect();
+        assert_eq!(spans, [(10, Some(5)), (20, None)]);
+        assert_eq!(rows.step.len(), 2);
+    }
+
+    #[test]
+    fn a_launch_leads_to_its_kernel_in_either_order() {
+        let launch = |correlation, start| Event::Launch {
+            name: "launch",
+            device: 0,
+            stream: 1,
+            correlation,
+            start,
+            dur: 3,
+        };
+        let kernel = |correlation, start| Event::Kernel {
+            name: "gemm",
+            device: 0,
+            stream: 1,
+            correlation,
+            start,
+            dur: 50,
+        };
+        let (rows, dropped) =
+            told(&[launch(1, 10), kernel(1, 20), kernel(2, 70), launch(2, 12), kernel(3, 90)]);
+        let links: Vec<_> = rows
+            .link
+            .iter()
+            .map(|l| {
+                let mark = rows.mark.iter().find(|m| m.id == l.from).unwrap();
+                let span = rows.span.iter().find(|s| s.id == l.to).unwrap();
+                (mark.ts.0, span.ts.0, l.ts.0)
+            })
+            .collect();
+        assert_eq!(links, [(10, 20, 20), (12, 70, 70)]);
+        assert_eq!(dropped, 1, "the third kernel overlaps the second on its stream");
+        let stream = rows.entity.iter().find(|e| e.kind == EntityKind::Stream).unwrap();
+        let gpu = rows.entity.iter().find(|e| Some(e.id) == stream.parent).unwrap();
+        assert_eq!(&*gpu.key, "sim:4000000000:0");
+        assert!(rows.kernel.iter().all(|k| k.gpu == gpu.id));
+    }
+
+    #[test]
+    fn counters_belong_to_their_device_and_others_to_their_process() {
+        let counter =
+            |name, device| Event::Counter { name, unit: "MHz", device, at: 5, value: 1980.0 };
+        let (rows, _) = told(&[counter("sm_clock", Some(2)), counter("queue", None)]);
+        let whose = |name: &str| {
+            let track = rows.track.iter().find(|t| &*t.name == name).unwrap();
+            rows.entity.iter().find(|e| e.id == track.entity).unwrap().kind
+        };
+        assert_eq!(whose("sm_clock"), EntityKind::Gpu);
+        assert_eq!(whose("queue"), EntityKind::Process);
+    }
+
+    #[test]
+    fn steps_written_by_a_program_come_out_of_the_recorder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ring");
+        // Without the probes that need privileges.
+        let off = recorder::PROBE_LIST.iter().map(|p| p.0.to_owned()).filter(|n| n != "wire");
+        let config = crate::Config {
+            wire: Some(path.clone()),
+            off: off.collect(),
+            ..crate::Config::default()
+        };
+        let mut recorder = crate::Recorder::start(config).unwrap();
+        let producer = Producer::open(&path).unwrap();
+        for size in 0..3 {
+            let step = producer.step("step").size(size).rank(0);
+            producer.phase("load").end();
+            step.end();
+        }
+        let mut rows = recorder.poll(std::time::Duration::from_millis(20)).unwrap();
+        rows.append(&mut recorder.finish());
+        assert_eq!(
+            rows.step.iter().map(|s| s.size).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(2)]
+        );
+        assert_eq!(rows.span.iter().filter(|s| &*s.name == "load").count(), 3);
+        let wire = rows.source.iter().rev().find(|s| &*s.kind == "wire").unwrap();
+        assert_eq!((wire.recorded, wire.dropped), (6, 0));
+    }
+}

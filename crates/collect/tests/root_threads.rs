@@ -80,7 +80,10 @@ impl Drop for Actor {
 
 /// Whether BPF programs can be loaded here; says why not.
 fn privileged() -> bool {
-    let capable = host::facts().into_iter().find(|c| c.name == "ring and task storage").unwrap();
+    static CAPABLE: OnceLock<host::Check> = OnceLock::new();
+    let capable = CAPABLE.get_or_init(|| {
+        host::facts().into_iter().find(|c| c.name == "ring and task storage").unwrap()
+    });
     if !capable.ok {
         println!("skipped: {}; {}", capable.found, capable.fix);
     }

@@ -127,6 +127,12 @@ struct {
 	__type(value, __u32);
 } generation SEC(".maps");
 
+/* Keeps a type that only local variables have among the object's types, where a test compares it
+ * with its other half in Rust. The section is not loaded. */
+#define SHARED(type) const struct type *shared_##type SEC(".types")
+
+SHARED(head);
+
 static __always_inline struct cpu *this_cpu(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
