@@ -6,7 +6,7 @@
 //!
 //! | phase | what it does | what can slow it |
 //! |---|---|---|
-//! | `load` | reads a batch from a warm file, looks at every byte | CPU, memory, disk |
+//! | `load` | reads a batch of samples from a warm file, looks at every byte | CPU, memory, disk |
 //! | `launch` | launches kernels on a simulated device | CPU |
 //! | `sync` | sleeps until the device is idle | the device's clock |
 //! | `allreduce` | ring all-reduce over TCP with real additions | network, the other rank |

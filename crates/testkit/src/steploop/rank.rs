@@ -140,6 +140,9 @@ struct Worker {
     csv: Csv,
 }
 
+/// Bytes of a sample, about those of a photograph.
+const SAMPLE: usize = 32 << 10;
+
 /// Names of the kernels of one pass, in turn.
 const KERNELS: [&str; 4] = ["embed_fwd", "gemm_fwd", "gemm_bwd", "norm_bwd"];
 
@@ -234,14 +237,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads a batch at a place that follows from the step, and looks at every byte of it.
+    /// Reads a batch of samples, each from a place that follows from the step, as shuffled data
+    /// sets are read, and looks at every byte of it.
     fn load(&mut self, bytes: usize) -> Result<()> {
         self.batch.resize(bytes, 0);
-        let pages = self.config.dataset_bytes.saturating_sub(bytes as u64) / 4096;
-        let offset = self.random.next() % (pages + 1) * 4096;
-        self.dataset
-            .read_exact_at(&mut self.batch, offset)
-            .context("cannot read a batch from the data set")?;
+        for sample in self.batch.chunks_mut(SAMPLE) {
+            let pages = self.config.dataset_bytes.saturating_sub(sample.len() as u64) / 4096;
+            let offset = self.random.next() % (pages + 1) * 4096;
+            self.dataset
+                .read_exact_at(sample, offset)
+                .context("cannot read a sample from the data set")?;
+        }
         for _ in 0..self.config.decode_rounds {
             self.digest = checksum(&self.batch, self.digest);
         }
