@@ -55,7 +55,7 @@ pub enum Error {
         path: PathBuf,
         /// Where in it, and why.
         #[source]
-        source: toml::de::Error,
+        source: Box<toml::de::Error>,
     },
     /// A file is cut off, garbled, or not what `trace.toml` says.
     #[error("`{}` is damaged: {what}", path.display())]
@@ -85,7 +85,7 @@ pub enum Error {
         place: String,
         /// What is wrong with it.
         #[source]
-        source: SchemaError,
+        source: Box<SchemaError>,
     },
     /// More than the caller was ready to hold.
     #[error(
@@ -122,6 +122,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { what, path: path.into(), source }
+    }
+
+    pub(crate) fn schema(
+        path: &Path,
+        place: impl Into<String>,
+    ) -> impl FnOnce(SchemaError) -> Error {
+        move |source| Error::Schema {
+            path: path.into(),
+            place: place.into(),
+            source: Box::new(source),
+        }
     }
 
     pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Error {

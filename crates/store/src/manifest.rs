@@ -186,7 +186,7 @@ impl Manifest {
             format: Option<String>,
             schema_version: Option<toml::Value>,
         }
-        let manifest_error = |source| Error::Manifest { path: path.into(), source };
+        let manifest_error = |e| Error::Manifest { path: path.into(), source: Box::new(e) };
         let version: Version = toml::from_str(text).map_err(manifest_error)?;
         if version.format.as_deref() != Some(FORMAT) {
             return Err(Error::NotATrace {
@@ -253,8 +253,7 @@ impl Manifest {
     /// Takes the extent of a new file into the trace's own.
     pub(crate) fn add(&mut self, file: File) {
         if !file.is_head() {
-            let least = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
-            self.start = least(self.start, file.min_start);
+            self.start = self.start.into_iter().chain(file.min_start).min();
             self.end = self.end.max(file.max_end);
         }
         self.file.push(file);

@@ -79,11 +79,7 @@ impl<T: Table> Cursor<T> {
             Place::Journal(found) => {
                 let mut all = Vec::new();
                 for batch in found.batches::<T>() {
-                    let rows = T::rows(&batch?).map_err(|source| Error::Schema {
-                        path: found.path.clone(),
-                        place: "a frame".into(),
-                        source,
-                    })?;
+                    let rows = T::rows(&batch?).map_err(Error::schema(&found.path, "a frame"))?;
                     all.extend(rows.into_iter().filter(|r| match (r.start(), r.end()) {
                         (Some(start), Some(end)) => overlaps(start, end, range),
                         _ => true,
@@ -107,11 +103,10 @@ impl<T: Table> Cursor<T> {
             match batches.next() {
                 None => self.batches = None,
                 Some(batch) => {
-                    let rows = T::rows(&batch?).map_err(|source| Error::Schema {
-                        path: batches.path().into(),
-                        place: format!("in the batch that begins at row {row}"),
-                        source,
-                    })?;
+                    let rows = T::rows(&batch?).map_err(Error::schema(
+                        batches.path(),
+                        format!("in the batch that begins at row {row}"),
+                    ))?;
                     self.row = row;
                     self.rows = rows.into_iter();
                 }

@@ -14,6 +14,7 @@ use gpuwhy_schema::{
 
 use crate::dir::Dir;
 use crate::journal::Found;
+use crate::latest::Latest;
 use crate::manifest::{File, Manifest};
 use crate::read::{Place, Read, has_twins, twin_key};
 use crate::segment::{self, Times};
@@ -133,12 +134,8 @@ impl Sealer {
             let mut batches =
                 segment::Batches::open::<State>(&sealer.dir.path, &file, &(Ns::MIN..Ns::MAX))?;
             while let Some(batch) = batches.next() {
-                let path = batches.path().to_path_buf();
-                let rows = State::rows(&batch?).map_err(|source| Error::Schema {
-                    path,
-                    place: "its rows".into(),
-                    source,
-                })?;
+                let rows =
+                    State::rows(&batch?).map_err(Error::schema(batches.path(), "its rows"))?;
                 sealer.learn(rows, file.is_head());
             }
         }
@@ -250,8 +247,7 @@ impl Sealer {
         }
         manifest.kept_since = manifest.kept_since.max(Some(cutoff.0));
         manifest.remeasure();
-        let mut compact = Compact { sealer: self, manifest: &mut manifest, dropped: &mut dropped };
-        Rows::default().each(&mut compact)?;
+        Compact { sealer: self, manifest: &mut manifest, dropped: &mut dropped }.run()?;
         self.dir.commit_manifest(&manifest)?;
         self.manifest = manifest;
         for file in dropped {
@@ -311,11 +307,8 @@ impl EachTable for Work<'_> {
         let batch = arrow_select::concat::concat_batches(&schema::<T>(), &batches)
             .map_err(|e| Error::damaged(&self.journal.path, e.to_string()))?;
         drop(batches);
-        let schema_error = |source| Error::Schema {
-            path: self.journal.path.clone(),
-            place: "its rows".into(),
-            source,
-        };
+        let journal = self.journal;
+        let schema_error = |e| Error::schema(&journal.path, "its rows")(e);
         let batch = match () {
             () if is_lane::<T>() => latest_only(batch),
             () if has_twins::<T>() => without_open_twins::<T>(batch).map_err(schema_error)?,
@@ -330,7 +323,7 @@ impl EachTable for Work<'_> {
             let hosts = entities.iter().filter(|e| e.kind == EntityKind::Host);
             self.hosts.extend(hosts.map(|e| e.key.to_string()));
         }
-        self.learn_shards(&batch);
+        learn_shards(&batch, &mut self.shards);
         let path = format!("{}/{:05}.parquet", T::NAME, self.segment);
         let file = segment::write::<T>(&self.sealer.dir, &path, self.segment, &batch)?;
         self.sealed.rows += file.rows;
@@ -339,21 +332,19 @@ impl EachTable for Work<'_> {
     }
 }
 
-impl Work<'_> {
-    /// Notes the shards that gave out the ids of a batch.
-    fn learn_shards(&mut self, batch: &RecordBatch) {
-        use arrow_array::cast::AsArray;
-        let ids = batch
-            .column_by_name("id")
-            .and_then(|c| c.as_primitive_opt::<arrow_array::types::UInt64Type>());
-        let Some(ids) = ids else { return };
-        let mut last = None;
-        for &id in ids.values() {
-            let shard = Some(Id(id).shard());
-            if shard != last {
-                self.shards.extend(shard);
-                last = shard;
-            }
+/// Notes the shards that gave out the ids of a batch.
+pub(crate) fn learn_shards(batch: &RecordBatch, shards: &mut HashSet<u16>) {
+    use arrow_array::cast::AsArray;
+    let ids = batch
+        .column_by_name("id")
+        .and_then(|c| c.as_primitive_opt::<arrow_array::types::UInt64Type>());
+    let Some(ids) = ids else { return };
+    let mut last = None;
+    for &id in ids.values() {
+        let shard = Some(Id(id).shard());
+        if shard != last {
+            shards.extend(shard);
+            last = shard;
         }
     }
 }
@@ -372,65 +363,84 @@ impl EachTable for Lasting {
     }
 }
 
-/// Makes many small files of a lane table one, so that a trace that is kept recent for months
-/// stays small.
+/// Makes many small files of the lane tables one each, without those who ended long ago, so that
+/// a trace that keeps the recent past for months stays small.
 struct Compact<'a> {
     sealer: &'a Sealer,
     manifest: &'a mut Manifest,
     dropped: &'a mut Vec<File>,
 }
 
-impl EachTable for Compact<'_> {
+impl Compact<'_> {
+    fn run(mut self) -> Result<()> {
+        let files = |name| self.manifest.file.iter().filter(|f| f.table == name).count();
+        let most =
+            gpuwhy_schema::TABLES.iter().map(|t| files(*t) * usize::from(is_lane_name(t))).max();
+        if most <= Some(LANE_FILES) {
+            return Ok(());
+        }
+        let mut lanes = Rows::default();
+        lanes.each(&mut Gather(&mut self))?;
+        let mut latest = Latest::default();
+        latest.take(&mut lanes);
+        let oldest = self.manifest.start.map_or(Ns::MIN, Ns);
+        latest.prune(oldest.min(self.manifest.kept_since.map_or(Ns::MIN, Ns)));
+        latest.rows().each(&mut Rewrite(&mut self))
+    }
+}
+
+/// Whether a table's files are counted for compaction.
+fn is_lane_name(table: &str) -> bool {
+    [Entity::NAME, Track::NAME, Source::NAME, Clock::NAME, Stack::NAME, Frame::NAME]
+        .contains(&table)
+}
+
+/// Reads all lanes.
+struct Gather<'a, 'b>(&'a mut Compact<'b>);
+
+impl EachTable for Gather<'_, '_> {
     type Error = Error;
 
-    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<()> {
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
+        let compact = &mut *self.0;
         if !is_lasting::<T>() {
             return Ok(());
         }
-        let files: Vec<File> =
-            self.manifest.file.iter().filter(|f| f.table == T::NAME).cloned().collect();
-        let (Some(first), Some(last)) = (files.first(), files.last()) else { return Ok(()) };
-        if files.len() <= LANE_FILES {
-            return Ok(());
-        }
-        let path = format!("{}/{:05}-{:05}.parquet", T::NAME, first.segment, last.segment);
-        let segment = last.segment;
-        let places = files.iter().cloned().map(Place::Sealed).collect();
-        let mut rows = Vec::new();
-        for batch in Read::<T>::new(&self.sealer.dir.path, places, Ns::MIN..Ns::MAX) {
+        let files = compact.manifest.file.iter().filter(|f| f.table == T::NAME);
+        let places = files.cloned().map(Place::Sealed).collect();
+        for batch in Read::<T>::new(&compact.sealer.dir.path, places, Ns::MIN..Ns::MAX) {
             rows.extend(batch?);
         }
-        let mut batch = T::batch(&rows);
-        if is_lane::<T>() {
-            batch = latest_only(batch);
-        }
-        if T::NAME == Clock::NAME {
-            batch = self.recent_clocks(batch);
-        }
-        let file = segment::write::<T>(&self.sealer.dir, &path, segment, &batch)?;
-        let old = self.manifest.file.extract_if(.., |f| f.table == T::NAME);
-        self.dropped.extend(old);
-        self.manifest.file.push(file);
         Ok(())
     }
 }
 
-impl Compact<'_> {
-    /// Of the sync points before what is kept, the last of each clock.
-    fn recent_clocks(&self, batch: RecordBatch) -> RecordBatch {
-        let (Some(since), Ok(rows)) = (self.manifest.kept_since, Clock::rows(&batch)) else {
-            return batch;
-        };
-        let mut last = HashMap::new();
-        let old = rows.iter().enumerate().filter(|(_, c)| c.ts_trace < Ns(since));
-        for (i, clock) in old {
-            last.insert((clock.host, clock.clock.clone()), i);
+/// Writes each lane table as one file in place of all it had.
+struct Rewrite<'a, 'b>(&'a mut Compact<'b>);
+
+impl EachTable for Rewrite<'_, '_> {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
+        let compact = &mut *self.0;
+        if !is_lasting::<T>() || rows.is_empty() {
+            return Ok(());
         }
-        let keep: HashSet<usize> = last.into_values().collect();
-        let wanted = (0..rows.len())
-            .filter(|i| rows[*i].ts_trace >= Ns(since) || keep.contains(i))
-            .map(|i| i as u32)
-            .collect();
-        segment::take(&batch, wanted)
+        let files = || compact.manifest.file.iter().filter(|f| f.table == T::NAME);
+        let numbers = files().map(|f| f.segment);
+        let (Some(first), Some(last)) = (numbers.clone().min(), numbers.max()) else {
+            return Ok(());
+        };
+        // A name of its own: until the manifest is committed, the old files are the trace.
+        let path = format!("{}/{first:05}-{last:05}.parquet", T::NAME);
+        if files().count() < 2 || files().any(|f| f.path == path) {
+            return Ok(());
+        }
+        let batch = segment::sorted::<T>(T::batch(rows));
+        let file = segment::write::<T>(&compact.sealer.dir, &path, last, &batch)?;
+        let old = compact.manifest.file.extract_if(.., |f| f.table == T::NAME);
+        compact.dropped.extend(old);
+        compact.manifest.file.push(file);
+        Ok(())
     }
 }

@@ -283,11 +283,7 @@ fn open_checked(dir: &Path, path: &Path, bytes: u64) -> Result<File> {
 fn check_columns<T: Table>(metadata: &ArrowReaderMetadata, path: &Path) -> Result<()> {
     let found = metadata.schema();
     let empty = RecordBatch::new_empty(Arc::clone(found));
-    T::rows(&empty).map_err(|source| Error::Schema {
-        path: path.into(),
-        place: "its columns".into(),
-        source,
-    })?;
+    T::rows(&empty).map_err(Error::schema(path, "its columns"))?;
     // A column that is not ours costs memory and tells nothing; and a nested one, in a hostile
     // file, costs it without bound.
     if found.fields().len() != T::columns().len() {

@@ -1,22 +1,22 @@
 //! Reads a trace, whether its writer has finished, is at work, or has died.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpuwhy_schema::{EachTable, Entity, Frame, Link, Ns, Part, Rows, Source, Stack, Table, Track};
+use gpuwhy_schema::{EachTable, Entity, Frame, Ns, Rows, Source, Stack, Table, Track};
 use serde::Serialize;
 
 use crate::dir::{Dir, Durability, Locking};
-use crate::ids::IdSet;
 use crate::journal::Found;
 use crate::manifest::Manifest;
 use crate::read::{Place, Read, has_twins};
 use crate::recover::{Recovered, recover};
-use crate::seal::{Lane, is_lane};
+use crate::seal::{Lane, is_lane, learn_shards};
+use crate::select::{Links, Selection};
 use crate::{Error, Result};
 
 /// Rows that [`Trace::rows`] is ready to hold, unless told otherwise: some 3 GiB.
@@ -135,6 +135,13 @@ impl Trace {
         sealed.cloned().map(Place::Sealed).chain(journals.cloned().map(Place::Journal)).collect()
     }
 
+    /// The shards whose ids the trace holds.
+    pub(crate) fn shards(&self) -> HashSet<u16> {
+        let mut shards: HashSet<u16> = self.manifest.shards.iter().copied().collect();
+        let Ok(()) = Rows::default().each(&mut JournalShards(&self.journals, &mut shards));
+        shards
+    }
+
     /// The rows of a table that overlap `range`, in the order of their start, in batches of some
     /// thousands. Tables without time come whole, in the order in which they were written.
     ///
@@ -163,7 +170,7 @@ impl Trace {
         self.latest()
     }
 
-    fn latest<T: Lane>(&self) -> Result<Vec<T>> {
+    pub(crate) fn latest<T: Lane>(&self) -> Result<Vec<T>> {
         let mut latest: HashMap<u32, T> = HashMap::new();
         for rows in self.all::<T>() {
             for row in rows? {
@@ -183,17 +190,8 @@ impl Trace {
     /// start.
     pub fn rows(&self, range: Range<Ns>) -> Result<Rows> {
         let mut rows = Rows::default();
-        let whole = range == (Ns::MIN..Ns::MAX);
-        let mut gather = Gather {
-            trace: self,
-            earliest: range.start,
-            latest: range.end,
-            range,
-            whole,
-            ids: IdSet::default(),
-            count: 0,
-        };
-        rows.each(&mut gather)?;
+        let selection = (range != (Ns::MIN..Ns::MAX)).then(|| Selection::new(range, Links::Either));
+        rows.each(&mut Gather { trace: self, selection, count: 0 })?;
         Ok(rows)
     }
 
@@ -267,18 +265,11 @@ fn snapshot(dir: &Dir) -> Result<(Manifest, Vec<Arc<Found>>)> {
     Err(Error::Busy { path: dir.path.clone() })
 }
 
-/// Gathers what is to be known about a range, table by table in the order of their declaration,
-/// in which spans and marks come before what hangs on them.
+/// Gathers what is to be known about a range.
 struct Gather<'a> {
     trace: &'a Trace,
-    range: Range<Ns>,
-    whole: bool,
-    /// The spans, marks and findings that were gathered.
-    ids: IdSet,
-    /// When the first of these began.
-    earliest: Ns,
-    /// When the last of these that has ended ended.
-    latest: Ns,
+    /// None for all there is.
+    selection: Option<Selection>,
     count: usize,
 }
 
@@ -286,22 +277,11 @@ impl EachTable for Gather<'_> {
     type Error = Error;
 
     fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
-        let hangs_on = !self.whole
-            && (T::GROUP == gpuwhy_schema::Step::GROUP
-                || matches!(T::NAME, Link::NAME | Part::NAME | gpuwhy_schema::Cause::NAME));
-        let lasting = crate::seal::is_lasting::<T>();
-        let range = match () {
-            () if lasting => Ns::MIN..Ns::MAX,
-            // Parts tile their step, which may reach out of the range on both sides.
-            () if T::NAME == Part::NAME && hangs_on => self.earliest..self.latest,
-            // Details lie at the start of their span, which may lie before the range.
-            () if hangs_on => self.earliest..self.range.end,
-            () => self.range.clone(),
-        };
+        let range = self.selection.as_ref().map_or(Ns::MIN..Ns::MAX, Selection::extent::<T>);
         let mut latest: HashMap<u32, usize> = HashMap::new();
         for batch in self.trace.read::<T>(range) {
             for row in batch? {
-                if hangs_on && !self.hangs(&row) {
+                if self.selection.as_mut().is_some_and(|selection| !selection.take(&row)) {
                     continue;
                 }
                 if is_lane::<T>()
@@ -312,15 +292,6 @@ impl EachTable for Gather<'_> {
                         continue;
                     }
                     latest.insert(id, rows.len());
-                }
-                if !self.whole
-                    && !hangs_on
-                    && let Some(id) = row.id()
-                {
-                    self.ids.insert(id);
-                    self.earliest = self.earliest.min(row.start().unwrap_or(Ns::MAX));
-                    self.latest =
-                        self.latest.max(row.end().filter(|e| *e < Ns::MAX).unwrap_or(Ns::MIN));
                 }
                 self.count += 1;
                 if self.count > self.trace.max_rows {
@@ -336,19 +307,17 @@ impl EachTable for Gather<'_> {
     }
 }
 
-impl Gather<'_> {
-    /// Whether `row` hangs on a span, mark or finding that was gathered.
-    fn hangs<T: Table>(&self, row: &T) -> bool {
-        let any = row as &dyn Any;
-        if let Some(link) = any.downcast_ref::<Link>() {
-            self.ids.contains(link.from) || self.ids.contains(link.to)
-        } else if let Some(part) = any.downcast_ref::<Part>() {
-            self.ids.contains(part.step)
-        } else if let Some(cause) = any.downcast_ref::<gpuwhy_schema::Cause>() {
-            self.ids.contains(cause.finding)
-        } else {
-            row.id().is_some_and(|id| self.ids.contains(id))
+/// Gathers the shards of ids that stand in journals; the manifest knows those of sealed files.
+struct JournalShards<'a>(&'a [Arc<Found>], &'a mut HashSet<u16>);
+
+impl EachTable for JournalShards<'_> {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<(), Self::Error> {
+        for batch in self.0.iter().flat_map(|j| j.batches::<T>()).flatten() {
+            learn_shards(&batch, self.1);
         }
+        Ok(())
     }
 }
 

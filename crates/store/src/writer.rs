@@ -47,6 +47,9 @@ impl Default for Options {
     }
 }
 
+/// After a sealing that failed: on a full disk each try costs as much as a success.
+const RETRY: Duration = Duration::from_secs(30);
+
 /// What a writer has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -75,6 +78,8 @@ pub struct Writer {
     options: Options,
     pending: Rows,
     pending_rows: usize,
+    /// Whether the last commit failed.
+    failing: bool,
     /// `None` only after a new journal could not be made.
     journal: Option<Journal>,
     segment: u32,
@@ -82,6 +87,8 @@ pub struct Writer {
     /// Journals that are complete but not sealed, oldest first.
     unsealed: VecDeque<(u32, Arc<Found>)>,
     sealing: Sealing,
+    /// When sealing is to be tried again after it failed.
+    retry_at: Option<Instant>,
     written: Written,
     lock: Option<Arc<Lock>>,
 }
@@ -142,12 +149,14 @@ impl Writer {
             options,
             pending: Rows::default(),
             pending_rows: 0,
+            failing: false,
             journal: Some(journal),
             segment,
             opened: Instant::now(),
             unsealed: VecDeque::new(),
             written: Written { lost: sealer.manifest.lost_rows, ..Written::default() },
             sealing: Sealing::Idle(Box::new(sealer)),
+            retry_at: None,
             lock: Some(Arc::new(lock)),
         })
     }
@@ -164,33 +173,53 @@ impl Writer {
 
     /// Takes all of `rows` out; they are safe after the next [`Writer::flush_journal`].
     ///
-    /// Flushes by itself when many have gathered. After an error the rows are held and tried
-    /// again, up to [`Options::max_pending`].
+    /// Flushes by itself when many have gathered. After an error the rows are held, up to
+    /// [`Options::max_pending`], and [`Writer::flush_journal`] tries them again.
     pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
         let count = rows.len();
         self.pending.append(rows);
         self.pending_rows += count;
         self.written.rows += count as u64;
+        if self.failing {
+            // To try at every call what has just failed would cost more than the rows are worth.
+            self.drop_excess();
+            return Ok(());
+        }
         if self.pending_rows >= FRAME_ROWS { self.flush_journal() } else { Ok(()) }
     }
 
     /// Commits what was appended: from now on it outlives this process. Cheap enough for once a
     /// second: one `write(2)`, no flush to the disk (see the module of the journal for why).
+    ///
+    /// An error may also be that of a sealing in the background. Nothing is lost by that: its
+    /// journal stays, and sealing is tried again after half a minute.
     pub fn flush_journal(&mut self) -> Result<()> {
         let committed = self.commit();
-        if committed.is_err() && self.pending_rows > self.options.max_pending {
+        self.failing = committed.is_err();
+        self.drop_excess();
+        let old = self.options.seal_after.is_some_and(|after| self.opened.elapsed() >= after);
+        let long = self.journal.as_ref().is_some_and(|j| j.length >= self.options.seal_bytes);
+        // On a full disk, a journal that becomes Parquet makes room.
+        if long || (old || committed.is_err()) && self.has_frames() {
+            let rolled = self.roll();
+            committed.and(rolled)?;
+        } else {
+            committed?;
+        }
+        // Without waiting: takes note of what the sealing thread has done, and gives it more.
+        match self.retry_at {
+            Some(at) if Instant::now() < at => Ok(()),
+            _ => self.drive(false),
+        }
+    }
+
+    /// Drops what is held, if it is too much, and counts it.
+    fn drop_excess(&mut self) {
+        if self.failing && self.pending_rows > self.options.max_pending {
             self.written.lost += self.pending_rows as u64;
             self.pending = Rows::default();
             self.pending_rows = 0;
         }
-        committed?;
-        let old = self.options.seal_after.is_some_and(|after| self.opened.elapsed() >= after);
-        let length = self.journal.as_ref().map_or(0, |j| j.length);
-        if length >= self.options.seal_bytes || old && self.has_frames() {
-            self.roll()?;
-        }
-        // Without waiting: takes note of what the sealing thread has done, and gives it more.
-        self.drive(false)
     }
 
     fn has_frames(&self) -> bool {
@@ -234,6 +263,17 @@ impl Writer {
         self.flush_journal()
     }
 
+    /// Takes over what other traces, whose rows will be appended, have lost.
+    pub(crate) fn inherit<'a>(&mut self, from: impl Iterator<Item = &'a Manifest>) {
+        let Sealing::Idle(sealer) = &mut self.sealing else { return };
+        let manifest = &mut sealer.manifest;
+        for other in from {
+            manifest.kept_since = manifest.kept_since.max(other.kept_since);
+            manifest.quarantined_bytes += other.quarantined_bytes;
+            self.written.lost += other.lost_rows;
+        }
+    }
+
     /// Commits what was appended, and begins to seal it.
     pub fn seal(&mut self) -> Result<()> {
         self.flush_journal()?;
@@ -247,10 +287,7 @@ impl Writer {
     fn roll(&mut self) -> Result<()> {
         // If sealing does not keep up, the journals wait on disk, where they are safe; only the
         // lists of their frames take memory.
-        if let Some(journal) = self.journal.take() {
-            self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
-            self.segment += 1;
-        }
+        self.close_journal();
         self.journal = Some(Journal::create(self.dir.journal_path(self.segment), self.segment)?);
         self.opened = Instant::now();
         Ok(())
@@ -270,6 +307,7 @@ impl Writer {
                 Sealing::Busy(thread) => {
                     let Ok((sealer, result)) = thread.join() else { continue };
                     self.sealing = Sealing::Idle(sealer);
+                    self.retry_at = result.is_err().then(|| Instant::now() + RETRY);
                     let segment = result?;
                     self.written.segments += 1;
                     self.unsealed.retain(|(number, _)| *number != segment);
@@ -313,19 +351,29 @@ impl Writer {
         }
     }
 
+    /// Puts the journal among those to be sealed; an empty one is handed back.
+    fn close_journal(&mut self) -> Option<PathBuf> {
+        let journal = self.journal.take()?;
+        if journal.frames.is_empty() {
+            return Some(journal.path);
+        }
+        self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
+        self.segment += 1;
+        None
+    }
+
     /// Seals everything and marks the trace complete.
     pub fn finish(mut self) -> Result<Written> {
-        self.flush_journal()?;
-        let empty = match self.journal.take() {
-            Some(journal) if journal.frames.is_empty() => Some(journal.path),
-            Some(journal) => {
-                self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
-                self.segment += 1;
-                None
-            }
-            None => None,
-        };
-        self.drive(true)?;
+        let committed = self.commit();
+        let mut empty = self.close_journal();
+        // The first error may be an old one.
+        self.drive(true).or_else(|_| self.drive(true))?;
+        if committed.is_err() {
+            // The disk was full; what was sealed may have made room.
+            self.commit()?;
+            empty = self.close_journal();
+            self.drive(true)?;
+        }
         if let Sealing::Idle(sealer) = &mut self.sealing {
             sealer.manifest.complete = true;
             sealer.manifest.lost_rows = self.written.lost;

@@ -1,0 +1,157 @@
+//! The lanes as they are now: the last row of each entity, track, source, stack node and frame,
+//! and the sync points.
+
+use std::collections::{BTreeMap, HashSet};
+
+use gpuwhy_schema::{
+    Clock, Entity, EntityId, Frame, Name, Ns, Rows, Source, SourceId, Stack, Track, TrackId,
+};
+
+/// An entity that ended is kept for as long after what is kept of its rows: causes can be told
+/// of long after whoever caused them is gone.
+const GRACE: Ns = Ns::secs(60);
+
+/// The lanes, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Latest {
+    entities: BTreeMap<EntityId, Entity>,
+    tracks: BTreeMap<TrackId, Track>,
+    sources: BTreeMap<SourceId, Source>,
+    /// By host, clock and time.
+    clocks: BTreeMap<(EntityId, Name, Ns), Clock>,
+    stacks: BTreeMap<u32, Stack>,
+    frames: BTreeMap<u32, Frame>,
+    /// How many there were after the last pruning.
+    pruned_to: usize,
+}
+
+impl Latest {
+    /// Takes the lanes out of `rows`.
+    pub fn take(&mut self, rows: &mut Rows) {
+        self.entities.extend(rows.entity.drain(..).map(|e| (e.id, e)));
+        self.tracks.extend(rows.track.drain(..).map(|t| (t.id, t)));
+        self.sources.extend(rows.source.drain(..).map(|s| (s.id, s)));
+        let clocks = rows.clock.drain(..);
+        self.clocks.extend(clocks.map(|c| ((c.host, c.clock.clone(), c.ts_trace), c)));
+        self.stacks.extend(rows.stack.drain(..).map(|s| (s.id, s)));
+        self.frames.extend(rows.frame.drain(..).map(|f| (f.id, f)));
+    }
+
+    /// All of them.
+    pub fn rows(&self) -> Rows {
+        Rows {
+            entity: self.entities.values().cloned().collect(),
+            track: self.tracks.values().cloned().collect(),
+            source: self.sources.values().cloned().collect(),
+            clock: self.clocks.values().cloned().collect(),
+            stack: self.stacks.values().cloned().collect(),
+            frame: self.frames.values().cloned().collect(),
+            ..Rows::default()
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.entities.len() + self.tracks.len() + self.clocks.len()
+    }
+
+    /// Forgets who ended before `since`, once there are twice as many as after the last time.
+    pub fn prune_if_grown(&mut self, since: Ns) -> bool {
+        let grown = self.len() >= 2 * self.pruned_to.max(512);
+        if grown {
+            self.prune(since);
+        }
+        grown
+    }
+
+    pub fn has_track(&self, track: TrackId) -> bool {
+        self.tracks.contains_key(&track)
+    }
+
+    /// Forgets the entities that ended [`GRACE`] before `since`, and their tracks, unless others
+    /// belong to them; and of the sync points before `since` all but the last of each clock.
+    pub fn prune(&mut self, since: Ns) {
+        let before = since.saturating_sub(GRACE);
+        let mut keep: HashSet<EntityId> = HashSet::new();
+        for entity in self.entities.values().filter(|e| e.to.is_none_or(|to| to >= before)) {
+            let mut at = Some(entity.id);
+            while let Some(id) = at.filter(|id| keep.insert(*id)) {
+                at = self.entities.get(&id).and_then(|e| e.parent);
+            }
+        }
+        let mut kept_tracks: HashSet<TrackId> = HashSet::new();
+        for track in self.tracks.values().filter(|t| keep.contains(&t.entity)) {
+            let mut at = Some(track.id);
+            while let Some(id) = at.filter(|id| kept_tracks.insert(*id)) {
+                at = self.tracks.get(&id).and_then(|t| t.parent);
+            }
+        }
+        // The track that another is shown under stays, and with it whose it is.
+        keep.extend(kept_tracks.iter().filter_map(|t| Some(self.tracks.get(t)?.entity)));
+        self.tracks.retain(|id, _| kept_tracks.contains(id));
+        self.entities.retain(|id, _| keep.contains(id));
+
+        let mut later: Option<(EntityId, Name)> = None;
+        let gone: Vec<_> = self
+            .clocks
+            .keys()
+            .rev()
+            .filter(|(host, clock, ts)| {
+                let old = *ts < since;
+                let first = later.as_ref().is_none_or(|(h, c)| (h, c) != (host, clock));
+                if old {
+                    later = Some((*host, clock.clone()));
+                }
+                old && !first
+            })
+            .cloned()
+            .collect();
+        gone.iter().for_each(|key| drop(self.clocks.remove(key)));
+        self.pruned_to = self.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuwhy_schema::{EntityKind, Lane, Lanes};
+
+    #[test]
+    fn who_ended_long_ago_is_forgotten_with_his_tracks_but_not_while_others_are_his() {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("s", "t", "0", "");
+        let mut process = |key: &str, parent, to: Option<i64>| {
+            let id = lanes.entity(EntityKind::Process, key, |e| {
+                e.parent = parent;
+                e.to = to.map(Ns::secs);
+            });
+            lanes.track(id, None, Lane::marks("signals"), source);
+            id
+        };
+        let host = process("host", None, None);
+        let gone = process("gone", Some(host), Some(100));
+        let parent = process("parent", Some(host), Some(100));
+        process("child", Some(parent), None);
+        process("just ended", Some(host), Some(950));
+        let mut rows = Rows::default();
+        lanes.drain(&mut rows);
+        for s in [1, 2, 990, 995] {
+            rows.clock.push(Clock {
+                host,
+                clock: "ptp".into(),
+                ts_source: 0,
+                ts_trace: Ns::secs(s),
+                error_ns: Ns(5),
+            });
+        }
+        let mut latest = Latest::default();
+        latest.take(&mut rows);
+        latest.prune(Ns::secs(1000 - 10));
+        let rows = latest.rows();
+        let keys: Vec<_> = rows.entity.iter().map(|e| &*e.key).collect();
+        assert_eq!(keys, ["host", "parent", "child", "just ended"]);
+        assert!(rows.track.iter().all(|t| t.entity != gone));
+        assert_eq!(rows.track.len(), 4);
+        let clocks: Vec<_> = rows.clock.iter().map(|c| c.ts_trace.0 / 1_000_000_000).collect();
+        assert_eq!(clocks, [2, 990, 995]);
+    }
+}

@@ -1,0 +1,305 @@
+//! Keeps the recent past in memory, and writes a stretch of it out when it turns out to matter.
+//!
+//! The live path puts every row in here. When a finding fires, [`Ring::retain`] writes the rows
+//! around it to a trace, with the details, links and lanes that belong to them. A row is written
+//! once, however many findings it lies near to.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use gpuwhy_schema::{EachTable, Ns, Rows, State, Table, TrackId};
+
+use crate::ids::IdSet;
+use crate::latest::Latest;
+use crate::read::{overlaps, twin_key};
+use crate::select::{Links, Selection};
+use crate::{Result, Writer};
+
+/// How much of the past a ring holds: whichever limit is reached first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Bytes of rows. Names are shared between rows and not counted; lanes are not either.
+    pub bytes: usize,
+    /// How long after its end a row is kept.
+    pub duration: Ns,
+}
+
+/// Rows that arrived together.
+#[derive(Debug)]
+struct Chunk {
+    number: u64,
+    rows: Rows,
+    bytes: usize,
+    /// From the first start to the last end; rows without an end count by their start.
+    start: Ns,
+    end: Ns,
+}
+
+/// A stretch that was written out, as far as rows had arrived by then.
+#[derive(Clone, Debug)]
+struct Retained {
+    range: Range<Ns>,
+    /// The last chunk that had arrived.
+    up_to: u64,
+}
+
+/// Chunks below this grow, so that a slow source does not fill the ring with small ones; but not
+/// beyond a sixteenth of the time that is kept, because a chunk goes as a whole.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// The recent past, in bounded memory.
+#[derive(Debug)]
+pub struct Ring {
+    keep: Keep,
+    lanes: Latest,
+    chunks: VecDeque<Chunk>,
+    next: u64,
+    bytes: usize,
+    newest: Ns,
+    evicted: u64,
+    /// States without an end that were evicted and may hold still.
+    holding: HashMap<TrackId, State>,
+    /// The latest start of a state on each track, and whether that state has ended.
+    last_state: HashMap<TrackId, (Ns, bool)>,
+    retained: Vec<Retained>,
+    /// The spans, marks and findings that were written out.
+    written: IdSet,
+}
+
+impl Ring {
+    /// An empty ring.
+    pub fn new(keep: Keep) -> Ring {
+        Ring {
+            keep,
+            lanes: Latest::default(),
+            chunks: VecDeque::new(),
+            next: 0,
+            bytes: 0,
+            newest: Ns::MIN,
+            evicted: 0,
+            holding: HashMap::new(),
+            last_state: HashMap::new(),
+            retained: Vec::new(),
+            written: IdSet::default(),
+        }
+    }
+
+    /// Takes all of `rows` in, and lets go of what is older or more than the ring keeps.
+    pub fn push(&mut self, rows: &mut Rows) {
+        self.lanes.take(rows);
+        let mut measure = Measure { bytes: 0, start: Ns::MAX, end: Ns::MIN };
+        let Ok(()) = rows.each(&mut measure);
+        if measure.bytes == 0 {
+            return;
+        }
+        for state in &rows.state {
+            self.holding.remove(&state.track);
+            let last = self.last_state.entry(state.track).or_insert((Ns::MIN, false));
+            *last = (*last).max((state.ts, state.dur.is_some()));
+        }
+        self.bytes += measure.bytes;
+        self.newest = self.newest.max(measure.end);
+        // A chunk that a retention has seen must not grow: its number says what was written.
+        let seen = self.retained.last().map_or(0, |r| r.up_to + 1);
+        match self.chunks.back_mut() {
+            Some(last)
+                if last.bytes < CHUNK_BYTES
+                    && last.number >= seen
+                    && last.end.saturating_sub(last.start).0 < self.keep.duration.0 / 16 =>
+            {
+                last.rows.append(rows);
+                last.bytes += measure.bytes;
+                last.start = last.start.min(measure.start);
+                last.end = last.end.max(measure.end);
+            }
+            _ => {
+                self.chunks.push_back(Chunk {
+                    number: self.next,
+                    rows: std::mem::take(rows),
+                    bytes: measure.bytes,
+                    start: measure.start,
+                    end: measure.end,
+                });
+                self.next += 1;
+            }
+        }
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        let since = self.since();
+        while let Some(chunk) = self.chunks.front() {
+            if self.bytes <= self.keep.bytes && chunk.end >= since {
+                break;
+            }
+            let Some(chunk) = self.chunks.pop_front() else { break };
+            self.bytes -= chunk.bytes;
+            self.evicted += chunk.rows.len() as u64;
+            for state in chunk.rows.state {
+                let last = self.last_state.get(&state.track);
+                if state.dur.is_none() && last == Some(&(state.ts, false)) {
+                    self.holding.insert(state.track, state);
+                }
+            }
+        }
+        let oldest = self.oldest();
+        self.retained.retain(|r| r.range.end > oldest);
+        if self.lanes.prune_if_grown(since.min(oldest)) {
+            let known = |track: &TrackId| self.lanes.has_track(*track);
+            self.holding.retain(|track, _| known(track));
+            self.last_state.retain(|track, _| known(track));
+        }
+    }
+
+    fn since(&self) -> Ns {
+        self.newest.saturating_sub(self.keep.duration)
+    }
+
+    fn oldest(&self) -> Ns {
+        self.chunks.iter().map(|c| c.start).min().unwrap_or(self.newest)
+    }
+
+    /// Bytes of the rows that are held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Rows that are held.
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(|c| c.rows.len()).sum()
+    }
+
+    /// Whether no rows are held.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Rows that were let go; most of them were of no interest to anybody.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// From the first start to the last end that is held.
+    pub fn extent(&self) -> Range<Ns> {
+        self.oldest()..self.newest
+    }
+
+    /// What is held of `range`: the rows that overlap it with what hangs on them, sorted by start,
+    /// and all lanes.
+    pub fn rows(&self, range: Range<Ns>) -> Rows {
+        self.select(range, |_, _, _| true, Links::Either)
+    }
+
+    /// Writes what is held of `range` and was not written before, and the lanes, to `writer`;
+    /// says how many rows that were.
+    ///
+    /// Rows of the range that arrive later are not written: call it again when they have.
+    pub fn retain(&mut self, range: Range<Ns>, writer: &mut Writer) -> Result<usize> {
+        let fresh = |chunk: u64, start, end| {
+            !self.retained.iter().any(|r| chunk <= r.up_to && overlaps(start, end, &r.range))
+        };
+        let mut rows = self.select(range.clone(), fresh, Links::Both);
+        let count = rows.len();
+        for span in &mut rows.span {
+            self.written.insert(span.id);
+        }
+        for id in rows.mark.iter().map(|m| m.id).chain(rows.finding.iter().map(|f| f.id)) {
+            self.written.insert(id);
+        }
+        for span in &mut rows.span {
+            // A parent that ends later than the ring reaches back, or has not arrived yet, is not
+            // there to be referred to.
+            span.parent = span.parent.filter(|p| self.written.contains(*p));
+        }
+        writer.append(&mut rows)?;
+        if let Some(last) = self.next.checked_sub(1) {
+            self.retained.push(Retained { range, up_to: last });
+        }
+        Ok(count)
+    }
+
+    fn select(&self, range: Range<Ns>, wanted: impl Fn(u64, Ns, Ns) -> bool, links: Links) -> Rows {
+        let mut rows = Rows::default();
+        for chunk in &self.chunks {
+            let open = chunk.rows.span.iter().any(|s| s.dur.is_none())
+                || chunk.rows.state.iter().any(|s| s.dur.is_none());
+            if overlaps(chunk.start, if open { Ns::MAX } else { chunk.end }, &range)
+                || chunk.end == range.start
+            {
+                let mut these = chunk.rows.clone();
+                let Ok(()) = these.each(&mut Fresh { chunk: chunk.number, wanted: &wanted });
+                rows.append(&mut these);
+            }
+        }
+        rows.state.extend(self.holding.values().cloned());
+        let Ok(()) = rows.each(&mut Choose(Selection::new(range, links)));
+        rows.append(&mut self.lanes.rows());
+        rows
+    }
+}
+
+/// Measures rows.
+struct Measure {
+    bytes: usize,
+    start: Ns,
+    end: Ns,
+}
+
+impl EachTable for Measure {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
+        self.bytes += rows.len() * size_of::<T>();
+        for (start, end) in rows.iter().filter_map(|r| r.start().zip(r.end())) {
+            self.start = self.start.min(start);
+            self.end = self.end.max(if end == Ns::MAX { start } else { end });
+        }
+        Ok(())
+    }
+}
+
+/// Leaves out the rows that are not wanted; what hangs on others is decided with these.
+struct Fresh<'a, F> {
+    chunk: u64,
+    wanted: &'a F,
+}
+
+impl<F: Fn(u64, Ns, Ns) -> bool> EachTable for Fresh<'_, F> {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
+        if !Selection::hangs_on_others::<T>() {
+            rows.retain(|row| match (row.start(), row.end()) {
+                (Some(start), Some(end)) => (self.wanted)(self.chunk, start, end),
+                _ => true,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Keeps what belongs to a selection, in order, and of twins the one that has ended.
+struct Choose(Selection);
+
+impl EachTable for Choose {
+    type Error = std::convert::Infallible;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
+        if crate::read::has_twins::<T>() {
+            let key = |row: &T| (row.start(), twin_key(row));
+            let mut ended: HashMap<_, bool> = HashMap::new();
+            for row in rows.iter() {
+                *ended.entry(key(row)).or_default() |= row.end() != Some(Ns::MAX);
+            }
+            let mut seen = std::collections::HashSet::new();
+            rows.retain(|row| {
+                row.end() != Some(Ns::MAX) || !ended[&key(row)] && seen.insert(key(row))
+            });
+        }
+        rows.retain(|row| self.0.take(row));
+        if T::START.is_some() {
+            rows.sort_by_key(|row| (row.start(), std::cmp::Reverse(row.end())));
+        }
+        Ok(())
+    }
+}
