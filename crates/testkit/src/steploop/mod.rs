@@ -479,13 +479,23 @@ impl Job {
         Ok(answers)
     }
 
+    /// Whether all ranks live. If one dies, those beside it follow at once; the one that was
+    /// killed is the one to name.
     fn check(&mut self) -> Result<()> {
+        use std::os::unix::process::ExitStatusExt;
+        let mut ended = Vec::new();
         for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
             if let Some(status) = rank.child.try_wait().context("cannot look at a rank")? {
-                bail!("rank {} (pid {}) has ended: {status}", member.rank, member.pid);
+                ended.push((status, member));
             }
         }
-        Ok(())
+        ended.sort_by_key(|(status, _)| status.signal().is_none());
+        match ended.first() {
+            Some((status, member)) => {
+                bail!("rank {} (pid {}) has ended: {status}", member.rank, member.pid)
+            }
+            None => Ok(()),
+        }
     }
 
     fn finish(mut self) -> Result<Summary> {
