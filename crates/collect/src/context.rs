@@ -60,6 +60,12 @@ pub enum CollectError {
         #[source]
         source: io::Error,
     },
+    /// A target that does not exist.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its number.
+        pid: i32,
+    },
     /// A ring of marked steps cannot be used.
     #[error("cannot take marked steps from `{path}`")]
     Wire {

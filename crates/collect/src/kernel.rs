@@ -132,7 +132,9 @@ record! {
         pub recorded: [u64; PROBES],
         /// Ring records lost to a full ring, per [`ProbeNumber`].
         pub dropped: [u64; PROBES],
-        spare: [u64; 3],
+        credit: u64,
+        credited: u64,
+        spare: [u64; 1],
     }
 }
 
@@ -172,6 +174,11 @@ pub fn monotonic() -> Ns {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// CLOCK_REALTIME, ns since 1970.
+pub fn wall() -> i64 {
+    clock(libc::CLOCK_REALTIME).0
+}
+
 /// CPU time of this process so far: all its threads, user and system.
 pub fn cpu_time() -> Ns {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
@@ -185,7 +192,7 @@ pub fn page_size() -> u64 {
 
 fn clock(clock: libc::clockid_t) -> Ns {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec; the two clocks asked for exist on every
+    // SAFETY: `time` is a valid place for a timespec; the clocks asked for exist on every
     // Linux.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Ns(time.tv_sec * 1_000_000_000 + time.tv_nsec)

@@ -1,12 +1,12 @@
 //! Starts the probes, wakes at every tick, and hands out what they gathered.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState};
+use gpuwhy_schema::{Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState};
 
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
@@ -20,6 +20,16 @@ use crate::{
 pub enum Target {
     /// A process with all its threads and, from now on, all its descendants.
     Pid(i32),
+}
+
+impl Target {
+    fn check(self) -> Result<(), CollectError> {
+        let Target::Pid(pid) = self;
+        if pid > 0 && Path::new("/proc").join(pid.to_string()).exists() {
+            return Ok(());
+        }
+        Err(CollectError::NoProcess { pid })
+    }
 }
 
 /// A function whose every call is a step.
@@ -148,8 +158,9 @@ impl Recorder {
     /// says why, not an error.
     ///
     /// # Errors
-    /// A step or ring that was asked for by name cannot be had.
+    /// A target, step or ring that was asked for by name cannot be had.
     pub fn start(config: Config) -> Result<Recorder, CollectError> {
+        config.targets.iter().try_for_each(|target| target.check())?;
         let mut cx = context();
         let mut probes = Vec::new();
         let words =
@@ -179,6 +190,7 @@ impl Recorder {
         }
         kernel.started();
         let now = kernel::monotonic();
+        cx.rows.clock.push(wall_clock(cx.host));
         let tick = Ns(1_000_000_000 / i64::from(config.hz.clamp(1, 1000)));
         Ok(Recorder {
             kernel,
@@ -195,8 +207,9 @@ impl Recorder {
     /// Records `target` exactly from now on, with all its threads and descendants.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// There is no such process, or the kernel refuses.
     pub fn add_target(&mut self, target: Target) -> Result<(), CollectError> {
+        target.check()?;
         for running in &mut self.probes {
             running.probe.add_target(target, &mut self.cx)?;
         }
@@ -230,6 +243,7 @@ impl Recorder {
             running.probe.finish(now, &mut self.cx);
         }
         self.account();
+        self.cx.rows.clock.push(wall_clock(self.cx.host));
         self.take()
     }
 
@@ -312,6 +326,15 @@ impl Recorder {
         rows.append(&mut self.cx.rows);
         rows
     }
+}
+
+/// What the wall clock shows now, so that times of the trace can be told to people.
+fn wall_clock(host: EntityId) -> Clock {
+    let before = kernel::monotonic();
+    let ts_source = kernel::wall();
+    let after = kernel::monotonic();
+    let error_ns = Ns((after - before).0 / 2 + 1);
+    Clock { host, clock: "CLOCK_REALTIME".into(), ts_source, ts_trace: before + error_ns, error_ns }
 }
 
 fn refuse(lanes: &mut Lanes, source: SourceId, why: String) {

@@ -102,13 +102,15 @@ SHARED(exit_record);
 SHARED(signal_record);
 
 /* Set before load. */
-const volatile struct {
+struct tuning {
 	__u64 waker_ns;        /* how long a waker stays of interest after it woke somebody */
 	__u32 contexts_known;  /* the interrupt probe runs */
 	__u32 has_prev_state;  /* sched_switch has a fourth argument (5.18) */
 	__u32 idle_ns;         /* shorter overlaps with the idle task are not written */
-	__u32 pad;
-} config = {};
+	__u32 record_ns;       /* one CPU may write a record each so many ns, and save up a second's */
+};
+
+const volatile struct tuning config = {};
 
 /* Who ran on a CPU: its last slices. */
 #define LEDGER 64
@@ -265,6 +267,26 @@ static __always_inline __u32 cpu_of(struct task_struct *p)
 	return BPF_CORE_READ(old, cpu);
 }
 
+/*
+ * Whether this CPU may write one record more. A thread of interest that switches a hundred
+ * thousand times a second is not worth slowing it down for: what is left out is counted.
+ */
+static __always_inline bool affordable(struct cpu *cpu, __u64 now)
+{
+	__u64 credit = cpu->credit + (now - cpu->credited);
+
+	cpu->credited = now;
+	if (credit > 1000000000)
+		credit = 1000000000;
+	if (credit < config.record_ns) {
+		cpu->credit = credit;
+		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
+		return false;
+	}
+	cpu->credit = credit - config.record_ns;
+	return true;
+}
+
 static __always_inline void tell_slice(struct slice *s, __u32 cpu)
 {
 	struct occupant_record *r = reserve(KIND_OCCUPANT, sizeof(*r), s->to, s->tid);
@@ -279,45 +301,82 @@ static __always_inline void tell_slice(struct slice *s, __u32 cpu)
 	submit(r);
 }
 
+/* A walk through a ledger. */
+struct walk {
+	struct ledger *ledger;
+	__u64 from;
+	__u32 cpu;
+	__u32 at;    /* number of the slice that the walk has come to */
+	__u32 end;   /* of the slice that is not written yet */
+	__u32 lost;
+};
+
+/* One slice back; 1 at the first one that is wanted. */
+static long back(__u32 i, struct walk *w)
+{
+	struct ledger *l = w->ledger;
+
+	if (w->at == l->told || l->slices[(w->at - 1) & (LEDGER - 1)].to <= w->from)
+		return 1;
+	if (w->end - w->at >= LEDGER) {
+		/* The wait is longer than the ledger: who ran first in it is not known any more. */
+		w->lost = 1;
+		return 1;
+	}
+	w->at--;
+	return 0;
+}
+
+/* One slice forth, which is written; 1 at the end. */
+static long forth(__u32 i, struct walk *w)
+{
+	struct slice *s = &w->ledger->slices[w->at & (LEDGER - 1)];
+
+	if (w->at == w->end)
+		return 1;
+	w->at++;
+	/* A short stay of the idle task is the way of a wakeup, not an occupant. */
+	if (s->tid || s->to - (s->from > w->from ? s->from : w->from) >= config.idle_ns)
+		tell_slice(s, w->cpu);
+	return 0;
+}
+
+/* Kernels before 5.17 have no bpf_loop, and unrolled loops cost the verifier dear. */
+#define FEW 8
+
 /*
  * Writes who ran on `cpu` since `from`, as far as it was not written before. The caller holds the
  * CPU's run queue lock, as all scheduler tracepoints do, so that the ledger stands still.
  */
-static __noinline int tell_ledger(__u32 cpu, __u64 from)
+__noinline int tell_ledger(__u32 cpu, __u64 from)
 {
-	struct ledger *l = bpf_map_lookup_elem(&ledgers, &cpu);
-	__u32 next, first, i;
+	struct walk w = { .from = from, .cpu = cpu };
+	int i;
 
-	if (!l)
+	w.ledger = bpf_map_lookup_elem(&ledgers, &cpu);
+	if (!w.ledger)
 		return 0;
-	next = l->next;
-	first = next;
-	for (i = 0; i < LEDGER; i++) {
-		if (first == l->told)
-			break;
-		if (l->slices[(first - 1) & (LEDGER - 1)].to <= from)
-			break;
-		first--;
+	w.at = w.ledger->next;
+	w.end = w.at;
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(LEDGER + 1, back, &w, 0);
+		bpf_loop(LEDGER, forth, &w, 0);
+	} else {
+		for (i = 0; i < FEW; i++)
+			if (back(i, &w))
+				break;
+		w.lost |= i == FEW;
+		for (i = 0; i < FEW; i++)
+			if (forth(i, &w))
+				break;
 	}
-	if (i == LEDGER && first != l->told) {
+	if (w.lost) {
 		struct cpu *here = this_cpu();
 
-		/* The wait is longer than the ledger: who ran first in it is not known any more. */
 		if (here)
 			__sync_fetch_and_add(&here->dropped[PROBE], 1);
 	}
-	for (i = 0; i < LEDGER; i++) {
-		struct slice *s = &l->slices[first & (LEDGER - 1)];
-
-		if (first == next)
-			break;
-		first++;
-		/* A short stay of the idle task is the way of a wakeup, not an occupant. */
-		if (s->tid == 0 && s->to - (s->from > from ? s->from : from) < config.idle_ns)
-			continue;
-		tell_slice(s, cpu);
-	}
-	l->told = next;
+	w.ledger->told = w.end;
 	return 0;
 }
 
@@ -351,7 +410,7 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	t->throttled0 = throttled_time(prev->se.cfs_rq);
 	if (off != OFF_PREEMPTED && off != OFF_DEAD)
 		t->wait.syscall = syscall_of(prev);
-	if (!from)
+	if (!from || !affordable(cpu, now))
 		return;
 	r = reserve(KIND_RUN, sizeof(*r), now, prev->pid);
 	if (!r)
@@ -410,6 +469,8 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 		if (w->throttled > now - ready)
 			w->throttled = now - ready;
 	}
+	if (!affordable(cpu, now))
+		return;
 	tell_wait(t, now, next->pid);
 	if (ready)
 		tell_ledger(bpf_get_smp_processor_id(), ready);

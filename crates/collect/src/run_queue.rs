@@ -13,7 +13,8 @@
 //! followed); time in interrupts is known as a sum for each slice, so its rows lie at the end of
 //! the slice; a thread that is out of quota is known to be so at switch-out, and for how long at
 //! switch-in, so that `throttled` comes first and `runnable` after it; a ledger of 64 slices a CPU
-//! forgets the beginning of a wait that saw more of them (counted as dropped).
+//! forgets the beginning of a wait that saw more of them (counted as dropped); beyond
+//! [`RECORDS_PER_SECOND`] exact states are left out, which leaves gaps in them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -39,6 +40,11 @@ const IDLE_NS: u32 = 50_000;
 /// Less time than this in interrupts is left in the running row: two rows more for it would cost
 /// more than they say.
 const INTERRUPT_NS: i64 = 1_000;
+
+/// Exact records that one CPU may write in a second; it can save them up for as long. A workload
+/// with some thousand switches a second stays far below; of one that does nothing but switch, most
+/// is left out and counted as dropped, so that it is not slowed by being watched.
+const RECORDS_PER_SECOND: u32 = 20_000;
 
 const KIND: u16 = (ProbeNumber::RunQueue as u16) << 8;
 const WAIT: u16 = KIND;
@@ -147,7 +153,7 @@ record! {
         contexts_known: u32,
         has_prev_state: u32,
         idle_ns: u32,
-        pad: u32,
+        record_ns: u32,
     }
 }
 
@@ -223,7 +229,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         contexts_known: u32::from(contexts_known),
         has_prev_state: u32::from(kernel.tracepoint("sched_switch") >= Some(4)),
         idle_ns: IDLE_NS,
-        pad: 0,
+        record_ns: 1_000_000_000 / RECORDS_PER_SECOND,
     };
     let loaded = kernel.load("run_queue", bpf_object!("run_queue"), |object| {
         for mut map in object.maps_mut() {
@@ -316,7 +322,7 @@ impl Probe for RunQueue {
     }
 
     fn finish(&mut self, _now: Ns, cx: &mut Context) {
-        self.book.finish(cx);
+        self.book.finish(|tgid, tid| letter(tgid, tid).is_some(), cx);
     }
 }
 
@@ -354,6 +360,7 @@ struct Book {
 }
 
 struct Thread {
+    tgid: u32,
     entity: EntityId,
     states: TrackId,
     wakeups: Option<TrackId>,
@@ -454,6 +461,7 @@ impl Book {
             let lane = Lane::states(names::THREAD_STATE, Discipline::Sparse);
             let states = cx.lanes.track(entity, None, lane, self.source);
             Thread {
+                tgid,
                 entity,
                 states,
                 wakeups: None,
@@ -649,12 +657,16 @@ impl Book {
         }
     }
 
-    /// Rows for the states that still last.
-    fn finish(&mut self, cx: &mut Context) {
+    /// Rows for the states that still last. Whoever does not live does nothing, even if the record
+    /// of its end was lost.
+    fn finish(&mut self, lives: impl Fn(u32, u32) -> bool, cx: &mut Context) {
         let mut tids: Vec<u32> = self.threads.keys().copied().collect();
         tids.sort_unstable();
         for tid in tids {
             let Some(thread) = self.threads.get_mut(&tid) else { continue };
+            if !lives(thread.tgid, tid) {
+                continue;
+            }
             let (ts, state, arg) = match (thread.open.take(), thread.seed.take()) {
                 (Some((state, arg)), _) if thread.end > Ns::MIN => (thread.end, state, arg),
                 (_, Some((at, off))) => (at, off.asleep(), -1),
@@ -718,6 +730,7 @@ mod tests {
             NameRecord = "name_record",
             ExitRecord = "exit_record",
             SignalRecord = "signal_record",
+            Tuning = "tuning",
         }
     }
 
@@ -797,7 +810,7 @@ mod tests {
             desk.states(),
             "1000..3000 sleep(202), 3000..3500 runnable(1), 3500..5000 running(1)"
         );
-        desk.book.finish(&mut desk.cx);
+        desk.book.finish(|tgid, tid| (tgid, tid) == (TGID, TID), &mut desk.cx);
         assert_eq!(desk.states(), "5000.. sleep(35)");
     }
 

@@ -20,12 +20,14 @@ struct step_record {
 SHARED(step_record);
 
 /* Set before load. */
-const volatile struct {
+struct tuning {
 	__u32 everyone; /* no targets were named: whoever calls becomes one */
 	__u32 hops;
 	__u32 calls;    /* steps that one CPU may begin in a window; more are counted, not written */
 	__u32 pad;
-} config = {};
+};
+
+const volatile struct tuning config = {};
 
 #define WINDOW 10000000ULL /* ns */
 

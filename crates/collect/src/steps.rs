@@ -382,6 +382,7 @@ mod tests {
     #[test]
     fn both_halves_agree_on_the_record() {
         same_layout("steps", "step_record", size_of::<StepRecord>(), StepRecord::LAYOUT);
+        same_layout("steps", "tuning", size_of::<Tuning>(), Tuning::LAYOUT);
     }
 
     /// The test's own binary has this function under its own name.

@@ -53,7 +53,9 @@ struct cpu {
 	__u64 switches;
 	__u64 recorded[PROBES];       /* records written to the ring, per probe */
 	__u64 dropped[PROBES];        /* records lost because the ring was full, per probe */
-	__u64 spare[3];
+	__u64 credit;                 /* ns of records that the scheduler probe may still write */
+	__u64 credited;               /* when that was last reckoned */
+	__u64 spare[1];
 };
 
 /* In which context code runs that a tracepoint interrupted. Keep in step with `run_queue.rs`. */
