@@ -63,6 +63,8 @@ record! {
         disk: u16,
         op: u8,
         sync: u8,
+        issuer: u32,
+        issuer_tgid: u32,
         comm: [u8; 16],
     }
 }
@@ -162,10 +164,15 @@ impl Probe for BlockIo {
             }),
             tid => cx.people.thread(&mut cx.lanes, tid, request.tgid, Some(&request.comm)),
         };
+        let issuer = match request.issuer {
+            0 => None,
+            tid if tid == request.head.tid => Some(thread),
+            tid => Some(cx.people.thread(&mut cx.lanes, tid, request.issuer_tgid, None)),
+        };
         let (span, io) = request.rows(track, disk, thread, &self.words);
         let id = cx.ids.next_id();
         cx.rows.span.push(Span { id, ..span });
-        cx.rows.io.push(Io { id, ..io });
+        cx.rows.io.push(Io { id, issuer, ..io });
     }
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
@@ -296,6 +303,7 @@ impl Request {
                 bytes: self.bytes,
                 sector: self.sector,
                 issued: (self.issued != 0).then_some(Ns(self.issued as i64)),
+                issuer: None,
             },
         )
     }
@@ -332,6 +340,7 @@ mod tests {
             raw.extend(41_u32.to_ne_bytes());
             raw.extend(3_u16.to_ne_bytes());
             raw.extend([op, 1]);
+            raw.extend([0_u8; 8]); // issuer
             raw.extend(*b"writer\0\0\0\0\0\0\0\0\0\0");
             let request = plain::<Request>(&raw).unwrap();
             assert_eq!(plain::<Request>(&raw[1..]).map(|_| ()), None);

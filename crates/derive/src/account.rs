@@ -37,11 +37,18 @@ pub struct Accounting {
     pub message_within: Ns,
     /// How long before the end of a wait the request that ended it may have completed.
     pub completion_within: Ns,
+    /// The same where the wait had requests of its own, so that a neighbour's is not taken for it.
+    pub completion_at_once: Ns,
 }
 
 impl Default for Accounting {
     fn default() -> Accounting {
-        Accounting { hops: 6, message_within: Ns::millis(500), completion_within: Ns::millis(5) }
+        Accounting {
+            hops: 6,
+            message_within: Ns::millis(500),
+            completion_within: Ns::millis(5),
+            completion_at_once: Ns::micros(100),
+        }
     }
 }
 
@@ -390,14 +397,17 @@ impl Walk<'_> {
         }
     }
 
-    /// A wait that an interrupt ended: the thread's own requests, or the one that completed when
-    /// the wait did.
+    /// A wait that an interrupt ended: the thread's own requests, and the one that completed when
+    /// the wait did, which a worker may have submitted for it (a flush, a journal write).
     fn requests(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
         let mut requests = self.world.requests_of(thread, window);
-        if requests.is_empty() {
-            let within = self.accounting.completion_within;
-            requests.extend(self.world.request_ending(held.to, within));
-        }
+        let own_done = requests.iter().map(|r| r.done).max();
+        let within = match own_done {
+            None => self.accounting.completion_within,
+            Some(_) => self.accounting.completion_at_once,
+        };
+        let last = self.world.request_ending(held.to, within);
+        requests.extend(last.filter(|r| own_done.is_none_or(|own| r.done > own)));
         if requests.is_empty() {
             return self.put_as(window, via, PartKind::Unknown);
         }
@@ -405,8 +415,6 @@ impl Walk<'_> {
         let missed = requests.iter().any(|r| r.op == IoOp::Read)
             && (wait == Wait::Read || (wait == Wait::None && via == Via::Own));
         let device = union(requests.iter().map(|r| (r.issued, r.done)).collect());
-        let queue = union(requests.iter().map(|r| (r.queued, r.issued)).collect());
-        let last_done = requests.iter().map(|r| r.done).max().unwrap_or(window.1);
         for piece in clip(&device, window) {
             let (kind, blame) = if missed {
                 (PartKind::CacheMiss, self.memory_taker(piece))
@@ -416,21 +424,55 @@ impl Walk<'_> {
             self.put(piece, kind, blame);
         }
         for rest in subtract(window, &device) {
-            for piece in clip(&queue, rest) {
-                let neighbour = self.neighbour(&requests, piece);
-                self.put(piece, PartKind::BlockQueue, neighbour);
-            }
-            for piece in subtract(rest, &queue) {
-                let done = last_done.clamp(piece.0, piece.1);
-                self.put_as((piece.0, done), via, PartKind::Unknown);
-                self.put((done, piece.1), PartKind::BlockCompletion, None);
-            }
+            self.beside_the_device(&requests, rest, via);
         }
+    }
+
+    /// The time of a wait in which no request of it was with the device: queued, not yet
+    /// submitted, or completed.
+    fn beside_the_device(&mut self, requests: &[Request], window: Interval, via: Via) {
+        let thread = *self.path.last().expect("the path begins with the step's thread");
+        let mut queued: Vec<&Request> = requests.iter().filter(|r| r.queued < r.issued).collect();
+        queued.sort_by_key(|r| r.queued);
+        let mut left = vec![window];
+        for request in queued {
+            let mut still = Vec::new();
+            for piece in left {
+                let within = (request.queued.max(piece.0), request.issued.min(piece.1));
+                still.append(&mut subtract(piece, &[within]));
+                match request.issuer {
+                    Some(issuer) if self.is_seen(issuer, within) => {
+                        self.follow(issuer, within, Via::Worker);
+                    }
+                    _ => {
+                        let neighbour = self.neighbour(requests, within);
+                        self.put(within, PartKind::BlockQueue, neighbour);
+                    }
+                }
+            }
+            left = still;
+        }
+        let last_done = requests.iter().map(|r| r.done).max().unwrap_or(window.1);
+        for piece in left {
+            let done = last_done.clamp(piece.0, piece.1);
+            let before = (piece.0, done);
+            // Whoever submits the next request of the wait had to come to it first.
+            let next = requests.iter().filter(|r| r.queued >= done).min_by_key(|r| r.queued);
+            match next.map(|r| r.thread).filter(|t| *t != thread && self.is_seen(*t, before)) {
+                Some(worker) => self.follow(worker, before, Via::Worker),
+                None => self.put_as(before, via, PartKind::Unknown),
+            }
+            self.put((done, piece.1), PartKind::BlockCompletion, None);
+        }
+    }
+
+    fn is_seen(&self, thread: EntityId, window: Interval) -> bool {
+        !self.path.contains(&thread) && !self.world.states(thread, window).is_empty()
     }
 
     fn neighbour(&self, requests: &[Request], window: Interval) -> Option<EntityId> {
         let disk = requests.iter().max_by_key(|r| r.bytes)?.disk;
-        self.world.disk_neighbour(disk, window)
+        self.world.disk_neighbour(disk, window, requests)
     }
 }
 

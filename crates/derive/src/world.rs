@@ -34,6 +34,8 @@ pub(crate) struct Request {
     pub done: Ns,
     pub disk: EntityId,
     pub thread: EntityId,
+    /// Who issued it, if somebody else than who submitted it.
+    pub issuer: Option<EntityId>,
     pub op: IoOp,
     pub bytes: u64,
 }
@@ -162,6 +164,7 @@ impl World {
                 done,
                 disk: io.disk,
                 thread: io.thread,
+                issuer: io.issuer.filter(|i| *i != io.thread),
                 op: io.op,
                 bytes: io.bytes,
             };
@@ -378,13 +381,25 @@ impl World {
     }
 
     /// Who, outside the workload, had most bytes with `disk` during the window, overlap-weighted.
-    pub(crate) fn disk_neighbour(&self, disk: EntityId, window: Interval) -> Option<EntityId> {
+    ///
+    /// Whoever submitted one of `own`, the requests waited for, is no neighbour.
+    pub(crate) fn disk_neighbour(
+        &self,
+        disk: EntityId,
+        window: Interval,
+        own: &[Request],
+    ) -> Option<EntityId> {
         let list = self.by_disk.get(&disk)?;
         let first = list.partition_point(|r| r.done <= window.0);
         let mut weight: HashMap<EntityId, f64> = HashMap::new();
-        for r in list[first..].iter().take(LOOK).filter(|r| r.queued < window.1) {
+        let near = || list[first..].iter().take(LOOK).filter(|r| r.queued < window.1);
+        // A worker that issues the workload's requests works for it.
+        let issuers = near().filter(|r| self.is_workload(r.thread)).filter_map(|r| r.issuer);
+        let workers: HashSet<EntityId> =
+            issuers.chain(own.iter().map(|r| r.thread)).map(|w| self.process(w)).collect();
+        for r in near() {
             let process = self.process(r.thread);
-            if !self.is_workload(process) {
+            if !self.is_workload(process) && !workers.contains(&process) {
                 let overlap = Ns::overlap(r.queued, r.done, window.0, window.1).0 as f64;
                 *weight.entry(process).or_default() += overlap * (1.0 + r.bytes as f64 / 4096.0);
             }

@@ -345,6 +345,9 @@ tables! {
         sector: u64,
         /// When it was issued to the device.
         issued: Option<Ns>,
+        /// The thread that issued it, where that was seen: the submitter itself, or a worker
+        /// that had to be scheduled first.
+        issuer: Option<EntityId>,
     }
 
     /// A thread of a GPU kernel, as a device probe saw it.

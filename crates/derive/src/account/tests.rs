@@ -12,6 +12,8 @@ struct Scene {
     lanes: Lanes,
     rows: Rows,
     ids: u64,
+    /// Who issues the requests that are drawn.
+    issuer: Option<EntityId>,
 }
 
 const MS: i64 = 1_000_000;
@@ -114,6 +116,7 @@ impl Scene {
             bytes: 4096,
             sector: 0,
             issued: Some(Ns(issued * MS)),
+            issuer: self.issuer,
         });
         self
     }
@@ -224,6 +227,38 @@ fn a_full_disk_queue_is_blamed_on_whose_requests_are_in_it() {
     assert_eq!(
         scene.step("job/main", 0, 8),
         "run 1, block_queue(hog) 2, block_device(hog) 3, block_completion 1, run 1"
+    );
+}
+
+#[test]
+fn a_request_that_waits_for_the_worker_that_issues_it_waits_behind_the_hog() {
+    let mut scene = Scene::default();
+    scene.issuer = Some(scene.who("kblockd/0"));
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [1, 5, 6])
+        .wake("job/main", 7, None)
+        .thread("kblockd/0", "SQQQRSSS")
+        .cpu(".hhh....");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, >runnable(h) 3, >block_completion 1, block_device 1, block_completion 1, run 1"
+    );
+}
+
+#[test]
+fn a_flush_that_a_worker_submits_for_the_waiter_is_part_of_the_wait() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [1, 1, 2])
+        .io("kblockd/0", IoOp::Flush, [5, 5, 7])
+        .wake("job/main", 7, None)
+        .thread("kblockd/0", "SSQQRSSS")
+        .cpu("..hh....");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, block_device 1, >runnable(h) 2, >block_completion 1, block_device 2, run 1"
     );
 }
 
