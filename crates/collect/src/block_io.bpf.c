@@ -197,10 +197,13 @@ static __always_inline bool in_task(void)
 /* The place of a request; `fresh` takes one for it, if it has none. */
 static __always_inline struct way *way_of(struct request *rq, bool fresh)
 {
-	__u64 key = (__u64)rq;
-	/* Requests are some hundred bytes apart. */
-	__u32 at = (key >> 6) ^ (key >> 19);
+	__u64 key;
+	__u32 at;
 
+	/* The verifier allows no arithmetic on a pointer; what was read is only a number. */
+	bpf_probe_read_kernel(&key, sizeof(key), &rq);
+	/* Requests are some hundred bytes apart. */
+	at = (key >> 6) ^ (key >> 19);
 	for (int i = 0; i < TRIES; i++) {
 		__u32 place = (at + i) % WAYS;
 		struct way *way = bpf_map_lookup_elem(&ways, &place);
@@ -233,7 +236,7 @@ static __always_inline void fill(struct way *way, struct request *rq, __u32 slot
 		    way->op == REQ_OP_FLUSH || HAS(flags, __REQ_SYNC) || HAS(flags, __REQ_FUA) ||
 		    HAS(flags, __REQ_PREFLUSH);
 	way->disk = slot;
-	way->tid = way->tgid = 0;
+	way->tid = way->tgid = way->issuer = way->issuer_tgid = 0;
 	way->wanted = 0;
 	way->comm[0] = 0;
 	/* Whoever runs while an interrupt issues a request has nothing to do with it. */

@@ -114,7 +114,8 @@ int BPF_PROG(page_fault_user)
 	struct sum_key key = { .tgid = bpf_get_current_pid_tgid() >> 32 };
 	struct sum *sum;
 
-	if (!of_interest(bpf_ktime_get_ns()))
+	/* Most faults are of threads that never were of interest, and should not ask for the time. */
+	if (!of_interest(0) || !of_interest(bpf_ktime_get_ns()))
 		return 0;
 	sum = sum_of(&key, NULL);
 	if (sum)

@@ -505,8 +505,11 @@ static __always_inline int message(struct sock *sk, int bytes, bool receive)
 
 	if (bytes <= 0)
 		return 0;
+	/* Most threads never were of interest, and should not ask for the time. */
+	if (!of_interest(0) || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
 	now = bpf_ktime_get_ns();
-	if (!of_interest(now) || sk->sk_protocol != IPPROTO_TCP)
+	if (!of_interest(now))
 		return 0;
 	family = sk->__sk_common.skc_family;
 	if (family != AF_INET && family != AF_INET6)

@@ -49,7 +49,7 @@ pub(crate) struct Sums {
     changed: Mapped<u64>,
     pendings: Option<Mapped<Pending>>,
     seen_change: u64,
-    pending_total: u64,
+    seen_pending: u64,
     next: Ns,
     who: HashMap<(u32, u32), Who>,
 }
@@ -100,7 +100,7 @@ impl Sums {
             changed: loaded.mapped("sums_changed")?,
             pendings: if pendings { Some(loaded.mapped("pendings")?) } else { None },
             seen_change: 0,
-            pending_total: 0,
+            seen_pending: 0,
             next: Ns::ZERO,
             who: HashMap::new(),
         })
@@ -118,21 +118,18 @@ impl Sums {
         Ok(())
     }
 
+    fn pending_total(&self) -> u64 {
+        let all = self.pendings.iter().flat_map(|p| (0..p.len()).map(|i| p.read(i)));
+        all.flat_map(|pending| pending.n).fold(0, u64::wrapping_add)
+    }
+
     fn read(&mut self) -> Result<(), CollectError> {
         let changed = self.changed.read(0);
-        let pending: Vec<Pending> = self
-            .pendings
-            .iter()
-            .flat_map(|pendings| (0..pendings.len()).map(|i| pendings.read(i)))
-            .filter(|pending| pending.tgid != 0)
-            .collect();
-        let pending_total = pending.iter().flat_map(|p| p.n).fold(0, u64::wrapping_add);
-        if changed == self.seen_change && pending_total == self.pending_total {
+        if changed == self.seen_change && self.pending_total() == self.seen_pending {
             self.who.values_mut().for_each(|who| who.added = [0; SUMS]);
             return Ok(());
         }
         self.seen_change = changed;
-        self.pending_total = pending_total;
         for who in self.who.values_mut() {
             who.present = false;
             who.total = [0; SUMS];
@@ -146,14 +143,21 @@ impl Sums {
             };
             let who = self.who.entry((key.tgid, key.slot)).or_default();
             who.found(key, sum.comm);
-            if who.born != sum.born {
+            if who.born != 0 && who.born != sum.born {
                 // The entry had given way to others, and began anew from zero.
-                who.born = sum.born;
                 who.last = [0; SUMS];
             }
+            who.born = sum.born;
             who.total = sum.n;
         }
-        for pending in pending {
+        // What is pending is read after the map, as it moves there: it may be seen in neither for
+        // a moment, but never in both.
+        self.seen_pending = 0;
+        for pending in self.pendings.iter().flat_map(|p| (0..p.len()).map(|i| p.read(i))) {
+            self.seen_pending = pending.n.into_iter().fold(self.seen_pending, u64::wrapping_add);
+            if pending.tgid == 0 {
+                continue;
+            }
             let key = Key { tgid: pending.tgid, slot: pending.slot };
             let who = self.who.entry((key.tgid, key.slot)).or_default();
             who.found(key, pending.comm);
@@ -163,7 +167,6 @@ impl Sums {
         }
         for who in self.who.values_mut() {
             for i in 0..SUMS {
-                // What moves from pending to the map may be seen in neither for a moment.
                 who.added[i] = who.total[i].saturating_sub(who.last[i]);
                 who.last[i] = who.last[i].max(who.total[i]);
             }

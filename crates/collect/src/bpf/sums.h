@@ -98,15 +98,22 @@ static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32
 		return NULL;
 	if (pending->key.tgid != tgid || pending->key.slot != slot) {
 		struct sum_key key = pending->key;
+		__u64 n[SUMS];
 
+		/*
+		 * Out of here before it is in there: user space reads there first, and may see it
+		 * nowhere for a moment, but never twice.
+		 */
+		__builtin_memcpy(n, pending->n, sizeof(n));
+		__builtin_memset(pending->n, 0, sizeof(pending->n));
+		barrier();
 		if (key.tgid) {
 			struct sum *sum = sum_of(&key, pending->comm);
 
-			for (int n = 0; sum && n < SUMS; n++)
-				if (pending->n[n])
-					sum_add(&sum->n[n], pending->n[n]);
+			for (int i = 0; sum && i < SUMS; i++)
+				if (n[i])
+					sum_add(&sum->n[i], n[i]);
 		}
-		__builtin_memset(pending->n, 0, sizeof(pending->n));
 		pending->key.tgid = tgid;
 		pending->key.slot = slot;
 		if (running)
