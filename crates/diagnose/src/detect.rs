@@ -79,7 +79,10 @@ pub struct Detection {
     pub min_lost: Ns,
     /// Steps at the head of each series that are not learned (caches are cold).
     pub warm_up: usize,
-    /// Usual steps in a row that end an anomaly.
+    /// How long a series is learned at least, so that thousands of short steps of one moment are
+    /// not taken for the usual.
+    pub learn_for: Ns,
+    /// An anomaly ends when three quarters of so many steps were usual.
     pub calm: usize,
     /// Anomalies closer than this are one incident.
     pub merge_within: Ns,
@@ -93,7 +96,8 @@ impl Default for Detection {
             min_steps: 4,
             min_lost: Ns::millis(10),
             warm_up: 3,
-            calm: 12,
+            learn_for: Ns::secs(2),
+            calm: 16,
             merge_within: Ns::secs(2),
         }
     }
@@ -197,6 +201,7 @@ struct Series {
     recent: Vec<(usize, f64)>,
     open: Option<Open>,
     interval: f64,
+    first_ts: Option<Ns>,
     last_ts: Option<Ns>,
 }
 
@@ -205,7 +210,10 @@ struct Open {
     threshold: f64,
     usual: Vec<usize>,
     steps: Vec<usize>,
-    calm: usize,
+    /// Which of the latest steps were slow.
+    latest: std::collections::VecDeque<bool>,
+    /// How many of `steps` there were when the last slow one came.
+    to_last_slow: usize,
     score: f64,
 }
 
@@ -225,6 +233,7 @@ impl Series {
             recent: Vec::new(),
             open: None,
             interval: 0.0,
+            first_ts: None,
             last_ts: None,
         }
     }
@@ -250,7 +259,9 @@ impl Series {
         if self.seen <= config.warm_up {
             return None;
         }
-        let Some(fit) = self.open.as_ref().map(|o| o.fit).or_else(|| self.baseline.fit()) else {
+        let first = *self.first_ts.get_or_insert(step.ts);
+        let learned = || self.baseline.fit().filter(|_| step.ts >= first + config.learn_for);
+        let Some(fit) = self.open.as_ref().map(|o| o.fit).or_else(learned) else {
             self.learn(index, dur);
             return None;
         };
@@ -269,13 +280,16 @@ impl Series {
             open.steps.push(index);
             let slow =
                 spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
+            open.latest.push_back(slow);
+            if open.latest.len() > config.calm {
+                open.latest.pop_front();
+            }
             if slow {
-                open.calm = 0;
-            } else {
-                open.calm += 1;
+                open.to_last_slow = open.steps.len();
             }
             open.score = open.score.max((log - fit.center) / (threshold - fit.center));
-            let over = open.calm >= config.calm;
+            let still = open.latest.iter().filter(|slow| **slow).count();
+            let over = open.latest.len() == config.calm && still * 4 <= config.calm;
             return if over { self.close(step.signature()) } else { None };
         }
         let logs: Vec<f64> =
@@ -294,7 +308,9 @@ impl Series {
         let score = ((log - fit.center) / (threshold - fit.center)).max(sum / limit);
         self.recent.retain(|r| r.0 < since);
         self.learn_settled();
-        self.open = Some(Open { fit, threshold, usual, steps, calm: 0, score });
+        let to_last_slow = steps.len();
+        let latest = Default::default();
+        self.open = Some(Open { fit, threshold, usual, steps, latest, to_last_slow, score });
         None
     }
 
@@ -319,7 +335,7 @@ impl Series {
         let mut open = self.open.take()?;
         self.cusum = Cusum::new();
         self.recent.clear();
-        open.steps.truncate(open.steps.len() - open.calm.min(open.steps.len()));
+        open.steps.truncate(open.to_last_slow);
         (!open.steps.is_empty()).then(|| Slowed {
             signature,
             fit: open.fit,
