@@ -32,11 +32,6 @@ impl Nest {
         self.outer.push_back((start, end));
         true
     }
-
-    /// When the last span ended.
-    pub fn end(&self) -> Option<Ns> {
-        self.outer.back().map(|&(_, end)| end)
-    }
 }
 
 #[cfg(test)]

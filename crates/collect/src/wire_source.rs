@@ -28,6 +28,9 @@ const SLOTS: u32 = 1 << 16;
 /// Launches that wait for their kernels and kernels that wait for their launches.
 const PENDING: usize = 1 << 16;
 
+/// Phases of one step that are held until it ends; more are counted as dropped.
+const PHASES: usize = 256;
+
 /// Steps that have begun or been named by a phase but have not ended, a thread.
 const OPEN_STEPS: usize = 16;
 
@@ -120,6 +123,8 @@ struct OpenStep {
     seq: u64,
     id: Id,
     begun: Option<Begun>,
+    /// Its phases so far; they are told with it, so that their parent is always there.
+    phases: Vec<Span>,
 }
 
 struct Begun {
@@ -183,10 +188,16 @@ impl Book {
             Event::Step { name, seq, size, rank, start, dur } => {
                 let name = self.name(name);
                 let thread = self.thread(pid, tid, cx);
-                let id = thread.step(seq, cx).id;
+                let OpenStep { id, phases, .. } = thread.step(seq, cx);
+                let (id, mut phases) = (*id, std::mem::take(phases));
                 thread.open.retain(|step| step.seq != seq);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
-                if thread.nest.fits(ts, end) {
+                let fits = thread.nest.fits(ts, end);
+                if !fits {
+                    phases.iter_mut().for_each(|phase| phase.parent = None);
+                }
+                cx.rows.span.append(&mut phases);
+                if fits {
                     let track = thread.steps;
                     cx.rows.span.push(Span {
                         id,
@@ -206,9 +217,16 @@ impl Book {
                 let thread = self.thread(pid, tid, cx);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
                 if thread.nest.fits(ts, end) {
-                    let parent = step.map(|seq| thread.step(seq, cx).id);
                     let (id, track) = (cx.ids.next_id(), thread.steps);
-                    cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent, name });
+                    let dur = Some(end - ts);
+                    let span = Span { id, ts, dur, track, parent: None, name };
+                    match step.map(|seq| thread.step(seq, cx)) {
+                        Some(step) if step.phases.len() < PHASES => {
+                            step.phases.push(Span { parent: Some(step.id), ..span });
+                        }
+                        Some(_) => self.dropped += 1,
+                        None => cx.rows.span.push(span),
+                    }
                 } else {
                     self.dropped += 1;
                 }
@@ -351,10 +369,17 @@ impl Book {
         threads.sort_unstable_by_key(|(key, _)| *key);
         for (_, thread) in threads {
             // One of them at most: two open ones on one track would cross.
-            let last = thread.open.into_iter().filter_map(|s| Some((s.id, s.seq, s.begun?))).last();
-            if let Some((id, seq, begun)) = last
-                && thread.nest.end().is_none_or(|end| end <= begun.start)
-            {
+            let last = thread.open.iter().rposition(|s| s.begun.is_some());
+            let mut nest = thread.nest;
+            for (i, mut step) in thread.open.into_iter().enumerate() {
+                let begun = step.begun.take().filter(|_| last == Some(i));
+                let told = begun.filter(|begun| nest.fits(begun.start, Ns::MAX));
+                if told.is_none() {
+                    step.phases.iter_mut().for_each(|phase| phase.parent = None);
+                }
+                cx.rows.span.append(&mut step.phases);
+                let Some(begun) = told else { continue };
+                let (id, seq) = (step.id, step.seq);
                 let Begun { name, start: ts, size, rank } = begun;
                 let track = thread.steps;
                 cx.rows.span.push(Span { id, ts, dur: None, track, parent: None, name });
@@ -373,7 +398,8 @@ impl Thread {
                 if self.open.len() >= OPEN_STEPS {
                     self.open.pop_front();
                 }
-                self.open.push_back(OpenStep { seq, id: cx.ids.next_id(), begun: None });
+                let id = cx.ids.next_id();
+                self.open.push_back(OpenStep { seq, id, begun: None, phases: Vec::new() });
                 self.open.len() - 1
             }
         };
@@ -449,6 +475,15 @@ mod tests {
         assert_eq!((ids[2].0, ids[2].2), ("step", None));
         let steps: Vec<_> = rows.step.iter().map(|s| (s.id, s.seq, s.size, s.rank)).collect();
         assert_eq!(steps, [(whole, 7, Some(64), Some(1)), (ids[3].1, 8, Some(64), Some(1))]);
+        assert_eq!(dropped, 0);
+    }
+
+    #[test]
+    fn a_phase_of_a_step_that_was_never_told_is_nobodys_child() {
+        let phase = |name, start, dur| Event::Phase { name, step: Some(7), start, dur };
+        let (rows, dropped) = told(&[phase("load", 10, 5), phase("sync", 15, 10)]);
+        let spans: Vec<_> = rows.span.iter().map(|s| (&*s.name, s.parent)).collect();
+        assert_eq!(spans, [("load", None), ("sync", None)]);
         assert_eq!(dropped, 0);
     }
 
