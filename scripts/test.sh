@@ -64,19 +64,24 @@ rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked;
 
 deny() { cargo-deny --workspace --locked check --hide-inclusion-graph licenses bans sources; }
 
-# The header must serve programs in C and C++ that are compiled with every warning.
+# The header must serve programs in C and C++ that are compiled with every warning. It makes system
+# calls that strict C11 does not know, so a strict program says _GNU_SOURCE.
 header() {
-    local header=crates/wire/include/gpuwhy.h rc=0 cc clang
-    clang=$(command -v clang clang-14 | head -n1)
-    for cc in "cc -std=c11" "${clang:-clang} -std=c11" "c++ -std=c++17"; do
-        # shellcheck disable=SC2086 # the compiler and its standard are two words
-        command -v ${cc%% *} >/dev/null || { echo "skipped: no ${cc%% *} here"; continue; }
-        echo "$cc"
-        # shellcheck disable=SC2086
-        printf '#include "%s"\nint main(void) { return 0; }\n' "$header" |
-            $cc -I . -Wall -Wextra -Werror -pedantic -fsyntax-only \
-                -x "$([ "${cc%% *}" = c++ ] && echo c++ || echo c)" - || rc=1
-    done
+    local compiler flags rc=0
+    while read -r compiler flags; do
+        command -v "$compiler" >/dev/null || { echo "skipped: no $compiler here"; continue; }
+        echo "$compiler $flags"
+        # shellcheck disable=SC2086 # several flags
+        echo 'int main(void) { return 0; }' |
+            "$compiler" $flags -I . -include crates/wire/include/gpuwhy.h \
+                -Wall -Wextra -Werror -pedantic -fsyntax-only - || rc=1
+    done <<END
+cc -std=gnu11 -x c
+cc -std=c11 -D_GNU_SOURCE -x c
+$(command -v clang clang-14 | head -n1) -std=gnu11 -x c
+c++ -std=c++11 -x c++
+c++ -std=gnu++20 -x c++
+END
     return $rc
 }
 
