@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #define PROBE PROBE_BLOCK_IO
+#define PENDINGS 1
 #include "gpuwhy.h"
 #include "sums.h"
 
@@ -50,8 +51,6 @@ struct disk {
 	__u64 dev;     /* major << 32 | minor, + 1; 0 for a free slot */
 	__u64 bytes;   /* completed */
 	__u64 device_ns; /* issue to completion, summed */
-	__u64 queue_ns;  /* begin to issue, summed */
-	__u64 done;
 	__u32 flusher; /* who last asked for the device's cache to be flushed */
 	__u32 flusher_tgid;
 	__u32 flusher_wanted;
@@ -73,8 +72,8 @@ struct {
  * found by their address serves; it costs a fifth of a hash map, three times for each request.
  */
 struct way {
-	__u64 request; /* its address; 0 for a free place */
-	__u64 begin;
+	__u64 request; /* its address; 0 for a place that nobody has had */
+	__u64 begin;   /* 0 when it is completed; the place is kept for the next time */
 	__u64 issued; /* 0 while it waits */
 	__u64 sector;
 	__u64 done;   /* bytes completed in parts */
@@ -194,10 +193,11 @@ static __always_inline bool in_task(void)
 	return !cpu || !(cpu->softirq_vec || cpu->hardirq_depth);
 }
 
-/* The place of a request; `fresh` takes one for it, if it has none. */
+/* The place of a request on its way; `fresh` puts it on its way, if a place is free. */
 static __always_inline struct way *way_of(struct request *rq, bool fresh)
 {
-	__u64 key;
+	struct way *way, *free = NULL;
+	__u64 key, before;
 	__u32 at;
 
 	/* The verifier allows no arithmetic on a pointer; what was read is only a number. */
@@ -206,20 +206,19 @@ static __always_inline struct way *way_of(struct request *rq, bool fresh)
 	at = (key >> 6) ^ (key >> 19);
 	for (int i = 0; i < TRIES; i++) {
 		__u32 place = (at + i) % WAYS;
-		struct way *way = bpf_map_lookup_elem(&ways, &place);
 
-		if (way && way->request == key)
-			return way;
+		way = bpf_map_lookup_elem(&ways, &place);
+		if (!way)
+			return NULL;
+		if (way->request == key)
+			return fresh || way->begin ? way : NULL;
+		if (!free && !way->begin)
+			free = way;
 	}
-	for (int i = 0; fresh && i < TRIES; i++) {
-		__u32 place = (at + i) % WAYS;
-		struct way *way = bpf_map_lookup_elem(&ways, &place);
-
-		if (way && !way->request &&
-		    __sync_val_compare_and_swap(&way->request, 0, key) == 0)
-			return way;
-	}
-	return NULL;
+	if (!fresh || !free)
+		return NULL;
+	before = free->request;
+	return __sync_val_compare_and_swap(&free->request, before, key) == before ? free : NULL;
 }
 
 static __always_inline void fill(struct way *way, struct request *rq, __u32 slot, __u64 now)
@@ -353,7 +352,7 @@ int BPF_PROG(block_rq_merge, struct request *rq)
 	struct way *way = way_of(rq, false);
 
 	if (way)
-		way->request = 0;
+		way->begin = 0;
 	return 0;
 }
 
@@ -362,9 +361,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 {
 	struct way *way = way_of(rq, false);
 	struct allowance *mine;
-	struct sum_key who;
 	struct disk *disk;
-	struct sum *sum;
 	__u64 now, device_ns, moved;
 	__u32 slot;
 
@@ -383,17 +380,13 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	if (disk) {
 		__sync_fetch_and_add(&disk->bytes, moved);
 		__sync_fetch_and_add(&disk->device_ns, device_ns);
-		__sync_fetch_and_add(&disk->queue_ns, now - way->begin - device_ns);
-		__sync_fetch_and_add(&disk->done, 1);
 	}
 	if (way->tgid) {
-		who.tgid = way->tgid;
-		who.slot = slot;
-		sum = sum_of(&who, way->comm);
-		if (sum) {
-			sum_add(&sum->n[0], moved);
-			sum_add(&sum->n[1], device_ns);
-			sum_add(&sum->n[2], 1);
+		struct pending *pending = pending_of(0, way->tgid, slot, way->comm);
+
+		if (pending) {
+			pending->n[0] += moved;
+			pending->n[1] += device_ns;
 		}
 	}
 	mine = allowance();
@@ -419,6 +412,6 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 			mine->summed++;
 		}
 	}
-	way->request = 0;
+	way->begin = 0;
 	return 0;
 }

@@ -31,8 +31,6 @@ record! {
         dev: u64,
         bytes: u64,
         device_ns: u64,
-        queue_ns: u64,
-        done: u64,
         flusher: u32,
         flusher_tgid: u32,
         flusher_wanted: u32,
@@ -107,7 +105,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     }
     let begins = kernel.tracepoint("block_io_start").is_some();
     let mut loaded = kernel.load("block_io", bpf_object!("block_io"), |open| {
-        sums::configure(open, kernel, 0)?;
+        sums::configure(open, kernel, 1)?;
         for mut map in open.maps_mut() {
             if map.name() == "allowances" {
                 map.set_max_entries(kernel.cpu_count() as u32)?;
@@ -126,7 +124,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     Ok(Box::new(BlockIo {
         source: start.source,
         allowances: loaded.mapped("allowances")?,
-        sums: Sums::new(&loaded, false)?,
+        sums: Sums::new(&loaded)?,
         disks,
         lanes,
         words: Words([

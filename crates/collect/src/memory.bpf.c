@@ -91,7 +91,7 @@ static __always_inline __u64 pages_of(struct folio *folio)
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
 int BPF_PROG(mm_filemap_delete_from_page_cache, struct folio *folio)
 {
-	struct pending *pending = pending_of(0, bpf_get_current_pid_tgid() >> 32, 0, true);
+	struct pending *pending = pending_of(0, bpf_get_current_pid_tgid() >> 32, 0, COMM_RUNNING);
 
 	if (pending)
 		pending->n[SUM_EVICTED] += pages_of(folio);
@@ -101,7 +101,7 @@ int BPF_PROG(mm_filemap_delete_from_page_cache, struct folio *folio)
 SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(mm_filemap_add_to_page_cache, struct folio *folio)
 {
-	struct pending *pending = pending_of(1, bpf_get_current_pid_tgid() >> 32, 0, true);
+	struct pending *pending = pending_of(1, bpf_get_current_pid_tgid() >> 32, 0, COMM_RUNNING);
 
 	if (pending)
 		pending->n[SUM_ADDED] += pages_of(folio);

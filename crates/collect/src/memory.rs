@@ -81,7 +81,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     loaded.attach()?;
     Ok(Box::new(Memory {
         source: start.source,
-        sums: Sums::new(&loaded, true)?,
+        sums: Sums::new(&loaded)?,
         tracks: HashMap::new(),
         efforts: EFFORTS.map(Name::from),
         counted: 0,

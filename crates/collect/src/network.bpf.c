@@ -347,7 +347,10 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 	}
 	if (!owner)
 		return 0;
-	pending = pending_of(0, owner, slot, running);
+	if (running)
+		pending = pending_of(0, owner, slot, COMM_RUNNING);
+	else
+		pending = pending_of(0, owner, slot, COMM_UNKNOWN);
 	if (pending) {
 		pending->n[0] += skb->len;
 		pending->n[1]++;

@@ -155,7 +155,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         source: start.source,
         nics: loaded.mapped("nics")?,
         rests: loaded.mapped("rests")?,
-        sums: Sums::new(&loaded, true)?,
+        sums: Sums::new(&loaded)?,
         lanes: HashMap::new(),
         host: [Delta::default(); 4],
         messages: HashMap::new(),

@@ -47,7 +47,7 @@ record! {
 pub(crate) struct Sums {
     map: MapHandle,
     changed: Mapped<u64>,
-    pendings: Option<Mapped<Pending>>,
+    pendings: Mapped<Pending>,
     seen_change: u64,
     seen_pending: u64,
     next: Ns,
@@ -94,11 +94,11 @@ pub(crate) fn configure(
 
 impl Sums {
     /// Those of a loaded object.
-    pub fn new(loaded: &Loaded, pendings: bool) -> Result<Sums, CollectError> {
+    pub fn new(loaded: &Loaded) -> Result<Sums, CollectError> {
         Ok(Sums {
             map: loaded.map("sums")?,
             changed: loaded.mapped("sums_changed")?,
-            pendings: if pendings { Some(loaded.mapped("pendings")?) } else { None },
+            pendings: loaded.mapped("pendings")?,
             seen_change: 0,
             seen_pending: 0,
             next: Ns::ZERO,
@@ -119,7 +119,7 @@ impl Sums {
     }
 
     fn pending_total(&self) -> u64 {
-        let all = self.pendings.iter().flat_map(|p| (0..p.len()).map(|i| p.read(i)));
+        let all = (0..self.pendings.len()).map(|i| self.pendings.read(i));
         all.flat_map(|pending| pending.n).fold(0, u64::wrapping_add)
     }
 
@@ -153,7 +153,7 @@ impl Sums {
         // What is pending is read after the map, as it moves there: it may be seen in neither for
         // a moment, but never in both.
         self.seen_pending = 0;
-        for pending in self.pendings.iter().flat_map(|p| (0..p.len()).map(|i| p.read(i))) {
+        for pending in (0..self.pendings.len()).map(|i| self.pendings.read(i)) {
             self.seen_pending = pending.n.into_iter().fold(self.seen_pending, u64::wrapping_add);
             if pending.tgid == 0 {
                 continue;

@@ -65,7 +65,6 @@ static __always_inline void sum_add(__u64 *n, __u64 value)
 	__sync_fetch_and_add(n, value);
 }
 
-#ifdef PENDINGS
 /*
  * What one process did in a row on one CPU, until another one comes: thousands of pages or packets
  * cost one look-up in the shared map. User space adds what is pending. A program has its own, as
@@ -85,11 +84,13 @@ struct {
 	__type(value, struct pending);
 } pendings SEC(".maps");
 
-/*
- * The pending sums of `tgid` in slot `slot`, of this CPU and the program `which`; `running` says
- * that the thread that runs is one of the process.
- */
-static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32 slot, bool running)
+/* What a process is called, for `pending_of`: as the running thread, or nothing that we know. */
+#define COMM_RUNNING ((const char *)0)
+#define COMM_UNKNOWN ""
+
+/* The pending sums of `tgid`, called `comm`, in slot `slot`, of this CPU and the program `which`. */
+static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32 slot,
+						  const char *comm)
 {
 	__u32 i = bpf_get_smp_processor_id() * PENDINGS + which;
 	struct pending *pending = bpf_map_lookup_elem(&pendings, &i);
@@ -116,13 +117,14 @@ static __always_inline struct pending *pending_of(__u32 which, __u32 tgid, __u32
 		}
 		pending->key.tgid = tgid;
 		pending->key.slot = slot;
-		if (running)
+		if (comm == COMM_RUNNING)
 			bpf_get_current_comm(pending->comm, sizeof(pending->comm));
-		else
+		else if (!comm[0])
 			pending->comm[0] = 0;
+		else
+			__builtin_memcpy(pending->comm, comm, sizeof(pending->comm));
 	}
 	return pending;
 }
-#endif
 
 #endif
