@@ -221,17 +221,31 @@ impl Encoder {
         out.extend_from_slice(&encoded.ipc_message);
         out.resize(body + (out.len() - body).next_multiple_of(ALIGNMENT), 0);
         out.extend_from_slice(&encoded.arrow_data);
-        let length = (out.len() - body) as u32;
-        let payload_crc = crc32fast::hash(&out[body..]);
-        let header = &mut out[at..body];
-        header[..4].copy_from_slice(FRAME_MAGIC);
-        header[4..4 + T::NAME.len()].copy_from_slice(T::NAME.as_bytes());
-        header[20..24].copy_from_slice(&(batch.num_rows() as u32).to_le_bytes());
-        header[24..28].copy_from_slice(&length.to_le_bytes());
-        header[28..32].copy_from_slice(&payload_crc.to_le_bytes());
-        let header_crc = crc32fast::hash(&header[..32]);
-        header[32..36].copy_from_slice(&header_crc.to_le_bytes());
+        seal_header(T::NAME, batch.num_rows() as u32, &mut out[at..]);
     }
+}
+
+/// Fills in the header of the frame that `frame` is.
+fn seal_header(table: &str, rows: u32, frame: &mut [u8]) {
+    let (header, payload) = frame.split_at_mut(FRAME_HEADER);
+    header[..4].copy_from_slice(FRAME_MAGIC);
+    header[4..4 + table.len()].copy_from_slice(table.as_bytes());
+    header[20..24].copy_from_slice(&rows.to_le_bytes());
+    header[24..28].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    header[28..32].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    let header_crc = crc32fast::hash(&header[..32]);
+    header[32..36].copy_from_slice(&header_crc.to_le_bytes());
+}
+
+/// A journal of one frame with this payload and sound checksums: what the fuzz target needs to
+/// come past these.
+pub(crate) fn wrap(table: &str, rows: u32, payload: &[u8]) -> Vec<u8> {
+    let mut journal = file_header(0).to_vec();
+    let at = journal.len();
+    journal.resize(at + FRAME_HEADER, 0);
+    journal.extend_from_slice(payload);
+    seal_header(table, rows, &mut journal[at..]);
+    journal
 }
 
 /// The frame whose header stands at the start of `bytes`, which lie at `offset` of the file.

@@ -24,6 +24,8 @@
 
 mod dir;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod ids;
 mod journal;
