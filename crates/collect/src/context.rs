@@ -14,10 +14,12 @@ use crate::{Attribution, Config, Target};
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The kernel refused a BPF object.
-    #[error("cannot load the BPF programs of `{probe}`")]
+    #[error("cannot load the BPF programs of `{probe}`{why}")]
     Load {
         /// The probe.
         probe: &'static str,
+        /// What the verifier or libbpf complained of last, in brackets; may be empty.
+        why: String,
         /// What libbpf says.
         #[source]
         source: libbpf_rs::Error,

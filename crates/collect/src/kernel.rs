@@ -11,13 +11,14 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use gpuwhy_schema::Ns;
 use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
 use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, RingBuffer,
-    RingBufferBuilder, libbpf_sys,
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, PrintLevel,
+    RingBuffer, RingBufferBuilder, libbpf_sys,
 };
 
 use crate::CollectError;
@@ -422,7 +423,7 @@ impl Kernel {
                   says more"
                 .into(),
         })?;
-        let load = |source| CollectError::Load { probe, source };
+        let load = |source| CollectError::Load { probe, why: complaint(), source };
         let mut open = open(probe, bytes).map_err(load)?;
         configure(&mut open).map_err(load)?;
         for mut map in open.maps_mut() {
@@ -523,7 +524,7 @@ impl Kernel {
 
 impl Shared {
     fn new(ring_bytes: u32, cpu_count: usize) -> Result<Shared, CollectError> {
-        let load = |source| CollectError::Load { probe: "shared", source };
+        let load = |source| CollectError::Load { probe: "shared", why: complaint(), source };
         let map = |name| move |source| CollectError::Map { map: name, source };
         let ring_bytes = ring_bytes.clamp(4096, 1 << 30).next_power_of_two();
         let mut open = open("shared", bpf_object!("shared")).map_err(load)?;
@@ -594,11 +595,42 @@ fn open(probe: &str, bytes: &[u8]) -> Result<OpenObject, libbpf_rs::Error> {
     ObjectBuilder::default().name(probe)?.open_memory(bytes)
 }
 
-/// libbpf tells its story on stderr; errors carry what is needed of it.
+/// What libbpf complained of last; bounded, as a verifier's log may have a million lines.
+static COMPLAINT: Mutex<String> = Mutex::new(String::new());
+
+/// libbpf would tell its story on stderr; we keep the point of it for the error.
 fn quiet() {
     if std::env::var_os("GPUWHY_LIBBPF_LOG").is_none() {
-        libbpf_rs::set_print(None);
+        libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
+            // Later words are of consequences.
+            let mut complaint = COMPLAINT.lock().unwrap_or_else(|e| e.into_inner());
+            if complaint.is_empty() {
+                *complaint = point(&text);
+            }
+        })));
     }
+}
+
+/// The line of a verifier's log that says what is wrong: the last one before its statistics.
+fn point(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let i = lines.iter().position(|line| line.starts_with("processed "));
+    let line = match i {
+        Some(i) => lines.get(i.saturating_sub(1)),
+        None => lines.first(),
+    };
+    let line = line.map_or("", |line| line.trim_start_matches("libbpf: "));
+    // "BPF program load failed: Permission denied" says less than the log that follows it.
+    if line.ends_with("-- BEGIN PROG LOAD LOG --") || line.contains("load failed: ") {
+        return String::new();
+    }
+    line.chars().take(200).collect()
+}
+
+/// Takes the complaint, in brackets behind a blank.
+fn complaint() -> String {
+    let text = std::mem::take(&mut *COMPLAINT.lock().unwrap_or_else(|e| e.into_inner()));
+    if text.is_empty() { text } else { format!(" ({text})") }
 }
 
 /// What the kernel says about the program behind `fd`.
@@ -669,6 +701,17 @@ pub mod tests {
     fn both_halves_agree_on_what_they_share() {
         same_layout("interrupts", "cpu", size_of::<Cpu>(), Cpu::LAYOUT);
         same_layout("run_queue", "head", size_of::<Head>(), Head::LAYOUT);
+    }
+
+    #[test]
+    fn the_point_of_a_verifiers_log_is_its_last_line() {
+        let log = "libbpf: prog 'sched_switch': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\n\
+                   82: (79) r7 = *(u64 *)(r1 +408)\nR1 invalid mem access 'scalar'\n\
+                   processed 81 insns (limit 1000000)\n-- END PROG LOAD LOG --\n";
+        assert_eq!(point(log), "R1 invalid mem access 'scalar'");
+        assert_eq!(point("libbpf: prog 'x': BPF program load failed: Permission denied\n"), "");
+        assert_eq!(point("libbpf: map 'x': failed to create\n"), "map 'x': failed to create");
+        assert_eq!(point(""), "");
     }
 
     #[test]

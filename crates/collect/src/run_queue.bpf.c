@@ -128,7 +128,7 @@ struct ledger {
 	__u32 next;     /* number of the slice to come */
 	__u32 told;     /* slices before this number were written, or are not needed */
 	__u32 want;     /* write the present slice when it ends */
-	__u32 pad;
+	__u32 idle;     /* the last slice was the idle task's */
 	struct slice slices[LEDGER];
 };
 
@@ -183,8 +183,29 @@ static __always_inline bool interesting(struct task *t, struct task_struct *p, _
 	return t->until > now;
 }
 
-/* How long the task's queue has been out of quota up to now, on its CPU. */
+/* Since 6.18 a task is throttled when it returns to user space, and known to be so. */
+#define THROTTLED_BY_TASK bpf_core_field_exists(((struct task_struct___throttled *)0)->throttled)
+
+/* How long the queue has been out of quota up to now, on its CPU. */
 static __always_inline __u64 throttled_time(struct cfs_rq *queue)
+{
+	struct cfs_rq___self *q = (void *)queue;
+	__u64 total, since, clock;
+
+	if (!q || !bpf_core_field_exists(q->throttled_clock_self_time))
+		return 0;
+	total = q->throttled_clock_self_time;
+	since = q->throttled_clock_self;
+	if (since) {
+		clock = q->rq->clock;
+		if (clock > since)
+			total += clock - since;
+	}
+	return total;
+}
+
+/* As above, of a queue that the verifier does not know to be one. */
+static __always_inline __u64 throttled_time_there(struct cfs_rq *queue)
 {
 	struct cfs_rq___self *q = (void *)queue;
 	__u64 total, since, clock;
@@ -193,22 +214,16 @@ static __always_inline __u64 throttled_time(struct cfs_rq *queue)
 		return 0;
 	total = BPF_CORE_READ(q, throttled_clock_self_time);
 	since = BPF_CORE_READ(q, throttled_clock_self);
-	if (since) {
-		clock = BPF_CORE_READ(q, rq, clock);
-		if (clock > since)
-			total += clock - since;
-	}
-	return total;
+	clock = since ? BPF_CORE_READ(q, rq, clock) : 0;
+	return clock > since ? total + clock - since : total;
 }
 
 /* Whether a task that is switched out while ready to run is out of quota. */
 static __always_inline bool throttled(struct task_struct *p)
 {
-	struct task_struct___throttled *t = (void *)p;
-
-	if (bpf_core_field_exists(t->throttled))
-		return BPF_CORE_READ(t, throttled);
-	return BPF_CORE_READ(p, se.cfs_rq, throttle_count) > 0;
+	if (THROTTLED_BY_TASK)
+		return ((struct task_struct___throttled *)p)->throttled;
+	return p->se.cfs_rq->throttle_count > 0;
 }
 
 static __always_inline __u64 state_of(unsigned long long *ctx, struct task_struct *prev)
@@ -250,10 +265,10 @@ static __always_inline __s32 syscall_of(struct task_struct *p)
 		return -1;
 	x86 = (void *)bpf_task_pt_regs(p);
 	if (bpf_core_field_exists(x86->orig_ax))
-		return BPF_CORE_READ(x86, orig_ax);
+		return x86->orig_ax;
 	arm64 = (void *)x86;
 	if (bpf_core_field_exists(arm64->syscallno))
-		return BPF_CORE_READ(arm64, syscallno);
+		return arm64->syscallno;
 	return -1;
 }
 
@@ -407,7 +422,8 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	t->wait.syscall = -1;
 	if (!wanted)
 		return;
-	t->throttled0 = throttled_time(prev->se.cfs_rq);
+	if (!THROTTLED_BY_TASK || off == OFF_THROTTLED)
+		t->throttled0 = throttled_time(prev->se.cfs_rq);
 	if (off != OFF_PREEMPTED && off != OFF_DEAD)
 		t->wait.syscall = syscall_of(prev);
 	if (!from || !affordable(cpu, now))
@@ -438,7 +454,7 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 }
 
 static __always_inline void switched_in(struct task_struct *next, struct task *t, struct cpu *cpu,
-					__u64 now)
+					struct ledger *l, __u64 now)
 {
 	struct wait *w = &t->wait;
 	__u64 ready;
@@ -458,7 +474,7 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 	t->since = now;
 	if (!interesting(t, next, now))
 		return;
-	if (w->from) {
+	if (w->from && (!THROTTLED_BY_TASK || w->state == OFF_THROTTLED)) {
 		__u64 total = throttled_time(next->se.cfs_rq);
 
 		if (total > t->throttled0)
@@ -472,7 +488,8 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 	if (!affordable(cpu, now))
 		return;
 	tell_wait(t, now, next->pid);
-	if (ready)
+	/* Mostly it was the idle task that had the CPU, and not for long. */
+	if (ready && !(l->idle && now - ready < config.idle_ns))
 		tell_ledger(bpf_get_smp_processor_id(), ready);
 }
 
@@ -498,7 +515,9 @@ int sched_switch(unsigned long long *ctx)
 		s->to = now;
 		s->tid = prev->pid;
 		s->tgid = prev->tgid;
-		bpf_probe_read_kernel(s->comm, sizeof(s->comm), prev->comm);
+		if (prev->pid)
+			bpf_probe_read_kernel(s->comm, sizeof(s->comm), prev->comm);
+		l->idle = !prev->pid;
 		l->next++;
 		if (l->want) {
 			tell_slice(s, id);
@@ -519,7 +538,7 @@ int sched_switch(unsigned long long *ctx)
 	if (next->pid) {
 		t = task_of(next);
 		if (t)
-			switched_in(next, t, cpu, now);
+			switched_in(next, t, cpu, l, now);
 	}
 	return 0;
 }
@@ -541,7 +560,7 @@ static __always_inline void woken(struct task_struct *p, struct task *t, __u64 n
 	t->wait.waker_comm[0] = 0;
 	if (!interesting(t, p, now))
 		return;
-	if (t->wait.state != OFF_PREEMPTED && t->wait.state != OFF_THROTTLED)
+	if (!THROTTLED_BY_TASK && t->wait.state != OFF_PREEMPTED && t->wait.state != OFF_THROTTLED)
 		t->throttled0 = throttled_time(p->se.cfs_rq);
 	if (t->wait.context != CONTEXT_TASK || !waker->pid)
 		return;
@@ -679,7 +698,7 @@ int BPF_PROG(sched_migrate_task, struct task_struct *p, int dest)
 	queues = BPF_CORE_READ(p, sched_task_group, cfs_rq);
 	if (queues)
 		bpf_probe_read_kernel(&queue, sizeof(queue), &queues[dest]);
-	t->throttled0 = throttled_time(queue);
+	t->throttled0 = throttled_time_there(queue);
 
 	/* A waker places whom it wakes before that one waits anywhere. */
 	if (!p->on_rq)
