@@ -26,6 +26,10 @@ const GENERATION: usize = 16 * 1024;
 /// renames itself at every request should not fill the trace with names.
 const RENAMES: u8 = 8;
 
+/// How long what /proc said of a number is believed: not every exit is told us, and numbers are
+/// used again, though hardly within this.
+const FRESH: Ns = Ns::secs(10);
+
 /// Flag of kernel threads in the ninth field of `/proc/PID/stat`.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
@@ -53,6 +57,8 @@ struct Known {
     ended: bool,
     kernel: bool,
     renames: u8,
+    /// When /proc was asked last.
+    asked: Ns,
 }
 
 /// A process that was seen and has not been seen to end.
@@ -97,12 +103,11 @@ impl Attribution {
         comm: Option<&[u8]>,
     ) -> EntityId {
         if let Some(&known) = self.threads.get(tid) {
-            if let Some(comm) = comm
-                && !known.ended
-            {
-                self.follow_name(lanes, known, tid, tgid, comm);
-            }
-            if !known.ended || !self.used_again(tid, known) {
+            let name = comm.filter(|comm| self.is_new_name(lanes, known, comm));
+            if !self.used_again(tid, known, name.is_some()) {
+                if let Some(name) = name {
+                    self.follow_name(lanes, known, tid, tgid, name);
+                }
                 return known.id;
             }
             self.threads.remove(tid);
@@ -117,7 +122,7 @@ impl Attribution {
     /// gone and /proc knows nothing better.
     pub fn process(&mut self, lanes: &mut Lanes, tgid: u32, comm: Option<&[u8]>) -> EntityId {
         if let Some(&known) = self.processes.get(tgid) {
-            if !known.ended || !self.used_again(tgid, known) {
+            if !self.used_again(tgid, known, false) {
                 return known.id;
             }
             self.processes.remove(tgid);
@@ -258,17 +263,20 @@ impl Attribution {
             ended: false,
             kernel: stat.as_ref().is_some_and(|s| s.flags & PF_KTHREAD != 0),
             renames: 0,
+            asked: crate::context::now(),
         }
+    }
+
+    /// Whether an event knows the thread by another name than we do, and has not done so too often.
+    fn is_new_name(&self, lanes: &Lanes, known: Known, comm: &[u8]) -> bool {
+        let end = comm.iter().position(|&b| b == 0).unwrap_or(comm.len());
+        let same = || lanes.get(known.id).is_some_and(|e| e.name.as_bytes() == &comm[..end]);
+        end > 0 && !known.ended && known.renames < RENAMES && !same()
     }
 
     /// A thread that was first seen between fork and exec bears its parent's name until an event
     /// says better.
     fn follow_name(&mut self, lanes: &mut Lanes, known: Known, tid: u32, tgid: u32, comm: &[u8]) {
-        let end = comm.iter().position(|&b| b == 0).unwrap_or(comm.len());
-        let same = |id| lanes.get(id).is_some_and(|e| e.name.as_bytes() == &comm[..end]);
-        if end == 0 || same(known.id) || known.renames >= RENAMES {
-            return;
-        }
         if let Some(known) = self.threads.get_mut(tid) {
             known.renames += 1;
         }
@@ -281,8 +289,22 @@ impl Attribution {
         }
     }
 
-    /// Whether the number of somebody who ended belongs to somebody else by now.
-    fn used_again(&mut self, number: u32, known: Known) -> bool {
+    /// Whether the number belongs to somebody else by now; /proc is asked if its owner has ended,
+    /// was last looked at some time ago, or is `suspect`.
+    fn used_again(&mut self, number: u32, known: Known, suspect: bool) -> bool {
+        if !known.ended && !suspect {
+            let now = crate::context::now();
+            if now - known.asked < FRESH {
+                return false;
+            }
+            for cache in [&mut self.threads, &mut self.processes] {
+                if let Some(entry) = cache.get_mut(number)
+                    && entry.id == known.id
+                {
+                    entry.asked = now;
+                }
+            }
+        }
         self.stat(number).is_some_and(|stat| Some(stat.start) != known.start)
     }
 
@@ -460,7 +482,16 @@ mod tests {
         assert_eq!(people.thread(&mut lanes, gone, gone, Some(b"other")), first);
         assert_eq!(&*lanes.get(first).unwrap().name, "first");
         assert_eq!(lanes.get(first).unwrap().to, Some(Ns(7)));
-        // A number that /proc knows with another start time is somebody else's by now.
+        // A number that /proc knows with another start time is somebody else's by now, whether we
+        // were told of the exit or only see it some time later.
+        let us = 1;
+        let init = people.thread(&mut lanes, us, us, None);
+        people.threads.get_mut(us).unwrap().start = Some(7);
+        assert_eq!(people.thread(&mut lanes, us, us, None), init);
+        assert_eq!(people.threads.peek(us).unwrap().start, Some(7));
+        people.threads.get_mut(us).unwrap().asked = Ns(-FRESH.0);
+        people.thread(&mut lanes, us, us, None);
+        assert_ne!(people.threads.peek(us).unwrap().start, Some(7));
         let me = std::process::id();
         let before = people.thread(&mut lanes, me, me, None);
         people.exited(&mut lanes, me, me, Ns(9));

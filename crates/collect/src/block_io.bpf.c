@@ -135,6 +135,8 @@ struct record {
 	char comm[TASK_COMM_LEN];
 };
 
+SHARED(record);
+
 static __always_inline struct allowance *allowance(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();

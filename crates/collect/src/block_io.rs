@@ -25,6 +25,9 @@ use crate::delta::Delta;
 use crate::kernel::{Head, Kernel, Loaded, Mapped, ProbeNumber, bpf_object, plain, record};
 use crate::sums::{self, Sums};
 
+/// New disks are looked for so often.
+const LOOK: Ns = Ns::millis(100);
+
 record! {
     /// As `struct disk` in `block_io.bpf.c`.
     struct Disk {
@@ -76,6 +79,7 @@ struct BlockIo {
     lanes: Vec<Option<Lanes>>,
     words: Words,
     rows: u64,
+    next_look: Ns,
     next_account: Ns,
     _loaded: Loaded,
 }
@@ -135,6 +139,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
             (IoOp::Other, "other".into()),
         ]),
         rows: 0,
+        next_look: Ns::ZERO,
         next_account: Ns::ZERO,
         _loaded: loaded,
     }))
@@ -174,12 +179,15 @@ impl Probe for BlockIo {
     }
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        for slot in 0..self.disks.len() {
-            let disk = self.disks.read(slot);
-            if disk.dev == 0 {
-                continue;
+        if now >= self.next_look {
+            self.next_look = now + LOOK;
+            for slot in 0..self.disks.len() {
+                self.disk(slot, cx);
             }
-            let Some(lanes) = self.disk(slot, cx) else { continue };
+        }
+        for (slot, lanes) in self.lanes.iter_mut().enumerate() {
+            let Some(lanes) = lanes else { continue };
+            let disk = self.disks.read(slot);
             lanes.bytes.to(disk.bytes, now, &mut cx.rows, || lanes.bytes_track);
             lanes.time.to(disk.device_ns, now, &mut cx.rows, || lanes.time_track);
         }
@@ -316,6 +324,7 @@ pub(crate) fn name(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::tests::same_layout;
 
     #[test]
     fn a_record_is_a_span_with_its_request() {
@@ -362,5 +371,12 @@ mod tests {
         check(1, 0, 0, "flush 100+800 0 bytes at 8 issued None sync true of 41 writer");
         check(9, 0, 1, "discard 100+800 0 bytes at 8 issued Some(1) sync true of 41 writer");
         check(35, 0, 1, "other 100+800 0 bytes at 8 issued Some(1) sync true of 41 writer");
+    }
+
+    #[test]
+    fn both_halves_agree_on_every_record() {
+        same_layout("block_io", "disk", size_of::<Disk>(), Disk::LAYOUT);
+        same_layout("block_io", "allowance", size_of::<Allowance>(), Allowance::LAYOUT);
+        same_layout("block_io", "record", size_of::<Request>(), Request::LAYOUT);
     }
 }

@@ -67,6 +67,8 @@ struct record {
 	char comm[TASK_COMM_LEN];
 };
 
+SHARED(record);
+
 static __always_inline __u64 pages_of(struct folio *folio)
 {
 	unsigned long flags, first;

@@ -172,6 +172,7 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::block_io::name;
+    use crate::kernel::tests::same_layout;
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
@@ -191,5 +192,10 @@ mod tests {
         assert_eq!(EFFORTS[record.effort as usize], "memcg_reclaim");
         assert_eq!(name(&record.comm), "eater");
         assert!(plain::<Record>(&raw[..55]).is_none());
+    }
+
+    #[test]
+    fn both_halves_agree_on_every_record() {
+        same_layout("memory", "record", size_of::<Record>(), Record::LAYOUT);
     }
 }

@@ -124,7 +124,7 @@ struct nic {
 	__u32 netns;
 	__u32 ifindex;
 	__u32 loopback;
-	__u32 virtual;
+	__u32 is_virtual;
 	char name[IFNAMSIZ];
 };
 
@@ -198,6 +198,8 @@ struct message {
 	__u32 pad;
 };
 
+SHARED(message);
+
 static __always_inline struct rest *rest(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -212,7 +214,7 @@ static __always_inline void take(struct nic *nic, struct net_device *dev, struct
 	nic->netns = net->ns.inum;
 	nic->ifindex = dev->ifindex;
 	nic->loopback = !!(dev->flags & IFF_LOOPBACK);
-	nic->virtual = !dev->dev.parent;
+	nic->is_virtual = !dev->dev.parent;
 	bpf_probe_read_kernel_str(nic->name, sizeof(nic->name), dev->name);
 }
 
@@ -336,7 +338,7 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 		if (key)
 			own(key, 0, 0, owner);
 		/* It will come out at the other end, and go on from there, in a softirq. */
-		if (nic->virtual && !nic->loopback)
+		if (nic->is_virtual && !nic->loopback)
 			own((__u64)skb, (__u64)skb->head, skb->len, owner);
 	} else {
 		/* Who runs while a softirq sends has nothing to do with it. */

@@ -233,14 +233,12 @@ impl Network {
     fn look(&mut self, cx: &mut Context) {
         for slot in 0..self.nics.len() {
             let nic = self.nics.read(slot);
-            let name = name(&nic.name);
+            let known = self.lanes.get(&slot).is_some_and(|lanes| lanes.key == nic.key);
             // The slot is taken before the name is written.
-            if nic.key == 0
-                || name.is_empty()
-                || self.lanes.get(&slot).is_some_and(|lanes| lanes.key == nic.key)
-            {
+            if nic.key == 0 || nic.name[0] == 0 || known {
                 continue;
             }
+            let name = name(&nic.name);
             let key = format!("{}/{name}", nic.netns);
             let entity = cx.lanes.entity(EntityKind::Nic, &key, |e| {
                 e.parent = Some(cx.host);
@@ -390,6 +388,7 @@ fn backlog_drops(softnet_stat: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::tests::same_layout;
 
     fn address(a: u8) -> [u8; 16] {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, a]
@@ -494,5 +493,12 @@ mod tests {
         assert_eq!(of(delay), [20e6, 40e6, 4e6, 0.0]);
         let queue = all.iter().find(|r| r.0 != delay).unwrap().0;
         assert_eq!(of(queue), [4.0, 4.0, 4.0, 0.0]);
+    }
+
+    #[test]
+    fn both_halves_agree_on_every_record() {
+        same_layout("network", "nic", size_of::<Nic>(), Nic::LAYOUT);
+        same_layout("network", "rest", size_of::<Rest>(), Rest::LAYOUT);
+        same_layout("network", "message", size_of::<MessageRecord>(), MessageRecord::LAYOUT);
     }
 }

@@ -35,8 +35,7 @@ record! {
 record! {
     /// As `struct pending` in `sums.h`.
     struct Pending {
-        tgid: u32,
-        slot: u32,
+        key: Key,
         n: [u64; SUMS],
         comm: [u8; 16],
     }
@@ -155,10 +154,10 @@ impl Sums {
         self.seen_pending = 0;
         for pending in (0..self.pendings.len()).map(|i| self.pendings.read(i)) {
             self.seen_pending = pending.n.into_iter().fold(self.seen_pending, u64::wrapping_add);
-            if pending.tgid == 0 {
+            let key = pending.key;
+            if key.tgid == 0 {
                 continue;
             }
-            let key = Key { tgid: pending.tgid, slot: pending.slot };
             let who = self.who.entry((key.tgid, key.slot)).or_default();
             who.found(key, pending.comm);
             for (total, n) in who.total.iter_mut().zip(pending.n) {
@@ -188,5 +187,20 @@ impl Who {
 
     fn due(&self) -> bool {
         self.added.iter().any(|&n| n > 0) || self.deltas.iter().any(Delta::moving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::tests::same_layout;
+
+    #[test]
+    fn both_halves_agree_on_every_sum() {
+        for stem in ["block_io", "network", "memory"] {
+            same_layout(stem, "sum_key", size_of::<Key>(), Key::LAYOUT);
+            same_layout(stem, "sum", size_of::<Sum>(), Sum::LAYOUT);
+            same_layout(stem, "pending", size_of::<Pending>(), Pending::LAYOUT);
+        }
     }
 }
