@@ -2,6 +2,7 @@
 
 mod crash;
 mod merge;
+mod outside;
 mod ring;
 mod sim;
 mod validate;
