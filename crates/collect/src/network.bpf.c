@@ -72,6 +72,7 @@ struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
 	unsigned int len;
+	__u32 hash;
 	unsigned char *head;
 } CORE;
 
@@ -152,13 +153,15 @@ struct {
 
 /*
  * Process of a TCP socket, or of a packet on its way through virtual devices. The memory of a packet
- * is soon another one's, so that its buffer and length must be the same as well; of a socket both
- * are 0.
+ * is soon another one's, so that its length must be the same as well, and its hash or, if it has
+ * none, its buffer, which is made anew for a TCP packet that is forwarded. Of a socket all are 0.
  */
 struct owner {
 	__u64 head;
+	__u32 hash;
 	__u32 len;
 	__u32 tgid;
+	__u32 pad;
 };
 
 struct {
@@ -278,22 +281,26 @@ static __always_inline bool in_task(void)
 	return !cpu || !(cpu->softirq_vec || cpu->hardirq_depth);
 }
 
-static __always_inline void own(__u64 key, __u64 head, __u32 len, __u32 tgid)
+static __always_inline void own(__u64 key, const struct owner *now)
 {
-	struct owner now = { .head = head, .len = len, .tgid = tgid };
 	struct owner *owner = bpf_map_lookup_elem(&owners, &key);
 
 	if (!owner)
-		bpf_map_update_elem(&owners, &key, &now, BPF_ANY);
-	else if (owner->tgid != tgid || owner->head != head || owner->len != len)
-		*owner = now;
+		bpf_map_update_elem(&owners, &key, now, BPF_ANY);
+	else
+		*owner = *now;
 }
 
-static __always_inline __u32 owner_of(__u64 key, __u64 head, __u32 len)
+static __always_inline __u32 owner_of_packet(struct sk_buff *skb)
 {
+	__u64 key = (__u64)skb;
 	struct owner *owner = bpf_map_lookup_elem(&owners, &key);
 
-	return owner && owner->head == head && owner->len == len ? owner->tgid : 0;
+	if (!owner || owner->len != skb->len)
+		return 0;
+	if ((!owner->hash || owner->hash != skb->hash) && owner->head != (__u64)skb->head)
+		return 0;
+	return owner->tgid;
 }
 
 /* The socket that will send again from softirqs, or NULL. */
@@ -334,18 +341,28 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 
 	key = (__u64)tcp_of(skb);
 	if (running) {
-		owner = bpf_get_current_pid_tgid() >> 32;
+		struct owner now = { .tgid = owner = bpf_get_current_pid_tgid() >> 32 };
+
 		if (key)
-			own(key, 0, 0, owner);
+			own(key, &now);
 		/* It will come out at the other end, and go on from there, in a softirq. */
-		if (nic->is_virtual && !nic->loopback)
-			own((__u64)skb, (__u64)skb->head, skb->len, owner);
+		if (nic->is_virtual && !nic->loopback) {
+			now.len = skb->len;
+			now.hash = skb->hash;
+			now.head = (__u64)skb->head;
+			own((__u64)skb, &now);
+		}
 	} else {
 		/* Who runs while a softirq sends has nothing to do with it. */
-		if (key)
-			owner = owner_of(key, 0, 0);
-		if (!owner)
-			owner = owner_of((__u64)skb, (__u64)skb->head, skb->len);
+		struct owner *known = key ? bpf_map_lookup_elem(&owners, &key) : NULL;
+
+		owner = known ? known->tgid : owner_of_packet(skb);
+		if (owner && nic->is_virtual && !nic->loopback) {
+			struct owner now = { .head = (__u64)skb->head, .hash = skb->hash,
+					     .len = skb->len, .tgid = owner };
+
+			own((__u64)skb, &now);
+		}
 	}
 	if (!owner)
 		return 0;

@@ -268,7 +268,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        for space in [&self.a, &self.b] {
+        for space in [&self.a, &self.b].into_iter().filter(|space| !space.is_empty()) {
             let _ = Command::new("ip").args(["netns", "delete", space]).status();
         }
     }
@@ -548,4 +548,57 @@ fn root_pressure_is_written_as_the_kernel_counts_it() {
     assert!(rows.windows(2).all(|w| w[0] < w[1]), "a total grows: {rows:?}");
     let us = rows.last().unwrap() - rows[0];
     assert!(us > 300_000.0, "{us}");
+}
+
+#[test]
+fn root_packets_that_pass_through_virtual_devices_keep_their_sender() {
+    let mut pid = 0;
+    let Some((trace, ())) = record(&[], || {
+        // `a0` and `b0`, then a router in b, then `b1` and `c0`: as from a container to the world.
+        let link = Link::new();
+        let (a, b) = (link.a.as_str(), link.b.as_str());
+        let c = format!("gpuwhy-c{}", std::process::id());
+        ip(&format!("netns add {c}"));
+        let third = Link { a: c.clone(), b: String::new() };
+        ip(&format!("-n {b} link add b1 type veth peer name c0 netns {c}"));
+        ip(&format!("-n {b} address add 10.78.0.1/24 dev b1"));
+        ip(&format!("-n {c} address add 10.78.0.2/24 dev c0"));
+        ip(&format!("-n {b} link set b1 up"));
+        ip(&format!("-n {c} link set c0 up"));
+        ip(&format!("-n {a} route add default via 10.77.0.2"));
+        ip(&format!("-n {c} route add default via 10.78.0.1"));
+        let forward = ["netns", "exec", b, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"];
+        assert!(spawn("ip", &forward).wait().unwrap().success());
+        let listen = "my $l = IO::Socket::INET->new(Listen => 1, LocalPort => 7000) or die; \
+                      my $s = $l->accept; 1 while sysread $s, my $d, 65536";
+        let mut server =
+            spawn("ip", &["netns", "exec", &c, "perl", "-MIO::Socket::INET", "-e", listen]);
+        let send = "my $s; for (1..100) { $s = IO::Socket::INET->new('10.78.0.2:7000') and last; \
+                    select undef, undef, undef, 0.05 } syswrite $s, 'x' x 10000 for 1..100";
+        let mut sender =
+            spawn("ip", &["netns", "exec", a, "perl", "-MIO::Socket::INET", "-e", send]);
+        pid = sender.id();
+        assert!(sender.wait().unwrap().success());
+        server.wait().unwrap();
+        drop(third);
+    }) else {
+        return;
+    };
+    let mine = |track: TrackId| {
+        let parent = trace.rows.track.iter().find(|t| t.id == track)?.parent?;
+        let nic = trace.rows.track.iter().find(|t| t.id == parent)?.entity;
+        Some(&*trace.entity(nic).name)
+    };
+    let sent = |nic: &str| -> f64 {
+        let of_sender = trace
+            .tracks(names::NIC_TX_BYTES)
+            .filter(|(id, e)| e.number == Some(i64::from(pid)) && mine(*id) == Some(nic));
+        let tracks: Vec<TrackId> = of_sender.map(|(id, _)| id).collect();
+        let rows = trace.rows.counter.iter().filter(|c| tracks.contains(&c.track));
+        rows.map(|c| c.value).sum()
+    };
+    let (a0, b1) = (sent("a0"), sent("b1"));
+    assert!(a0 >= 1e6, "{a0} bytes");
+    // Some acknowledgements and retransmissions may find nobody.
+    assert!(b1 >= 0.9 * a0 && b1 <= 1.1 * a0, "{b1} of {a0} bytes");
 }
