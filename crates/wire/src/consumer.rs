@@ -1,5 +1,6 @@
 //! The consumer: takes records out of the ring and gives their names back.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::layout::NAME_BYTES;
@@ -58,6 +59,14 @@ impl Names {
     }
 }
 
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // By closing alone, a child that was forked meanwhile would keep the lock until its exec.
+        // SAFETY: the descriptor is open.
+        unsafe { libc::flock(self.map.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
 impl Consumer {
     /// What a record is called whose name found no place in the ring or cannot be read.
     pub const UNNAMED: &str = "?";
@@ -79,7 +88,6 @@ impl Consumer {
     /// # Errors
     /// As [`Consumer::open`].
     pub fn open_with(path: impl AsRef<Path>, patience_ns: u64) -> Result<Consumer, Error> {
-        use std::os::fd::AsRawFd;
         let path = path.as_ref();
         let map = Map::open(path)?;
         // The kernel drops the lock with the descriptor, also when the consumer is killed.

@@ -1,0 +1,51 @@
+//! What a span costs the program that marks it, in ns.
+//!
+//! `cargo run --release -p gpuwhy-wire --example cost` prints one line of JSON: for each kind of
+//! call the fastest, the median and the slowest of 31 rounds, each of as many calls as fit the
+//! ring, so that nothing is lost. The consumer empties the ring between rounds, unmeasured.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use gpuwhy_wire::{Consumer, Options, Producer, Ring};
+
+const ROUNDS: usize = 31;
+const CALLS: u32 = 1 << 14;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let ring = Ring::memfd(Options { slots: CALLS, ..Options::default() })?;
+    let mut consumer = Consumer::open(ring.path())?;
+    let on = Producer::open(ring.path())?;
+    let off = Producer::none();
+    let name = on.name("step");
+    let lines = [
+        measure("span", &mut consumer, || drop(on.phase(name))),
+        measure("span_by_text", &mut consumer, || drop(on.phase("step"))),
+        measure("step", &mut consumer, || drop(on.step(name).size(4096).rank(1))),
+        measure("mark", &mut consumer, || on.mark(name, Some(1.0))),
+        measure("span_without_ring", &mut consumer, || drop(black_box(&off).phase("step"))),
+        measure("clock", &mut consumer, || {
+            black_box(gpuwhy_wire::now());
+        }),
+    ];
+    println!("{{{}}}", lines.join(","));
+    Ok(())
+}
+
+fn measure(what: &str, consumer: &mut Consumer, mut call: impl FnMut()) -> String {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                call();
+            }
+            let ns = start.elapsed().as_nanos() as f64 / CALLS as f64;
+            let drained = consumer.drain(usize::MAX, |_| {});
+            assert_eq!(drained.lost, 0);
+            ns
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    let (low, median, high) = (rounds[0], rounds[ROUNDS / 2], rounds[ROUNDS - 1]);
+    format!("\"{what}\":{{\"ns\":{median:.1},\"min\":{low:.1},\"max\":{high:.1}}}")
+}
