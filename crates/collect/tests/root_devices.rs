@@ -126,12 +126,12 @@ fn spawn(program: &str, args: &[&str]) -> Child {
 #[test]
 fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
     let (_folder, path) = file("direct");
-    let Some((trace, pid)) = record(&[], || {
-        let to = format!("of={}", path.display());
-        let mut dd = spawn("dd", &["if=/dev/zero", &to, "bs=1M", "count=8", "oflag=direct"]);
-        let pid = dd.id();
+    let command = format!("exec dd if=/dev/zero of={} bs=1M count=8 oflag=direct", path.display());
+    let mut dd = waiting(&command);
+    let pid = dd.id();
+    let Some((trace, ())) = record(&[pid], || {
+        go(&mut dd);
         assert!(dd.wait().unwrap().success());
-        pid
     }) else {
         return;
     };
@@ -501,7 +501,7 @@ fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
         go(&mut burner);
         std::thread::sleep(Duration::from_millis(300));
         // Set while we record, as somebody else would.
-        group.set("cpu.cfs_quota_us", 20_000);
+        group.set("cpu.cfs_quota_us", 5_000);
         std::thread::sleep(Duration::from_millis(1500));
         group.set("cpu.cfs_quota_us", -1);
         let stat = group.get("cpu.stat");
