@@ -10,6 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 logs=target/logs
+built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 mkdir -p "$logs"
 rm -f "$logs"/*.log
 export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never
@@ -49,14 +50,13 @@ format() {
     [ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml --check
 }
 
-# The promises that are about text: who uses whom, where unsafe code lies, what must not be here.
-house() {
-    local rc=0
-    for check in layers unsafe-check leaks; do
-        cargo xtask "$check" || rc=1
-    done
-    return $rc
-}
+# One build of everything that the later stages run. Cargo unifies features over what it is asked to
+# build: asked for one package at a time, it would compile many dependencies again.
+build() { cargo build --workspace --all-targets --locked; }
+
+# The promises about text (who uses whom, where unsafe code lies, what must not be here), and the
+# pages that are made.
+house() { GPUWHY_BIN=$built/gpuwhy "$built/gpuwhy-xtask" all; }
 
 lint() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 
@@ -109,8 +109,6 @@ rebuild() {
     fi
 }
 
-pages() { cargo xtask docs --check; }
-
 fuzz() { scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
 
 echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo)," \
@@ -119,16 +117,15 @@ echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048
 if stage setup scripts/setup.sh build run test; then
     stage fetch cargo fetch --locked
     stage format format
-    stage house house
-    stage clippy lint
-    stage rustdoc rustdoc
     stage deny deny
     stage header header
     stage no_std bare
+    stage build build && stage house house
+    stage clippy lint
+    stage rustdoc rustdoc
     stage oracle oracle
     stage tests tests
     stage rebuild rebuild
-    stage pages pages
     stage fuzz fuzz
 fi
 

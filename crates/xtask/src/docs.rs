@@ -96,16 +96,26 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
 }
 
 /// What `gpuwhy help-all` prints: the page `docs/cli.md`.
+///
+/// `GPUWHY_BIN` names a binary that was built already. Without it Cargo builds one, which compiles
+/// more than a build of the whole workspace left behind: other features are on.
 fn help_all(root: &Path) -> Result<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
-        .args(["run", "--quiet", "--package", "gpuwhy", "--bin", "gpuwhy", "--", "help-all"])
+    let mut command = match std::env::var_os("GPUWHY_BIN") {
+        Some(binary) => Command::new(binary),
+        None => {
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            cargo.args(["run", "--quiet", "--package", "gpuwhy", "--bin", "gpuwhy", "--"]);
+            cargo
+        }
+    };
+    let out = command
+        .arg("help-all")
         .current_dir(root)
         // The width of somebody's terminal is not part of the page.
         .env("COLUMNS", "100")
         .env("NO_COLOR", "1")
         .output()
-        .context("cannot run `cargo run --package gpuwhy`")?;
+        .with_context(|| format!("cannot run `{}`", command.get_program().display()))?;
     if !out.status.success() {
         bail!("`gpuwhy help-all` failed: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
