@@ -604,7 +604,8 @@ fn quiet() {
         libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
             // Later words are of consequences.
             let mut complaint = COMPLAINT.lock().unwrap_or_else(|e| e.into_inner());
-            if complaint.is_empty() {
+            // Kernels since 5.11 have no such limit, and the error that follows says enough.
+            if complaint.is_empty() && !text.contains("RLIMIT_MEMLOCK") {
                 *complaint = point(&text);
             }
         })));
