@@ -602,3 +602,53 @@ fn root_packets_that_pass_through_virtual_devices_keep_their_sender() {
     // Some acknowledgements and retransmissions may find nobody.
     assert!(b1 >= 0.9 * a0 && b1 <= 1.1 * a0, "{b1} of {a0} bytes");
 }
+
+#[test]
+fn root_whom_the_kernel_kills_for_its_memory_is_marked() {
+    let Some(group) = Group::new("memory") else { return };
+    group.set("memory.limit_in_bytes", 24 << 20);
+    let mut eater = waiting("x=$(head -c 100000000 /dev/zero | tr '\\0' x); true");
+    let pid = eater.id();
+    group.set("cgroup.procs", pid);
+    let Some((trace, ())) = record(&[pid], || {
+        go(&mut eater);
+        eater.wait().unwrap();
+    }) else {
+        return;
+    };
+    let marks: Vec<_> = trace.rows.mark.iter().filter(|m| &*m.name == "oom_kill").collect();
+    assert!(!marks.is_empty(), "{:?}", trace.rows.source);
+    let track = trace.rows.track.iter().find(|t| t.id == marks[0].track).unwrap();
+    let victim = trace.entity(track.entity);
+    assert_eq!(victim.number.map(|n| n as f64), marks[0].value);
+    assert_eq!((victim.kind, &*victim.name), (EntityKind::Process, "bash"));
+}
+
+#[test]
+fn root_pressure_within_a_cgroup_of_a_target_is_its_own() {
+    let Some(group) = Group::new("unified") else { return };
+    let hog = "for ((;;)); do :; done";
+    let mut hogs: Vec<Child> =
+        (0..2).map(|_| waiting(&format!("exec taskset -c 0 bash -c '{hog}'"))).collect();
+    let pids: Vec<u32> = hogs.iter().map(Child::id).collect();
+    for pid in &pids {
+        group.set("cgroup.procs", pid);
+    }
+    let Some((trace, ())) = record(&pids, || {
+        for hog in &mut hogs {
+            go(hog);
+        }
+        std::thread::sleep(Duration::from_millis(800));
+        for hog in &mut hogs {
+            hog.kill().unwrap();
+            hog.wait().unwrap();
+        }
+    }) else {
+        return;
+    };
+    let ours = |e: &Entity| e.kind == EntityKind::Cgroup && e.key.starts_with("v2:/gpuwhy-test");
+    let rows: Vec<f64> = trace.counters("psi.cpu.some", ours).map(|c| c.value).collect();
+    assert!(rows.windows(2).all(|w| w[0] < w[1]), "a total grows: {rows:?}");
+    // Two on one CPU: somebody waits all the time.
+    assert!(rows.last().unwrap() - rows[0] > 300_000.0, "{rows:?}");
+}
