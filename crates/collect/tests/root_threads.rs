@@ -5,8 +5,10 @@
 //! test says why it did nothing.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -21,13 +23,27 @@ use gpuwhy_schema::{
 /// One recording at a time: they would contend for the CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// Names the compiled `actor.c` to a test that may not look into the target folder.
+const ACTOR: &str = "GPUWHY_TEST_ACTOR";
+
 /// A process of `actor.c`, killed when it is dropped.
 struct Actor(Child);
 
 impl Actor {
     fn new(words: &[&str]) -> Actor {
+        let child = Command::new(Actor::program())
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Actor(child)
+    }
+
+    /// The compiled `actor.c`.
+    fn program() -> PathBuf {
         static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-        let program = PROGRAM.get_or_init(|| {
+        let compile = || {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/actor.c");
             let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("actor");
             let made = Command::new("cc")
@@ -37,18 +53,8 @@ impl Actor {
                 .expect("cc is there: rustc links with it");
             assert!(made.success(), "actor.c compiles");
             program
-        });
-        let child = Command::new(program)
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Actor(child)
-    }
-
-    fn program() -> PathBuf {
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join("actor")
+        };
+        PROGRAM.get_or_init(|| env::var_os(ACTOR).map_or_else(compile, PathBuf::from)).clone()
     }
 
     fn pid(&self) -> i32 {
@@ -80,14 +86,12 @@ impl Drop for Actor {
 
 /// Whether BPF programs can be loaded here; says why not.
 fn privileged() -> bool {
-    static CAPABLE: OnceLock<host::Check> = OnceLock::new();
-    let capable = CAPABLE.get_or_init(|| {
-        host::facts().into_iter().find(|c| c.name == "ring and task storage").unwrap()
-    });
-    if !capable.ok {
-        println!("skipped: {}; {}", capable.found, capable.fix);
+    static MISSING: OnceLock<Option<host::Check>> = OnceLock::new();
+    let missing = MISSING.get_or_init(|| host::facts().into_iter().find(|c| c.needed && !c.ok));
+    if let Some(check) = missing {
+        println!("skipped: {}: {}; {}", check.name, check.found, check.fix);
     }
-    capable.ok
+    missing.is_none()
 }
 
 fn targets(pids: &[i32]) -> Config {
@@ -488,7 +492,6 @@ fn root_a_function_that_is_not_there_is_answered_with_names_near_it() {
     if !privileged() {
         return;
     }
-    let _built = Actor::new(&[]);
     let step = UprobeStep { binary: Actor::program(), symbol: "serv".into() };
     let error = Recorder::start(Config { steps: vec![step], ..Config::default() })
         .err()
@@ -563,4 +566,38 @@ fn root_a_probe_that_is_off_says_so_and_wakers_are_unknown_without_interrupts() 
     assert_eq!(trace.source("bpf:run_queue").state, SourceState::Degraded);
     assert!(!trace.rows.wakeup.is_empty());
     assert!(trace.rows.wakeup.iter().all(|w| w.context == WakeContext::Unknown));
+}
+
+#[test]
+fn root_two_capabilities_suffice() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    if !privileged() {
+        return;
+    }
+    // Nobody may look into root's folders: copies of this test and of the actor lie elsewhere.
+    let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir();
+    let dir = dir.unwrap();
+    let (test, actor) = (dir.path().join("test"), dir.path().join("actor"));
+    fs::copy(env::current_exe().unwrap(), &test).unwrap();
+    fs::copy(Actor::program(), &actor).unwrap();
+    let run = |capabilities: &str| {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
+            .arg(format!("--inh-caps=-all{capabilities}"))
+            .arg(format!("--ambient-caps=-all{capabilities}"))
+            .arg(&test)
+            .args(["--exact", "root_a_thread_that_wakes_another_is_named", "--nocapture"])
+            .env(ACTOR, &actor)
+            .output()
+            .expect("setpriv is part of util-linux");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), text)
+    };
+    let (ok, text) = run(",+bpf,+perfmon");
+    assert!(ok && !text.contains("skipped"), "{text}");
+    for too_few in [",+bpf", ",+perfmon", ""] {
+        let (ok, text) = run(too_few);
+        assert!(ok && text.contains("skipped: ") && text.contains("capabilities"), "{text}");
+    }
 }
