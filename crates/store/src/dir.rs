@@ -51,13 +51,22 @@ impl Dir {
             if std::fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) {
                 return Locking::Barred(io::Error::other("`lock` is not a regular file"));
             }
-            let file = match OpenOptions::new().create(true).truncate(false).write(true).open(&path)
-            {
+            let mut barred = None;
+            let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+            let file = match opened.or_else(|e| {
+                // Who may not write can still tell whether somebody does.
+                barred = Some(e);
+                File::open(&path)
+            }) {
                 Ok(file) => file,
-                Err(e) => return Locking::Barred(e),
+                Err(e) => return Locking::Barred(barred.unwrap_or(e)),
             };
             match file.try_lock() {
-                Ok(()) => {}
+                Ok(()) => {
+                    if let Some(e) = barred {
+                        return Locking::Barred(e);
+                    }
+                }
                 Err(TryLockError::WouldBlock) => return Locking::Busy,
                 Err(TryLockError::Error(e)) => return Locking::Barred(e),
             }

@@ -97,7 +97,7 @@ pub struct Writer {
 enum Sealing {
     Idle(Box<Sealer>),
     Busy(JoinHandle<(Box<Sealer>, Result<u32>)>),
-    /// The sealing thread died.
+    /// The sealing thread died, or could not be started.
     Gone,
 }
 
@@ -298,14 +298,22 @@ impl Writer {
         loop {
             match std::mem::replace(&mut self.sealing, Sealing::Gone) {
                 Sealing::Gone => {
-                    return Err(Error::damaged(&self.dir.path, "the thread that seals it died"));
+                    // What it knew stands in the trace.
+                    let manifest = Manifest::read(&self.dir.path)?;
+                    let keep = self.options.keep_recent;
+                    let sealer = Sealer::resume(self.dir.clone(), manifest, keep)?;
+                    self.sealing = Sealing::Idle(Box::new(sealer));
                 }
                 Sealing::Busy(thread) if !wait && !thread.is_finished() => {
                     self.sealing = Sealing::Busy(thread);
                     return Ok(());
                 }
                 Sealing::Busy(thread) => {
-                    let Ok((sealer, result)) = thread.join() else { continue };
+                    let Ok((sealer, result)) = thread.join() else {
+                        self.retry_at = Some(Instant::now() + RETRY);
+                        let what = "the thread that seals its journals died";
+                        return Err(Error::damaged(&self.dir.path, what));
+                    };
                     self.sealing = Sealing::Idle(sealer);
                     self.retry_at = result.is_err().then(|| Instant::now() + RETRY);
                     let segment = result?;
