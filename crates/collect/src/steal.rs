@@ -1,9 +1,9 @@
 //! Time that the hypervisor gave to others while this machine wanted to run.
 //!
-//! *What it sees*: the `steal` column of `/proc/stat` per CPU, ten times a second. *Why it
-//! matters*: a step that waits for a stolen CPU looks as if it ran. *What fools it*: the file
-//! counts in USER_HZ, so that a reading is true to 10 ms only; a hypervisor that does not report
-//! steal shows 0 for ever.
+//! *What it sees*: the `steal` column of `/proc/stat` per CPU, ten times a second, or twice while
+//! nothing is stolen. *Why it matters*: a step that waits for a stolen CPU looks as if it ran.
+//! *What fools it*: the file counts in USER_HZ, so that a reading is true to 10 ms only; a
+//! hypervisor that does not report steal shows 0 for ever.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,8 +14,14 @@ use gpuwhy_schema::{Lane, Measure, Ns, SourceId, names};
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::delta::Delta;
 
-/// Readings: making the file costs the kernel tens of us, and it counts in units of 10 ms.
+/// Readings: making the file costs the kernel up to 100 us, and it counts in units of 10 ms.
 const EVERY: Ns = Ns::millis(100);
+
+/// Readings while nothing has been stolen for [`QUIET`].
+const EVERY_QUIET: Ns = Ns::millis(500);
+
+/// How long it takes to be quiet.
+const QUIET: Ns = Ns::secs(2);
 
 /// ns in a tick of USER_HZ, which is 100 on every architecture in use.
 const TICK: u64 = 10_000_000;
@@ -28,6 +34,7 @@ struct Steal {
     buffer: Vec<u8>,
     cpus: Vec<Delta>,
     next: Ns,
+    stolen: Ns,
     counted: u64,
 }
 
@@ -43,7 +50,8 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
             *delta = Delta::from(ticks * TICK);
         }
     }
-    Ok(Box::new(Steal { source: start.source, file, buffer, cpus, next: Ns::ZERO, counted: 0 }))
+    let (source, stolen) = (start.source, crate::context::now());
+    Ok(Box::new(Steal { source, file, buffer, cpus, next: Ns::ZERO, stolen, counted: 0 }))
 }
 
 fn read_error(source: std::io::Error) -> CollectError {
@@ -59,7 +67,7 @@ impl Probe for Steal {
         if now < self.next {
             return Ok(());
         }
-        self.next = now + EVERY;
+        self.next = now + if now - self.stolen < QUIET { EVERY } else { EVERY_QUIET };
         let n = self.file.read_at(&mut self.buffer, 0).map_err(read_error)?;
         for (cpu, ticks) in steal(&self.buffer[..n]) {
             let (Some(delta), Some(&entity)) = (self.cpus.get_mut(cpu), cx.cpus.get(cpu)) else {
@@ -69,7 +77,10 @@ impl Probe for Steal {
                 let lane = Lane::counter(names::STEAL, "ns", Measure::Delta);
                 cx.lanes.track(entity, None, lane, self.source)
             });
-            self.counted += u64::from(added > 0);
+            if added > 0 {
+                self.counted += 1;
+                self.stolen = now;
+            }
         }
         Ok(())
     }

@@ -82,8 +82,8 @@ pub(crate) fn configure(
     for mut map in open.maps_mut() {
         let map: &mut OpenMapMut<'_> = &mut map;
         match map.name().to_str() {
-            // An LRU map keeps free entries per CPU.
-            Some("sums") => map.set_max_entries(1024 + 64 * cpus)?,
+            // An LRU map keeps free entries per CPU; a larger map takes longer to be read.
+            Some("sums") => map.set_max_entries(512 + 64 * cpus)?,
             Some("pendings") => map.set_max_entries(pendings * cpus)?,
             _ => {}
         }

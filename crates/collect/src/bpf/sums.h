@@ -24,7 +24,7 @@ struct sum {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024); /* more on many CPUs, by user space */
+	__uint(max_entries, 512); /* more on many CPUs, by user space */
 	__type(key, struct sum_key);
 	__type(value, struct sum);
 } sums SEC(".maps");
