@@ -170,6 +170,14 @@ fn a_cpp_program_marks_its_steps_and_so_does_its_child() {
     marks_of("c++", &["-std=c++11", "-x", "c++"]);
 }
 
+#[test]
+fn the_clock_of_c_programs_agrees_with_the_systems() {
+    let dir = dir();
+    let program = compile(dir.path(), "cc", &["-std=gnu11"], &["clock.c"]);
+    let output = run(&program, None);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 outside, 0 back\n");
+}
+
 // ---- files and consumers ----
 
 #[test]

@@ -458,6 +458,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn classes_are_words_of_the_schema() {
+        for kind in Kind::ALL {
+            if let Some(class) = kind.class() {
+                let known = class.parse::<gpuwhy_schema::Class>();
+                assert!(known.is_ok(), "{}: {known:?}", kind.name());
+            }
+        }
+    }
+
+    #[test]
     fn names_fit_a_comm_and_are_those_of_the_command_line() {
         use clap::ValueEnum;
         for kind in Kind::ALL {
