@@ -33,6 +33,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#if !defined(CLOCK_MONOTONIC) || !defined(MAP_ANONYMOUS)
+#error "gpuwhy.h needs POSIX and mmap: compile by -std=gnu11, or with -D_GNU_SOURCE"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
