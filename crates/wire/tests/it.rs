@@ -478,8 +478,8 @@ fn kill_and_stop(slots: u32) {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (seed >> 33) % n
     };
-    for round in 0..90 {
-        for _ in 0..random(if slots > 16 { 20 } else { 200 }) {
+    for round in 0..60 {
+        for _ in 0..1 + random(2) {
             let drained = consumer.drain(usize::MAX, |record| {
                 let number = number_of(&record);
                 let before = last.insert(record.pid, number).unwrap_or(0);
@@ -488,6 +488,8 @@ fn kill_and_stop(slots: u32) {
             total.records += drained.records;
             total.torn += drained.torn;
             total.abandoned += drained.abandoned;
+            // The writers' turn, however few CPUs there are; not always at a record's end.
+            std::thread::sleep(Duration::from_micros(random(500)));
         }
         let victim = random(4) as usize;
         let pid = children[victim].id() as libc::pid_t;
@@ -523,7 +525,7 @@ fn kill_and_stop(slots: u32) {
         producer.mark("after", Some(i as f64));
         assert_eq!(read(&mut consumer).0, [format!("mark after Some({i}.0)")]);
     }
-    assert!(total.records > 1000, "{total:?}");
+    assert!(total.records > 0, "{total:?}");
     eprintln!("{slots} slots: {total:?}, {} writers", last.len());
 }
 
