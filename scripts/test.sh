@@ -3,7 +3,7 @@
 #
 # Each stage prints its name, outcome and seconds; its output goes to target/logs/STAGE.log and is
 # shown when it fails (always with V=1). All stages run even if one fails, so that one round tells
-# all; only a failing set-up stops at once. The last line is a summary in libtest's words.
+# all; only a failing set-up or fetch stops at once. The last line is a summary in libtest's words.
 #
 # FUZZ_SECONDS: how long each fuzz target runs (10).  TEST_THREADS: passed to the test binaries.
 set -uo pipefail
@@ -44,6 +44,9 @@ stage() {
     fi
     return "$rc"
 }
+
+# Nothing below works with a Cargo.lock that lags behind a manifest.
+fetch() { cargo fetch --locked || { echo "run \`cargo metadata\` and commit Cargo.lock"; return 1; }; }
 
 format() {
     cargo fmt --all --check || return
@@ -114,8 +117,7 @@ fuzz() { scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
 echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo)," \
      "Linux $(uname -r), $(rustc --version 2>/dev/null | cut -d' ' -f1,2); logs in $logs"
 
-if stage setup scripts/setup.sh build run test; then
-    stage fetch cargo fetch --locked
+if stage setup scripts/setup.sh build run test && stage fetch fetch; then
     stage format format
     stage deny deny
     stage header header
