@@ -38,6 +38,7 @@ mod ring;
 mod seal;
 mod segment;
 mod select;
+mod thrift;
 mod trace;
 mod validate;
 mod writer;
