@@ -49,8 +49,8 @@ stage() {
 fetch() { cargo fetch --locked || { echo "run \`cargo metadata\` and commit Cargo.lock"; return 1; }; }
 
 format() {
-    cargo fmt --all --check || return
-    [ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml --check
+    cargo fmt --all --check -- --color never || return
+    [ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never
 }
 
 # One build of everything that the later stages run. Cargo unifies features over what it is asked to

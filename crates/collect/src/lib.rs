@@ -11,7 +11,7 @@
 //! system call. The ring, every map and every queue is bounded; what does not fit is counted.
 //!
 //! *One file, one probe*: `run_queue.bpf.c` beside `run_queue.rs`. *Invariants:* this crate knows
-//! no file format; unsafe code lives in [`mod@kernel`] alone.
+//! no file format; unsafe code lives in `kernel` alone.
 
 mod attribution;
 mod block_io;
