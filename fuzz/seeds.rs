@@ -40,6 +40,7 @@ fn rows() -> Rows {
         sector: 8,
         issued: Some(Ns(1001)),
         issuer: None,
+        issuer: None,
     });
     rows
 }

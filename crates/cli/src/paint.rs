@@ -14,12 +14,6 @@ impl Paint {
         Paint(!set("NO_COLOR") && (forced || std::io::stdout().is_terminal()))
     }
 
-    /// Without any.
-    #[cfg(test)]
-    pub fn none() -> Paint {
-        Paint(false)
-    }
-
     /// What matters.
     pub fn bold(self, text: &str) -> String {
         if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.into() }

@@ -1,7 +1,7 @@
 //! What this host lets us see: the facts behind `gpuwhy doctor`.
 //!
 //! Whatever can be tried is tried instead of being concluded from versions: each probe is started
-//! and stopped, a uprobe is attached to our own program's entry point. Every fact says why it
+//! and stopped, a uprobe is attached to a function of our own that nobody calls. Every fact says why it
 //! matters, what was found and, where something is missing, what would change it.
 
 use std::collections::HashSet;

@@ -647,11 +647,8 @@ int BPF_PROG(sched_process_exec, struct task_struct *p)
 SEC("tp_btf/task_rename")
 int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
 {
-	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
-	__u64 now = bpf_ktime_get_ns();
-
-	if (t && interesting(t, p, now))
-		tell_name(p, now, comm);
+	/* Of anybody: a culprit that names itself late is to be told by that name. Renames are rare. */
+	tell_name(p, bpf_ktime_get_ns(), comm);
 	return 0;
 }
 

@@ -14,7 +14,7 @@ use crate::stats::{median_and_mad, quantile, sorted};
 /// each of thousands of signatures.
 pub const REMEMBERED: usize = 1024;
 /// How many steps it needs before it is believed.
-pub const NEEDED: usize = 20;
+pub const NEEDED: usize = 12;
 /// Durations closer than this on the log scale are the same: 1 %.
 const FINEST_SCALE: f64 = 0.01;
 /// The tail begins here.

@@ -125,6 +125,7 @@ fn scene() -> Rows {
             bytes: 4096,
             sector: 8 * from as u64,
             issued: Some(ms(from + 1)),
+            issuer: Some(thread),
         });
     }
 

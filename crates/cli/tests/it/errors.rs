@@ -1,0 +1,55 @@
+//! The first error message that a user meets tells the fix.
+
+use crate::{folder, gpuwhy, said};
+
+#[test]
+fn a_path_that_is_not_there_is_named() {
+    let output = gpuwhy(&["diagnose", "/nowhere/run.trace"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("/nowhere/run.trace"), "{}", said(&output));
+}
+
+#[test]
+fn a_folder_that_is_no_trace_is_neither_read_nor_replaced() {
+    let (_keep, folder) = folder();
+    std::fs::write(folder.join("thesis.tex"), "years of work").unwrap();
+    let path = folder.to_str().unwrap();
+    let output = gpuwhy(&["validate", path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("trace.toml"), "{}", said(&output));
+    let output = gpuwhy(&["record", "--force", "--for", "1s", "-o", path]);
+    assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(folder.join("thesis.tex").exists());
+}
+
+#[test]
+fn what_was_mistyped_is_usage_and_says_what_was_meant() {
+    for (args, hint) in [
+        (&["record", "--step", "redis:call"][..], "uprobe:BINARY:SYMBOL"),
+        (&["record", "--for", "5 parsecs"][..], "ms, s, m or h"),
+        (&["diagnoze"][..], "diagnose"),
+        (&["inject", "cpu-hogg"][..], "cpu-hog"),
+    ] {
+        let output = gpuwhy(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(hint), "{args:?}: {}", said(&output));
+    }
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_said_before_anything_is_made() {
+    let (_keep, folder) = folder();
+    let trace = folder.join("run.trace");
+    let output = gpuwhy(&["record", "-p", "4194303", "-o", trace.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no process 4194303"), "{}", said(&output));
+    assert!(!trace.exists());
+}
+
+#[test]
+fn an_injector_without_a_workload_says_how_to_start_one() {
+    let (_keep, folder) = folder();
+    let output = gpuwhy(&["inject", "cpu-hog", "--work-dir", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains(folder.to_str().unwrap()), "{}", said(&output));
+}
