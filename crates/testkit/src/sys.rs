@@ -123,8 +123,8 @@ pub fn weigh_as(threads: usize) {
 /// Has this process give way to others on the CPU, as background jobs do.
 pub fn give_way() {
     // SAFETY: numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
-    let _ = std::fs::write("/proc/self/autogroup", "10");
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+    let _ = std::fs::write("/proc/self/autogroup", "5");
 }
 
 /// Has the command killed by `signal` when the thread that starts it ends, and started in a

@@ -28,7 +28,7 @@ fn inside<T: Send>(pid: i32, work: impl FnOnce() -> Result<T> + Send) -> Result<
 
 pub(super) fn udp_burst(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let nic = link(target)?.clone();
-    let senders = count(intensity, 2.0);
+    let senders = count(intensity, 4.0);
     // A socket that nobody reads, so that no ICMP comes back.
     let sink = inside(target.rank(nic.peer)?.pid, || {
         UdpSocket::bind((nic.peer_address, 0)).context("cannot bind at the other end")

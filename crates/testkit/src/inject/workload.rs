@@ -37,7 +37,7 @@ pub(super) fn resume(target: &Ready) {
 
 pub(super) fn lock_holder(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let control = Control::open(&target.control)?;
-    let held = (15.0 * intensity.clamp(0.05, 20.0) * MS as f64) as u64;
+    let held = (30.0 * intensity.clamp(0.05, 20.0) * MS as f64) as u64;
     let gap = 3 * MS;
     let mut workers = Workers::new();
     workers.spawn(move |stop| {
