@@ -152,7 +152,7 @@ pub struct Diagnose {
 pub enum Detector {
     /// Accounting for every nanosecond of the steps.
     Accounting,
-    /// The published 3σ and lagged-correlation method (seed 000), for comparison.
+    /// The published 3σ and lagged-correlation method (Darzi et al.), for comparison.
     Darzi,
 }
 

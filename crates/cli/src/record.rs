@@ -65,8 +65,8 @@ impl Recording {
     pub fn start(path: &Path, config: Config, keep: Option<Duration>) -> Result<Recording> {
         let recorder = Recorder::start(config)
             .context("cannot record; `gpuwhy doctor` says what this host allows")?;
-        let mut options = gpuwhy_store::Options::default();
-        options.keep_recent = keep.map(|k| gpuwhy_schema::Ns(k.as_nanos() as i64));
+        let keep_recent = keep.map(|k| gpuwhy_schema::Ns(k.as_nanos() as i64));
+        let options = gpuwhy_store::Options { keep_recent, ..Default::default() };
         let writer = Writer::create(path, options)
             .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
         let now = Instant::now();

@@ -2,7 +2,7 @@
 //!
 //! [`detect`] finds incidents in series of steps; [`verdict`] subtracts the usual parts of a step
 //! from the parts during the incident, ranks what is left, names who was in the way, and says how
-//! sure it is. [`darzi`] is the published method of seed 000, kept to be measured against.
+//! sure it is. [`darzi`] is the published method of Darzi et al., kept to be measured against.
 //!
 //! *Invariant:* pure functions of rows. Nothing here opens a file, asks for the time or draws a
 //! random number that is not seeded; it could run in a browser.

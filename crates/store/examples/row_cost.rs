@@ -1,4 +1,4 @@
-//! What writing and reading a trace cost in CPU time, a row: `cargo run --release --example cost`.
+//! What writing and reading a trace cost in CPU time, a row: `cargo run --release --example row_cost`.
 //!
 //! Rows as a recorder has them: states, spans with an id and a parent, wakeups, counters, in the
 //! order of their end. CPU time is the process's own, from `/proc/self/stat` (10 ms ticks).
