@@ -409,7 +409,7 @@ impl Walk<'_> {
         let last = self.world.request_ending(held.to, within);
         requests.extend(last.filter(|r| own_done.is_none_or(|own| r.done > own)));
         if requests.is_empty() {
-            return self.put_as(window, via, PartKind::Unknown);
+            return self.no_request(held, window, via);
         }
         let wait = syscall::wait(held.arg);
         let missed = requests.iter().any(|r| r.op == IoOp::Read)
@@ -424,13 +424,13 @@ impl Walk<'_> {
             self.put(piece, kind, blame);
         }
         for rest in subtract(window, &device) {
-            self.beside_the_device(&requests, rest, via);
+            self.beside_the_device(&requests, held, rest, via);
         }
     }
 
     /// The time of a wait in which no request of it was with the device: queued, not yet
     /// submitted, or completed.
-    fn beside_the_device(&mut self, requests: &[Request], window: Interval, via: Via) {
+    fn beside_the_device(&mut self, requests: &[Request], held: Held, window: Interval, via: Via) {
         let thread = *self.path.last().expect("the path begins with the step's thread");
         let mut queued: Vec<&Request> = requests.iter().filter(|r| r.queued < r.issued).collect();
         queued.sort_by_key(|r| r.queued);
@@ -460,10 +460,23 @@ impl Walk<'_> {
             let next = requests.iter().filter(|r| r.queued >= done).min_by_key(|r| r.queued);
             match next.map(|r| r.thread).filter(|t| *t != thread && self.is_seen(*t, before)) {
                 Some(worker) => self.follow(worker, before, Via::Worker),
-                None => self.put_as(before, via, PartKind::Unknown),
+                None => self.no_request(held, before, via),
             }
             self.put((done, piece.1), PartKind::BlockCompletion, None);
         }
+    }
+
+    /// A wait for I/O without a request: the thread waits for a place in a full queue, or for a
+    /// page that somebody else is writing. Either way whoever keeps the disk busy is in the way.
+    fn no_request(&mut self, held: Held, window: Interval, via: Via) {
+        if held.state != ThreadState::DiskWait {
+            return self.put_as(window, via, PartKind::Unknown);
+        }
+        // The per-process counters of disks are read at 10 Hz.
+        let near =
+            (window.0.saturating_sub(Ns::millis(100)), window.1.saturating_add(Ns::millis(100)));
+        let busiest = self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, near);
+        self.put(window, PartKind::BlockQueue, busiest);
     }
 
     fn is_seen(&self, thread: EntityId, window: Interval) -> bool {

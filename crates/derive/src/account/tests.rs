@@ -247,6 +247,17 @@ fn a_request_that_waits_for_the_worker_that_issues_it_waits_behind_the_hog() {
 }
 
 #[test]
+fn a_wait_for_a_place_in_a_full_queue_is_blamed_on_whose_requests_fill_it() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [5, 5, 7])
+        .wake("job/main", 7, None)
+        .counted("hog", names::DISK_TIME, 6, 1000.0);
+    assert_eq!(scene.step("job/main", 0, 8), "run 1, block_queue(hog) 4, block_device 2, run 1");
+}
+
+#[test]
 fn a_flush_that_a_worker_submits_for_the_waiter_is_part_of_the_wait() {
     let mut scene = Scene::default();
     scene
