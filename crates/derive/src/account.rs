@@ -157,6 +157,8 @@ impl Walk<'_> {
                 let process = self.world.process(thread);
                 self.put(window, PartKind::Stopped, Some(process));
             }
+            // A worker that sleeps has nothing to do yet: the request waits for the device.
+            ThreadState::Sleep if via == Via::Worker => self.full_queue(window),
             ThreadState::Sleep => self.sleep(thread, held, window, via),
             ThreadState::DiskWait | ThreadState::Uninterruptible => {
                 self.uninterruptible(thread, held, window, via);
@@ -472,6 +474,11 @@ impl Walk<'_> {
         if held.state != ThreadState::DiskWait {
             return self.put_as(window, via, PartKind::Unknown);
         }
+        self.full_queue(window);
+    }
+
+    /// Behind whoever kept the disks busiest.
+    fn full_queue(&mut self, window: Interval) {
         // The per-process counters of disks are read at 10 Hz.
         let near =
             (window.0.saturating_sub(Ns::millis(100)), window.1.saturating_add(Ns::millis(100)));

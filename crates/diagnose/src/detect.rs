@@ -383,7 +383,8 @@ fn merge(steps: &[Step], mut all: Vec<Slowed>, config: &Detection) -> Vec<Incide
         }
     }
     for incident in &mut groups {
-        incident.slowed = join_series(std::mem::take(&mut incident.slowed));
+        let slowed = std::mem::take(&mut incident.slowed);
+        incident.slowed = join_series(without_blips(steps, slowed));
     }
     let total = |s: &Slowed| mean_excess(steps, s) * s.slow.len() as f64;
     groups.retain(|incident| incident.slowed.iter().any(|s| worth_telling(steps, s, config)));
@@ -400,6 +401,18 @@ fn merge(steps: &[Step], mut all: Vec<Slowed>, config: &Detection) -> Vec<Incide
     let sum = |i: &Incident| i.slowed.iter().map(total).sum::<f64>();
     groups.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
     groups
+}
+
+/// Beside the anomaly of a series that lost most time, those that lost a twentieth of it are noise
+/// that happened to be near; they would date the incident too early.
+fn without_blips(steps: &[Step], slowed: Vec<Slowed>) -> Vec<Slowed> {
+    let lost = |s: &Slowed| mean_excess(steps, s) * s.slow.len() as f64;
+    let mut most: BTreeMap<Signature, f64> = BTreeMap::new();
+    for one in &slowed {
+        let most = most.entry(one.signature.clone()).or_default();
+        *most = most.max(lost(one));
+    }
+    slowed.into_iter().filter(|one| lost(one) * 20.0 >= most[&one.signature]).collect()
 }
 
 /// Several anomalies of one series within an incident are one.

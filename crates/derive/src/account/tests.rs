@@ -258,6 +258,22 @@ fn a_wait_for_a_place_in_a_full_queue_is_blamed_on_whose_requests_fill_it() {
 }
 
 #[test]
+fn a_worker_that_sleeps_is_not_what_a_request_waits_for() {
+    let mut scene = Scene::default();
+    scene.issuer = Some(scene.who("kblockd/0"));
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [1, 5, 7])
+        .wake("job/main", 7, None)
+        .thread("kblockd/0", "SSSSRSSS")
+        .counted("hog", names::DISK_TIME, 6, 1000.0);
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, >block_queue(hog) 3, >block_completion 1, block_device 2, run 1"
+    );
+}
+
+#[test]
 fn a_flush_that_a_worker_submits_for_the_waiter_is_part_of_the_wait() {
     let mut scene = Scene::default();
     scene
