@@ -234,6 +234,11 @@ pub fn find(binary: &Path, symbol: &str) -> Result<Vec<usize>, CollectError> {
     }
     offsets.sort_unstable();
     offsets.dedup();
+    // A program is not called by a function: where a return address would lie, the number of its
+    // arguments does, and a return probe would replace it.
+    if offset_of(&elf, elf.entry()).is_some_and(|entry| offsets.contains(&entry)) {
+        return Err(none(": the entry point of a program does not return; name a function".into()));
+    }
     if !offsets.is_empty() {
         return Ok(offsets);
     }
@@ -417,6 +422,7 @@ mod tests {
         gpuwhy_test_function();
         let own = std::env::current_exe().unwrap();
         assert_eq!(find(&own, "gpuwhy_test_function").unwrap().len(), 1);
+        assert!(find(&own, "_start").unwrap_err().to_string().contains("entry point"));
         let hint = |name: &str| find(&own, name).unwrap_err().to_string();
         assert!(hint("gpuwhy_test_funktion").ends_with("; near it are gpuwhy_test_function"));
         assert!(hint("test_function").contains("near it are gpuwhy_test_function"));

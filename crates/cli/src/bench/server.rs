@@ -10,7 +10,7 @@ use gpuwhy_collect::{Config, Target, UprobeStep};
 use gpuwhy_store::Trace;
 use serde::Serialize;
 
-use super::result::{self, Made};
+use super::result::{self, Figure, Made};
 use super::trial::{self, Effect, Ended};
 use crate::analysis;
 use crate::args::BenchServer;
@@ -37,6 +37,7 @@ struct Outcome {
 #[derive(Serialize)]
 struct Results {
     made: Made,
+    figures: std::collections::BTreeMap<&'static str, Figure>,
     step: String,
     outcomes: Vec<Outcome>,
 }
@@ -105,9 +106,16 @@ pub fn run(args: &BenchServer) -> Result<ExitCode> {
         outcomes.push(outcome);
     }
     let _ = std::fs::remove_dir_all(&folder);
-    let right = outcomes.iter().all(|o| o.class == o.expected && o.culprit_is_the_hog);
+    let class = outcomes.iter().filter(|o| o.class == o.expected).count();
+    let culprit = outcomes.iter().filter(|o| o.culprit_is_the_hog).count();
+    let figures = [
+        ("class_right", Figure::share(class, outcomes.len())),
+        ("culprit_right", Figure::share(culprit, outcomes.len())),
+    ]
+    .into();
+    let right = class == outcomes.len() && culprit == outcomes.len();
     let step = format!("uprobe:{}:{}", binary.display(), args.symbol);
-    result::write(&args.output, &Results { made: Made::now(), step, outcomes })?;
+    result::write(&args.output, &Results { made: Made::now(), figures, step, outcomes })?;
     Ok(if right { ExitCode::SUCCESS } else { crate::exit::failed() })
 }
 
