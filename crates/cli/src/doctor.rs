@@ -69,7 +69,7 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
 
 /// Why this host cannot be recorded now, and what would change that.
 pub fn refusal() -> Option<String> {
-    refusal_of(&gpuwhy_collect::host::facts())
+    refusal_of(&gpuwhy_collect::host::needed())
 }
 
 fn refusal_of(checks: &[gpuwhy_collect::host::Check]) -> Option<String> {

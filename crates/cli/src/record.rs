@@ -36,8 +36,10 @@ pub struct Told {
     pub dropped: u64,
     /// Rows written.
     pub rows: u64,
-    /// CPU seconds of the recorder itself.
+    /// CPU seconds of the recorder while it recorded.
     pub cpu_seconds: f64,
+    /// CPU seconds that it took to start: the kernel's verifier, mostly.
+    pub start_cpu_seconds: f64,
     /// CPU seconds of its BPF programs, where the kernel measures them.
     pub bpf_seconds: Option<f64>,
     /// How often they ran, where the kernel counts it.
@@ -56,6 +58,7 @@ pub struct Recording {
     writer: Writer,
     path: PathBuf,
     began: Instant,
+    start_cpu: gpuwhy_schema::Ns,
     committed: Instant,
     account: Account,
 }
@@ -70,8 +73,10 @@ impl Recording {
         let writer = Writer::create(path, options)
             .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
         let now = Instant::now();
+        let start_cpu = recorder.status().cpu;
         Ok(Recording {
             recorder,
+            start_cpu,
             writer,
             path: path.into(),
             began: now,
@@ -118,7 +123,7 @@ impl Recording {
 
     /// Ends it, and says what it was.
     pub fn finish(self) -> Result<Told> {
-        let Recording { recorder, mut writer, path, began, mut account, .. } = self;
+        let Recording { recorder, mut writer, path, began, start_cpu, mut account, .. } = self;
         let status = recorder.status();
         let mut last = recorder.finish();
         account.take(&last);
@@ -131,7 +136,8 @@ impl Recording {
             events: status.events,
             dropped: status.dropped,
             rows: account.rows,
-            cpu_seconds: status.cpu.as_secs_f64(),
+            cpu_seconds: (status.cpu - start_cpu).as_secs_f64(),
+            start_cpu_seconds: start_cpu.as_secs_f64(),
             bpf_seconds: status.bpf.map(|b| b.as_secs_f64()),
             bpf_runs: status.bpf_runs,
             rss_bytes: status.rss,

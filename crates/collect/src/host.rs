@@ -31,6 +31,16 @@ pub struct Check {
     pub fix: String,
 }
 
+/// What recording cannot do without, as far as it can be told without trying: cheap enough to be
+/// asked before every recording.
+pub fn needed() -> Vec<Check> {
+    vec![
+        kernel_version(&read("/proc/sys/kernel/osrelease")),
+        btf(),
+        capabilities(&read("/proc/self/status")),
+    ]
+}
+
 /// Looks at everything; takes about a second, most of it in the kernel's verifier.
 pub fn facts() -> Vec<Check> {
     let mut checks = vec![
