@@ -90,7 +90,7 @@ fn data(trace: &Trace, analysis: &Analysis, path: &str) -> Result<report::Report
         causes: finding.map_or(vec![], |f| causes(f, start)),
         tracks: tracks(trace, analysis, &view, start, end)?,
         sources: sources(analysis),
-        gaps: gaps(trace, analysis, page)?,
+        gaps: gaps(analysis, page),
         not_collected: not_collected(analysis),
         commands: commands(path, finding),
     })
@@ -400,20 +400,19 @@ fn sources(analysis: &Analysis) -> Vec<report::SourceRow> {
 }
 
 /// Stretches of the steps' threads of which nothing was recorded.
-fn gaps(trace: &Trace, analysis: &Analysis, page: impl Fn(i64) -> i64) -> Result<Vec<report::Gap>> {
-    let _ = trace;
+fn gaps(analysis: &Analysis, page: impl Fn(i64) -> i64) -> Vec<report::Gap> {
     let unseen = analysis
         .parts
         .iter()
         .filter(|p| p.kind == gpuwhy_schema::PartKind::Unknown && p.hops == 0)
         .filter(|p| p.dur >= Ns::millis(1))
         .take(200);
-    Ok(unseen
+    unseen
         .map(|p| report::Gap {
             during: report::Interval { from: page(p.ts.0), to: page(p.ts.0 + p.dur.0) },
             what: "the step's thread: not recorded, or not understood".into(),
         })
-        .collect())
+        .collect()
 }
 
 fn not_collected(analysis: &Analysis) -> Vec<report::NotCollected> {

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use gpuwhy_diagnose::stats::{Random, quantile, sorted};
+use gpuwhy_diagnose::stats::Random;
 use gpuwhy_schema::{Counter, Ns, State};
 use gpuwhy_store::Trace;
 use serde::Serialize;
@@ -93,18 +93,11 @@ pub fn run(args: &BenchCrash) -> Result<ExitCode> {
     }
     let good = kills.iter().filter(|k| k.opens && k.valid).count();
     let whole = kills.iter().filter(|k| k.opens && k.missing_ms <= 1000.0).count();
-    let missing = sorted(kills.iter().map(|k| k.missing_ms));
+    let missing: Vec<f64> = kills.iter().map(|k| k.missing_ms).collect();
     let figures: std::collections::BTreeMap<&'static str, Figure> = [
         ("opens_and_validates", Figure::share(good, kills.len())),
         ("holds_all_but_the_last_second", Figure::share(whole, kills.len())),
-        (
-            "missing_ms",
-            Figure {
-                value: quantile(&missing, 0.5),
-                spread: [quantile(&missing, 0.0), quantile(&missing, 1.0)],
-                n: missing.len(),
-            },
-        ),
+        ("missing_ms", Figure::of(&missing)),
     ]
     .into();
     for (name, f) in &figures {

@@ -10,7 +10,6 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use gpuwhy_diagnose::stats::{quantile, sorted};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -216,10 +215,6 @@ fn recorded(workload: &Workload, env: &Env<'_>) -> Result<(f64, Account)> {
     let _ = std::fs::remove_file(&ring);
     let mut command = Command::new(env.own);
     command.args(["record", "--json", "--force", "-o"]).arg(&trace).arg("--ring").arg(&ring);
-    if workload.exact {
-        // Whoever writes to the ring is recorded exactly.
-        command.args(["--hops", "2"]);
-    }
     let child = command.stdout(std::fs::File::create(&account)?).spawn()?;
     let mut recorder = Server(child);
     let by = Instant::now() + Duration::from_secs(20);
@@ -235,15 +230,6 @@ fn recorded(workload: &Workload, env: &Env<'_>) -> Result<(f64, Account)> {
     Command::new("kill").args(["-INT", &recorder.0.id().to_string()]).status()?;
     recorder.0.wait()?;
     Ok((unit, Account::read(&account)?))
-}
-
-fn figure(values: &[f64]) -> Figure {
-    let all = sorted(values.iter().copied());
-    Figure {
-        value: quantile(&all, 0.5),
-        spread: [quantile(&all, 0.0), quantile(&all, 1.0)],
-        n: all.len(),
-    }
 }
 
 /// Measures every workload and writes the result.
@@ -277,7 +263,8 @@ pub fn run(args: &BenchOverhead) -> Result<ExitCode> {
             ratio.push(on / ((off[0] + off[1]) / 2.0));
             control.push(off[1] / off[0]);
         }
-        let of = |f: &dyn Fn(&Account) -> f64| figure(&accounts.iter().map(f).collect::<Vec<_>>());
+        let of =
+            |f: &dyn Fn(&Account) -> f64| Figure::of(&accounts.iter().map(f).collect::<Vec<_>>());
         let row = Row {
             workload: workload.name,
             about: workload.about,
@@ -289,8 +276,8 @@ pub fn run(args: &BenchOverhead) -> Result<ExitCode> {
             machine_share: of(&|a| (a.bpf + a.cpu) / a.wall / cpus),
             rss_mib: of(&|a| a.rss / 1048576.0),
             lost_share: of(&|a| a.dropped / (a.events + a.dropped).max(1.0)),
-            slowdown: figure(&ratio),
-            slowdown_a_a: figure(&control),
+            slowdown: Figure::of(&ratio),
+            slowdown_a_a: Figure::of(&control),
         };
         println!(
             "{:<16} {:>4.0} ns/event  {:>8.0} events/s  {:.3} % of the machine (BPF {:.3}, agent {:.3})  \
@@ -315,10 +302,10 @@ pub fn run(args: &BenchOverhead) -> Result<ExitCode> {
     let mut figures = std::collections::BTreeMap::new();
     let events: Vec<f64> = rows.iter().map(|r| r.bpf_ns_per_event.value).collect();
     if !events.is_empty() {
-        figures.insert("ns_per_event", figure(&events));
+        figures.insert("ns_per_event", Figure::of(&events));
         figures.insert(
             "rss_mib",
-            figure(&rows.iter().map(|r| r.rss_mib.spread[1]).collect::<Vec<_>>()),
+            Figure::of(&rows.iter().map(|r| r.rss_mib.spread[1]).collect::<Vec<_>>()),
         );
     }
     if let Some(row) = rows.iter().find(|r| r.workload == "steploop") {

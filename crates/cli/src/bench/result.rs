@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use gpuwhy_diagnose::stats::{quantile, sorted};
 use serde::{Deserialize, Serialize};
 
 /// Where and how figures were made.
@@ -70,6 +71,13 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// The median of values, with the least and the greatest.
+    pub fn of(values: &[f64]) -> Figure {
+        let all = sorted(values.iter().copied());
+        let at = |q| quantile(&all, q);
+        Figure { value: at(0.5), spread: [at(0.0), at(1.0)], n: all.len() }
+    }
+
     /// `hits` of `n`, with the 95 % Wilson interval.
     pub fn share(hits: usize, n: usize) -> Figure {
         if n == 0 {
