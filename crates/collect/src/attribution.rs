@@ -11,10 +11,10 @@
 //! that is used again is another process. The cache holds two generations of [`GENERATION`]
 //! entries; who falls out of it is looked up in /proc again and found to be the same.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
 
+use foldhash::HashMap;
 use gpuwhy_schema::{EntityId, EntityKind, Lanes, Ns};
 
 use crate::cgroup_path::{Membership, Mounts, Owner, memberships, most_telling, owners};

@@ -2,14 +2,14 @@
 //!
 //! *What it sees*: `cpu.stat` of the cgroups that the targets and their descendants are in, and of
 //! the cgroups above those, under v1 (`throttled_time`) and v2 (`throttled_usec`); every tick for
-//! those that have a quota, twice a second for the others, as a quota can be set at any time.
+//! those that have a quota, once a second for the others, as a quota can be set at any time.
 //! `memory.failcnt` and `memory.events` ten times a second. *Why it matters*: no tracepoint tells
 //! of throttling, and a throttled thread looks like one that waits for a CPU. *What fools it*: the
 //! kernel adds a period of throttling when it ends, so that the row lies at its end; the time is
 //! summed over CPUs, so that a tick of 10 ms can hold 20 ms of it on two. Which thread waited, and
 //! when exactly, is the `thread_state` track's to say.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::delta::Delta;
 use crate::recorder::Target;
 
 /// Cgroups are looked for, and those without a quota read, so often.
-const LOOK: Ns = Ns::millis(500);
+const LOOK: Ns = Ns::secs(1);
 
 /// Memory limits are read so often.
 const MEMORY: Ns = Ns::millis(100);
@@ -53,6 +53,8 @@ struct Watched {
     folder: PathBuf,
     what: What,
     file: File,
+    /// Where a quota of CPU would be written.
+    quota: Option<File>,
     delta: Delta,
     /// To be read every tick.
     hot: bool,
@@ -199,12 +201,18 @@ impl Cgroup {
             return;
         }
         let entity = cx.people.cgroup(&mut cx.lanes, membership);
+        let open = |name| File::open(folder.join(name)).ok();
+        let quota = match what {
+            What::Cpu => open("cpu.cfs_quota_us").or_else(|| open("cpu.max")),
+            What::Memory => None,
+        };
         let mut watched = Watched {
             membership: membership.clone(),
             entity,
             folder,
             what,
             file,
+            quota,
             delta: Delta::from(total),
             hot: false,
         };
@@ -232,9 +240,11 @@ impl Watched {
     }
 
     fn has_quota(&self) -> bool {
-        let read = |name: &str| fs::read_to_string(self.folder.join(name)).ok();
-        let limited = |text: String| !text.starts_with("-1") && !text.starts_with("max");
-        read("cpu.cfs_quota_us").or_else(|| read("cpu.max")).is_some_and(limited)
+        let mut buffer = [0; BUFFER];
+        let Some(Ok(n)) = self.quota.as_ref().map(|quota| quota.read_at(&mut buffer, 0)) else {
+            return false;
+        };
+        !buffer[..n].starts_with(b"-1") && !buffer[..n].starts_with(b"max")
     }
 }
 

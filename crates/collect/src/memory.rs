@@ -9,9 +9,9 @@
 //! entered pages (`page_cache_added`) or reclaimed meanwhile says more; a file that is deleted
 //! counts as evicted, although nobody will miss it.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
     Discipline, EntityId, Lane, Mark, Measure, Name, Ns, SourceId, Span, TrackId, names,
 };

@@ -108,6 +108,14 @@ enum skb_drop_reason {
 /* How the time is cut for `peak`. */
 const volatile __u64 tick_ns = 10000000;
 
+/*
+ * Jiffies when a softirq last sent a packet that has no socket: one that came in and goes on.
+ * Most hosts forward nothing, and need not remember whose each packet is.
+ */
+__u64 forwarded;
+
+#define REMEMBERED 60000 /* jiffies: 1 to 10 minutes, by HZ */
+
 /* One network device: totals since the slot was taken. Keep in step with `network.rs`. */
 struct nic {
 	__u64 key;   /* net_cookie << 20 | ifindex; 0 for a free slot */
@@ -254,7 +262,7 @@ static __always_inline __u32 nic_of(struct net_device *dev)
 	 * Containers come and go: a device that sent nothing for 1 to 10 minutes (by HZ) gives its
 	 * slot away.
 	 */
-	if (old < NICS && oldest + 60000 < bpf_jiffies64()) {
+	if (old < NICS && oldest + REMEMBERED < bpf_jiffies64()) {
 		struct nic *nic = bpf_map_lookup_elem(&nics, &old);
 
 		if (nic) {
@@ -324,9 +332,9 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 	__u32 slot = nic_of(skb->dev);
 	struct nic *nic = nic_at(slot);
 	struct pending *pending;
-	bool running = in_task();
+	bool running = in_task(), on;
 	__u32 owner = 0;
-	__u64 key;
+	__u64 key, jiffies;
 
 	if (!nic) {
 		struct rest *mine = rest();
@@ -335,18 +343,22 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 			mine->lost++;
 		return 0;
 	}
-	nic->used = bpf_jiffies64();
+	jiffies = bpf_jiffies64();
+	nic->used = jiffies;
 	__sync_fetch_and_add(&nic->tx_bytes, skb->len);
 	__sync_fetch_and_add(&nic->tx_packets, 1);
 
+	if (!running && !skb->sk)
+		forwarded = jiffies;
+	/* It will come out at the other end, and may go on from there, in a softirq. */
+	on = nic->is_virtual && !nic->loopback && forwarded && jiffies - forwarded < REMEMBERED;
 	key = (__u64)tcp_of(skb);
 	if (running) {
 		struct owner now = { .tgid = owner = bpf_get_current_pid_tgid() >> 32 };
 
 		if (key)
 			own(key, &now);
-		/* It will come out at the other end, and go on from there, in a softirq. */
-		if (nic->is_virtual && !nic->loopback) {
+		if (on) {
 			now.len = skb->len;
 			now.hash = skb->hash;
 			now.head = (__u64)skb->head;
@@ -357,7 +369,7 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
 		struct owner *known = key ? bpf_map_lookup_elem(&owners, &key) : NULL;
 
 		owner = known ? known->tgid : owner_of_packet(skb);
-		if (owner && nic->is_virtual && !nic->loopback) {
+		if (owner && on) {
 			struct owner now = { .head = (__u64)skb->head, .hash = skb->hash,
 					     .len = skb->len, .tgid = owner };
 
@@ -384,7 +396,7 @@ int BPF_PROG(net_dev_queue, struct sk_buff *skb)
  */
 static __always_inline void refill(struct Qdisc *qdisc, struct net_device *dev, __s64 own)
 {
-	__u64 key = (__u64)qdisc, now = bpf_ktime_get_ns(), since;
+	__u64 key = (__u64)qdisc, now = bpf_ktime_get_ns(), tick = now / tick_ns, since;
 	struct fill *fill = bpf_map_lookup_elem(&fills, &key);
 	__s64 before, change, queued;
 	struct nic *nic;
@@ -417,8 +429,8 @@ static __always_inline void refill(struct Qdisc *qdisc, struct net_device *dev, 
 	queued = nic->queued;
 	if (queued < 0)
 		queued = 0;
-	if (nic->peak_tick != now / tick_ns) {
-		nic->peak_tick = now / tick_ns;
+	if (nic->peak_tick != tick) {
+		nic->peak_tick = tick;
 		nic->peak = queued;
 	} else if (queued > nic->peak) {
 		nic->peak = queued;

@@ -14,11 +14,11 @@
 //! over time, whatever the order they leave in, and that integral needs no table of packets; it
 //! also survives that `tbf` cuts large packets into segments inside its queue.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
     Direction, EntityId, EntityKind, Lane, Mark, Measure, Message, Name, Ns, SourceId, TrackId,
     names,

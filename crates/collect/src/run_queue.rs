@@ -16,11 +16,11 @@
 //! forgets the beginning of a wait that saw more of them (counted as dropped); beyond
 //! [`RECORDS_PER_SECOND`] exact states are left out, which leaves gaps in them.
 
-use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
 use std::rc::Rc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
     Counter, Discipline, EntityId, Lane, Mark, Measure, Name, Ns, SourceId, State, ThreadState,
     TrackId, WakeContext, Wakeup, names,

@@ -10,12 +10,12 @@
 //! Uprobe multi links need CAP_BPF and CAP_PERFMON only. With targets, calls of other processes
 //! are let pass; without any, whoever calls becomes a target.
 
-use std::collections::{HashMap, HashSet};
 use std::env;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use gpuwhy_schema::{
     Discipline, EntityId, Lane, Name, Ns, SourceId, SourceState, Span, Step, TrackId, names,
 };

@@ -1,7 +1,6 @@
 //! Reads the sums per process that `bpf/sums.h` keeps.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::Ns;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut, OpenObject};
 

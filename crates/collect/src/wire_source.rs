@@ -9,9 +9,10 @@
 //!
 //! Processes that write become targets, so that the states of their threads are recorded.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet, VecDeque};
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use gpuwhy_schema::{
     Counter, Discipline, EntityId, EntityKind, Id, Lane, Link, LinkKind, Mark, Measure, Name, Ns,
     SourceId, Span, Step, TrackId, names,
@@ -97,7 +98,6 @@ struct Book {
     pending: HashMap<(u32, u64), Half>,
     /// The keys of `pending`, oldest first.
     order: VecDeque<(u32, u64)>,
-    names: HashSet<Name>,
     pids: HashSet<u32>,
     recorded: u64,
     dropped: u64,
@@ -149,26 +149,13 @@ impl Book {
             counters: HashMap::new(),
             pending: HashMap::new(),
             order: VecDeque::new(),
-            names: HashSet::new(),
             pids: HashSet::new(),
             recorded: 0,
             dropped: 0,
         }
     }
 
-    fn name(&mut self, text: &str) -> Name {
-        if let Some(name) = self.names.get(text) {
-            return Name::clone(name);
-        }
-        if self.names.len() >= KEPT {
-            self.names.clear();
-        }
-        let name: Name = text.into();
-        self.names.insert(Name::clone(&name));
-        name
-    }
-
-    fn record(&mut self, record: &Record<&str>, cx: &mut Context) {
+    fn record(&mut self, record: &Record<&Name>, cx: &mut Context) {
         let Record { pid, tid, event } = *record;
         if !self.pids.contains(&pid) {
             if self.pids.len() >= KEPT {
@@ -181,12 +168,12 @@ impl Book {
         }
         match event {
             Event::StepOpen { name, seq, size, rank, start } => {
-                let name = self.name(name);
+                let name = Name::clone(name);
                 let begun = Begun { name, start: ns(start), size, rank };
                 self.thread(pid, tid, cx).step(seq, cx).begun = Some(begun);
             }
             Event::Step { name, seq, size, rank, start, dur } => {
-                let name = self.name(name);
+                let name = Name::clone(name);
                 let thread = self.thread(pid, tid, cx);
                 let OpenStep { id, phases, .. } = thread.step(seq, cx);
                 let (id, mut phases) = (*id, std::mem::take(phases));
@@ -213,7 +200,7 @@ impl Book {
                 }
             }
             Event::Phase { name, step, start, dur } => {
-                let name = self.name(name);
+                let name = Name::clone(name);
                 let thread = self.thread(pid, tid, cx);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
                 if thread.nest.fits(ts, end) {
@@ -232,7 +219,7 @@ impl Book {
                 }
             }
             Event::Mark { name, at, value } => {
-                let (name, source) = (self.name(name), self.source);
+                let (name, source) = (Name::clone(name), self.source);
                 let thread = self.thread(pid, tid, cx);
                 let entity = thread.entity;
                 let track = *thread.marks.get_or_insert_with(|| {
@@ -241,7 +228,7 @@ impl Book {
                 cx.rows.mark.push(Mark { id: cx.ids.next_id(), ts: ns(at), track, name, value });
             }
             Event::Counter { name, unit, device, at, value } => {
-                let name = self.name(name);
+                let name = Name::clone(name);
                 if self.counters.len() >= KEPT {
                     self.counters.clear();
                 }
@@ -257,7 +244,7 @@ impl Book {
                 cx.rows.counter.push(Counter { ts: ns(at), track, value });
             }
             Event::Launch { name, correlation, start, dur, .. } => {
-                let (name, source) = (self.name(name), self.source);
+                let (name, source) = (Name::clone(name), self.source);
                 let thread = self.thread(pid, tid, cx);
                 let entity = thread.entity;
                 let track = *thread.launches.get_or_insert_with(|| {
@@ -270,7 +257,7 @@ impl Book {
                 self.join((pid, correlation), Half::Launch(id), cx);
             }
             Event::Kernel { name, device, stream, correlation, start, dur } => {
-                let name = self.name(name);
+                let name = Name::clone(name);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
                 let stream = self.stream(pid, device, stream, cx);
                 if !stream.fits(ts, end) {
@@ -450,7 +437,10 @@ mod tests {
         let mut book = Book::new(source);
         for &event in events {
             let (pid, tid) = (4_000_000_000, 4_000_000_001);
-            book.record(&Record { pid, tid, event }, &mut cx);
+            let record = Record { pid, tid, event };
+            let mut names: HashMap<&str, Name> = HashMap::new();
+            record.named(|name| names.insert(name, name.into()));
+            book.record(&record.named(|name| &names[name]), &mut cx);
         }
         book.finish(&mut cx);
         let mut rows = Rows::default();

@@ -103,12 +103,12 @@ fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
     let drained = consumer.drain(usize::MAX, |record| {
         assert!(pids.contains(&record.pid));
         let what = match record.event {
-            Event::Step { name, .. } | Event::Phase { name, .. } => name,
+            Event::Step { name, .. } | Event::Phase { name, .. } => &**name,
             Event::StepOpen { .. } => "open",
             Event::Launch { .. } => "launches",
             Event::Kernel { .. } => "kernels",
             Event::Counter { name, unit, device, value, .. } => {
-                assert_eq!((name, unit, device, value), ("sm_clock", "MHz", Some(0), 1410.0));
+                assert_eq!((&**name, &**unit, device, value), ("sm_clock", "MHz", Some(0), 1410.0));
                 "sm_clock"
             }
             Event::Mark { name, .. } => name,

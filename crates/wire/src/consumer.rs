@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::layout::NAME_BYTES;
 use crate::map::{Error, Map};
@@ -35,7 +36,8 @@ pub struct Consumer {
 /// Names that have been read once; at most as many as the ring has places.
 #[derive(Debug)]
 struct Names {
-    by_id: Vec<Option<Box<str>>>,
+    by_id: Vec<Option<Arc<str>>>,
+    unnamed: Arc<str>,
 }
 
 impl Names {
@@ -50,12 +52,12 @@ impl Names {
             self.by_id.resize(index + 1, None);
         }
         let text: String = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
-        self.by_id[index] = Some(text.into_boxed_str());
+        self.by_id[index] = Some(text.into());
     }
 
-    fn get(&self, id: NameId) -> &str {
+    fn get(&self, id: NameId) -> &Arc<str> {
         let index = (id.0 as usize).checked_sub(1);
-        index.and_then(|i| self.by_id.get(i)?.as_deref()).unwrap_or(Consumer::UNNAMED)
+        index.and_then(|i| self.by_id.get(i)?.as_ref()).unwrap_or(&self.unnamed)
     }
 }
 
@@ -96,17 +98,26 @@ impl Consumer {
             return Err(Error::Busy { path: path.to_owned() });
         }
         let tail = Tail::new(map.raw, patience_ns);
-        Ok(Consumer { tail, names: Names { by_id: Vec::new() }, map })
+        Ok(Consumer {
+            tail,
+            names: Names { by_id: Vec::new(), unnamed: Consumer::UNNAMED.into() },
+            map,
+        })
     }
 
     /// Gives at most `max` records to `f`, oldest first, and never looks at more slots than the
-    /// ring has. Does not wait.
-    pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&str>)) -> Drained {
+    /// ring has. Does not wait. A name is the same allocation whenever it comes.
+    pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&Arc<str>>)) -> Drained {
         self.drain_at(crate::clock::now(), max, f)
     }
 
     /// As [`Consumer::drain`] at a time of any clock of ns that does not go back.
-    pub fn drain_at(&mut self, now: u64, max: usize, mut f: impl FnMut(Record<&str>)) -> Drained {
+    pub fn drain_at(
+        &mut self,
+        now: u64,
+        max: usize,
+        mut f: impl FnMut(Record<&Arc<str>>),
+    ) -> Drained {
         let mut drained = Drained { lost: self.tail.lost(), ..Drained::default() };
         for _ in 0..self.map.raw.slots() {
             if drained.records as usize >= max {

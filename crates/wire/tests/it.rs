@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ fn read(consumer: &mut Consumer) -> (Vec<String>, Drained) {
     (told, drained)
 }
 
-fn tell(event: &Event<&str>) -> String {
+fn tell(event: &Event<&Arc<str>>) -> String {
     match event {
         Event::StepOpen { name, seq, size, rank, .. } => {
             format!("open {name} {seq} size {size:?} rank {rank:?}")
@@ -348,7 +349,7 @@ fn children_write_as_themselves_however_they_were_made() {
     let mut seen = Vec::new();
     Consumer::open(&path).unwrap().drain(usize::MAX, |record| {
         if let Event::Step { name, seq, .. } = record.event {
-            seen.push((name.to_owned(), record.pid, seq, record.tid == record.pid));
+            seen.push((name.to_string(), record.pid, seq, record.tid == record.pid));
         }
     });
     let me = std::process::id();
@@ -369,11 +370,11 @@ fn storm(i: u64) -> (u16, u32, u64, u64, u64) {
     (i as u16, (i as u32).wrapping_mul(3), i, i.wrapping_mul(5), i.wrapping_mul(7))
 }
 
-fn number_of(record: &Record<&str>) -> u64 {
+fn number_of(record: &Record<&Arc<str>>) -> u64 {
     let Event::Kernel { name, device, stream, correlation, start, dur } = record.event else {
         panic!("nobody wrote {record:?}");
     };
-    assert_eq!(name, "storm");
+    assert_eq!(&**name, "storm");
     assert_eq!((device, stream, correlation, start, dur), storm(correlation));
     correlation
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use gpuwhy_diagnose::stats::Random;
@@ -66,13 +66,7 @@ pub fn run(args: &BenchCrash) -> Result<ExitCode> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let by = Instant::now() + Duration::from_secs(20);
-        while !path.join("trace.toml").exists() {
-            if Instant::now() > by || recorder.try_wait()?.is_some() {
-                bail!("the recorder did not start");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        super::recording_begins(&mut recorder, &path)?;
         let after = Duration::from_millis(random.below(3500) as u64);
         std::thread::sleep(after);
         recorder.kill()?;

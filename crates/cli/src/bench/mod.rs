@@ -7,3 +7,21 @@ pub mod overhead;
 pub mod result;
 pub mod server;
 pub mod trial;
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Waits until `recorder`, which was started a moment ago, has made the trace.
+fn recording_begins(recorder: &mut Child, trace: &Path) -> Result<()> {
+    let by = Instant::now() + Duration::from_secs(20);
+    while !trace.join("trace.toml").exists() {
+        if Instant::now() > by || recorder.try_wait()?.is_some() {
+            bail!("the recorder did not start");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -6,14 +6,15 @@
 //! A/A control, because on a small machine pairs of equal runs differ by more than the cost.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::result::{self, Figure, Made};
+use super::trial::Ended;
 use crate::args::BenchOverhead;
 
 /// A workload, and how long one unit of its work took.
@@ -144,21 +145,11 @@ fn steploop(env: &Env<'_>) -> Result<f64> {
         command.env("GPUWHY_RING", ring);
     }
     output_of(&mut command)?;
-    let text = std::fs::read_to_string(&csv)?;
-    let mut lines = text.lines();
-    let head: Vec<&str> = lines.next().unwrap_or("").split(',').collect();
-    let column = |name: &str| {
-        head.iter().position(|h| *h == name).ok_or_else(|| anyhow!("no column {name} in the CSV"))
-    };
-    let (name, start, end) = (column("name")?, column("start_ns")?, column("end_ns")?);
-    let mut durations = Vec::new();
-    for line in lines {
-        let cells: Vec<&str> = line.split(',').collect();
-        if cells.get(name) == Some(&"step") {
-            let at = |i: usize| cells.get(i).and_then(|c| c.parse::<f64>().ok()).unwrap_or(0.0);
-            durations.push((at(end) - at(start)) / 1e9);
-        }
-    }
+    let durations: Vec<f64> = gpuwhy_testkit::measure::read_steps(&csv)?
+        .iter()
+        .filter(|step| step.name == "step")
+        .map(|step| (step.end_ns - step.start_ns) as f64 / 1e9)
+        .collect();
     Ok(gpuwhy_diagnose::stats::mean(&durations))
 }
 
@@ -183,20 +174,10 @@ fn fio(env: &Env<'_>) -> Result<f64> {
     Ok(1.0 / iops.ok_or_else(|| anyhow!("fio measured no reads"))?)
 }
 
-/// A server that ends with us.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn iperf3(env: &Env<'_>) -> Result<f64> {
     let server =
         Command::new("iperf3").args(["-s", "-1", "-p", "5299"]).stdout(Stdio::null()).spawn();
-    let _server = Server(server.context("cannot run iperf3; scripts/setup.sh bench installs it")?);
+    let _server = Ended(server.context("cannot run iperf3; scripts/setup.sh bench installs it")?);
     std::thread::sleep(Duration::from_millis(400));
     let seconds = env.seconds.to_string();
     let args = ["-c", "127.0.0.1", "-p", "5299", "-J", "-t", &seconds];
@@ -216,14 +197,8 @@ fn recorded(workload: &Workload, env: &Env<'_>) -> Result<(f64, Account)> {
     let mut command = Command::new(env.own);
     command.args(["record", "--json", "--force", "-o"]).arg(&trace).arg("--ring").arg(&ring);
     let child = command.stdout(std::fs::File::create(&account)?).spawn()?;
-    let mut recorder = Server(child);
-    let by = Instant::now() + Duration::from_secs(20);
-    while !trace.join("trace.toml").exists() {
-        if Instant::now() > by || recorder.0.try_wait()?.is_some() {
-            bail!("the recorder did not start");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut recorder = Ended(child);
+    super::recording_begins(&mut recorder.0, &trace)?;
     std::thread::sleep(Duration::from_millis(300));
     let env = Env { recorder: workload.exact.then_some(ring.as_path()), ..*env };
     let unit = (workload.run)(&env)?;
