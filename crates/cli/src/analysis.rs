@@ -93,29 +93,43 @@ pub fn steps(trace: &Trace, lanes: &Rows) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The rows around `[from, to)` that the accounting of steps walks over.
-pub fn evidence(trace: &Trace, lanes: &Rows, from: Ns, to: Ns) -> Result<Rows> {
-    let range = from.saturating_sub(MARGIN)..to.saturating_add(MARGIN);
-    Ok(Rows {
-        entity: lanes.entity.clone(),
-        track: lanes.track.clone(),
-        span: all(trace, range.clone())?,
-        state: all(trace, range.clone())?,
-        counter: all(trace, range.clone())?,
-        mark: all(trace, range.clone())?,
-        link: all(trace, range.clone())?,
-        io: all(trace, range.clone())?,
-        wakeup: all(trace, range.clone())?,
-        message: all(trace, range.clone())?,
-        step: all(trace, range)?,
-        ..Rows::default()
-    })
+/// Where the rows come from that the accounting of steps walks over.
+pub trait Around {
+    /// The rows of a stretch of time, lanes and all.
+    fn rows(&self, range: std::ops::Range<Ns>) -> Result<Rows>;
+}
+
+/// A trace, whose lanes were read before.
+pub struct OnDisk<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// Its lanes.
+    pub lanes: &'a Rows,
+}
+
+impl Around for OnDisk<'_> {
+    fn rows(&self, range: std::ops::Range<Ns>) -> Result<Rows> {
+        let trace = self.trace;
+        Ok(Rows {
+            entity: self.lanes.entity.clone(),
+            track: self.lanes.track.clone(),
+            span: all(trace, range.clone())?,
+            state: all(trace, range.clone())?,
+            counter: all(trace, range.clone())?,
+            mark: all(trace, range.clone())?,
+            link: all(trace, range.clone())?,
+            io: all(trace, range.clone())?,
+            wakeup: all(trace, range.clone())?,
+            message: all(trace, range.clone())?,
+            step: all(trace, range)?,
+            ..Rows::default()
+        })
+    }
 }
 
 /// The parts of the steps `wanted`, which are indices into `steps`.
 pub fn account(
-    trace: &Trace,
-    lanes: &Rows,
+    around: &dyn Around,
     steps: &[Step],
     wanted: &[usize],
     accounting: &Accounting,
@@ -141,7 +155,7 @@ pub fn account(
         let (stretch, later) = rest.split_at(n);
         rest = later;
         let end = stretch.iter().map(|s| s.end()).max().unwrap_or(until);
-        let mut rows = evidence(trace, lanes, first.ts, end)?;
+        let mut rows = around.rows(first.ts.saturating_sub(MARGIN)..end.saturating_add(MARGIN))?;
         let ids: std::collections::HashSet<Id> = stretch.iter().map(|s| s.id).collect();
         rows.step.retain(|s| ids.contains(&s.id));
         rows.step.extend(workload.iter().cloned());
@@ -162,7 +176,8 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
         incidents.iter().flat_map(|i| verdict::wanted(i, LOOKED_INTO)).collect();
     wanted.sort_unstable();
     wanted.dedup();
-    let parts = account(trace, &lanes, &steps, &wanted, &options.accounting)
+    let around = OnDisk { trace, lanes: &lanes };
+    let parts = account(&around, &steps, &wanted, &options.accounting)
         .context("cannot account for the steps' time")?;
     let court = Court::new(&lanes);
     let mut findings = Vec::new();

@@ -24,6 +24,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Record a trace from every source that this host offers.
     Record(Record),
+    /// Judge while it happens: a verdict seconds after something became slower.
+    Watch(Watch),
     /// Ranked causes with evidence: text, --json or --html.
     Diagnose(Diagnose),
     /// Check every invariant of a trace.
@@ -108,6 +110,62 @@ pub struct Record {
     #[arg(long)]
     pub json: bool,
     /// The command to run and record.
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// Arguments of `watch`.
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// The trace directory to make: aggregates throughout, everything around findings.
+    #[arg(short, long, default_value = "gpuwhy-watch.trace", value_name = "T.trace")]
+    pub output: PathBuf,
+    /// Replace the output if it is a trace already.
+    #[arg(long)]
+    pub force: bool,
+    /// Stop after this long.
+    #[arg(long = "for", value_name = "30m", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// A process whose threads, present and future, are watched exactly. May be repeated.
+    #[arg(short, long = "pid", value_name = "PID")]
+    pub pids: Vec<i32>,
+    /// A function whose every call is a step. May be repeated.
+    #[arg(long = "step", value_name = "uprobe:BINARY:SYMBOL", value_parser = uprobe)]
+    pub steps: Vec<UprobeStep>,
+    /// The shared-memory ring that marked programs write to (their GPUWHY_RING); made if absent.
+    #[arg(long, value_name = "PATH")]
+    pub ring: Option<PathBuf>,
+    /// How often aggregates are read, a second.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub hz: u32,
+    /// How much of the recent past is held in memory in full.
+    #[arg(long, value_name = "30s", default_value = "30s", value_parser = duration)]
+    pub recent: Duration,
+    /// Keep only the last so much of the trace on disk.
+    #[arg(long, value_name = "24h", value_parser = duration)]
+    pub keep: Option<Duration>,
+    /// The share of the machine's CPU time, in per cent, beyond which less is recorded.
+    #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
+    pub max_cpu: f64,
+    /// The memory in MiB beyond which less of the past is held.
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    pub max_memory: u64,
+    /// A probe to leave off, by the name that `doctor` gives it. May be repeated.
+    #[arg(long = "off", value_name = "PROBE")]
+    pub off: Vec<String>,
+    /// False incidents a day that are tolerated.
+    #[arg(long, default_value_t = 1.0, value_name = "N")]
+    pub false_alarms_per_day: f64,
+    /// The least slowdown worth a finding, in per cent.
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    pub min_effect: f64,
+    /// Confidence below which the verdict is "insufficient evidence".
+    #[arg(long, default_value_t = 0.5, value_name = "P")]
+    pub decide_at: f64,
+    /// JSON documents, one a line, instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// The command to run and watch.
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
@@ -201,6 +259,9 @@ pub struct Inject {
     /// How strong it is; 1 is usual.
     #[arg(long, default_value_t = 1.0)]
     pub intensity: f64,
+    /// Whether it happens in the workload's own control groups.
+    #[arg(long, value_enum, default_value = "other")]
+    pub placement: gpuwhy_testkit::inject::Placement,
     /// Work directory of the workload, if more than one runs.
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
@@ -257,6 +318,8 @@ pub struct Bench {
 /// One benchmark.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// Faults of random kind, strength, place and time, judged while they happen.
+    Faults(BenchFaults),
     /// Every injector, several fresh trials each: is the class right, and the culprit?
     Injectors(BenchInjectors),
     /// False alarms per clean 5 s window: ours and the published method on the same recordings.
@@ -293,6 +356,35 @@ pub struct BenchInjectors {
     /// Seconds of disturbance.
     #[arg(long, default_value_t = 7)]
     pub during: u64,
+}
+
+/// Arguments of `bench faults`.
+#[derive(Debug, Args)]
+pub struct BenchFaults {
+    /// For how long to add trials, minutes; 0 scores what there is.
+    #[arg(long, default_value_t = 60)]
+    pub minutes: u64,
+    /// How long one run of the workload lasts, minutes.
+    #[arg(long, default_value_t = 10)]
+    pub session_minutes: u64,
+    /// The first session's seed; later ones count up.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Only these injectors; `none` and `load-change` alone make recordings without faults.
+    #[arg(long = "only", value_name = "INJECTOR")]
+    pub only: Vec<gpuwhy_testkit::inject::Kind>,
+    /// Where the results go; trials that are there already are kept and counted.
+    #[arg(long, default_value = "bench/results/faults.json")]
+    pub output: PathBuf,
+    /// Where the traces of the sessions go.
+    #[arg(long, default_value = "target/faults")]
+    pub traces: PathBuf,
+    /// Keep the traces, and every row in them; some MB a minute.
+    #[arg(long)]
+    pub keep_traces: bool,
+    /// Forget earlier results.
+    #[arg(long)]
+    pub fresh: bool,
 }
 
 /// Arguments of `bench darzi`.

@@ -164,6 +164,9 @@ fn one(out: &mut String, analysis: &Analysis, finding: &Finding, paint: Paint) {
             let _ = writeln!(out, "       to verify: {}", cause.verify);
         }
     }
+    if let Some(without) = &finding.counterfactual {
+        let _ = writeln!(out, "\n  {without}");
+    }
     if !finding.ruled_out.is_empty() {
         let _ = writeln!(out, "\n  checked, and not it");
         for evidence in &finding.ruled_out {

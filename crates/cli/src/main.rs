@@ -16,6 +16,7 @@ mod page;
 mod paint;
 mod record;
 mod validate;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;
@@ -48,6 +49,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),
@@ -56,6 +58,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => match args.which {
             BenchCommand::Injectors(args) => bench::injectors::run(&args),
+            BenchCommand::Faults(args) => bench::faults::run(&args),
             BenchCommand::Darzi(args) => bench::darzi::run(&args),
             BenchCommand::Crash(args) => bench::crash::run(&args),
             BenchCommand::Server(args) => bench::server::run(&args),

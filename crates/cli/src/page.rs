@@ -30,7 +30,7 @@ pub fn findings_into(analysis: &Analysis, rows: &mut Rows) {
         entity: host,
         parent: None,
         shape: Shape::Span,
-        name: "findings".into(),
+        name: names::FINDINGS.into(),
         unit: None,
         measure: None,
         discipline: Some(gpuwhy_schema::Discipline::Overlap),

@@ -43,6 +43,7 @@ pub fn inject(args: &Inject) -> Result<ExitCode> {
         after: args.after,
         seconds: args.duration.as_secs_f64(),
         intensity: args.intensity,
+        placement: args.placement,
         target: Ready::find(args.work_dir.as_deref())?,
     };
     say(&Injector::start(spec)?.finish()?);

@@ -169,6 +169,14 @@ pub trait Probe {
         Ok(())
     }
 
+    /// Sees nothing for a while, or sees again. Probes that are never shed ignore it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn pause(&mut self, _paused: bool) -> Result<(), CollectError> {
+        Ok(())
+    }
+
     /// The recording ends at `now`: rows for what is still open.
     fn finish(&mut self, _now: Ns, _cx: &mut Context) {}
 }

@@ -62,7 +62,7 @@ struct Memory {
     tracks: HashMap<EntityId, TrackId>,
     efforts: [Name; EFFORTS.len()],
     counted: u64,
-    _loaded: Loaded,
+    loaded: Loaded,
 }
 
 /// Starts the probe.
@@ -85,7 +85,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         tracks: HashMap::new(),
         efforts: EFFORTS.map(Name::from),
         counted: 0,
-        _loaded: loaded,
+        loaded,
     }))
 }
 
@@ -127,6 +127,10 @@ impl Probe for Memory {
                 });
             }
         })
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<(), CollectError> {
+        self.loaded.pause(paused)
     }
 
     fn counted(&self) -> u64 {

@@ -533,11 +533,12 @@ int BPF_PROG(tcp_retransmit_skb)
 
 static __always_inline int message(struct sock *sk, int bytes, bool receive)
 {
+	struct knobs *knobs = knobs_now();
 	struct message *message;
 	__u64 now;
 	__u16 family;
 
-	if (bytes <= 0)
+	if (bytes <= 0 || !knobs || knobs->without_messages)
 		return 0;
 	/* Most threads never were of interest, and should not ask for the time. */
 	if (!of_interest(0) || sk->sk_protocol != IPPROTO_TCP)

@@ -113,7 +113,7 @@ struct Network {
     counted: u64,
     next_look: Ns,
     next_softnet: Ns,
-    _loaded: Loaded,
+    loaded: Loaded,
 }
 
 /// A device's tracks and what was last read of it.
@@ -164,7 +164,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         counted: 0,
         next_look: Ns::ZERO,
         next_softnet: Ns::ZERO,
-        _loaded: loaded,
+        loaded,
     }))
 }
 
@@ -216,6 +216,10 @@ impl Probe for Network {
             self.softnet(now, cx)?;
         }
         Ok(())
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<(), CollectError> {
+        self.loaded.pause(paused)
     }
 
     fn counted(&self) -> u64 {

@@ -141,6 +141,41 @@ struct Running {
     number: Option<usize>,
 }
 
+/// What is left out when recording costs too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shed {
+    /// Threads are not recorded exactly for having woken those that are.
+    Wakers,
+    /// Messages between processes are not recorded.
+    Messages,
+    /// The page cache is not looked at.
+    PageCache,
+    /// A CPU may write a tenth of the exact records.
+    Exact,
+    /// Network devices are not looked at.
+    Network,
+    /// Aggregates are read a tenth as often.
+    Ticks,
+}
+
+impl Shed {
+    /// In the order in which they are left out; the last is taken back first.
+    pub const ORDER: [Shed; 6] =
+        [Shed::Wakers, Shed::Messages, Shed::PageCache, Shed::Exact, Shed::Network, Shed::Ticks];
+
+    /// What is missing then, and the probe that misses it.
+    pub fn says(self) -> (&'static str, &'static str) {
+        match self {
+            Shed::Wakers => ("run_queue", "wakers are not recorded exactly"),
+            Shed::Messages => ("network", "messages are not recorded"),
+            Shed::PageCache => ("memory", "the page cache is not looked at"),
+            Shed::Exact => ("run_queue", "a tenth of the exact records is written"),
+            Shed::Network => ("network", "network devices are not looked at"),
+            Shed::Ticks => ("self_cost", "aggregates are read a tenth as often"),
+        }
+    }
+}
+
 /// A running recording. Lives on the thread that started it.
 pub struct Recorder {
     kernel: Rc<Kernel>,
@@ -151,6 +186,9 @@ pub struct Recorder {
     next: Ns,
     next_account: Ns,
     events: u64,
+    hz: u32,
+    /// How many of [`Shed::ORDER`] are left out.
+    shed: usize,
 }
 
 impl Recorder {
@@ -166,6 +204,7 @@ impl Recorder {
         let words =
             format!("hz={} hops={} ring_bytes={}", config.hz, config.hops, config.ring_bytes);
         let kernel = Rc::new(Kernel::new(config.ring_bytes));
+        kernel.turn(&knobs(0))?;
         for &(name, kind, start) in PROBE_LIST {
             if (name == "wire" && config.wire.is_none())
                 || (name == "steps" && config.steps.is_empty())
@@ -191,7 +230,8 @@ impl Recorder {
         kernel.started();
         let now = kernel::monotonic();
         cx.rows.clock.push(wall_clock(cx.host));
-        let tick = Ns(1_000_000_000 / i64::from(config.hz.clamp(1, 1000)));
+        let hz = config.hz.clamp(1, 1000);
+        let tick = Ns(1_000_000_000 / i64::from(hz));
         Ok(Recorder {
             kernel,
             probes,
@@ -201,7 +241,54 @@ impl Recorder {
             next: now + tick,
             next_account: now + Ns::secs(1),
             events: 0,
+            hz,
+            shed: 0,
         })
+    }
+
+    /// Leaves out the first `count` of [`Shed::ORDER`], and nothing else; the sources say so.
+    ///
+    /// # Errors
+    /// The kernel refuses to attach again what was left out.
+    pub fn shed(&mut self, count: usize) -> Result<(), CollectError> {
+        let count = count.min(Shed::ORDER.len());
+        let off = |shed| Shed::ORDER[..count].contains(&shed);
+        self.kernel.turn(&knobs(count))?;
+        for running in &mut self.probes {
+            match running.probe.name() {
+                "memory" => running.probe.pause(off(Shed::PageCache))?,
+                "network" => running.probe.pause(off(Shed::Network))?,
+                _ => {}
+            }
+        }
+        let hz = if off(Shed::Ticks) { self.hz.div_ceil(10) } else { self.hz };
+        self.tick = Ns(1_000_000_000 / i64::from(hz));
+        self.shed = count;
+        for running in &self.probes {
+            let missing: Vec<&str> = Shed::ORDER[..count]
+                .iter()
+                .map(|shed| shed.says())
+                .filter(|(probe, _)| *probe == running.probe.name())
+                .map(|(_, what)| what)
+                .collect();
+            let note = format!("shed to stay within the limits: {}", missing.join("; "));
+            self.cx.lanes.update_source(running.source, |s| {
+                let ours = s.note.as_ref().is_none_or(|n| n.starts_with("shed"));
+                if !missing.is_empty() {
+                    s.state = SourceState::Degraded;
+                    s.note = Some(note.as_str().into());
+                } else if ours && s.state == SourceState::Degraded {
+                    s.state = SourceState::Ok;
+                    s.note = None;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// What is left out now.
+    pub fn shedding(&self) -> &'static [Shed] {
+        &Shed::ORDER[..self.shed]
     }
 
     /// Records `target` exactly from now on, with all its threads and descendants.
@@ -325,6 +412,19 @@ impl Recorder {
         self.cx.lanes.drain(&mut rows);
         rows.append(&mut self.cx.rows);
         rows
+    }
+}
+
+/// How the programs' knobs stand when the first `shed` of [`Shed::ORDER`] are left out.
+fn knobs(shed: usize) -> kernel::Knobs {
+    let off = |what| Shed::ORDER[..shed].contains(&what);
+    let usual = run_queue::RECORDS_PER_SECOND;
+    let records = if off(Shed::Exact) { usual / 10 } else { usual };
+    kernel::Knobs {
+        record_ns: 1_000_000_000 / records,
+        without_wakers: u32::from(off(Shed::Wakers)),
+        without_messages: u32::from(off(Shed::Messages)),
+        pad: 0,
     }
 }
 

@@ -107,7 +107,7 @@ struct tuning {
 	__u32 contexts_known;  /* the interrupt probe runs */
 	__u32 has_prev_state;  /* sched_switch has a fourth argument (5.18) */
 	__u32 idle_ns;         /* shorter overlaps with the idle task are not written */
-	__u32 record_ns;       /* one CPU may write a record each so many ns, and save up a second's */
+	__u32 pad;
 };
 
 const volatile struct tuning config = {};
@@ -289,16 +289,19 @@ static __always_inline __u32 cpu_of(struct task_struct *p)
 static __always_inline bool affordable(struct cpu *cpu, __u64 now)
 {
 	__u64 credit = cpu->credit + (now - cpu->credited);
+	struct knobs *knobs = knobs_now();
 
+	if (!knobs)
+		return false;
 	cpu->credited = now;
 	if (credit > 1000000000)
 		credit = 1000000000;
-	if (credit < config.record_ns) {
+	if (credit < knobs->record_ns) {
 		cpu->credit = credit;
 		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
 		return false;
 	}
-	cpu->credit = credit - config.record_ns;
+	cpu->credit = credit - knobs->record_ns;
 	return true;
 }
 
@@ -548,6 +551,7 @@ static __always_inline void woken(struct task_struct *p, struct task *t, __u64 n
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct cpu *cpu = this_cpu();
+	struct knobs *knobs;
 	struct task *w;
 
 	if (!cpu)
@@ -565,7 +569,8 @@ static __always_inline void woken(struct task_struct *p, struct task *t, __u64 n
 	if (t->wait.context != CONTEXT_TASK || !waker->pid)
 		return;
 	bpf_probe_read_kernel(t->wait.waker_comm, sizeof(t->wait.waker_comm), waker->comm);
-	if (!t->hops)
+	knobs = knobs_now();
+	if (!t->hops || !knobs || knobs->without_wakers)
 		return;
 
 	/* The waker is believed, so its own time is of interest: for now, as it may not come back. */

@@ -44,7 +44,7 @@ const INTERRUPT_NS: i64 = 1_000;
 /// Exact records that one CPU may write in a second; it can save them up for as long. A workload
 /// with some thousand switches a second stays far below; of one that does nothing but switch, most
 /// is left out and counted as dropped, so that it is not slowed by being watched.
-const RECORDS_PER_SECOND: u32 = 20_000;
+pub(crate) const RECORDS_PER_SECOND: u32 = 20_000;
 
 const KIND: u16 = (ProbeNumber::RunQueue as u16) << 8;
 const WAIT: u16 = KIND;
@@ -153,7 +153,7 @@ record! {
         contexts_known: u32,
         has_prev_state: u32,
         idle_ns: u32,
-        record_ns: u32,
+        pad: u32,
     }
 }
 
@@ -229,7 +229,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         contexts_known: u32::from(contexts_known),
         has_prev_state: u32::from(kernel.tracepoint("sched_switch") >= Some(4)),
         idle_ns: IDLE_NS,
-        record_ns: 1_000_000_000 / RECORDS_PER_SECOND,
+        pad: 0,
     };
     let loaded = kernel.load("run_queue", bpf_object!("run_queue"), |object| {
         for mut map in object.maps_mut() {

@@ -192,7 +192,7 @@ fn shift_limit(logs: &[f64], fit: &Fit, p: f64) -> f64 {
     (tail_from + tail_mean * (per_step / p).max(1.0).ln()).max(8.0)
 }
 
-struct Series {
+pub(crate) struct Series {
     baseline: Baseline,
     learned: Vec<usize>,
     seen: usize,
@@ -205,6 +205,7 @@ struct Series {
     last_ts: Option<Ns>,
 }
 
+#[derive(Clone)]
 struct Open {
     fit: Fit,
     threshold: f64,
@@ -217,13 +218,27 @@ struct Open {
     score: f64,
 }
 
+impl Open {
+    fn anomaly(mut self, signature: Signature) -> Option<Slowed> {
+        self.steps.truncate(self.to_last_slow);
+        (!self.steps.is_empty()).then(|| Slowed {
+            signature,
+            fit: self.fit,
+            threshold: Ns(self.threshold.exp().min(9e18) as i64),
+            usual: self.usual,
+            slow: self.steps,
+            score: self.score,
+        })
+    }
+}
+
 /// How many steps an incident is compared with.
 const COMPARED: usize = 400;
 /// How far back a shift may be dated.
 const DATED_BACK: usize = 64;
 
 impl Series {
-    fn new() -> Series {
+    pub(crate) fn new() -> Series {
         Series {
             baseline: Baseline::default(),
             learned: Vec::new(),
@@ -248,7 +263,7 @@ impl Series {
     }
 
     /// Takes the next step; returns an anomaly that it ended.
-    fn step(&mut self, index: usize, step: &Step, config: &Detection) -> Option<Slowed> {
+    pub(crate) fn step(&mut self, index: usize, step: &Step, config: &Detection) -> Option<Slowed> {
         let dur = step.dur.0 as f64;
         self.seen += 1;
         if let Some(last) = self.last_ts.replace(step.ts) {
@@ -332,18 +347,48 @@ impl Series {
     }
 
     fn close(&mut self, signature: Signature) -> Option<Slowed> {
-        let mut open = self.open.take()?;
+        let open = self.open.take()?;
         self.cusum = Cusum::new();
         self.recent.clear();
-        open.steps.truncate(open.to_last_slow);
-        (!open.steps.is_empty()).then(|| Slowed {
-            signature,
-            fit: open.fit,
-            threshold: Ns(open.threshold.exp().min(9e18) as i64),
-            usual: open.usual,
-            slow: open.steps,
-            score: open.score,
-        })
+        open.anomaly(signature)
+    }
+
+    /// The anomaly that has begun and not ended, as far as it is known.
+    pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
+        self.open.as_ref()?.clone().anomaly(signature.clone())
+    }
+
+    /// How many steps belong to the anomaly that has begun and not ended.
+    pub(crate) fn present_steps(&self) -> Option<usize> {
+        self.open.as_ref().map(|open| open.to_last_slow)
+    }
+
+    /// What has been slow for so long is the usual from now on.
+    pub(crate) fn adopt(&mut self) {
+        *self = Series { seen: self.seen, last_ts: self.last_ts, ..Series::new() };
+    }
+
+    /// When the latest step began.
+    pub(crate) fn last_ts(&self) -> Option<Ns> {
+        self.last_ts
+    }
+
+    /// The first `n` of all steps are forgotten, and the others move up.
+    pub(crate) fn forget(&mut self, n: usize) {
+        let forget = |list: &mut Vec<usize>| {
+            list.retain(|i| *i >= n);
+            list.iter_mut().for_each(|i| *i -= n);
+        };
+        forget(&mut self.learned);
+        self.recent.retain(|r| r.0 >= n);
+        self.recent.iter_mut().for_each(|r| r.0 -= n);
+        self.cusum.since = self.cusum.since.saturating_sub(n);
+        if let Some(open) = &mut self.open {
+            forget(&mut open.usual);
+            let kept = open.steps.partition_point(|i| *i < n);
+            open.to_last_slow = open.to_last_slow.saturating_sub(kept);
+            forget(&mut open.steps);
+        }
     }
 }
 
@@ -367,52 +412,78 @@ pub fn mean_excess(steps: &[Step], slowed: &Slowed) -> f64 {
     mean(&slowed.slow) - mean(&slowed.usual)
 }
 
-fn merge(steps: &[Step], mut all: Vec<Slowed>, config: &Detection) -> Vec<Incident> {
-    let from = |s: &Slowed| s.slow.iter().map(|&i| steps[i].ts).min().unwrap_or(Ns::ZERO);
-    let to = |s: &Slowed| s.slow.iter().map(|&i| steps[i].end()).max().unwrap_or(Ns::ZERO);
-    all.sort_by_key(from);
-    let mut groups: Vec<Incident> = Vec::new();
+/// When the first slow step of an anomaly began.
+pub(crate) fn from(steps: &[Step], s: &Slowed) -> Ns {
+    s.slow.iter().map(|&i| steps[i].ts).min().unwrap_or(Ns::ZERO)
+}
+
+/// When its last slow step ended.
+pub(crate) fn to(steps: &[Step], s: &Slowed) -> Ns {
+    s.slow.iter().map(|&i| steps[i].end()).max().unwrap_or(Ns::ZERO)
+}
+
+/// Anomalies that touch, by time.
+pub(crate) fn groups(
+    steps: &[Step],
+    mut all: Vec<Slowed>,
+    config: &Detection,
+) -> Vec<(Ns, Ns, Vec<Slowed>)> {
+    all.sort_by_key(|s| from(steps, s));
+    let mut groups: Vec<(Ns, Ns, Vec<Slowed>)> = Vec::new();
     for slowed in all {
-        let (begin, end) = (from(&slowed), to(&slowed));
+        let (begin, end) = (from(steps, &slowed), to(steps, &slowed));
         match groups.last_mut() {
-            Some(last) if begin <= last.to.saturating_add(config.merge_within) => {
-                last.to = last.to.max(end);
-                last.slowed.push(slowed);
+            Some(last) if begin <= last.1.saturating_add(config.merge_within) => {
+                last.1 = last.1.max(end);
+                last.2.push(slowed);
             }
-            _ => groups.push(Incident { from: begin, to: end, slowed: vec![slowed] }),
+            _ => groups.push((begin, end, vec![slowed])),
         }
     }
-    for incident in &mut groups {
-        let slowed = std::mem::take(&mut incident.slowed);
-        incident.slowed = join_series(without_blips(steps, slowed));
-    }
-    let total = |s: &Slowed| mean_excess(steps, s) * s.slow.len() as f64;
-    groups.retain(|incident| incident.slowed.iter().any(|s| worth_telling(steps, s, config)));
-    for incident in &mut groups {
-        incident.slowed.retain(|s| mean_excess(steps, s) > 0.0);
-        incident.slowed.sort_by(|a, b| total(b).total_cmp(&total(a)));
-        // Touching blips of other series must not stretch what the told ones say.
-        let told = || incident.slowed.iter().filter(|s| worth_telling(steps, s, config));
-        incident.from = told().map(from).min().unwrap_or(incident.from);
-        incident.to = told().map(to).max().unwrap_or(incident.to);
-        let (begin, end) = (incident.from, incident.to);
-        incident.slowed.retain(|s| from(s) < end && to(s) > begin);
-    }
-    let sum = |i: &Incident| i.slowed.iter().map(total).sum::<f64>();
-    groups.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
     groups
+}
+
+/// What a group of anomalies is, if it is worth telling.
+pub(crate) fn incident(
+    steps: &[Step],
+    slowed: Vec<Slowed>,
+    config: &Detection,
+) -> Option<Incident> {
+    let mut slowed = join_series(without_blips(steps, slowed));
+    slowed.retain(|s| mean_excess(steps, s) > 0.0);
+    slowed.sort_by(|a, b| lost(steps, b).total_cmp(&lost(steps, a)));
+    // Touching blips of other series must not stretch what the told ones say.
+    let told: Vec<&Slowed> = slowed.iter().filter(|s| worth_telling(steps, s, config)).collect();
+    let begin = told.iter().map(|s| from(steps, s)).min()?;
+    let end = told.iter().map(|s| to(steps, s)).max()?;
+    slowed.retain(|s| from(steps, s) < end && to(steps, s) > begin);
+    Some(Incident { from: begin, to: end, slowed })
+}
+
+/// The time that all slow steps of an anomaly lost, ns.
+fn lost(steps: &[Step], slowed: &Slowed) -> f64 {
+    mean_excess(steps, slowed) * slowed.slow.len() as f64
+}
+
+fn merge(steps: &[Step], all: Vec<Slowed>, config: &Detection) -> Vec<Incident> {
+    let mut found: Vec<Incident> = groups(steps, all, config)
+        .into_iter()
+        .filter_map(|(_, _, slowed)| incident(steps, slowed, config))
+        .collect();
+    let sum = |i: &Incident| i.slowed.iter().map(|s| lost(steps, s)).sum::<f64>();
+    found.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    found
 }
 
 /// Beside the anomaly of a series that lost most time, those that lost a twentieth of it are noise
 /// that happened to be near; they would date the incident too early.
 fn without_blips(steps: &[Step], slowed: Vec<Slowed>) -> Vec<Slowed> {
-    let lost = |s: &Slowed| mean_excess(steps, s) * s.slow.len() as f64;
     let mut most: BTreeMap<Signature, f64> = BTreeMap::new();
     for one in &slowed {
         let most = most.entry(one.signature.clone()).or_default();
-        *most = most.max(lost(one));
+        *most = most.max(lost(steps, one));
     }
-    slowed.into_iter().filter(|one| lost(one) * 20.0 >= most[&one.signature]).collect()
+    slowed.into_iter().filter(|one| lost(steps, one) * 20.0 >= most[&one.signature]).collect()
 }
 
 /// Several anomalies of one series within an incident are one.

@@ -1,8 +1,9 @@
 //! Judgement: what was slower than it should have been, why, by whom, and how sure we are.
 //!
-//! [`detect`] finds incidents in series of steps; [`verdict`] subtracts the usual parts of a step
+//! [`detect`] finds incidents in series of steps, [`live`] while they arrive; [`verdict`] subtracts the usual parts of a step
 //! from the parts during the incident, ranks what is left, names who was in the way, and says how
-//! sure it is. [`darzi`] is the published method of Darzi et al., kept to be measured against.
+//! sure it is. [`darzi`] is the published method of Darzi et al., kept to be measured against, and
+//! [`baselines`] are others.
 //!
 //! *Invariant:* pure functions of rows. Nothing here opens a file, asks for the time or draws a
 //! random number that is not seeded; it could run in a browser.
@@ -10,8 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod baselines;
+pub mod calibration;
 pub mod darzi;
 pub mod detect;
 pub mod excess;
+pub mod live;
 pub mod stats;
 pub mod verdict;

@@ -150,6 +150,35 @@ pub struct SlowedSeries {
     pub excess_ms: f64,
 }
 
+/// What the slow steps would have taken had the culprit not been in the way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Counterfactual {
+    /// Who is thought away.
+    pub without: Culprit,
+    /// Their 99th percentile, ms.
+    pub p99_ms: f64,
+    /// The same without the culprit.
+    pub p99_without_ms: f64,
+    /// Their mean, ms.
+    pub mean_ms: f64,
+    /// The same without the culprit.
+    pub mean_without_ms: f64,
+}
+
+impl std::fmt::Display for Counterfactual {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "without {} the slow steps would have taken {} instead of {}, their p99 {} instead of {}",
+            self.without,
+            time(self.mean_without_ms),
+            time(self.mean_ms),
+            time(self.p99_without_ms),
+            time(self.p99_ms)
+        )
+    }
+}
+
 /// What was slower, by how much, made of what, because of whom, and how sure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
@@ -187,6 +216,8 @@ pub struct Finding {
     pub causes: Vec<Cause>,
     /// What was checked and does not account for it.
     pub ruled_out: Vec<Evidence>,
+    /// What would have been without the culprit of the first cause.
+    pub counterfactual: Option<Counterfactual>,
     /// One sentence for people.
     pub summary: String,
 }
@@ -444,6 +475,16 @@ pub fn judge(
         usual_steps: excess.usual_steps,
         series: incident.slowed.iter().map(|s| told(steps, s, court)).collect(),
         ruled_out: ruled_out(&excess, &causes),
+        counterfactual: first.culprit.as_ref().filter(|_| decided).and_then(|culprit| {
+            let without = crate::excess::without(&series, EntityId(culprit.entity))?;
+            Some(Counterfactual {
+                without: culprit.clone(),
+                p99_ms: without.p99 / MS,
+                p99_without_ms: without.p99_without / MS,
+                mean_ms: without.mean / MS,
+                mean_without_ms: without.mean_without / MS,
+            })
+        }),
         causes,
         summary: String::new(),
     };

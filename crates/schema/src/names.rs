@@ -75,3 +75,6 @@ pub const SELF_BPF: &str = "self.bpf";
 pub const SELF_CPU: &str = "self.cpu";
 /// Counter track of a host (gauge, By): resident memory of the recorder itself.
 pub const SELF_RSS: &str = "self.rss";
+
+/// Span track of a host: what was slower than it should have been, one span a finding.
+pub const FINDINGS: &str = "findings";

@@ -151,6 +151,12 @@ impl Ring {
         }
     }
 
+    /// Holds so much from now on.
+    pub fn set_keep(&mut self, keep: Keep) {
+        self.keep = keep;
+        self.evict();
+    }
+
     fn since(&self) -> Ns {
         self.newest.saturating_sub(self.keep.duration)
     }

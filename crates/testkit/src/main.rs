@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use gpuwhy_testkit::inject::{Injector, Kind, Spec};
+use gpuwhy_testkit::inject::{Injector, Kind, Placement, Spec};
 use gpuwhy_testkit::measure;
 use gpuwhy_testkit::steploop::{self, Config, Ready};
 
@@ -100,7 +100,8 @@ fn main() -> Result<()> {
         }
         Command::Inject { kind, after, seconds, intensity, work_dir } => {
             let target = Ready::find(work_dir.as_deref())?;
-            let spec = Spec { kind, after, seconds, intensity, target };
+            let spec =
+                Spec { kind, after, seconds, intensity, placement: Placement::Other, target };
             print(&Injector::start(spec)?.finish()?);
             Ok(())
         }

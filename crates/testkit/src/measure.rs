@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::inject::{Injector, Kind, Label, Spec};
+use crate::inject::{Injector, Kind, Label, Placement, Spec};
 use crate::steploop::{self, Config};
 
 /// A step as the workload recorded it itself.
@@ -139,7 +139,14 @@ pub fn trial(
     let measured = || -> Result<(Label, Vec<Effect>)> {
         let running = steploop::start(&config)?;
         let target = running.ready.clone();
-        let spec = Spec { kind, after: before, seconds: during, intensity, target };
+        let spec = Spec {
+            kind,
+            after: before,
+            seconds: during,
+            intensity,
+            placement: Placement::Other,
+            target,
+        };
         let label = Injector::start(spec)?.finish()?;
         running.stop()?;
         let effects = effects(&read_steps(&csv)?, &label);

@@ -75,6 +75,48 @@ pub fn set_fifo() -> io::Result<()> {
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) })
 }
 
+/// Samples whatever runs on a CPU, so often a second, from a timer's interrupt, and throws the
+/// samples away. Ends when the descriptor is closed.
+pub fn profile(cpu: usize, hz: u64) -> io::Result<OwnedFd> {
+    /// `struct perf_event_attr`, version 0 (uapi/linux/perf_event.h).
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attr {
+        kind: u32,
+        size: u32,
+        config: u64,
+        sample_period: u64,
+        sample_type: u64,
+        read_format: u64,
+        flags: u64,
+        wakeup_events: u32,
+        bp_type: u32,
+        bp_addr: u64,
+    }
+    const PERF_TYPE_SOFTWARE: u32 = 1;
+    const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
+    const PERF_SAMPLE_IP: u64 = 1;
+    let attr = Attr {
+        kind: PERF_TYPE_SOFTWARE,
+        size: size_of::<Attr>() as u32,
+        config: PERF_COUNT_SW_CPU_CLOCK,
+        sample_period: 1_000_000_000 / hz.max(1),
+        sample_type: PERF_SAMPLE_IP,
+        ..Attr::default()
+    };
+    let (any, none) = (-1 as libc::pid_t, -1 as libc::c_int);
+    const CLOEXEC: libc::c_ulong = 8;
+    // SAFETY: the attributes are valid and say how long they are; the rest are numbers.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &attr, any, cpu as libc::c_int, none, CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
 /// Sends a signal to a process.
 pub fn kill(pid: i32, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: numbers only.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpuwhy_testkit::inject::{Injector, Kind, Spec};
+use gpuwhy_testkit::inject::{Injector, Kind, Placement, Spec};
 use gpuwhy_testkit::measure::{StepRow, read_steps};
 use gpuwhy_testkit::steploop::{self, Config, Control, Ready, Running};
 use gpuwhy_testkit::{helper, sys};
@@ -68,7 +68,8 @@ fn by_rank(path: &Path) -> BTreeMap<u32, Vec<StepRow>> {
 }
 
 fn spec(running: &Running, kind: Kind, seconds: f64) -> Spec {
-    Spec { kind, after: 0.0, seconds, intensity: 1.0, target: running.ready.clone() }
+    let (after, intensity, placement) = (0.0, 1.0, Placement::Other);
+    Spec { kind, after, seconds, intensity, placement, target: running.ready.clone() }
 }
 
 fn state(pid: i32) -> char {

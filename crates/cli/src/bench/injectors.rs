@@ -101,7 +101,7 @@ fn one(path: &Path, injector: Kind, number: u32, plan: &Plan) -> Result<Row> {
     let analysis = analysis::analyse(&trace, &Default::default())?;
     let label = trial.label;
     let (from, to) = (label.onset_ns as i64, label.end_ns as i64);
-    let effects = trial::effects(&analysis.steps, from, to);
+    let effects = trial::effects(&analysis.steps, i64::MIN, from, to);
     let slowed = effects.iter().any(|e| e.during_ms > e.before_ms * (1.0 + EFFECT));
     // What is judged is what was found while it was injected.
     let overlapping = |f: &&Finding| f.from_ns < to && f.to_ns > from;
@@ -137,7 +137,7 @@ fn one(path: &Path, injector: Kind, number: u32, plan: &Plan) -> Result<Row> {
 }
 
 /// The processes that a finding names, in order: first culprits of its causes, then the others.
-fn named(finding: &Finding) -> Vec<(i64, String)> {
+pub fn named(finding: &Finding) -> Vec<(i64, String)> {
     let first = finding.causes.first();
     let culprits =
         first.into_iter().flat_map(|c| c.culprit.iter().chain(c.others.iter().map(|(c, _)| c)));

@@ -2,6 +2,8 @@
 
 pub mod crash;
 pub mod darzi;
+pub mod faults;
+mod faults_score;
 pub mod injectors;
 pub mod overhead;
 pub mod result;

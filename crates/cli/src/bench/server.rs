@@ -161,7 +161,7 @@ fn one(
     let analysis = analysis::analyse(&trace, &Default::default())?;
     print!("{}", crate::diagnose::text(&analysis, &path.display().to_string(), Paint::stdout()));
     println!("{} events, {} lost", told.events, told.dropped);
-    let effects = trial::effects(&analysis.steps, onset.0, end.0);
+    let effects = trial::effects(&analysis.steps, i64::MIN, onset.0, end.0);
     for e in &effects {
         println!("measured: {} {:.3} ms before, {:.3} ms during", e.name, e.before_ms, e.during_ms);
     }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use gpuwhy_collect::{Config, Target};
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_testkit::inject::{Injector, Kind, Label, Spec};
+use gpuwhy_testkit::inject::{Injector, Kind, Label, Placement, Spec};
 use gpuwhy_testkit::steploop::Ready;
 
-use crate::record::{Gated, MarkRing, Recording, Told};
+use crate::record::{Gate, Gated, MarkRing, Recording, Told};
 
 /// How long the parts of a trial last.
 #[derive(Clone, Copy, Debug)]
@@ -65,37 +65,76 @@ fn lines(child: &mut Child) -> Result<Receiver<String>> {
     Ok(receive)
 }
 
+/// The workload, started and waiting for its recorder.
+pub struct Workload {
+    gate: Gate,
+    output: Receiver<String>,
+    ring: MarkRing,
+    pid: i32,
+    ready_by: Instant,
+    _child: Ended,
+}
+
+impl Workload {
+    /// Starts it.
+    pub fn spawn() -> Result<Workload> {
+        let ring = MarkRing::make(None)?;
+        let own = std::env::current_exe()?;
+        let own = own.to_str().ok_or_else(|| anyhow!("gpuwhy's own path is not UTF-8"))?;
+        let mut gated =
+            Gated::spawn(&[own, "steploop"].map(String::from), ring.path(), Stdio::piped())?;
+        let output = lines(&mut gated.child)?;
+        Ok(Workload {
+            gate: gated.gate(),
+            output,
+            ring,
+            pid: gated.child.id() as i32,
+            ready_by: Instant::now() + Duration::from_secs(60),
+            _child: Ended(gated.child),
+        })
+    }
+
+    /// How to record it.
+    pub fn config(&self) -> Config {
+        Config {
+            targets: vec![Target::Pid(self.pid)],
+            wire: Some(self.ring.path().to_path_buf()),
+            ..Config::default()
+        }
+    }
+
+    /// Lets it begin.
+    pub fn go(&mut self) -> Result<()> {
+        self.ready_by = Instant::now() + Duration::from_secs(60);
+        self.gate.go()
+    }
+
+    /// What it says of itself once it has begun.
+    pub fn ready(&self) -> Result<Option<Ready>> {
+        let Some(line) = self.output.try_recv().ok().filter(|line| line.starts_with('{')) else {
+            if Instant::now() > self.ready_by {
+                bail!("the workload was not ready within a minute");
+            }
+            return Ok(None);
+        };
+        let ready = serde_json::from_str(&line);
+        ready.context("cannot understand how the workload introduced itself").map(Some)
+    }
+}
+
 /// Records the workload into `trace` while `injector` disturbs it, telling `say` what goes on.
 pub fn run(trace: &Path, injector: Kind, plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Trial> {
     crate::record::make_room(trace, true)?;
-    let mark_ring = MarkRing::make(None)?;
-    let own = std::env::current_exe()?;
-    let own = own.to_str().ok_or_else(|| anyhow!("gpuwhy's own path is not UTF-8"))?;
-    let mut gated =
-        Gated::spawn(&[own, "steploop"].map(String::from), mark_ring.path(), Stdio::piped())?;
-    let output = lines(&mut gated.child)?;
-    let gate = gated.gate();
-    let pid = gated.child.id() as i32;
-    let _workload = Ended(gated.child);
-    let config = Config {
-        targets: vec![Target::Pid(pid)],
-        wire: Some(mark_ring.path().to_path_buf()),
-        ..Config::default()
-    };
-    let mut recording = Recording::start(trace, config, None)?;
-    gate.go()?;
+    let mut workload = Workload::spawn()?;
+    let mut recording = Recording::start(trace, workload.config(), None)?;
+    workload.go()?;
     say("the workload starts");
-    let ready_by = Instant::now() + Duration::from_secs(60);
     let mut ready = None;
     recording.run_until(|| {
-        ready = output.try_recv().ok().filter(|line| line.starts_with('{'));
-        if Instant::now() > ready_by {
-            bail!("the workload was not ready within a minute");
-        }
+        ready = workload.ready()?;
         Ok(ready.is_some())
     })?;
-    let target: Ready = serde_json::from_str(&ready.unwrap_or_default())
-        .context("cannot understand how the workload introduced itself")?;
+    let Some(target) = ready else { bail!("the workload was not ready") };
     recording.run_for(Duration::from_secs(1) + plan.before)?;
     if injector != Kind::None {
         say(&format!("{} starts", injector.name()));
@@ -105,6 +144,7 @@ pub fn run(trace: &Path, injector: Kind, plan: &Plan, say: &mut dyn FnMut(&str))
         after: 0.0,
         seconds: plan.during.as_secs_f64(),
         intensity: 1.0,
+        placement: Placement::Other,
         target,
     };
     // The injector ends with the thread that started it.
@@ -134,10 +174,11 @@ pub struct Effect {
     pub during_ms: f64,
 }
 
-/// Measures the truth of an injection: did it change the steps?
-pub fn effects(steps: &[Step], from: i64, to: i64) -> Vec<Effect> {
+/// Measures the truth of an injection: did it change the steps? They are compared with those since
+/// `since`.
+pub fn effects(steps: &[Step], since: i64, from: i64, to: i64) -> Vec<Effect> {
     let mut by_name: std::collections::BTreeMap<&str, [Vec<f64>; 2]> = Default::default();
-    for step in steps {
+    for step in steps.iter().filter(|step| step.ts.0 >= since) {
         let sums = by_name.entry(&step.name).or_default();
         let ms = step.dur.as_millis_f64();
         if step.end().0 <= from {

@@ -129,11 +129,34 @@ struct {
 	__type(value, __u32);
 } generation SEC(".maps");
 
+/* What user space turns while the programs run. Keep in step with `kernel.rs`. */
+struct knobs {
+	__u32 record_ns;       /* one CPU may write an exact record each so many ns, and save up a second's */
+	__u32 without_wakers;  /* nobody becomes of interest for having woken somebody */
+	__u32 without_messages;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct knobs);
+} knobs SEC(".maps");
+
 /* Keeps a type that only local variables have among the object's types, where a test compares it
  * with its other half in Rust. The section is not loaded. */
 #define SHARED(type) const struct type *shared_##type SEC(".types")
 
 SHARED(head);
+SHARED(knobs);
+
+static __always_inline struct knobs *knobs_now(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&knobs, &zero);
+}
 
 static __always_inline struct cpu *this_cpu(void)
 {

@@ -83,6 +83,26 @@ pub(super) fn rt_hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
     Ok(Disturbance::of(Culprit::Me, workers, params))
 }
 
+pub(super) fn irq_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
+    let cpu = cpu_of_rank_0(target)?;
+    let profilers = count(intensity, 24.0);
+    let mut held = Vec::new();
+    for _ in 0..profilers {
+        // Each has a timer of its own, whose interrupts look at whatever runs there.
+        let profiler = sys::profile(cpu, 20_000).context("cannot sample a CPU")?;
+        held.push(profiler);
+    }
+    let mut workers = Workers::new();
+    workers.spawn(move |stop| {
+        let _held = held;
+        while !stop.load(Relaxed) {
+            sys::sleep_until(sys::now() + 10 * MS);
+        }
+    });
+    let params = json!({ "cpu": cpu, "profilers": profilers, "hz": 20_000 });
+    Ok(Disturbance::of(Culprit::Nobody, workers, params))
+}
+
 pub(super) fn quota(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let group = target.cgroups.cpu.as_ref().context("the workload has no CPU control group")?;
     // What it uses now, so that the quota bites as much on any machine.

@@ -70,6 +70,10 @@ pub enum Kind {
     LockHolder,
     /// A lower clock of the simulated devices.
     DeviceSlowdown,
+    /// Timer interrupts on the CPU of rank 0, many thousand a second: a profiler that runs hot.
+    IrqStorm,
+    /// Rank 0 does the same work in a more wasteful way.
+    SlowCode,
     /// More work in every step: no fault.
     LoadChange,
     /// Nothing.
@@ -78,7 +82,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 17] = [
         Kind::CpuHog,
         Kind::CpuHogMany,
         Kind::RtHog,
@@ -92,6 +96,8 @@ impl Kind {
         Kind::Sigstop,
         Kind::LockHolder,
         Kind::DeviceSlowdown,
+        Kind::IrqStorm,
+        Kind::SlowCode,
         Kind::LoadChange,
         Kind::None,
     ];
@@ -112,6 +118,8 @@ impl Kind {
             Kind::Sigstop => "sigstop",
             Kind::LockHolder => "lock-holder",
             Kind::DeviceSlowdown => "device-slowdown",
+            Kind::IrqStorm => "irq-storm",
+            Kind::SlowCode => "slow-code",
             Kind::LoadChange => "load-change",
             Kind::None => "none",
         }
@@ -129,6 +137,8 @@ impl Kind {
             Kind::Sigstop => "collective_straggler",
             Kind::LockHolder => "lock_contention",
             Kind::DeviceSlowdown => "gpu_throttling",
+            Kind::IrqStorm => "interrupts",
+            Kind::SlowCode => "engine_software",
             Kind::LoadChange | Kind::None => return None,
         })
     }
@@ -157,10 +167,23 @@ impl Kind {
             Kind::Sigstop => "stopped 30 of 60 ms",
             Kind::LockHolder => "held 30 of 33 ms",
             Kind::DeviceSlowdown => "half the clock",
+            Kind::IrqStorm => "24 profilers of 20 kHz",
+            Kind::SlowCode => "three times as much decoding",
             Kind::LoadChange => "half as much again",
             Kind::None => "nothing",
         }
     }
+}
+
+/// Where the disturbing process is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// In the control groups of whoever starts it: another container than the workload's.
+    #[default]
+    Other,
+    /// In the workload's own control groups: the same container.
+    Same,
 }
 
 /// A disturbance to be made.
@@ -174,6 +197,9 @@ pub struct Spec {
     pub seconds: f64,
     /// How strong it is; 1 is what [`Kind::intensity`] says.
     pub intensity: f64,
+    /// Where it is.
+    #[serde(default)]
+    pub placement: Placement,
     /// Whose steps.
     pub target: Ready,
 }
@@ -369,6 +395,8 @@ fn begin(kind: Kind, target: &Ready, intensity: f64) -> Result<Disturbance> {
         Kind::Sigstop => workload::sigstop(target, intensity),
         Kind::LockHolder => workload::lock_holder(target, intensity),
         Kind::DeviceSlowdown => workload::device_slowdown(target, intensity),
+        Kind::IrqStorm => cpu::irq_storm(target, intensity),
+        Kind::SlowCode => workload::slow_code(target, intensity),
         Kind::LoadChange => workload::load_change(target, intensity),
         Kind::None => Ok(Disturbance::of(Culprit::Nobody, Workers::new(), json!({}))),
     }
@@ -381,15 +409,18 @@ fn undo(kind: Kind, target: &Ready) {
         Kind::CgroupQuota => cpu::restore_quota(target),
         Kind::LinkCap => network::restore_link(target),
         Kind::Sigstop => workload::resume(target),
-        Kind::DeviceSlowdown | Kind::LoadChange => workload::restore(target),
+        Kind::DeviceSlowdown | Kind::SlowCode | Kind::LoadChange => workload::restore(target),
         _ => {}
     }
 }
 
 /// Plays the disturbing process.
 pub(crate) fn act(spec: Spec) -> Result<()> {
-    let Spec { kind, after, seconds, intensity, target } = spec;
+    let Spec { kind, after, seconds, intensity, placement, target } = spec;
     sys::set_comm(kind.name());
+    if placement == Placement::Same {
+        target.cgroups.join().context("cannot join the workload's control groups")?;
+    }
     let waiter = Waiter::new().context("cannot take over signals")?;
     let parent = std::io::stdin();
     let from_now =

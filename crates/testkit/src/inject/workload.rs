@@ -64,9 +64,18 @@ pub(super) fn load_change(target: &Ready, intensity: f64) -> Result<Disturbance>
     Ok(Disturbance::of(Culprit::Nobody, Workers::new(), json!({ "load": load })))
 }
 
+pub(super) fn slow_code(target: &Ready, intensity: f64) -> Result<Disturbance> {
+    let rounds = (1.0 + 2.0 * intensity).clamp(1.0, 20.0);
+    Control::open(&target.control)?.set_waste(rounds);
+    let member = target.rank(0)?.clone();
+    let params = json!({ "decode_rounds": rounds, "rank": member.rank });
+    Ok(Disturbance::of(Culprit::Nobody, Workers::new(), params))
+}
+
 pub(super) fn restore(target: &Ready) {
     if let Ok(control) = Control::open(&target.control) {
         control.set_clock(1.0);
         control.set_load(1.0);
+        control.set_waste(1.0);
     }
 }

@@ -26,6 +26,8 @@ pub struct Control {
     clock: AtomicU64,
     /// Work of a step, in millionths.
     load: AtomicU64,
+    /// How often rank 0 does what once would do, in millionths.
+    waste: AtomicU64,
     /// Not 0 when the ranks should come to an end.
     stop: AtomicU64,
     /// Millionths of work of step `s` at `s % PLANS`; 0 is the end.
@@ -43,6 +45,7 @@ impl Control {
             .with_context(|| format!("cannot create the control page `{}`", path.display()))?;
         control.clock.store(ONE, Relaxed);
         control.load.store(ONE, Relaxed);
+        control.waste.store(ONE, Relaxed);
         for plan in &control.plans {
             plan.store(ONE, Relaxed);
         }
@@ -77,6 +80,16 @@ impl Control {
     /// Sets how much work a step is; 1 is nominal. Takes effect a few steps later.
     pub fn set_load(&self, factor: f64) {
         self.load.store(millionths(factor), Relaxed);
+    }
+
+    /// How often rank 0 does what once would do.
+    pub fn waste(&self) -> f64 {
+        self.waste.load(Relaxed) as f64 / ONE as f64
+    }
+
+    /// Sets how often rank 0 does what once would do.
+    pub fn set_waste(&self, factor: f64) {
+        self.waste.store(millionths(factor), Relaxed);
     }
 
     /// Has the ranks come to an end, all after the same step.

@@ -1,0 +1,217 @@
+//! `gpuwhy watch`: rows are judged as they arrive.
+//!
+//! Aggregates and steps go to the trace at once. Exact rows (states, wakeups, messages, requests,
+//! kernels) are held in memory for the last half minute, and go to the trace only around what
+//! turned out to be slower; then they are there from before the onset on.
+
+mod engine;
+mod governor;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use gpuwhy_collect::{Config, Target, UprobeStep};
+use gpuwhy_diagnose::detect::Detection;
+use gpuwhy_diagnose::verdict::Outcome;
+use gpuwhy_schema::Ns;
+
+pub use engine::{Engine, News, Setup};
+pub use governor::Limits;
+
+use crate::args::Watch;
+use crate::exit;
+use crate::record::{Gated, MarkRing, make_room, stop_flag};
+
+impl Watch {
+    fn setup(&self, ring: &MarkRing, targets: Vec<Target>) -> Setup {
+        let steps = self
+            .steps
+            .iter()
+            .map(|s| UprobeStep { binary: s.binary.clone(), symbol: s.symbol.clone() })
+            .collect();
+        let mut setup = Setup::new(Config {
+            targets,
+            hz: self.hz,
+            steps,
+            wire: Some(ring.path().to_path_buf()),
+            off: self.off.clone(),
+            ..Config::default()
+        });
+        setup.detection = Detection {
+            false_alarms_per_day: self.false_alarms_per_day.max(1e-6),
+            min_effect: (self.min_effect / 100.0).max(0.0),
+            ..Detection::default()
+        };
+        setup.judgement.decide_at = self.decide_at;
+        setup.recent = Ns(self.recent.as_nanos() as i64);
+        setup.keep = self.keep;
+        setup.limits =
+            Limits { cpu_share: (self.max_cpu / 100.0).max(1e-4), rss: self.max_memory << 20 };
+        setup
+    }
+}
+
+/// Watches until told to stop.
+pub fn run(args: &Watch) -> Result<ExitCode> {
+    for pid in &args.pids {
+        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+            bail!("there is no process {pid}");
+        }
+    }
+    if let Some(reason) = crate::doctor::refusal() {
+        eprintln!("gpuwhy: {reason}");
+        return Ok(exit::privilege());
+    }
+    make_room(&args.output, args.force)?;
+    let ring = MarkRing::make(args.ring.as_deref())?;
+    let mut gated = match &args.command[..] {
+        [] => None,
+        command => {
+            // Standard output is for what we have to say.
+            Some(Gated::spawn(command, ring.path(), Stdio::null())?)
+        }
+    };
+    let mut targets: Vec<Target> = args.pids.iter().map(|&pid| Target::Pid(pid)).collect();
+    targets.extend(gated.as_ref().map(|g| Target::Pid(g.child.id() as i32)));
+    let mut engine = Engine::start(&args.output, args.setup(&ring, targets))?;
+    let stop = stop_flag()?;
+    let end = args.duration.map(|d| Instant::now() + d);
+    if let Some(gated) = &gated {
+        gated.gate().go()?;
+    }
+    let mut mouth = Mouth::new(args.json);
+    mouth.line(&format!(
+        "watching; the trace is {}, marked programs find the ring by GPUWHY_RING={}; ^C ends it",
+        args.output.display(),
+        ring.path().display()
+    ))?;
+    let mut ended = false;
+    while !ended {
+        for news in engine.turn()? {
+            mouth.tell(&news)?;
+        }
+        mouth.status(&engine)?;
+        if let Some(gated) = &mut gated {
+            ended = gated.child.try_wait()?.is_some();
+        }
+        ended |= stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+    }
+    if let Some(gated) = &mut gated
+        && gated.child.try_wait()?.is_none()
+    {
+        let _ = Command::new("kill").arg(gated.child.id().to_string()).status();
+        let _ = gated.child.wait();
+    }
+    let (last, told) = engine.finish()?;
+    for news in last {
+        mouth.tell(&news)?;
+    }
+    mouth.tell(&News::Ended(told))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what there is to say, as text or as JSON lines, and on a terminal how it goes.
+struct Mouth {
+    json: bool,
+    status: bool,
+    told_at: Instant,
+}
+
+const CLEAR: &str = "\r\x1b[K";
+
+impl Mouth {
+    fn new(json: bool) -> Mouth {
+        let status = std::io::stderr().is_terminal() && !json;
+        Mouth { json, status, told_at: Instant::now() }
+    }
+
+    fn line(&self, text: &str) -> Result<()> {
+        if !self.json {
+            let clear = if self.status { CLEAR } else { "" };
+            eprintln!("{clear}{text}");
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, news: &News) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            serde_json::to_writer(&mut out, news)?;
+            writeln!(out)?;
+            return Ok(());
+        }
+        if self.status {
+            eprint!("{CLEAR}");
+        }
+        let clock = crate::watch::engine::wall_clock;
+        match news {
+            News::Slow(slow) => writeln!(
+                out,
+                "{}  slower since {:.1} s ago: {} ({})",
+                clock(slow.at_ns),
+                (slow.at_ns - slow.since_ns) as f64 / 1e9,
+                slow.what,
+                slow.series.join(", ")
+            )?,
+            News::Verdict(told) => {
+                let sign = match told.finding.outcome {
+                    Outcome::Decided => "VERDICT",
+                    Outcome::InsufficientEvidence => "undecided",
+                };
+                writeln!(
+                    out,
+                    "{}  {sign}, {:.1} s after the onset: {}",
+                    clock(told.at_ns),
+                    (told.at_ns - told.finding.from_ns) as f64 / 1e9,
+                    told.finding.summary
+                )?;
+            }
+            News::Over(told) => {
+                writeln!(out, "{}  over: {}", clock(told.at_ns), told.finding.summary)?;
+                if let Some(without) = &told.counterfactual {
+                    writeln!(out, "          {without}")?;
+                }
+            }
+            News::Shed(shed) => writeln!(out, "{}  {}", clock(shed.at_ns), shed.says)?,
+            News::Status(_) => {}
+            News::Ended(told) => writeln!(
+                out,
+                "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
+                 {:.2} s here ({:.2} % of the machine), {} MiB",
+                told.trace,
+                told.seconds,
+                told.steps,
+                told.findings,
+                told.bpf_seconds.unwrap_or(0.0),
+                told.cpu_seconds,
+                100.0 * told.machine_share,
+                told.rss_bytes >> 20
+            )?,
+        }
+        out.flush().context("cannot write to standard output")
+    }
+
+    fn status(&mut self, engine: &Engine) -> Result<()> {
+        if !self.status || self.told_at.elapsed() < Duration::from_secs(1) {
+            return Ok(());
+        }
+        self.told_at = Instant::now();
+        let now = engine.status();
+        let shed = if now.shedding.is_empty() { "" } else { "  SHEDDING" };
+        eprint!(
+            "{CLEAR}{:>6.0} s  {:>9} steps  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
+            now.seconds,
+            now.steps,
+            now.state,
+            100.0 * (now.bpf_share + now.cpu_share),
+            100.0 * now.bpf_share,
+            100.0 * now.cpu_share,
+            now.rss_bytes >> 20,
+            now.dropped
+        );
+        std::io::stderr().flush().context("cannot write to standard error")
+    }
+}

@@ -1,0 +1,620 @@
+//! Rows in, news out.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gpuwhy_collect::{Config, Recorder, Shed};
+use gpuwhy_derive::Accounting;
+use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::live::{Live, Look};
+use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement, Outcome};
+use gpuwhy_schema::{Discipline, Id, Lane, Ns, Part, Rows, SourceId, TrackId, names};
+use gpuwhy_store::{Keep, Options, Ring, Writer};
+use serde::Serialize;
+
+use super::governor::{Governor, Limits, Order};
+use crate::analysis::{self, Around};
+
+/// What to watch and how.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What to record.
+    pub config: Config,
+    /// When something is slower.
+    pub detection: Detection,
+    /// Where the time went.
+    pub accounting: Accounting,
+    /// What that means.
+    pub judgement: Judgement,
+    /// How much of the past is held in full.
+    pub recent: Ns,
+    /// How much of the trace is kept on disk; all if not said.
+    pub keep: Option<Duration>,
+    /// What recording may cost.
+    pub limits: Limits,
+    /// Whether every row is written, and not only what lies around findings.
+    pub everything: bool,
+}
+
+impl Setup {
+    /// The usual, for a recording.
+    pub fn new(config: Config) -> Setup {
+        Setup {
+            config,
+            detection: Detection::default(),
+            accounting: Accounting::default(),
+            judgement: Judgement::default(),
+            recent: Ns::secs(30),
+            keep: None,
+            limits: Limits::default(),
+            everything: false,
+        }
+    }
+}
+
+/// Something became slower.
+#[derive(Clone, Debug, Serialize)]
+pub struct Slow {
+    /// When it was noticed, trace clock.
+    pub at_ns: i64,
+    /// When the first slow step began.
+    pub since_ns: i64,
+    /// Which steps, and by how much.
+    pub what: String,
+    /// Whose.
+    pub series: Vec<String>,
+}
+
+/// A judgement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// When it was passed, trace clock.
+    pub at_ns: i64,
+    /// What it is.
+    pub finding: Finding,
+    /// What would have been without the culprit.
+    pub counterfactual: Option<String>,
+}
+
+/// Less, or more, is recorded from now on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shedding {
+    /// Since when, trace clock.
+    pub at_ns: i64,
+    /// Why and what.
+    pub says: String,
+    /// What is left out now.
+    pub left_out: Vec<&'static str>,
+}
+
+/// How it goes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Since the beginning.
+    pub seconds: f64,
+    /// Steps so far.
+    pub steps: u64,
+    /// `calm`, `slow` or a class.
+    pub state: String,
+    /// Share of the machine that our BPF programs took in the last second.
+    pub bpf_share: f64,
+    /// Share of the machine that this process took in the last second.
+    pub cpu_share: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// Events lost so far.
+    pub dropped: u64,
+    /// What is left out.
+    pub shedding: Vec<&'static str>,
+}
+
+/// What it was, at the end.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ended {
+    /// Where the trace is.
+    pub trace: String,
+    /// How long it was watched.
+    pub seconds: f64,
+    /// Steps seen.
+    pub steps: u64,
+    /// Findings told.
+    pub findings: u64,
+    /// Events received.
+    pub events: u64,
+    /// Events lost.
+    pub dropped: u64,
+    /// CPU seconds of this process after its start.
+    pub cpu_seconds: f64,
+    /// Of these, judging.
+    pub judging_seconds: f64,
+    /// CPU seconds of its BPF programs, where the kernel measures them.
+    pub bpf_seconds: Option<f64>,
+    /// Both, of all CPUs' time.
+    pub machine_share: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum News {
+    /// Something became slower.
+    Slow(Slow),
+    /// Why; may be told again when it is seen better.
+    Verdict(Box<Told>),
+    /// It is over; the judgement of all of it.
+    Over(Box<Told>),
+    /// Less, or more, is recorded from now on.
+    Shed(Shedding),
+    /// How it goes, every ten seconds.
+    Status(Status),
+    /// The end.
+    Ended(Ended),
+}
+
+/// Steps of a series that are looked into, on each side, while it lasts; what is found at the end
+/// rests on more of them.
+const LOOKED_INTO: [usize; 2] = [40, 120];
+/// Rows of a step arrive so long after it: the ring is drained every tick, aggregates are read at
+/// 10 Hz.
+const SETTLED: Ns = Ns::millis(150);
+/// How often suspicious series are looked at.
+const LOOK: Ns = Ns::millis(50);
+/// How often a judgement that was not decided is tried again.
+const TRY: Ns = Ns::millis(250);
+/// How often a decided one is looked at again while it lasts.
+const REVISE: Ns = Ns::secs(10);
+/// What is written of the time before the first slow step.
+const BEFORE: Ns = Ns::secs(5);
+/// What may not be lost when we are killed.
+const COMMIT_EVERY: Duration = Duration::from_millis(500);
+/// How often status is news.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// What was told and is not over.
+struct Present {
+    tried: Ns,
+    class: Option<String>,
+    parts: Parts,
+    retained: Ns,
+}
+
+/// Parts of steps that were accounted for.
+#[derive(Default)]
+struct Parts {
+    known: HashMap<Id, Vec<Part>>,
+}
+
+/// The recent past.
+struct Recent {
+    exact: Ring,
+    sums: Ring,
+    keep: Keep,
+}
+
+impl Recent {
+    fn new(keep: Keep) -> Recent {
+        let sums = Keep { bytes: keep.bytes / 4, ..keep };
+        Recent { exact: Ring::new(keep), sums: Ring::new(sums), keep }
+    }
+}
+
+impl Around for Recent {
+    fn rows(&self, range: Range<Ns>) -> Result<Rows> {
+        let mut rows = self.exact.rows(range.clone());
+        let Rows { mut span, mut counter, mut step, .. } = self.sums.rows(range);
+        rows.span.append(&mut span);
+        rows.counter.append(&mut counter);
+        rows.step.append(&mut step);
+        Ok(rows)
+    }
+}
+
+/// Watches.
+pub struct Engine {
+    setup: Setup,
+    recorder: Recorder,
+    writer: Writer,
+    path: PathBuf,
+    recent: Recent,
+    step_tracks: HashSet<TrackId>,
+    live: Live,
+    present: Option<Present>,
+    governor: Governor,
+    source: SourceId,
+    findings_track: TrackId,
+    began: Instant,
+    committed: Instant,
+    told_status: Instant,
+    looked: Ns,
+    start: gpuwhy_collect::Status,
+    judging: Ns,
+    steps: u64,
+    findings: u64,
+}
+
+/// A time of the trace clock as the wall clock has it, to the tenth of a second, UTC.
+pub fn wall_clock(at_ns: i64) -> String {
+    let ago = gpuwhy_collect::now().0 - at_ns;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let at = now.map_or(0, |d| d.as_nanos() as i64) - ago;
+    let s = at.div_euclid(1_000_000_000);
+    let tenth = at.rem_euclid(1_000_000_000) / 100_000_000;
+    format!("{:02}:{:02}:{:02}.{tenth}", s / 3600 % 24, s / 60 % 60, s % 60)
+}
+
+impl Engine {
+    /// Starts to watch, into a new trace.
+    pub fn start(path: &Path, setup: Setup) -> Result<Engine> {
+        gpuwhy_collect::ask_for_priority();
+        let mut recorder = Recorder::start(setup.config.clone())
+            .context("cannot record; `gpuwhy doctor` says what this host allows")?;
+        let keep_recent = setup.keep.map(|k| Ns(k.as_nanos() as i64));
+        let writer = Writer::create(path, Options { keep_recent, ..Default::default() })
+            .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
+        let cx = recorder.context();
+        let source = cx.lanes.source("diagnose", "gpuwhy", env!("CARGO_PKG_VERSION"), "live");
+        let lane = Lane::spans(names::FINDINGS, Discipline::Overlap);
+        let findings_track = cx.lanes.track(cx.host, None, lane, source);
+        let start = recorder.status();
+        let now = Instant::now();
+        // A third of the memory for the past leaves room for looking into it.
+        let keep = Keep { bytes: setup.limits.rss as usize / 3, duration: setup.recent };
+        Ok(Engine {
+            recorder,
+            writer,
+            path: path.into(),
+            recent: Recent::new(keep),
+            step_tracks: HashSet::new(),
+            live: Live::new(setup.detection),
+            present: None,
+            governor: Governor::new(setup.limits, start),
+            source,
+            findings_track,
+            began: now,
+            committed: now,
+            told_status: now,
+            looked: Ns::ZERO,
+            start,
+            judging: Ns::ZERO,
+            steps: 0,
+            findings: 0,
+            setup,
+        })
+    }
+
+    /// Watches for about a tick.
+    pub fn turn(&mut self) -> Result<Vec<News>> {
+        let rows = self.recorder.poll(Duration::from_millis(200))?;
+        self.take(rows)?;
+        let mut news = Vec::new();
+        let now = gpuwhy_collect::now();
+        if now >= self.looked.saturating_add(LOOK) {
+            self.looked = now;
+            self.look(now, &mut news)?;
+        }
+        if self.governor.is_due() {
+            self.govern(now, &mut news)?;
+        }
+        if self.committed.elapsed() >= COMMIT_EVERY {
+            self.writer.flush_journal()?;
+            self.committed = Instant::now();
+        }
+        if self.told_status.elapsed() >= STATUS_EVERY {
+            self.told_status = Instant::now();
+            news.push(News::Status(self.status()));
+        }
+        Ok(news)
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> Status {
+        let status = self.recorder.status();
+        let state = match &self.present {
+            None => "calm".to_string(),
+            Some(present) => present.class.clone().unwrap_or_else(|| "slow".into()),
+        };
+        Status {
+            seconds: self.began.elapsed().as_secs_f64(),
+            steps: self.steps,
+            state,
+            bpf_share: self.governor.bpf_share,
+            cpu_share: self.governor.cpu_share,
+            rss_bytes: status.rss,
+            dropped: status.dropped,
+            shedding: self.recorder.shedding().iter().map(|s| s.says().1).collect(),
+        }
+    }
+
+    /// Stops watching: what is not over is judged as it stands.
+    pub fn finish(mut self) -> Result<(Vec<News>, Ended)> {
+        let mut news = Vec::new();
+        let now = gpuwhy_collect::now();
+        // Nothing more will come that could touch what has ended.
+        let calm = self.setup.detection.merge_within.saturating_add(Ns::secs(1));
+        self.look(now, &mut news)?;
+        if self.present.is_some() {
+            match self.live.look(now.saturating_add(calm)) {
+                Look::Over(incident) | Look::Present(incident) => {
+                    self.over(&incident, now, &mut news)?;
+                }
+                Look::Calm => {}
+            }
+        }
+        let status = self.recorder.status();
+        let rows = self.recorder.finish();
+        let (mut sums, mut exact, _) = sort(rows, &mut self.step_tracks);
+        self.writer.append(&mut sums)?;
+        if self.setup.everything {
+            self.writer.append(&mut exact)?;
+        }
+        self.writer.finish()?;
+        let seconds = self.began.elapsed().as_secs_f64();
+        let cpu = status.cpu.saturating_sub(self.start.cpu);
+        let bpf = status.bpf.map(|b| b.saturating_sub(self.start.bpf.unwrap_or(Ns::ZERO)));
+        let cpus = std::thread::available_parallelism().map_or(1.0, |n| usize::from(n) as f64);
+        let all = cpu.as_secs_f64() + bpf.map_or(0.0, |b| b.as_secs_f64());
+        let ended = Ended {
+            trace: self.path.display().to_string(),
+            seconds,
+            steps: self.steps,
+            findings: self.findings,
+            events: status.events,
+            dropped: status.dropped,
+            cpu_seconds: cpu.as_secs_f64(),
+            judging_seconds: self.judging.as_secs_f64(),
+            bpf_seconds: bpf.map(|b| b.as_secs_f64()),
+            machine_share: all / seconds / cpus,
+            rss_bytes: status.rss,
+        };
+        Ok((news, ended))
+    }
+
+    fn take(&mut self, rows: Rows) -> Result<()> {
+        let (mut sums, mut exact, steps) = sort(rows, &mut self.step_tracks);
+        self.writer.append(&mut sums.clone())?;
+        if self.setup.everything {
+            // The lanes went with the sums.
+            let mut all = exact.clone();
+            all.entity.clear();
+            all.track.clear();
+            all.source.clear();
+            all.clock.clear();
+            self.writer.append(&mut all)?;
+        }
+        self.recent.sums.push(&mut sums);
+        self.recent.exact.push(&mut exact);
+        self.steps += steps.len() as u64;
+        steps.into_iter().for_each(|step| self.live.push(step));
+        Ok(())
+    }
+
+    fn look(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        match self.live.look(now) {
+            Look::Calm => {
+                // What was told turned out to be nothing, seen as a whole.
+                self.present = None;
+            }
+            Look::Present(incident) => self.present(&incident, now, news)?,
+            Look::Over(incident) => {
+                if self.present.is_none() {
+                    self.present(&incident, now, news)?;
+                }
+                self.over(&incident, now, news)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn present(&mut self, incident: &Incident, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        if self.present.is_none() {
+            let from = incident.from.saturating_sub(BEFORE);
+            self.present = Some(Present {
+                tried: Ns::MIN,
+                class: None,
+                parts: Parts::default(),
+                retained: from,
+            });
+            news.push(News::Slow(self.slow(incident, now)));
+        }
+        self.retain(now)?;
+        let Some(present) = &self.present else { return Ok(()) };
+        let patience = if present.class.is_some() { REVISE } else { TRY };
+        if now < present.tried.saturating_add(patience) {
+            return Ok(());
+        }
+        let told = self.judge(incident, now, LOOKED_INTO[0])?;
+        let Some(present) = &mut self.present else { return Ok(()) };
+        present.tried = now;
+        let class = told.finding.class.to_string();
+        let decided = told.finding.outcome == Outcome::Decided;
+        if decided && present.class.as_ref() != Some(&class) {
+            present.class = Some(class);
+            news.push(News::Verdict(Box::new(told)));
+        }
+        Ok(())
+    }
+
+    fn over(&mut self, incident: &Incident, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        let told = self.judge(incident, now, LOOKED_INTO[1])?;
+        if let Some(present) = &mut self.present {
+            present.retained = present.retained.min(incident.to);
+        }
+        self.retain(now)?;
+        let present = self.present.take();
+        self.findings += 1;
+        let id = self.recorder.context().ids.next_id();
+        let mut rows = verdict::rows(&told.finding, id, self.findings_track);
+        let known = present.map_or_else(HashMap::new, |p| p.parts.known);
+        rows.part = known.into_values().flatten().collect();
+        rows.part.sort_by_key(|p| (p.ts, p.step));
+        self.writer.append(&mut rows)?;
+        news.push(News::Over(Box::new(told)));
+        Ok(())
+    }
+
+    /// Writes what has come since the last time; not every tick, as lanes come with it.
+    fn retain(&mut self, now: Ns) -> Result<()> {
+        if self.setup.everything {
+            return Ok(());
+        }
+        let Some(present) = &mut self.present else { return Ok(()) };
+        let upto = now.saturating_sub(SETTLED);
+        if upto.saturating_sub(present.retained) < Ns::secs(1) {
+            return Ok(());
+        }
+        self.recent.exact.retain(present.retained..upto, &mut self.writer)?;
+        present.retained = upto;
+        Ok(())
+    }
+
+    fn judge(&mut self, incident: &Incident, now: Ns, most: usize) -> Result<Told> {
+        let began = gpuwhy_collect::cpu_time();
+        let steps = self.live.steps();
+        let mut parts =
+            self.present.as_mut().map(|p| std::mem::take(&mut p.parts)).unwrap_or_default();
+        let (oldest, settled) = (self.recent.exact.extent().start, now.saturating_sub(SETTLED));
+        let seen = |step: &Step| step.ts >= oldest && step.end() <= settled;
+        let within = |list: &[usize]| -> Vec<usize> {
+            let good = |i: &&usize| parts.known.contains_key(&steps[**i].id) || seen(&steps[**i]);
+            list.iter().filter(good).copied().collect()
+        };
+        let mut looked_into = incident.clone();
+        for slowed in &mut looked_into.slowed {
+            slowed.usual = within(&slowed.usual);
+            slowed.slow = within(&slowed.slow);
+        }
+        let wanted = verdict::wanted(&looked_into, most);
+        let new: Vec<usize> =
+            wanted.iter().filter(|i| !parts.known.contains_key(&steps[**i].id)).copied().collect();
+        let found = analysis::account(&self.recent, steps, &new, &self.setup.accounting)?;
+        for part in found {
+            parts.known.entry(part.step).or_default().push(part);
+        }
+        let of_wanted: Vec<Part> = wanted
+            .iter()
+            .filter_map(|i| parts.known.get(&steps[*i].id))
+            .flatten()
+            .cloned()
+            .collect();
+        let lanes = self.recent.sums.rows(Ns::MIN..Ns::MIN);
+        let court = Court::new(&lanes);
+        let finding = verdict::judge(steps, incident, &of_wanted, &court, &self.setup.judgement);
+        let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
+        if let Some(present) = &mut self.present {
+            present.parts = parts;
+        }
+        self.judging += gpuwhy_collect::cpu_time() - began;
+        Ok(Told { at_ns: gpuwhy_collect::now().0, finding, counterfactual })
+    }
+
+    fn slow(&self, incident: &Incident, now: Ns) -> Slow {
+        let steps = self.live.steps();
+        let lanes = self.recent.sums.rows(Ns::MIN..Ns::MIN);
+        let mean = |list: &[usize]| {
+            list.iter().map(|&i| steps[i].dur.as_millis_f64()).sum::<f64>()
+                / list.len().max(1) as f64
+        };
+        let first = &incident.slowed[0];
+        let what = format!(
+            "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
+            first.signature.name,
+            mean(&first.slow),
+            mean(&first.usual),
+            detect::mean_excess(steps, first) / 1e6
+        );
+        let name = |s: &detect::Slowed| {
+            let thread = lanes.entity.iter().find(|e| e.id == s.signature.thread);
+            thread.map_or(String::new(), |e| format!("{} {}", e.name, e.number.unwrap_or_default()))
+        };
+        let mut series: Vec<String> = incident.slowed.iter().map(name).collect();
+        series.sort();
+        series.dedup();
+        Slow { at_ns: now.0, since_ns: incident.from.0, what, series }
+    }
+
+    fn govern(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        let status = self.recorder.status();
+        let says = match self.governor.second(status, self.judging) {
+            None => return Ok(()),
+            Some(Order::Forget) => {
+                self.recent.keep.bytes /= 2;
+                let keep = self.recent.keep;
+                self.recent.exact.set_keep(keep);
+                self.recent.sums.set_keep(Keep { bytes: keep.bytes / 4, ..keep });
+                format!(
+                    "{} MiB are more than the limit: at most {} MiB of the past are held from now on",
+                    status.rss >> 20,
+                    keep.bytes >> 20
+                )
+            }
+            Some(Order::Shed(count)) => {
+                let before = self.recorder.shedding().len();
+                self.recorder.shed(count)?;
+                let share = 100.0 * (self.governor.bpf_share + self.governor.cpu_share);
+                match count > before {
+                    true => format!(
+                        "recording takes {share:.2} % of the machine, beyond the limit: from now on {}",
+                        Shed::ORDER[count - 1].says().1
+                    ),
+                    false => format!(
+                        "recording takes {share:.2} % of the machine: no longer so that {}",
+                        Shed::ORDER[before - 1].says().1
+                    ),
+                }
+            }
+        };
+        let source = self.source;
+        self.recorder.context().lanes.update_source(source, |s| {
+            s.note = Some(says.as_str().into());
+        });
+        let left_out = self.recorder.shedding().iter().map(|s| s.says().1).collect();
+        news.push(News::Shed(Shedding { at_ns: now.0, says, left_out }));
+        Ok(())
+    }
+}
+
+/// Parts rows into those that are written at once, those that are held, and the steps that ended.
+/// Lanes go both ways.
+fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<Step>) {
+    for track in rows.track.iter().filter(|t| &*t.name == names::STEPS) {
+        step_tracks.insert(track.id);
+    }
+    let (of_steps, span) =
+        std::mem::take(&mut rows.span).into_iter().partition(|s| step_tracks.contains(&s.track));
+    rows.span = span;
+    let sums = Rows {
+        entity: rows.entity.clone(),
+        track: rows.track.clone(),
+        source: rows.source.clone(),
+        clock: rows.clock.clone(),
+        counter: std::mem::take(&mut rows.counter),
+        step: std::mem::take(&mut rows.step),
+        span: of_steps,
+        ..Rows::default()
+    };
+    let mut steps = Vec::new();
+    if !sums.step.is_empty() {
+        let spans: HashMap<Id, &gpuwhy_schema::Span> =
+            sums.span.iter().map(|s| (s.id, s)).collect();
+        for detail in &sums.step {
+            let Some(span) = spans.get(&detail.id) else { continue };
+            let Some(dur) = span.dur else { continue };
+            steps.push(Step {
+                id: detail.id,
+                ts: span.ts,
+                dur,
+                thread: detail.thread,
+                rank: detail.rank,
+                name: span.name.clone(),
+                size: detail.size,
+            });
+        }
+        steps.sort_by_key(|s| (s.end(), s.ts, s.id));
+    }
+    (sums, rows, steps)
+}

@@ -1,0 +1,249 @@
+//! Detection while steps arrive.
+//!
+//! # What it sees
+//! The same series, thresholds and merging as [`crate::detect::incidents`], one step at a time:
+//! what has begun is told as soon as it is worth telling, and again when it has ended. An incident
+//! has ended when every series of it was calm and nothing touched it for
+//! [`Detection::merge_within`], so that one disturbance is one incident.
+//!
+//! # Why it matters
+//! An answer two seconds after the onset finds the culprit still at it.
+//!
+//! # What fools it
+//! What stays slow for good: after [`ADOPTED`] it is told to have ended, as the usual has changed.
+
+use std::collections::BTreeMap;
+
+use gpuwhy_schema::Ns;
+
+use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step};
+
+/// What has been slow for so long is the new usual.
+pub const ADOPTED: Ns = Ns::secs(600);
+/// A series that has had no step for so long is forgotten.
+pub const FORGOTTEN: Ns = Ns::secs(3600);
+/// Steps that are remembered at most; half of them go at once.
+pub const REMEMBERED: usize = 1 << 16;
+/// Series that are followed at most; more are counted and not followed.
+pub const SERIES: usize = 1 << 14;
+
+/// What is the matter now. Indices are into [`Live::steps`] and good until the next step.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// Nothing worth telling.
+    Calm,
+    /// An incident that has not ended.
+    Present(Incident),
+    /// An incident that is over.
+    Over(Incident),
+}
+
+/// All series, and what is the matter with them.
+pub struct Live {
+    config: Detection,
+    steps: Vec<Step>,
+    series: BTreeMap<Signature, Series>,
+    /// Anomalies that have ended and may still touch others.
+    ended: Vec<Slowed>,
+    unfollowed: u64,
+}
+
+impl Live {
+    /// Nothing seen yet.
+    pub fn new(config: Detection) -> Live {
+        Live {
+            config,
+            steps: Vec::new(),
+            series: BTreeMap::new(),
+            ended: Vec::new(),
+            unfollowed: 0,
+        }
+    }
+
+    /// The steps that are remembered, in the order of their arrival.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Steps that belonged to no series, because there were too many.
+    pub fn unfollowed(&self) -> u64 {
+        self.unfollowed
+    }
+
+    /// Takes a finished step. Steps of one thread must come in the order of their ends.
+    pub fn push(&mut self, step: Step) {
+        if self.steps.len() >= REMEMBERED {
+            self.forget(step.ts);
+        }
+        let signature = step.signature();
+        if !self.series.contains_key(&signature) && self.series.len() >= SERIES {
+            self.unfollowed += 1;
+            return;
+        }
+        let index = self.steps.len();
+        let one = self.series.entry(signature).or_insert_with(Series::new);
+        self.ended.extend(one.step(index, &step, &self.config));
+        self.steps.push(step);
+    }
+
+    /// Whether some series is slow, worth telling or not.
+    pub fn is_suspicious(&self) -> bool {
+        !self.ended.is_empty() || self.series.values().any(|s| s.present_steps().is_some())
+    }
+
+    /// What is the matter at `now`. To be called every so often; each incident is told to be over
+    /// once.
+    pub fn look(&mut self, now: Ns) -> Look {
+        if !self.is_suspicious() {
+            return Look::Calm;
+        }
+        let present: Vec<Slowed> =
+            self.series.iter().filter_map(|(signature, one)| one.present(signature)).collect();
+        let all = self.ended.iter().cloned().chain(present.iter().cloned()).collect();
+        let groups = detect::groups(&self.steps, all, &self.config);
+        let calm_before = now.saturating_sub(self.config.merge_within);
+        let begun: Option<Ns> = present.iter().map(|s| detect::from(&self.steps, s)).min();
+        let mut told = Look::Calm;
+        for (from, to, slowed) in groups {
+            let goes_on = to >= calm_before || begun.is_some_and(|b| b <= to && b >= from);
+            let adopted = goes_on && to.saturating_sub(from) >= ADOPTED;
+            if goes_on && !adopted {
+                if let Some(incident) = detect::incident(&self.steps, slowed, &self.config) {
+                    return Look::Present(incident);
+                }
+                continue;
+            }
+            if adopted {
+                self.adopt();
+            }
+            let after = |s: &Slowed| detect::from(&self.steps, s) > to;
+            self.ended.retain(after);
+            told = match detect::incident(&self.steps, slowed, &self.config) {
+                Some(incident) => return Look::Over(incident),
+                None => told,
+            };
+        }
+        told
+    }
+
+    /// What is slow now is the usual from now on.
+    fn adopt(&mut self) {
+        self.series.values_mut().filter(|s| s.present_steps().is_some()).for_each(Series::adopt);
+        self.ended.clear();
+    }
+
+    fn forget(&mut self, now: Ns) {
+        let n = self.steps.len() / 2;
+        self.steps.drain(..n);
+        let since = now.saturating_sub(FORGOTTEN);
+        self.series.retain(|_, one| one.last_ts().is_none_or(|last| last >= since));
+        self.series.values_mut().for_each(|one| one.forget(n));
+        for slowed in &mut self.ended {
+            for list in [&mut slowed.usual, &mut slowed.slow] {
+                list.retain(|i| *i >= n);
+                list.iter_mut().for_each(|i| *i -= n);
+            }
+        }
+        self.ended.retain(|slowed| !slowed.slow.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{EntityId, Id};
+
+    use super::*;
+    use crate::stats::Random;
+
+    struct World {
+        live: Live,
+        random: Random,
+        now: Ns,
+        told: Vec<String>,
+        looked: i64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let live = Live::new(Detection::default());
+            World { live, random: Random::new(3), now: Ns::ZERO, told: Vec::new(), looked: -1 }
+        }
+
+        /// `n` steps of about `ms`; says what is told when it changes.
+        fn steps(&mut self, n: usize, ms: f64) {
+            for _ in 0..n {
+                let dur = Ns((ms * 1e6 * (1.0 + self.random.below(40) as f64 / 1000.0)) as i64);
+                let id = Id(self.now.0 as u64 + 1);
+                let name = "step".into();
+                let (thread, rank, size) = (EntityId(1), None, None);
+                self.live.push(Step { id, ts: self.now, dur, thread, rank, name, size });
+                self.now += dur;
+                // As often as a watcher that has other things to do.
+                let at = self.now.0 / 100_000_000;
+                if at == self.looked {
+                    continue;
+                }
+                self.looked = at;
+                let what = match self.live.look(self.now) {
+                    Look::Calm => "calm".into(),
+                    Look::Present(i) => format!("since {}", i.from.0 / 100_000_000),
+                    Look::Over(i) => {
+                        format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000)
+                    }
+                };
+                if self.told.last().is_none_or(|last| last.split_once(": ").unwrap().1 != what) {
+                    self.told.push(format!("{at}: {what}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_disturbance_with_a_pause_is_one_incident() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(100, 40.0);
+        world.steps(30, 20.0);
+        world.steps(100, 40.0);
+        world.steps(300, 20.0);
+        assert_eq!(
+            world.told,
+            ["0: calm", "104: since 101", "210: over 101..189", "211: calm"],
+            "{:?}",
+            world.told
+        );
+    }
+
+    #[test]
+    fn what_is_slow_for_good_becomes_the_usual() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(18_000, 40.0);
+        let over = world.told.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.told);
+        assert!(world.told.last().unwrap().ends_with("calm"), "{:?}", world.told);
+    }
+
+    #[test]
+    fn a_live_look_finds_what_the_whole_recording_shows() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(60, 30.0);
+        world.steps(300, 20.0);
+        let whole = detect::incidents(world.live.steps(), &Detection::default());
+        assert_eq!(whole.len(), 1);
+        let of =
+            |i: &Incident| format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000);
+        assert!(world.told.iter().any(|t| t.ends_with(&of(&whole[0]))), "{:?}", world.told);
+    }
+
+    #[test]
+    fn memory_stays_bounded_and_indices_stay_right() {
+        let mut world = World::new();
+        world.steps(3 * REMEMBERED, 1.0);
+        assert!(world.live.steps().len() <= REMEMBERED);
+        world.steps(400, 3.0);
+        world.steps(3000, 1.0);
+        assert!(world.told.iter().any(|t| t.contains("over")), "{:?}", world.told);
+    }
+}
