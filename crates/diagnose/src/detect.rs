@@ -315,7 +315,7 @@ impl Series {
             self.learn_settled();
             return None;
         }
-        let since = if shift { self.cusum.since } else { index };
+        let since = if shift { self.shifted_since(&fit).min(index) } else { index };
         let mut steps: Vec<usize> =
             self.recent.iter().map(|r| r.0).filter(|i| *i >= since).collect();
         steps.sort_unstable();
@@ -327,6 +327,30 @@ impl Series {
         let latest = Default::default();
         self.open = Some(Open { fit, threshold, usual, steps, latest, to_last_slow, score });
         None
+    }
+
+    /// The first step of the shift that the CUSUM has seen: the split of the recent steps that
+    /// fits best to a shift as large as that of the last ones. Where the sum left zero is too
+    /// early when the shift is large, as a little noise suffices for it.
+    fn shifted_since(&self, fit: &Fit) -> usize {
+        let z = |dur: f64| fit.z(dur.max(1.0).ln()).clamp(-CLIP, CLIP);
+        let candidates = self.recent.iter().filter(|r| r.0 >= self.cusum.since);
+        let last: Vec<f64> = self.recent.iter().rev().take(4).map(|r| z(r.1)).collect();
+        let half = (crate::stats::mean(&last) / 2.0).max(SLACK);
+        let (mut sum, mut least, mut since) = (0.0, 0.0, self.cusum.since);
+        let mut next_is_first = false;
+        for &(index, dur) in candidates {
+            if next_is_first {
+                since = index;
+                next_is_first = false;
+            }
+            sum += z(dur) - half;
+            if sum <= least {
+                least = sum;
+                next_is_first = true;
+            }
+        }
+        since
     }
 
     /// Learns what was held back in case a shift had begun.
@@ -475,7 +499,7 @@ fn merge(steps: &[Step], all: Vec<Slowed>, config: &Detection) -> Vec<Incident> 
     found
 }
 
-/// Beside the anomaly of a series that lost most time, those that lost a twentieth of it are noise
+/// Beside the anomaly of a series that lost most time, those that lost a tenth of it are noise
 /// that happened to be near; they would date the incident too early.
 fn without_blips(steps: &[Step], slowed: Vec<Slowed>) -> Vec<Slowed> {
     let mut most: BTreeMap<Signature, f64> = BTreeMap::new();
@@ -483,7 +507,7 @@ fn without_blips(steps: &[Step], slowed: Vec<Slowed>) -> Vec<Slowed> {
         let most = most.entry(one.signature.clone()).or_default();
         *most = most.max(lost(steps, one));
     }
-    slowed.into_iter().filter(|one| lost(steps, one) * 20.0 >= most[&one.signature]).collect()
+    slowed.into_iter().filter(|one| lost(steps, one) * 10.0 >= most[&one.signature]).collect()
 }
 
 /// Several anomalies of one series within an incident are one.

@@ -3,8 +3,12 @@
 //! The parts of a step sum to its duration, so means of parts sum to the mean duration, and the
 //! differences of the means sum to the excess. Nothing is fitted; what no part explains stays as
 //! [`PartKind::Unknown`].
+//!
+//! A rank that waits for another sees what the other does at that time, which for the most part is
+//! what it always does, only later. So what the waiting grew by is told in the proportions in which
+//! the awaited rank's own steps grew: they are why it was late.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
@@ -19,8 +23,10 @@ pub type Key = (PartKind, Option<EntityId>);
 pub struct Profile {
     /// The step's duration in ns.
     pub dur: f64,
-    /// Its parts in ns, summed.
+    /// Its parts in ns, summed, but for those that were spent waiting for another rank.
     pub parts: Vec<(Key, f64)>,
+    /// What other ranks did while it waited for them, in ns, by their threads.
+    pub awaited: Vec<(EntityId, Key, f64)>,
     /// How often it missed the page cache.
     pub misses: f64,
 }
@@ -28,17 +34,30 @@ pub struct Profile {
 /// Where the time of the steps went that have parts.
 pub fn profiles(steps: &[Step], parts: &[Part]) -> HashMap<usize, Profile> {
     let index: HashMap<Id, usize> = steps.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
-    let mut sums: HashMap<usize, (BTreeMap<Key, f64>, f64)> = HashMap::new();
+    let ranks: HashSet<EntityId> = steps.iter().map(|s| s.thread).collect();
+    #[derive(Default)]
+    struct Sums {
+        own: BTreeMap<Key, f64>,
+        awaited: BTreeMap<(EntityId, Key), f64>,
+        misses: f64,
+    }
+    let mut sums: HashMap<usize, Sums> = HashMap::new();
     for part in parts {
         let Some(&i) = index.get(&part.step) else { continue };
-        let (by_key, misses) = sums.entry(i).or_default();
-        *by_key.entry((part.kind, part.blame)).or_default() += part.dur.0 as f64;
-        *misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
+        let sums = sums.entry(i).or_default();
+        let key = (part.kind, part.blame);
+        if part.thread != steps[i].thread && ranks.contains(&part.thread) {
+            *sums.awaited.entry((part.thread, key)).or_default() += part.dur.0 as f64;
+        } else {
+            *sums.own.entry(key).or_default() += part.dur.0 as f64;
+        }
+        sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
     }
     sums.into_iter()
-        .map(|(i, (by_key, misses))| {
+        .map(|(i, Sums { own, awaited, misses })| {
             let dur = steps[i].dur.0 as f64;
-            (i, Profile { dur, parts: by_key.into_iter().collect(), misses })
+            let awaited = awaited.into_iter().map(|((who, key), ns)| (who, key, ns)).collect();
+            (i, Profile { dur, parts: own.into_iter().collect(), awaited, misses })
         })
         .collect()
 }
@@ -46,6 +65,8 @@ pub fn profiles(steps: &[Step], parts: &[Part]) -> HashMap<usize, Profile> {
 /// Usual and slow profiles of one series.
 #[derive(Clone, Debug)]
 pub struct Compared<'a> {
+    /// Whose steps.
+    pub thread: EntityId,
     /// Before the incident.
     pub usual: Vec<&'a Profile>,
     /// During it.
@@ -61,7 +82,11 @@ pub fn compared<'a>(
     incident
         .slowed
         .iter()
-        .map(|s| Compared { usual: pick(&s.usual), slow: pick(&s.slow) })
+        .map(|s| Compared {
+            thread: s.signature.thread,
+            usual: pick(&s.usual),
+            slow: pick(&s.slow),
+        })
         .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
         .collect()
 }
@@ -81,6 +106,15 @@ pub struct Excess {
     pub parts: BTreeMap<Key, (f64, f64)>,
     /// Page-cache misses a step: usual and slow.
     pub misses: (f64, f64),
+}
+
+/// Usual and slow ns, by part and blame.
+type Grown = BTreeMap<Key, (f64, f64)>;
+
+/// What grew, and by how much.
+fn more(grown: &Grown) -> Vec<(Key, f64)> {
+    let grown = grown.iter().map(|(key, (usual, slow))| (*key, slow - usual));
+    grown.filter(|(_, ns)| *ns > 0.0).collect()
 }
 
 impl Excess {
@@ -108,26 +142,50 @@ impl Excess {
             usual_steps: series.iter().map(|c| c.usual.len()).sum(),
             ..Excess::default()
         };
+        let mut own: BTreeMap<EntityId, Grown> = BTreeMap::new();
+        let mut awaited: BTreeMap<EntityId, Grown> = BTreeMap::new();
         for (one, (usual, slow)) in series.iter().zip(picks) {
             let weight = one.slow.len() as f64 / total.max(1) as f64;
-            for &i in usual {
-                let profile = one.usual[i];
-                let w = weight / usual.len() as f64;
-                out.usual += w * profile.dur;
-                out.misses.0 += w * profile.misses;
-                for (key, ns) in &profile.parts {
-                    out.parts.entry(*key).or_default().0 += w * ns;
+            let sides = [(&one.usual, usual), (&one.slow, slow)];
+            for (side, (profiles, picks)) in sides.into_iter().enumerate() {
+                for &i in picks {
+                    let profile = profiles[i];
+                    let w = weight / picks.len() as f64;
+                    let add = |sum: &mut (f64, f64), ns: f64| match side {
+                        0 => sum.0 += w * ns,
+                        _ => sum.1 += w * ns,
+                    };
+                    let mut durations = (out.usual, out.slow);
+                    add(&mut durations, profile.dur);
+                    (out.usual, out.slow) = durations;
+                    add(&mut out.misses, profile.misses);
+                    for (key, ns) in &profile.parts {
+                        add(own.entry(one.thread).or_default().entry(*key).or_default(), *ns);
+                    }
+                    for (who, key, ns) in &profile.awaited {
+                        add(awaited.entry(*who).or_default().entry(*key).or_default(), *ns);
+                    }
                 }
             }
-            for &i in slow {
-                let profile = one.slow[i];
-                let w = weight / slow.len() as f64;
-                out.slow += w * profile.dur;
-                out.misses.1 += w * profile.misses;
-                for (key, ns) in &profile.parts {
-                    out.parts.entry(*key).or_default().1 += w * ns;
-                }
+        }
+        for (who, grown) in awaited {
+            let late = own.get(&who).map(more).unwrap_or_default();
+            let all: f64 = late.iter().map(|(_, ns)| ns).sum();
+            let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
+            let told = waited > 0.0 && all > 0.0;
+            for (key, (usual, slow)) in grown {
+                let sum = out.parts.entry(key).or_default();
+                sum.0 += usual;
+                sum.1 += if told { usual } else { slow };
             }
+            for (key, ns) in late.into_iter().filter(|_| told) {
+                out.parts.entry(key).or_default().1 += waited * ns / all;
+            }
+        }
+        for (key, (usual, slow)) in own.into_values().flatten() {
+            let sum = out.parts.entry(key).or_default();
+            sum.0 += usual;
+            sum.1 += slow;
         }
         out
     }
@@ -223,7 +281,9 @@ pub fn without(series: &[Compared<'_>], who: EntityId) -> Option<Without> {
     let slow = series.iter().flat_map(|one| &one.slow);
     let steps: Vec<(f64, f64)> = slow
         .map(|profile| {
-            let of = profile.parts.iter().filter(|((_, blame), _)| *blame == Some(who));
+            let own = profile.parts.iter().map(|((_, blame), ns)| (*blame, *ns));
+            let awaited = profile.awaited.iter().map(|(_, (_, blame), ns)| (*blame, *ns));
+            let of = own.chain(awaited).filter(|(blame, _)| *blame == Some(who));
             (profile.dur, profile.dur - of.map(|(_, ns)| ns).sum::<f64>())
         })
         .collect();
@@ -264,6 +324,7 @@ mod tests {
         Profile {
             dur: parts.iter().map(|p| p.1).sum(),
             parts: parts.iter().map(|&(k, ns)| ((k, None), ns)).collect(),
+            awaited: Vec::new(),
             misses,
         }
     }
@@ -273,7 +334,7 @@ mod tests {
         use PartKind::*;
         let usual = profile(&[(Run, 5.0), (Gpu, 10.0)], 0.0);
         let slow = profile(&[(Run, 5.5), (Gpu, 7.0), (Runnable, 8.0), (Unknown, 0.5)], 0.0);
-        let series = [Compared { usual: vec![&usual], slow: vec![&slow] }];
+        let series = [Compared { thread: EntityId(1), usual: vec![&usual], slow: vec![&slow] }];
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
         let classes = excess.classes();
@@ -289,14 +350,44 @@ mod tests {
         let slow = |behind: f64| Profile {
             dur: 10.0 + behind,
             parts: vec![((Run, None), 10.0), ((Runnable, who), behind)],
+            awaited: Vec::new(),
             misses: 0.0,
         };
         let (a, b) = (slow(5.0), slow(15.0));
-        let series = [Compared { usual: vec![], slow: vec![&a, &b] }];
+        let series = [Compared { thread: EntityId(1), usual: vec![], slow: vec![&a, &b] }];
         let without = without(&series, EntityId(7)).unwrap();
         assert_eq!((without.mean, without.mean_without), (20.0, 10.0));
         assert_eq!(without.p99_without, 10.0);
         assert!(without.p99 > 24.0);
+    }
+
+    #[test]
+    fn who_waits_for_a_late_rank_grows_by_what_made_it_late() {
+        use PartKind::*;
+        // Rank 1 runs 6 longer before it launches, so that rank 0 waits 6 longer, and most of that
+        // time it sees rank 1's kernels run, as always but later.
+        let late = |run: f64| Profile {
+            dur: run + 10.0,
+            parts: vec![((Run, None), run), ((Gpu, None), 10.0)],
+            ..Profile::default()
+        };
+        let waits = |run: f64, gpu: f64| Profile {
+            dur: 12.0 + run + gpu,
+            parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
+            awaited: vec![(EntityId(1), (Run, None), run), (EntityId(1), (Gpu, None), gpu)],
+            misses: 0.0,
+        };
+        let (usual1, slow1) = (late(2.0), late(8.0));
+        let (usual0, slow0) = (waits(0.5, 0.5), waits(0.5, 6.5));
+        let series = [
+            Compared { thread: EntityId(1), usual: vec![&usual1], slow: vec![&slow1] },
+            Compared { thread: EntityId(0), usual: vec![&usual0], slow: vec![&slow0] },
+        ];
+        let excess = Excess::of(&series);
+        assert_eq!(excess.total(), 6.0);
+        let kinds = excess.kinds();
+        assert_eq!(kinds[&Run].1 - kinds[&Run].0, 6.0);
+        assert_eq!(kinds[&Gpu].1 - kinds[&Gpu].0, 0.0);
     }
 
     #[test]
@@ -306,8 +397,12 @@ mod tests {
         let more = profile(&[(CacheMiss, 10.0)], 10.0);
         let slower = profile(&[(CacheMiss, 10.0)], 2.0);
         let class = |slow| {
-            let classes =
-                Excess::of(&[Compared { usual: vec![&usual], slow: vec![slow] }]).classes();
+            let classes = Excess::of(&[Compared {
+                thread: EntityId(1),
+                usual: vec![&usual],
+                slow: vec![slow],
+            }])
+            .classes();
             (classes[&Class::MemoryPressure], classes[&Class::BlockIo])
         };
         assert_eq!(class(&more), (8.0, 0.0));
