@@ -162,6 +162,19 @@ pub struct Watch {
     /// Confidence below which the verdict is "insufficient evidence".
     #[arg(long, default_value_t = 0.5, value_name = "P")]
     pub decide_at: f64,
+    /// Tell the correlator at this address of steps and findings, and answer it.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub to: Option<String>,
+    /// What this node is called there; its host name by default.
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub node: Option<String>,
+    /// The phase of a step in which ranks wait for each other.
+    #[arg(long, value_name = "PHASE", default_value = "allreduce")]
+    pub collective: String,
+    /// Watch nothing here, but join what nodes tell at this address: which rank came late, and what
+    /// its node knows of the cause. There is no encryption; listen where only nodes can reach.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["to", "pids", "steps", "command"])]
+    pub join: Option<String>,
     /// JSON documents, one a line, instead of text.
     #[arg(long)]
     pub json: bool,
@@ -282,7 +295,8 @@ pub struct Steploop {
     /// Write every step here as CSV, apart from any recorder.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// The ring that steps are marked in; else that of GPUWHY_RING.
+    /// The ring that steps are marked in; else that of GPUWHY_RING. `{rank}` in it is the rank's
+    /// number.
     #[arg(long, value_name = "PATH")]
     pub ring: Option<PathBuf>,
     /// A new directory for its files, on a real file system.

@@ -5,6 +5,7 @@
 //! turned out to be slower; then they are there from before the onset on.
 
 mod engine;
+mod fleet;
 mod governor;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -48,6 +49,7 @@ impl Watch {
         setup.judgement.decide_at = self.decide_at;
         setup.recent = Ns(self.recent.as_nanos() as i64);
         setup.keep = self.keep;
+        setup.summed = self.to.is_some();
         setup.limits =
             Limits { cpu_share: (self.max_cpu / 100.0).max(1e-4), rss: self.max_memory << 20 };
         setup
@@ -56,6 +58,9 @@ impl Watch {
 
 /// Watches until told to stop.
 pub fn run(args: &Watch) -> Result<ExitCode> {
+    if let Some(address) = &args.join {
+        return fleet::correlate(address, args.json, args.duration);
+    }
     for pid in &args.pids {
         if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
             bail!("there is no process {pid}");
@@ -82,6 +87,11 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
     if let Some(gated) = &gated {
         gated.gate().go()?;
     }
+    let node = args.node.clone().unwrap_or_else(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim().to_string()
+    });
+    let mut line = args.to.as_ref().map(|to| fleet::Line::to(to, &node, &args.collective));
     let mut mouth = Mouth::new(args.json);
     mouth.line(&format!(
         "watching; the trace is {}, marked programs find the ring by GPUWHY_RING={}; ^C ends it",
@@ -90,8 +100,15 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
     ))?;
     let mut ended = false;
     while !ended {
+        let mut findings = Vec::new();
         for news in engine.turn()? {
+            if let News::Over(told) = &news {
+                findings.push(serde_json::to_value(&told.finding)?);
+            }
             mouth.tell(&news)?;
+        }
+        if let Some(line) = &mut line {
+            line.turn(&mut engine, &findings)?;
         }
         mouth.status(&engine)?;
         if let Some(gated) = &mut gated {

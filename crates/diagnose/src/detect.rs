@@ -211,6 +211,8 @@ struct Open {
     threshold: f64,
     usual: Vec<usize>,
     steps: Vec<usize>,
+    /// How many scales above the usual each of them lies, clipped at [`DATED_BY`].
+    heights: Vec<f64>,
     /// Which of the latest steps were slow.
     latest: std::collections::VecDeque<bool>,
     /// How many of `steps` there were when the last slow one came.
@@ -218,9 +220,30 @@ struct Open {
     score: f64,
 }
 
+/// What an anomaly is dated by is clipped here, in scales, so that a few outliers do not date it.
+const DATED_BY: f64 = 12.0;
+
+/// Where a series of heights rises to what it is for the most part: the split that leaves the least
+/// behind, seen from half of the mean of its higher half.
+fn rises_at(heights: &[f64]) -> usize {
+    let sorted = crate::stats::sorted(heights.iter().copied());
+    let half = crate::stats::mean(&sorted[sorted.len() / 2..]) / 2.0;
+    let (mut sum, mut least, mut at) = (0.0, 0.0, 0);
+    for (i, height) in heights.iter().enumerate() {
+        sum += height - half;
+        if sum < least {
+            (least, at) = (sum, i + 1);
+        }
+    }
+    at.min(heights.len().saturating_sub(1))
+}
+
 impl Open {
     fn anomaly(mut self, signature: Signature) -> Option<Slowed> {
         self.steps.truncate(self.to_last_slow);
+        self.heights.truncate(self.to_last_slow);
+        // A weak shift that was open when the real one came must not date it.
+        self.steps.drain(..rises_at(&self.heights));
         (!self.steps.is_empty()).then(|| Slowed {
             signature,
             fit: self.fit,
@@ -293,6 +316,7 @@ impl Series {
 
         if let Some(open) = &mut self.open {
             open.steps.push(index);
+            open.heights.push(fit.z(log).clamp(-DATED_BY, DATED_BY));
             let slow =
                 spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
             open.latest.push_back(slow);
@@ -316,16 +340,21 @@ impl Series {
             return None;
         }
         let since = if shift { self.shifted_since(&fit).min(index) } else { index };
-        let mut steps: Vec<usize> =
-            self.recent.iter().map(|r| r.0).filter(|i| *i >= since).collect();
-        steps.sort_unstable();
+        let (steps, heights): (Vec<usize>, Vec<f64>) = self
+            .recent
+            .iter()
+            .filter(|r| r.0 >= since)
+            .map(|r| (r.0, fit.z(r.1.max(1.0).ln())))
+            .unzip();
         let usual: Vec<usize> = self.learned.iter().rev().take(COMPARED).rev().copied().collect();
         let score = ((log - fit.center) / (threshold - fit.center)).max(sum / limit);
         self.recent.retain(|r| r.0 < since);
         self.learn_settled();
         let to_last_slow = steps.len();
         let latest = Default::default();
-        self.open = Some(Open { fit, threshold, usual, steps, latest, to_last_slow, score });
+        let heights = heights.iter().map(|h: &f64| h.clamp(-DATED_BY, DATED_BY)).collect();
+        self.open =
+            Some(Open { fit, threshold, usual, steps, heights, latest, to_last_slow, score });
         None
     }
 
@@ -409,8 +438,9 @@ impl Series {
         self.cusum.since = self.cusum.since.saturating_sub(n);
         if let Some(open) = &mut self.open {
             forget(&mut open.usual);
-            let kept = open.steps.partition_point(|i| *i < n);
-            open.to_last_slow = open.to_last_slow.saturating_sub(kept);
+            let gone = open.steps.partition_point(|i| *i < n);
+            open.to_last_slow = open.to_last_slow.saturating_sub(gone);
+            open.heights.drain(..gone);
             forget(&mut open.steps);
         }
     }
@@ -426,6 +456,30 @@ pub fn incidents(steps: &[Step], config: &Detection) -> Vec<Incident> {
     }
     all.extend(series.into_iter().filter_map(|(signature, mut one)| one.close(signature)));
     merge(steps, all, config)
+}
+
+/// An incident of the steps that somebody else has found slow: those of `slow`, by index, each
+/// series compared with the steps before its first slow one.
+pub fn incident_of(steps: &[Step], slow: &[usize]) -> Option<Incident> {
+    let mut by_signature: BTreeMap<Signature, Vec<usize>> = BTreeMap::new();
+    for &i in slow {
+        by_signature.entry(steps[i].signature()).or_default().push(i);
+    }
+    let mut slowed = Vec::new();
+    for (signature, mut slow) in by_signature {
+        slow.sort_unstable();
+        let before = (0..slow[0]).rev().filter(|&i| steps[i].signature() == signature);
+        let mut usual: Vec<usize> = before.take(COMPARED).collect();
+        usual.reverse();
+        let mut baseline = Baseline::default();
+        usual.iter().for_each(|&i| baseline.learn(steps[i].dur.0 as f64));
+        let Some(fit) = baseline.fit() else { continue };
+        let threshold = Ns(fit.threshold(1e-3).exp().min(9e18) as i64);
+        slowed.push(Slowed { signature, fit, threshold, usual, slow, score: 1.0 });
+    }
+    let begin = slowed.iter().map(|s| from(steps, s)).min()?;
+    let end = slowed.iter().map(|s| to(steps, s)).max()?;
+    Some(Incident { from: begin, to: end, slowed })
 }
 
 /// The mean excess of an anomaly's steps over the usual, in ns a step.

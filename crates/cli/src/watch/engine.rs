@@ -1,6 +1,6 @@
 //! Rows in, news out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement, Outcome};
-use gpuwhy_schema::{Discipline, Id, Lane, Ns, Part, Rows, SourceId, TrackId, names};
+use gpuwhy_schema::{Discipline, Id, Lane, Name, Ns, Part, Rows, SourceId, TrackId, names};
 use gpuwhy_store::{Keep, Options, Ring, Writer};
 use serde::Serialize;
 
@@ -37,6 +37,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Whether every row is written, and not only what lies around findings.
     pub everything: bool,
+    /// Whether steps are kept for [`Engine::ended`].
+    pub summed: bool,
 }
 
 impl Setup {
@@ -51,6 +53,7 @@ impl Setup {
             keep: None,
             limits: Limits::default(),
             everything: false,
+            summed: false,
         }
     }
 }
@@ -235,7 +238,25 @@ pub struct Engine {
     judging: Ns,
     steps: u64,
     findings: u64,
+    /// Steps that ended, for who sums them up; nobody may want them.
+    ended: Vec<Summed>,
+    /// Which step a rank's number is, for who asks by number; the latest ones.
+    numbered: VecDeque<(Option<u32>, u64, Id)>,
 }
+
+/// A step that ended, with its phases.
+#[derive(Clone, Debug)]
+pub struct Summed {
+    /// The step.
+    pub step: Step,
+    /// Its number.
+    pub seq: u64,
+    /// Its phases and how long they took.
+    pub phases: Vec<(Name, Ns)>,
+}
+
+/// Steps that can be asked for by their number.
+const NUMBERED: usize = 1 << 14;
 
 /// A time of the trace clock as the wall clock has it, to the tenth of a second, UTC.
 pub fn wall_clock(at_ns: i64) -> String {
@@ -283,6 +304,8 @@ impl Engine {
             judging: Ns::ZERO,
             steps: 0,
             findings: 0,
+            ended: Vec::new(),
+            numbered: VecDeque::new(),
             setup,
         })
     }
@@ -389,8 +412,39 @@ impl Engine {
         self.recent.sums.push(&mut sums);
         self.recent.exact.push(&mut exact);
         self.steps += steps.len() as u64;
-        steps.into_iter().for_each(|step| self.live.push(step));
+        for summed in steps {
+            self.live.push(summed.step.clone());
+            self.numbered.push_back((summed.step.rank, summed.seq, summed.step.id));
+            if self.numbered.len() > NUMBERED {
+                self.numbered.pop_front();
+            }
+            if self.setup.summed {
+                self.ended.push(summed);
+            }
+        }
         Ok(())
+    }
+
+    /// The steps that ended since this was last asked, if [`Setup::summed`].
+    pub fn ended(&mut self) -> Vec<Summed> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What this host knows of why a rank's steps of these numbers took as long as they did, whether
+    /// they were found slow here or not.
+    pub fn explain(&mut self, rank: u32, seqs: (u64, u64)) -> Result<Option<Finding>> {
+        let wanted: HashSet<Id> = self
+            .numbered
+            .iter()
+            .filter(|(r, seq, _)| *r == Some(rank) && (seqs.0..=seqs.1).contains(seq))
+            .map(|n| n.2)
+            .collect();
+        let steps = self.live.steps();
+        let slow: Vec<usize> =
+            (0..steps.len()).filter(|&i| wanted.contains(&steps[i].id)).collect();
+        let Some(incident) = detect::incident_of(steps, &slow) else { return Ok(None) };
+        let told = self.judge(&incident, gpuwhy_collect::now(), LOOKED_INTO[0])?;
+        Ok(Some(told.finding))
     }
 
     fn look(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
@@ -580,7 +634,7 @@ impl Engine {
 
 /// Parts rows into those that are written at once, those that are held, and the steps that ended.
 /// Lanes go both ways.
-fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<Step>) {
+fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<Summed>) {
     for track in rows.track.iter().filter(|t| &*t.name == names::STEPS) {
         step_tracks.insert(track.id);
     }
@@ -601,10 +655,16 @@ fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<
     if !sums.step.is_empty() {
         let spans: HashMap<Id, &gpuwhy_schema::Span> =
             sums.span.iter().map(|s| (s.id, s)).collect();
+        let mut phases: HashMap<Id, Vec<(Name, Ns)>> = HashMap::new();
+        for span in &sums.span {
+            if let (Some(parent), Some(dur)) = (span.parent, span.dur) {
+                phases.entry(parent).or_default().push((span.name.clone(), dur));
+            }
+        }
         for detail in &sums.step {
             let Some(span) = spans.get(&detail.id) else { continue };
             let Some(dur) = span.dur else { continue };
-            steps.push(Step {
+            let step = Step {
                 id: detail.id,
                 ts: span.ts,
                 dur,
@@ -612,9 +672,11 @@ fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<
                 rank: detail.rank,
                 name: span.name.clone(),
                 size: detail.size,
-            });
+            };
+            let phases = phases.remove(&detail.id).unwrap_or_default();
+            steps.push(Summed { step, seq: detail.seq, phases });
         }
-        steps.sort_by_key(|s| (s.end(), s.ts, s.id));
+        steps.sort_by_key(|s| (s.step.end(), s.step.ts, s.step.id));
     }
     (sums, rows, steps)
 }

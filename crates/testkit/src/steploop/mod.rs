@@ -79,7 +79,8 @@ pub struct Config {
     /// Where its files lie, on a real file system; made, and removed in the end. `None` is a new
     /// directory in /var/tmp.
     pub work_dir: Option<PathBuf>,
-    /// The ring that steps are told to; `None` is the one of the environment, if any.
+    /// The ring that steps are told to; `None` is the one of the environment, if any. `{rank}` in
+    /// it is the number of the rank, so that each can have its own, as on hosts of their own.
     pub ring: Option<PathBuf>,
     /// A file for the truth: `rank,seq,name,start_ns,end_ns,size` of every step.
     pub csv: Option<PathBuf>,

@@ -151,7 +151,10 @@ impl Worker {
         let config = spec.config.clone();
         let control = Control::open(&spec.control)?;
         let gpuwhy = match &config.ring {
-            Some(path) => Producer::open(path).context("cannot open the ring for marks")?,
+            Some(path) => {
+                let path = path.to_string_lossy().replace("{rank}", &spec.rank.to_string());
+                Producer::open(&path).with_context(|| format!("cannot open the ring `{path}`"))?
+            }
             None => Producer::from_env(),
         };
         let dataset = File::open(&spec.dataset)
