@@ -377,7 +377,7 @@ pub fn run(args: &Record) -> Result<ExitCode> {
         && command_status.is_none()
     {
         // The command was ours to start, so it is ours to end.
-        let _ = Command::new("kill").arg(gated.child.id().to_string()).status();
+        let _ = gpuwhy_collect::signal(gated.child.id() as i32, signal_hook::consts::SIGTERM);
         let _ = gated.child.wait();
     }
     let mut told = recording.finish()?;

@@ -9,7 +9,7 @@ mod fleet;
 mod governor;
 
 use std::io::{IsTerminal as _, Write as _};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,7 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
     if let Some(gated) = &mut gated
         && gated.child.try_wait()?.is_none()
     {
-        let _ = Command::new("kill").arg(gated.child.id().to_string()).status();
+        let _ = gpuwhy_collect::signal(gated.child.id() as i32, signal_hook::consts::SIGTERM);
         let _ = gated.child.wait();
     }
     let (last, told) = engine.finish()?;

@@ -205,6 +205,18 @@ pub fn ask_for_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }
 
+/// Sends a signal to a process.
+///
+/// # Errors
+/// There is no such process, or it is not ours to signal.
+pub fn signal(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes plain numbers.
+    match unsafe { libc::kill(pid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Bytes of a page of memory.
 pub fn page_size() -> u64 {
     // SAFETY: takes a plain number and returns one.

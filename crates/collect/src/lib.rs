@@ -36,6 +36,6 @@ mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, Probe, Start, now};
-pub use kernel::{ask_for_priority, cpu_time};
+pub use kernel::{ask_for_priority, cpu_time, signal};
 pub(crate) use recorder::story;
 pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};

@@ -29,6 +29,13 @@ const ACTOR: &str = "GPUWHY_TEST_ACTOR";
 /// A process of `actor.c`, killed when it is dropped.
 struct Actor(Child);
 
+/// A command of the shell's own: a bare machine may lack the program `kill`.
+fn shell(line: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]);
+    command
+}
+
 impl Actor {
     fn new(words: &[&str]) -> Actor {
         let child = Command::new(Actor::program())
@@ -72,7 +79,7 @@ impl Actor {
     }
 
     fn signal(&self, name: &str) {
-        let done = Command::new("kill").arg(name).arg(self.pid().to_string()).status().unwrap();
+        let done = shell(&format!("kill {name} {}", self.pid())).status().unwrap();
         assert!(done.success());
     }
 }
@@ -384,8 +391,7 @@ fn root_a_stopped_process_says_who_stopped_it() {
         for tick in 0..60 {
             rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
             if tick == 20 {
-                let mut kill =
-                    Command::new("kill").args(["-STOP", &actor.pid().to_string()]).spawn().unwrap();
+                let mut kill = shell(&format!("kill -STOP {}", actor.pid())).spawn().unwrap();
                 sender = i64::from(kill.id());
                 kill.wait().unwrap();
             }

@@ -213,6 +213,8 @@ struct Open {
     steps: Vec<usize>,
     /// How many scales above the usual each of them lies, clipped at [`DATED_BY`].
     heights: Vec<f64>,
+    /// No step of it was a spike.
+    weak: bool,
     /// Which of the latest steps were slow.
     latest: std::collections::VecDeque<bool>,
     /// How many of `steps` there were when the last slow one came.
@@ -315,8 +317,16 @@ impl Series {
         }
 
         if let Some(open) = &mut self.open {
+            let height = fit.z(log).clamp(-DATED_BY, DATED_BY);
+            if spike && height > 3.0 * crate::stats::mean(&open.heights).max(1.0) && open.weak {
+                // A weak shift was open when the real one came: this is where that begins.
+                open.steps.clear();
+                open.heights.clear();
+                open.latest.clear();
+            }
+            open.weak &= !spike;
             open.steps.push(index);
-            open.heights.push(fit.z(log).clamp(-DATED_BY, DATED_BY));
+            open.heights.push(height);
             let slow =
                 spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
             open.latest.push_back(slow);
@@ -353,8 +363,9 @@ impl Series {
         let to_last_slow = steps.len();
         let latest = Default::default();
         let heights = heights.iter().map(|h: &f64| h.clamp(-DATED_BY, DATED_BY)).collect();
+        let weak = !spike;
         self.open =
-            Some(Open { fit, threshold, usual, steps, heights, latest, to_last_slow, score });
+            Some(Open { fit, threshold, usual, steps, heights, weak, latest, to_last_slow, score });
         None
     }
 

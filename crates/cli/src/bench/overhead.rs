@@ -202,7 +202,7 @@ fn recorded(workload: &Workload, env: &Env<'_>) -> Result<(f64, Account)> {
     std::thread::sleep(Duration::from_millis(300));
     let env = Env { recorder: workload.exact.then_some(ring.as_path()), ..*env };
     let unit = (workload.run)(&env)?;
-    Command::new("kill").args(["-INT", &recorder.0.id().to_string()]).status()?;
+    gpuwhy_collect::signal(recorder.0.id() as i32, signal_hook::consts::SIGINT)?;
     recorder.0.wait()?;
     Ok((unit, Account::read(&account)?))
 }

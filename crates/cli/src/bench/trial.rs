@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,10 @@ pub struct Ended(pub Child);
 impl Drop for Ended {
     fn drop(&mut self) {
         // SIGTERM first: workload and injectors undo what they did.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _ = gpuwhy_collect::signal(self.0.id() as i32, signal_hook::consts::SIGTERM);
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {
             if matches!(self.0.try_wait(), Ok(Some(_))) {
