@@ -168,6 +168,9 @@ pub struct Watch {
     /// What this node is called there; its host name by default.
     #[arg(long, value_name = "NAME", requires = "to")]
     pub node: Option<String>,
+    /// How wrong this node's clock is to seem there, s; for tests.
+    #[arg(long, value_name = "S", default_value_t = 0, hide = true, allow_negative_numbers = true)]
+    pub skew: i64,
     /// The phase of a step in which ranks wait for each other.
     #[arg(long, value_name = "PHASE", default_value = "allreduce")]
     pub collective: String,
@@ -332,6 +335,14 @@ pub struct Bench {
 /// One benchmark.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// What watching costs and how fast it is, over read rates.
+    Rates(BenchRates),
+    /// A workload that overloads the watcher: what is shed, and how much it is slowed.
+    Overload(BenchOverload),
+    /// A long watch with a disturbance every minute: does memory stay flat?
+    Soak(BenchSoak),
+    /// Three nodes with wrong clocks, one disturbed: is the rank named at the centre, and why?
+    Nodes(BenchNodes),
     /// Faults of random kind, strength, place and time, judged while they happen.
     Faults(BenchFaults),
     /// Every injector, several fresh trials each: is the class right, and the culprit?
@@ -399,6 +410,77 @@ pub struct BenchFaults {
     /// Forget earlier results.
     #[arg(long)]
     pub fresh: bool,
+}
+
+/// Arguments of `bench rates`.
+#[derive(Debug, Args)]
+pub struct BenchRates {
+    /// Reads a second.
+    #[arg(long, default_values_t = [10, 30, 100, 300, 1000])]
+    pub hz: Vec<u32>,
+    /// Runs at each rate; the rates take turns.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Injections in each run.
+    #[arg(long, default_value_t = 2)]
+    pub injections: u32,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/rates.json")]
+    pub output: PathBuf,
+    /// Where the traces go.
+    #[arg(long, default_value = "target/live")]
+    pub traces: PathBuf,
+}
+
+/// Arguments of `bench overload`.
+#[derive(Debug, Args)]
+pub struct BenchOverload {
+    /// Messages of each sender.
+    #[arg(long, default_value_t = 30_000)]
+    pub loops: u32,
+    /// Rounds of each way to run it; they take turns.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// The limit, per cent of the machine.
+    #[arg(long, default_value_t = 2.0)]
+    pub max_cpu: f64,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/overload.json")]
+    pub output: PathBuf,
+    /// Where the traces go.
+    #[arg(long, default_value = "target/live")]
+    pub traces: PathBuf,
+}
+
+/// Arguments of `bench soak`.
+#[derive(Debug, Args)]
+pub struct BenchSoak {
+    /// For how long.
+    #[arg(long, default_value_t = 30)]
+    pub minutes: u64,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/soak.json")]
+    pub output: PathBuf,
+    /// Where the trace goes.
+    #[arg(long, default_value = "target/live")]
+    pub traces: PathBuf,
+    /// Keep the trace.
+    #[arg(long)]
+    pub keep_traces: bool,
+}
+
+/// Arguments of `bench nodes`.
+#[derive(Debug, Args)]
+pub struct BenchNodes {
+    /// Trials of each fault.
+    #[arg(long, default_value_t = 3)]
+    pub trials: u32,
+    /// Where the results go.
+    #[arg(long, default_value = "bench/results/nodes.json")]
+    pub output: PathBuf,
+    /// Where the traces go.
+    #[arg(long, default_value = "target/live")]
+    pub traces: PathBuf,
 }
 
 /// Arguments of `bench darzi`.

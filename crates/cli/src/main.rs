@@ -59,6 +59,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => match args.which {
             BenchCommand::Injectors(args) => bench::injectors::run(&args),
             BenchCommand::Faults(args) => bench::faults::run(&args),
+            BenchCommand::Rates(args) => bench::live::rates(&args),
+            BenchCommand::Overload(args) => bench::live::overload(&args),
+            BenchCommand::Soak(args) => bench::live::soak(&args),
+            BenchCommand::Nodes(args) => bench::nodes::run(&args),
             BenchCommand::Darzi(args) => bench::darzi::run(&args),
             BenchCommand::Crash(args) => bench::crash::run(&args),
             BenchCommand::Server(args) => bench::server::run(&args),

@@ -91,7 +91,8 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         name.trim().to_string()
     });
-    let mut line = args.to.as_ref().map(|to| fleet::Line::to(to, &node, &args.collective));
+    let mut line =
+        args.to.as_ref().map(|to| fleet::Line::to(to, &node, &args.collective, args.skew));
     let mut mouth = Mouth::new(args.json);
     mouth.line(&format!(
         "watching; the trace is {}, marked programs find the ring by GPUWHY_RING={}; ^C ends it",

@@ -289,9 +289,11 @@ fn choose(random: &mut Random, args: &BenchFaults, trials: &[Row], now: &[Row]) 
 }
 
 /// Something that the engine said, and when we heard it.
-struct Heard {
-    at: i64,
-    news: News,
+pub struct Heard {
+    /// When, trace clock.
+    pub at: i64,
+    /// What.
+    pub news: News,
 }
 
 /// A trial that was made but not scored yet.
@@ -302,12 +304,43 @@ struct Made1 {
     calm_before: bool,
 }
 
-struct Stage {
-    engine: Engine,
-    heard: Vec<Heard>,
+/// The watched workload.
+pub struct Stage {
+    /// Who watches.
+    pub engine: Engine,
+    /// What it said.
+    pub heard: Vec<Heard>,
+    /// The workload, ready.
+    pub ready: Ready,
+    _workload: Workload,
 }
 
 impl Stage {
+    /// Starts the workload and watches it into `path`, as `change` of the usual says.
+    pub fn open(path: &Path, change: impl FnOnce(&mut Setup)) -> Result<Stage> {
+        crate::record::make_room(path, true)?;
+        let mut workload = Workload::spawn()?;
+        let mut setup = Setup::new(workload.config());
+        change(&mut setup);
+        let mut engine = Engine::start(path, setup)?;
+        workload.go()?;
+        let mut heard = Vec::new();
+        loop {
+            let news = engine.turn()?;
+            let at = gpuwhy_collect::now().0;
+            heard.extend(news.into_iter().map(|news| Heard { at, news }));
+            if let Some(ready) = workload.ready()? {
+                return Ok(Stage { engine, heard, ready, _workload: workload });
+            }
+        }
+    }
+
+    /// A disturbance of the workload, as strong as usual.
+    pub fn spec(&self, kind: Kind, seconds: f64) -> Spec {
+        let (after, intensity, placement) = (0.0, 1.0, Placement::Other);
+        Spec { kind, after, seconds, intensity, placement, target: self.ready.clone() }
+    }
+
     fn turn(&mut self) -> Result<()> {
         let news = self.engine.turn()?;
         let at = gpuwhy_collect::now().0;
@@ -315,7 +348,8 @@ impl Stage {
         Ok(())
     }
 
-    fn run_for(&mut self, long: Duration) -> Result<()> {
+    /// Watches for so long.
+    pub fn run_for(&mut self, long: Duration) -> Result<()> {
         let end = Instant::now() + long;
         while Instant::now() < end {
             self.turn()?;
@@ -324,7 +358,7 @@ impl Stage {
     }
 
     /// Until nothing is the matter, but no longer than `at_most`; whether it is so.
-    fn calm(&mut self, at_most: Duration) -> Result<bool> {
+    pub fn calm(&mut self, at_most: Duration) -> Result<bool> {
         let end = Instant::now() + at_most;
         while self.engine.status().state != "calm" && Instant::now() < end {
             self.run_for(Duration::from_millis(200))?;
@@ -332,7 +366,8 @@ impl Stage {
         Ok(self.engine.status().state == "calm")
     }
 
-    fn inject(&mut self, spec: Vec<Spec>) -> Result<Vec<Label>> {
+    /// Disturbs, and watches meanwhile.
+    pub fn inject(&mut self, spec: Vec<Spec>) -> Result<Vec<Label>> {
         let end = Instant::now() + Duration::from_secs(60);
         let running: Vec<_> = spec
             .into_iter()
@@ -358,20 +393,8 @@ fn session(
     args: &BenchFaults,
     before: &[Row],
 ) -> Result<(Session, Vec<Row>)> {
-    crate::record::make_room(path, true)?;
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(1));
-    let mut workload = Workload::spawn()?;
-    let mut setup = Setup::new(workload.config());
-    setup.everything = args.keep_traces;
-    let engine = Engine::start(path, setup)?;
-    let mut stage = Stage { engine, heard: Vec::new() };
-    workload.go()?;
-    let ready: Ready = loop {
-        stage.turn()?;
-        if let Some(ready) = workload.ready()? {
-            break ready;
-        }
-    };
+    let mut stage = Stage::open(path, |setup| setup.everything = args.keep_traces)?;
     let began = Instant::now();
     let zero = gpuwhy_collect::now().0;
     stage.run_for(Duration::from_secs(12))?;
@@ -382,12 +405,9 @@ fn session(
         stage.run_for(choice.gap)?;
         let calm_before = stage.calm(Duration::from_secs(10))?;
         let spec = |kind| Spec {
-            kind,
-            after: 0.0,
-            seconds: choice.long.as_secs_f64(),
             intensity: choice.intensity,
             placement: choice.placement,
-            target: ready.clone(),
+            ..stage.spec(kind, choice.long.as_secs_f64())
         };
         let specs = [Some(choice.kind), choice.second].into_iter().flatten().map(spec).collect();
         match stage.inject(specs) {
@@ -401,7 +421,7 @@ fn session(
         stage.run_for(AFTER)?;
     }
     stage.calm(Duration::from_secs(10))?;
-    let Stage { engine, mut heard } = stage;
+    let Stage { engine, mut heard, .. } = stage;
     let (last, told) = engine.finish()?;
     let at = gpuwhy_collect::now().0;
     heard.extend(last.into_iter().map(|news| Heard { at, news }));

@@ -5,6 +5,8 @@ pub mod darzi;
 pub mod faults;
 mod faults_score;
 pub mod injectors;
+pub mod live;
+pub mod nodes;
 pub mod overhead;
 pub mod result;
 pub mod server;

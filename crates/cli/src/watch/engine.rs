@@ -11,7 +11,8 @@ use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement, Outcome};
-use gpuwhy_schema::{Discipline, Id, Lane, Name, Ns, Part, Rows, SourceId, TrackId, names};
+use gpuwhy_schema::{Discipline, EntityId, Id, Lane, Name, Ns, Part, Rows, SourceId};
+use gpuwhy_schema::{ThreadState, TrackId, names};
 use gpuwhy_store::{Keep, Options, Ring, Writer};
 use serde::Serialize;
 
@@ -240,6 +241,7 @@ pub struct Engine {
     findings: u64,
     /// Steps that ended, for who sums them up; nobody may want them.
     ended: Vec<Summed>,
+    sleeps: Sleeps,
     /// Which step a rank's number is, for who asks by number; the latest ones.
     numbered: VecDeque<(Option<u32>, u64, Id)>,
 }
@@ -251,8 +253,49 @@ pub struct Summed {
     pub step: Step,
     /// Its number.
     pub seq: u64,
-    /// Its phases and how long they took.
-    pub phases: Vec<(Name, Ns)>,
+    /// Its phases: name, begin and length.
+    pub phases: Vec<(Name, Ns, Ns)>,
+}
+
+/// When threads that have steps were asleep, lately.
+#[derive(Default)]
+struct Sleeps {
+    tracks: HashMap<TrackId, EntityId>,
+    lately: HashMap<EntityId, VecDeque<(Ns, Ns)>>,
+}
+
+impl Sleeps {
+    /// Sleeps of one thread that are remembered.
+    const REMEMBERED: usize = 1024;
+
+    fn take(&mut self, rows: &Rows) {
+        let states = rows.track.iter().filter(|t| &*t.name == names::THREAD_STATE);
+        self.tracks.extend(states.map(|t| (t.id, t.entity)));
+        for state in rows.state.iter().filter(|s| s.value == ThreadState::Sleep as i64) {
+            let Some(dur) = state.dur else { continue };
+            let Some(list) = self.tracks.get(&state.track).and_then(|t| self.lately.get_mut(t))
+            else {
+                continue;
+            };
+            if list.len() >= Sleeps::REMEMBERED {
+                list.pop_front();
+            }
+            list.push_back((state.ts, state.ts.saturating_add(dur)));
+        }
+    }
+
+    /// How long `thread` slept of `[from, to)`, if its states are recorded.
+    fn within(&mut self, thread: EntityId, from: Ns, to: Ns) -> Option<Ns> {
+        let list = self.lately.entry(thread).or_default();
+        let slept = list
+            .iter()
+            .rev()
+            .take_while(|s| s.1 > from)
+            .map(|s| s.1.min(to).saturating_sub(s.0.max(from)).0.max(0));
+        let seen = list.front().is_some_and(|first| first.0 <= from);
+        let slept = slept.sum();
+        seen.then_some(Ns(slept))
+    }
 }
 
 /// Steps that can be asked for by their number.
@@ -305,6 +348,7 @@ impl Engine {
             steps: 0,
             findings: 0,
             ended: Vec::new(),
+            sleeps: Sleeps::default(),
             numbered: VecDeque::new(),
             setup,
         })
@@ -332,6 +376,13 @@ impl Engine {
             news.push(News::Status(self.status()));
         }
         Ok(news)
+    }
+
+    /// CPU seconds so far of our BPF programs, and of this process without judging.
+    pub fn cost(&self) -> (f64, f64) {
+        let status = self.recorder.status();
+        let bpf = status.bpf.map_or(0.0, |b| b.as_secs_f64());
+        (bpf, status.cpu.saturating_sub(self.judging).as_secs_f64())
     }
 
     /// How it goes.
@@ -409,6 +460,9 @@ impl Engine {
             all.clock.clear();
             self.writer.append(&mut all)?;
         }
+        if self.setup.summed {
+            self.sleeps.take(&exact);
+        }
         self.recent.sums.push(&mut sums);
         self.recent.exact.push(&mut exact);
         self.steps += steps.len() as u64;
@@ -419,10 +473,22 @@ impl Engine {
                 self.numbered.pop_front();
             }
             if self.setup.summed {
+                self.sleeps.within(summed.step.thread, summed.step.ts, summed.step.ts);
                 self.ended.push(summed);
             }
         }
         Ok(())
+    }
+
+    /// How long the thread of a step was asleep in one of its phases: in a collective that is what
+    /// it waited for others, and not what it was held up itself.
+    pub fn asleep(&mut self, summed: &Summed, phase: &str) -> Ns {
+        let mut all = Ns::ZERO;
+        for (_, from, long) in summed.phases.iter().filter(|p| *p.0 == *phase) {
+            let slept = self.sleeps.within(summed.step.thread, *from, from.saturating_add(*long));
+            all += slept.unwrap_or(*long);
+        }
+        all
     }
 
     /// The steps that ended since this was last asked, if [`Setup::summed`].
@@ -655,10 +721,10 @@ fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<
     if !sums.step.is_empty() {
         let spans: HashMap<Id, &gpuwhy_schema::Span> =
             sums.span.iter().map(|s| (s.id, s)).collect();
-        let mut phases: HashMap<Id, Vec<(Name, Ns)>> = HashMap::new();
+        let mut phases: HashMap<Id, Vec<(Name, Ns, Ns)>> = HashMap::new();
         for span in &sums.span {
             if let (Some(parent), Some(dur)) = (span.parent, span.dur) {
-                phases.entry(parent).or_default().push((span.name.clone(), dur));
+                phases.entry(parent).or_default().push((span.name.clone(), span.ts, dur));
             }
         }
         for detail in &sums.step {

@@ -79,12 +79,14 @@ pub struct Line {
     told: Instant,
     dropped: u64,
     collective: String,
+    skew: i64,
 }
 
 impl Line {
     /// To the correlator at `address`, as `node`; `collective` is the phase in which ranks wait for
     /// each other.
-    pub fn to(address: &str, node: &str, collective: &str) -> Line {
+    /// What is told of times is wrong by `skew` seconds.
+    pub fn to(address: &str, node: &str, collective: &str, skew: i64) -> Line {
         let (queue, lines) = sync_channel::<String>(QUEUE);
         let (asked, asks) = channel();
         let hello = Said::Hello { version: VERSION, node: node.into() };
@@ -110,6 +112,7 @@ impl Line {
             told: Instant::now(),
             dropped: 0,
             collective: collective.into(),
+            skew: skew.saturating_mul(1_000_000_000),
         }
     }
 
@@ -122,10 +125,10 @@ impl Line {
 
     /// Tells what there is to tell, and answers what was asked.
     pub fn turn(&mut self, engine: &mut Engine, findings: &[Value]) -> Result<()> {
-        for Summed { step, seq, phases } in engine.ended() {
+        for summed in engine.ended() {
+            let waited = engine.asleep(&summed, &self.collective).0;
+            let Summed { step, seq, phases } = summed;
             let Some(rank) = step.rank else { continue };
-            let waited: i64 =
-                phases.iter().filter(|p| *p.0 == *self.collective).map(|p| p.1.0).sum();
             let others = phases.iter().filter(|p| *p.0 != *self.collective);
             self.steps.push(ToldStep {
                 rank,
@@ -134,7 +137,7 @@ impl Line {
                 size: step.size,
                 dur_ns: step.dur.0,
                 waited_ns: waited,
-                phases: others.map(|(name, ns)| (name.to_string(), ns.0)).collect(),
+                phases: others.map(|(name, _, ns)| (name.to_string(), ns.0)).collect(),
             });
         }
         if self.told.elapsed() >= TELL && !self.steps.is_empty() {
@@ -144,14 +147,33 @@ impl Line {
             self.send(&Said::Steps { steps, dropped });
         }
         for finding in findings {
-            self.send(&Said::Finding { finding: finding.clone() });
+            let mut finding = finding.clone();
+            shift(&mut finding, self.skew);
+            self.send(&Said::Finding { finding });
         }
         while let Ok(ask) = self.asks.try_recv() {
             let finding = engine.explain(ask.rank, (ask.first_seq, ask.last_seq))?;
-            let finding = finding.map(serde_json::to_value).transpose()?;
+            let mut finding = finding.map(serde_json::to_value).transpose()?;
+            finding.iter_mut().for_each(|f| shift(f, self.skew));
             self.send(&Said::Answer { id: ask.id, finding });
         }
         Ok(())
+    }
+}
+
+/// Adds `skew` to every time in a document.
+fn shift(value: &mut Value, skew: i64) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_i64().filter(|_| name.ends_with("_ns")) {
+                    Some(ns) => *field = ns.saturating_add(skew).into(),
+                    None => shift(field, skew),
+                }
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|one| shift(one, skew)),
+        _ => {}
     }
 }
 
