@@ -236,7 +236,9 @@ fn a_writer_killed_at_any_moment_loses_nothing_that_it_flushed() {
         let seconds = rows.counter.len() as i64;
         assert!(seconds > flushed, "{seconds} of {flushed} seconds are there");
         assert!(rows.counter.iter().enumerate().all(|(i, c)| c.value == i as f64));
-        assert_eq!(rows.span.len() as i64, 200 * seconds);
+        // A kill in the middle of a write may leave the spans of a second without its counter.
+        let spans = rows.span.len() as i64;
+        assert!([200 * seconds, 200 * (seconds + 1)].contains(&spans), "{spans} in {seconds} s");
     }
 }
 
