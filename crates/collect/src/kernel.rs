@@ -163,6 +163,8 @@ record! {
         /// Whether messages are left out.
         pub without_messages: u32,
         pub pad: u32,
+        /// ns; what the scheduler probe saw before is of another time.
+        pub resumed: u64,
     }
 }
 

@@ -156,12 +156,21 @@ pub enum Shed {
     Network,
     /// Aggregates are read a tenth as often.
     Ticks,
+    /// What threads do is not looked at: nothing can be judged until it is again.
+    Threads,
 }
 
 impl Shed {
     /// In the order in which they are left out; the last is taken back first.
-    pub const ORDER: [Shed; 6] =
-        [Shed::Wakers, Shed::Messages, Shed::PageCache, Shed::Exact, Shed::Network, Shed::Ticks];
+    pub const ORDER: [Shed; 7] = [
+        Shed::Wakers,
+        Shed::Messages,
+        Shed::PageCache,
+        Shed::Exact,
+        Shed::Network,
+        Shed::Ticks,
+        Shed::Threads,
+    ];
 
     /// What is missing then, and the probe that misses it.
     pub fn says(self) -> (&'static str, &'static str) {
@@ -172,6 +181,7 @@ impl Shed {
             Shed::Exact => ("run_queue", "a tenth of the exact records is written"),
             Shed::Network => ("network", "network devices are not looked at"),
             Shed::Ticks => ("self_cost", "aggregates are read a tenth as often"),
+            Shed::Threads => ("run_queue", "what threads do is not looked at"),
         }
     }
 }
@@ -189,6 +199,8 @@ pub struct Recorder {
     hz: u32,
     /// How many of [`Shed::ORDER`] are left out.
     shed: usize,
+    /// When threads were looked at again after they had been left out.
+    resumed: Ns,
 }
 
 impl Recorder {
@@ -204,7 +216,7 @@ impl Recorder {
         let words =
             format!("hz={} hops={} ring_bytes={}", config.hz, config.hops, config.ring_bytes);
         let kernel = Rc::new(Kernel::new(config.ring_bytes));
-        kernel.turn(&knobs(0))?;
+        kernel.turn(&knobs(0, Ns::ZERO))?;
         for &(name, kind, start) in PROBE_LIST {
             if (name == "wire" && config.wire.is_none())
                 || (name == "steps" && config.steps.is_empty())
@@ -243,6 +255,7 @@ impl Recorder {
             events: 0,
             hz,
             shed: 0,
+            resumed: Ns::ZERO,
         })
     }
 
@@ -253,11 +266,15 @@ impl Recorder {
     pub fn shed(&mut self, count: usize) -> Result<(), CollectError> {
         let count = count.min(Shed::ORDER.len());
         let off = |shed| Shed::ORDER[..count].contains(&shed);
-        self.kernel.turn(&knobs(count))?;
+        if self.shedding().contains(&Shed::Threads) && !off(Shed::Threads) {
+            self.resumed = kernel::monotonic();
+        }
+        self.kernel.turn(&knobs(count, self.resumed))?;
         for running in &mut self.probes {
             match running.probe.name() {
                 "memory" => running.probe.pause(off(Shed::PageCache))?,
                 "network" => running.probe.pause(off(Shed::Network))?,
+                "run_queue" => running.probe.pause(off(Shed::Threads))?,
                 _ => {}
             }
         }
@@ -416,7 +433,7 @@ impl Recorder {
 }
 
 /// How the programs' knobs stand when the first `shed` of [`Shed::ORDER`] are left out.
-fn knobs(shed: usize) -> kernel::Knobs {
+fn knobs(shed: usize, resumed: Ns) -> kernel::Knobs {
     let off = |what| Shed::ORDER[..shed].contains(&what);
     let usual = run_queue::RECORDS_PER_SECOND;
     let records = if off(Shed::Exact) { usual / 10 } else { usual };
@@ -425,6 +442,7 @@ fn knobs(shed: usize) -> kernel::Knobs {
         without_wakers: u32::from(off(Shed::Wakers)),
         without_messages: u32::from(off(Shed::Messages)),
         pad: 0,
+        resumed: resumed.0 as u64,
     }
 }
 

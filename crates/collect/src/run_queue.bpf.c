@@ -305,6 +305,14 @@ static __always_inline bool affordable(struct cpu *cpu, __u64 now)
 	return true;
 }
 
+/* When the probe last began to see, after it had been left out. */
+static __always_inline __u64 resumed(void)
+{
+	struct knobs *knobs = knobs_now();
+
+	return knobs ? knobs->resumed : 0;
+}
+
 static __always_inline void tell_slice(struct slice *s, __u32 cpu)
 {
 	struct occupant_record *r = reserve(KIND_OCCUPANT, sizeof(*r), s->to, s->tid);
@@ -413,7 +421,7 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 {
 	struct run_record *r;
 	bool wanted = interesting(t, prev, now);
-	__u64 from = t->since;
+	__u64 from = t->since > resumed() ? t->since : 0;
 	__u32 i, vec = 0;
 
 	t->since = now;
@@ -462,6 +470,11 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 	struct wait *w = &t->wait;
 	__u64 ready;
 
+	if (w->from <= resumed()) {
+		w->from = 0;
+		w->state = OFF_UNKNOWN;
+		t->since = 0;
+	}
 	/*
 	 * Whoever was asleep and runs now was woken. When no waking was seen since it was switched
 	 * out, it was the one just before: the waker found it on its way to sleep.
@@ -511,7 +524,7 @@ int sched_switch(unsigned long long *ctx)
 		return 0;
 	cpu->switches++;
 
-	if (l->since) {
+	if (l->since > resumed()) {
 		struct slice *s = &l->slices[l->next & (LEDGER - 1)];
 
 		s->from = l->since;

@@ -217,7 +217,7 @@ struct RunQueue {
     waited: u64,
     switches: u64,
     up: [bool; 2],
-    _loaded: Loaded,
+    loaded: Loaded,
 }
 
 /// Starts the probe.
@@ -248,12 +248,12 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         waited: 0,
         switches: 0,
         up: [false; 2],
-        _loaded: loaded,
+        loaded,
     };
     for &target in &config.targets {
         probe.add_target(target, cx)?;
     }
-    probe._loaded.attach()?;
+    probe.loaded.attach()?;
     if !contexts_known {
         cx.lanes.update_source(source, |s| {
             s.state = gpuwhy_schema::SourceState::Degraded;
@@ -274,6 +274,10 @@ impl Probe for RunQueue {
 
     fn event(&mut self, kind: u16, bytes: &[u8], cx: &mut Context) {
         self.book.event(kind, bytes, cx);
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<(), CollectError> {
+        self.loaded.pause(paused)
     }
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {

@@ -2,6 +2,7 @@
 
 mod errors;
 mod recording;
+mod watching;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

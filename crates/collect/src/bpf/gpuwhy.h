@@ -135,6 +135,7 @@ struct knobs {
 	__u32 without_wakers;  /* nobody becomes of interest for having woken somebody */
 	__u32 without_messages;
 	__u32 pad;
+	__u64 resumed;         /* ns; what the scheduler probe saw before is of another time */
 };
 
 struct {

@@ -1,0 +1,177 @@
+//! Verdicts while it happens, on one host and over several.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::{folder, gpuwhy, may_record, said};
+
+/// A command that is ended with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn own() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+}
+
+fn lines(out: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+/// The next document that is this event, of those that come within 30 s.
+fn event(documents: &Receiver<String>, wanted: &str) -> Value {
+    let by = Instant::now() + Duration::from_secs(30);
+    loop {
+        let left = by.saturating_duration_since(Instant::now());
+        let line = documents.recv_timeout(left).unwrap_or_else(|_| panic!("no `{wanted}` came"));
+        let value: Value = serde_json::from_str(&line).unwrap();
+        if value["event"] == wanted {
+            return value;
+        }
+    }
+}
+
+#[test]
+fn root_a_watched_program_is_judged_while_it_is_disturbed() {
+    if !may_record() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
+    let mut watch = own();
+    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
+    watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", "20s", "--work-dir"]);
+    let mut watch = watch.arg(&work).stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    std::thread::sleep(Duration::from_secs(11));
+    let output =
+        gpuwhy(&["inject", "sigstop", "--for", "3s", "--work-dir", work.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let label: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (onset, end) = (label["onset_ns"].as_i64().unwrap(), label["end_ns"].as_i64().unwrap());
+
+    // Other incidents may come before it on a machine that has other things to do.
+    let over = loop {
+        let over = event(&documents, "over");
+        if over["finding"]["to_ns"].as_i64().unwrap() > onset {
+            break over;
+        }
+    };
+    let finding = &over["finding"];
+    assert!(finding["from_ns"].as_i64().unwrap() < end, "{over}");
+    let classes: Vec<&str> =
+        finding["causes"].as_array().unwrap().iter().filter_map(|c| c["class"].as_str()).collect();
+    assert!(classes.contains(&"collective_straggler"), "{over}");
+    event(&documents, "ended");
+
+    // What lay around it is in the trace, and what led up to it.
+    let output = gpuwhy(&["validate", trace.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let output = gpuwhy(&["diagnose", "--json", trace.to_str().unwrap()]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!document["findings"].as_array().unwrap().is_empty(), "{document}");
+}
+
+/// A node that is not one: what it says is what the test says.
+struct Node {
+    stream: TcpStream,
+    asked: Receiver<String>,
+}
+
+impl Node {
+    fn join(address: &str, name: &str) -> Node {
+        let mut stream = TcpStream::connect(address).unwrap();
+        writeln!(stream, "{}", json!({ "says": "hello", "version": 1, "node": name })).unwrap();
+        let asked = lines(stream.try_clone().unwrap());
+        Node { stream, asked }
+    }
+
+    fn say(&mut self, what: &Value) {
+        writeln!(self.stream, "{what}").unwrap();
+    }
+}
+
+/// A step of one rank, whose own work takes `own` ms and the slowest rank's `slowest` ms.
+fn step(rank: u32, seq: u64, own: f64, slowest: f64) -> Value {
+    let ns = |ms: f64| (ms * 1e6) as i64;
+    json!({
+        "rank": rank, "seq": seq, "name": "step", "size": null,
+        "dur_ns": ns(slowest + 1.0), "waited_ns": ns(slowest - own + 1.0),
+        "phases": [["load", ns(own)]],
+    })
+}
+
+#[test]
+fn the_rank_that_waits_least_is_asked_why_and_rubbish_is_hung_up_on() {
+    let mut center = own()
+        .args(["watch", "--json", "--join", "127.0.0.1:0", "--for", "60s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = lines(center.stdout.take().unwrap());
+    let complaints = lines(center.stderr.take().unwrap());
+    let _center = Running(center);
+    let greeting = complaints.recv_timeout(Duration::from_secs(10)).unwrap();
+    let address = greeting.rsplit(' ').next().unwrap().to_owned();
+
+    let mut nodes: Vec<Node> = (0..3).map(|n| Node::join(&address, &format!("node{n}"))).collect();
+    for _ in 0..3 {
+        event(&told, "joined");
+    }
+    // Somebody who talks nonsense, and somebody from another time, do not disturb the others.
+    let mut rubbish = TcpStream::connect(&address).unwrap();
+    writeln!(rubbish, "GET / HTTP/1.1").unwrap();
+    let mut older = TcpStream::connect(&address).unwrap();
+    writeln!(older, "{}", json!({ "says": "hello", "version": 99, "node": "x" })).unwrap();
+
+    let mut random = 1u64;
+    for seq in 0..700u64 {
+        // Rank 1 is 8 ms late from step 600 on.
+        let late = if seq >= 600 { 8.0 } else { 0.0 };
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+        let noise = (random >> 40) as f64 / (1u64 << 24) as f64 / 4.0;
+        let own = [9.0, 9.0 + late + noise, 9.0];
+        for (rank, node) in nodes.iter_mut().enumerate() {
+            let steps = [step(rank as u32, seq, own[rank], own[1])];
+            node.say(&json!({ "says": "steps", "steps": steps, "dropped": 0 }));
+        }
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    let straggler = event(&told, "straggler");
+    assert_eq!((&straggler["rank"], &straggler["node"]), (&json!(1), &json!("node1")));
+
+    let line = nodes[1].asked.recv_timeout(Duration::from_secs(10)).expect("node1 is asked");
+    let ask: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(ask["rank"], 1);
+    assert!(ask["last_seq"].as_u64().unwrap() >= 600, "{ask}");
+    nodes[1].say(&json!({
+        "says": "answer", "id": ask["id"],
+        "finding": { "outcome": "decided", "class": "block_io", "summary": "a disk, it seems" },
+    }));
+    let cause = event(&told, "cause");
+    assert_eq!((&cause["rank"], &cause["slowness"]), (&json!(1), &json!("host-interfered")));
+    assert_eq!(cause["finding"]["class"], "block_io");
+    assert!(nodes[0].asked.try_recv().is_err(), "only the late rank's node is asked");
+    let complaint = complaints.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(complaint.contains("not understood") || complaint.contains("version"), "{complaint}");
+}
