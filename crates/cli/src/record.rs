@@ -69,7 +69,11 @@ impl Recording {
         let recorder = Recorder::start(config)
             .context("cannot record; `gpuwhy doctor` says what this host allows")?;
         let keep_recent = keep.map(|k| gpuwhy_schema::Ns(k.as_nanos() as i64));
-        let options = gpuwhy_store::Options { keep_recent, ..Default::default() };
+        let options = gpuwhy_store::Options {
+            keep_recent,
+            thread_begins: Some(gpuwhy_collect::give_way),
+            ..Default::default()
+        };
         let writer = Writer::create(path, options)
             .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
         let now = Instant::now();

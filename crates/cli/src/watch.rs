@@ -192,6 +192,9 @@ impl Mouth {
                 if let Some(without) = &told.counterfactual {
                     writeln!(out, "          {without}")?;
                 }
+                for (place, share) in told.culprit_was_in.iter().take(2) {
+                    writeln!(out, "          it was in {place} for {:.0} %", 100.0 * share)?;
+                }
             }
             News::Shed(shed) => writeln!(out, "{}  {}", clock(shed.at_ns), shed.says)?,
             News::Status(_) => {}

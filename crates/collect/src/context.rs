@@ -177,6 +177,15 @@ pub trait Probe {
         Ok(())
     }
 
+    /// Looks more closely while something is the matter, and no longer. Probes that have nothing
+    /// more to show ignore it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn detail(&mut self, _wanted: bool) -> Result<(), CollectError> {
+        Ok(())
+    }
+
     /// The recording ends at `now`: rows for what is still open.
     fn finish(&mut self, _now: Ns, _cx: &mut Context) {}
 }

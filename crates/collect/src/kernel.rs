@@ -49,6 +49,8 @@ pub enum ProbeNumber {
     Network = 5,
     /// Faults and reclaim.
     Memory = 6,
+    /// Stacks.
+    Stacks = 7,
 }
 
 impl ProbeNumber {
@@ -207,6 +209,12 @@ pub fn ask_for_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }
 
+/// Asks for a smaller share of a busy CPU than others get, for the calling thread.
+pub fn give_way() {
+    // SAFETY: takes plain numbers; 0 is this thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+}
+
 /// Sends a signal to a process.
 ///
 /// # Errors
@@ -217,6 +225,51 @@ pub fn signal(pid: i32, signal: i32) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A timer that interrupts whatever runs on a CPU, `hz` times a second, while it is open; BPF
+/// programs can be attached to it.
+///
+/// # Errors
+/// Needs CAP_PERFMON, and a CPU that is online.
+pub fn cpu_timer(cpu: usize, hz: u64) -> io::Result<OwnedFd> {
+    /// `struct perf_event_attr`, version 0 (uapi/linux/perf_event.h).
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attr {
+        kind: u32,
+        size: u32,
+        config: u64,
+        sample_freq: u64,
+        sample_type: u64,
+        read_format: u64,
+        flags: u64,
+        wakeup_events: u32,
+        bp_type: u32,
+        bp_addr: u64,
+    }
+    const SOFTWARE: u32 = 1;
+    const CPU_CLOCK: u64 = 0;
+    const FREQ: u64 = 1 << 10;
+    const CLOEXEC: libc::c_ulong = 8;
+    let attr = Attr {
+        kind: SOFTWARE,
+        size: size_of::<Attr>() as u32,
+        config: CPU_CLOCK,
+        sample_freq: hz,
+        flags: FREQ,
+        ..Attr::default()
+    };
+    let (any, none) = (-1 as libc::pid_t, -1 as libc::c_int);
+    // SAFETY: the attributes are valid and say how long they are; the rest are numbers.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &attr, any, cpu as libc::c_int, none, CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
 /// Bytes of a page of memory.

@@ -29,6 +29,7 @@ mod psi;
 mod recorder;
 mod run_queue;
 mod self_cost;
+mod stacks;
 mod steal;
 mod steps;
 mod sums;
@@ -36,6 +37,6 @@ mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, Probe, Start, now};
-pub use kernel::{ask_for_priority, cpu_time, signal};
+pub use kernel::{ask_for_priority, cpu_time, give_way, signal};
 pub(crate) use recorder::story;
 pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};

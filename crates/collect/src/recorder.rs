@@ -11,8 +11,8 @@ use gpuwhy_schema::{Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId,
 use crate::context::{CollectError, Context, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, steal,
-    steps, wire_source,
+    Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, stacks,
+    steal, steps, wire_source,
 };
 
 /// Who is to be recorded exactly.
@@ -129,6 +129,7 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("block_io", "bpf:block_io", block_io::start),
     ("network", "bpf:network", network::start),
     ("memory", "bpf:memory", memory::start),
+    ("stacks", "bpf:stacks", stacks::start),
     ("psi", "proc:psi", psi::start),
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),
@@ -144,6 +145,8 @@ struct Running {
 /// What is left out when recording costs too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
+    /// Nothing is looked at more closely around anomalies.
+    Detail,
     /// Threads are not recorded exactly for having woken those that are.
     Wakers,
     /// Messages between processes are not recorded.
@@ -162,7 +165,8 @@ pub enum Shed {
 
 impl Shed {
     /// In the order in which they are left out; the last is taken back first.
-    pub const ORDER: [Shed; 7] = [
+    pub const ORDER: [Shed; 8] = [
+        Shed::Detail,
         Shed::Wakers,
         Shed::Messages,
         Shed::PageCache,
@@ -175,6 +179,7 @@ impl Shed {
     /// What is missing then, and the probe that misses it.
     pub fn says(self) -> (&'static str, &'static str) {
         match self {
+            Shed::Detail => ("stacks", "stacks are not sampled around anomalies"),
             Shed::Wakers => ("run_queue", "wakers are not recorded exactly"),
             Shed::Messages => ("network", "messages are not recorded"),
             Shed::PageCache => ("memory", "the page cache is not looked at"),
@@ -199,6 +204,8 @@ pub struct Recorder {
     hz: u32,
     /// How many of [`Shed::ORDER`] are left out.
     shed: usize,
+    /// Whether detail is wanted, shed or not.
+    detailed: bool,
     /// When threads were looked at again after they had been left out.
     resumed: Ns,
 }
@@ -256,6 +263,7 @@ impl Recorder {
             hz,
             shed: 0,
             resumed: Ns::ZERO,
+            detailed: false,
         })
     }
 
@@ -281,6 +289,7 @@ impl Recorder {
         let hz = if off(Shed::Ticks) { self.hz.div_ceil(10) } else { self.hz };
         self.tick = Ns(1_000_000_000 / i64::from(hz));
         self.shed = count;
+        self.detail(self.detailed)?;
         for running in &self.probes {
             let missing: Vec<&str> = Shed::ORDER[..count]
                 .iter()
@@ -301,6 +310,16 @@ impl Recorder {
             });
         }
         Ok(())
+    }
+
+    /// Looks more closely, at stacks, until told otherwise: while something is the matter.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn detail(&mut self, wanted: bool) -> Result<(), CollectError> {
+        self.detailed = wanted;
+        let wanted = wanted && !self.shedding().contains(&Shed::Detail);
+        self.probes.iter_mut().try_for_each(|running| running.probe.detail(wanted))
     }
 
     /// What is left out now.

@@ -26,6 +26,8 @@ const LANE_FILES: usize = 16;
 /// What writes segments, one after the other.
 #[derive(Debug)]
 pub(crate) struct Sealer {
+    /// Called by each thread that seals, before it does: to give way to others.
+    pub thread_begins: Option<fn()>,
     pub dir: Dir,
     pub manifest: Manifest,
     /// The last state of each track, which may reach into the next segment.
@@ -116,7 +118,14 @@ fn without_open_twins<T: Table>(
 
 impl Sealer {
     pub fn new(dir: Dir, manifest: Manifest, keep_recent: Option<Ns>) -> Sealer {
-        Sealer { dir, manifest, last: HashMap::new(), latest_state: None, keep_recent }
+        Sealer {
+            dir,
+            manifest,
+            last: HashMap::new(),
+            latest_state: None,
+            keep_recent,
+            thread_begins: None,
+        }
     }
 
     /// A sealer that goes on where the sealed segments end.

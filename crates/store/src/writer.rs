@@ -32,6 +32,8 @@ pub struct Options {
     /// Rows that are held when they cannot be written (a full disk); more are dropped and
     /// counted.
     pub max_pending: usize,
+    /// Called by each thread that seals, before it does: to give way to what is recorded.
+    pub thread_begins: Option<fn()>,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             seal_after: None,
             keep_recent: None,
             max_pending: 1 << 20,
+            thread_begins: None,
         }
     }
 }
@@ -141,7 +144,8 @@ impl Writer {
         Writer::start(dir, options, sealer, lock)
     }
 
-    fn start(dir: Dir, options: Options, sealer: Sealer, lock: Lock) -> Result<Writer> {
+    fn start(dir: Dir, options: Options, mut sealer: Sealer, lock: Lock) -> Result<Writer> {
+        sealer.thread_begins = options.thread_begins;
         let segment = sealer.manifest.next_segment;
         let journal = Journal::create(dir.journal_path(segment), segment)?;
         Ok(Writer {
@@ -427,6 +431,9 @@ fn start(
     let path: PathBuf = sealer.dir.path.clone();
     let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
     let run = move || {
+        if let Some(begins) = sealer.thread_begins {
+            begins();
+        }
         // Held to the end: a writer that is dropped meanwhile must not let another one in.
         let _lock = lock;
         sealer.manifest.lost_rows = lost;

@@ -151,6 +151,10 @@ pub struct Session {
     pub machine_share: f64,
     /// Resident memory at the end.
     pub rss_bytes: u64,
+    /// CPU seconds of judging.
+    pub judging_seconds: f64,
+    /// What was left out to stay within the limits, and when, s.
+    pub shed: Vec<(f64, String)>,
 }
 
 /// The file.
@@ -192,6 +196,9 @@ pub fn run(args: &BenchFaults) -> Result<ExitCode> {
             Ok((session, rows)) => {
                 for row in &rows {
                     eprintln!("{}", score::line(row));
+                }
+                for (at, says) in &session.shed {
+                    eprintln!("SHED at {at:.0} s: {says}");
                 }
                 for alarm in &session.false_alarms {
                     eprintln!("FALSE ALARM: {alarm}");
@@ -360,10 +367,10 @@ impl Stage {
     /// Until nothing is the matter, but no longer than `at_most`; whether it is so.
     pub fn calm(&mut self, at_most: Duration) -> Result<bool> {
         let end = Instant::now() + at_most;
-        while self.engine.status().state != "calm" && Instant::now() < end {
+        while !self.engine.is_calm() && Instant::now() < end {
             self.run_for(Duration::from_millis(200))?;
         }
-        Ok(self.engine.status().state == "calm")
+        Ok(self.engine.is_calm())
     }
 
     /// Disturbs, and watches meanwhile.
@@ -469,6 +476,14 @@ fn session(
         false_alarms,
         machine_share: told.machine_share,
         rss_bytes: told.rss_bytes,
+        judging_seconds: told.judging_seconds,
+        shed: heard
+            .iter()
+            .filter_map(|h| match &h.news {
+                News::Shed(shed) => Some(((h.at - zero) as f64 / 1e9, shed.says.clone())),
+                _ => None,
+            })
+            .collect(),
     };
     Ok((session, rows))
 }

@@ -81,6 +81,9 @@ pub struct Told {
     pub finding: Finding,
     /// What would have been without the culprit.
     pub counterfactual: Option<String>,
+    /// Where the culprit was when it was sampled: its callers and itself, and the share of its
+    /// samples; most first.
+    pub culprit_was_in: Vec<(String, f64)>,
 }
 
 /// Less, or more, is recorded from now on.
@@ -134,6 +137,8 @@ pub struct Ended {
     pub cpu_seconds: f64,
     /// Of these, judging.
     pub judging_seconds: f64,
+    /// Of these, writing what lies around findings.
+    pub keeping_seconds: f64,
     /// CPU seconds of its BPF programs, where the kernel measures them.
     pub bpf_seconds: Option<f64>,
     /// Both, of all CPUs' time.
@@ -160,9 +165,13 @@ pub enum News {
     Ended(Ended),
 }
 
-/// Steps of a series that are looked into, on each side, while it lasts; what is found at the end
-/// rests on more of them.
-const LOOKED_INTO: [usize; 2] = [40, 120];
+/// Steps of a series that are looked into, on each side, while it lasts, and at its end.
+const LOOKED_INTO: [usize; 2] = [40, 80];
+/// How far back usual steps are looked into: rows are walked by stretches of time, so that old
+/// steps cost as much again; a series with longer steps reaches further, up to [`USUAL_STEPS`].
+const USUAL: Ns = Ns::millis(1500);
+/// Usual steps of a series that are looked into however far back they lie.
+const USUAL_STEPS: usize = 4;
 /// Rows of a step arrive so long after it: the ring is drained every tick, aggregates are read at
 /// 10 Hz.
 const SETTLED: Ns = Ns::millis(150);
@@ -237,6 +246,7 @@ pub struct Engine {
     looked: Ns,
     start: gpuwhy_collect::Status,
     judging: Ns,
+    keeping: Ns,
     steps: u64,
     findings: u64,
     /// Steps that ended, for who sums them up; nobody may want them.
@@ -318,8 +328,15 @@ impl Engine {
         let mut recorder = Recorder::start(setup.config.clone())
             .context("cannot record; `gpuwhy doctor` says what this host allows")?;
         let keep_recent = setup.keep.map(|k| Ns(k.as_nanos() as i64));
-        let writer = Writer::create(path, Options { keep_recent, ..Default::default() })
-            .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
+        let writer = Writer::create(
+            path,
+            Options {
+                keep_recent,
+                thread_begins: Some(gpuwhy_collect::give_way),
+                ..Default::default()
+            },
+        )
+        .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
         let cx = recorder.context();
         let source = cx.lanes.source("diagnose", "gpuwhy", env!("CARGO_PKG_VERSION"), "live");
         let lane = Lane::spans(names::FINDINGS, Discipline::Overlap);
@@ -345,6 +362,7 @@ impl Engine {
             looked: Ns::ZERO,
             start,
             judging: Ns::ZERO,
+            keeping: Ns::ZERO,
             steps: 0,
             findings: 0,
             ended: Vec::new(),
@@ -376,6 +394,11 @@ impl Engine {
             news.push(News::Status(self.status()));
         }
         Ok(news)
+    }
+
+    /// Whether nothing is the matter.
+    pub fn is_calm(&self) -> bool {
+        self.present.is_none()
     }
 
     /// CPU seconds so far of our BPF programs, and of this process without judging.
@@ -441,6 +464,7 @@ impl Engine {
             dropped: status.dropped,
             cpu_seconds: cpu.as_secs_f64(),
             judging_seconds: self.judging.as_secs_f64(),
+            keeping_seconds: self.keeping.as_secs_f64(),
             bpf_seconds: bpf.map(|b| b.as_secs_f64()),
             machine_share: all / seconds / cpus,
             rss_bytes: status.rss,
@@ -517,7 +541,9 @@ impl Engine {
         match self.live.look(now) {
             Look::Calm => {
                 // What was told turned out to be nothing, seen as a whole.
-                self.present = None;
+                if self.present.take().is_some() {
+                    let _ = self.recorder.detail(false);
+                }
             }
             Look::Present(incident) => self.present(&incident, now, news)?,
             Look::Over(incident) => {
@@ -540,6 +566,8 @@ impl Engine {
                 retained: from,
             });
             news.push(News::Slow(self.slow(incident, now)));
+            // What cannot be seen more closely is judged all the same.
+            let _ = self.recorder.detail(true);
         }
         self.retain(now)?;
         let Some(present) = &self.present else { return Ok(()) };
@@ -566,6 +594,7 @@ impl Engine {
         }
         self.retain(now)?;
         let present = self.present.take();
+        let _ = self.recorder.detail(false);
         self.findings += 1;
         let id = self.recorder.context().ids.next_id();
         let mut rows = verdict::rows(&told.finding, id, self.findings_track);
@@ -587,8 +616,10 @@ impl Engine {
         if upto.saturating_sub(present.retained) < Ns::secs(1) {
             return Ok(());
         }
+        let began = gpuwhy_collect::cpu_time();
         self.recent.exact.retain(present.retained..upto, &mut self.writer)?;
         present.retained = upto;
+        self.keeping += gpuwhy_collect::cpu_time() - began;
         Ok(())
     }
 
@@ -606,6 +637,10 @@ impl Engine {
         let mut looked_into = incident.clone();
         for slowed in &mut looked_into.slowed {
             slowed.usual = within(&slowed.usual);
+            let since = incident.from.saturating_sub(USUAL);
+            let near = slowed.usual.iter().rev().take_while(|i| steps[**i].ts >= since).count();
+            let far = slowed.usual.len() - near.max(USUAL_STEPS).min(slowed.usual.len());
+            slowed.usual.drain(..far);
             slowed.slow = within(&slowed.slow);
         }
         let wanted = verdict::wanted(&looked_into, most);
@@ -629,7 +664,10 @@ impl Engine {
             present.parts = parts;
         }
         self.judging += gpuwhy_collect::cpu_time() - began;
-        Ok(Told { at_ns: gpuwhy_collect::now().0, finding, counterfactual })
+        let culprit_was_in = finding.culprit.as_ref().map_or(vec![], |culprit| {
+            where_it_was(&self.recent.exact.rows(incident.from..now), EntityId(culprit.entity))
+        });
+        Ok(Told { at_ns: gpuwhy_collect::now().0, finding, counterfactual, culprit_was_in })
     }
 
     fn slow(&self, incident: &Incident, now: Ns) -> Slow {
@@ -659,7 +697,7 @@ impl Engine {
 
     fn govern(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
         let status = self.recorder.status();
-        let says = match self.governor.second(status, self.judging) {
+        let says = match self.governor.second(status, self.judging + self.keeping) {
             None => return Ok(()),
             Some(Order::Forget) => {
                 self.recent.keep.bytes /= 2;
@@ -696,6 +734,52 @@ impl Engine {
         news.push(News::Shed(Shedding { at_ns: now.0, says, left_out }));
         Ok(())
     }
+}
+
+/// Where a process was when its threads were sampled: the last three functions, and the share of
+/// its samples; the five most frequent.
+fn where_it_was(rows: &Rows, process: EntityId) -> Vec<(String, f64)> {
+    let parents: HashMap<EntityId, Option<EntityId>> =
+        rows.entity.iter().map(|e| (e.id, e.parent)).collect();
+    let tracks: HashSet<TrackId> = rows
+        .track
+        .iter()
+        .filter(|t| &*t.name == names::CPU_SAMPLES)
+        .filter(|t| t.entity == process || parents.get(&t.entity) == Some(&Some(process)))
+        .map(|t| t.id)
+        .collect();
+    let nodes: HashMap<u32, (Option<u32>, u32)> =
+        rows.stack.iter().map(|s| (s.id, (s.parent, s.frame))).collect();
+    let frames: HashMap<u32, String> = rows
+        .frame
+        .iter()
+        .map(|f| {
+            let name = match (&*f.name, &f.module) {
+                ("?", Some(module)) => format!("? of {module}"),
+                (name, _) => name.to_string(),
+            };
+            (f.id, name)
+        })
+        .collect();
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut all = 0;
+    for sample in rows.sample.iter().filter(|s| tracks.contains(&s.track)) {
+        let mut named = Vec::new();
+        let mut at = sample.stack;
+        while let Some((parent, frame)) =
+            at.and_then(|id| nodes.get(&id)).filter(|_| named.len() < 3)
+        {
+            named.push(frames.get(frame).map_or("?", String::as_str));
+            at = *parent;
+        }
+        named.reverse();
+        *counts.entry(named.join(" > ")).or_default() += 1;
+        all += 1;
+    }
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    counts.truncate(5);
+    counts.into_iter().map(|(name, n)| (name, n as f64 / f64::from(all))).collect()
 }
 
 /// Parts rows into those that are written at once, those that are held, and the steps that ended.

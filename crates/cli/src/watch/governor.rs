@@ -8,7 +8,7 @@ use gpuwhy_schema::Ns;
 /// What recording may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Share of the machine's CPU time, in the kernel and here together; judging is not counted.
+    /// Share of the machine's CPU time, in the kernel and here together; judging and keeping what is judged are not counted.
     pub cpu_share: f64,
     /// Resident memory in bytes.
     pub rss: u64,

@@ -19,6 +19,7 @@ enum probe {
 	PROBE_BLOCK_IO = 4,
 	PROBE_NETWORK = 5,
 	PROBE_MEMORY = 6,
+	PROBE_STACKS = 7,
 	PROBES = 8,
 };
 
