@@ -71,7 +71,7 @@ impl Recording {
         let keep_recent = keep.map(|k| gpuwhy_schema::Ns(k.as_nanos() as i64));
         let options = gpuwhy_store::Options {
             keep_recent,
-            thread_begins: Some(gpuwhy_collect::give_way),
+            thread_begins: Some(|| gpuwhy_collect::nice(10)),
             ..Default::default()
         };
         let writer = Writer::create(path, options)

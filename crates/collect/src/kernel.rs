@@ -202,17 +202,11 @@ pub fn cpu_time() -> Ns {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Asks for a larger share of a busy CPU than others get: what slows everybody should not keep us
-/// from telling of it. Without the privilege nothing changes.
-pub fn ask_for_priority() {
-    // SAFETY: takes plain numbers; 0 is this process.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
-}
-
-/// Asks for a smaller share of a busy CPU than others get, for the calling thread.
-pub fn give_way() {
+/// How nice the calling thread is to others on a busy CPU, from -20 to 19; less than 0 needs a
+/// privilege, and without it nothing changes.
+pub fn nice(niceness: i32) {
     // SAFETY: takes plain numbers; 0 is this thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
 }
 
 /// Sends a signal to a process.
@@ -270,6 +264,11 @@ pub fn cpu_timer(cpu: usize, hz: u64) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// CPU time of the calling thread so far, user and system.
+pub fn thread_time() -> Ns {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Bytes of a page of memory.

@@ -37,6 +37,6 @@ mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, Probe, Start, now};
-pub use kernel::{ask_for_priority, cpu_time, give_way, signal};
+pub use kernel::{cpu_time, nice, signal, thread_time};
 pub(crate) use recorder::story;
 pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};

@@ -165,6 +165,9 @@ pub enum News {
     Ended(Ended),
 }
 
+/// How nice we are while we record: a tick takes microseconds, and what it misses is lost.
+const RECORDING: i32 = -10;
+
 /// Steps of a series that are looked into, on each side, while it lasts, and at its end.
 const LOOKED_INTO: [usize; 2] = [40, 80];
 /// How far back usual steps are looked into: rows are walked by stretches of time, so that old
@@ -324,7 +327,8 @@ pub fn wall_clock(at_ns: i64) -> String {
 impl Engine {
     /// Starts to watch, into a new trace.
     pub fn start(path: &Path, setup: Setup) -> Result<Engine> {
-        gpuwhy_collect::ask_for_priority();
+        // What slows everybody should not keep us from telling of it.
+        gpuwhy_collect::nice(RECORDING);
         let mut recorder = Recorder::start(setup.config.clone())
             .context("cannot record; `gpuwhy doctor` says what this host allows")?;
         let keep_recent = setup.keep.map(|k| Ns(k.as_nanos() as i64));
@@ -332,7 +336,7 @@ impl Engine {
             path,
             Options {
                 keep_recent,
-                thread_begins: Some(gpuwhy_collect::give_way),
+                thread_begins: Some(|| gpuwhy_collect::nice(10)),
                 ..Default::default()
             },
         )
@@ -616,15 +620,16 @@ impl Engine {
         if upto.saturating_sub(present.retained) < Ns::secs(1) {
             return Ok(());
         }
-        let began = gpuwhy_collect::cpu_time();
+        let began = gpuwhy_collect::thread_time();
         self.recent.exact.retain(present.retained..upto, &mut self.writer)?;
         present.retained = upto;
-        self.keeping += gpuwhy_collect::cpu_time() - began;
+        self.keeping += gpuwhy_collect::thread_time() - began;
         Ok(())
     }
 
     fn judge(&mut self, incident: &Incident, now: Ns, most: usize) -> Result<Told> {
-        let began = gpuwhy_collect::cpu_time();
+        let began = gpuwhy_collect::thread_time();
+        gpuwhy_collect::nice(0);
         let steps = self.live.steps();
         let mut parts =
             self.present.as_mut().map(|p| std::mem::take(&mut p.parts)).unwrap_or_default();
@@ -663,7 +668,8 @@ impl Engine {
         if let Some(present) = &mut self.present {
             present.parts = parts;
         }
-        self.judging += gpuwhy_collect::cpu_time() - began;
+        self.judging += gpuwhy_collect::thread_time() - began;
+        gpuwhy_collect::nice(RECORDING);
         let culprit_was_in = finding.culprit.as_ref().map_or(vec![], |culprit| {
             where_it_was(&self.recent.exact.rows(incident.from..now), EntityId(culprit.entity))
         });
@@ -697,7 +703,10 @@ impl Engine {
 
     fn govern(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
         let status = self.recorder.status();
-        let says = match self.governor.second(status, self.judging + self.keeping) {
+        let says = match self
+            .governor
+            .second(status, gpuwhy_collect::thread_time() - self.judging - self.keeping)
+        {
             None => return Ok(()),
             Some(Order::Forget) => {
                 self.recent.keep.bytes /= 2;

@@ -8,7 +8,8 @@ use gpuwhy_schema::Ns;
 /// What recording may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Share of the machine's CPU time, in the kernel and here together; judging and keeping what is judged are not counted.
+    /// Share of the machine's CPU time, in the kernel and here together; judging, and writing what is kept for
+    /// it, are not counted: they are done when something is the matter, and give way.
     pub cpu_share: f64,
     /// Resident memory in bytes.
     pub rss: u64,
@@ -46,14 +47,14 @@ pub struct Governor {
     cpus: f64,
     at: Instant,
     last: Status,
-    judged: Ns,
+    recording: Ns,
     over: u32,
     under: u32,
     calm: u32,
     shed: usize,
     /// Share of the machine that the BPF programs took in the last second.
     pub bpf_share: f64,
-    /// Share of the machine that this process took in the last second, judging included.
+    /// Share of the machine that this process took in the last second, all of it.
     pub cpu_share: f64,
 }
 
@@ -66,7 +67,7 @@ impl Governor {
             cpus,
             at: Instant::now(),
             last: status,
-            judged: Ns::ZERO,
+            recording: gpuwhy_collect::thread_time(),
             over: 0,
             under: 0,
             calm: CALM,
@@ -81,18 +82,18 @@ impl Governor {
         self.at.elapsed().as_secs_f64() >= 1.0
     }
 
-    /// Looks at what recording cost since the last call; `judged` is the CPU time of judging so
-    /// far.
-    pub fn second(&mut self, status: Status, judged: Ns) -> Option<Order> {
+    /// Looks at what recording cost since the last call; `recording` is the CPU time so far of the
+    /// thread that records, without judging and keeping.
+    pub fn second(&mut self, status: Status, recording: Ns) -> Option<Order> {
         let wall = self.at.elapsed().as_secs_f64();
         self.at = Instant::now();
         let of_machine = |ns: Ns| ns.as_secs_f64() / wall / self.cpus;
         let bpf = |s: &Status| s.bpf.unwrap_or(Ns::ZERO);
         self.bpf_share = of_machine(bpf(&status).saturating_sub(bpf(&self.last)));
         self.cpu_share = of_machine(status.cpu.saturating_sub(self.last.cpu));
-        let judging = of_machine(judged.saturating_sub(self.judged));
-        (self.last, self.judged) = (status, judged);
-        self.weigh(self.bpf_share + self.cpu_share - judging, status.rss)
+        let here = of_machine(recording.saturating_sub(self.recording));
+        (self.last, self.recording) = (status, recording);
+        self.weigh(self.bpf_share + here, status.rss)
     }
 
     fn weigh(&mut self, share: f64, rss: u64) -> Option<Order> {
