@@ -145,7 +145,7 @@ pub struct Watch {
     #[arg(long, value_name = "24h", value_parser = duration)]
     pub keep: Option<Duration>,
     /// The share of the machine's CPU time, in per cent, beyond which less is recorded.
-    #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
+    #[arg(long, default_value_t = 4.0, value_name = "PERCENT")]
     pub max_cpu: f64,
     /// The memory in MiB beyond which less of the past is held.
     #[arg(long, default_value_t = 256, value_name = "MIB")]

@@ -167,9 +167,9 @@ impl Shed {
     /// In the order in which they are left out; the last is taken back first.
     pub const ORDER: [Shed; 8] = [
         Shed::Detail,
+        Shed::PageCache,
         Shed::Wakers,
         Shed::Messages,
-        Shed::PageCache,
         Shed::Exact,
         Shed::Network,
         Shed::Ticks,

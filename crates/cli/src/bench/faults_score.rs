@@ -327,6 +327,12 @@ pub fn line(row: &Row) -> String {
         (None, _) if row.last.is_none() => "quiet",
         (None, _) => "FALSE ALARM",
         _ if row.last.is_none() => "MISSED",
+        _ if row.second.is_some() => {
+            match Some(said(row)) == row.second_class.as_deref() || right(row) {
+                true => "ok, one of two",
+                false => "WRONG",
+            }
+        }
         _ if right(row) && culprit(row) != Some(false) => "ok",
         _ if right(row) => "WRONG CULPRIT",
         _ => "WRONG",

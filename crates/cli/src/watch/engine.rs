@@ -180,8 +180,12 @@ const USUAL_STEPS: usize = 4;
 const SETTLED: Ns = Ns::millis(150);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
-/// How often a judgement that was not decided is tried again.
+/// How soon a judgement that was not decided is tried again; twice as long after each try.
 const TRY: Ns = Ns::millis(250);
+/// A judgement is not tried again before so many times of what the last one cost have passed.
+const SHARE: i64 = 20;
+/// What of an incident is looked at for where the culprit was.
+const WHERE_IT_WAS: Ns = Ns::secs(4);
 /// How often a decided one is looked at again while it lasts.
 const REVISE: Ns = Ns::secs(10);
 /// What is written of the time before the first slow step.
@@ -194,6 +198,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// What was told and is not over.
 struct Present {
     tried: Ns,
+    tries: u32,
     class: Option<String>,
     parts: Parts,
     retained: Ns,
@@ -249,6 +254,8 @@ pub struct Engine {
     looked: Ns,
     start: gpuwhy_collect::Status,
     judging: Ns,
+    /// Of the last judgement.
+    cost: Ns,
     keeping: Ns,
     steps: u64,
     findings: u64,
@@ -366,6 +373,7 @@ impl Engine {
             looked: Ns::ZERO,
             start,
             judging: Ns::ZERO,
+            cost: Ns::ZERO,
             keeping: Ns::ZERO,
             steps: 0,
             findings: 0,
@@ -564,7 +572,8 @@ impl Engine {
         if self.present.is_none() {
             let from = incident.from.saturating_sub(BEFORE);
             self.present = Some(Present {
-                tried: Ns::MIN,
+                tried: Ns::ZERO,
+                tries: 0,
                 class: None,
                 parts: Parts::default(),
                 retained: from,
@@ -575,13 +584,19 @@ impl Engine {
         }
         self.retain(now)?;
         let Some(present) = &self.present else { return Ok(()) };
-        let patience = if present.class.is_some() { REVISE } else { TRY };
-        if now < present.tried.saturating_add(patience) {
+        let patience = match present.class {
+            Some(_) => REVISE,
+            None => {
+                Ns(TRY.0 << present.tries.saturating_sub(1).min(5)).max(Ns(SHARE * self.cost.0))
+            }
+        };
+        if present.tries > 0 && now < present.tried.saturating_add(patience) {
             return Ok(());
         }
         let told = self.judge(incident, now, LOOKED_INTO[0])?;
         let Some(present) = &mut self.present else { return Ok(()) };
         present.tried = now;
+        present.tries += 1;
         let class = told.finding.class.to_string();
         let decided = told.finding.outcome == Outcome::Decided;
         if decided && present.class.as_ref() != Some(&class) {
@@ -665,14 +680,18 @@ impl Engine {
         let court = Court::new(&lanes);
         let finding = verdict::judge(steps, incident, &of_wanted, &court, &self.setup.judgement);
         let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
+        // Looked up once, at the end: it walks over all rows of some seconds.
+        let culprit = finding.culprit.as_ref().filter(|_| most == LOOKED_INTO[1]);
+        let culprit_was_in = culprit.map_or(vec![], |culprit| {
+            let until = incident.to.min(incident.from.saturating_add(WHERE_IT_WAS));
+            where_it_was(&self.recent.exact.rows(incident.from..until), EntityId(culprit.entity))
+        });
         if let Some(present) = &mut self.present {
             present.parts = parts;
         }
-        self.judging += gpuwhy_collect::thread_time() - began;
         gpuwhy_collect::nice(RECORDING);
-        let culprit_was_in = finding.culprit.as_ref().map_or(vec![], |culprit| {
-            where_it_was(&self.recent.exact.rows(incident.from..now), EntityId(culprit.entity))
-        });
+        self.cost = gpuwhy_collect::thread_time() - began;
+        self.judging += self.cost;
         Ok(Told { at_ns: gpuwhy_collect::now().0, finding, counterfactual, culprit_was_in })
     }
 

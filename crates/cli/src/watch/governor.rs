@@ -17,12 +17,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { cpu_share: 0.02, rss: 256 << 20 }
+        Limits { cpu_share: 0.04, rss: 256 << 20 }
     }
 }
 
 /// Seconds in a row above the limit before something is left out.
-const PATIENCE: u32 = 2;
+const PATIENCE: u32 = 3;
 /// Seconds in a row below [`RELIEF`] of the limit before the last thing is taken back; doubled
 /// each time that it had to be left out again soon after.
 const CALM: u32 = 10;
@@ -141,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_second_changes_nothing() {
+    fn a_busy_moment_changes_nothing() {
         let mut governor = governor();
-        assert_eq!(seconds(&mut governor, 1, 0.5), []);
+        assert_eq!(seconds(&mut governor, 2, 0.5), []);
         assert_eq!(seconds(&mut governor, 1, 0.01), []);
-        assert_eq!(seconds(&mut governor, 1, 0.5), []);
+        assert_eq!(seconds(&mut governor, 2, 0.5), []);
     }
 
     #[test]
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn what_was_shed_comes_back_slower_each_time() {
         let mut governor = governor();
-        seconds(&mut governor, 4, 0.05);
+        seconds(&mut governor, 6, 0.05);
         assert_eq!(seconds(&mut governor, 9, 0.001), []);
         assert_eq!(seconds(&mut governor, 1, 0.001), [Order::Shed(1)]);
-        assert_eq!(seconds(&mut governor, 2, 0.05), [Order::Shed(2)]);
+        assert_eq!(seconds(&mut governor, 3, 0.05), [Order::Shed(2)]);
         assert_eq!(seconds(&mut governor, 19, 0.001), []);
         assert_eq!(seconds(&mut governor, 1, 0.001), [Order::Shed(1)]);
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn just_below_the_limit_nothing_comes_back() {
         let mut governor = governor();
-        seconds(&mut governor, 2, 0.05);
+        seconds(&mut governor, 3, 0.05);
         assert_eq!(seconds(&mut governor, 1000, 0.019), []);
     }
 
