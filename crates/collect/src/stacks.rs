@@ -7,7 +7,7 @@
 //! with interrupts off is seen at its end. Attached only while [`Probe::detail`] is asked for.
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -52,7 +52,6 @@ struct Stacks {
     source: SourceId,
     loaded: Loaded,
     cpus: usize,
-    timers: Vec<std::os::fd::OwnedFd>,
     tracks: HashMap<EntityId, TrackId>,
     told: Told,
     symbols: Symbols,
@@ -76,7 +75,6 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         source: start.source,
         loaded,
         cpus: kernel.cpu_count(),
-        timers: Vec::new(),
         tracks: HashMap::new(),
         told: Told::default(),
         symbols: Symbols::default(),
@@ -134,11 +132,10 @@ impl Probe for Stacks {
     fn detail(&mut self, wanted: bool) -> Result<(), CollectError> {
         if !wanted {
             self.loaded.links.clear();
-            self.timers.clear();
             self.symbols.forget();
             return Ok(());
         }
-        if !self.timers.is_empty() {
+        if !self.loaded.links.is_empty() {
             return Ok(());
         }
         for cpu in 0..self.cpus {
@@ -150,7 +147,8 @@ impl Probe for Stacks {
                 })?;
                 self.loaded.links.push(link);
             }
-            self.timers.push(timer);
+            // The link closes it.
+            let _ = timer.into_raw_fd();
         }
         Ok(())
     }

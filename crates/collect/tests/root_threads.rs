@@ -607,3 +607,31 @@ fn root_two_capabilities_suffice() {
         assert!(ok && text.contains("skipped: ") && text.contains("capabilities"), "{text}");
     }
 }
+
+#[test]
+fn root_stacks_are_sampled_only_while_detail_is_wanted_however_often_it_is() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    if !privileged() {
+        return;
+    }
+    let mut recorder = Recorder::start(Config::default()).unwrap();
+    let samples = |recorder: &mut Recorder, wanted: bool| {
+        recorder.detail(wanted).unwrap();
+        let until = std::time::Instant::now() + Duration::from_millis(400);
+        let (mut n, mut x) = (0, 1u64);
+        while std::time::Instant::now() < until {
+            let busy = std::time::Instant::now() + Duration::from_millis(20);
+            while std::time::Instant::now() < busy {
+                x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+            }
+            n += recorder.poll(Duration::from_millis(1)).unwrap().sample.len();
+        }
+        n
+    };
+    // Twice: what is attached again must not hold what was given up before.
+    for _ in 0..2 {
+        assert!(samples(&mut recorder, true) > 5, "this thread is busy, and is sampled");
+        samples(&mut recorder, false);
+        assert_eq!(samples(&mut recorder, false), 0);
+    }
+}
