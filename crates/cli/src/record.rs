@@ -305,25 +305,39 @@ pub fn make_room(path: &Path, force: bool) -> Result<()> {
     std::fs::remove_dir_all(path).with_context(|| format!("cannot remove `{}`", path.display()))
 }
 
-/// Records a trace.
-pub fn run(args: &Record) -> Result<ExitCode> {
-    for pid in &args.pids {
+/// Makes room for a trace of these processes, unless they are not there or we may not record; then
+/// the reason has been told, and this is what to exit with.
+pub fn prepare(pids: &[i32], output: &Path, force: bool) -> Result<Option<ExitCode>> {
+    for pid in pids {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             bail!("there is no process {pid}");
         }
     }
     if let Some(reason) = crate::doctor::refusal() {
         eprintln!("gpuwhy: {reason}");
-        return Ok(exit::privilege());
+        return Ok(Some(exit::privilege()));
     }
-    make_room(&args.output, args.force)?;
+    make_room(output, force)?;
+    Ok(None)
+}
+
+/// Who is recorded exactly: these processes, and the command that was started.
+pub fn targets(pids: &[i32], command: Option<&Gated>) -> Vec<Target> {
+    let started = command.map(|gated| gated.child.id() as i32);
+    pids.iter().copied().chain(started).map(Target::Pid).collect()
+}
+
+/// Records a trace.
+pub fn run(args: &Record) -> Result<ExitCode> {
+    if let Some(refused) = prepare(&args.pids, &args.output, args.force)? {
+        return Ok(refused);
+    }
     let ring = MarkRing::make(args.ring.as_deref())?;
     let gated = match &args.command[..] {
         [] => None,
         command => Some(Gated::spawn(command, ring.path(), Stdio::inherit())?),
     };
-    let mut targets: Vec<Target> = args.pids.iter().map(|&pid| Target::Pid(pid)).collect();
-    targets.extend(gated.as_ref().map(|g| Target::Pid(g.child.id() as i32)));
+    let targets = targets(&args.pids, gated.as_ref());
     let config = Config {
         targets,
         hops: args.hops,

@@ -13,7 +13,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use gpuwhy_collect::{Config, Target, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_diagnose::verdict::Outcome;
@@ -23,8 +23,7 @@ pub use engine::{Engine, News, Setup};
 pub use governor::Limits;
 
 use crate::args::Watch;
-use crate::exit;
-use crate::record::{Gated, MarkRing, make_room, stop_flag};
+use crate::record::{Gated, MarkRing, prepare, stop_flag, targets};
 
 impl Watch {
     fn setup(&self, ring: &MarkRing, targets: Vec<Target>) -> Setup {
@@ -61,16 +60,9 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
     if let Some(address) = &args.join {
         return fleet::correlate(address, args.json, args.duration);
     }
-    for pid in &args.pids {
-        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            bail!("there is no process {pid}");
-        }
+    if let Some(refused) = prepare(&args.pids, &args.output, args.force)? {
+        return Ok(refused);
     }
-    if let Some(reason) = crate::doctor::refusal() {
-        eprintln!("gpuwhy: {reason}");
-        return Ok(exit::privilege());
-    }
-    make_room(&args.output, args.force)?;
     let ring = MarkRing::make(args.ring.as_deref())?;
     let mut gated = match &args.command[..] {
         [] => None,
@@ -79,8 +71,7 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
             Some(Gated::spawn(command, ring.path(), Stdio::null())?)
         }
     };
-    let mut targets: Vec<Target> = args.pids.iter().map(|&pid| Target::Pid(pid)).collect();
-    targets.extend(gated.as_ref().map(|g| Target::Pid(g.child.id() as i32)));
+    let targets = targets(&args.pids, gated.as_ref());
     let mut engine = Engine::start(&args.output, args.setup(&ring, targets))?;
     let stop = stop_flag()?;
     let end = args.duration.map(|d| Instant::now() + d);
