@@ -404,9 +404,16 @@ pub struct BenchFaults {
     /// Where the traces of the sessions go.
     #[arg(long, default_value = "target/faults")]
     pub traces: PathBuf,
-    /// Keep the traces, and every row in them; some MB a minute.
+    /// Keep every row in the traces, and not only those around findings.
     #[arg(long)]
-    pub keep_traces: bool,
+    pub everything: bool,
+    /// Do not keep the traces; the trials cannot be judged again then.
+    #[arg(long, conflicts_with = "everything")]
+    pub drop_traces: bool,
+    /// Judge the stored traces of all trials again with this program, with all its probes and with
+    /// one group of them taken away at a time, and add no trials.
+    #[arg(long, conflicts_with = "fresh")]
+    pub rejudge: bool,
     /// Forget earlier results.
     #[arg(long)]
     pub fresh: bool,

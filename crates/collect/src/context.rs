@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use gpuwhy_schema::{EntityId, Ids, Lanes, Ns, Rows, SourceId};
+use gpuwhy_schema::{EntityId, Id, Ids, Lanes, Name, Ns, Rows, SourceId, State, TrackId};
 
 use crate::kernel::Kernel;
 use crate::{Attribution, Config, Target};
@@ -129,6 +129,27 @@ pub struct Start<'a> {
     pub source: SourceId,
 }
 
+/// A step that has begun and not ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenStep {
+    /// The span that it will be.
+    pub id: Id,
+    /// When it began.
+    pub ts: Ns,
+    /// Whose time it is.
+    pub thread: EntityId,
+    /// The track that it will lie on.
+    pub track: TrackId,
+    /// Its number on its thread.
+    pub seq: u64,
+    /// What it is.
+    pub name: Name,
+    /// How much there is to do.
+    pub size: Option<i64>,
+    /// The rank that takes it.
+    pub rank: Option<u32>,
+}
+
 /// One source of rows, started and running until it is dropped.
 ///
 /// A probe has `fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError>` and a line in
@@ -185,6 +206,12 @@ pub trait Probe {
     fn detail(&mut self, _wanted: bool) -> Result<(), CollectError> {
         Ok(())
     }
+
+    /// Steps that have begun before `ts` and not ended, as far as this probe knows of them.
+    fn open_steps(&self, _before: Ns, _out: &mut Vec<OpenStep>) {}
+
+    /// What threads do since their last row, if they still do it: states without an end.
+    fn going_on(&self, _out: &mut Vec<State>) {}
 
     /// The recording ends at `now`: rows for what is still open.
     fn finish(&mut self, _now: Ns, _cx: &mut Context) {}

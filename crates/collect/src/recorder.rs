@@ -6,9 +6,11 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gpuwhy_schema::{Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState};
+use gpuwhy_schema::{
+    Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState, State,
+};
 
-use crate::context::{CollectError, Context, Probe, Start};
+use crate::context::{CollectError, Context, OpenStep, Probe, Start};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
     Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, stacks,
@@ -368,6 +370,20 @@ impl Recorder {
         self.account();
         self.cx.rows.clock.push(wall_clock(self.cx.host));
         self.take()
+    }
+
+    /// Steps that have begun before `ts` and not ended, of threads that live.
+    pub fn open_steps(&self, before: Ns) -> Vec<OpenStep> {
+        let mut open = Vec::new();
+        self.probes.iter().for_each(|running| running.probe.open_steps(before, &mut open));
+        open
+    }
+
+    /// What threads do since their last row: states without an end.
+    pub fn going_on(&self) -> Vec<State> {
+        let mut states = Vec::new();
+        self.probes.iter().for_each(|running| running.probe.going_on(&mut states));
+        states
     }
 
     /// What the recording has cost and lost so far.

@@ -325,8 +325,12 @@ impl Probe for RunQueue {
         Ok(())
     }
 
+    fn going_on(&self, out: &mut Vec<State>) {
+        out.extend(self.book.going_on(letter));
+    }
+
     fn finish(&mut self, _now: Ns, cx: &mut Context) {
-        self.book.finish(|tgid, tid| letter(tgid, tid).is_some(), cx);
+        self.book.finish(letter, cx);
     }
 }
 
@@ -663,22 +667,29 @@ impl Book {
 
     /// Rows for the states that still last. Whoever does not live does nothing, even if the record
     /// of its end was lost.
-    fn finish(&mut self, lives: impl Fn(u32, u32) -> bool, cx: &mut Context) {
-        let mut tids: Vec<u32> = self.threads.keys().copied().collect();
-        tids.sort_unstable();
-        for tid in tids {
-            let Some(thread) = self.threads.get_mut(&tid) else { continue };
-            if !lives(thread.tgid, tid) {
-                continue;
-            }
-            let (ts, state, arg) = match (thread.open.take(), thread.seed.take()) {
+    /// States without an end, of the threads that live, by their number; `letter` is the state of
+    /// a thread as /proc has it.
+    fn going_on(&self, letter: impl Fn(u32, u32) -> Option<char>) -> Vec<State> {
+        let mut threads: Vec<(&u32, &Thread)> = self.threads.iter().collect();
+        threads.sort_unstable_by_key(|(tid, _)| **tid);
+        let row = |(tid, thread): (&u32, &Thread)| {
+            let now = letter(thread.tgid, *tid)?;
+            let (ts, state, arg) = match (thread.open, thread.seed) {
                 (Some((state, arg)), _) if thread.end > Ns::MIN => (thread.end, state, arg),
                 (_, Some((at, off))) => (at, off.asleep(), -1),
-                _ => continue,
+                // It was woken and has not left its CPU since.
+                _ if thread.end > Ns::MIN && now == 'R' => (thread.end, ThreadState::Running, -1),
+                _ => return None,
             };
             let track = thread.states;
-            cx.rows.state.push(State { ts, dur: None, track, value: state.code(), arg: Some(arg) });
-        }
+            Some(State { ts, dur: None, track, value: state.code(), arg: Some(arg) })
+        };
+        threads.into_iter().filter_map(row).collect()
+    }
+
+    fn finish(&mut self, letter: impl Fn(u32, u32) -> Option<char>, cx: &mut Context) {
+        cx.rows.state.append(&mut self.going_on(letter));
+        self.threads.clear();
     }
 }
 
@@ -701,7 +712,7 @@ impl Thread {
 }
 
 /// The state of a thread as /proc has it.
-fn letter(pid: u32, tid: u32) -> Option<char> {
+pub(crate) fn letter(pid: u32, tid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
@@ -814,7 +825,7 @@ mod tests {
             desk.states(),
             "1000..3000 sleep(202), 3000..3500 runnable(1), 3500..5000 running(1)"
         );
-        desk.book.finish(|tgid, tid| (tgid, tid) == (TGID, TID), &mut desk.cx);
+        desk.book.finish(|tgid, tid| ((tgid, tid) == (TGID, TID)).then_some('S'), &mut desk.cx);
         assert_eq!(desk.states(), "5000.. sleep(35)");
     }
 

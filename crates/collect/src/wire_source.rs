@@ -21,7 +21,8 @@ use gpuwhy_wire::{Consumer, Event, Record, Ring};
 
 use crate::nest::Nest;
 use crate::recorder::Target;
-use crate::{CollectError, Context, Probe, Start};
+use crate::run_queue::letter;
+use crate::{CollectError, Context, OpenStep, Probe, Start};
 
 /// Slots of a ring that we make ourselves: a tenth of a second of 600,000 records a second.
 const SLOTS: u32 = 1 << 16;
@@ -84,6 +85,11 @@ impl Probe for WireSource {
         self.book.dropped
     }
 
+    fn open_steps(&self, before: Ns, out: &mut Vec<OpenStep>) {
+        let lives = |pid, tid| letter(pid, tid).is_some_and(|letter| !"ZXx".contains(letter));
+        out.append(&mut self.book.open_steps(before, lives));
+    }
+
     fn finish(&mut self, _now: Ns, cx: &mut Context) {
         self.book.finish(cx);
     }
@@ -114,12 +120,12 @@ struct Thread {
     steps: TrackId,
     launches: Option<TrackId>,
     marks: Option<TrackId>,
-    open: VecDeque<OpenStep>,
+    open: VecDeque<Unfinished>,
     nest: Nest,
 }
 
 /// A step of which a phase or the beginning was seen.
-struct OpenStep {
+struct Unfinished {
     seq: u64,
     id: Id,
     begun: Option<Begun>,
@@ -175,7 +181,7 @@ impl Book {
             Event::Step { name, seq, size, rank, start, dur } => {
                 let name = Name::clone(name);
                 let thread = self.thread(pid, tid, cx);
-                let OpenStep { id, phases, .. } = thread.step(seq, cx);
+                let Unfinished { id, phases, .. } = thread.step(seq, cx);
                 let (id, mut phases) = (*id, std::mem::take(phases));
                 thread.open.retain(|step| step.seq != seq);
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
@@ -350,6 +356,26 @@ impl Book {
         }
     }
 
+    /// The step of each thread that began last and has not ended. A process that the ring names
+    /// by a number that is not its own here is not seen to live.
+    fn open_steps(&self, before: Ns, lives: impl Fn(u32, u32) -> bool) -> Vec<OpenStep> {
+        let last = |(&(pid, tid), thread): (&(u32, u32), &Thread)| {
+            let (step, begun) =
+                thread.open.iter().rev().find_map(|s| Some((s, s.begun.as_ref()?)))?;
+            (begun.start < before && lives(pid, tid)).then(|| OpenStep {
+                id: step.id,
+                ts: begun.start,
+                thread: thread.entity,
+                track: thread.steps,
+                seq: step.seq,
+                name: begun.name.clone(),
+                size: begun.size,
+                rank: begun.rank,
+            })
+        };
+        self.threads.iter().filter_map(last).collect()
+    }
+
     /// Spans for the steps that were told to have begun and did not end.
     fn finish(&mut self, cx: &mut Context) {
         let mut threads: Vec<_> = self.threads.drain().collect();
@@ -378,7 +404,7 @@ impl Book {
 
 impl Thread {
     /// The step `seq`, which has not ended.
-    fn step(&mut self, seq: u64, cx: &mut Context) -> &mut OpenStep {
+    fn step(&mut self, seq: u64, cx: &mut Context) -> &mut Unfinished {
         let i = match self.open.iter().position(|step| step.seq == seq) {
             Some(i) => i,
             None => {
@@ -386,7 +412,7 @@ impl Thread {
                     self.open.pop_front();
                 }
                 let id = cx.ids.next_id();
-                self.open.push_back(OpenStep { seq, id, begun: None, phases: Vec::new() });
+                self.open.push_back(Unfinished { seq, id, begun: None, phases: Vec::new() });
                 self.open.len() - 1
             }
         };
@@ -485,6 +511,24 @@ mod tests {
         let spans: Vec<_> = rows.span.iter().map(|s| (s.ts.0, s.dur.map(|d| d.0))).collect();
         assert_eq!(spans, [(10, Some(5)), (20, None)]);
         assert_eq!(rows.step.len(), 2);
+    }
+
+    #[test]
+    fn the_step_that_began_last_is_told_while_its_thread_lives() {
+        let mut book = Book::new(SourceId(0));
+        let mut cx = recorder::context();
+        let name: Name = "step".into();
+        let open = |seq, start| Record {
+            pid: 4_000_000_000,
+            tid: 4_000_000_001,
+            event: Event::StepOpen { name: &name, seq, size: Some(8), rank: Some(1), start },
+        };
+        book.record(&open(3, 10), &mut cx);
+        book.record(&open(4, 20), &mut cx);
+        let told = book.open_steps(Ns(50), |_, _| true);
+        assert_eq!(told.iter().map(|s| (s.seq, s.ts.0)).collect::<Vec<_>>(), [(4, 20)]);
+        assert!(book.open_steps(Ns(15), |_, _| true).is_empty(), "younger than that");
+        assert!(book.open_steps(Ns(50), |_, _| false).is_empty(), "the process is gone");
     }
 
     #[test]

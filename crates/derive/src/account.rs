@@ -290,6 +290,19 @@ impl Walk<'_> {
 
     /// A wait for a message on a stream socket; false if no message tells of it.
     fn message(&mut self, thread: EntityId, held: Held, window: Interval) -> bool {
+        if held.to == Ns::MAX {
+            // Nothing has moved yet. It is expected from whom the last one came, or went to.
+            let direction = match syscall::wait(held.arg) {
+                Wait::Write | Wait::Send => Direction::Send,
+                _ => Direction::Receive,
+            };
+            let last = self.world.message_before(thread, held.from, direction);
+            let Some(peer) = last.and_then(|last| self.world.other_end(&last)) else {
+                return false;
+            };
+            self.peer(peer, window, direction);
+            return true;
+        }
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
         let Some(peer) = self.world.other_end(&message) else {

@@ -340,6 +340,18 @@ impl World {
         list.get(first).copied().filter(|m| m.ts <= until)
     }
 
+    /// The last message that a thread has sent or received before `ts`.
+    pub(crate) fn message_before(
+        &self,
+        thread: EntityId,
+        ts: Ns,
+        direction: Direction,
+    ) -> Option<Sent> {
+        let list = self.messages.get(&thread)?;
+        let before = &list[..list.partition_point(|m| m.ts <= ts)];
+        before.iter().rev().find(|m| m.direction == direction).copied()
+    }
+
     /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.
     pub(crate) fn handed_over(&self, flow: u64, position: u32, around: Ns) -> Option<Sent> {
         let list = self.flows.get(&(flow, Direction::Send))?;

@@ -77,6 +77,9 @@ pub struct Detection {
     /// The least time that all slow steps together lost that is worth a finding: a few steps of
     /// microseconds that took twice as long cost nobody anything.
     pub min_lost: Ns,
+    /// A single step is worth a finding if it took so much longer than usual, and ten times as
+    /// long: it hung.
+    pub hang: Ns,
     /// Steps at the head of each series that are not learned (caches are cold).
     pub warm_up: usize,
     /// How long a series is learned at least, so that thousands of short steps of one moment are
@@ -95,6 +98,7 @@ impl Default for Detection {
             min_effect: 0.10,
             min_steps: 4,
             min_lost: Ns::millis(10),
+            hang: Ns::secs(1),
             warm_up: 3,
             learn_for: Ns::secs(2),
             calm: 16,
@@ -422,6 +426,36 @@ impl Series {
         self.open.as_ref()?.clone().anomaly(signature.clone())
     }
 
+    /// What is the matter if `step` has begun, has not ended, and took `step.dur` so far: the
+    /// anomaly that is present, with that step, or one of that step alone if it hangs.
+    pub(crate) fn with_open(
+        &self,
+        index: usize,
+        step: &Step,
+        config: &Detection,
+    ) -> Option<Slowed> {
+        if let Some(open) = &self.open {
+            if !hangs(step.dur, open.fit, config) {
+                return None;
+            }
+            let mut open = open.clone();
+            open.steps.push(index);
+            open.heights.push(DATED_BY);
+            open.to_last_slow = open.steps.len();
+            return open.anomaly(step.signature());
+        }
+        let first = self.first_ts?;
+        let fit = self.baseline.fit().filter(|_| step.ts >= first + config.learn_for)?;
+        hangs(step.dur, fit, config).then(|| Slowed {
+            signature: step.signature(),
+            fit,
+            threshold: Ns((fit.center.exp() * HUNG) as i64),
+            usual: self.learned.iter().rev().take(COMPARED).rev().copied().collect(),
+            slow: vec![index],
+            score: HUNG,
+        })
+    }
+
     /// How many steps belong to the anomaly that has begun and not ended.
     pub(crate) fn present_steps(&self) -> Option<usize> {
         self.open.as_ref().map(|open| open.to_last_slow)
@@ -617,11 +651,20 @@ fn drifts(steps: &[Step], slowed: &Slowed) -> f64 {
     (crate::stats::mean(&slow) - center) / spread.sqrt().max(least).max(1e-9)
 }
 
+/// How many times as long as usual a step takes that hung.
+const HUNG: f64 = 10.0;
+
+fn hangs(dur: Ns, fit: Fit, config: &Detection) -> bool {
+    let usual = fit.center.exp();
+    dur.0 as f64 >= (usual + config.hang.0 as f64).max(HUNG * usual)
+}
+
 fn worth_telling(steps: &[Step], slowed: &Slowed, config: &Detection) -> bool {
     let center = slowed.fit.center.exp();
     let slow =
         slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));
-    slow.count() >= config.min_steps
+    let hung = |&i: &usize| hangs(steps[i].dur, slowed.fit, config);
+    (slow.count() >= config.min_steps || slowed.slow.iter().any(hung))
         && !slowed.usual.is_empty()
         && mean_excess(steps, slowed) >= config.min_effect * center
         && mean_excess(steps, slowed) * slowed.slow.len() as f64 >= config.min_lost.0 as f64

@@ -73,12 +73,25 @@ pub struct Compared<'a> {
     pub slow: Vec<&'a Profile>,
 }
 
-/// The series of an incident that have profiles on both sides.
+impl Profile {
+    /// Whether anything was recorded of the step's time.
+    fn is_seen(&self) -> bool {
+        !self.awaited.is_empty() || self.parts.iter().any(|(key, _)| key.0 != PartKind::Unknown)
+    }
+}
+
+/// The series of an incident that have profiles on both sides. Where something was recorded of
+/// some steps, those of which nothing was say nothing: a trace may hold exact rows of the time
+/// around incidents only.
 pub fn compared<'a>(
     incident: &Incident,
     profiles: &'a HashMap<usize, Profile>,
 ) -> Vec<Compared<'a>> {
-    let pick = |indices: &[usize]| indices.iter().filter_map(|i| profiles.get(i)).collect();
+    let pick = |indices: &[usize]| -> Vec<&'a Profile> {
+        let all = indices.iter().filter_map(|i| profiles.get(i));
+        let seen: Vec<&Profile> = all.clone().filter(|p| p.is_seen()).collect();
+        if seen.is_empty() { all.collect() } else { seen }
+    };
     incident
         .slowed
         .iter()

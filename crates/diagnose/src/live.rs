@@ -9,6 +9,8 @@
 //! # Why it matters
 //! An answer two seconds after the onset finds the culprit still at it.
 //!
+//! A step that has begun and does not end is an incident before it ends ([`Live::set_open`]).
+//!
 //! # What fools it
 //! What stays slow for good: after [`ADOPTED`] it is told to have ended, as the usual has changed.
 
@@ -45,6 +47,8 @@ pub struct Live {
     series: BTreeMap<Signature, Series>,
     /// Anomalies that have ended and may still touch others.
     ended: Vec<Slowed>,
+    /// How many of `steps`, at the end, have not ended.
+    open: usize,
     unfollowed: u64,
 }
 
@@ -56,6 +60,7 @@ impl Live {
             steps: Vec::new(),
             series: BTreeMap::new(),
             ended: Vec::new(),
+            open: 0,
             unfollowed: 0,
         }
     }
@@ -72,6 +77,7 @@ impl Live {
 
     /// Takes a finished step. Steps of one thread must come in the order of their ends.
     pub fn push(&mut self, step: Step) {
+        self.set_open(Vec::new());
         if self.steps.len() >= REMEMBERED {
             self.forget(step.ts);
         }
@@ -86,9 +92,40 @@ impl Live {
         self.steps.push(step);
     }
 
+    /// Steps that have begun and not ended, each as long as it has taken so far. Those that take
+    /// no longer than they may are left out; the others are the last of [`Live::steps`] until the
+    /// next step is pushed or this is called again. Returns these.
+    pub fn set_open(&mut self, open: Vec<Step>) -> &[Step] {
+        let ended = self.steps.len() - self.open;
+        self.steps.truncate(ended);
+        for step in open {
+            let index = self.steps.len();
+            let series = self.series.get(&step.signature());
+            if series.is_some_and(|s| s.with_open(index, &step, &self.config).is_some()) {
+                self.steps.push(step);
+            }
+        }
+        self.open = self.steps.len() - ended;
+        &self.steps[ended..]
+    }
+
     /// Whether some series is slow, worth telling or not.
     pub fn is_suspicious(&self) -> bool {
-        !self.ended.is_empty() || self.series.values().any(|s| s.present_steps().is_some())
+        self.open > 0
+            || !self.ended.is_empty()
+            || self.series.values().any(|s| s.present_steps().is_some())
+    }
+
+    /// What is the matter with each series, with its open step if that hangs.
+    fn present(&self) -> Vec<Slowed> {
+        let open: BTreeMap<Signature, usize> = (self.steps.len() - self.open..self.steps.len())
+            .map(|i| (self.steps[i].signature(), i))
+            .collect();
+        let of = |(signature, one): (&Signature, &Series)| match open.get(signature) {
+            Some(&i) => one.with_open(i, &self.steps[i], &self.config),
+            None => one.present(signature),
+        };
+        self.series.iter().filter_map(of).collect()
     }
 
     /// What is the matter at `now`. To be called every so often; each incident is told to be over
@@ -97,8 +134,7 @@ impl Live {
         if !self.is_suspicious() {
             return Look::Calm;
         }
-        let present: Vec<Slowed> =
-            self.series.iter().filter_map(|(signature, one)| one.present(signature)).collect();
+        let present = self.present();
         let all = self.ended.iter().cloned().chain(present.iter().cloned()).collect();
         let groups = detect::groups(&self.steps, all, &self.config);
         let calm_before = now.saturating_sub(self.config.merge_within);
@@ -235,6 +271,37 @@ mod tests {
         let of =
             |i: &Incident| format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000);
         assert!(world.told.iter().any(|t| t.ends_with(&of(&whole[0]))), "{:?}", world.told);
+    }
+
+    #[test]
+    fn a_step_that_hangs_is_told_before_it_ends_and_once() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        let open = |world: &World, ms: i64| Step {
+            id: Id(77),
+            ts: world.now,
+            dur: Ns::millis(ms),
+            thread: EntityId(1),
+            rank: None,
+            name: "step".into(),
+            size: None,
+        };
+        assert!(world.live.set_open(vec![open(&world, 900)]).is_empty(), "not long enough");
+        assert!(matches!(world.live.look(world.now + Ns::millis(900)), Look::Calm));
+        let began = world.now;
+        assert_eq!(world.live.set_open(vec![open(&world, 1100)]).len(), 1);
+        match world.live.look(world.now + Ns::millis(1100)) {
+            Look::Present(incident) => assert_eq!(incident.from, began),
+            other => panic!("{other:?}"),
+        }
+        // It ends at last, and what follows is as usual.
+        world.steps(1, 3000.0);
+        world.steps(300, 20.0);
+        let over = world.told.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.told);
+        // A thread that is not known has no usual.
+        let stranger = Step { thread: EntityId(9), ..open(&world, 60_000) };
+        assert!(world.live.set_open(vec![stranger]).is_empty());
     }
 
     #[test]

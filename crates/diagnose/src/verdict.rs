@@ -3,7 +3,7 @@
 //! Causes are ranked by the milliseconds that they account for. Confidence is the share of 200
 //! seeded bootstrap resamples (of the usual and the slow steps) in which the same class comes out
 //! first, times the share of the growth that is explained, less what too few steps and lost
-//! records leave open. Below [`Judgement::decide_at`] the verdict is "insufficient evidence", and
+//! records leave open, [calibrated](crate::calibration) on trials of known cause. Below [`Judgement::decide_at`] the verdict is "insufficient evidence", and
 //! the causes are still listed.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use gpuwhy_schema::{Class, Entity, EntityId, EntityKind, Name, Ns, Part, PartKin
 use gpuwhy_schema::{SourceState, Track, names};
 use serde::Serialize;
 
+use crate::calibration::Calibration;
 use crate::detect::{Incident, Step, mean_excess};
 use crate::excess::{Excess, class_of, compared, first_in_the_way, kinds_of, profiles};
 use crate::stats::Random;
@@ -25,11 +26,13 @@ pub struct Judgement {
     pub resamples: usize,
     /// Causes told at most.
     pub causes: usize,
+    /// From the confidence that a judgement has in itself to how often such a one is right.
+    pub calibration: Calibration,
 }
 
 impl Default for Judgement {
     fn default() -> Judgement {
-        Judgement { decide_at: 0.5, resamples: 200, causes: 5 }
+        Judgement { decide_at: 0.5, resamples: 200, causes: 5, calibration: Calibration::MEASURED }
     }
 }
 
@@ -192,8 +195,10 @@ pub struct Finding {
     pub class: &'static str,
     /// The first cause's culprit.
     pub culprit: Option<Culprit>,
-    /// The first cause's confidence.
+    /// The first cause's confidence: how often such a verdict is right.
     pub confidence: f64,
+    /// The same before it was calibrated on the benchmark's trials.
+    pub raw_confidence: f64,
     /// Mean duration of a usual step, ms.
     pub usual_ms: f64,
     /// Mean duration of a slow step, ms.
@@ -397,7 +402,7 @@ pub fn judge(
     let kinds = excess.kinds();
     let unexplained = kinds.get(&PartKind::Unknown).map_or(0.0, |(usual, slow)| slow - usual);
     let grown: f64 = ranked.iter().map(|(_, ns)| ns.max(0.0)).sum();
-    let enough = 1.0 - 0.5f64.powf(excess.slow_steps.min(excess.usual_steps) as f64 / 3.0);
+    let enough = enough(&excess);
 
     let mut causes: Vec<Cause> = ranked
         .iter()
@@ -436,6 +441,10 @@ pub fn judge(
     }
     against(&mut causes, &ranked, unexplained, grown, court);
 
+    let raw_confidence = causes[0].confidence;
+    if raw_confidence > 0.0 {
+        causes[0].confidence = judgement.calibration.apply(raw_confidence);
+    }
     let first = &causes[0];
     let decided = first.confidence >= judgement.decide_at && first.class_of.is_some();
     let outcome = if decided { Outcome::Decided } else { Outcome::InsufficientEvidence };
@@ -458,6 +467,7 @@ pub fn judge(
         class: if decided { first.class } else { Class::Unexplained.as_str() },
         culprit: first.culprit.clone().filter(|_| decided),
         confidence: first.confidence,
+        raw_confidence,
         usual_ms: excess.usual / MS,
         slow_ms: excess.slow / MS,
         excess_ms: total / MS,
@@ -490,6 +500,15 @@ pub fn judge(
     };
     finding.summary = summary(&finding);
     finding
+}
+
+/// How far the steps that were compared suffice. A step that took ten times as long as usual and
+/// more says as much as so many that took twice as long.
+fn enough(excess: &Excess) -> f64 {
+    let times = excess.slow / excess.usual.max(1.0);
+    let weight = if times >= 10.0 { times } else { 1.0 };
+    let slow = excess.slow_steps as f64 * weight;
+    1.0 - 0.5f64.powf(slow.min(excess.usual_steps as f64) / 3.0)
 }
 
 fn told(steps: &[Step], slowed: &crate::detect::Slowed, court: &Court<'_>) -> SlowedSeries {

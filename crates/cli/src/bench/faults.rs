@@ -49,6 +49,8 @@ pub struct Answer {
     pub decided: bool,
     /// How sure it is.
     pub confidence: f64,
+    /// The same before it was calibrated.
+    pub raw_confidence: f64,
     /// Its classes, best first, at most three.
     pub classes: Vec<String>,
     /// The processes that it names, best first, at most three: pid and comm.
@@ -97,6 +99,10 @@ pub struct Row {
     pub intensity: f64,
     /// `other` or `same` container.
     pub placement: String,
+    /// When it began, ns on the clock of the session's trace.
+    pub onset_ns: i64,
+    /// When it ended.
+    pub end_ns: i64,
     /// Since the session's beginning.
     pub onset_s: f64,
     /// How long it lasted.
@@ -123,6 +129,9 @@ pub struct Row {
     pub baselines: BTreeMap<String, Vec<String>>,
     /// What the published method said without a group of probes.
     pub ablated: BTreeMap<String, Option<String>>,
+    /// What the stored trace says to this program later: with all probes, and without a group.
+    #[serde(default)]
+    pub again: BTreeMap<String, Option<Answer>>,
 }
 
 impl Row {
@@ -166,6 +175,7 @@ pub struct Results {
     judges: Vec<score::Judge>,
     classes: Vec<score::OfClass>,
     confusion: Vec<score::Confused>,
+    ablation: Vec<score::Ablated>,
     reliability: Vec<score::Bin>,
     sessions: Vec<Session>,
     trials: Vec<Row>,
@@ -182,6 +192,12 @@ pub fn run(args: &BenchFaults) -> Result<ExitCode> {
         })?;
         (sessions, trials) = (old.sessions, old.trials);
     }
+    if args.rejudge {
+        super::faults_again::judge(&args.traces, &mut trials)?;
+        save(&args.output, &sessions, &trials)?;
+        print!("{}", score::table(&sessions, &trials));
+        return Ok(ExitCode::SUCCESS);
+    }
     std::fs::create_dir_all(&args.traces)?;
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
     while Instant::now() < end {
@@ -191,7 +207,7 @@ pub fn run(args: &BenchFaults) -> Result<ExitCode> {
         if long < Duration::from_secs(45) {
             break;
         }
-        let path = args.traces.join(format!("session-{seed}.trace"));
+        let path = stored(&args.traces, seed);
         match session(&path, seed, long, args, &trials) {
             Ok((session, rows)) => {
                 for row in &rows {
@@ -209,13 +225,18 @@ pub fn run(args: &BenchFaults) -> Result<ExitCode> {
             Err(error) => eprintln!("session {seed}: not run: {error:#}"),
         }
         save(&args.output, &sessions, &trials)?;
-        if !args.keep_traces {
+        if args.drop_traces {
             let _ = std::fs::remove_dir_all(&path);
         }
     }
     save(&args.output, &sessions, &trials)?;
     print!("{}", score::table(&sessions, &trials));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a session's trace is.
+pub fn stored(traces: &Path, seed: u64) -> std::path::PathBuf {
+    traces.join(format!("session-{seed}.trace"))
 }
 
 fn save(path: &Path, sessions: &[Session], trials: &[Row]) -> Result<()> {
@@ -225,6 +246,7 @@ fn save(path: &Path, sessions: &[Session], trials: &[Row]) -> Result<()> {
         judges: score::judges(trials),
         classes: score::classes(trials),
         confusion: score::confusion(trials),
+        ablation: score::ablation(trials),
         reliability: score::reliability(trials),
         sessions: sessions.to_vec(),
         trials: trials.to_vec(),
@@ -269,8 +291,8 @@ fn choose(random: &mut Random, args: &BenchFaults, trials: &[Row], now: &[Row]) 
         second: None,
         intensity: [0.7, 1.0, 1.0, 1.5][random.below(4)],
         placement: Placement::Other,
-        gap: Duration::from_millis(5000 + random.below(3000) as u64),
-        long: Duration::from_millis(3000 + random.below(2500) as u64),
+        gap: Duration::from_millis(2000 + random.below(2000) as u64),
+        long: Duration::from_millis(2500 + random.below(2000) as u64),
     };
     if faults.is_empty() || (!benign.is_empty() && random.below(BENIGN) == 0) {
         choice.kind = pick(random, &benign);
@@ -378,7 +400,13 @@ impl Stage {
         let end = Instant::now() + Duration::from_secs(60);
         let running: Vec<_> = spec
             .into_iter()
-            .map(|spec| std::thread::spawn(move || Injector::start(spec)?.finish()))
+            .map(|spec| {
+                std::thread::spawn(move || {
+                    // We record at a high priority, which children of ours would inherit.
+                    gpuwhy_collect::nice(0);
+                    Injector::start(spec)?.finish()
+                })
+            })
             .collect();
         while !running.iter().all(|thread| thread.is_finished()) {
             if Instant::now() > end {
@@ -401,7 +429,7 @@ fn session(
     before: &[Row],
 ) -> Result<(Session, Vec<Row>)> {
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(1));
-    let mut stage = Stage::open(path, |setup| setup.everything = args.keep_traces)?;
+    let mut stage = Stage::open(path, |setup| setup.everything = args.everything)?;
     let began = Instant::now();
     let zero = gpuwhy_collect::now().0;
     stage.run_for(Duration::from_secs(12))?;
@@ -507,6 +535,8 @@ fn blank(session: u64, number: u32, choice: &Choice) -> Row {
             Placement::Other => "other".into(),
             Placement::Same => "same".into(),
         },
+        onset_ns: 0,
+        end_ns: 0,
         onset_s: 0.0,
         seconds: choice.long.as_secs_f64(),
         effects: Vec::new(),
@@ -520,15 +550,17 @@ fn blank(session: u64, number: u32, choice: &Choice) -> Row {
         counterfactual: None,
         baselines: BTreeMap::new(),
         ablated: BTreeMap::new(),
+        again: BTreeMap::new(),
     }
 }
 
-fn answer(finding: &Finding) -> Answer {
+pub fn answer(finding: &Finding) -> Answer {
     let decided = finding.outcome == Outcome::Decided;
     Answer {
         class: finding.class.into(),
         decided,
         confidence: finding.confidence,
+        raw_confidence: finding.raw_confidence,
         classes: finding.causes.iter().take(3).map(|c| c.class.to_string()).collect(),
         named: super::injectors::named(finding).into_iter().take(3).collect(),
         excess_ms: finding.excess_ms,
@@ -540,6 +572,7 @@ fn answer(finding: &Finding) -> Answer {
 fn fill(row: &mut Row, made: &Made1, zero: i64, steps: &[Step], heard: &[Heard]) {
     let (onset, end) = (made.label.onset_ns as i64, end_of(made));
     let since = onset - BEFORE.as_nanos() as i64;
+    (row.onset_ns, row.end_ns) = (onset, end);
     row.onset_s = (onset - zero) as f64 / 1e9;
     row.seconds = (end - onset) as f64 / 1e9;
     row.culprit_pid = made.label.culprit_pid.map(i64::from);

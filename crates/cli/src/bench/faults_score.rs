@@ -41,6 +41,15 @@ pub struct Confused {
     trials: usize,
 }
 
+/// How a judge did on one class without a group of probes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ablated {
+    class: String,
+    judge: String,
+    without: String,
+    top1: Figure,
+}
+
 /// Verdicts of about the same confidence.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bin {
@@ -177,12 +186,49 @@ pub fn confusion(trials: &[Row]) -> Vec<Confused> {
     counts.into_iter().map(|((class, said), trials)| Confused { class, said, trials }).collect()
 }
 
+/// How we and the published method did on each class, with all probes and without one group of
+/// them at a time, on the stored traces.
+pub fn ablation(trials: &[Row]) -> Vec<Ablated> {
+    let mut by_class: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in faults(trials) {
+        by_class.entry(row.class.as_deref().unwrap_or_default()).or_default().push(row);
+    }
+    let mut out = Vec::new();
+    for (class, rows) in by_class {
+        let mut put = |judge: &str, without: &str, top1: Figure| {
+            if top1.n > 0 {
+                let (class, judge, without) = (class.into(), judge.into(), without.into());
+                out.push(Ablated { class, judge, without, top1 });
+            }
+        };
+        let ours = |group: &str| {
+            share_of(rows.iter(), |r| {
+                let answer = r.again.get(group)?;
+                Some(answer.as_ref().map(|a| &a.class) == r.class.as_ref())
+            })
+        };
+        let groups = || gpuwhy_diagnose::baselines::GROUPS.iter().map(|g| g.0);
+        put("gpuwhy", "nothing", ours(super::faults_again::ALL));
+        groups().for_each(|group| put("gpuwhy", group, ours(group)));
+        put(
+            "darzi",
+            "nothing",
+            share_of(rows.iter(), |r| Some(r.baselines.get("darzi")?.first() == r.class.as_ref())),
+        );
+        for group in groups() {
+            let hit = |r: &Row| Some(r.ablated.get(group)?.as_ref() == r.class.as_ref());
+            put("darzi", group, share_of(rows.iter(), hit));
+        }
+    }
+    out
+}
+
 /// Confidence of the first cause, and whether it was right.
 fn sure(rows: &[&Row]) -> Vec<(f64, bool)> {
     rows.iter()
         .filter_map(|r| {
             let last = r.last.as_ref()?;
-            Some((last.confidence, last.classes.first() == r.class.as_ref()))
+            Some((last.raw_confidence, last.classes.first() == r.class.as_ref()))
         })
         .collect()
 }

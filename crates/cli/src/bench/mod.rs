@@ -3,6 +3,7 @@
 pub mod crash;
 pub mod darzi;
 pub mod faults;
+mod faults_again;
 mod faults_score;
 pub mod injectors;
 pub mod live;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::{Config, Recorder, Shed};
+use gpuwhy_collect::{Config, OpenStep, Recorder, Shed};
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement, Outcome};
-use gpuwhy_schema::{Discipline, EntityId, Id, Lane, Name, Ns, Part, Rows, SourceId};
+use gpuwhy_schema::{Discipline, EntityId, Id, Lane, Name, Ns, Part, Rows, SourceId, Span};
 use gpuwhy_schema::{ThreadState, TrackId, names};
 use gpuwhy_store::{Keep, Options, Ring, Writer};
 use serde::Serialize;
@@ -224,6 +224,20 @@ impl Recent {
     }
 }
 
+/// The recent past, with the steps that have not ended and what threads do at present.
+struct WithOpen<'a> {
+    recent: &'a Recent,
+    open: Rows,
+}
+
+impl Around for WithOpen<'_> {
+    fn rows(&self, range: Range<Ns>) -> Result<Rows> {
+        let mut rows = self.recent.rows(range)?;
+        rows.append(&mut self.open.clone());
+        Ok(rows)
+    }
+}
+
 impl Around for Recent {
     fn rows(&self, range: Range<Ns>) -> Result<Rows> {
         let mut rows = self.exact.rows(range.clone());
@@ -244,6 +258,8 @@ pub struct Engine {
     recent: Recent,
     step_tracks: HashSet<TrackId>,
     live: Live,
+    /// Steps that have not ended, as long as they took so far, if they hang.
+    open: Vec<(OpenStep, Ns)>,
     present: Option<Present>,
     governor: Governor,
     source: SourceId,
@@ -363,6 +379,7 @@ impl Engine {
             recent: Recent::new(keep),
             step_tracks: HashSet::new(),
             live: Live::new(setup.detection),
+            open: Vec::new(),
             present: None,
             governor: Governor::new(setup.limits, start),
             source,
@@ -549,7 +566,49 @@ impl Engine {
         Ok(Some(told.finding))
     }
 
+    /// Looks for steps that hang.
+    fn set_open(&mut self, now: Ns) {
+        // What was recorded until then has arrived.
+        let until = now.saturating_sub(SETTLED);
+        let old = until.saturating_sub(self.setup.detection.hang);
+        let steps = self.recorder.open_steps(old);
+        if steps.is_empty() && self.open.is_empty() {
+            return;
+        }
+        let so_far = |s: &OpenStep| Step {
+            id: s.id,
+            ts: s.ts,
+            dur: until.saturating_sub(s.ts),
+            thread: s.thread,
+            rank: s.rank,
+            name: s.name.clone(),
+            size: s.size,
+        };
+        let hang: HashSet<Id> =
+            self.live.set_open(steps.iter().map(so_far).collect()).iter().map(|s| s.id).collect();
+        self.open = steps
+            .into_iter()
+            .filter(|s| hang.contains(&s.id))
+            .map(|s| (s.clone(), until.saturating_sub(s.ts)))
+            .collect();
+    }
+
+    /// Rows for the steps that hang, as if they had ended now, and what threads do at present.
+    fn open_rows(&self) -> Rows {
+        let mut rows = Rows::default();
+        for (step, dur) in &self.open {
+            let OpenStep { id, ts, thread, track, seq, name, size, rank } = step.clone();
+            rows.span.push(Span { id, ts, dur: Some(*dur), track, parent: None, name });
+            rows.step.push(gpuwhy_schema::Step { id, ts, thread, seq, size, rank });
+        }
+        if !self.open.is_empty() {
+            rows.state = self.recorder.going_on();
+        }
+        rows
+    }
+
     fn look(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        self.set_open(now);
         match self.live.look(now) {
             Look::Calm => {
                 // What was told turned out to be nothing, seen as a whole.
@@ -666,7 +725,8 @@ impl Engine {
         let wanted = verdict::wanted(&looked_into, most);
         let new: Vec<usize> =
             wanted.iter().filter(|i| !parts.known.contains_key(&steps[**i].id)).copied().collect();
-        let found = analysis::account(&self.recent, steps, &new, &self.setup.accounting)?;
+        let around = WithOpen { recent: &self.recent, open: self.open_rows() };
+        let found = analysis::account(&around, steps, &new, &self.setup.accounting)?;
         for part in found {
             parts.known.entry(part.step).or_default().push(part);
         }
@@ -686,6 +746,8 @@ impl Engine {
             let until = incident.to.min(incident.from.saturating_add(WHERE_IT_WAS));
             where_it_was(&self.recent.exact.rows(incident.from..until), EntityId(culprit.entity))
         });
+        // What has not ended has other parts when it is looked at again.
+        self.open.iter().for_each(|(step, _)| _ = parts.known.remove(&step.id));
         if let Some(present) = &mut self.present {
             present.parts = parts;
         }
@@ -703,13 +765,22 @@ impl Engine {
                 / list.len().max(1) as f64
         };
         let first = &incident.slowed[0];
-        let what = format!(
-            "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
-            first.signature.name,
-            mean(&first.slow),
-            mean(&first.usual),
-            detect::mean_excess(steps, first) / 1e6
-        );
+        let hangs = |i: &usize| self.open.iter().any(|(step, _)| step.id == steps[*i].id);
+        let what = match first.slow.iter().find(|i| hangs(i)) {
+            Some(&open) => format!(
+                "{} has not ended after {:.1} ms; it takes {:.1} ms usually",
+                first.signature.name,
+                steps[open].dur.as_millis_f64(),
+                mean(&first.usual),
+            ),
+            None => format!(
+                "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
+                first.signature.name,
+                mean(&first.slow),
+                mean(&first.usual),
+                detect::mean_excess(steps, first) / 1e6
+            ),
+        };
         let name = |s: &detect::Slowed| {
             let thread = lanes.entity.iter().find(|e| e.id == s.signature.thread);
             thread.map_or(String::new(), |e| format!("{} {}", e.name, e.number.unwrap_or_default()))
@@ -831,8 +902,7 @@ fn sort(mut rows: Rows, step_tracks: &mut HashSet<TrackId>) -> (Rows, Rows, Vec<
     };
     let mut steps = Vec::new();
     if !sums.step.is_empty() {
-        let spans: HashMap<Id, &gpuwhy_schema::Span> =
-            sums.span.iter().map(|s| (s.id, s)).collect();
+        let spans: HashMap<Id, &Span> = sums.span.iter().map(|s| (s.id, s)).collect();
         let mut phases: HashMap<Id, Vec<(Name, Ns, Ns)>> = HashMap::new();
         for span in &sums.span {
             if let (Some(parent), Some(dur)) = (span.parent, span.dur) {
