@@ -665,10 +665,8 @@ impl Book {
         }
     }
 
-    /// Rows for the states that still last. Whoever does not live does nothing, even if the record
-    /// of its end was lost.
-    /// States without an end, of the threads that live, by their number; `letter` is the state of
-    /// a thread as /proc has it.
+    /// States that still last, by thread; `letter` is the state of a thread as /proc has it.
+    /// Whoever does not live does nothing, even if the record of its end was lost.
     fn going_on(&self, letter: impl Fn(u32, u32) -> Option<char>) -> Vec<State> {
         let mut threads: Vec<(&u32, &Thread)> = self.threads.iter().collect();
         threads.sort_unstable_by_key(|(tid, _)| **tid);
@@ -689,7 +687,6 @@ impl Book {
 
     fn finish(&mut self, letter: impl Fn(u32, u32) -> Option<char>, cx: &mut Context) {
         cx.rows.state.append(&mut self.going_on(letter));
-        self.threads.clear();
     }
 }
 
@@ -827,6 +824,8 @@ mod tests {
         );
         desk.book.finish(|tgid, tid| ((tgid, tid) == (TGID, TID)).then_some('S'), &mut desk.cx);
         assert_eq!(desk.states(), "5000.. sleep(35)");
+        desk.book.finish(|_, _| None, &mut desk.cx);
+        assert_eq!(desk.states(), "", "a thread that is gone does nothing");
     }
 
     #[test]

@@ -360,7 +360,10 @@ impl Series {
             .filter(|r| r.0 >= since)
             .map(|r| (r.0, fit.z(r.1.max(1.0).ln())))
             .unzip();
-        let usual: Vec<usize> = self.learned.iter().rev().take(COMPARED).rev().copied().collect();
+        // What was held back and lies before the shift is usual after all.
+        let held_back = self.recent.iter().map(|r| r.0).filter(|i| *i < since);
+        let mut usual: Vec<usize> = self.learned.iter().copied().chain(held_back).collect();
+        usual.drain(..usual.len().saturating_sub(COMPARED));
         let score = ((log - fit.center) / (threshold - fit.center)).max(sum / limit);
         self.recent.retain(|r| r.0 < since);
         self.learn_settled();

@@ -12,7 +12,7 @@ use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::baselines::GROUPS;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
 use gpuwhy_diagnose::verdict::{self, Court, Judgement};
-use gpuwhy_schema::{Ns, Rows, TrackId};
+use gpuwhy_schema::{Ns, Rows, State, ThreadState, Track, TrackId, names};
 use gpuwhy_store::Trace;
 
 use super::faults::{Answer, Row, answer, stored};
@@ -25,8 +25,6 @@ pub const ALL: &str = "all";
 const LOOKED_INTO: usize = 80;
 /// How far before an incident usual steps are taken from, where exact rows are kept.
 const USUAL: Ns = Ns::secs(5);
-/// Rows around what is looked into.
-const MARGIN: Ns = Ns::secs(1);
 
 /// Fills in [`Row::again`] of the trials whose traces are there.
 pub fn judge(traces: &Path, trials: &mut [Row]) -> Result<()> {
@@ -71,15 +69,12 @@ fn answers(
     for slowed in &mut incident.slowed {
         slowed.usual.retain(|&i| steps[i].ts >= since);
     }
-    let read = since.saturating_sub(MARGIN)..incident.to.saturating_add(MARGIN);
-    let mut rows = disk.rows(read)?;
-    rows.source = disk.lanes.source.clone();
     let wanted = verdict::wanted(&incident, LOOKED_INTO);
     let mut out = BTreeMap::new();
     for group in groups() {
-        let rows = without(&rows, group);
-        let court = Court::new(&rows);
-        let around = Held { rows: &rows };
+        let around = Without { disk, group };
+        let lanes = around.less(Rows { source: disk.lanes.source.clone(), ..disk.rows(NEVER)? });
+        let court = Court::new(&lanes);
         let parts = analysis::account(&around, steps, &wanted, &Accounting::default())?;
         let finding = verdict::judge(steps, &incident, &parts, &court, &Judgement::default());
         out.insert(group.to_string(), Some(answer(&finding)));
@@ -87,24 +82,18 @@ fn answers(
     Ok(out)
 }
 
-/// Rows in memory.
-struct Held<'a> {
-    rows: &'a Rows,
+/// No row lies in it.
+const NEVER: Range<Ns> = Ns::MIN..Ns::MIN;
+
+/// A trace as if a group of probes had not been there.
+struct Without<'a> {
+    disk: &'a OnDisk<'a>,
+    group: &'a str,
 }
 
-impl Around for Held<'_> {
+impl Around for Without<'_> {
     fn rows(&self, range: Range<Ns>) -> Result<Rows> {
-        let mut rows = self.rows.clone();
-        let within = |ts: Ns, dur: Option<Ns>| {
-            ts < range.end && dur.is_none_or(|dur| ts.saturating_add(dur) >= range.start)
-        };
-        let at = |ts: Ns| within(ts, Some(Ns::ZERO));
-        rows.span.retain(|r| within(r.ts, r.dur));
-        rows.state.retain(|r| within(r.ts, r.dur));
-        rows.counter.retain(|r| at(r.ts));
-        rows.wakeup.retain(|r| at(r.ts));
-        rows.message.retain(|r| at(r.ts));
-        Ok(rows)
+        Ok(self.less(self.disk.rows(range)?))
     }
 }
 
@@ -120,36 +109,33 @@ fn sources(group: &str) -> &'static [&'static str] {
     }
 }
 
-/// `rows` as if a group of probes had not been there.
-fn without(rows: &Rows, group: &str) -> Rows {
-    let mut rows = rows.clone();
-    let gone: HashSet<_> =
-        rows.source.iter().filter(|s| sources(group).contains(&&*s.kind)).map(|s| s.id).collect();
-    let tracks: HashSet<TrackId> = rows
-        .track
-        .iter()
-        .filter(|t| {
-            gone.contains(&t.source) || (group == "gpu" && &*t.name == gpuwhy_schema::names::STREAM)
-        })
-        .map(|t| t.id)
-        .collect();
-    rows.span.retain(|r| !tracks.contains(&r.track));
-    rows.state.retain(|r| !tracks.contains(&r.track));
-    rows.counter.retain(|r| !tracks.contains(&r.track));
-    match group {
-        "scheduler" => rows.wakeup.clear(),
-        "block" => rows.io.clear(),
-        "network" => rows.message.clear(),
-        _ => {}
-    }
-    if group == "interrupts" {
-        // Interrupted time is told apart from running by this group.
-        use gpuwhy_schema::ThreadState::{Hardirq, Running, Softirq};
-        for state in &mut rows.state {
-            if [Hardirq.code(), Softirq.code()].contains(&state.value) {
-                state.value = Running.code();
+impl Without<'_> {
+    fn less(&self, mut rows: Rows) -> Rows {
+        let group = self.group;
+        let all = &self.disk.lanes.source;
+        let gone = all.iter().filter(|s| sources(group).contains(&&*s.kind));
+        let gone: HashSet<_> = gone.map(|s| s.id).collect();
+        let is_gone = |track: &&Track| {
+            gone.contains(&track.source) || (group == "gpu" && &*track.name == names::STREAM)
+        };
+        let tracks: HashSet<TrackId> = rows.track.iter().filter(is_gone).map(|t| t.id).collect();
+        rows.span.retain(|r| !tracks.contains(&r.track));
+        rows.state.retain(|r| !tracks.contains(&r.track));
+        rows.counter.retain(|r| !tracks.contains(&r.track));
+        rows.source.retain(|r| !gone.contains(&r.id));
+        match group {
+            "scheduler" => rows.wakeup.clear(),
+            "block" => rows.io.clear(),
+            "network" => rows.message.clear(),
+            // Interrupted time is told apart from running by this group.
+            "interrupts" => {
+                let interrupted = [ThreadState::Hardirq.code(), ThreadState::Softirq.code()];
+                let of_it = |s: &&mut State| interrupted.contains(&s.value);
+                let running = ThreadState::Running.code();
+                rows.state.iter_mut().filter(of_it).for_each(|s| s.value = running);
             }
+            _ => {}
         }
+        rows
     }
-    rows
 }
