@@ -234,11 +234,11 @@ impl Excess {
         out
     }
 
-    /// Of the excess in page-cache misses, what comes from there being more of them; the rest
-    /// comes from each taking longer, which is the disk's doing.
+    /// Of the excess in page-cache misses, what comes from there being more of them, each as long
+    /// as it took; the rest comes from as many as usual taking longer, which is the disk's doing.
     fn more_misses(&self, usual: f64, slow: f64) -> f64 {
         let (usual_n, slow_n) = self.misses;
-        let each = if usual_n > 0.0 { usual / usual_n } else { slow / slow_n.max(1e-9) };
+        let each = slow / slow_n.max(1e-9);
         let excess = slow - usual;
         ((slow_n - usual_n) * each).clamp(excess.min(0.0), excess.max(0.0))
     }
@@ -420,5 +420,8 @@ mod tests {
         };
         assert_eq!(class(&more), (8.0, 0.0));
         assert_eq!(class(&slower), (0.0, 8.0));
+        // Eight misses more, and each takes longer because there are so many.
+        let both = profile(&[(CacheMiss, 20.0)], 10.0);
+        assert_eq!(class(&both), (16.0, 2.0));
     }
 }
