@@ -48,14 +48,15 @@ pub struct Signature {
     pub thread: EntityId,
     /// Their name.
     pub name: Name,
-    /// Their size in quarter octaves (19 % apart), or none.
+    /// Their size in sixteenths of an octave (4.4 % apart), or none: what follows from the size
+    /// must stay below the least effect that is told.
     pub size_class: Option<i64>,
 }
 
 impl Step {
     /// The signature that it is compared under.
     pub fn signature(&self) -> Signature {
-        let class = |size: i64| (4.0 * (size.max(1) as f64).log2()).round() as i64;
+        let class = |size: i64| (16.0 * (size.max(1) as f64).log2()).round() as i64;
         Signature { thread: self.thread, name: self.name.clone(), size_class: self.size.map(class) }
     }
 
@@ -207,6 +208,7 @@ pub(crate) struct Series {
     interval: f64,
     first_ts: Option<Ns>,
     last_ts: Option<Ns>,
+    last_end: Ns,
 }
 
 #[derive(Clone)]
@@ -266,6 +268,9 @@ const COMPARED: usize = 400;
 /// How far back a shift may be dated.
 const DATED_BACK: usize = 64;
 
+/// A series is idle that has had no step for so many times the time between two.
+const IDLE: i64 = 20;
+
 impl Series {
     pub(crate) fn new() -> Series {
         Series {
@@ -279,6 +284,7 @@ impl Series {
             interval: 0.0,
             first_ts: None,
             last_ts: None,
+            last_end: Ns::MIN,
         }
     }
 
@@ -295,6 +301,7 @@ impl Series {
     pub(crate) fn step(&mut self, index: usize, step: &Step, config: &Detection) -> Option<Slowed> {
         let dur = step.dur.0 as f64;
         self.seen += 1;
+        self.last_end = self.last_end.max(step.end());
         if let Some(last) = self.last_ts.replace(step.ts) {
             let gap = step.ts.saturating_sub(last).as_secs_f64().max(1e-6);
             self.interval =
@@ -427,6 +434,21 @@ impl Series {
     /// The anomaly that has begun and not ended, as far as it is known.
     pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
         self.open.as_ref()?.clone().anomaly(signature.clone())
+    }
+
+    /// Ends the anomaly of a series that has had no step for long: of steps of another size, say,
+    /// since when there is more to do.
+    pub(crate) fn close_idle(
+        &mut self,
+        signature: &Signature,
+        now: Ns,
+        config: &Detection,
+    ) -> Option<Slowed> {
+        self.open.as_ref()?;
+        let usual = Ns((self.interval * 1e9) as i64);
+        let patience = config.merge_within.saturating_add(Ns(usual.0.saturating_mul(IDLE)));
+        let idle = self.last_end.saturating_add(patience) < now;
+        if idle { self.close(signature.clone()) } else { None }
     }
 
     /// What is the matter if `step` has begun, has not ended, and took `step.dur` so far: the

@@ -117,15 +117,21 @@ impl Live {
     }
 
     /// What is the matter with each series, with its open step if that hangs.
-    fn present(&self) -> Vec<Slowed> {
+    fn present(&mut self, now: Ns) -> Vec<Slowed> {
         let open: BTreeMap<Signature, usize> = (self.steps.len() - self.open..self.steps.len())
             .map(|i| (self.steps[i].signature(), i))
             .collect();
-        let of = |(signature, one): (&Signature, &Series)| match open.get(signature) {
-            Some(&i) => one.with_open(i, &self.steps[i], &self.config),
-            None => one.present(signature),
-        };
-        self.series.iter().filter_map(of).collect()
+        let mut present = Vec::new();
+        for (signature, one) in &mut self.series {
+            if let Some(&i) = open.get(signature) {
+                present.extend(one.with_open(i, &self.steps[i], &self.config));
+            } else if let Some(idle) = one.close_idle(signature, now, &self.config) {
+                self.ended.push(idle);
+            } else {
+                present.extend(one.present(signature));
+            }
+        }
+        present
     }
 
     /// What is the matter at `now`. To be called every so often; each incident is told to be over
@@ -134,7 +140,7 @@ impl Live {
         if !self.is_suspicious() {
             return Look::Calm;
         }
-        let present = self.present();
+        let present = self.present(now);
         let all = self.ended.iter().cloned().chain(present.iter().cloned()).collect();
         let groups = detect::groups(&self.steps, all, &self.config);
         let calm_before = now.saturating_sub(self.config.merge_within);
@@ -207,11 +213,15 @@ mod tests {
 
         /// `n` steps of about `ms`; says what is told when it changes.
         fn steps(&mut self, n: usize, ms: f64) {
+            self.sized(n, ms, None);
+        }
+
+        fn sized(&mut self, n: usize, ms: f64, size: Option<i64>) {
             for _ in 0..n {
                 let dur = Ns((ms * 1e6 * (1.0 + self.random.below(40) as f64 / 1000.0)) as i64);
                 let id = Id(self.now.0 as u64 + 1);
                 let name = "step".into();
-                let (thread, rank, size) = (EntityId(1), None, None);
+                let (thread, rank) = (EntityId(1), None);
                 self.live.push(Step { id, ts: self.now, dur, thread, rank, name, size });
                 self.now += dur;
                 // As often as a watcher that has other things to do.
@@ -271,6 +281,18 @@ mod tests {
         let of =
             |i: &Incident| format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000);
         assert!(world.told.iter().any(|t| t.ends_with(&of(&whole[0]))), "{:?}", world.told);
+    }
+
+    #[test]
+    fn slow_steps_of_a_size_that_comes_no_more_are_over() {
+        let mut world = World::new();
+        world.sized(300, 20.0, Some(64));
+        world.sized(300, 40.0, Some(128));
+        world.sized(50, 60.0, Some(128));
+        world.sized(400, 20.0, Some(64));
+        let over = world.told.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.told);
+        assert!(world.told.last().unwrap().ends_with("calm"), "{:?}", world.told);
     }
 
     #[test]
