@@ -5,4 +5,21 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
 pub mod perfetto;
+pub mod sqlite;
+
+pub use error::{Error, Result};
+
+/// Where traces that others made lie, for tests that read them.
+#[cfg(test)]
+fn shared_data() -> Option<std::path::PathBuf> {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let path = std::env::var_os("GPUWHY_TRACES").unwrap_or_else(|| beside.into());
+    let path = std::path::PathBuf::from(path);
+    if path.is_dir() {
+        return Some(path);
+    }
+    println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
+    None
+}

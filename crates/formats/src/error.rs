@@ -1,0 +1,63 @@
+//! What can go wrong with other people's files, and on what.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file that cannot be read as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {what} `{}`", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Something else than what was expected.
+    #[error("`{}` is not {format}: {why}", path.display())]
+    NotThis {
+        /// The file.
+        path: PathBuf,
+        /// What was expected, with its article.
+        format: &'static str,
+        /// What gave it away, and what would help.
+        why: String,
+    },
+    /// It is what was expected, but cut off or garbled.
+    #[error("`{}` is damaged, {place}: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        place: String,
+        /// What is wrong there.
+        what: String,
+    },
+    /// It is sound, but cannot be read as it lies there.
+    #[error("`{}` cannot be read: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why, and what would help.
+        why: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_path_buf();
+        move |source| Error::Io { what, path, source }
+    }
+
+    pub(crate) fn damaged(path: &Path, place: impl Into<String>, what: impl Into<String>) -> Error {
+        Error::Damaged { path: path.into(), place: place.into(), what: what.into() }
+    }
+}
+
+/// What reading a file comes to.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,496 @@
+//! SQLite databases, read-only, table by table, as the file format's documentation has them
+//! (<https://www.sqlite.org/fileformat2.html>).
+//!
+//! # Why not SQLite itself
+//! A profiler's database is read once, from end to end, a few columns of each row. The library
+//! steps through its virtual machine for every row and hands out one cell at a time, on one
+//! thread a connection; that is what an import would spend its time on. Here a table is a list of
+//! leaf pages that threads share out among themselves, a row is decoded as far as its last wanted
+//! column, and no byte of the file is believed: a page number, a length or an offset that leads
+//! out of the file is an error that names the page.
+//!
+//! Not read: indexes, WITHOUT ROWID tables, UTF-16 databases, and what lies in a write-ahead log.
+
+pub mod build;
+mod ddl;
+mod record;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+pub use record::Value;
+
+use crate::{Error, Result};
+
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Pages read at once where they lie next to each other: 256 KiB of usual pages.
+const AHEAD: usize = 64;
+/// A b-tree of usual pages with as many levels would fill no disk.
+const LEVELS: usize = 20;
+/// What is read of one row: longer texts are cut off there.
+const MAX_ROW: usize = 1 << 20;
+/// A definition longer than this is none that a profiler writes.
+const MAX_TABLES: usize = 1 << 16;
+
+/// A database, open for reading.
+#[derive(Debug)]
+pub struct Database {
+    file: File,
+    path: PathBuf,
+    page_size: usize,
+    /// What of a page is not reserved for extensions.
+    usable: usize,
+    pages: u32,
+    tables: BTreeMap<String, TableDef>,
+}
+
+/// A table, as its definition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDef {
+    /// Its name.
+    pub name: String,
+    /// Its columns, in the order of their values.
+    pub columns: Vec<String>,
+    root: u32,
+    /// The column that is the rowid, which stands not in the record.
+    rowid: Option<usize>,
+    without_rowid: bool,
+}
+
+impl TableDef {
+    /// The index of a column.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Whether a file of these first bytes is meant to be a database.
+pub fn is_database(head: &[u8]) -> bool {
+    head.starts_with(MAGIC)
+}
+
+impl Database {
+    /// Opens the database at `path` and reads the definitions of its tables.
+    pub fn open(path: impl AsRef<Path>) -> Result<Database> {
+        let path = path.as_ref();
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let metadata = file.metadata().map_err(Error::io("measure", path))?;
+        let not =
+            |why: String| Error::NotThis { path: path.into(), format: "an SQLite database", why };
+        if !metadata.is_file() {
+            return Err(not("it is not a regular file".into()));
+        }
+        let mut head = Vec::with_capacity(100);
+        (&mut file).take(100).read_to_end(&mut head).map_err(Error::io("read", path))?;
+        if head.starts_with(b"version https://git-lfs") {
+            return Err(not(
+                "it is a Git LFS pointer; `git lfs pull` brings the file itself".into()
+            ));
+        }
+        if !is_database(&head) {
+            return Err(not("it does not begin as SQLite databases do".into()));
+        }
+        if head.len() < 100 {
+            return Err(Error::damaged(path, "its header", "it is cut off"));
+        }
+        let bad = |what: String| Error::damaged(path, "its header", what);
+        let page_size = match be16(&head, 16) {
+            1 => 65536,
+            size if size >= 512 && size.is_power_of_two() => size,
+            size => return Err(bad(format!("pages of {size} bytes are none"))),
+        };
+        let usable = page_size - usize::from(head[20]);
+        if usable < 480 {
+            return Err(bad(format!("{usable} usable bytes a page are too few")));
+        }
+        match be32(&head, 56) {
+            0 | 1 => {}
+            encoding => {
+                let why = format!("its texts are UTF-16 (encoding {encoding}); only UTF-8 is read");
+                return Err(Error::Unreadable { path: path.into(), why });
+            }
+        }
+        let length = metadata.len();
+        let there = length / page_size as u64;
+        // The count is to be believed only if the last writer knew of it.
+        let said = u64::from(be32(&head, 28));
+        let said = if be32(&head, 24) == be32(&head, 92) && said > 0 { said } else { there };
+        if there < said {
+            return Err(Error::damaged(
+                path,
+                format!("byte {length}"),
+                format!("it is cut off after {there} of {said} pages"),
+            ));
+        }
+        let Ok(pages) = u32::try_from(said) else {
+            return Err(bad(format!("{said} pages are absurd")));
+        };
+        let mut database =
+            Database { file, path: path.into(), page_size, usable, pages, tables: BTreeMap::new() };
+        database.check_sidecars()?;
+        database.read_definitions()?;
+        Ok(database)
+    }
+
+    /// What was not yet written into the database is not in the file.
+    fn check_sidecars(&self) -> Result<()> {
+        let beside = |suffix: &str| {
+            let mut path = self.path.clone().into_os_string();
+            path.push(suffix);
+            let length = std::fs::metadata(&path).map_or(0, |m| m.len());
+            (length > 0).then_some(PathBuf::from(path))
+        };
+        let name = self.path.display();
+        let why = if let Some(log) = beside("-wal") {
+            format!(
+                "its latest changes lie in `{}`; `sqlite3 {name} 'pragma wal_checkpoint(truncate)'` \
+                 writes them into it",
+                log.display()
+            )
+        } else if let Some(journal) = beside("-journal") {
+            format!(
+                "its last change was not finished, as `{}` shows; `sqlite3 {name} .tables` undoes it",
+                journal.display()
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unreadable { path: self.path.clone(), why })
+    }
+
+    fn read_definitions(&mut self) -> Result<()> {
+        // The schema table is like any other; its definition is known.
+        let schema = TableDef {
+            name: "sqlite_schema".into(),
+            columns: ["type", "name", "tbl_name", "rootpage", "sql"].map(String::from).into(),
+            root: 1,
+            rowid: None,
+            without_rowid: false,
+        };
+        let mut tables = BTreeMap::new();
+        let leaves = self.leaves(&schema)?;
+        self.scan(&schema, &leaves, [Some(0), Some(1), Some(3), Some(4)], |_, values| {
+            let [kind, name, root, sql] = values;
+            let (Some("table"), Some(name), Some(root), Some(sql)) =
+                (kind.text(), name.text(), root.int(), sql.text())
+            else {
+                return Ok(());
+            };
+            // Virtual tables have no pages.
+            let Some(root) = u32::try_from(root).ok().filter(|root| *root > 0) else {
+                return Ok(());
+            };
+            if tables.len() >= MAX_TABLES {
+                return Err(Error::damaged(&self.path, "its schema", "too many tables"));
+            }
+            let Some(ddl) = ddl::parse(sql) else {
+                let what = format!("the definition of table {name:?} cannot be understood");
+                return Err(Error::damaged(&self.path, "its schema", what));
+            };
+            let def = TableDef {
+                name: name.to_owned(),
+                columns: ddl.columns,
+                root,
+                rowid: ddl.rowid,
+                without_rowid: ddl.without_rowid,
+            };
+            tables.insert(name.to_ascii_lowercase(), def);
+            Ok(())
+        })?;
+        self.tables = tables;
+        Ok(())
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.pages) * self.page_size as u64
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> impl Iterator<Item = &TableDef> {
+        self.tables.values()
+    }
+
+    /// The table of that name, in any case of letters.
+    pub fn table(&self, name: &str) -> Option<&TableDef> {
+        self.tables.get(&name.to_ascii_lowercase())
+    }
+
+    fn damaged(&self, page: u32, what: impl Into<String>) -> Error {
+        Error::damaged(&self.path, format!("page {page}"), what)
+    }
+
+    /// The leaf pages of a table, in the order of its rows. Reads its interior pages only: all
+    /// leaves of a b-tree lie equally deep.
+    pub fn leaves(&self, table: &TableDef) -> Result<Vec<u32>> {
+        if table.without_rowid {
+            let why = format!("table {:?} is one WITHOUT ROWID, which is not read", table.name);
+            return Err(Error::Unreadable { path: self.path.clone(), why });
+        }
+        let mut pages = Pages::new(self);
+        let mut level = vec![table.root];
+        let mut seen = vec![0u64; self.pages as usize / 64 + 1];
+        for _ in 0..LEVELS {
+            let Some(&first) = level.first() else { return Ok(level) };
+            match pages.node(first)?.kind()? {
+                Kind::Leaf => return Ok(level),
+                Kind::Interior => {}
+            }
+            let mut below = Vec::new();
+            for &page in &level {
+                let node = pages.node(page)?;
+                if node.kind()? != Kind::Interior {
+                    return Err(self.damaged(page, "a leaf lies higher than its neighbours"));
+                }
+                node.children(&mut below)?;
+            }
+            for &child in &below {
+                let (word, bit) = (child as usize / 64, 1 << (child % 64));
+                if child == 0 || child > self.pages {
+                    let what = format!("it names page {child} of {}", self.pages);
+                    return Err(self.damaged(first, what));
+                }
+                if seen[word] & bit != 0 {
+                    return Err(self.damaged(child, "it is named twice"));
+                }
+                seen[word] |= bit;
+            }
+            level = below;
+        }
+        Err(self.damaged(table.root, format!("table {:?} is deeper than can be", table.name)))
+    }
+
+    /// Calls `each` with the rowid and the `wanted` columns of every row on these leaves. A column
+    /// that the table lacks (`None`), or that a row does not reach to, is null.
+    pub fn scan<const N: usize>(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        wanted: [Option<usize>; N],
+        mut each: impl FnMut(i64, [Value<'_>; N]) -> Result<()>,
+    ) -> Result<()> {
+        let want = record::Want::new(wanted, table.rowid);
+        let mut pages = Pages::new(self);
+        let mut long = Pages::new(self);
+        let mut whole = Vec::new();
+        let mut rest = leaves;
+        while let Some(&page) = rest.first() {
+            let next = |i: usize| page.checked_add(i as u32);
+            let run =
+                rest.iter().enumerate().take(AHEAD).take_while(|(i, p)| Some(**p) == next(*i));
+            let run = run.count();
+            pages.read(page, run)?;
+            for &page in &rest[..run] {
+                let node = pages.held(page)?;
+                if node.kind()? != Kind::Leaf {
+                    return Err(self.damaged(page, "it is not a leaf of a table"));
+                }
+                for cell in 0..node.cells() {
+                    let cell = node.leaf_cell(cell)?;
+                    let bad = |what| {
+                        let row = cell.rowid;
+                        self.damaged(page, format!("row {row} of {:?}: {what}", table.name))
+                    };
+                    let values = match want.decode(cell.local, cell.rowid, cell.is_whole()) {
+                        Ok(Some(values)) => values,
+                        Err(what) => return Err(bad(what)),
+                        Ok(None) => {
+                            long.gather(&cell, page, &mut whole)?;
+                            let all = whole.len() as u64 == cell.length;
+                            match want.decode_cut(&whole, cell.rowid, all) {
+                                Ok(values) => values,
+                                Err(what) => return Err(bad(what)),
+                            }
+                        }
+                    };
+                    each(cell.rowid, values)?;
+                }
+            }
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+}
+
+/// What a page of a table's b-tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Interior,
+    Leaf,
+}
+
+/// Some pages that lie next to each other, in memory.
+struct Pages<'a> {
+    database: &'a Database,
+    buffer: Vec<u8>,
+    first: u32,
+}
+
+impl<'a> Pages<'a> {
+    fn new(database: &'a Database) -> Pages<'a> {
+        Pages { database, buffer: Vec::new(), first: 0 }
+    }
+
+    /// Reads `count` pages from `first` on.
+    fn read(&mut self, first: u32, count: usize) -> Result<()> {
+        let database = self.database;
+        let last = first as usize + count.max(1) - 1;
+        if first == 0 || last > database.pages as usize {
+            return Err(database.damaged(first, format!("there are {} pages", database.pages)));
+        }
+        self.buffer.resize(count * database.page_size, 0);
+        self.first = first;
+        let at = (u64::from(first) - 1) * database.page_size as u64;
+        database.file.read_exact_at(&mut self.buffer, at).map_err(Error::io("read", &database.path))
+    }
+
+    /// One of the pages that were read.
+    fn held(&self, page: u32) -> Result<Node<'_>> {
+        let size = self.database.page_size;
+        let from = (page - self.first) as usize * size;
+        let bytes = &self.buffer[from..from + size];
+        // The first page begins with the header of the file.
+        let head = if page == 1 { 100 } else { 0 };
+        let node = Node { database: self.database, page, bytes, head };
+        let array = node.array() + 2 * node.cells();
+        if array > self.database.usable {
+            return Err(self.database.damaged(page, "it names more rows than it has room for"));
+        }
+        Ok(node)
+    }
+
+    fn node(&mut self, page: u32) -> Result<Node<'_>> {
+        self.read(page, 1)?;
+        self.held(page)
+    }
+
+    /// A row that does not fit its page, put together, up to [`MAX_ROW`].
+    fn gather(&mut self, cell: &Cell<'_>, page: u32, whole: &mut Vec<u8>) -> Result<()> {
+        let database = self.database;
+        let wanted = cell.length.min(MAX_ROW as u64) as usize;
+        whole.clear();
+        whole.extend_from_slice(cell.local);
+        let mut next = cell.overflow;
+        // A loop cannot last: every page adds to what is bounded.
+        while whole.len() < wanted {
+            if next == 0 {
+                let what = format!("row {} ends after {} bytes", cell.rowid, whole.len());
+                return Err(database.damaged(page, what));
+            }
+            self.read(next, 1)?;
+            let content = &self.buffer[4..database.usable];
+            whole.extend_from_slice(&content[..content.len().min(wanted - whole.len())]);
+            next = be32(&self.buffer, 0);
+        }
+        Ok(())
+    }
+}
+
+/// One page of a b-tree.
+struct Node<'a> {
+    database: &'a Database,
+    page: u32,
+    bytes: &'a [u8],
+    /// Where its header begins.
+    head: usize,
+}
+
+/// A row on its page.
+struct Cell<'a> {
+    rowid: i64,
+    /// The length of its record.
+    length: u64,
+    /// As much of the record as lies on the page.
+    local: &'a [u8],
+    /// The page on which it goes on.
+    overflow: u32,
+}
+
+impl Cell<'_> {
+    fn is_whole(&self) -> bool {
+        self.local.len() as u64 == self.length
+    }
+}
+
+impl<'a> Node<'a> {
+    fn kind(&self) -> Result<Kind> {
+        match self.bytes[self.head] {
+            5 => Ok(Kind::Interior),
+            13 => Ok(Kind::Leaf),
+            other => Err(self
+                .database
+                .damaged(self.page, format!("it is no page of a table but of kind {other}"))),
+        }
+    }
+
+    fn cells(&self) -> usize {
+        be16(self.bytes, self.head + 3)
+    }
+
+    /// Where the places of its cells begin.
+    fn array(&self) -> usize {
+        self.head + if self.bytes[self.head] == 5 { 12 } else { 8 }
+    }
+
+    fn cell(&self, i: usize) -> Result<&'a [u8]> {
+        let at = be16(self.bytes, self.array() + 2 * i);
+        let cell = self.bytes.get(at..self.database.usable).filter(|cell| cell.len() >= 4);
+        cell.ok_or_else(|| self.bad_cell(i))
+    }
+
+    fn bad_cell(&self, i: usize) -> Error {
+        self.database.damaged(self.page, format!("its cell {i} lies outside of it"))
+    }
+
+    /// The pages below, left to right.
+    fn children(&self, out: &mut Vec<u32>) -> Result<()> {
+        for i in 0..self.cells() {
+            out.push(be32(self.cell(i)?, 0));
+        }
+        out.push(be32(self.bytes, self.head + 8));
+        Ok(())
+    }
+
+    fn leaf_cell(&self, i: usize) -> Result<Cell<'a>> {
+        let cell = self.cell(i)?;
+        let bad = || self.bad_cell(i);
+        let (length, a) = record::varint(cell, 0).ok_or_else(bad)?;
+        let (rowid, from) = record::varint(cell, a).ok_or_else(bad)?;
+        // What of a long record stays on its page; the format's own formula.
+        let usable = self.database.usable as u64;
+        let most = usable - 35;
+        let local = if length <= most {
+            length
+        } else {
+            let least = (usable - 12) * 32 / 255 - 23;
+            let fits = least + (length - least) % (usable - 4);
+            if fits <= most { fits } else { least }
+        };
+        let to = from + local as usize;
+        let local = cell.get(from..to).ok_or_else(bad)?;
+        let overflow = match local.len() as u64 == length {
+            true => 0,
+            false => be32(cell.get(to..to + 4).ok_or_else(bad)?, 0),
+        };
+        Ok(Cell { rowid: rowid as i64, length, local, overflow })
+    }
+}
+
+#[cfg(test)]
+mod tests;
