@@ -56,7 +56,7 @@ pub struct Lanes {
     entities: HashMap<(EntityKind, Name), EntityId>,
     by_id: Vec<Entity>,
     tracks: HashMap<(EntityId, Option<TrackId>, Name), TrackId>,
-    track_count: u32,
+    tracks_by_id: Vec<Track>,
     sources: Vec<Source>,
     fresh: Rows,
 }
@@ -132,10 +132,9 @@ impl Lanes {
         if let Some(&id) = self.tracks.get(&(entity, parent, name.clone())) {
             return id;
         }
-        self.track_count += 1;
-        let id = TrackId(self.track_count);
+        let id = TrackId(self.tracks_by_id.len() as u32 + 1);
         self.tracks.insert((entity, parent, name.clone()), id);
-        self.fresh.track.push(Track {
+        let track = Track {
             id,
             entity,
             parent,
@@ -145,8 +144,24 @@ impl Lanes {
             measure: lane.measure,
             discipline: lane.discipline,
             source,
-        });
+        };
+        self.fresh.track.push(track.clone());
+        self.tracks_by_id.push(track);
         id
+    }
+
+    /// Changes what is known of a track; a row is written only if something did change.
+    pub fn update_track(&mut self, id: TrackId, change: impl FnOnce(&mut Track)) {
+        let Some(track) = (id.0 as usize).checked_sub(1).and_then(|i| self.tracks_by_id.get_mut(i))
+        else {
+            return;
+        };
+        let before = track.clone();
+        change(track);
+        track.id = id;
+        if *track != before {
+            self.fresh.track.push(track.clone());
+        }
     }
 
     /// A new source that runs as asked until told otherwise.

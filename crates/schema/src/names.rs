@@ -27,6 +27,28 @@ pub const LAUNCHES: &str = "launches";
 /// Span track of a stream (serial): kernels and copies; details `kernel` and `copy`.
 pub const STREAM: &str = "stream";
 
+/// Span track of a thread (nested): calls of the CUDA runtime and driver; detail `call`.
+pub const CUDA_CALLS: &str = "cuda_calls";
+/// Span track of a thread (nested): calls of the operating system's libraries.
+pub const OS_CALLS: &str = "os_calls";
+/// Span track of a thread (nested): calls of MPI.
+pub const MPI_CALLS: &str = "mpi_calls";
+/// Span track of a thread (nested): NVTX ranges that are pushed and popped. Those of a domain lie
+/// on a track with its name behind a point, `nvtx.NCCL`; the same goes for the next two.
+pub const NVTX: &str = "nvtx";
+/// Span track of a process (overlap): NVTX ranges that may end on another thread.
+pub const NVTX_RANGES: &str = "nvtx_ranges";
+/// Mark track of a thread: NVTX marks.
+pub const NVTX_MARKS: &str = "nvtx_marks";
+/// Span track of a process (overlap): waits for events, streams and contexts of its GPUs.
+pub const SYNCHRONIZATION: &str = "synchronization";
+/// Span track of a thread (nested): what the profiler itself took.
+pub const PROFILER_OVERHEAD: &str = "profiler_overhead";
+/// Mark track of a process: page faults of unified memory on a CPU.
+pub const CPU_PAGE_FAULTS: &str = "cpu_page_faults";
+/// Span track of a process (overlap): page faults of unified memory on a GPU.
+pub const GPU_PAGE_FAULTS: &str = "gpu_page_faults";
+
 /// Counter track of a CPU (delta, ns): time taken by the hypervisor.
 pub const STEAL: &str = "steal";
 /// Counter track of a CPU (delta, ns): time in interrupt handlers.

@@ -241,6 +241,18 @@ tables! {
         correlation: Option<u64>,
     }
 
+    /// A call of a library that may launch work on a device.
+    "Details: a domain's own columns" Call / call: at(ts) {
+        /// The span.
+        id: Id,
+        /// The span's begin.
+        ts: Ns,
+        /// What ties it to the kernels and copies that it launched; unique within its process.
+        correlation: Option<u64>,
+        /// What it returned.
+        result: Option<i64>,
+    }
+
     /// A collective or point-to-point call of one rank.
     "Details: a domain's own columns" Collective / collective: at(ts) {
         /// The span.

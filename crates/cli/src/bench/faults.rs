@@ -331,6 +331,8 @@ struct Made1 {
     second: Option<Label>,
     choice: Choice,
     calm_before: bool,
+    /// From when the injector was started to when it had ended: it prepares, and cleans up.
+    busy: (i64, i64),
 }
 
 /// The watched workload.
@@ -445,11 +447,13 @@ fn session(
             ..stage.spec(kind, choice.long.as_secs_f64())
         };
         let specs = [Some(choice.kind), choice.second].into_iter().flatten().map(spec).collect();
+        let since = gpuwhy_collect::now().0;
         match stage.inject(specs) {
             Ok(mut labels) => {
                 let label = labels.remove(0);
                 chosen.push(blank(seed, made.len() as u32, &choice));
-                made.push(Made1 { label, second: labels.pop(), choice, calm_before });
+                let (second, busy) = (labels.pop(), (since, gpuwhy_collect::now().0));
+                made.push(Made1 { label, second, choice, calm_before, busy });
             }
             Err(error) => eprintln!("{}: not injected: {error:#}", choice.kind.name()),
         }
@@ -479,11 +483,11 @@ fn session(
     let disturbed: f64 = made
         .iter()
         .filter(faulty)
-        .map(|m| (end_of(m) - m.label.onset_ns as i64) as f64 / 1e9 + AFTER.as_secs_f64())
+        .map(|m| (m.busy.1 - m.busy.0) as f64 / 1e9 + AFTER.as_secs_f64())
         .sum();
     let touches = |from: i64, to: i64| {
         let near = AFTER.as_nanos() as i64;
-        made.iter().filter(faulty).any(|m| from < end_of(m) + near && to > m.label.onset_ns as i64)
+        made.iter().filter(faulty).any(|m| from < m.busy.1 + near && to > m.busy.0)
     };
     let false_alarms = heard
         .iter()

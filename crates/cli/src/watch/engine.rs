@@ -167,6 +167,10 @@ pub enum News {
 
 /// How nice we are while we record: a tick takes microseconds, and what it misses is lost.
 const RECORDING: i32 = -10;
+/// How nice we are while we judge what goes on: the verdict is waited for, by whoever disturbs too.
+const JUDGING: i32 = 0;
+/// How nice we are with what nobody waits for: at any other niceness it is the next disturbance.
+const AFTERWARDS: i32 = 19;
 
 /// Steps of a series that are looked into, on each side, while it lasts, and at its end.
 const LOOKED_INTO: [usize; 2] = [40, 80];
@@ -359,7 +363,7 @@ impl Engine {
             path,
             Options {
                 keep_recent,
-                thread_begins: Some(|| gpuwhy_collect::nice(10)),
+                thread_begins: Some(|| gpuwhy_collect::nice(AFTERWARDS)),
                 ..Default::default()
             },
         )
@@ -641,7 +645,7 @@ impl Engine {
             // What cannot be seen more closely is judged all the same.
             let _ = self.recorder.detail(true);
         }
-        self.retain(now)?;
+        self.retain(now, JUDGING)?;
         let Some(present) = &self.present else { return Ok(()) };
         let patience = match present.class {
             Some(_) => REVISE,
@@ -670,7 +674,7 @@ impl Engine {
         if let Some(present) = &mut self.present {
             present.retained = present.retained.min(incident.to);
         }
-        self.retain(now)?;
+        self.retain(now, AFTERWARDS)?;
         let present = self.present.take();
         let _ = self.recorder.detail(false);
         self.findings += 1;
@@ -685,7 +689,7 @@ impl Engine {
     }
 
     /// Writes what has come since the last time; not every tick, as lanes come with it.
-    fn retain(&mut self, now: Ns) -> Result<()> {
+    fn retain(&mut self, now: Ns, niceness: i32) -> Result<()> {
         if self.setup.everything {
             return Ok(());
         }
@@ -695,7 +699,10 @@ impl Engine {
             return Ok(());
         }
         let began = gpuwhy_collect::thread_time();
-        self.recent.exact.retain(present.retained..upto, &mut self.writer)?;
+        gpuwhy_collect::nice(niceness);
+        let retained = self.recent.exact.retain(present.retained..upto, &mut self.writer);
+        gpuwhy_collect::nice(RECORDING);
+        retained?;
         present.retained = upto;
         self.keeping += gpuwhy_collect::thread_time() - began;
         Ok(())
@@ -703,7 +710,8 @@ impl Engine {
 
     fn judge(&mut self, incident: &Incident, now: Ns, most: usize) -> Result<Told> {
         let began = gpuwhy_collect::thread_time();
-        gpuwhy_collect::nice(0);
+        let is_over = most == LOOKED_INTO[1];
+        gpuwhy_collect::nice(if is_over { AFTERWARDS } else { JUDGING });
         let steps = self.live.steps();
         let mut parts =
             self.present.as_mut().map(|p| std::mem::take(&mut p.parts)).unwrap_or_default();
@@ -741,7 +749,7 @@ impl Engine {
         let finding = verdict::judge(steps, incident, &of_wanted, &court, &self.setup.judgement);
         let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
         // Looked up once, at the end: it walks over all rows of some seconds.
-        let culprit = finding.culprit.as_ref().filter(|_| most == LOOKED_INTO[1]);
+        let culprit = finding.culprit.as_ref().filter(|_| is_over);
         let culprit_was_in = culprit.map_or(vec![], |culprit| {
             let until = incident.to.min(incident.from.saturating_add(WHERE_IT_WAS));
             where_it_was(&self.recent.exact.rows(incident.from..until), EntityId(culprit.entity))

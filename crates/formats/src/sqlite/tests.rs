@@ -17,7 +17,9 @@ fn database(rows: &[Vec<Value<'_>>]) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-fn read(path: &Path) -> Result<Vec<(i64, Option<i64>, Option<String>)>> {
+type Row = (i64, Option<i64>, Option<String>);
+
+fn read(path: &Path) -> Result<Vec<Row>> {
     let database = Database::open(path)?;
     let table = database.table("T").expect("names have no case");
     let wanted = [table.column("id"), table.column("a"), table.column("B")];
@@ -64,7 +66,11 @@ fn many_rows_lie_on_many_pages_and_long_texts_beyond_theirs() {
     // Threads share a table by its leaves.
     let mut count = 0;
     for part in leaves.chunks(7) {
-        database.scan(table, part, [table.column("a")], |_, _| Ok(count += 1)).unwrap();
+        let each = |_, _: [Value<'_>; 1]| {
+            count += 1;
+            Ok(())
+        };
+        database.scan(table, part, [table.column("a")], each).unwrap();
     }
     assert_eq!(count, 20_000);
     let empty = database.table("empty").unwrap();
@@ -209,7 +215,8 @@ fn the_databases_of_a_profiler_are_read_as_its_own_library_reads_them() {
         database
             .scan(table, &leaves, [Some(0), Some(last)], |_, [first, _]| {
                 assert_ne!(first, Value::Null);
-                Ok(count += 1)
+                count += 1;
+                Ok(())
             })
             .unwrap();
         assert_eq!(count, rows, "{file} {}", table.name);

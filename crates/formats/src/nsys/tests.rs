@@ -1,0 +1,149 @@
+use gpuwhy_schema::{EntityKind, Rows};
+
+use super::*;
+
+/// All of a report as rows.
+fn rows(reports: &[Report]) -> (Rows, Alignment) {
+    let alignment = align(reports).unwrap();
+    let mut import = Import::new(reports, &alignment);
+    let mut all = Rows::default();
+    for (number, report) in reports.iter().enumerate() {
+        for chunk in report.chunks() {
+            all.append(&mut import.place(report, number, report.read(chunk).unwrap()));
+        }
+    }
+    all.append(&mut import.finish(reports, &alignment));
+    (all, alignment)
+}
+
+fn reports(files: &[&str]) -> Option<Vec<Report>> {
+    let data = crate::shared_data()?;
+    Some(files.iter().map(|file| Report::open(data.join("nsys").join(file)).unwrap()).collect())
+}
+
+#[test]
+fn serialized_ids_hold_process_and_thread() {
+    let global = 1 << 48 | 4242 << 24 | 4243;
+    assert_eq!((pid_of(global), tid_of(global)), (4242, 4243));
+    assert_eq!(process_of(global), 1 << 48 | 4242 << 24);
+}
+
+#[test]
+fn versions_of_entry_points_are_no_part_of_a_call() {
+    let names =
+        ["cudaMalloc_v3020", "cuMemAlloc_v2", "cudaLaunchKernel_ptsz_v7000", "x_v", "_v12ab"];
+    assert_eq!(
+        names.map(tables::call_name),
+        ["cudaMalloc", "cuMemAlloc_v2", "cudaLaunchKernel_ptsz", "x_v", "_v12ab"]
+    );
+}
+
+#[test]
+fn the_name_of_a_file_may_tell_the_rank() {
+    let rank = |name: &str| rank_in(Path::new(name));
+    assert_eq!(rank("a/rank3.sqlite"), Some(3));
+    assert_eq!(rank("job_Rank-12.sqlite"), Some(12));
+    assert_eq!(rank("ranking.sqlite"), None);
+    assert_eq!(rank("report1.sqlite"), None);
+}
+
+#[test]
+fn names_that_are_no_names_are_cut_off_at_a_letter() {
+    let long = "ä".repeat(LONGEST_NAME);
+    assert_eq!(name_of(&long).len(), LONGEST_NAME);
+    assert_eq!(&*name_of("short"), "short");
+}
+
+#[test]
+fn the_ordinal_of_a_device_is_not_its_number() {
+    // Numbers and ordinals of these nodes differ; a join on the number would name other GPUs.
+    let Some(reports) = reports(&["pipit_cloverleaf_a100x4.sqlite"]) else { return };
+    let bus = |ordinal| reports[0].gpu(0, ordinal).unwrap().bus.as_deref().unwrap().to_owned();
+    assert_eq!(
+        [0, 1, 2, 3].map(bus),
+        ["0000:03:00.0", "0000:41:00.0", "0000:82:00.0", "0000:c1:00.0"]
+    );
+    let (rows, _) = rows(&reports);
+    let streams = rows.entity.iter().filter(|e| e.kind == EntityKind::Stream).count();
+    assert!(streams > 0);
+}
+
+#[test]
+fn ranks_of_one_job_are_aligned_by_what_they_all_wait_for() {
+    let files =
+        ["jacobi_mpi8/rank2.sqlite", "jacobi_mpi8/rank3.sqlite", "jacobi_mpi8/rank4.sqlite"];
+    let Some(reports) = reports(&files) else { return };
+    assert_eq!(reports.iter().map(|r| r.rank).collect::<Vec<_>>(), [Some(2), Some(3), Some(4)]);
+    let alignment = align(&reports).unwrap();
+    assert_eq!(alignment.by.as_deref(), Some("MPI_Allreduce"));
+    assert_eq!(alignment.collectives, 1001);
+    // By their own clocks: 0.281 us at the median, 3.457 us at p95, as others have measured.
+    assert_eq!(alignment.before_p50_ns, 281);
+    assert!(alignment.residual_p50_ns <= 281, "{alignment:?}");
+    assert!(alignment.residual_p95_ns < 4000, "{alignment:?}");
+    // A clock that is seconds off is seen through.
+    let mut skewed = reports;
+    skewed[2].epoch = skewed[2].epoch.map(|epoch| epoch + 5_000_000_000);
+    let again = align(&skewed).unwrap();
+    assert_eq!(again.residual_p50_ns, alignment.residual_p50_ns);
+    assert_eq!(again.shifts, alignment.shifts);
+}
+
+#[test]
+fn what_is_no_report_is_told() {
+    use crate::sqlite::build::Builder;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sqlite");
+    let mut builder = Builder::create(&path).unwrap();
+    builder.table_of("t", "CREATE TABLE t (a)", &[]).unwrap();
+    builder.finish().unwrap();
+    let told = Report::open(&path).unwrap_err().to_string();
+    assert!(
+        told.ends_with("it has no table StringIds; `nsys export -t sqlite` writes one"),
+        "{told}"
+    );
+}
+
+/// A report with one kernel table and what it needs.
+fn report_of(columns: &str, rows_: &[Vec<Value<'_>>]) -> (tempfile::TempDir, Report) {
+    use crate::sqlite::build::Builder;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sqlite");
+    let mut builder = Builder::create(&path).unwrap();
+    let strings = "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)";
+    let hostile = Value::Text(b"<script>\x00\x1b[31m\xff");
+    builder
+        .table_of(
+            "StringIds",
+            strings,
+            &[vec![Value::Null, Value::Text(b"gemm")], vec![Value::Null, hostile]],
+        )
+        .unwrap();
+    let sql = format!("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns})");
+    builder.table_of("CUPTI_ACTIVITY_KIND_KERNEL", &sql, rows_).unwrap();
+    builder.finish().unwrap();
+    let report = Report::open(&path).unwrap();
+    (dir, report)
+}
+
+#[test]
+fn a_report_needs_nothing_but_a_start() {
+    let n = Value::Int;
+    let (_dir, report) = report_of(
+        "start INTEGER, end INTEGER, shortName INTEGER",
+        &[
+            vec![n(5), n(9), n(1)],
+            vec![n(6), Value::Null, n(2)],
+            vec![n(9), n(7), n(1)],
+            vec![Value::Null, n(7), n(1)],
+            vec![n(i64::MIN), n(i64::MAX), n(77)],
+        ],
+    );
+    let (rows, _) = rows(&[report]);
+    let spans: Vec<_> =
+        rows.span.iter().map(|s| (s.ts.0, s.dur.map(|d| d.0), s.name.to_string())).collect();
+    assert_eq!(spans, [(5, Some(4), "gemm".into()), (6, None, "<script>\u{0}\u{1b}[31m".into())]);
+    assert_eq!(rows.kernel.len(), 2);
+    let source = rows.source.last().unwrap();
+    assert_eq!((source.recorded, source.dropped), (2, 3));
+}
