@@ -28,6 +28,8 @@ pub enum Command {
     Watch(Watch),
     /// Ranked causes with evidence: text, --json or --html.
     Diagnose(Diagnose),
+    /// Other people's files as a trace: Nsight Systems, PyTorch profiler.
+    Import(Import),
     /// Check every invariant of a trace.
     Validate(Validate),
     /// Write a trace in another tool's format.
@@ -228,6 +230,27 @@ pub enum Detector {
     Accounting,
     /// The published 3σ and lagged-correlation method (Darzi et al.), for comparison.
     Darzi,
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Databases of Nsight Systems (`nsys export -t sqlite`) or traces of the PyTorch profiler
+    /// (.json, .json.gz); several of one job, one a rank, become one trace.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where the trace goes.
+    #[arg(short, long, default_value = "import.trace", value_name = "T.trace")]
+    pub output: PathBuf,
+    /// Threads that read; as many as there are CPUs if not said. The trace does not depend on it.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Replace a trace that is there already.
+    #[arg(long)]
+    pub force: bool,
+    /// One JSON document that says what was imported.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `validate`.

@@ -12,8 +12,10 @@ mod doctor;
 mod exit;
 mod export;
 mod help;
+mod import;
 mod page;
 mod paint;
+mod parallel;
 mod record;
 mod validate;
 mod watch;
@@ -52,6 +54,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Watch(args) => watch::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inject(args) => workload::inject(&args),
         Command::Steploop(args) => workload::steploop(&args),

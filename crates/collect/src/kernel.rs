@@ -11,7 +11,9 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use gpuwhy_schema::Ns;
 use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
@@ -207,6 +209,65 @@ pub fn cpu_time() -> Ns {
 pub fn nice(niceness: i32) {
     // SAFETY: takes plain numbers; 0 is this thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+}
+
+/// While it is there, its thread gives way to whoever else wants its CPU.
+///
+/// A nice thread is not enough: since EEVDF (Linux 6.6) whoever wakes waits until the slice of the
+/// one that runs is over, however nice that is; only one of the policy SCHED_IDLE is preempted at
+/// once.
+#[derive(Debug)]
+pub struct GivingWay {
+    niceness: i32,
+    guardian: Option<std::thread::Thread>,
+    over: Arc<AtomicBool>,
+}
+
+/// Gives way for `at_most`: on a CPU that is never idle a thread of this policy would get nowhere.
+/// `niceness` is the thread's afterwards. Does nothing if we could not come back from it.
+pub fn give_way(niceness: i32, at_most: Duration) -> GivingWay {
+    let over = Arc::new(AtomicBool::new(false));
+    let mut giving = GivingWay { niceness, guardian: None, over: over.clone() };
+    // SAFETY: takes plain numbers; 0 is this thread, whose id `gettid` tells.
+    let (own, tid) = unsafe { (libc::getpriority(libc::PRIO_PROCESS, 0), libc::gettid()) };
+    // Whoever is below 0 was allowed to go there, and is allowed to come back.
+    if own >= 0 {
+        return giving;
+    }
+    let guard = move || {
+        let end = Instant::now() + at_most;
+        while !over.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                policy(tid, libc::SCHED_OTHER);
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
+    };
+    let Ok(guardian) = std::thread::Builder::new().name("gpuwhy-guard".into()).spawn(guard) else {
+        return giving;
+    };
+    giving.guardian = Some(guardian.thread().clone());
+    policy(tid, libc::SCHED_IDLE);
+    giving
+}
+
+fn policy(tid: libc::pid_t, policy: libc::c_int) {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `none` lives during the call; a thread that is gone is an error that nobody minds.
+    unsafe { libc::sched_setscheduler(tid, policy, &none) };
+}
+
+impl Drop for GivingWay {
+    fn drop(&mut self) {
+        if let Some(guardian) = self.guardian.take() {
+            self.over.store(true, Ordering::Relaxed);
+            guardian.unpark();
+            policy(0, libc::SCHED_OTHER);
+        }
+        nice(self.niceness);
+    }
 }
 
 /// Sends a signal to a process.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod kineto;
 pub mod nsys;
 pub mod perfetto;
 pub mod sqlite;

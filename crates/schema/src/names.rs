@@ -40,6 +40,16 @@ pub const NVTX: &str = "nvtx";
 pub const NVTX_RANGES: &str = "nvtx_ranges";
 /// Mark track of a thread: NVTX marks.
 pub const NVTX_MARKS: &str = "nvtx_marks";
+/// Span track of a thread (nested): operators of a framework, `aten::mm`.
+pub const OPERATORS: &str = "operators";
+/// Span track of a thread (nested): functions of Python.
+pub const PYTHON: &str = "python";
+/// Span track of a thread (nested): ranges that a framework's user named.
+pub const ANNOTATIONS: &str = "annotations";
+/// Span track of a stream (overlap): the device work within such a range.
+pub const GPU_ANNOTATIONS: &str = "gpu_annotations";
+/// Mark track of a thread: points that a profiler noted.
+pub const MARKS: &str = "marks";
 /// Span track of a process (overlap): waits for events, streams and contexts of its GPUs.
 pub const SYNCHRONIZATION: &str = "synchronization";
 /// Span track of a thread (nested): what the profiler itself took.

@@ -169,8 +169,11 @@ pub enum News {
 const RECORDING: i32 = -10;
 /// How nice we are while we judge what goes on: the verdict is waited for, by whoever disturbs too.
 const JUDGING: i32 = 0;
-/// How nice we are with what nobody waits for: at any other niceness it is the next disturbance.
+/// How nice threads are that do what nobody waits for.
 const AFTERWARDS: i32 = 19;
+/// How long the recording waits for such work to be done on CPUs that others want; the kernel's ring
+/// holds as much of 60,000 events a second.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Steps of a series that are looked into, on each side, while it lasts, and at its end.
 const LOOKED_INTO: [usize; 2] = [40, 80];
@@ -645,7 +648,7 @@ impl Engine {
             // What cannot be seen more closely is judged all the same.
             let _ = self.recorder.detail(true);
         }
-        self.retain(now, JUDGING)?;
+        self.retain(now)?;
         let Some(present) = &self.present else { return Ok(()) };
         let patience = match present.class {
             Some(_) => REVISE,
@@ -670,11 +673,13 @@ impl Engine {
     }
 
     fn over(&mut self, incident: &Incident, now: Ns, news: &mut Vec<News>) -> Result<()> {
+        // Nobody waits for it, and it would be the next disturbance.
+        let _way = gpuwhy_collect::give_way(RECORDING, PATIENCE);
         let told = self.judge(incident, now, LOOKED_INTO[1])?;
         if let Some(present) = &mut self.present {
             present.retained = present.retained.min(incident.to);
         }
-        self.retain(now, AFTERWARDS)?;
+        self.retain(now)?;
         let present = self.present.take();
         let _ = self.recorder.detail(false);
         self.findings += 1;
@@ -689,7 +694,7 @@ impl Engine {
     }
 
     /// Writes what has come since the last time; not every tick, as lanes come with it.
-    fn retain(&mut self, now: Ns, niceness: i32) -> Result<()> {
+    fn retain(&mut self, now: Ns) -> Result<()> {
         if self.setup.everything {
             return Ok(());
         }
@@ -699,7 +704,7 @@ impl Engine {
             return Ok(());
         }
         let began = gpuwhy_collect::thread_time();
-        gpuwhy_collect::nice(niceness);
+        gpuwhy_collect::nice(JUDGING);
         let retained = self.recent.exact.retain(present.retained..upto, &mut self.writer);
         gpuwhy_collect::nice(RECORDING);
         retained?;
@@ -711,7 +716,7 @@ impl Engine {
     fn judge(&mut self, incident: &Incident, now: Ns, most: usize) -> Result<Told> {
         let began = gpuwhy_collect::thread_time();
         let is_over = most == LOOKED_INTO[1];
-        gpuwhy_collect::nice(if is_over { AFTERWARDS } else { JUDGING });
+        gpuwhy_collect::nice(JUDGING);
         let steps = self.live.steps();
         let mut parts =
             self.present.as_mut().map(|p| std::mem::take(&mut p.parts)).unwrap_or_default();

@@ -1,0 +1,379 @@
+//! JSON as it comes, piece by piece, in bounded memory.
+//!
+//! Nothing is built of what is not wanted, and what a strict reader refuses is read where its
+//! meaning is plain: control characters stand in strings of real traces (pytorch issue 130622).
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// What is read at once.
+const BUFFER: usize = 256 << 10;
+/// Values within values.
+const DEPTH: usize = 512;
+/// Numbers are shorter.
+const NUMBER: usize = 64;
+
+/// A text that is being read.
+pub(super) struct Text<R> {
+    input: R,
+    path: PathBuf,
+    buffer: Box<[u8]>,
+    at: usize,
+    end: usize,
+    /// Bytes before the buffer.
+    before: u64,
+    /// What is being read, for complaints.
+    pub place: String,
+}
+
+/// A number, as it is written.
+#[derive(Clone, Copy)]
+pub(super) struct Number {
+    bytes: [u8; NUMBER],
+    len: usize,
+}
+
+impl Number {
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    pub fn int(&self) -> Option<i64> {
+        let text = std::str::from_utf8(self.text()).ok()?;
+        text.parse().ok().or_else(|| {
+            let n: f64 = text.parse().ok()?;
+            (n.fract() == 0.0 && n.abs() < 9e15).then_some(n as i64)
+        })
+    }
+
+    pub fn real(&self) -> Option<f64> {
+        std::str::from_utf8(self.text()).ok()?.parse().ok()
+    }
+
+    /// A decimal number of microseconds in ns, exactly; what lies below is rounded.
+    pub fn nanoseconds(&self) -> Option<i64> {
+        nanoseconds(self.text())
+    }
+}
+
+/// See [`Number::nanoseconds`].
+pub(super) fn nanoseconds(text: &[u8]) -> Option<i64> {
+    let (negative, rest) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let (mut digits, mut exponent, mut point, mut any) = (0i128, 3i32, false, false);
+    let mut rest = rest.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'0'..=b'9' => {
+                any = true;
+                if digits < i128::MAX / 16 {
+                    digits = digits * 10 + i128::from(byte - b'0');
+                    exponent -= i32::from(point);
+                } else {
+                    exponent += i32::from(!point);
+                }
+            }
+            b'.' if !point => point = true,
+            b'e' | b'E' => {
+                let power = std::str::from_utf8(rest.as_slice()).ok()?;
+                exponent = exponent.checked_add(power.parse().ok()?)?;
+                break;
+            }
+            _ => return None,
+        }
+    }
+    if !any {
+        return None;
+    }
+    let ns = match exponent {
+        0.. => digits.checked_mul(10i128.checked_pow(exponent.unsigned_abs())?)?,
+        _ => {
+            let scale = 10i128.checked_pow(exponent.unsigned_abs()).unwrap_or(i128::MAX);
+            // Half and more is rounded up.
+            digits / scale + i128::from(digits % scale >= scale - scale / 2)
+        }
+    };
+    i64::try_from(if negative { -ns } else { ns }).ok()
+}
+
+impl<R: Read> Text<R> {
+    pub fn new(input: R, path: &Path) -> Text<R> {
+        Text {
+            input,
+            path: path.into(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            at: 0,
+            end: 0,
+            before: 0,
+            place: String::new(),
+        }
+    }
+
+    /// Bytes read so far.
+    pub fn offset(&self) -> u64 {
+        self.before + self.at as u64
+    }
+
+    pub fn bad(&self, what: impl Into<String>) -> Error {
+        let place = match &*self.place {
+            "" => format!("byte {} of its text", self.offset()),
+            place => format!("{place}, byte {} of its text", self.offset()),
+        };
+        Error::damaged(&self.path, place, what)
+    }
+
+    /// Reads on; false at the end.
+    #[cold]
+    fn refill(&mut self) -> Result<bool> {
+        self.before += self.end as u64;
+        (self.at, self.end) = (0, 0);
+        loop {
+            match self.input.read(&mut self.buffer) {
+                Ok(n) => {
+                    self.end = n;
+                    return Ok(n > 0);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                // What a decompressor complains of is the file's fault.
+                Err(e) if e.get_ref().is_some() || e.kind() == std::io::ErrorKind::InvalidInput => {
+                    return Err(self.bad(format!("it cannot be decompressed: {e}")));
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    return Err(self.bad("its compressed data are cut off"));
+                }
+                Err(e) => return Err(Error::io("read", &self.path)(e)),
+            }
+        }
+    }
+
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<u8>> {
+        if self.at == self.end && !self.refill()? {
+            return Ok(None);
+        }
+        Ok(Some(self.buffer[self.at]))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<u8> {
+        match self.peek()? {
+            Some(byte) => {
+                self.at += 1;
+                Ok(byte)
+            }
+            None => Err(self.bad("it ends in the middle")),
+        }
+    }
+
+    /// The next byte that is not white space.
+    #[inline]
+    pub fn token(&mut self) -> Result<u8> {
+        loop {
+            let byte = self.next()?;
+            if !matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
+                return Ok(byte);
+            }
+        }
+    }
+
+    pub fn expect(&mut self, wanted: u8) -> Result<()> {
+        match self.token()? {
+            byte if byte == wanted => Ok(()),
+            byte => {
+                let (wanted, byte) = (wanted as char, (byte as char).escape_default());
+                Err(self.bad(format!("`{wanted}` is expected here, not `{byte}`")))
+            }
+        }
+    }
+
+    /// Steps into an object or array; what follows is its first value or its end.
+    pub fn is_end(&mut self, close: u8, first: bool) -> Result<bool> {
+        let byte = self.token()?;
+        if byte == close {
+            return Ok(true);
+        }
+        if first {
+            self.at -= 1;
+        } else if byte != b',' {
+            let (close, byte) = (close as char, (byte as char).escape_default());
+            return Err(self.bad(format!("`,` or `{close}` is expected here, not `{byte}`")));
+        }
+        Ok(false)
+    }
+
+    /// The rest of a string whose quote has been read, up to `limit` bytes of it.
+    pub fn string(&mut self, out: &mut Vec<u8>, limit: usize) -> Result<()> {
+        out.clear();
+        loop {
+            if self.at == self.end && !self.refill()? {
+                return Err(self.bad("it ends within a string"));
+            }
+            let held = &self.buffer[self.at..self.end];
+            let found = memchr::memchr2(b'"', b'\\', held);
+            let plain = &held[..found.unwrap_or(held.len())];
+            out.extend_from_slice(&plain[..plain.len().min(limit.saturating_sub(out.len()))]);
+            self.at += plain.len();
+            let Some(found) = found else { continue };
+            self.at += 1;
+            if held[found] == b'"' {
+                return Ok(());
+            }
+            self.escape(out, limit)?;
+        }
+    }
+
+    fn escape(&mut self, out: &mut Vec<u8>, limit: usize) -> Result<()> {
+        let c = match self.next()? {
+            b'n' => '\n',
+            b't' => '\t',
+            b'r' => '\r',
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'u' => {
+                let high = self.four()?;
+                match high {
+                    0xd800..=0xdbff if self.peek()? == Some(b'\\') => {
+                        self.next()?;
+                        match self.next()? {
+                            b'u' => {
+                                let low = self.four()?;
+                                let low = low.wrapping_sub(0xdc00) & 0x3ff;
+                                char::from_u32(0x10000 + ((high - 0xd800) << 10) + low)
+                            }
+                            _ => None,
+                        }
+                    }
+                    _ => char::from_u32(high),
+                }
+                .unwrap_or(char::REPLACEMENT_CHARACTER)
+            }
+            // `\"`, `\\`, `\/`, and what stands for itself in files that are not quite JSON.
+            other => other as char,
+        };
+        if out.len() < limit {
+            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+        Ok(())
+    }
+
+    fn four(&mut self) -> Result<u32> {
+        let mut n = 0;
+        for _ in 0..4 {
+            let digit = (self.next()? as char).to_digit(16);
+            n = n * 16 + digit.ok_or_else(|| self.bad("an escape is no hexadecimal number"))?;
+        }
+        Ok(n)
+    }
+
+    fn skip_string(&mut self) -> Result<()> {
+        loop {
+            if self.at == self.end && !self.refill()? {
+                return Err(self.bad("it ends within a string"));
+            }
+            match memchr::memchr2(b'"', b'\\', &self.buffer[self.at..self.end]) {
+                None => self.at = self.end,
+                Some(found) => {
+                    self.at += found + 1;
+                    if self.buffer[self.at - 1] == b'"' {
+                        return Ok(());
+                    }
+                    self.next()?;
+                }
+            }
+        }
+    }
+
+    /// A number, or `null` (none), whose first byte has been read.
+    pub fn number(&mut self, first: u8) -> Result<Option<Number>> {
+        let mut number = Number { bytes: [0; NUMBER], len: 0 };
+        let mut byte = first;
+        loop {
+            match byte {
+                b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E' => {
+                    if number.len == NUMBER {
+                        return Err(self.bad("a number is absurdly long"));
+                    }
+                    number.bytes[number.len] = byte;
+                    number.len += 1;
+                }
+                _ => {
+                    self.skip_value(byte)?;
+                    return Ok(None);
+                }
+            }
+            match self.peek()? {
+                Some(next @ (b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')) => {
+                    self.at += 1;
+                    byte = next;
+                }
+                _ => return Ok(Some(number)),
+            }
+        }
+    }
+
+    /// A number that may stand in quotes; its first byte has been read.
+    pub fn number_or_text(&mut self, first: u8, out: &mut Vec<u8>) -> Result<Option<Number>> {
+        if first != b'"' {
+            out.clear();
+            return self.number(first);
+        }
+        self.string(out, 256)?;
+        let digits =
+            out.iter().all(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
+        if out.is_empty() || !digits || out.len() > NUMBER {
+            return Ok(None);
+        }
+        let mut number = Number { bytes: [0; NUMBER], len: out.len() };
+        number.bytes[..out.len()].copy_from_slice(out);
+        out.clear();
+        Ok(Some(number))
+    }
+
+    /// Passes over a value whose first byte has been read.
+    pub fn skip_value(&mut self, first: u8) -> Result<()> {
+        match first {
+            b'"' => self.skip_string(),
+            b'{' | b'[' => {
+                let mut depth = 1;
+                while depth > 0 {
+                    if self.at == self.end && !self.refill()? {
+                        return Err(self.bad("it ends in the middle"));
+                    }
+                    let byte = self.buffer[self.at];
+                    self.at += 1;
+                    match byte {
+                        b'"' => self.skip_string()?,
+                        b'{' | b'[' => {
+                            depth += 1;
+                            if depth > DEPTH {
+                                return Err(self.bad("values lie absurdly deep in each other"));
+                            }
+                        }
+                        b'}' | b']' => depth -= 1,
+                        _ => {}
+                    }
+                }
+                Ok(())
+            }
+            // true, false, null, NaN, Infinity, and numbers.
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'+' | b'.' => {
+                while let Some(byte) = self.peek()? {
+                    if !byte.is_ascii_alphanumeric() && !matches!(byte, b'.' | b'-' | b'+') {
+                        break;
+                    }
+                    self.at += 1;
+                }
+                Ok(())
+            }
+            other => {
+                let other = (other as char).escape_default();
+                Err(self.bad(format!("a value is expected here, not `{other}`")))
+            }
+        }
+    }
+}
