@@ -30,6 +30,8 @@ pub enum Command {
     Diagnose(Diagnose),
     /// Other people's files as a trace: Nsight Systems, PyTorch profiler.
     Import(Import),
+    /// Which intervals, ranks and links differ from the others: stalls, stragglers, slow links.
+    Variability(Variability),
     /// Check every invariant of a trace.
     Validate(Validate),
     /// Write a trace in another tool's format.
@@ -230,6 +232,29 @@ pub enum Detector {
     Accounting,
     /// The published 3σ and lagged-correlation method (Darzi et al.), for comparison.
     Darzi,
+}
+
+/// Arguments of `variability`.
+#[derive(Debug, Args)]
+pub struct Variability {
+    /// The trace, of GPU work.
+    #[arg(value_name = "T.trace")]
+    pub trace: PathBuf,
+    /// How long an interval is.
+    #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
+    pub interval: Duration,
+    /// Anomalous intervals and kernels that are told.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub top: usize,
+    /// Stretches of time that the work is cut into; the answer does not depend on it.
+    #[arg(long, value_name = "N")]
+    pub shards: Option<usize>,
+    /// Threads; as many as there are CPUs if not said. The answer does not depend on it.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// One JSON document.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `import`.

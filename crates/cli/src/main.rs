@@ -18,6 +18,7 @@ mod paint;
 mod parallel;
 mod record;
 mod validate;
+mod variability;
 mod watch;
 mod workload;
 
@@ -55,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Variability(args) => variability::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inject(args) => workload::inject(&args),
         Command::Steploop(args) => workload::steploop(&args),

@@ -12,9 +12,12 @@
 
 mod account;
 mod intervals;
+mod sums;
+pub mod sweep;
 mod syscall;
 mod world;
 
 pub use account::{Accounting, parts};
 pub use intervals::{busy, clip, subtract};
+pub use sums::{Quantiles, Sum};
 pub use world::World;

@@ -19,4 +19,5 @@ pub mod excess;
 pub mod fleet;
 pub mod live;
 pub mod stats;
+pub mod variability;
 pub mod verdict;

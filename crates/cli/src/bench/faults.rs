@@ -156,6 +156,9 @@ pub struct Session {
     pub steps: u64,
     /// Incidents told while there was no fault: what each said.
     pub false_alarms: Vec<String>,
+    /// Slowdowns that the watcher takes for its own doing and does not tell.
+    #[serde(default)]
+    pub own_doing: u64,
     /// Share of the machine that watching took.
     pub machine_share: f64,
     /// Resident memory at the end.
@@ -506,6 +509,7 @@ fn session(
         calm_seconds: (seconds - disturbed).max(0.0),
         steps: told.steps,
         false_alarms,
+        own_doing: told.own_doing,
         machine_share: told.machine_share,
         rss_bytes: told.rss_bytes,
         judging_seconds: told.judging_seconds,

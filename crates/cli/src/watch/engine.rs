@@ -129,6 +129,8 @@ pub struct Ended {
     pub steps: u64,
     /// Findings told.
     pub findings: u64,
+    /// Slowdowns that began and ended with our own work on what was over, and are not told.
+    pub own_doing: u64,
     /// Events received.
     pub events: u64,
     /// Events lost.
@@ -171,6 +173,10 @@ const RECORDING: i32 = -10;
 const JUDGING: i32 = 0;
 /// How nice threads are that do what nobody waits for.
 const AFTERWARDS: i32 = 19;
+/// The step in which our work begins has begun before it.
+const OWN_BEFORE: Ns = Ns::millis(100);
+/// Steps are as usual again so soon after it.
+const OWN_AFTER: Ns = Ns::millis(300);
 /// How long the recording waits for such work to be done on CPUs that others want; the kernel's ring
 /// holds as much of 60,000 events a second.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -279,6 +285,10 @@ pub struct Engine {
     judging: Ns,
     /// Of the last judgement.
     cost: Ns,
+    /// When we last worked on something that was over: what is slow then and only then is slow
+    /// because of us.
+    own_work: (Ns, Ns),
+    own_doing: u64,
     keeping: Ns,
     steps: u64,
     findings: u64,
@@ -398,6 +408,8 @@ impl Engine {
             start,
             judging: Ns::ZERO,
             cost: Ns::ZERO,
+            own_work: (Ns::MIN, Ns::MIN),
+            own_doing: 0,
             keeping: Ns::ZERO,
             steps: 0,
             findings: 0,
@@ -496,6 +508,7 @@ impl Engine {
             seconds,
             steps: self.steps,
             findings: self.findings,
+            own_doing: self.own_doing,
             events: status.events,
             dropped: status.dropped,
             cpu_seconds: cpu.as_secs_f64(),
@@ -616,7 +629,15 @@ impl Engine {
 
     fn look(&mut self, now: Ns, news: &mut Vec<News>) -> Result<()> {
         self.set_open(now);
-        match self.live.look(now) {
+        let look = self.live.look(now);
+        if let Look::Present(incident) | Look::Over(incident) = &look
+            && self.present.is_none()
+            && self.is_our_doing(incident, now)
+        {
+            self.own_doing += u64::from(matches!(look, Look::Over(_)));
+            return Ok(());
+        }
+        match look {
             Look::Calm => {
                 // What was told turned out to be nothing, seen as a whole.
                 if self.present.take().is_some() {
@@ -632,6 +653,15 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether it began and ended with work of our own, as far as can be said so soon after it.
+    fn is_our_doing(&self, incident: &Incident, now: Ns) -> bool {
+        let (from, to) = self.own_work;
+        let begins_with_it = incident.from >= from.saturating_sub(OWN_BEFORE)
+            && incident.from <= to.saturating_add(OWN_BEFORE);
+        let ends_with_it = incident.to <= to.saturating_add(OWN_AFTER);
+        begins_with_it && (ends_with_it || now < to.saturating_add(Ns(2 * OWN_AFTER.0)))
     }
 
     fn present(&mut self, incident: &Incident, now: Ns, news: &mut Vec<News>) -> Result<()> {
@@ -675,6 +705,7 @@ impl Engine {
     fn over(&mut self, incident: &Incident, now: Ns, news: &mut Vec<News>) -> Result<()> {
         // Nobody waits for it, and it would be the next disturbance.
         let _way = gpuwhy_collect::give_way(RECORDING, PATIENCE);
+        let began = gpuwhy_collect::now();
         let told = self.judge(incident, now, LOOKED_INTO[1])?;
         if let Some(present) = &mut self.present {
             present.retained = present.retained.min(incident.to);
@@ -690,6 +721,7 @@ impl Engine {
         rows.part.sort_by_key(|p| (p.ts, p.step));
         self.writer.append(&mut rows)?;
         news.push(News::Over(Box::new(told)));
+        self.own_work = (began, gpuwhy_collect::now());
         Ok(())
     }
 

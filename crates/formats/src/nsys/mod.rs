@@ -356,4 +356,6 @@ pub(crate) fn wanted<const N: usize>(table: &TableDef, columns: [&str; N]) -> [O
 }
 
 #[cfg(test)]
+mod stats_tests;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@ use gpuwhy_schema::{EntityKind, Rows};
 use super::*;
 
 /// All of a report as rows.
-fn rows(reports: &[Report]) -> (Rows, Alignment) {
+pub(super) fn rows(reports: &[Report]) -> (Rows, Alignment) {
     let alignment = align(reports).unwrap();
     let mut import = Import::new(reports, &alignment);
     let mut all = Rows::default();

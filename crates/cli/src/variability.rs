@@ -1,0 +1,679 @@
+//! `gpuwhy variability`: which intervals, ranks and links of a recording differ from the others.
+//!
+//! The time is cut into shards that threads share; each reads its rows, sweeps over them once, and
+//! hands back sums of whole numbers. What they merge to does not depend on how many shards or
+//! threads there were.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, Intervals, Sweep, Work, is_copy, kind_index};
+use gpuwhy_derive::{Quantiles, Sum};
+use gpuwhy_diagnose::variability::{
+    Outliers, most_variable, outliers, shared, slow_links, straggler,
+};
+use gpuwhy_schema::{
+    Copy, CopyKind, EntityId, EntityKind, Id, Name, Ns, Rows, SourceId, Span, TrackId, names,
+};
+use gpuwhy_store::Trace;
+use serde::Serialize;
+
+use crate::analysis;
+use crate::args::Variability;
+use crate::exit;
+use crate::parallel::in_order;
+
+/// Intervals at most: more are no overview.
+const MOST: usize = 1 << 16;
+/// Rows that a shard reads, about.
+const SHARD_ROWS: u64 = 500_000;
+/// Collectives whose length is waiting for the last rank.
+const WAITS: &[&str] =
+    &["MPI_Barrier", "MPI_Allreduce", "MPI_Allgather", "MPI_Alltoall", "MPI_Reduce_scatter"];
+/// A difference of waits that is worth telling, ns.
+const LEAST_WAIT: f64 = 1000.0;
+
+/// A device, and whose it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Device {
+    /// Its entity.
+    pub entity: u32,
+    /// What it is called.
+    pub name: String,
+    /// The rank that used it.
+    pub rank: Option<i64>,
+}
+
+impl Device {
+    fn label(&self) -> String {
+        match self.rank {
+            Some(rank) => format!("rank {rank}, {}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+/// What is known of the lanes before the shards are read.
+struct Plan {
+    devices: Vec<Device>,
+    /// The device of each stream track.
+    streams: HashMap<TrackId, u32>,
+    /// The rank of each track of MPI calls.
+    waits: HashMap<TrackId, i64>,
+}
+
+/// What a shard comes to.
+struct Part {
+    intervals: Intervals,
+    kernels: BTreeMap<Name, Stat>,
+    /// Copies between devices: from, to.
+    links: BTreeMap<(u32, u32), Link>,
+    /// Waits by collective and rank.
+    waits: BTreeMap<(Name, i64), Waits>,
+    last_end: i64,
+    rows: u64,
+}
+
+#[derive(Clone, Default)]
+struct Stat {
+    sum: Sum,
+    quantiles: Quantiles,
+}
+
+#[derive(Clone, Default)]
+struct Link {
+    durations: Sum,
+    bytes: u64,
+}
+
+#[derive(Clone, Default)]
+struct Waits {
+    sum: Sum,
+    /// The first call, which waits for programs to start.
+    first: Option<(i64, i64)>,
+}
+
+impl Part {
+    fn new(cut: Cut) -> Part {
+        Part {
+            intervals: Intervals::new(cut),
+            kernels: BTreeMap::new(),
+            links: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            last_end: i64::MIN,
+            rows: 0,
+        }
+    }
+
+    fn merge(&mut self, other: Part) {
+        self.intervals.merge(&other.intervals);
+        for (name, stat) in other.kernels {
+            let ours = self.kernels.entry(name).or_default();
+            ours.sum.merge(&stat.sum);
+            ours.quantiles.merge(&stat.quantiles);
+        }
+        for (link, theirs) in other.links {
+            let ours = self.links.entry(link).or_default();
+            ours.durations.merge(&theirs.durations);
+            ours.bytes += theirs.bytes;
+        }
+        for (key, theirs) in other.waits {
+            let ours = self.waits.entry(key).or_default();
+            ours.sum.merge(&theirs.sum);
+            ours.first = ours.first.into_iter().chain(theirs.first).min();
+        }
+        self.last_end = self.last_end.max(other.last_end);
+        self.rows += other.rows;
+    }
+}
+
+fn plan(lanes: &Rows) -> Plan {
+    let entities: HashMap<EntityId, _> = lanes.entity.iter().map(|e| (e.id, e)).collect();
+    let above = |from: EntityId, kind: EntityKind| {
+        let mut at = entities.get(&from).copied();
+        // Parents of a hostile trace may go round in a circle.
+        for _ in 0..16 {
+            match at {
+                Some(entity) if entity.kind == kind => return Some(entity),
+                Some(entity) => at = entity.parent.and_then(|id| entities.get(&id).copied()),
+                None => return None,
+            }
+        }
+        None
+    };
+    // A source is one process's report, or one host's recording: its rank is that of its threads.
+    let mut rank_of_source: HashMap<SourceId, i64> = HashMap::new();
+    let mut waits = HashMap::new();
+    for track in &lanes.track {
+        let rank = above(track.entity, EntityKind::Rank).and_then(|e| e.number);
+        if let Some(rank) = rank {
+            rank_of_source.insert(track.source, rank);
+            if &*track.name == names::MPI_CALLS {
+                waits.insert(track.id, rank);
+            }
+        }
+    }
+    let mut streams: Vec<(EntityId, TrackId, SourceId)> = lanes
+        .track
+        .iter()
+        .filter(|t| &*t.name == names::STREAM)
+        .filter_map(|t| Some((above(t.entity, EntityKind::Gpu)?.id, t.id, t.source)))
+        .collect();
+    let rank = |source: &SourceId| rank_of_source.get(source).copied();
+    let order = |s: &(EntityId, TrackId, SourceId)| {
+        (rank(&s.2).unwrap_or(i64::MAX), entities[&s.0].number, s.0, s.1)
+    };
+    streams.sort_by_key(order);
+    let mut devices: Vec<Device> = Vec::new();
+    let mut numbers: HashMap<EntityId, u32> = HashMap::new();
+    let mut of_streams = HashMap::new();
+    for (gpu, track, source) in streams {
+        let number = *numbers.entry(gpu).or_insert_with(|| {
+            let name = entities[&gpu].name.to_string();
+            devices.push(Device { entity: gpu.0, name, rank: rank(&source) });
+            devices.len() as u32 - 1
+        });
+        of_streams.insert(track, number);
+    }
+    Plan { devices, streams: of_streams, waits }
+}
+
+/// Work of a device, as a sweep wants it.
+struct Piece {
+    device: u32,
+    work: Work,
+    start: i64,
+    end: i64,
+    bytes: u64,
+    name: Name,
+}
+
+fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>) -> Result<Part> {
+    let mut part = Part::new(cut);
+    let range = Ns(shard.start)..Ns(shard.end);
+    let mut spans: Vec<Span> = Vec::new();
+    let mut early = i64::MAX;
+    for rows in trace.read::<Span>(range) {
+        for span in rows? {
+            part.rows += 1;
+            // How long what has not ended took is not known.
+            let Some(dur) = span.dur else { continue };
+            let end = span.ts.saturating_add(dur);
+            if span.ts.0 >= shard.end || (end.0 <= shard.start && span.ts.0 < shard.start) {
+                continue;
+            }
+            if let Some(&rank) = plan.waits.get(&span.track) {
+                let begins_here = span.ts.0 >= shard.start;
+                if begins_here && WAITS.contains(&&*span.name) {
+                    let waits = part.waits.entry((span.name.clone(), rank)).or_default();
+                    waits.sum.add(dur.0);
+                    waits.first = waits.first.into_iter().chain([(span.ts.0, dur.0)]).min();
+                }
+            } else if plan.streams.contains_key(&span.track) {
+                early = early.min(span.ts.0);
+                spans.push(span);
+            }
+        }
+    }
+    let mut copies: HashMap<Id, Copy> = HashMap::new();
+    if !spans.is_empty() {
+        for rows in trace.read::<Copy>(Ns(early)..Ns(shard.end)) {
+            copies.extend(rows?.into_iter().map(|copy| (copy.id, copy)));
+        }
+    }
+    let mut pieces: Vec<Piece> = Vec::with_capacity(spans.len());
+    for span in spans {
+        let copy = copies.get(&span.id);
+        let end = span.ts.saturating_add(span.dur.unwrap_or_default()).0;
+        if let Some(copy) = copy.filter(|_| span.ts.0 >= shard.start)
+            && copy.kind == CopyKind::PeerToPeer
+            && let (Some(from), Some(to)) = (copy.from, copy.to)
+        {
+            let link = part.links.entry((from.0, to.0)).or_default();
+            link.durations.add(end - span.ts.0);
+            link.bytes += copy.bytes;
+        }
+        pieces.push(Piece {
+            device: plan.streams[&span.track],
+            work: copy.map_or(Work::Kernel, |copy| Work::Copy(copy.kind)),
+            start: span.ts.0,
+            end,
+            bytes: copy.map_or(0, |copy| copy.bytes),
+            name: span.name,
+        });
+    }
+    pieces.sort_by_key(|p| p.start);
+    let mut sweep = Sweep::new(cut, shard.clone());
+    for piece in &pieces {
+        let Piece { device, work, start, end, bytes, .. } = *piece;
+        sweep.push(device, work, start, end, bytes).map_err(|e| {
+            anyhow!("work of device {} at {} ns is out of order", e.device, e.start)
+        })?;
+        part.last_end = part.last_end.max(end.min(shard.end));
+        if work == Work::Kernel && start >= shard.start {
+            let stat = part.kernels.entry(piece.name.clone()).or_default();
+            stat.sum.add(end - start);
+            stat.quantiles.add(end - start);
+        }
+    }
+    part.intervals = sweep.finish();
+    Ok(part)
+}
+
+/// A statement about the recording, with the rows that it rests on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Statement {
+    /// What kind of statement.
+    kind: &'static str,
+    /// It.
+    says: String,
+    /// A query that shows the rows, for DuckDB in the trace's directory.
+    sql: Option<String>,
+}
+
+/// An anomalous interval.
+#[derive(Clone, Debug, Serialize)]
+struct Anomaly {
+    interval: usize,
+    from_s: f64,
+    to_s: f64,
+    exposed_ms: f64,
+    beyond_ms: f64,
+    /// Exposed time by kind of copy, ms.
+    by_kind: BTreeMap<&'static str, f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct OfDevice {
+    device: Device,
+    kernels: u64,
+    kernel_s: f64,
+    copies: u64,
+    copy_s: f64,
+    exposed_s: f64,
+    overlapped_s: f64,
+    idle_s: f64,
+    /// By which rule intervals are anomalous, and from what on, ms.
+    rule: &'static str,
+    fence_ms: f64,
+    anomalous: usize,
+    worst: Vec<Anomaly>,
+    /// The intervals whose copies vary most: index, and standard deviation in ms.
+    most_variable_copies: Vec<(usize, f64)>,
+    /// The same of kernels.
+    most_variable_kernels: Vec<(usize, f64)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct OfKernel {
+    name: String,
+    count: u64,
+    total_ms: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    std_us: f64,
+    /// Whether the quantiles are exact, or good to 0.4 %.
+    exact: bool,
+}
+
+/// All that is told.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    schema_version: u32,
+    trace: String,
+    seconds: f64,
+    interval_ms: f64,
+    intervals: usize,
+    devices: Vec<OfDevice>,
+    kernels: Vec<OfKernel>,
+    statements: Vec<Statement>,
+    #[serde(skip)]
+    outliers: Vec<Outliers>,
+}
+
+const NS_MS: f64 = 1e6;
+
+fn of_device(
+    device: &Device,
+    intervals: &[Interval],
+    cut: Cut,
+    top: usize,
+) -> (OfDevice, Outliers) {
+    let sum = |of: fn(&Interval) -> i64| intervals.iter().map(of).sum::<i64>() as f64 / 1e9;
+    let exposed: Vec<f64> = intervals.iter().map(|i| i.exposed_ns as f64).collect();
+    // Less than a hundredth of an interval is no stall worth a word.
+    let found = outliers(&exposed, cut.width as f64 / 100.0);
+    let spread = |of: &dyn Fn(&Interval) -> f64| -> Vec<(usize, f64)> {
+        let values: Vec<f64> = intervals.iter().map(of).collect();
+        most_variable(&values).into_iter().map(|i| (i, values[i] / NS_MS)).collect()
+    };
+    let worst = found.found.iter().take(top).map(|outlier| {
+        let interval = &intervals[outlier.index];
+        let range = cut.range(outlier.index);
+        let kinds = ALL_KINDS.into_iter().filter(|kind| is_copy(*kind));
+        Anomaly {
+            interval: outlier.index,
+            from_s: (range.start - cut.origin) as f64 / 1e9,
+            to_s: (range.end - cut.origin) as f64 / 1e9,
+            exposed_ms: outlier.value / NS_MS,
+            beyond_ms: outlier.beyond / NS_MS,
+            by_kind: kinds
+                .map(|kind| (kind.as_str(), interval.exposed_by[kind_index(kind)] as f64 / NS_MS))
+                .filter(|(_, ms)| *ms > 0.0)
+                .collect(),
+        }
+    });
+    let told = OfDevice {
+        device: device.clone(),
+        kernels: intervals.iter().map(|i| i.kernels.count).sum(),
+        kernel_s: sum(|i| i.kernel_ns),
+        copies: intervals.iter().map(|i| i.all_copies().count).sum(),
+        copy_s: sum(|i| i.copy_ns),
+        exposed_s: sum(|i| i.exposed_ns),
+        overlapped_s: sum(Interval::overlapped_ns),
+        idle_s: intervals.len() as f64 * cut.width as f64 / 1e9 - sum(Interval::busy_ns),
+        rule: found.rule.as_str(),
+        fence_ms: found.fence / NS_MS,
+        anomalous: found.found.len(),
+        worst: worst.collect(),
+        most_variable_copies: spread(&|i| i.all_copies().std()),
+        most_variable_kernels: spread(&|i| i.kernels.std()),
+    };
+    (told, found)
+}
+
+/// Reads the whole, shard by shard.
+fn read(trace: &Trace, plan: &Plan, args: &Variability) -> Result<(Part, Cut)> {
+    let manifest = trace.manifest();
+    let of_devices = |f: &&gpuwhy_store::File| f.table == "kernel" || f.table == "copy";
+    let first = manifest.file.iter().filter(of_devices).filter_map(|f| f.min_start).min();
+    let (Some(first), Some(last)) = (first, manifest.end) else {
+        bail!("`{}` holds neither kernels nor copies", trace.path().display());
+    };
+    let width = i64::try_from(args.interval.as_nanos()).unwrap_or(i64::MAX).max(1);
+    let cut = Cut::of(first..last.max(first + 1), width, MOST).with_context(|| {
+        format!(
+            "{:.3} s in intervals of {:?} are more than {MOST} intervals; choose longer ones",
+            (last - first) as f64 / 1e9,
+            args.interval
+        )
+    })?;
+    let rows: u64 = manifest.file.iter().filter(|f| f.table == "span").map(|f| f.rows).sum();
+    let threads =
+        args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let shards = args.shards.unwrap_or_else(|| {
+        usize::try_from(rows / SHARD_ROWS).unwrap_or(1).max(if rows > 50_000 { threads } else { 1 })
+    });
+    let shards = shards.clamp(1, 1 << 16);
+    let all = cut.all();
+    let border = |i: usize| {
+        let length = i128::from(all.end - all.start);
+        all.start + (length * i as i128 / shards as i128) as i64
+    };
+    let mut whole = Part::new(cut);
+    let work = |i: usize| read_shard(trace, plan, cut, border(i)..border(i + 1));
+    in_order(shards, threads, work, |_, part| {
+        whole.merge(part?);
+        Ok(())
+    })?;
+    Ok((whole, cut))
+}
+
+/// What ranks and links are to each other.
+fn statements(report: &mut Report, part: &Part, cut: Cut, lanes: &Rows) {
+    let mut say = |kind, says: String, sql: Option<String>| {
+        report.statements.push(Statement { kind, says, sql });
+    };
+    let sql_of = |table: &str, index: usize| {
+        let range = cut.range(index);
+        format!(
+            "select * from '{table}/*.parquet' where ts between {} and {}",
+            range.start, range.end
+        )
+    };
+    if report.outliers.len() > 1 {
+        let (found, by_chance) = shared(&report.outliers, report.intervals);
+        for stall in found.iter().take(5) {
+            let (from, to) = (cut.range(stall.index).start, cut.range(stall.index).end);
+            let at = |ns: i64| (ns - cut.origin) as f64 / 1e9;
+            say(
+                "shared_stall",
+                format!(
+                    "{} of {} devices stall together from {:.3} to {:.3} s: {:.1} ms of exposed copy \
+                     each on average",
+                    stall.lanes,
+                    report.outliers.len(),
+                    at(from),
+                    at(to),
+                    stall.mean / NS_MS
+                ),
+                Some(sql_of("copy", stall.index)),
+            );
+        }
+        if !found.is_empty() {
+            say(
+                "shared_stalls",
+                format!(
+                    "{} intervals are anomalous on several devices at once; by chance it would be {:.1}",
+                    found.len(),
+                    by_chance
+                ),
+                None,
+            );
+        }
+    }
+    // The collective that was called most often, by all ranks equally often.
+    let mut by_name: BTreeMap<&Name, Vec<(i64, &Waits)>> = BTreeMap::new();
+    for ((name, rank), waits) in &part.waits {
+        by_name.entry(name).or_default().push((*rank, waits));
+    }
+    let most = by_name
+        .into_iter()
+        .filter(|(_, ranks)| ranks.len() > 1)
+        .max_by_key(|(_, ranks)| ranks.iter().map(|(_, waits)| waits.sum.count).min());
+    if let Some((name, ranks)) = most {
+        let mean = |waits: &Waits| {
+            let first = waits.first.map_or(0, |(_, dur)| dur);
+            (waits.sum.sum - first) as f64 / (waits.sum.count.saturating_sub(1)).max(1) as f64
+        };
+        let means: Vec<f64> = ranks.iter().map(|(_, waits)| mean(waits)).collect();
+        let told: Vec<String> = ranks
+            .iter()
+            .zip(&means)
+            .map(|((rank, _), mean)| format!("rank {rank} {:.1} us", mean / 1e3))
+            .collect();
+        match straggler(&means, LEAST_WAIT) {
+            Some(found) => say(
+                "straggler",
+                format!(
+                    "rank {} is waited for: it spends least in {name} (mean without the first call: {})",
+                    ranks[found.index].0,
+                    told.join(", ")
+                ),
+                None,
+            ),
+            None => say(
+                "no_straggler",
+                format!(
+                    "no rank is waited for more than the others in {name}: {}",
+                    told.join(", ")
+                ),
+                None,
+            ),
+        }
+    }
+    let names: HashMap<u32, &str> = lanes.entity.iter().map(|e| (e.id.0, &*e.name)).collect();
+    let links: Vec<(&(u32, u32), &Link)> =
+        part.links.iter().filter(|(_, link)| link.durations.count >= 10).collect();
+    let measured: Vec<(f64, f64)> =
+        links.iter().map(|(_, l)| (l.durations.mean(), l.durations.min as f64)).collect();
+    for slow in slow_links(&measured) {
+        let ((from, to), link) = links[slow.index];
+        let name = |id: &u32| names.get(id).copied().unwrap_or("?");
+        say(
+            "slow_link",
+            format!(
+                "copies from {} to {} are slow: {:.0} ns on average and {} ns at best, {:.0} ns on the \
+                 other links ({} bytes each)",
+                name(from),
+                name(to),
+                slow.value,
+                link.durations.min,
+                slow.others,
+                link.bytes / link.durations.count.max(1)
+            ),
+            Some(format!(
+                "select * from 'copy/*.parquet' where \"from\" = {from} and \"to\" = {to}"
+            )),
+        );
+    }
+    for of in &report.devices {
+        if of.exposed_s > 0.5 * report.seconds && of.exposed_s > 5.0 * of.kernel_s {
+            let text = format!(
+                "{} waits for copies {:.0} % of the time and computes {:.0} %: it is bound by transfers",
+                of.device.label(),
+                100.0 * of.exposed_s / report.seconds,
+                100.0 * of.kernel_s / report.seconds
+            );
+            report.statements.push(Statement { kind: "transfer_bound", says: text, sql: None });
+        }
+    }
+}
+
+/// Tells what differs.
+pub fn run(args: &Variability) -> Result<ExitCode> {
+    let began = Instant::now();
+    let trace = Trace::open(&args.trace)?;
+    let lanes = analysis::lanes(&trace)?;
+    let plan = plan(&lanes);
+    if plan.devices.is_empty() {
+        bail!(
+            "`{}` holds no work of a GPU; `gpuwhy import` reads reports of profilers",
+            args.trace.display()
+        );
+    }
+    let (mut part, mut cut) = read(&trace, &plan, args)?;
+    // What comes after the last work of a device is none of its intervals.
+    cut.count = cut.index(part.last_end.saturating_sub(1)).map_or(1, |last| last + 1);
+    part.intervals.cut = cut;
+    for device in &mut part.intervals.devices {
+        device.truncate(cut.count);
+    }
+    let mut report = Report {
+        schema_version: 1,
+        trace: args.trace.display().to_string(),
+        seconds: (part.last_end - cut.origin) as f64 / 1e9,
+        interval_ms: cut.width as f64 / NS_MS,
+        intervals: cut.count,
+        devices: Vec::new(),
+        kernels: Vec::new(),
+        statements: Vec::new(),
+        outliers: Vec::new(),
+    };
+    for (device, intervals) in plan.devices.iter().zip(&part.intervals.devices) {
+        if !intervals.is_empty() {
+            let (told, found) = of_device(device, intervals, cut, args.top);
+            report.devices.push(told);
+            report.outliers.push(found);
+        }
+    }
+    let mut kernels: Vec<(&Name, &Stat)> = part.kernels.iter().collect();
+    kernels.sort_by(|a, b| b.1.sum.sum.cmp(&a.1.sum.sum).then(a.0.cmp(b.0)));
+    report.kernels = kernels
+        .into_iter()
+        .map(|(name, Stat { sum, quantiles })| OfKernel {
+            name: name.to_string(),
+            count: sum.count,
+            total_ms: sum.sum as f64 / NS_MS,
+            mean_us: sum.mean() / 1e3,
+            p50_us: quantiles.quantile(0.5) / 1e3,
+            p99_us: quantiles.quantile(0.99) / 1e3,
+            max_us: sum.max as f64 / 1e3,
+            std_us: sum.std() / 1e3,
+            exact: quantiles.is_exact(),
+        })
+        .collect();
+    statements(&mut report, &part, cut, &lanes);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", text(&report, args.top));
+        eprintln!("{} rows in {:.2} s", part.rows, began.elapsed().as_secs_f64());
+    }
+    let quiet = report.outliers.iter().all(|o| o.found.is_empty());
+    Ok(if quiet && report.statements.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
+}
+
+fn text(report: &Report, top: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{}: {} devices, {:.3} s in {} intervals of {} ms",
+        report.trace,
+        report.devices.len(),
+        report.seconds,
+        report.intervals,
+        report.interval_ms
+    );
+    for of in &report.devices {
+        let _ = writeln!(
+            out,
+            "\n{}\n  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
+             kernels; idle {:.3} s",
+            of.device.label(),
+            of.kernels,
+            of.kernel_s,
+            of.copies,
+            of.copy_s,
+            of.exposed_s,
+            of.overlapped_s,
+            of.idle_s
+        );
+        let _ = writeln!(
+            out,
+            "  {} intervals stall beyond {:.3} ms (rule {})",
+            of.anomalous, of.fence_ms, of.rule
+        );
+        for anomaly in &of.worst {
+            let kinds: Vec<String> =
+                anomaly.by_kind.iter().map(|(kind, ms)| format!("{kind} {ms:.3} ms")).collect();
+            let _ = writeln!(
+                out,
+                "    {:>9.3} to {:.3} s: {:.3} ms of exposed copy ({})",
+                anomaly.from_s,
+                anomaly.to_s,
+                anomaly.exposed_ms,
+                kinds.join(", ")
+            );
+        }
+    }
+    let _ = writeln!(out, "\nkernels by time");
+    for kernel in report.kernels.iter().take(top) {
+        let name: String = kernel.name.chars().take(90).collect();
+        let _ = writeln!(
+            out,
+            "  {:>10.3} ms  {:>8} x {:>10.3} us (p50 {:.3}, p99 {:.3}, std {:.3})  {name}",
+            kernel.total_ms,
+            kernel.count,
+            kernel.mean_us,
+            kernel.p50_us,
+            kernel.p99_us,
+            kernel.std_us
+        );
+    }
+    if !report.statements.is_empty() {
+        let _ = writeln!(out, "\nfindings");
+        for statement in &report.statements {
+            let _ = writeln!(out, "  - {}", statement.says);
+            if let Some(sql) = &statement.sql {
+                let _ = writeln!(out, "    {sql}");
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,263 @@
+//! Which intervals, ranks and links of a recording differ from the others.
+//!
+//! # What it sees
+//! One value an interval (exposed copy, the spread of durations), one a rank (how long it waited in
+//! collectives), one a link (how long copies took). Intervals beyond Tukey's fences are anomalous
+//! (seed paper of sharded analysis: interquartile range); where half of the intervals are equal the
+//! fences mean nothing, and the median absolute deviation or, if that is 0 too, the least effect
+//! alone decides, which is said.
+//!
+//! # Why it matters
+//! A stall that all ranks share at the same time is the program's; one that a single rank has is
+//! the machine's. The rank that waits least is the one that all others wait for.
+//!
+//! # What fools it
+//! Phases: a program that computes for a minute and copies for a minute has anomalous intervals in
+//! one of them, and rightly so; how many there are is said.
+
+use crate::stats::{median_and_mad, quantile, sorted};
+
+/// By which rule values were found anomalous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Beyond 1.5 interquartile ranges from the quartiles (Tukey, 1977).
+    Iqr,
+    /// Beyond 3.5 scaled median absolute deviations (Iglewicz and Hoaglin, 1993): the quartiles are
+    /// equal.
+    Mad,
+    /// Beyond the least effect alone: half of the values are equal.
+    Effect,
+}
+
+impl Rule {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Rule::Iqr => "iqr",
+            Rule::Mad => "mad",
+            Rule::Effect => "effect",
+        }
+    }
+}
+
+/// An anomalous value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlier {
+    /// Its place among the values.
+    pub index: usize,
+    /// It.
+    pub value: f64,
+    /// How far it lies beyond the fence.
+    pub beyond: f64,
+}
+
+/// What is anomalous among values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outliers {
+    /// By which rule.
+    pub rule: Rule,
+    /// First quartile.
+    pub q1: f64,
+    /// Median.
+    pub median: f64,
+    /// Third quartile.
+    pub q3: f64,
+    /// From here on values are anomalous.
+    pub fence: f64,
+    /// Those that are, the farthest beyond the fence first, of equal ones the earlier.
+    pub found: Vec<Outlier>,
+}
+
+/// Values that are anomalously high, and at least `least` above the median.
+pub fn outliers(values: &[f64], least: f64) -> Outliers {
+    let ordered = sorted(values.iter().copied());
+    let at = |q| quantile(&ordered, q);
+    let (q1, median, q3) = (at(0.25), at(0.5), at(0.75));
+    let (_, mad) = median_and_mad(values);
+    let (rule, fence) = if q3 > q1 {
+        (Rule::Iqr, q3 + 1.5 * (q3 - q1))
+    } else if mad > 0.0 {
+        (Rule::Mad, median + 3.5 * mad)
+    } else {
+        (Rule::Effect, median)
+    };
+    let mut found: Vec<Outlier> = values
+        .iter()
+        .enumerate()
+        .filter(|(_, value)| **value > fence && **value - median >= least)
+        .map(|(index, &value)| Outlier { index, value, beyond: value - fence })
+        .collect();
+    found.sort_by(|a, b| b.beyond.total_cmp(&a.beyond).then(a.index.cmp(&b.index)));
+    Outliers { rule, q1, median, q3, fence, found }
+}
+
+/// The places of the greatest twentieth of the values, at least one, greatest first; values of 0 are
+/// none.
+pub fn most_variable(values: &[f64]) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..values.len()).filter(|&i| values[i] > 0.0).collect();
+    places.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
+    places.truncate(values.len().div_ceil(20).max(1));
+    places
+}
+
+/// Intervals that are anomalous on several lanes at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared {
+    /// The interval.
+    pub index: usize,
+    /// On how many lanes.
+    pub lanes: usize,
+    /// The mean of its values there.
+    pub mean: f64,
+}
+
+/// Intervals that are among the anomalous ones of more than one lane, those of most lanes first, then
+/// the greatest; and how many there would be by chance if lanes had nothing to do with each other.
+pub fn shared(lanes: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
+    let mut by_index: std::collections::BTreeMap<usize, (usize, f64)> = Default::default();
+    for lane in lanes {
+        for outlier in &lane.found {
+            let entry = by_index.entry(outlier.index).or_default();
+            entry.0 += 1;
+            entry.1 += outlier.value;
+        }
+    }
+    let mut found: Vec<Shared> = by_index
+        .into_iter()
+        .filter(|(_, (lanes, _))| *lanes > 1)
+        .map(|(index, (lanes, sum))| Shared { index, lanes, mean: sum / lanes as f64 })
+        .collect();
+    found.sort_by(|a, b| {
+        b.lanes.cmp(&a.lanes).then(b.mean.total_cmp(&a.mean)).then(a.index.cmp(&b.index))
+    });
+    // Each lane has its number of anomalies anywhere: two of them meet in a·b/n intervals.
+    let n = count.max(1) as f64;
+    let mut by_chance = 0.0;
+    for (i, a) in lanes.iter().enumerate() {
+        for b in &lanes[i + 1..] {
+            by_chance += a.found.len() as f64 * b.found.len() as f64 / n;
+        }
+    }
+    (found, by_chance)
+}
+
+/// How one of several stands out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Apart {
+    /// Which.
+    pub index: usize,
+    /// Its value.
+    pub value: f64,
+    /// The median of the others'.
+    pub others: f64,
+}
+
+/// The rank that waits least for the others, given what each waited in the same collectives, if the
+/// others wait at least twice as long and at least `least` longer: it is the one that they wait for.
+pub fn straggler(waits: &[f64], least: f64) -> Option<Apart> {
+    let index = (0..waits.len()).min_by(|&a, &b| waits[a].total_cmp(&waits[b]))?;
+    let rest = waits.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, wait)| *wait);
+    let others = quantile(&sorted(rest), 0.5);
+    let value = waits[index];
+    (others >= 2.0 * value && others - value >= least).then_some(Apart { index, value, others })
+}
+
+/// The links that are slower than the others for the same bytes, slowest first. `links` are mean and
+/// least duration of copies of about the same size; a link is slow if both lie a quarter above the
+/// medians of the others, so that neither one long copy nor a single quick one decides.
+pub fn slow_links(links: &[(f64, f64)]) -> Vec<Apart> {
+    if links.len() < 3 {
+        return Vec::new();
+    }
+    let median_of = |skip: usize, of: fn(&(f64, f64)) -> f64| {
+        let rest = links.iter().enumerate().filter(|(i, _)| *i != skip).map(|(_, l)| of(l));
+        quantile(&sorted(rest), 0.5)
+    };
+    let mut slow: Vec<Apart> = (0..links.len())
+        .filter_map(|index| {
+            let (mean, least) = links[index];
+            let (others, leasts) = (median_of(index, |l| l.0), median_of(index, |l| l.1));
+            let is_slow = mean > 1.25 * others && least > 1.25 * leasts;
+            is_slow.then_some(Apart { index, value: mean, others })
+        })
+        .collect();
+    slow.sort_by(|a, b| b.value.total_cmp(&a.value));
+    slow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(values: &[f64], least: f64) -> String {
+        let found = outliers(values, least);
+        let places: Vec<usize> = found.found.iter().map(|o| o.index).collect();
+        format!("{} {places:?}", found.rule.as_str())
+    }
+
+    #[test]
+    fn values_beyond_the_fence_are_told_farthest_first() {
+        let mut values: Vec<f64> = (0..40).map(|i| 10.0 + f64::from(i % 5)).collect();
+        values[7] = 40.0;
+        values[31] = 25.0;
+        assert_eq!(told(&values, 0.0), "iqr [7, 31]");
+        assert_eq!(told(&values, 20.0), "iqr [7]", "the other is not worth telling");
+    }
+
+    #[test]
+    fn where_quartiles_are_equal_another_rule_decides_and_says_so() {
+        // A quarter and a bit differs: the quartiles are equal, the deviations are not all 0.
+        let mut values = vec![5.0; 40];
+        (0..9).for_each(|i| values[i] = 5.1);
+        (9..21).for_each(|i| values[i] = 4.9);
+        values[20] = 9.0;
+        assert!(told(&values, 0.5).ends_with("[20]"), "{}", told(&values, 0.5));
+        // Idle but for two intervals.
+        let mut values = vec![0.0; 40];
+        (values[3], values[30]) = (2.0, 7.0);
+        assert_eq!(told(&values, 0.0), "effect [30, 3]");
+        assert_eq!(told(&values, 5.0), "effect [30]");
+        assert_eq!(told(&[0.0; 10], 0.0), "effect []");
+        assert_eq!(told(&[], 0.0), "effect []");
+    }
+
+    #[test]
+    fn the_most_variable_twentieth_is_at_least_one() {
+        assert_eq!(most_variable(&[0.0, 3.0, 1.0]), [1]);
+        let values: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(most_variable(&values), [99, 98, 97, 96, 95]);
+        assert!(most_variable(&[0.0; 5]).is_empty());
+    }
+
+    #[test]
+    fn stalls_that_ranks_share_are_told_with_what_chance_would_make_of_them() {
+        let lane = |hot: &[usize]| {
+            let mut values = vec![1.0; 50];
+            hot.iter().for_each(|&i| values[i] = 10.0);
+            outliers(&values, 1.0)
+        };
+        let (found, by_chance) = shared(&[lane(&[35, 36, 4]), lane(&[35, 36]), lane(&[35, 9])], 50);
+        let places: Vec<(usize, usize)> = found.iter().map(|s| (s.index, s.lanes)).collect();
+        assert_eq!(places, [(35, 3), (36, 2)]);
+        assert!((by_chance - (6.0 + 6.0 + 4.0) / 50.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_rank_that_waits_least_is_waited_for() {
+        assert_eq!(straggler(&[240.9, 5.1, 23.1], 1.0).unwrap().index, 1);
+        assert_eq!(straggler(&[20.0, 19.0, 21.0], 1.0), None, "all wait alike");
+        assert_eq!(straggler(&[0.2, 0.5, 0.5], 1.0), None, "nobody waits");
+        assert_eq!(straggler(&[], 1.0), None);
+        assert_eq!(straggler(&[5.0], 1.0), None);
+    }
+
+    #[test]
+    fn a_slow_link_is_slow_at_its_best_too() {
+        let links = [(3569.0, 3100.0), (3891.0, 3200.0), (3556.0, 3100.0), (5417.0, 4608.0)];
+        let slow = slow_links(&links);
+        assert_eq!(slow.iter().map(|s| s.index).collect::<Vec<_>>(), [3]);
+        // One copy that took long makes no slow link.
+        assert!(slow_links(&[(3500.0, 3000.0), (3600.0, 3000.0), (9000.0, 3050.0)]).is_empty());
+        assert!(slow_links(&[(1.0, 1.0), (9.0, 9.0)]).is_empty(), "of two, who is slow?");
+    }
+}
