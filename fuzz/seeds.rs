@@ -40,7 +40,6 @@ fn rows() -> Rows {
         sector: 8,
         issued: Some(Ns(1001)),
         issuer: None,
-        issuer: None,
     });
     rows
 }
@@ -98,5 +97,60 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let record: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         write("wire_record", file, &[&3u64.to_le_bytes()[..], &[0], &record].concat())?;
     }
+
+    let report = tmp.path().join("report.sqlite");
+    nsys_report(&report)?;
+    write("nsys_report", "report", &std::fs::read(&report)?)?;
+    let event = r#"{"ph": "X", "cat": "kernel", "name": "g\u00e4", "pid": 0, "tid": 7, "ts": 1.5,
+        "dur": 2, "args": {"device": 0, "stream": 7, "correlation": 9, "grid": [1, 2, 3]}}"#;
+    let call = r#"{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": "42",
+        "tid": "43", "ts": "1", "dur": 1, "args": {"correlation": 9}}"#;
+    let whole = format!(
+        r#"{{"deviceProperties": [{{"id": 0, "name": "H100"}}], "distributedInfo": {{"rank": 3}},
+        "traceEvents": [{event}, {call}], "baseTimeNanoseconds": 1751410836000000000}}"#
+    );
+    write("kineto_trace", "object", whole.as_bytes())?;
+    write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes())
+        .map_err(Into::into)
+}
+
+/// A small report of Nsight Systems.
+fn nsys_report(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    use gpuwhy_formats::sqlite::Value::{Int, Null, Text};
+    use gpuwhy_formats::sqlite::build::Builder;
+    let mut builder = Builder::create(path)?;
+    builder.table_of(
+        "StringIds",
+        "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)",
+        &[vec![Null, Text(b"gemm")], vec![Null, Text(b"cudaLaunchKernel_v7000")]],
+    )?;
+    let process = 1 << 48 | 4242 << 24;
+    builder.table_of(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, \
+         streamId INTEGER, correlationId INTEGER, globalPid INTEGER, shortName INTEGER)",
+        &[vec![Int(10), Int(20), Int(0), Int(7), Int(1), Int(process), Int(1)]],
+    )?;
+    builder.table_of(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, \
+         correlationId INTEGER, nameId INTEGER)",
+        &[vec![Int(5), Int(9), Int(process | 4243), Int(1), Int(2)]],
+    )?;
+    builder.table_of(
+        "NVTX_EVENTS",
+        "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, \
+         globalTid INTEGER, domainId INTEGER)",
+        &[vec![Int(1), Null, Int(59), Text(b"step"), Int(process | 4243), Int(0)]],
+    )?;
+    builder.table_of(
+        "SCHED_EVENTS",
+        "CREATE TABLE SCHED_EVENTS (start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER)",
+        &[
+            vec![Int(3), Int(1), Int(1), Int(process | 4243)],
+            vec![Int(8), Int(1), Int(0), Int(process | 4243)],
+        ],
+    )?;
+    builder.finish()?;
     Ok(())
 }

@@ -237,9 +237,10 @@ pub enum Detector {
 /// Arguments of `variability`.
 #[derive(Debug, Args)]
 pub struct Variability {
-    /// The trace, of GPU work.
-    #[arg(value_name = "T.trace")]
-    pub trace: PathBuf,
+    /// A trace of GPU work, or databases of Nsight Systems as they are (these without links and
+    /// stragglers, which need the calls of MPI).
+    #[arg(required = true, value_name = "T.trace | FILE")]
+    pub inputs: Vec<PathBuf>,
     /// How long an interval is.
     #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
     pub interval: Duration,
@@ -403,6 +404,32 @@ pub enum BenchCommand {
     Crash(BenchCrash),
     /// An unmodified Redis, disturbed by a CPU hog and by a disk hog.
     Server(BenchServer),
+    /// A generated database of Nsight Systems or trace of the PyTorch profiler, with stalls at known
+    /// places.
+    TraceData(BenchTraceData),
+}
+
+/// Arguments of `bench trace-data`.
+#[derive(Debug, Args)]
+pub struct BenchTraceData {
+    /// Kernels, over all GPUs.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub kernels: u64,
+    /// Copies at most, stalls included.
+    #[arg(long, default_value_t = 100_000)]
+    pub copies: u64,
+    /// GPUs.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub gpus: u8,
+    /// What everything follows from.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// A trace of the PyTorch profiler instead of a database.
+    #[arg(long)]
+    pub kineto: bool,
+    /// Where it goes.
+    #[arg(short, long, default_value = "target/traces/generated.sqlite")]
+    pub output: PathBuf,
 }
 
 /// Arguments of `bench injectors`.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_formats::{kineto, nsys, sqlite};
 use gpuwhy_schema::Rows;
-use gpuwhy_store::{Options, Writer};
+use gpuwhy_store::{Bulk, Options};
 use serde_json::{Value, json};
 
 use crate::args::Import;
@@ -66,7 +66,7 @@ impl Format {
 
 /// Where the rows go, and how far it is.
 struct Sink<'a> {
-    writer: Writer,
+    writer: Bulk,
     stop: &'a AtomicBool,
     began: Instant,
     told: Instant,
@@ -123,14 +123,12 @@ pub fn run(args: &Import) -> Result<ExitCode> {
     }
     let mut name = args.output.clone().into_os_string();
     name.push(".partial");
-    let mut partial = Partial { path: name.into(), whole: false };
-    // What a killed import has left.
-    make_room(&partial.path, true)?;
     let stop = stop_flag()?;
     let began = Instant::now();
-    let writer =
-        Writer::create(&partial.path, Options { seal_bytes: 64 << 20, ..Options::default() })
-            .with_context(|| format!("cannot make the trace `{}`", partial.path.display()))?;
+    let path = PathBuf::from(name);
+    let writer = Bulk::create(&path, &Options::default())
+        .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
+    let mut partial = Partial { path, whole: false };
     let mut sink = Sink {
         writer,
         stop: &stop,

@@ -72,6 +72,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             BenchCommand::Crash(args) => bench::crash::run(&args),
             BenchCommand::Server(args) => bench::server::run(&args),
             BenchCommand::Overhead(args) => bench::overhead::run(&args),
+            BenchCommand::TraceData(args) => bench::trace_data::run(&args),
         },
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "gpuwhy", &mut std::io::stdout());

@@ -6,15 +6,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, Intervals, Sweep, Work, is_copy, kind_index};
+use gpuwhy_derive::sweep::{
+    ALL_KINDS, Cut, Interval, Intervals, Sweep, Work as DeviceWork, is_copy, kind_index,
+};
 use gpuwhy_derive::{Quantiles, Sum};
 use gpuwhy_diagnose::variability::{
     Outliers, most_variable, outliers, shared, slow_links, straggler,
 };
+use gpuwhy_formats::nsys;
 use gpuwhy_schema::{
     Copy, CopyKind, EntityId, EntityKind, Id, Name, Ns, Rows, SourceId, Span, TrackId, names,
 };
@@ -45,6 +49,9 @@ pub struct Device {
     pub name: String,
     /// The rank that used it.
     pub rank: Option<i64>,
+    /// What tells it from others.
+    #[serde(skip)]
+    place: String,
 }
 
 impl Device {
@@ -173,7 +180,8 @@ fn plan(lanes: &Rows) -> Plan {
     for (gpu, track, source) in streams {
         let number = *numbers.entry(gpu).or_insert_with(|| {
             let name = entities[&gpu].name.to_string();
-            devices.push(Device { entity: gpu.0, name, rank: rank(&source) });
+            let place = entities[&gpu].key.to_string();
+            devices.push(Device { entity: gpu.0, name, rank: rank(&source), place });
             devices.len() as u32 - 1
         });
         of_streams.insert(track, number);
@@ -184,7 +192,7 @@ fn plan(lanes: &Rows) -> Plan {
 /// Work of a device, as a sweep wants it.
 struct Piece {
     device: u32,
-    work: Work,
+    work: DeviceWork,
     start: i64,
     end: i64,
     bytes: u64,
@@ -238,7 +246,7 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
         }
         pieces.push(Piece {
             device: plan.streams[&span.track],
-            work: copy.map_or(Work::Kernel, |copy| Work::Copy(copy.kind)),
+            work: copy.map_or(DeviceWork::Kernel, |copy| DeviceWork::Copy(copy.kind)),
             start: span.ts.0,
             end,
             bytes: copy.map_or(0, |copy| copy.bytes),
@@ -253,7 +261,7 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
             anyhow!("work of device {} at {} ns is out of order", e.device, e.start)
         })?;
         part.last_end = part.last_end.max(end.min(shard.end));
-        if work == Work::Kernel && start >= shard.start {
+        if work == DeviceWork::Kernel && start >= shard.start {
             let stat = part.kernels.entry(piece.name.clone()).or_default();
             stat.sum.add(end - start);
             stat.quantiles.add(end - start);
@@ -545,28 +553,225 @@ fn statements(report: &mut Report, part: &Part, cut: Cut, lanes: &Rows) {
     }
 }
 
-/// Tells what differs.
-pub fn run(args: &Variability) -> Result<ExitCode> {
-    let began = Instant::now();
-    let trace = Trace::open(&args.trace)?;
+/// What was read, of whatever it was.
+struct Gathered {
+    devices: Vec<Device>,
+    part: Part,
+    cut: Cut,
+    lanes: Rows,
+}
+
+fn of_trace(path: &Path, args: &Variability) -> Result<Gathered> {
+    let trace = Trace::open(path)?;
     let lanes = analysis::lanes(&trace)?;
     let plan = plan(&lanes);
     if plan.devices.is_empty() {
         bail!(
             "`{}` holds no work of a GPU; `gpuwhy import` reads reports of profilers",
-            args.trace.display()
+            path.display()
         );
     }
-    let (mut part, mut cut) = read(&trace, &plan, args)?;
+    let (part, cut) = read(&trace, &plan, args)?;
+    Ok(Gathered { devices: plan.devices, part, cut, lanes })
+}
+
+/// Reports of Nsight Systems as they lie there: kernels and copies are swept over as they are read,
+/// and nothing is kept of a kernel but what its name and its interval add up to.
+fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
+    let reports: Vec<nsys::Report> =
+        paths.iter().map(nsys::Report::open).collect::<Result<_, _>>()?;
+    let alignment = nsys::align(&reports)?;
+    let threads = threads(args);
+    // Copies are few: they are held, so that kernels can be met with them in the order of time.
+    let mut copies: Vec<Vec<(nsys::Work, (i64, i64))>> = Vec::new();
+    let mut origin = i64::MAX;
+    for (report, shift) in reports.iter().zip(&alignment.shifts) {
+        let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| c.is_copies()).collect();
+        let mut all = Vec::new();
+        in_order(
+            chunks.len(),
+            threads,
+            |i| report.read_work(chunks[i]),
+            |_, piece| {
+                let piece = piece?;
+                all.extend(piece.work.iter().map(|w| (*w, piece.devices[w.device as usize])));
+                Ok(())
+            },
+        )?;
+        all.sort_by_key(|(work, _)| work.start);
+        let kernels = report.chunks().iter().find(|c| c.is_kernels());
+        let first = kernels.map(|chunk| report.read_work(chunk)).transpose()?;
+        let starts = first.iter().flat_map(|p| &p.work).chain(all.iter().map(|c| &c.0));
+        let first = starts.map(|w| w.start).min();
+        origin = origin.min(first.map_or(i64::MAX, |first| first.saturating_add(*shift)));
+        copies.push(all);
+    }
+    if origin == i64::MAX {
+        bail!("`{}` holds neither kernels nor copies", paths[0].display());
+    }
+    let width = i64::try_from(args.interval.as_nanos()).unwrap_or(i64::MAX).max(1);
+    let length = width.saturating_mul(MOST as i64);
+    let cut = Cut::of(origin..origin.saturating_add(length), width, MOST)
+        .context("an interval that long is none")?;
+    let mut devices: Vec<Device> = Vec::new();
+    let mut part = Part::new(cut);
+    for (number, report) in reports.iter().enumerate() {
+        let mut one = OfReport {
+            report,
+            shift: alignment.shifts[number],
+            rank: report.rank.map(i64::from),
+            number,
+            devices: &mut devices,
+            known: HashMap::new(),
+            sweep: Sweep::new(cut, cut.all()),
+            stats: Vec::new(),
+            others: HashMap::new(),
+            last_end: i64::MIN,
+            rows: 0,
+        };
+        let mut waiting = copies[number].iter().peekable();
+        let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| c.is_kernels()).collect();
+        in_order(
+            chunks.len(),
+            threads,
+            |i| report.read_work(chunks[i]),
+            |_, piece| {
+                let piece = piece?;
+                for work in &piece.work {
+                    while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
+                        one.push(copy, *device)?;
+                    }
+                    one.push(work, piece.devices[work.device as usize])?;
+                }
+                Ok(())
+            },
+        )?;
+        waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
+        part.merge(one.finish(cut));
+    }
+    if cut.all().contains(&part.last_end) || part.last_end == cut.all().end {
+        return Ok(Gathered { devices, part, cut, lanes: Rows::default() });
+    }
+    bail!(
+        "{:.3} s in intervals of {:?} are more than {MOST} intervals; choose longer ones",
+        (part.last_end - origin) as f64 / 1e9,
+        args.interval
+    )
+}
+
+/// One report, being swept over.
+struct OfReport<'a> {
+    report: &'a nsys::Report,
+    shift: i64,
+    rank: Option<i64>,
+    number: usize,
+    devices: &'a mut Vec<Device>,
+    /// The numbers of devices, by process and ordinal.
+    known: HashMap<(i64, i64), u32>,
+    sweep: Sweep,
+    /// Kernels by the number of their name, where that is small.
+    stats: Vec<Option<Box<Stat>>>,
+    others: HashMap<i64, Stat>,
+    last_end: i64,
+    rows: u64,
+}
+
+impl OfReport<'_> {
+    fn device(&mut self, key: (i64, i64)) -> u32 {
+        if let Some(&number) = self.known.get(&key) {
+            return number;
+        }
+        let gpu = self.report.gpu(key.0, key.1);
+        let model = gpu.and_then(|gpu| gpu.name.as_deref()).unwrap_or_default();
+        let name = format!("GPU {} {model}", gpu.map_or(key.1, |gpu| gpu.id));
+        let name = name.trim().to_owned();
+        let place = match gpu {
+            Some(nsys::Gpu { uuid: Some(uuid), .. }) => uuid.to_string(),
+            Some(nsys::Gpu { bus: Some(bus), .. }) => bus.to_string(),
+            // Nothing tells it from other reports' devices.
+            _ => format!("report {} {}", self.number, key.1),
+        };
+        let found = self.devices.iter().position(|d| d.place == place);
+        let number = found.unwrap_or_else(|| {
+            let entity = self.devices.len() as u32;
+            self.devices.push(Device { entity, name, rank: self.rank, place });
+            self.devices.len() - 1
+        }) as u32;
+        self.known.insert(key, number);
+        number
+    }
+
+    #[inline]
+    fn push(&mut self, work: &nsys::Work, device: (i64, i64)) -> Result<()> {
+        let device = self.device(device);
+        let (start, end) =
+            (work.start.saturating_add(self.shift), work.end.saturating_add(self.shift));
+        let what = work.copy.map_or(DeviceWork::Kernel, DeviceWork::Copy);
+        self.sweep.push(device, what, start, end, work.bytes).map_err(|e| {
+            anyhow!(
+                "rows of `{}` do not lie in the order of their begin ({} ns); `gpuwhy import` sorts them",
+                self.report.path().display(),
+                e.start
+            )
+        })?;
+        self.rows += 1;
+        self.last_end = self.last_end.max(end);
+        if work.copy.is_none() {
+            let stat = match usize::try_from(work.name) {
+                Ok(name) if name < 1 << 20 => {
+                    if name >= self.stats.len() {
+                        self.stats.resize(name + 1, None);
+                    }
+                    &mut **self.stats[name].get_or_insert_default()
+                }
+                _ => self.others.entry(work.name).or_default(),
+            };
+            stat.sum.add(end - start);
+            stat.quantiles.add(end - start);
+        }
+        Ok(())
+    }
+
+    fn finish(self, cut: Cut) -> Part {
+        let mut part = Part::new(cut);
+        let numbered = self.stats.into_iter().enumerate();
+        let numbered = numbered.filter_map(|(i, stat)| Some((i as i64, *stat?)));
+        for (name, stat) in numbered.chain(self.others) {
+            let unnamed = || Name::from("?");
+            let name = self.report.string(name).cloned().unwrap_or_else(unnamed);
+            let ours = part.kernels.entry(name).or_default();
+            ours.sum.merge(&stat.sum);
+            ours.quantiles.merge(&stat.quantiles);
+        }
+        part.intervals = self.sweep.finish();
+        (part.last_end, part.rows) = (self.last_end, self.rows);
+        part
+    }
+}
+
+fn threads(args: &Variability) -> usize {
+    let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    args.threads.unwrap_or_else(all)
+}
+
+/// Tells what differs.
+pub fn run(args: &Variability) -> Result<ExitCode> {
+    let began = Instant::now();
+    let gathered = match &args.inputs[..] {
+        [trace] if trace.is_dir() => of_trace(trace, args)?,
+        reports => of_reports(reports, args)?,
+    };
+    let Gathered { devices, mut part, mut cut, lanes } = gathered;
     // What comes after the last work of a device is none of its intervals.
     cut.count = cut.index(part.last_end.saturating_sub(1)).map_or(1, |last| last + 1);
     part.intervals.cut = cut;
-    for device in &mut part.intervals.devices {
-        device.truncate(cut.count);
+    for device in part.intervals.devices.iter_mut().filter(|d| !d.is_empty()) {
+        device.resize(cut.count, Interval::default());
     }
+    let inputs: Vec<String> = args.inputs.iter().map(|path| path.display().to_string()).collect();
     let mut report = Report {
         schema_version: 1,
-        trace: args.trace.display().to_string(),
+        trace: inputs.join(", "),
         seconds: (part.last_end - cut.origin) as f64 / 1e9,
         interval_ms: cut.width as f64 / NS_MS,
         intervals: cut.count,
@@ -575,7 +780,7 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
         statements: Vec::new(),
         outliers: Vec::new(),
     };
-    for (device, intervals) in plan.devices.iter().zip(&part.intervals.devices) {
+    for (device, intervals) in devices.iter().zip(&part.intervals.devices) {
         if !intervals.is_empty() {
             let (told, found) = of_device(device, intervals, cut, args.top);
             report.devices.push(told);

@@ -272,10 +272,12 @@ impl Book {
                 }
                 let (id, track, gpu) = (cx.ids.next_id(), stream.track, stream.gpu);
                 cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
+                let process = Some(cx.people.process(&mut cx.lanes, pid, None));
                 cx.rows.kernel.push(gpuwhy_schema::Kernel {
                     id,
                     ts,
                     gpu,
+                    process,
                     correlation: Some(correlation),
                     grid_x: 1,
                     grid_y: 1,

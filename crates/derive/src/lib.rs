@@ -11,7 +11,9 @@
 #![forbid(unsafe_code)]
 
 mod account;
+pub mod idle;
 mod intervals;
+pub mod nvtx;
 mod sums;
 pub mod sweep;
 mod syscall;

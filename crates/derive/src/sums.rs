@@ -1,8 +1,6 @@
 //! Statistics of durations that can be computed in parts: whole numbers only, so that any parts in
 //! any order merge to the same result, to the last digit.
 
-use std::collections::BTreeMap;
-
 /// Count, sum, extremes and squares of durations in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
@@ -76,12 +74,15 @@ const EXACT: usize = 4096;
 /// Classes an octave.
 const PER_OCTAVE: i64 = 1 << FRACTION;
 const FRACTION: u32 = 7;
+/// Classes in all: of durations up to the longest there is.
+const CLASSES: usize = (64 - FRACTION as usize) * PER_OCTAVE as usize;
 
 /// Durations for their quantiles: exact for the first few thousand, to 0.4 % beyond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quantiles {
     exact: Vec<i64>,
-    classes: BTreeMap<u16, u64>,
+    /// How many are of each class; empty while durations are kept as they are.
+    classes: Vec<u64>,
     count: u64,
 }
 
@@ -115,13 +116,14 @@ impl Quantiles {
                 self.classify();
             }
         } else {
-            *self.classes.entry(class_of(dur)).or_default() += 1;
+            self.classes[usize::from(class_of(dur))] += 1;
         }
     }
 
     fn classify(&mut self) {
+        self.classes.resize(CLASSES, 0);
         for dur in std::mem::take(&mut self.exact) {
-            *self.classes.entry(class_of(dur)).or_default() += 1;
+            self.classes[usize::from(class_of(dur))] += 1;
         }
     }
 
@@ -132,8 +134,8 @@ impl Quantiles {
         if self.exact.len() > EXACT || !self.classes.is_empty() || !other.classes.is_empty() {
             self.classify();
         }
-        for (class, n) in &other.classes {
-            *self.classes.entry(*class).or_default() += n;
+        for (ours, theirs) in self.classes.iter_mut().zip(&other.classes) {
+            *ours += theirs;
         }
     }
 
@@ -155,13 +157,11 @@ impl Quantiles {
             return below as f64 + (above - below) as f64 * at.fract();
         }
         let mut seen = 0;
-        for (class, n) in &self.classes {
+        let found = self.classes.iter().position(|n| {
             seen += n;
-            if seen as f64 > at {
-                return middle(*class) as f64;
-            }
-        }
-        self.classes.keys().next_back().map_or(f64::NAN, |class| middle(*class) as f64)
+            seen as f64 > at
+        });
+        found.map_or(f64::NAN, |class| middle(class as u16) as f64)
     }
 }
 

@@ -75,8 +75,9 @@ pub struct Detection {
     pub min_effect: f64,
     /// The least number of anomalous steps of a series that are worth a finding.
     pub min_steps: usize,
-    /// The least time that all slow steps together lost that is worth a finding: a few steps of
-    /// microseconds that took twice as long cost nobody anything.
+    /// The least time that all slow steps of a series together lost that is worth a finding: a few
+    /// steps of microseconds that took twice as long cost nobody anything, and a tenth of a second in
+    /// which something on a shared machine stirred is nothing that anybody can do something about.
     pub min_lost: Ns,
     /// A single step is worth a finding if it took so much longer than usual, and ten times as
     /// long: it hung.
@@ -98,7 +99,7 @@ impl Default for Detection {
             false_alarms_per_day: 1.0,
             min_effect: 0.10,
             min_steps: 4,
-            min_lost: Ns::millis(10),
+            min_lost: Ns::millis(60),
             hang: Ns::secs(1),
             warm_up: 3,
             learn_for: Ns::secs(2),

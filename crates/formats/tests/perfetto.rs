@@ -152,6 +152,7 @@ fn scene() -> Rows {
         id: kernel,
         ts: ms(6),
         gpu,
+        process: None,
         correlation: Some(7),
         grid_x: 108,
         grid_y: 1,

@@ -199,6 +199,8 @@ tables! {
         ts: Ns,
         /// The GPU.
         gpu: EntityId,
+        /// The process that launched it, where the source says so.
+        process: Option<EntityId>,
         /// Correlation id of the launch, unique within its process.
         correlation: Option<u64>,
         /// Blocks of the grid along x.
@@ -237,6 +239,8 @@ tables! {
         to: Option<EntityId>,
         /// Whether the host side was pageable, pinned, or is not known.
         pinned: Option<Name>,
+        /// The process that asked for it, where the source says so.
+        process: Option<EntityId>,
         /// Correlation id of the call, unique within its process.
         correlation: Option<u64>,
     }

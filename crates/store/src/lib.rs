@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod dir;
 mod error;
 #[doc(hidden)]
@@ -43,6 +44,7 @@ mod trace;
 mod validate;
 mod writer;
 
+pub use bulk::Bulk;
 pub use dir::Durability;
 pub use error::{Error, Result};
 pub use manifest::{File, MANIFEST, Manifest};

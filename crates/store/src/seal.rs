@@ -5,6 +5,7 @@
 //! that no manifest names are not read, and a journal that the manifest has passed is not either.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use arrow_array::RecordBatch;
 use gpuwhy_schema::{
@@ -168,18 +169,33 @@ impl Sealer {
 
     /// Seals journal `segment`, whose frames are known, and removes it.
     pub fn seal(&mut self, segment: u32, journal: &Found) -> Result<Sealed> {
-        let mut work = Work {
-            sealer: self,
-            journal,
-            segment,
-            files: Vec::new(),
-            states: Vec::new(),
-            hosts: Vec::new(),
-            shards: HashSet::new(),
-            sealed: Sealed::default(),
-        };
+        let mut work = Work { journal, made: Made::new(&self.dir, segment) };
         Rows::default().each(&mut work)?;
-        let Work { files, states, hosts, shards, sealed, .. } = work;
+        let sealed = self.take(segment, work.made, true)?;
+        if let Err(e) = std::fs::remove_file(&journal.path)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(Error::io("remove", &journal.path)(e));
+        }
+        if let Some(keep) = self.keep_recent
+            && let Some(end) = self.manifest.end
+        {
+            self.drop_before(Ns(end).saturating_sub(keep))?;
+        }
+        Ok(sealed)
+    }
+
+    /// Seals rows that never were in a journal, and takes all of them out; the manifest is not
+    /// committed.
+    pub fn seal_rows(&mut self, segment: u32, rows: &mut Rows) -> Result<Sealed> {
+        let mut made = Made::new(&self.dir, segment);
+        rows.each(&mut made)?;
+        self.take(segment, made, false)
+    }
+
+    /// Takes a segment's files into the manifest, and commits that if asked to.
+    fn take(&mut self, segment: u32, made: Made, commit: bool) -> Result<Sealed> {
+        let Made { files, states, hosts, shards, sealed, .. } = made;
         let head = self.head(segment, &states)?;
 
         let mut manifest = self.manifest.clone();
@@ -193,19 +209,11 @@ impl Sealer {
         manifest.shards.extend(shards);
         manifest.shards.sort_unstable();
         manifest.shards.dedup();
-        self.dir.commit_manifest(&manifest)?;
+        if commit {
+            self.dir.commit_manifest(&manifest)?;
+        }
         self.manifest = manifest;
         self.learn(states, false);
-        if let Err(e) = std::fs::remove_file(&journal.path)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(Error::io("remove", &journal.path)(e));
-        }
-        if let Some(keep) = self.keep_recent
-            && let Some(end) = self.manifest.end
-        {
-            self.drop_before(Ns(end).saturating_sub(keep))?;
-        }
         Ok(sealed)
     }
 
@@ -285,10 +293,9 @@ impl Sealer {
     }
 }
 
-/// The sealing of one journal, table by table.
-struct Work<'a> {
-    sealer: &'a Sealer,
-    journal: &'a Found,
+/// The files of a segment, as they are made, table by table.
+struct Made {
+    dir: Dir,
     segment: u32,
     files: Vec<File>,
     states: Vec<State>,
@@ -297,27 +304,22 @@ struct Work<'a> {
     sealed: Sealed,
 }
 
-impl EachTable for Work<'_> {
-    type Error = Error;
+impl Made {
+    fn new(dir: &Dir, segment: u32) -> Made {
+        Made {
+            dir: dir.clone(),
+            segment,
+            files: Vec::new(),
+            states: Vec::new(),
+            hosts: Vec::new(),
+            shards: HashSet::new(),
+            sealed: Sealed::default(),
+        }
+    }
 
-    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<()> {
-        let mut batches = Vec::new();
-        for batch in self.journal.batches::<T>() {
-            match batch {
-                Ok(batch) => batches.push(batch),
-                // Its checksums hold, so it was written like this; the rest need not suffer.
-                Err(Error::Damaged { what, .. }) => self.sealed.damaged.push(what),
-                Err(e) => return Err(e),
-            }
-        }
-        if batches.is_empty() {
-            return Ok(());
-        }
-        let batch = arrow_select::concat::concat_batches(&schema::<T>(), &batches)
-            .map_err(|e| Error::damaged(&self.journal.path, e.to_string()))?;
-        drop(batches);
-        let journal = self.journal;
-        let schema_error = |e| Error::schema(&journal.path, "its rows")(e);
+    /// Writes the file of a table; `path` is where its rows come from, for complaints.
+    fn put<T: Table>(&mut self, batch: RecordBatch, path: &Path) -> Result<()> {
+        let schema_error = |e| Error::schema(path, "its rows")(e);
         let batch = match () {
             () if is_lane::<T>() => latest_only(batch),
             () if has_twins::<T>() => without_open_twins::<T>(batch).map_err(schema_error)?,
@@ -334,10 +336,53 @@ impl EachTable for Work<'_> {
         }
         learn_shards(&batch, &mut self.shards);
         let path = format!("{}/{:05}.parquet", T::NAME, self.segment);
-        let file = segment::write::<T>(&self.sealer.dir, &path, self.segment, &batch)?;
+        let file = segment::write::<T>(&self.dir, &path, self.segment, &batch)?;
         self.sealed.rows += file.rows;
         self.files.push(file);
         Ok(())
+    }
+}
+
+impl EachTable for Made {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let batch = T::batch(rows);
+        *rows = Vec::new();
+        let path = self.dir.path.clone();
+        self.put::<T>(batch, &path)
+    }
+}
+
+/// The sealing of one journal, table by table.
+struct Work<'a> {
+    journal: &'a Found,
+    made: Made,
+}
+
+impl EachTable for Work<'_> {
+    type Error = Error;
+
+    fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<()> {
+        let mut batches = Vec::new();
+        for batch in self.journal.batches::<T>() {
+            match batch {
+                Ok(batch) => batches.push(batch),
+                // Its checksums hold, so it was written like this; the rest need not suffer.
+                Err(Error::Damaged { what, .. }) => self.made.sealed.damaged.push(what),
+                Err(e) => return Err(e),
+            }
+        }
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let batch = arrow_select::concat::concat_batches(&schema::<T>(), &batches)
+            .map_err(|e| Error::damaged(&self.journal.path, e.to_string()))?;
+        drop(batches);
+        self.made.put::<T>(batch, &self.journal.path)
     }
 }
 

@@ -67,6 +67,7 @@ const KEPT: &[(&str, &[&str], &str)] = &[
     ("libbpf-cargo", &["collect"], "only `collect` speaks to the kernel's BPF"),
     ("parquet", &["store"], "only `store` knows how a trace lies on disk"),
     ("prost", &["formats"], "only `formats` knows other people's files"),
+    ("flate2", &["formats"], "only `formats` knows other people's files"),
     ("clap", &["cli", "testkit"], "only programs have command lines"),
     ("anyhow", &["cli", "testkit", "xtask"], "errors of libraries are types"),
 ];

@@ -11,6 +11,7 @@ pub mod nodes;
 pub mod overhead;
 pub mod result;
 pub mod server;
+pub mod trace_data;
 pub mod trial;
 
 use std::path::Path;

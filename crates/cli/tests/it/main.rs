@@ -1,6 +1,7 @@
 //! The `gpuwhy` command as its users meet it.
 
 mod errors;
+mod importing;
 mod recording;
 mod watching;
 

@@ -91,6 +91,48 @@ fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     assert!(!document["findings"].as_array().unwrap().is_empty(), "{document}");
 }
 
+#[test]
+fn root_a_step_that_hangs_is_told_before_it_ends() {
+    if !may_record() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
+    let mut watch = own();
+    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
+    watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", "40s", "--work-dir"]);
+    let mut watch = watch.arg(&work).stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    std::thread::sleep(Duration::from_secs(11));
+    let ready = std::fs::read_to_string(work.join("ready.json")).unwrap();
+    let ready: Value = serde_json::from_str(&ready).unwrap();
+    let stopped = ready["ranks"][1]["pid"].as_i64().unwrap();
+    // The shell's own: a bare Debian has no program of that name.
+    let signal = |name: &str| {
+        let kill = format!("kill -{name} {stopped}");
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    };
+    signal("STOP");
+    // It is still stopped when this comes.
+    let finding = loop {
+        let verdict = event(&documents, "verdict");
+        if verdict["finding"]["slow_ms"].as_f64().unwrap() > 500.0 {
+            break verdict["finding"].clone();
+        }
+    };
+    signal("CONT");
+    assert_eq!(finding["class"], "collective_straggler", "{finding}");
+    assert_eq!(finding["culprit"]["pid"], stopped, "{finding}");
+    let over = loop {
+        let over = event(&documents, "over");
+        if over["finding"]["to_ns"].as_i64() > finding["from_ns"].as_i64() {
+            break over;
+        }
+    };
+    assert_eq!(over["finding"]["class"], "collective_straggler", "{over}");
+}
+
 /// A node that is not one: what it says is what the test says.
 struct Node {
     stream: TcpStream,

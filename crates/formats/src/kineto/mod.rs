@@ -570,6 +570,7 @@ impl File {
                     id,
                     ts: at,
                     gpu,
+                    process: None,
                     correlation: args.correlation,
                     grid_x: args.grid[0],
                     grid_y: args.grid[1],
@@ -605,6 +606,7 @@ impl File {
                     from,
                     to,
                     pinned: pinned.map(|word| self.name(word.as_bytes())),
+                    process: None,
                     correlation: args.correlation,
                 });
             }

@@ -28,7 +28,7 @@ use gpuwhy_schema::Name;
 
 pub use align::{Alignment, align};
 pub use place::Import;
-pub use tables::{Chunk, Piece};
+pub use tables::{Chunk, Piece, Work, WorkPiece};
 
 use crate::sqlite::{Database, TableDef, Value};
 use crate::{Error, Result};
@@ -180,6 +180,11 @@ impl Report {
     /// Where it lies.
     pub fn path(&self) -> &Path {
         self.database.path()
+    }
+
+    /// The string of a number, if there is one.
+    pub fn string(&self, number: i64) -> Option<&Name> {
+        self.strings.get(number)
     }
 
     /// How long it is.

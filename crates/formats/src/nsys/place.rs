@@ -101,6 +101,10 @@ impl Import {
             lanes.iter().map(|lane| self.track(report, number, *lane)).collect();
         let gpus: Vec<EntityId> =
             devices.iter().map(|device| self.gpu(report, number, *device)).collect();
+        let owners: Vec<Option<EntityId>> = devices
+            .iter()
+            .map(|d| (d.process != 0).then(|| self.process(report, number, d.process)))
+            .collect();
         let (base, shift) = (self.next_id, self.reports[number].shift);
         self.next_id += ids;
         let id = |id: &mut Id| id.0 += base;
@@ -124,12 +128,14 @@ impl Import {
             id(&mut row.id);
             ts(&mut row.ts);
             gpu(&mut row.gpu);
+            row.process = row.process.and_then(|device| owners[device.0 as usize]);
         }
         for row in &mut rows.copy {
             id(&mut row.id);
             ts(&mut row.ts);
             row.from.iter_mut().for_each(gpu);
             row.to.iter_mut().for_each(gpu);
+            row.process = row.process.and_then(|device| owners[device.0 as usize]);
         }
         for row in &mut rows.call {
             id(&mut row.id);

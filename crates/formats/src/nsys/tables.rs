@@ -74,6 +74,16 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Whether it holds kernels.
+    pub fn is_kernels(&self) -> bool {
+        self.what == What::Kernels
+    }
+
+    /// Whether it holds copies or memsets.
+    pub fn is_copies(&self) -> bool {
+        matches!(self.what, What::Copies | What::Memsets)
+    }
+
     /// How many pages it has: what progress is counted in.
     pub fn pages(&self) -> usize {
         self.leaves.len()
@@ -134,6 +144,34 @@ pub(super) struct Switch {
     pub cpu: i64,
     pub is_in: bool,
     pub state: Option<i64>,
+}
+
+/// A piece of work of a GPU, and no more of it than an overview needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Which device: a place in [`WorkPiece::devices`].
+    pub device: u32,
+    /// What kind of copy; a kernel is none.
+    pub copy: Option<CopyKind>,
+    /// When it began, ns since the report's beginning.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// What it moved.
+    pub bytes: u64,
+    /// The kernel's name: a number of [`Report::string`].
+    pub name: i64,
+}
+
+/// The work of a chunk.
+#[derive(Clone, Debug, Default)]
+pub struct WorkPiece {
+    /// In the order of the table's rows.
+    pub work: Vec<Work>,
+    /// The devices: process and CUDA ordinal.
+    pub devices: Vec<(i64, i64)>,
+    /// Rows without an end.
+    pub open: u64,
 }
 
 /// The rows of a chunk.
@@ -259,12 +297,13 @@ fn small(value: Value<'_>) -> u32 {
     value.int().and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
-/// The name of a CUDA call without the version that its entry point bears: `cudaMalloc_v3020`.
+/// The name of a CUDA call without the version that its entry point bears, `cudaMalloc_v3020`; as
+/// `nsys stats` has it, which leaves versions of five digits where they are.
 pub(super) fn call_name(name: &str) -> &str {
     match name.rfind("_v") {
         Some(at) => {
             let digits = &name[at + 2..];
-            let version = digits.len() >= 4 && digits.bytes().all(|b| b.is_ascii_digit());
+            let version = digits.len() == 4 && digits.bytes().all(|b| b.is_ascii_digit());
             if version { &name[..at] } else { name }
         }
         None => name,
@@ -366,6 +405,56 @@ impl Report {
         Ok(out.piece)
     }
 
+    /// The work in a chunk of kernels, copies or memsets, without making rows of it.
+    pub fn read_work(&self, chunk: &Chunk) -> Result<WorkPiece> {
+        let mut piece = WorkPiece::default();
+        let Some(table) = self.database.table(chunk.table) else { return Ok(piece) };
+        let name =
+            if table.column("demangledName").is_some() { "demangledName" } else { "shortName" };
+        let columns =
+            wanted(table, ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind"]);
+        let mut last: Option<((i64, i64), u32)> = None;
+        self.database.scan(table, &chunk.leaves, columns, |_, values| {
+            let [start, end, device, process, name, bytes, kind] = values;
+            let (Some(start), Some(end)) = (start.int(), end.int()) else {
+                piece.open += 1;
+                return Ok(());
+            };
+            if end < start {
+                piece.open += 1;
+                return Ok(());
+            }
+            let key = (process.int().map_or(0, process_of), device.int().unwrap_or(0));
+            let device = match last {
+                Some((known, number)) if known == key => number,
+                _ => {
+                    let found = piece.devices.iter().position(|d| *d == key);
+                    let number = found.unwrap_or_else(|| {
+                        piece.devices.push(key);
+                        piece.devices.len() - 1
+                    }) as u32;
+                    last = Some((key, number));
+                    number
+                }
+            };
+            let copy = match chunk.what {
+                What::Kernels => None,
+                What::Memsets => Some(CopyKind::Memset),
+                _ => Some(copy_kind(kind.int().unwrap_or(0)).0),
+            };
+            piece.work.push(Work {
+                device,
+                copy,
+                start,
+                end,
+                bytes: unsigned(bytes).unwrap_or(0),
+                name: name.int().unwrap_or(-1),
+            });
+            Ok(())
+        })?;
+        Ok(piece)
+    }
+
     fn kernels(&self, table: &TableDef, leaves: &[u32], out: &mut Out<'_>) -> Result<()> {
         let columns = wanted(
             table,
@@ -417,6 +506,8 @@ impl Report {
                 id,
                 ts,
                 gpu,
+                // The same number: a device is one of a process.
+                process: Some(gpu),
                 correlation: unsigned(correlation),
                 grid_x: small(values[10]),
                 grid_y: small(values[11]),
@@ -502,6 +593,7 @@ impl Report {
                 from,
                 to,
                 pinned,
+                process: Some(here),
                 correlation: unsigned(correlation),
             });
             Ok(())
@@ -548,6 +640,7 @@ impl Report {
                 from: None,
                 to: Some(here),
                 pinned: None,
+                process: Some(here),
                 correlation: unsigned(correlation),
             });
             Ok(())

@@ -1,0 +1,200 @@
+"""Measures `gpuwhy variability` and `gpuwhy import` on generated traces, and peers on the same.
+
+Each command is a process of its own; CPU seconds (user and system) and peak memory are what the kernel
+says of it when it has ended. Rounds of all commands take turns, so that noise hits them alike.
+"""
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+GPUWHY = os.path.abspath(sys.argv[1])
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+DATA = os.environ.get("TRACE_DATA", "target/traces")
+PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+BIG = int(os.environ.get("BIG_KERNELS", "28000000"))
+
+
+def run(command, timeout=900):
+    """What a command took: wall s, CPU s, peak MiB, and what it printed."""
+    began = time.monotonic()
+    with open("target/traces/out", "w+b") as out, open("target/traces/err", "w+b") as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err)
+        try:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                if time.monotonic() - began > timeout:
+                    child.kill()
+                    os.wait4(child.pid, 0)
+                    return {"error": f"no answer in {timeout} s"}
+                time.sleep(0.005)
+        finally:
+            child.returncode = 0
+        out.seek(0)
+        err.seek(0)
+        text, complaint = out.read().decode(), err.read().decode()
+    if status != 0:
+        return {"error": complaint.strip().splitlines()[-1] if complaint.strip() else f"status {status}"}
+    return {
+        "wall_s": time.monotonic() - began,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "rss_mib": usage.ru_maxrss / 1024,
+        "says": text,
+    }
+
+
+def made():
+    def out(*command):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
+    memory = int(next(l.split()[1] for l in open("/proc/meminfo") if l.startswith("MemTotal")))
+    changed = "+" if out("git", "status", "--porcelain", "-uno") else ""
+    return {
+        "machine": f"{os.cpu_count()} x {cpu}, {memory >> 20} GiB, Linux {platform.release()}",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "commit": out("git", "rev-parse", "--short=12", "HEAD") + changed,
+        "command": "make bench-traces",
+    }
+
+
+def generate(name, *args):
+    path = os.path.join(DATA, name)
+    label = path + ".json"
+    if not (os.path.exists(path) and os.path.exists(label)):
+        told = subprocess.run(
+            [GPUWHY, "bench", "trace-data", "-o", path, *args], check=True, capture_output=True, text=True
+        ).stdout
+        with open(label, "w") as out:
+            out.write(told)
+    with open(label) as file:
+        return path, json.load(file)
+
+
+def figure(values):
+    return {"value": statistics.median(values), "spread": [min(values), max(values)], "n": len(values)}
+
+
+def measured(rounds):
+    """Figures of the rounds of one command; the first complaint if one failed."""
+    for one in rounds:
+        if "error" in one:
+            return {"error": one["error"]}
+    return {key: figure([one[key] for one in rounds]) for key in ("wall_s", "cpu_s", "rss_mib")}
+
+
+def check_stalls(says, label):
+    """The five worst intervals of each GPU are those in which stalls were injected, in their order."""
+    report = json.loads(says)
+    for of in report["devices"]:
+        gpu = int(of["device"]["name"].split()[1])
+        found = [worst["interval"] for worst in of["worst"]]
+        injected = [s["interval"] for s in label["stalls"] if s["gpu"] == gpu]
+        if found != injected:
+            return f"GPU {gpu}: found {found}, injected {injected}"
+    return "equal"
+
+
+def main():
+    os.makedirs(DATA, exist_ok=True)
+    os.makedirs("target/traces", exist_ok=True)
+    results = {"made": made(), "figures": {}, "rows": []}
+
+    def put(task, tool, rounds, note=""):
+        row = {"task": task, "tool": tool, **measured(rounds)}
+        if note:
+            row["note"] = note
+        results["rows"].append(row)
+        cpu = row.get("cpu_s", {}).get("value")
+        rss = row.get("rss_mib", {}).get("value")
+        print(f"{task:<28} {tool:<26} " + (f"{cpu:8.2f} CPU s {rss:8.0f} MiB" if cpu else row["error"]), note)
+        return row
+
+    def headline(name, row, key):
+        if key in row:
+            results["figures"][name] = row[key]
+
+    # One million kernels: ours from the database as it is, and the import; peers on the same question.
+    path, label = generate("1m.sqlite", "--kernels", "1000000", "--copies", "100000")
+    commands = {
+        ("analyse 1 M", "gpuwhy variability"): [GPUWHY, "variability", path, "--json"],
+        ("analyse 1 M", "gpuwhy, 1 thread"): [GPUWHY, "variability", path, "--json", "--threads", "1"],
+        ("import 1 M", "gpuwhy import"): [GPUWHY, "import", path, "-o", f"{DATA}/1m.trace", "--force"],
+    }
+    for peer in ("duckdb", "polars", "pandas"):
+        script = os.path.join(PEERS, f"{peer}_overlap.py")
+        commands[("analyse 1 M", peer)] = [sys.executable, script, path]
+    rounds = {key: [] for key in commands}
+    for _ in range(ROUNDS):
+        for key, command in commands.items():
+            rounds[key].append(run(command))
+    for (task, tool), all_of in rounds.items():
+        note = ""
+        if tool.startswith("gpuwhy") and task.startswith("analyse") and "says" in all_of[0]:
+            note = "stalls: " + check_stalls(all_of[0]["says"], label)
+        row = put(task, tool, all_of, note)
+        key = {"gpuwhy variability": "analyse_1m", "gpuwhy import": "import_1m"}.get(tool)
+        if key:
+            headline(f"{key}_cpu_s", row, "cpu_s")
+            headline(f"{key}_rss_mib", row, "rss_mib")
+        elif "gpuwhy" not in tool:
+            headline(f"analyse_1m_cpu_s_{tool}", row, "cpu_s")
+            headline(f"analyse_1m_rss_mib_{tool}", row, "rss_mib")
+
+    # The published pipeline's size, over shards and workers: the same answer every time.
+    path, label = generate("paper.sqlite", "--kernels", "842054", "--copies", "107045")
+    trace = f"{DATA}/paper.trace"
+    run([GPUWHY, "import", path, "-o", trace, "--force"])
+    answers = set()
+    for shards in ("1", "7", "64"):
+        for threads in ("1", "2"):
+            one = run([GPUWHY, "variability", trace, "--json", "--shards", shards, "--threads", threads])
+            note = ""
+            if "says" in one:
+                answers.add(one["says"])
+                note = "stalls: " + check_stalls(one["says"], label)
+            put(f"shards {shards}, workers {threads}", "gpuwhy variability T.trace", [one], note)
+    results["figures"]["answers_over_shards_and_workers"] = figure([len(answers)])
+
+    # The curve over sizes.
+    for millions in (1, 3, 10):
+        path, _ = generate(f"{millions}m.sqlite", "--kernels", f"{millions}000000", "--copies", f"{millions}00000")
+        for threads in ("1", "2"):
+            one = run([GPUWHY, "variability", path, "--json", "--threads", threads])
+            put(f"analyse {millions} M, {threads} threads", "gpuwhy variability", [one])
+    path, label = generate("big.sqlite", "--kernels", str(BIG), "--copies", str(BIG // 10))
+    one = run([GPUWHY, "variability", path, "--json"])
+    note = f"{label['bytes'] / 1e9:.2f} GB; stalls: " + (check_stalls(one["says"], label) if "says" in one else "")
+    row = put("analyse big", "gpuwhy variability", [one], note)
+    headline("report_3g5_wall_s", row, "wall_s")
+    headline("report_3g5_rss_mib", row, "rss_mib")
+
+    # The PyTorch profiler's JSON.
+    path, label = generate("kineto.json", "--kineto", "--kernels", "390000", "--copies", "39000")
+    rounds = {"gpuwhy import": [], "HTA": []}
+    for _ in range(ROUNDS):
+        rounds["gpuwhy import"].append(run([GPUWHY, "import", path, "-o", f"{DATA}/kineto.trace", "--force"]))
+    rounds["HTA"].append(run([sys.executable, os.path.join(PEERS, "hta_load.py"), path]))
+    for tool, all_of in rounds.items():
+        row = put("kineto JSON", tool, all_of, f"{label['bytes'] / 1e6:.0f} MB")
+        suffix = "" if tool == "gpuwhy import" else "_hta"
+        headline(f"kineto_377mb_cpu_s{suffix}", row, "cpu_s")
+        headline(f"kineto_377mb_rss_mib{suffix}", row, "rss_mib")
+
+    with open("bench/results/traces.json.tmp", "w") as out:
+        json.dump(results, out, indent=2)
+        out.write("\n")
+    os.replace("bench/results/traces.json.tmp", "bench/results/traces.json")
+    for name in ("1m.trace", "paper.trace", "kineto.trace"):
+        shutil.rmtree(os.path.join(DATA, name), ignore_errors=True)
+
+
+main()

@@ -1,0 +1,154 @@
+//! Other people's files: what they become, and what is said of those that are none.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{folder, gpuwhy, said};
+
+fn json(args: &[&str]) -> Value {
+    let output = gpuwhy(args);
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A generated database, and the label of its stalls.
+fn generated(folder: &Path, more: &[&str]) -> (String, Value) {
+    let path = folder.join("generated");
+    let path = path.to_str().unwrap().to_owned();
+    let kernels = ["bench", "trace-data", "--kernels", "120000", "--copies", "12000", "-o", &path];
+    let label = json(&[&kernels[..], more].concat());
+    (path, label)
+}
+
+/// The anomalous intervals of each device, worst first, are those in which there is a stall.
+fn finds_the_stalls(report: &Value, label: &Value) {
+    for of in report["devices"].as_array().unwrap() {
+        let gpu: i64 =
+            of["device"]["name"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let stalls = label["stalls"].as_array().unwrap();
+        let injected: Vec<&Value> =
+            stalls.iter().filter(|s| s["gpu"] == gpu).map(|s| &s["interval"]).collect();
+        let found: Vec<&Value> =
+            of["worst"].as_array().unwrap().iter().map(|w| &w["interval"]).collect();
+        assert_eq!(found, injected, "GPU {gpu}");
+    }
+}
+
+#[test]
+fn stalls_are_found_in_the_database_and_in_its_trace_with_any_shards_and_threads() {
+    let (_keep, folder) = folder();
+    let (database, label) = generated(&folder, &[]);
+    let trace = folder.join("t.trace");
+    let trace = trace.to_str().unwrap();
+    for threads in ["1", "3"] {
+        let told =
+            json(&["import", &database, "-o", trace, "--force", "--json", "--threads", threads]);
+        assert_eq!(told["format"], "Nsight Systems");
+        let output = gpuwhy(&["validate", trace]);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    let whole = json(&["variability", trace, "--json", "--shards", "1", "--threads", "1"]);
+    finds_the_stalls(&whole, &label);
+    for (shards, threads) in [("5", "2"), ("64", "1")] {
+        let again =
+            json(&["variability", trace, "--json", "--shards", shards, "--threads", threads]);
+        assert_eq!(again, whole, "{shards} shards on {threads} threads");
+    }
+    // The database itself says the same of its devices and kernels.
+    let straight = json(&["variability", &database, "--json"]);
+    for (a, b) in
+        straight["devices"].as_array().unwrap().iter().zip(whole["devices"].as_array().unwrap())
+    {
+        for key in ["kernels", "kernel_s", "copies", "copy_s", "exposed_s", "worst", "anomalous"] {
+            assert_eq!(a[key], b[key], "{key}");
+        }
+    }
+    assert_eq!(straight["kernels"], whole["kernels"]);
+}
+
+#[test]
+fn a_profile_of_pytorch_shows_the_same_stalls() {
+    let (_keep, folder) = folder();
+    let (path, label) = generated(&folder, &["--kineto"]);
+    let trace = folder.join("t.trace");
+    let trace = trace.to_str().unwrap();
+    let told = json(&["import", &path, "-o", trace, "--json"]);
+    assert_eq!(told["about"]["files"][0]["rank"], 0);
+    let output = gpuwhy(&["validate", trace]);
+    assert!(output.status.success(), "{}", said(&output));
+    finds_the_stalls(&json(&["variability", trace, "--json"]), &label);
+}
+
+#[test]
+fn what_cannot_be_imported_is_told_and_leaves_nothing() {
+    let (_keep, folder) = folder();
+    let trace = folder.join("t.trace");
+    let refused = |content: &[u8], name: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).unwrap();
+        let output = gpuwhy(&["import", path.to_str().unwrap(), "-o", trace.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(!trace.exists() && !folder.join("t.trace.partial").exists());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains(name), "{told}");
+        told
+    };
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+    assert!(refused(lfs, "a.sqlite").contains("git lfs pull"));
+    assert!(refused(lfs, "a.json").contains("git lfs pull"));
+    assert!(refused(b"\x00\x01\x02", "a.nsys-rep").contains("nsys export"));
+    assert!(refused(b"hello", "a.txt").contains("of no format that is known"));
+    assert!(refused(b"{\"traceEvents\": [{\"ph\": \"X\"", "cut.json").contains("event 1"));
+    let (database, _) = generated(&folder, &[]);
+    let whole = std::fs::read(&database).unwrap();
+    assert!(refused(&whole[..whole.len() / 2], "cut.sqlite").contains("cut off after"));
+    // What is there already is not lost by a refusal.
+    std::fs::create_dir(&trace).unwrap();
+    std::fs::write(trace.join("mine"), b"mine").unwrap();
+    let output = gpuwhy(&["import", &database, "-o", trace.to_str().unwrap(), "--force"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(trace.join("mine").exists());
+}
+
+#[test]
+fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let data = std::env::var("GPUWHY_TRACES").unwrap_or_else(|_| beside.into());
+    let ranks = [2, 3, 4].map(|rank| format!("{data}/nsys/jacobi_mpi8/rank{rank}.sqlite"));
+    if !Path::new(&ranks[0]).exists() {
+        println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
+        return;
+    }
+    let (_keep, folder) = folder();
+    let trace = folder.join("job.trace");
+    let trace = trace.to_str().unwrap();
+    let [a, b, c] = &ranks;
+    let told = json(&["import", a, b, c, "-o", trace, "--json"]);
+    let alignment = &told["about"]["alignment"];
+    assert_eq!(alignment["by"], "MPI_Allreduce");
+    assert!(alignment["residual_p50_ns"].as_i64().unwrap() < 281, "{alignment}");
+    let output = gpuwhy(&["validate", trace]);
+    assert!(output.status.success(), "{}", said(&output));
+
+    let report = json(&["variability", trace, "--interval", "100ms", "--json"]);
+    for of in report["devices"].as_array().unwrap() {
+        let worst: Vec<i64> = of["worst"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|w| w["interval"].as_i64().unwrap())
+            .collect();
+        // As an independent reference implementation found them.
+        assert_eq!(worst[..3], [36, 35, 51], "{of}");
+    }
+    let says = |kind: &str| {
+        let of_kind = |s: &&Value| s["kind"] == kind;
+        let found = report["statements"].as_array().unwrap().iter().find(of_kind);
+        found.unwrap_or_else(|| panic!("no {kind}"))["says"].as_str().unwrap().to_owned()
+    };
+    assert!(says("straggler").starts_with("rank 3 is waited for"), "{}", says("straggler"));
+    let link = says("slow_link");
+    assert!(link.contains("GPU 5") && link.contains("to GPU 4") && link.contains("4608"), "{link}");
+    assert!(says("shared_stall").starts_with("3 of 3 devices stall together from 3.600"));
+}

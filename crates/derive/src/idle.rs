@@ -1,0 +1,106 @@
+//! Why a stream was idle between its kernels.
+//!
+//! # What it sees
+//! Kernels of one stream and when each was launched. The gap before a kernel is *host wait* if its
+//! launch began after the kernel before it had ended: there was nothing to run. It is *kernel wait* if
+//! it is no longer than a device takes from one kernel to the next that is queued already; and *other*
+//! if the kernel was queued and did not run: it waited for an event, for a copy, for another stream.
+//!
+//! *Source*: the idle time breakdown of Holistic Trace Analysis 0.5.0, whose three causes these are.
+//!
+//! # What fools it
+//! A launch that the trace does not hold counts as queued.
+
+/// Between kernels that are queued a device is idle for no longer than this, ns (as HTA has it).
+pub const BACK_TO_BACK: i64 = 30;
+
+/// A kernel of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// When it began.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// When its launch began, if that is known.
+    pub launched: Option<i64>,
+}
+
+/// Time between kernels, by its cause, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Idle {
+    /// Nothing had been launched.
+    pub host_wait_ns: i64,
+    /// The device came to the next kernel.
+    pub kernel_wait_ns: i64,
+    /// A kernel was queued and waited for something else.
+    pub other_ns: i64,
+    /// How many gaps there were.
+    pub gaps: u64,
+}
+
+impl Idle {
+    /// All of it.
+    pub fn total_ns(&self) -> i64 {
+        self.host_wait_ns + self.kernel_wait_ns + self.other_ns
+    }
+
+    /// What two stretches come to.
+    pub fn merge(&mut self, other: &Idle) {
+        self.host_wait_ns += other.host_wait_ns;
+        self.kernel_wait_ns += other.kernel_wait_ns;
+        self.other_ns += other.other_ns;
+        self.gaps += other.gaps;
+    }
+}
+
+/// The gaps between the kernels of one stream, which must be sorted by their begin.
+pub fn idle(kernels: &[Queued]) -> Idle {
+    let mut out = Idle::default();
+    let mut end = i64::MAX;
+    for kernel in kernels {
+        let gap = kernel.start.saturating_sub(end);
+        if gap > 0 {
+            out.gaps += 1;
+            match kernel.launched {
+                Some(launched) if launched > end => out.host_wait_ns += gap,
+                _ if gap <= BACK_TO_BACK => out.kernel_wait_ns += gap,
+                _ => out.other_ns += gap,
+            }
+        }
+        end = if end == i64::MAX { kernel.end } else { end.max(kernel.end) };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: i64, end: i64, launched: Option<i64>) -> Queued {
+        Queued { start, end, launched }
+    }
+
+    #[test]
+    fn gaps_have_the_causes_that_launches_tell() {
+        let kernels = [
+            at(0, 100, Some(-10)),
+            // Launched while the first ran, and begun at once.
+            at(120, 200, Some(50)),
+            // Launched after the second had ended: the host came late.
+            at(500, 600, Some(450)),
+            // Launched long before, and still it waited.
+            at(1000, 1100, Some(0)),
+            at(1200, 1300, None),
+        ];
+        let idle = idle(&kernels);
+        assert_eq!((idle.kernel_wait_ns, idle.host_wait_ns, idle.other_ns), (20, 300, 500));
+        assert_eq!((idle.gaps, idle.total_ns()), (4, 820));
+    }
+
+    #[test]
+    fn kernels_that_overlap_leave_no_gap() {
+        let kernels = [at(0, 100, None), at(10, 20, None), at(50, 150, None), at(150, 160, None)];
+        assert_eq!(idle(&kernels), Idle::default());
+        assert_eq!(idle(&[]), Idle::default());
+    }
+}

@@ -1,0 +1,245 @@
+//! Writes a trace from end to end, without a journal: for imports, which can begin again.
+//!
+//! Rows become Parquet on a thread of its own while more are gathered. Until [`Bulk::finish`] there is
+//! no manifest, so that what lies there is no trace; whoever gives up removes the directory.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use gpuwhy_schema::Rows;
+
+use crate::dir::{Dir, Durability, Lock, Locking};
+use crate::manifest::Manifest;
+use crate::seal::Sealer;
+use crate::{Error, Options, Result, Written};
+
+/// Rows of a segment: what a thread holds at a time.
+const SEGMENT_ROWS: usize = 512 << 10;
+
+/// The one writer of a new trace, all of whose rows are at hand.
+#[derive(Debug)]
+pub struct Bulk {
+    pending: Rows,
+    pending_rows: usize,
+    rows: u64,
+    segments: u32,
+    /// Rows on their way to the disk, and the thread that takes them.
+    send: Option<SyncSender<Rows>>,
+    thread: Option<JoinHandle<Result<Sealer>>>,
+    dir: Dir,
+    lock: Option<Lock>,
+}
+
+impl Bulk {
+    /// Begins a trace at `path`, where nothing, an empty directory, or what a bulk writer left that
+    /// was killed lies.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Bulk> {
+        let path = path.as_ref();
+        let dir = Dir { path: path.into(), durability: options.durability };
+        match std::fs::create_dir(path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                if !is_ours(path) {
+                    return Err(Error::Exists { path: path.into() });
+                }
+            }
+            Err(e) => return Err(Error::io("create", path)(e)),
+        }
+        let lock = match dir.lock() {
+            Locking::Taken(lock) => lock,
+            Locking::Busy => return Err(Error::Busy { path: path.into() }),
+            Locking::Barred(e) => return Err(Error::io("lock", path)(e)),
+        };
+        for entry in std::fs::read_dir(path).map_err(Error::io("list", path))? {
+            let entry = entry.map_err(Error::io("list", path))?.path();
+            if entry.is_dir() {
+                std::fs::remove_dir_all(&entry).map_err(Error::io("remove", &entry))?;
+            }
+        }
+        // Files are made durable at the end, all at once.
+        let scratch = Dir { path: path.into(), durability: Durability::ProcessDeath };
+        let sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
+        let (send, receive) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("gpuwhy-seal".into())
+            .spawn(move || seal(sealer, &receive))
+            .map_err(Error::io("start the sealing thread of", path))?;
+        Ok(Bulk {
+            pending: Rows::default(),
+            pending_rows: 0,
+            rows: 0,
+            segments: 0,
+            send: Some(send),
+            thread: Some(thread),
+            dir,
+            lock: Some(lock),
+        })
+    }
+
+    /// Takes all of `rows` out. States must come in the order of time.
+    pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
+        let count = rows.len();
+        self.pending.append(rows);
+        self.pending_rows += count;
+        self.rows += count as u64;
+        if self.pending_rows >= SEGMENT_ROWS { self.hand_over() } else { Ok(()) }
+    }
+
+    fn hand_over(&mut self) -> Result<()> {
+        if self.pending_rows == 0 {
+            return Ok(());
+        }
+        self.pending_rows = 0;
+        self.segments += 1;
+        let rows = std::mem::take(&mut self.pending);
+        let sent = self.send.as_ref().is_some_and(|send| send.send(rows).is_ok());
+        // Nobody takes them any more: the thread has ended, and says why.
+        if sent { Ok(()) } else { self.join().map(drop) }
+    }
+
+    fn join(&mut self) -> Result<Sealer> {
+        self.send = None;
+        let died = || Error::damaged(&self.dir.path, "the thread that seals its segments died");
+        let thread = self.thread.take().ok_or_else(died)?;
+        thread.join().map_err(|_| died())?
+    }
+
+    /// Writes the rest, makes everything durable, and then the manifest.
+    pub fn finish(mut self) -> Result<Written> {
+        self.hand_over()?;
+        let mut sealer = self.join()?;
+        if self.dir.durability == Durability::PowerLoss {
+            self.sync(&sealer.manifest)?;
+        }
+        sealer.manifest.complete = true;
+        self.dir.commit_manifest(&sealer.manifest)?;
+        if let Some(lock) = self.lock.take() {
+            self.dir.unlock(lock);
+        }
+        Ok(Written { rows: self.rows, segments: self.segments, ..Written::default() })
+    }
+
+    fn sync(&self, manifest: &Manifest) -> Result<()> {
+        let mut folders = std::collections::BTreeSet::new();
+        for file in &manifest.file {
+            let path = self.dir.path.join(&file.path);
+            std::fs::File::open(&path)
+                .and_then(|f| f.sync_all())
+                .map_err(Error::io("flush", &path))?;
+            folders.extend(path.parent().map(Path::to_path_buf));
+        }
+        folders.iter().try_for_each(|folder| self.dir.sync_folder(folder))
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        // Whoever gives up removes the directory next; nobody may write into it then.
+        self.send = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a directory is empty, or holds nothing but what a bulk writer leaves that was killed.
+fn is_ours(path: &Path) -> bool {
+    let left = |name: &str| {
+        name == "lock" || name == "state.head" || gpuwhy_schema::TABLES.contains(&name)
+    };
+    std::fs::read_dir(path).is_ok_and(|entries| {
+        entries.into_iter().all(|e| e.is_ok_and(|e| e.file_name().to_str().is_some_and(left)))
+    })
+}
+
+fn seal(mut sealer: Sealer, receive: &Receiver<Rows>) -> Result<Sealer> {
+    for mut rows in receive {
+        let segment = sealer.manifest.next_segment;
+        sealer.seal_rows(segment, &mut rows)?;
+    }
+    Ok(sealer)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::*;
+
+    use super::*;
+    use crate::{Trace, validate};
+
+    fn rows(from: u64, count: u64) -> Rows {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("nsys", "test", "1", "");
+        let host = lanes.entity(EntityKind::Host, "h", |_| {});
+        let track = lanes.track(host, None, Lane::spans("stream", Discipline::Overlap), source);
+        let mut rows = Rows::default();
+        lanes.drain(&mut rows);
+        for i in from..from + count {
+            rows.span.push(Span {
+                id: Id(i + 1),
+                ts: Ns(i as i64 * 10),
+                dur: Some(Ns(15)),
+                track,
+                parent: None,
+                name: "k".into(),
+            });
+        }
+        rows
+    }
+
+    #[test]
+    fn what_was_given_can_be_read_and_nothing_before_it_is_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.trace");
+        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        for part in 0..6 {
+            bulk.append(&mut rows(part * 100_000, 100_000)).unwrap();
+        }
+        assert!(matches!(Trace::open(&path), Err(Error::NotATrace { .. })));
+        let written = bulk.finish().unwrap();
+        assert!(written.segments > 1);
+        let trace = Trace::open(&path).unwrap();
+        let report = validate(&trace);
+        assert!(report.is_valid(), "{report}");
+        assert_eq!(
+            trace.summary().tables.iter().find(|t| t.table == "span").unwrap().rows,
+            600_000
+        );
+    }
+
+    #[test]
+    fn what_lies_there_already_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("mine"), "mine").unwrap();
+        let refused = Bulk::create(dir.path(), &Options::default());
+        assert!(matches!(refused, Err(Error::Exists { .. })));
+        assert_eq!(std::fs::read(dir.path().join("mine")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_makes_room_and_what_a_living_one_writes_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.trace");
+        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        bulk.append(&mut rows(0, 600_000)).unwrap();
+        let refused = Bulk::create(&path, &Options::default());
+        assert!(matches!(refused, Err(Error::Busy { .. })));
+        drop(bulk);
+        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        bulk.append(&mut rows(0, 10)).unwrap();
+        bulk.finish().unwrap();
+        assert!(validate(&Trace::open(&path).unwrap()).is_valid());
+    }
+
+    #[test]
+    fn an_error_of_the_disk_is_told_by_the_next_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.trace");
+        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        // Where the table's folder should be, there is a file.
+        std::fs::write(path.join("span"), "in the way").unwrap();
+        bulk.append(&mut rows(0, 10)).unwrap();
+        assert!(bulk.finish().unwrap_err().to_string().contains("span"));
+    }
+}
