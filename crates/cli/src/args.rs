@@ -241,6 +241,12 @@ pub struct Variability {
     /// stragglers, which need the calls of MPI).
     #[arg(required = true, value_name = "T.trace | FILE")]
     pub inputs: Vec<PathBuf>,
+    /// Another recording of the same work, from before: which kernels changed since.
+    #[arg(long, value_name = "T.trace | FILE")]
+    pub against: Option<PathBuf>,
+    /// Write a page with pictures, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How long an interval is.
     #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
     pub interval: Duration,
@@ -268,6 +274,9 @@ pub struct Import {
     /// Where the trace goes.
     #[arg(short, long, default_value = "import.trace", value_name = "T.trace")]
     pub output: PathBuf,
+    /// Memory to make do with, MiB; names and lanes of very many come on top.
+    #[arg(long, default_value_t = 384, value_name = "MIB")]
+    pub max_memory: usize,
     /// Threads that read; as many as there are CPUs if not said. The trace does not depend on it.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -126,7 +126,9 @@ pub fn run(args: &Import) -> Result<ExitCode> {
     let stop = stop_flag()?;
     let began = Instant::now();
     let path = PathBuf::from(name);
-    let writer = Bulk::create(&path, &Options::default())
+    // What is held of files besides rows: pages, names, lanes.
+    let rows = (args.max_memory.saturating_sub(64).max(16)) << 20;
+    let writer = Bulk::create(&path, &Options::default(), rows)
         .with_context(|| format!("cannot make the trace `{}`", path.display()))?;
     let mut partial = Partial { path, whole: false };
     let mut sink = Sink {

@@ -16,6 +16,7 @@ pub mod calibration;
 pub mod darzi;
 pub mod detect;
 pub mod excess;
+pub mod exchange;
 pub mod fleet;
 pub mod live;
 pub mod stats;

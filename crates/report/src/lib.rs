@@ -19,6 +19,7 @@ pub mod data;
 pub mod detail;
 pub mod html;
 mod page;
+pub mod variability;
 
 pub use data::*;
 pub use page::render;

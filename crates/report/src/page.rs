@@ -12,7 +12,7 @@ const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
 /// How a content security policy names a text.
-fn hash(text: &str) -> String {
+pub(crate) fn hash(text: &str) -> String {
     use base64::Engine;
     use sha2::Digest;
     let hash = sha2::Sha256::digest(text);

@@ -14,14 +14,18 @@ use crate::manifest::Manifest;
 use crate::seal::Sealer;
 use crate::{Error, Options, Result, Written};
 
-/// Rows of a segment: what a thread holds at a time.
-const SEGMENT_ROWS: usize = 512 << 10;
+/// What a row takes while it waits, is turned into columns and compressed, measured over imports.
+const ROW_BYTES: usize = 600;
+/// Fewer rows than this make segments that are not worth a file.
+const LEAST_ROWS: usize = 16 << 10;
 
 /// The one writer of a new trace, all of whose rows are at hand.
 #[derive(Debug)]
 pub struct Bulk {
     pending: Rows,
     pending_rows: usize,
+    /// Rows of a segment.
+    segment_rows: usize,
     rows: u64,
     segments: u32,
     /// Rows on their way to the disk, and the thread that takes them.
@@ -33,8 +37,8 @@ pub struct Bulk {
 
 impl Bulk {
     /// Begins a trace at `path`, where nothing, an empty directory, or what a bulk writer left that
-    /// was killed lies.
-    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Bulk> {
+    /// was killed lies. Rows take about `memory` bytes until they are on the disk.
+    pub fn create(path: impl AsRef<Path>, options: &Options, memory: usize) -> Result<Bulk> {
         let path = path.as_ref();
         let dir = Dir { path: path.into(), durability: options.durability };
         match std::fs::create_dir(path) {
@@ -68,6 +72,7 @@ impl Bulk {
         Ok(Bulk {
             pending: Rows::default(),
             pending_rows: 0,
+            segment_rows: (memory / ROW_BYTES).max(LEAST_ROWS),
             rows: 0,
             segments: 0,
             send: Some(send),
@@ -83,7 +88,7 @@ impl Bulk {
         self.pending.append(rows);
         self.pending_rows += count;
         self.rows += count as u64;
-        if self.pending_rows >= SEGMENT_ROWS { self.hand_over() } else { Ok(()) }
+        if self.pending_rows >= self.segment_rows { self.hand_over() } else { Ok(()) }
     }
 
     fn hand_over(&mut self) -> Result<()> {
@@ -192,7 +197,7 @@ mod tests {
     fn what_was_given_can_be_read_and_nothing_before_it_is_finished() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.trace");
-        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        let mut bulk = Bulk::create(&path, &Options::default(), 64 << 20).unwrap();
         for part in 0..6 {
             bulk.append(&mut rows(part * 100_000, 100_000)).unwrap();
         }
@@ -212,7 +217,7 @@ mod tests {
     fn what_lies_there_already_is_not_touched() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("mine"), "mine").unwrap();
-        let refused = Bulk::create(dir.path(), &Options::default());
+        let refused = Bulk::create(dir.path(), &Options::default(), 64 << 20);
         assert!(matches!(refused, Err(Error::Exists { .. })));
         assert_eq!(std::fs::read(dir.path().join("mine")).unwrap(), b"mine");
     }
@@ -221,12 +226,12 @@ mod tests {
     fn what_a_killed_writer_left_makes_room_and_what_a_living_one_writes_does_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.trace");
-        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        let mut bulk = Bulk::create(&path, &Options::default(), 64 << 20).unwrap();
         bulk.append(&mut rows(0, 600_000)).unwrap();
-        let refused = Bulk::create(&path, &Options::default());
+        let refused = Bulk::create(&path, &Options::default(), 64 << 20);
         assert!(matches!(refused, Err(Error::Busy { .. })));
         drop(bulk);
-        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        let mut bulk = Bulk::create(&path, &Options::default(), 64 << 20).unwrap();
         bulk.append(&mut rows(0, 10)).unwrap();
         bulk.finish().unwrap();
         assert!(validate(&Trace::open(&path).unwrap()).is_valid());
@@ -236,7 +241,7 @@ mod tests {
     fn an_error_of_the_disk_is_told_by_the_next_call() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.trace");
-        let mut bulk = Bulk::create(&path, &Options::default()).unwrap();
+        let mut bulk = Bulk::create(&path, &Options::default(), 64 << 20).unwrap();
         // Where the table's folder should be, there is a file.
         std::fs::write(path.join("span"), "in the way").unwrap();
         bulk.append(&mut rows(0, 10)).unwrap();

@@ -213,6 +213,8 @@ struct Present {
     tried: Ns,
     tries: u32,
     class: Option<String>,
+    /// The last verdict that was news.
+    told: Option<Box<Told>>,
     parts: Parts,
     retained: Ns,
 }
@@ -639,9 +641,16 @@ impl Engine {
         }
         match look {
             Look::Calm => {
-                // What was told turned out to be nothing, seen as a whole.
-                if self.present.take().is_some() {
+                // What was noticed turned out to be nothing, seen as a whole; but a verdict that was
+                // told is not taken back in silence.
+                let present = self.present.take();
+                if present.is_some() {
                     let _ = self.recorder.detail(false);
+                }
+                if let Some(present) = present
+                    && let Some(told) = present.told
+                {
+                    self.tell_end(*told, present.parts, news)?;
                 }
             }
             Look::Present(incident) => self.present(&incident, now, news)?,
@@ -671,6 +680,7 @@ impl Engine {
                 tried: Ns::ZERO,
                 tries: 0,
                 class: None,
+                told: None,
                 parts: Parts::default(),
                 retained: from,
             });
@@ -697,6 +707,7 @@ impl Engine {
         let decided = told.finding.outcome == Outcome::Decided;
         if decided && present.class.as_ref() != Some(&class) {
             present.class = Some(class);
+            present.told = Some(Box::new(told.clone()));
             news.push(News::Verdict(Box::new(told)));
         }
         Ok(())
@@ -713,15 +724,20 @@ impl Engine {
         self.retain(now)?;
         let present = self.present.take();
         let _ = self.recorder.detail(false);
+        self.tell_end(told, present.map(|p| p.parts).unwrap_or_default(), news)?;
+        self.own_work = (began, gpuwhy_collect::now());
+        Ok(())
+    }
+
+    /// Tells the last of an incident, and writes it.
+    fn tell_end(&mut self, told: Told, parts: Parts, news: &mut Vec<News>) -> Result<()> {
         self.findings += 1;
         let id = self.recorder.context().ids.next_id();
         let mut rows = verdict::rows(&told.finding, id, self.findings_track);
-        let known = present.map_or_else(HashMap::new, |p| p.parts.known);
-        rows.part = known.into_values().flatten().collect();
+        rows.part = parts.known.into_values().flatten().collect();
         rows.part.sort_by_key(|p| (p.ts, p.step));
         self.writer.append(&mut rows)?;
         news.push(News::Over(Box::new(told)));
-        self.own_work = (began, gpuwhy_collect::now());
         Ok(())
     }
 

@@ -292,6 +292,10 @@ impl Import {
                 let name = in_domain(names::NVTX_MARKS, domain(thread, d));
                 self.lanes.track(entity, None, Declared::marks(&name), source)
             }
+            Lane::Notes { thread } => {
+                let entity = self.thread(report, number, thread);
+                self.lanes.track(entity, None, Declared::marks(names::MARKS), source)
+            }
             Lane::Process { process, lane } => {
                 let entity = self.process(report, number, process);
                 let declared = match lane == names::CPU_PAGE_FAULTS {

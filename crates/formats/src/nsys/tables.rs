@@ -19,6 +19,10 @@ const NVTX_MARK: i64 = 34;
 const NVTX_PUSH_POP: i64 = 59;
 const NVTX_START_END: i64 = 60;
 
+/// Event classes by which the profiler notes, among calls of the operating system, that it began and
+/// ended.
+const NOTES: [i64; 2] = [31, 32];
+
 /// Leaf pages of a piece: some ten thousand rows.
 const LEAVES: usize = 256;
 
@@ -117,6 +121,10 @@ pub(super) enum Lane {
     Marks {
         thread: i64,
         domain: i64,
+    },
+    /// What the profiler notes of itself on a thread.
+    Notes {
+        thread: i64,
     },
     /// A lane of a process.
     Process {
@@ -713,15 +721,20 @@ impl Report {
         lane: &'static str,
         out: &mut Out<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "end", "globalTid", name]);
-        self.database.scan(table, leaves, columns, |_, [start, end, thread, name]| {
+        let columns = wanted(table, ["start", "end", "globalTid", name, "eventClass"]);
+        let notes: [Name; 2] = ["profiling started", "profiling finished"].map(Name::from);
+        self.database.scan(table, leaves, columns, |_, [start, end, thread, name, class]| {
             let Some(start) = start.int() else {
                 out.piece.dropped += 1;
                 return Ok(());
             };
+            let thread = thread.int().unwrap_or(0);
+            if let Some(note) = class.int().and_then(|c| NOTES.iter().position(|n| *n == c)) {
+                out.mark(Lane::Notes { thread }, start, notes[note].clone(), None);
+                return Ok(());
+            }
             let name = out.string(name.int());
-            let lane = Lane::Thread { thread: thread.int().unwrap_or(0), lane };
-            out.span(lane, start, end.int(), name);
+            out.span(Lane::Thread { thread, lane }, start, end.int(), name);
             Ok(())
         })
     }

@@ -30,8 +30,13 @@ fn serialized_ids_hold_process_and_thread() {
 
 #[test]
 fn versions_of_entry_points_are_no_part_of_a_call() {
-    let names =
-        ["cudaMalloc_v3020", "cuMemAlloc_v2", "cudaX_v11010", "cudaLaunchKernel_ptsz_v7000", "_v12ab"];
+    let names = [
+        "cudaMalloc_v3020",
+        "cuMemAlloc_v2",
+        "cudaX_v11010",
+        "cudaLaunchKernel_ptsz_v7000",
+        "_v12ab",
+    ];
     assert_eq!(
         names.map(tables::call_name),
         ["cudaMalloc", "cuMemAlloc_v2", "cudaX_v11010", "cudaLaunchKernel_ptsz", "_v12ab"]

@@ -4,6 +4,10 @@
 //! hands back sums of whole numbers. What they merge to does not depend on how many shards or
 //! threads there were.
 
+mod compare;
+mod launches;
+mod page;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +19,7 @@ use gpuwhy_derive::sweep::{
     ALL_KINDS, Cut, Interval, Intervals, Sweep, Work as DeviceWork, is_copy, kind_index,
 };
 use gpuwhy_derive::{Quantiles, Sum};
+use gpuwhy_diagnose::exchange::{self, Moved, Way};
 use gpuwhy_diagnose::variability::{
     Outliers, most_variable, outliers, shared, slow_links, straggler,
 };
@@ -82,7 +87,12 @@ struct Part {
     waits: BTreeMap<(Name, i64), Waits>,
     last_end: i64,
     rows: u64,
+    /// Copies in the order of their begin, for the ways in which data go to and fro.
+    moved: Vec<Moved>,
 }
+
+/// Copies that are looked at for exchanges; later ones are not.
+const MOVED: usize = 4 << 20;
 
 #[derive(Clone, Default)]
 struct Stat {
@@ -112,6 +122,7 @@ impl Part {
             waits: BTreeMap::new(),
             last_end: i64::MIN,
             rows: 0,
+            moved: Vec::new(),
         }
     }
 
@@ -134,6 +145,8 @@ impl Part {
         }
         self.last_end = self.last_end.max(other.last_end);
         self.rows += other.rows;
+        let room = MOVED.saturating_sub(self.moved.len());
+        self.moved.extend(other.moved.into_iter().take(room));
     }
 }
 
@@ -244,6 +257,10 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
             link.durations.add(end - span.ts.0);
             link.bytes += copy.bytes;
         }
+        if let Some(copy) = copy.filter(|_| span.ts.0 >= shard.start) {
+            let device = plan.streams[&span.track];
+            part.moved.extend(moved(device, copy.kind, copy.bytes, span.ts.0, end));
+        }
         pieces.push(Piece {
             device: plan.streams[&span.track],
             work: copy.map_or(DeviceWork::Kernel, |copy| DeviceWork::Copy(copy.kind)),
@@ -269,6 +286,17 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
     }
     part.intervals = sweep.finish();
     Ok(part)
+}
+
+/// A copy as one that goes in, out or across; none if it stays where it is.
+fn moved(device: u32, kind: CopyKind, bytes: u64, start: i64, end: i64) -> Option<Moved> {
+    let way = match kind {
+        CopyKind::HostToDevice => Way::In,
+        CopyKind::DeviceToHost => Way::Out,
+        CopyKind::PeerToPeer => Way::Across,
+        _ => return None,
+    };
+    Some(Moved { device, way, bytes, start, end })
 }
 
 /// A statement about the recording, with the rows that it rests on.
@@ -339,6 +367,11 @@ struct Report {
     intervals: usize,
     devices: Vec<OfDevice>,
     kernels: Vec<OfKernel>,
+    /// Why streams were idle, and what ranges launched; not of databases as they are, nor of traces of
+    /// more than twenty million spans.
+    launches: Option<launches::Joined>,
+    /// Against another recording.
+    changes: Option<Vec<compare::Change>>,
     statements: Vec<Statement>,
     #[serde(skip)]
     outliers: Vec<Outliers>,
@@ -553,6 +586,38 @@ fn statements(report: &mut Report, part: &Part, cut: Cut, lanes: &Rows) {
     }
 }
 
+/// Data that go to and fro, and exchanges by way of the host.
+fn exchanges(report: &mut Report, part: &Part, devices: &[Device]) {
+    let mut copies = part.moved.clone();
+    copies.sort_by_key(|copy| copy.start);
+    let label = |number: u32| {
+        devices.get(number as usize).map_or_else(|| number.to_string(), Device::label)
+    };
+    let mut told = Vec::new();
+    for found in exchange::ping_pong(&copies).iter().take(3) {
+        let says = format!(
+            "{} bytes went to {} and back {} times ({:.1} ms): they could have stayed there",
+            found.bytes,
+            label(found.device),
+            found.rounds,
+            found.ns as f64 / NS_MS
+        );
+        told.push(Statement { kind: "ping_pong", says, sql: None });
+    }
+    for found in exchange::host_staged(&copies).iter().take(3) {
+        let says = format!(
+            "{} exchanges from {} to {} go by way of the host ({} bytes, {:.1} ms), and none directly",
+            found.times,
+            label(found.from),
+            label(found.to),
+            found.bytes,
+            found.ns as f64 / NS_MS
+        );
+        told.push(Statement { kind: "host_staged", says, sql: None });
+    }
+    report.statements.append(&mut told);
+}
+
 /// What was read, of whatever it was.
 struct Gathered {
     devices: Vec<Device>,
@@ -628,6 +693,7 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
             others: HashMap::new(),
             last_end: i64::MIN,
             rows: 0,
+            moved: Vec::new(),
         };
         let mut waiting = copies[number].iter().peekable();
         let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| c.is_kernels()).collect();
@@ -674,6 +740,7 @@ struct OfReport<'a> {
     others: HashMap<i64, Stat>,
     last_end: i64,
     rows: u64,
+    moved: Vec<Moved>,
 }
 
 impl OfReport<'_> {
@@ -716,7 +783,11 @@ impl OfReport<'_> {
         })?;
         self.rows += 1;
         self.last_end = self.last_end.max(end);
-        if work.copy.is_none() {
+        if let Some(kind) = work.copy {
+            if self.moved.len() < MOVED {
+                self.moved.extend(moved(device, kind, work.bytes, start, end));
+            }
+        } else {
             let stat = match usize::try_from(work.name) {
                 Ok(name) if name < 1 << 20 => {
                     if name >= self.stats.len() {
@@ -744,7 +815,7 @@ impl OfReport<'_> {
             ours.quantiles.merge(&stat.quantiles);
         }
         part.intervals = self.sweep.finish();
-        (part.last_end, part.rows) = (self.last_end, self.rows);
+        (part.last_end, part.rows, part.moved) = (self.last_end, self.rows, self.moved);
         part
     }
 }
@@ -754,13 +825,46 @@ fn threads(args: &Variability) -> usize {
     args.threads.unwrap_or_else(all)
 }
 
+/// Kernels by name, most time first.
+fn kernels_of(part: &Part) -> Vec<OfKernel> {
+    let mut kernels: Vec<(&Name, &Stat)> = part.kernels.iter().collect();
+    kernels.sort_by(|a, b| b.1.sum.sum.cmp(&a.1.sum.sum).then(a.0.cmp(b.0)));
+    kernels
+        .into_iter()
+        .map(|(name, Stat { sum, quantiles })| OfKernel {
+            name: name.to_string(),
+            count: sum.count,
+            total_ms: sum.sum as f64 / NS_MS,
+            mean_us: sum.mean() / 1e3,
+            p50_us: quantiles.quantile(0.5) / 1e3,
+            p99_us: quantiles.quantile(0.99) / 1e3,
+            max_us: sum.max as f64 / 1e3,
+            std_us: sum.std() / 1e3,
+            exact: quantiles.is_exact(),
+        })
+        .collect()
+}
+
+/// What people call the stream of a track.
+fn stream_label(lanes: &Rows, track: TrackId) -> Option<String> {
+    let track = lanes.track.iter().find(|t| t.id == track)?;
+    let named = |id: EntityId| lanes.entity.iter().find(|e| e.id == id);
+    let stream = named(track.entity)?;
+    let gpu = stream.parent.and_then(named).map_or("", |e| &e.name);
+    Some(format!("{gpu}, {}", stream.name))
+}
+
+fn gather(inputs: &[PathBuf], args: &Variability) -> Result<Gathered> {
+    match inputs {
+        [trace] if trace.is_dir() => of_trace(trace, args),
+        reports => of_reports(reports, args),
+    }
+}
+
 /// Tells what differs.
 pub fn run(args: &Variability) -> Result<ExitCode> {
     let began = Instant::now();
-    let gathered = match &args.inputs[..] {
-        [trace] if trace.is_dir() => of_trace(trace, args)?,
-        reports => of_reports(reports, args)?,
-    };
+    let gathered = gather(&args.inputs, args)?;
     let Gathered { devices, mut part, mut cut, lanes } = gathered;
     // What comes after the last work of a device is none of its intervals.
     cut.count = cut.index(part.last_end.saturating_sub(1)).map_or(1, |last| last + 1);
@@ -776,7 +880,9 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
         interval_ms: cut.width as f64 / NS_MS,
         intervals: cut.count,
         devices: Vec::new(),
-        kernels: Vec::new(),
+        kernels: kernels_of(&part),
+        launches: None,
+        changes: None,
         statements: Vec::new(),
         outliers: Vec::new(),
     };
@@ -787,23 +893,23 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
             report.outliers.push(found);
         }
     }
-    let mut kernels: Vec<(&Name, &Stat)> = part.kernels.iter().collect();
-    kernels.sort_by(|a, b| b.1.sum.sum.cmp(&a.1.sum.sum).then(a.0.cmp(b.0)));
-    report.kernels = kernels
-        .into_iter()
-        .map(|(name, Stat { sum, quantiles })| OfKernel {
-            name: name.to_string(),
-            count: sum.count,
-            total_ms: sum.sum as f64 / NS_MS,
-            mean_us: sum.mean() / 1e3,
-            p50_us: quantiles.quantile(0.5) / 1e3,
-            p99_us: quantiles.quantile(0.99) / 1e3,
-            max_us: sum.max as f64 / 1e3,
-            std_us: sum.std() / 1e3,
-            exact: quantiles.is_exact(),
-        })
-        .collect();
+    if let [trace] = &args.inputs[..]
+        && trace.is_dir()
+    {
+        let trace = Trace::open(trace)?;
+        report.launches = launches::join(&trace, &lanes, |track| stream_label(&lanes, track))?;
+    }
+    if let Some(other) = &args.against {
+        let before = gather(std::slice::from_ref(other), args)?;
+        report.changes = Some(compare::changes(&kernels_of(&before.part), &report.kernels));
+    }
     statements(&mut report, &part, cut, &lanes);
+    exchanges(&mut report, &part, &devices);
+    if let Some(path) = &args.html {
+        let page = page::of(&report, &part.intervals, &args.inputs, &lanes)?;
+        std::fs::write(path, gpuwhy_report::variability::render(&page))
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -870,6 +976,45 @@ fn text(report: &Report, top: usize) -> String {
             kernel.p99_us,
             kernel.std_us
         );
+    }
+    if let Some(joined) = &report.launches {
+        let _ = writeln!(out, "\nidle between kernels, s: host wait, kernel wait, other");
+        for of in &joined.idle {
+            let _ = writeln!(
+                out,
+                "  {:>9.3} {:>9.3} {:>9.3}  {} ({} kernels)",
+                of.host_wait_s, of.kernel_wait_s, of.other_s, of.stream, of.kernels
+            );
+        }
+        if !joined.ranges.is_empty() {
+            let _ = writeln!(out, "\nranges by the device time launched within them");
+        }
+        for of in joined.ranges.iter().take(top) {
+            let name: String = of.name.chars().take(90).collect();
+            let _ = writeln!(
+                out,
+                "  {:>10.3} ms on devices, {:>10.3} ms on the host, {:>7} x {}: {name}",
+                of.device_ms, of.host_ms, of.ranges, of.lane
+            );
+        }
+    }
+    if let Some(changes) = &report.changes {
+        let _ = writeln!(out, "\nkernels against the other recording, ms: by count, by duration");
+        for change in changes.iter().take(2 * top) {
+            let name: String = change.name.chars().take(90).collect();
+            let how = match (&change.before, &change.after, &change.built_as) {
+                (None, _, Some(_)) => " (built otherwise)",
+                (None, _, None) => " (new)",
+                (_, None, Some(_)) => " (built otherwise now)",
+                (_, None, None) => " (gone)",
+                _ => "",
+            };
+            let _ = writeln!(
+                out,
+                "  {:>+10.3} ({:+.3}, {:+.3})  {name}{how}",
+                change.delta_ms, change.by_count_ms, change.by_duration_ms
+            );
+        }
     }
     if !report.statements.is_empty() {
         let _ = writeln!(out, "\nfindings");
