@@ -107,12 +107,12 @@ fn refine(alignment: &mut Alignment, (by, ends): (String, Vec<Vec<i64>>)) {
     };
     let before = apart(&alignment.shifts);
     let mut shifts = alignment.shifts.clone();
-    for rank in 1..ends.len() {
+    for (rank, shift) in shifts.iter_mut().enumerate().skip(1) {
         let mut late: Vec<i64> = (0..n)
             .map(|k| at(&alignment.shifts, rank, k).saturating_sub(at(&alignment.shifts, 0, k)))
             .collect();
         late.sort_unstable();
-        shifts[rank] = shifts[rank].saturating_sub(late[n / 2]);
+        *shift = shift.saturating_sub(late[n / 2]);
     }
     let after = apart(&shifts);
     let (p50, p95) = (after[n / 2], after[(n * 95 / 100).min(n - 1)]);
