@@ -129,9 +129,10 @@ pub struct Row {
     pub baselines: BTreeMap<String, Vec<String>>,
     /// What the published method said without a group of probes.
     pub ablated: BTreeMap<String, Option<String>>,
-    /// What the stored trace says to this program later: with all probes, and without a group.
+    /// The class that the stored trace tells this program later: with all probes, and without a
+    /// group; none if it tells of nothing.
     #[serde(default)]
-    pub again: BTreeMap<String, Option<Answer>>,
+    pub again: BTreeMap<String, Option<String>>,
 }
 
 impl Row {
@@ -252,9 +253,13 @@ fn save(path: &Path, sessions: &[Session], trials: &[Row]) -> Result<()> {
         ablation: score::ablation(trials),
         reliability: score::reliability(trials),
         sessions: sessions.to_vec(),
-        trials: trials.to_vec(),
+        trials: Vec::new(),
     };
-    result::write(path, &results)
+    // One line a trial: it is read by programs, and hundreds of them lie in the repository.
+    let rows: Vec<String> = trials.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    let rows = format!("\"trials\": [\n{}\n]", rows.join(",\n"));
+    let text = serde_json::to_string_pretty(&results)?.replace("\"trials\": []", &rows);
+    result::write_text(path, &(text + "\n"))
 }
 
 /// What is to be injected next.
@@ -562,7 +567,7 @@ fn blank(session: u64, number: u32, choice: &Choice) -> Row {
     }
 }
 
-pub fn answer(finding: &Finding) -> Answer {
+fn answer(finding: &Finding) -> Answer {
     let decided = finding.outcome == Outcome::Decided;
     Answer {
         class: finding.class.into(),

@@ -15,7 +15,7 @@ use gpuwhy_diagnose::verdict::{self, Court, Judgement};
 use gpuwhy_schema::{Ns, Rows, State, ThreadState, Track, TrackId, names};
 use gpuwhy_store::Trace;
 
-use super::faults::{Answer, Row, answer, stored};
+use super::faults::{Row, stored};
 use crate::analysis::{self, Around, OnDisk};
 
 /// The answer for which no group of probes was taken away.
@@ -59,7 +59,7 @@ fn answers(
     found: Option<&Incident>,
     steps: &[Step],
     disk: &OnDisk<'_>,
-) -> Result<BTreeMap<String, Option<Answer>>> {
+) -> Result<BTreeMap<String, Option<String>>> {
     let groups = || [ALL].into_iter().chain(GROUPS.iter().map(|g| g.0));
     let Some(incident) = found else {
         return Ok(groups().map(|group| (group.to_string(), None)).collect());
@@ -77,7 +77,7 @@ fn answers(
         let court = Court::new(&lanes);
         let parts = analysis::account(&around, steps, &wanted, &Accounting::default())?;
         let finding = verdict::judge(steps, &incident, &parts, &court, &Judgement::default());
-        out.insert(group.to_string(), Some(answer(&finding)));
+        out.insert(group.to_string(), Some(finding.class.to_owned()));
     }
     Ok(out)
 }

@@ -204,7 +204,7 @@ pub fn ablation(trials: &[Row]) -> Vec<Ablated> {
         let ours = |group: &str| {
             share_of(rows.iter(), |r| {
                 let answer = r.again.get(group)?;
-                Some(answer.as_ref().map(|a| &a.class) == r.class.as_ref())
+                Some(answer.as_ref() == r.class.as_ref())
             })
         };
         let groups = || gpuwhy_diagnose::baselines::GROUPS.iter().map(|g| g.0);

@@ -97,8 +97,12 @@ pub fn write(path: &Path, value: &impl Serialize) -> Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make `{}`", folder.display()))?;
     }
+    write_text(path, &(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// The same of text that is JSON already.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let fresh = path.with_extension("json.tmp");
-    let text = serde_json::to_string_pretty(value)? + "\n";
     std::fs::write(&fresh, text).with_context(|| format!("cannot write `{}`", fresh.display()))?;
     std::fs::rename(&fresh, path).with_context(|| format!("cannot write `{}`", path.display()))
 }
