@@ -110,8 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "traceEvents": [{event}, {call}], "baseTimeNanoseconds": 1751410836000000000}}"#
     );
     write("kineto_trace", "object", whole.as_bytes())?;
-    write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes())
-        .map_err(Into::into)
+    write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes()).map_err(Into::into)
 }
 
 /// A small report of Nsight Systems.
