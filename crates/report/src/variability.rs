@@ -54,7 +54,7 @@ pub struct CloseUp {
 }
 
 const WIDTH: f64 = 1180.0;
-const LEFT: f64 = 170.0;
+const LEFT: f64 = 250.0;
 /// Columns of a picture: more would be less than a pixel wide.
 const COLUMNS: usize = 500;
 /// Rectangles of a close-up row.
@@ -261,18 +261,15 @@ fn kinds(out: &mut String, page: &Variability) {
         for (i, (kind, exposed, all)) in lane.kinds.iter().enumerate() {
             let top = 20.0 + 20.0 * i as f64;
             let scale = (WIDTH - LEFT - 180.0) / most;
+            let (name, base, shown) = (LEFT - 8.0, top + 12.0, exposed.min(*all) * scale);
+            let (whole, words, paint) = (all * scale, LEFT + all * scale + 8.0, colour(kind));
             let _ = write!(
                 out,
-                "<text class=\"name\" x=\"{}\" y=\"{:.1}\">{kind}</text>\
-                 <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{:.2}\" height=\"14\" fill=\"{2}\" opacity=\".35\"/>\
-                 <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{3:.2}\" height=\"14\" fill=\"{2}\"/>\
-                 <text class=\"soft\" x=\"{4:.1}\" y=\"{5:.1}\">{exposed:.1} of {all:.1} ms</text>",
-                LEFT - 8.0,
-                all * scale,
-                colour(kind),
-                exposed.min(*all) * scale,
-                LEFT + all * scale + 8.0,
-                top + 12.0,
+                "<text class=\"name\" x=\"{name}\" y=\"{base:.1}\">{kind}</text>\
+                 <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{whole:.2}\" height=\"14\" fill=\"{paint}\" \
+                 opacity=\".35\"/>\
+                 <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{shown:.2}\" height=\"14\" fill=\"{paint}\"/>\
+                 <text class=\"soft\" x=\"{words:.1}\" y=\"{base:.1}\">{exposed:.1} of {all:.1} ms</text>"
             );
         }
         out.push_str("</svg>\n");
