@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::args::Import;
 use crate::parallel::in_order;
-use crate::record::{make_room, stop_flag};
+use crate::record::{make_room, replaceable, stop_flag};
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,10 +117,8 @@ pub fn run(args: &Import) -> Result<ExitCode> {
             formats[other].name()
         );
     }
-    if args.output.exists() {
-        // Refused now rather than after the work; replaced when there is something to put there.
-        make_room_later(&args.output, args.force)?;
-    }
+    // Refused now rather than after the work; replaced when there is something to put there.
+    replaceable(&args.output, args.force)?;
     let mut name = args.output.clone().into_os_string();
     name.push(".partial");
     let stop = stop_flag()?;
@@ -191,17 +189,6 @@ pub fn run(args: &Import) -> Result<ExitCode> {
 
 fn us(ns: &Value) -> f64 {
     ns.as_f64().unwrap_or(0.0) / 1e3
-}
-
-/// Refuses what could not be replaced.
-fn make_room_later(path: &Path, force: bool) -> Result<()> {
-    if !force {
-        bail!("`{}` exists already; --force replaces a trace", path.display());
-    }
-    if !path.join("trace.toml").is_file() {
-        bail!("`{}` is no trace, so --force does not replace it", path.display());
-    }
-    Ok(())
 }
 
 fn from_nsys(files: &[PathBuf], threads: usize, sink: &mut Sink<'_>) -> Result<Value> {

@@ -291,16 +291,24 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Makes room for a new trace, but never removes what is none.
-pub fn make_room(path: &Path, force: bool) -> Result<()> {
+/// Whether a trace has to be removed to make one there; an error when it may not be.
+pub fn replaceable(path: &Path, force: bool) -> Result<bool> {
     if !path.exists() {
-        return Ok(());
+        return Ok(false);
     }
     if !force {
         bail!("`{}` exists already; --force replaces a trace", path.display());
     }
     if !path.join("trace.toml").is_file() {
         bail!("`{}` is no trace, so --force does not replace it", path.display());
+    }
+    Ok(true)
+}
+
+/// Makes room for a new trace, but never removes what is none.
+pub fn make_room(path: &Path, force: bool) -> Result<()> {
+    if !replaceable(path, force)? {
+        return Ok(());
     }
     std::fs::remove_dir_all(path).with_context(|| format!("cannot remove `{}`", path.display()))
 }

@@ -9,9 +9,10 @@ use std::thread::JoinHandle;
 
 use gpuwhy_schema::Rows;
 
-use crate::dir::{Dir, Durability, Lock, Locking};
+use crate::dir::{Dir, Durability, Lock};
 use crate::manifest::Manifest;
 use crate::seal::Sealer;
+use crate::writer::take_lock;
 use crate::{Error, Options, Result, Written};
 
 /// What a row takes while it waits, is turned into columns and compressed, measured over imports.
@@ -50,11 +51,7 @@ impl Bulk {
             }
             Err(e) => return Err(Error::io("create", path)(e)),
         }
-        let lock = match dir.lock() {
-            Locking::Taken(lock) => lock,
-            Locking::Busy => return Err(Error::Busy { path: path.into() }),
-            Locking::Barred(e) => return Err(Error::io("lock", path)(e)),
-        };
+        let lock = take_lock(&dir)?;
         for entry in std::fs::read_dir(path).map_err(Error::io("list", path))? {
             let entry = entry.map_err(Error::io("list", path))?.path();
             if entry.is_dir() {

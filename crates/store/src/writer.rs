@@ -411,7 +411,7 @@ impl Drop for Writer {
     }
 }
 
-fn take_lock(dir: &Dir) -> Result<Lock> {
+pub(crate) fn take_lock(dir: &Dir) -> Result<Lock> {
     match dir.lock() {
         Locking::Taken(lock) => Ok(lock),
         Locking::Busy => Err(Error::Busy { path: dir.path.clone() }),

@@ -651,18 +651,11 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
     let mut copies: Vec<Vec<(nsys::Work, (i64, i64))>> = Vec::new();
     let mut origin = i64::MAX;
     for (report, shift) in reports.iter().zip(&alignment.shifts) {
-        let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| c.is_copies()).collect();
         let mut all = Vec::new();
-        in_order(
-            chunks.len(),
-            threads,
-            |i| report.read_work(chunks[i]),
-            |_, piece| {
-                let piece = piece?;
-                all.extend(piece.work.iter().map(|w| (*w, piece.devices[w.device as usize])));
-                Ok(())
-            },
-        )?;
+        each_work(report, nsys::Chunk::is_copies, threads, |work, device| {
+            all.push((*work, device));
+            Ok(())
+        })?;
         all.sort_by_key(|(work, _)| work.start);
         let kernels = report.chunks().iter().find(|c| c.is_kernels());
         let first = kernels.map(|chunk| report.read_work(chunk)).transpose()?;
@@ -696,22 +689,12 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
             moved: Vec::new(),
         };
         let mut waiting = copies[number].iter().peekable();
-        let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| c.is_kernels()).collect();
-        in_order(
-            chunks.len(),
-            threads,
-            |i| report.read_work(chunks[i]),
-            |_, piece| {
-                let piece = piece?;
-                for work in &piece.work {
-                    while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
-                        one.push(copy, *device)?;
-                    }
-                    one.push(work, piece.devices[work.device as usize])?;
-                }
-                Ok(())
-            },
-        )?;
+        each_work(report, nsys::Chunk::is_kernels, threads, |work, device| {
+            while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
+                one.push(copy, *device)?;
+            }
+            one.push(work, device)
+        })?;
         waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
         part.merge(one.finish(cut));
     }
@@ -723,6 +706,21 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
         (part.last_end - origin) as f64 / 1e9,
         args.interval
     )
+}
+
+/// All work of these chunks of a report in order, each with the process and the ordinal of its device.
+fn each_work(
+    report: &nsys::Report,
+    wanted: impl Fn(&nsys::Chunk) -> bool,
+    threads: usize,
+    mut take: impl FnMut(&nsys::Work, (i64, i64)) -> Result<()>,
+) -> Result<()> {
+    let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| wanted(c)).collect();
+    let read = |i: usize| report.read_work(chunks[i]);
+    in_order(chunks.len(), threads, read, |_, piece| {
+        let piece = piece?;
+        piece.work.iter().try_for_each(|work| take(work, piece.devices[work.device as usize]))
+    })
 }
 
 /// One report, being swept over.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -49,6 +50,16 @@ fn event(documents: &Receiver<String>, wanted: &str) -> Value {
     }
 }
 
+/// `watch` over a steploop that runs this long, and its documents.
+fn watched_steploop(trace: &Path, work: &Path, lasts: &str) -> (Running, Receiver<String>) {
+    let mut watch = own();
+    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
+    watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", lasts, "--work-dir"]);
+    let mut watch = watch.arg(work).stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    (Running(watch), documents)
+}
+
 #[test]
 fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     if !may_record() {
@@ -56,12 +67,7 @@ fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     }
     let (_keep, folder) = folder();
     let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
-    let mut watch = own();
-    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
-    watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", "20s", "--work-dir"]);
-    let mut watch = watch.arg(&work).stdout(Stdio::piped()).spawn().unwrap();
-    let documents = lines(watch.stdout.take().unwrap());
-    let _watch = Running(watch);
+    let (_watch, documents) = watched_steploop(&trace, &work, "20s");
     std::thread::sleep(Duration::from_secs(11));
     let output =
         gpuwhy(&["inject", "sigstop", "--for", "3s", "--work-dir", work.to_str().unwrap()]);
@@ -98,12 +104,7 @@ fn root_a_step_that_hangs_is_told_before_it_ends() {
     }
     let (_keep, folder) = folder();
     let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
-    let mut watch = own();
-    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
-    watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", "40s", "--work-dir"]);
-    let mut watch = watch.arg(&work).stdout(Stdio::piped()).spawn().unwrap();
-    let documents = lines(watch.stdout.take().unwrap());
-    let _watch = Running(watch);
+    let (_watch, documents) = watched_steploop(&trace, &work, "40s");
     std::thread::sleep(Duration::from_secs(11));
     let ready = std::fs::read_to_string(work.join("ready.json")).unwrap();
     let ready: Value = serde_json::from_str(&ready).unwrap();

@@ -301,6 +301,12 @@ fn unsigned(value: Value<'_>) -> Option<u64> {
     value.int().and_then(|n| u64::try_from(n).ok())
 }
 
+/// The lane of work that a device did for a process.
+fn on_stream(process: i64, device: i64, context: Value<'_>, stream: Value<'_>) -> Lane {
+    let [context, stream] = [context, stream].map(|value| value.int().unwrap_or(0));
+    Lane::Stream { process, device, context, stream }
+}
+
 fn small(value: Value<'_>) -> u32 {
     value.int().and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
@@ -497,12 +503,7 @@ impl Report {
             };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
-            let lane = Lane::Stream {
-                process,
-                device,
-                context: context.int().unwrap_or(0),
-                stream: stream.int().unwrap_or(0),
-            };
+            let lane = on_stream(process, device, context, stream);
             let name = out.string(name.int().or(short.int()));
             let Some((id, ts)) = out.span(lane, start, end.int(), name) else { return Ok(()) };
             let gpu = out.device(process, device);
@@ -561,12 +562,7 @@ impl Report {
             };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
-            let lane = Lane::Stream {
-                process,
-                device,
-                context: context.int().unwrap_or(0),
-                stream: stream.int().unwrap_or(0),
-            };
+            let lane = on_stream(process, device, context, stream);
             let code = code.int().unwrap_or(0);
             let (kind, _) = copy_kind(code);
             let name = names[usize::try_from(code).unwrap_or(14).min(14)].clone();
@@ -631,12 +627,7 @@ impl Report {
             };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
-            let lane = Lane::Stream {
-                process,
-                device,
-                context: context.int().unwrap_or(0),
-                stream: stream.int().unwrap_or(0),
-            };
+            let lane = on_stream(process, device, context, stream);
             let span = out.span(lane, start, end.int(), name.clone());
             let Some((id, ts)) = span else { return Ok(()) };
             let here = out.device(process, device);
