@@ -41,6 +41,11 @@ release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
 
+.PHONY: query
+query: release ## Builds the SQL engine, target/bin/gpuwhy-query: half an hour, once.
+	cargo build --release --locked --package gpuwhy-query --bin gpuwhy-query
+	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy-query' target/bin/gpuwhy-query
+
 bench-%: release ## Measures, writes bench/results/%.json and the tables in docs.
 	@scripts/setup.sh bench
 	@mkdir -p bench/results

@@ -4,83 +4,15 @@ Each command is a process of its own; CPU seconds (user and system) and peak mem
 says of it when it has ended. Rounds of all commands take turns, so that noise hits them alike.
 """
 
-import datetime
-import json
 import os
-import platform
 import shutil
-import statistics
-import subprocess
 import sys
-import time
 
-GPUWHY = os.path.abspath(sys.argv[1])
+from measure import DATA, GPUWHY, check_stalls, figure, generate, made, run, write
+
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
-DATA = os.environ.get("TRACE_DATA", "target/traces")
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 BIG = int(os.environ.get("BIG_KERNELS", "28000000"))
-
-
-def run(command, timeout=900):
-    """What a command took: wall s, CPU s, peak MiB, and what it printed."""
-    began = time.monotonic()
-    with open("target/traces/out", "w+b") as out, open("target/traces/err", "w+b") as err:
-        child = subprocess.Popen(command, stdout=out, stderr=err)
-        try:
-            while True:
-                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-                if pid:
-                    break
-                if time.monotonic() - began > timeout:
-                    child.kill()
-                    os.wait4(child.pid, 0)
-                    return {"error": f"no answer in {timeout} s"}
-                time.sleep(0.005)
-        finally:
-            child.returncode = 0
-        out.seek(0)
-        err.seek(0)
-        text, complaint = out.read().decode(), err.read().decode()
-    if status != 0:
-        return {"error": complaint.strip().splitlines()[-1] if complaint.strip() else f"status {status}"}
-    return {
-        "wall_s": time.monotonic() - began,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "rss_mib": usage.ru_maxrss / 1024,
-        "says": text,
-    }
-
-
-def made():
-    def out(*command):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-    cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
-    memory = int(next(l.split()[1] for l in open("/proc/meminfo") if l.startswith("MemTotal")))
-    changed = "+" if out("git", "status", "--porcelain", "-uno") else ""
-    return {
-        "machine": f"{os.cpu_count()} x {cpu}, {memory >> 20} GiB, Linux {platform.release()}",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
-        "commit": out("git", "rev-parse", "--short=12", "HEAD") + changed,
-        "command": "make bench-traces",
-    }
-
-
-def generate(name, *args):
-    path = os.path.join(DATA, name)
-    label = path + ".json"
-    if not (os.path.exists(path) and os.path.exists(label)):
-        told = subprocess.run(
-            [GPUWHY, "bench", "trace-data", "-o", path, *args], check=True, capture_output=True, text=True
-        ).stdout
-        with open(label, "w") as out:
-            out.write(told)
-    with open(label) as file:
-        return path, json.load(file)
-
-
-def figure(values):
-    return {"value": statistics.median(values), "spread": [min(values), max(values)], "n": len(values)}
 
 
 def measured(rounds):
@@ -91,22 +23,10 @@ def measured(rounds):
     return {key: figure([one[key] for one in rounds]) for key in ("wall_s", "cpu_s", "rss_mib")}
 
 
-def check_stalls(says, label):
-    """The five worst intervals of each GPU are those in which stalls were injected, in their order."""
-    report = json.loads(says)
-    for of in report["devices"]:
-        gpu = int(of["device"]["name"].split()[1])
-        found = [worst["interval"] for worst in of["worst"]]
-        injected = [s["interval"] for s in label["stalls"] if s["gpu"] == gpu]
-        if found != injected:
-            return f"GPU {gpu}: found {found}, injected {injected}"
-    return "equal"
-
-
 def main():
     os.makedirs(DATA, exist_ok=True)
     os.makedirs("target/traces", exist_ok=True)
-    results = {"made": made(), "figures": {}, "rows": []}
+    results = {"made": made("make bench-traces"), "figures": {}, "rows": []}
 
     def put(task, tool, rounds, note=""):
         row = {"task": task, "tool": tool, **measured(rounds)}
@@ -149,6 +69,11 @@ def main():
             headline(f"analyse_1m_cpu_s_{tool}", row, "cpu_s")
             headline(f"analyse_1m_rss_mib_{tool}", row, "rss_mib")
 
+    # The notebook of examples/ on a trace of ours, with the same tools.
+    os.environ["TRACE"] = f"{DATA}/1m.trace"
+    one = run([sys.executable, "bench/notebook.py", "examples/trace.ipynb"])
+    put("examples/trace.ipynb", "pyarrow, duckdb, polars", [one])
+
     # The published pipeline's size, over shards and workers: the same answer every time.
     path, label = generate("paper.sqlite", "--kernels", "842054", "--copies", "107045")
     trace = f"{DATA}/paper.trace"
@@ -189,10 +114,7 @@ def main():
         headline(f"kineto_377mb_cpu_s{suffix}", row, "cpu_s")
         headline(f"kineto_377mb_rss_mib{suffix}", row, "rss_mib")
 
-    with open("bench/results/traces.json.tmp", "w") as out:
-        json.dump(results, out, indent=2)
-        out.write("\n")
-    os.replace("bench/results/traces.json.tmp", "bench/results/traces.json")
+    write("traces", results)
     for name in ("1m.trace", "paper.trace", "kineto.trace"):
         shutil.rmtree(os.path.join(DATA, name), ignore_errors=True)
 

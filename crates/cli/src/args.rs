@@ -32,6 +32,13 @@ pub enum Command {
     Import(Import),
     /// Which intervals, ranks and links differ from the others: stalls, stragglers, slow links.
     Variability(Variability),
+    /// Ask a trace in SQL; `gpuwhy query --help` says how, if gpuwhy-query is here.
+    #[command(disable_help_flag = true)]
+    Query {
+        /// Passed on to gpuwhy-query.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "T.trace [SQL]")]
+        args: Vec<String>,
+    },
     /// Check every invariant of a trace.
     Validate(Validate),
     /// Write a trace in another tool's format.
@@ -259,6 +266,10 @@ pub struct Variability {
     /// Threads; as many as there are CPUs if not said. The answer does not depend on it.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Let the query engine read the rows: of the cluster with this scheduler, or `local` in a process
+    /// of this machine. The trace may then lie at s3://BUCKET/PATH. The answer does not depend on it.
+    #[arg(long, value_name = "df://HOST:PORT")]
+    pub cluster: Option<String>,
     /// One JSON document.
     #[arg(long)]
     pub json: bool,

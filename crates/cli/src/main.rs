@@ -16,6 +16,7 @@ mod import;
 mod page;
 mod paint;
 mod parallel;
+mod query;
 mod record;
 mod validate;
 mod variability;
@@ -54,6 +55,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Record(args) => record::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
+        Command::Query { args } => query::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),

@@ -11,15 +11,19 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod bytes;
+pub mod devices;
 pub mod idle;
 mod intervals;
 pub mod nvtx;
 mod sums;
 pub mod sweep;
 mod syscall;
+pub mod tally;
 mod world;
 
 pub use account::{Accounting, parts};
+pub use bytes::{Malformed, Part, Reader};
 pub use intervals::{busy, clip, subtract};
-pub use sums::{Quantiles, Sum};
+pub use sums::{Quantiles, STRETCHES, Stretches, Sum};
 pub use world::World;

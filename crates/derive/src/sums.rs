@@ -1,6 +1,8 @@
 //! Statistics of durations that can be computed in parts: whole numbers only, so that any parts in
 //! any order merge to the same result, to the last digit.
 
+use crate::bytes::{Malformed, Part, Reader, put, put_signed};
+
 /// Count, sum, extremes and squares of durations in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
@@ -66,6 +68,114 @@ impl Sum {
     /// Standard deviation by mean: how much they vary for their size.
     pub fn variation(&self) -> f64 {
         if self.sum == 0 { 0.0 } else { self.std() / self.mean() }
+    }
+}
+
+impl Part for Sum {
+    fn write(&self, out: &mut Vec<u8>) {
+        put(out, self.count);
+        if self.count > 0 {
+            put_signed(out, self.sum);
+            put_signed(out, self.min);
+            put_signed(out, self.max);
+            put(out, (self.squares >> 64) as u64);
+            put(out, self.squares as u64);
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Sum, Malformed> {
+        let count = from.number()?;
+        if count == 0 {
+            return Ok(Sum::default());
+        }
+        let (sum, min, max) = (from.signed()?, from.signed()?, from.signed()?);
+        let squares = u128::from(from.number()?) << 64 | u128::from(from.number()?);
+        Ok(Sum { count, sum, min, max, squares })
+    }
+}
+
+/// Sums over stretches of time of equal length, at most [`STRETCHES`] of them: as time goes on, two
+/// neighbours become one. What they come to depends on what was added only, not on the order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretches {
+    /// Intervals that a stretch spans: a power of two.
+    each: usize,
+    sums: Vec<Sum>,
+}
+
+/// Stretches of [`Stretches`].
+pub const STRETCHES: usize = 16;
+
+impl Default for Stretches {
+    fn default() -> Self {
+        Stretches { each: 1, sums: Vec::new() }
+    }
+}
+
+impl Stretches {
+    /// One more, which began in the interval of this number.
+    pub fn add(&mut self, interval: usize, dur: i64) {
+        while interval / self.each >= STRETCHES {
+            self.coarsen();
+        }
+        let at = interval / self.each;
+        if at >= self.sums.len() {
+            self.sums.resize(at + 1, Sum::default());
+        }
+        self.sums[at].add(dur);
+    }
+
+    fn coarsen(&mut self) {
+        let pairs = self.sums.chunks(2).map(|pair| {
+            let mut both = pair[0];
+            pair[1..].iter().for_each(|other| both.merge(other));
+            both
+        });
+        self.sums = pairs.collect();
+        self.each *= 2;
+    }
+
+    /// All of another part's.
+    pub fn merge(&mut self, other: &Stretches) {
+        let mut other = other.clone();
+        while self.each < other.each {
+            self.coarsen();
+        }
+        while other.each < self.each {
+            other.coarsen();
+        }
+        if other.sums.len() > self.sums.len() {
+            self.sums.resize(other.sums.len(), Sum::default());
+        }
+        for (ours, theirs) in self.sums.iter_mut().zip(&other.sums) {
+            ours.merge(theirs);
+        }
+    }
+
+    /// What came before an interval and what from there on, for each border between two stretches.
+    pub fn splits(&self) -> Vec<(usize, Sum, Sum)> {
+        let all = |sums: &[Sum]| {
+            sums.iter().fold(Sum::default(), |mut all, sum| {
+                all.merge(sum);
+                all
+            })
+        };
+        let border = |at: usize| (at * self.each, all(&self.sums[..at]), all(&self.sums[at..]));
+        (1..self.sums.len()).map(border).collect()
+    }
+}
+
+impl Part for Stretches {
+    fn write(&self, out: &mut Vec<u8>) {
+        put(out, u64::from(self.each.trailing_zeros()));
+        put(out, self.sums.len() as u64);
+        self.sums.iter().for_each(|sum| sum.write(out));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Stretches, Malformed> {
+        let each = 1 << from.count_up_to(31)?;
+        let sums = (0..from.count_up_to(STRETCHES)?).map(|_| Sum::read(from));
+        Ok(Stretches { each, sums: sums.collect::<Result<_, _>>()? })
     }
 }
 
@@ -139,6 +249,11 @@ impl Quantiles {
         }
     }
 
+    /// Bytes of memory that lie behind it.
+    pub fn size(&self) -> usize {
+        (self.exact.capacity() + self.classes.capacity()) * size_of::<u64>()
+    }
+
     /// Whether quantiles are exact.
     pub fn is_exact(&self) -> bool {
         self.classes.is_empty()
@@ -162,6 +277,58 @@ impl Quantiles {
             seen as f64 > at
         });
         found.map_or(f64::NAN, |class| middle(class as u16) as f64)
+    }
+}
+
+impl Part for Quantiles {
+    fn write(&self, out: &mut Vec<u8>) {
+        if self.is_exact() {
+            put(out, 0);
+            put(out, self.exact.len() as u64);
+            self.exact.iter().for_each(|dur| put_signed(out, *dur));
+            return;
+        }
+        put(out, 1);
+        let present = || self.classes.iter().enumerate().filter(|(_, n)| **n > 0);
+        put(out, present().count() as u64);
+        let mut last = 0;
+        for (class, n) in present() {
+            put(out, (class - last) as u64);
+            put(out, *n);
+            last = class;
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Quantiles, Malformed> {
+        let mut quantiles = Quantiles::default();
+        match from.number()? {
+            0 => {
+                let count = from.count(1)?;
+                if count > EXACT {
+                    return Err(from.malformed());
+                }
+                for _ in 0..count {
+                    quantiles.exact.push(from.signed()?);
+                }
+                quantiles.count = count as u64;
+            }
+            1 => {
+                quantiles.classes.resize(CLASSES, 0);
+                let mut class = 0;
+                for i in 0..from.count(2)? {
+                    let step = from.count_up_to(CLASSES)?;
+                    class += step;
+                    if class >= CLASSES || (i > 0 && step == 0) {
+                        return Err(from.malformed());
+                    }
+                    let n = from.number()?;
+                    quantiles.classes[class] = n;
+                    quantiles.count = quantiles.count.checked_add(n).ok_or(from.malformed())?;
+                }
+            }
+            _ => return Err(from.malformed()),
+        }
+        Ok(quantiles)
     }
 }
 
@@ -195,6 +362,32 @@ mod tests {
 
     proptest! {
         #[test]
+        fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (Sum::from_bytes(&bytes), Quantiles::from_bytes(&bytes));
+            let _ = Stretches::from_bytes(&bytes);
+        }
+
+        #[test]
+        fn stretches_do_not_depend_on_the_order(
+            all in prop::collection::vec((0usize..3000, 0i64..1000), 0..200),
+            cut in 0usize..200,
+        ) {
+            let of = |all: &[(usize, i64)]| {
+                let mut out = Stretches::default();
+                all.iter().for_each(|(at, dur)| out.add(*at, *dur));
+                out
+            };
+            let cut = cut.min(all.len());
+            let mut parts = of(&all[cut..]);
+            parts.merge(&Stretches::from_bytes(&of(&all[..cut]).to_bytes()).unwrap());
+            prop_assert_eq!(&parts, &of(&all));
+            for (at, before, after) in parts.splits() {
+                let early = all.iter().filter(|(i, _)| *i < at).count() as u64;
+                prop_assert_eq!((before.count, after.count), (early, all.len() as u64 - early));
+            }
+        }
+
+        #[test]
         fn parts_merge_to_the_whole(durs in prop::collection::vec(0i64..1 << 40, 0..6000), cut in 0usize..6000) {
             let cut = cut.min(durs.len());
             let of = |durs: &[i64]| {
@@ -204,8 +397,8 @@ mod tests {
             };
             let whole = of(&durs);
             let (mut a, b) = (of(&durs[..cut]), of(&durs[cut..]));
-            a.0.merge(&b.0);
-            a.1.merge(&b.1);
+            a.0.merge(&Sum::from_bytes(&b.0.to_bytes()).unwrap());
+            a.1.merge(&Quantiles::from_bytes(&b.1.to_bytes()).unwrap());
             prop_assert_eq!(a.0, whole.0);
             for q in [0.0, 0.25, 0.5, 0.99, 1.0] {
                 let (x, y) = (a.1.quantile(q), whole.1.quantile(q));

@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use gpuwhy_schema::CopyKind;
 
+use crate::bytes::{Malformed, Part, Reader, put, put_signed};
 use crate::sums::Sum;
 
 /// Kinds of copies that are told apart; see [`kind_index`].
@@ -107,7 +108,20 @@ impl Interval {
         all
     }
 
-    fn merge(&mut self, other: &Interval) {
+    /// A piece of work that began in it.
+    pub(crate) fn begin(&mut self, work: Work, dur: i64, bytes: u64) {
+        match work {
+            Work::Kernel => self.kernels.add(dur),
+            Work::Copy(kind) => {
+                let kind = kind_index(kind);
+                self.copies[kind].add(dur);
+                self.bytes[kind] = self.bytes[kind].saturating_add(bytes);
+            }
+        }
+    }
+
+    /// Adds what another part of the same interval comes to, which has no time in common with it.
+    pub fn merge(&mut self, other: &Interval) {
         self.kernel_ns += other.kernel_ns;
         self.copy_ns += other.copy_ns;
         self.exposed_ns += other.exposed_ns;
@@ -117,6 +131,37 @@ impl Interval {
             self.copies[kind].merge(&other.copies[kind]);
             self.bytes[kind] += other.bytes[kind];
         }
+    }
+}
+
+impl Part for Interval {
+    fn write(&self, out: &mut Vec<u8>) {
+        for ns in [self.kernel_ns, self.copy_ns, self.exposed_ns].iter().chain(&self.exposed_by) {
+            put_signed(out, *ns);
+        }
+        self.kernels.write(out);
+        self.copies.iter().for_each(|sum| sum.write(out));
+        self.bytes.iter().for_each(|bytes| put(out, *bytes));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Interval, Malformed> {
+        let mut read = Interval {
+            kernel_ns: from.signed()?,
+            copy_ns: from.signed()?,
+            exposed_ns: from.signed()?,
+            ..Interval::default()
+        };
+        for ns in &mut read.exposed_by {
+            *ns = from.signed()?;
+        }
+        read.kernels = Sum::read(from)?;
+        for sum in &mut read.copies {
+            *sum = Sum::read(from)?;
+        }
+        for bytes in &mut read.bytes {
+            *bytes = from.number()?;
+        }
+        Ok(read)
     }
 }
 
@@ -186,6 +231,13 @@ impl Intervals {
             intervals.resize(index + 1, Interval::default());
         }
         &mut intervals[index]
+    }
+
+    /// Adds to what a device did in an interval, if the cut has that interval.
+    pub fn add(&mut self, device: u32, index: usize, what: &Interval) {
+        if index < self.cut.count {
+            self.at(device as usize, index).merge(what);
+        }
     }
 
     /// Adds what another part of the work comes to, of the same cut.
@@ -263,15 +315,7 @@ impl Sweep {
             && let Some(index) = self.intervals.cut.index(start)
         {
             let dur = end.saturating_sub(start).max(0);
-            let interval = self.intervals.at(number, index);
-            match work {
-                Work::Kernel => interval.kernels.add(dur),
-                Work::Copy(kind) => {
-                    let kind = kind_index(kind);
-                    interval.copies[kind].add(dur);
-                    interval.bytes[kind] = interval.bytes[kind].saturating_add(bytes);
-                }
-            }
+            self.intervals.at(number, index).begin(work, dur, bytes);
         }
         if from >= to {
             return Ok(());

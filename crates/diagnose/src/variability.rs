@@ -185,9 +185,75 @@ pub fn slow_links(links: &[(f64, f64)]) -> Vec<Apart> {
     slow
 }
 
+/// How many values there were, their mean and their standard deviation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    /// How many.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation, of a sample.
+    pub std: f64,
+}
+
+/// A time from which on durations are others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shift {
+    /// The split, by its place among those given.
+    pub index: usize,
+    /// Until then.
+    pub before: Moments,
+    /// And from then on.
+    pub after: Moments,
+}
+
+/// Values on either side that suffice for a mean.
+const SIDE: u64 = 20;
+/// Means that differ less are the same.
+const RATIO: f64 = 1.2;
+/// Welch's t beyond which a difference is none of chance, though the best of fifteen splits is taken.
+const SURE: f64 = 10.0;
+
+/// The split that tells durations apart best, if their means differ by a fifth and not by chance.
+///
+/// What fools it: one name for work of two sizes, of which one is done early and one late. That is a shift
+/// of the program's.
+pub fn shift(splits: &[(Moments, Moments)]) -> Option<Shift> {
+    let sure = |a: &Moments, b: &Moments| {
+        let error = |m: &Moments| m.std * m.std / m.count as f64;
+        // Means that do not vary at all differ for sure; a nanosecond is what clocks can tell.
+        (a.mean - b.mean).abs() / (error(a) + error(b)).sqrt().max(1.0)
+    };
+    let of = splits.iter().enumerate().filter(|(_, (a, b))| a.count >= SIDE && b.count >= SIDE);
+    let (index, (before, after)) =
+        of.max_by(|x, y| sure(&x.1.0, &x.1.1).total_cmp(&sure(&y.1.0, &y.1.1)))?;
+    let ratio = after.mean.max(1.0) / before.mean.max(1.0);
+    (ratio.max(1.0 / ratio) >= RATIO && sure(before, after) >= SURE).then_some(Shift {
+        index,
+        before: *before,
+        after: *after,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_becomes_slower_shifts_where_it_does() {
+        let of = |count, mean| Moments { count, mean, std: 100.0 };
+        let splits = [
+            (of(100, 1000.0), of(300, 1333.0)),
+            (of(200, 1000.0), of(200, 1500.0)),
+            (of(300, 1166.0), of(100, 1500.0)),
+        ];
+        let found = shift(&splits).unwrap();
+        assert_eq!((found.index, found.before.mean, found.after.mean), (1, 1000.0, 1500.0));
+        assert_eq!(shift(&[(of(200, 1000.0), of(200, 1100.0))]), None, "a tenth is no shift");
+        assert_eq!(shift(&[(of(5, 1000.0), of(200, 2000.0))]), None, "five are no mean");
+        let wild = |mean| Moments { std: 9000.0, ..of(50, mean) };
+        assert_eq!(shift(&[(wild(1000.0), wild(2000.0))]), None, "it may be chance");
+    }
 
     fn told(values: &[f64], least: f64) -> String {
         let found = outliers(values, least);

@@ -7,6 +7,7 @@
 mod compare;
 mod launches;
 mod page;
+mod remote;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -15,18 +16,17 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{
     ALL_KINDS, Cut, Interval, Intervals, Sweep, Work as DeviceWork, is_copy, kind_index,
 };
-use gpuwhy_derive::{Quantiles, Sum};
+use gpuwhy_derive::{Quantiles, Stretches, Sum};
 use gpuwhy_diagnose::exchange::{self, Moved, Way};
 use gpuwhy_diagnose::variability::{
-    Outliers, most_variable, outliers, shared, slow_links, straggler,
+    Moments, Outliers, most_variable, outliers, shared, shift, slow_links, straggler,
 };
 use gpuwhy_formats::nsys;
-use gpuwhy_schema::{
-    Copy, CopyKind, EntityId, EntityKind, Id, Name, Ns, Rows, SourceId, Span, TrackId, names,
-};
+use gpuwhy_schema::{Copy, CopyKind, EntityId, Id, Name, Ns, Rows, Span, TrackId};
 use gpuwhy_store::Trace;
 use serde::Serialize;
 
@@ -42,6 +42,8 @@ const SHARD_ROWS: u64 = 500_000;
 /// Collectives whose length is waiting for the last rank.
 const WAITS: &[&str] =
     &["MPI_Barrier", "MPI_Allreduce", "MPI_Allgather", "MPI_Alltoall", "MPI_Reduce_scatter"];
+/// Calls that ask for managed memory ahead of its use.
+const PREFETCH: &[&str] = &["cudaMemPrefetch", "cuMemPrefetch"];
 /// A difference of waits that is worth telling, ns.
 const LEAST_WAIT: f64 = 1000.0;
 
@@ -60,21 +62,21 @@ pub struct Device {
 }
 
 impl Device {
+    fn of(device: &gpuwhy_derive::devices::Device) -> Device {
+        Device {
+            entity: device.entity.0,
+            name: device.name.to_string(),
+            rank: device.rank,
+            place: device.place.to_string(),
+        }
+    }
+
     fn label(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank}, {}", self.name),
             None => self.name.clone(),
         }
     }
-}
-
-/// What is known of the lanes before the shards are read.
-struct Plan {
-    devices: Vec<Device>,
-    /// The device of each stream track.
-    streams: HashMap<TrackId, u32>,
-    /// The rank of each track of MPI calls.
-    waits: HashMap<TrackId, i64>,
 }
 
 /// What a shard comes to.
@@ -87,6 +89,8 @@ struct Part {
     waits: BTreeMap<(Name, i64), Waits>,
     last_end: i64,
     rows: u64,
+    /// Calls that asked for managed memory ahead of its use; none if calls were not read.
+    prefetches: Option<u64>,
     /// Copies in the order of their begin, for the ways in which data go to and fro.
     moved: Vec<Moved>,
 }
@@ -98,6 +102,22 @@ const MOVED: usize = 4 << 20;
 struct Stat {
     sum: Sum,
     quantiles: Quantiles,
+    /// Over time, to see when they changed.
+    stretches: Stretches,
+}
+
+impl Stat {
+    fn add(&mut self, interval: usize, dur: i64) {
+        self.sum.add(dur);
+        self.quantiles.add(dur);
+        self.stretches.add(interval, dur);
+    }
+
+    fn merge(&mut self, other: &Stat) {
+        self.sum.merge(&other.sum);
+        self.quantiles.merge(&other.quantiles);
+        self.stretches.merge(&other.stretches);
+    }
 }
 
 #[derive(Clone, Default)]
@@ -122,16 +142,18 @@ impl Part {
             waits: BTreeMap::new(),
             last_end: i64::MIN,
             rows: 0,
+            prefetches: None,
             moved: Vec::new(),
         }
     }
 
     fn merge(&mut self, other: Part) {
+        if let Some(theirs) = other.prefetches {
+            *self.prefetches.get_or_insert(0) += theirs;
+        }
         self.intervals.merge(&other.intervals);
         for (name, stat) in other.kernels {
-            let ours = self.kernels.entry(name).or_default();
-            ours.sum.merge(&stat.sum);
-            ours.quantiles.merge(&stat.quantiles);
+            self.kernels.entry(name).or_default().merge(&stat);
         }
         for (link, theirs) in other.links {
             let ours = self.links.entry(link).or_default();
@@ -150,58 +172,6 @@ impl Part {
     }
 }
 
-fn plan(lanes: &Rows) -> Plan {
-    let entities: HashMap<EntityId, _> = lanes.entity.iter().map(|e| (e.id, e)).collect();
-    let above = |from: EntityId, kind: EntityKind| {
-        let mut at = entities.get(&from).copied();
-        // Parents of a hostile trace may go round in a circle.
-        for _ in 0..16 {
-            match at {
-                Some(entity) if entity.kind == kind => return Some(entity),
-                Some(entity) => at = entity.parent.and_then(|id| entities.get(&id).copied()),
-                None => return None,
-            }
-        }
-        None
-    };
-    // A source is one process's report, or one host's recording: its rank is that of its threads.
-    let mut rank_of_source: HashMap<SourceId, i64> = HashMap::new();
-    let mut waits = HashMap::new();
-    for track in &lanes.track {
-        let rank = above(track.entity, EntityKind::Rank).and_then(|e| e.number);
-        if let Some(rank) = rank {
-            rank_of_source.insert(track.source, rank);
-            if &*track.name == names::MPI_CALLS {
-                waits.insert(track.id, rank);
-            }
-        }
-    }
-    let mut streams: Vec<(EntityId, TrackId, SourceId)> = lanes
-        .track
-        .iter()
-        .filter(|t| &*t.name == names::STREAM)
-        .filter_map(|t| Some((above(t.entity, EntityKind::Gpu)?.id, t.id, t.source)))
-        .collect();
-    let rank = |source: &SourceId| rank_of_source.get(source).copied();
-    let order = |s: &(EntityId, TrackId, SourceId)| {
-        (rank(&s.2).unwrap_or(i64::MAX), entities[&s.0].number, s.0, s.1)
-    };
-    streams.sort_by_key(order);
-    let mut devices: Vec<Device> = Vec::new();
-    let mut numbers: HashMap<EntityId, u32> = HashMap::new();
-    let mut of_streams = HashMap::new();
-    for (gpu, track, source) in streams {
-        let number = *numbers.entry(gpu).or_insert_with(|| {
-            let name = entities[&gpu].name.to_string();
-            let place = entities[&gpu].key.to_string();
-            devices.push(Device { entity: gpu.0, name, rank: rank(&source), place });
-            devices.len() as u32 - 1
-        });
-        of_streams.insert(track, number);
-    }
-    Plan { devices, streams: of_streams, waits }
-}
-
 /// Work of a device, as a sweep wants it.
 struct Piece {
     device: u32,
@@ -212,11 +182,17 @@ struct Piece {
     name: Name,
 }
 
-fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>) -> Result<Part> {
+fn read_shard(
+    trace: &Trace,
+    plan: &Devices,
+    cut: Cut,
+    shard: std::ops::Range<i64>,
+) -> Result<Part> {
     let mut part = Part::new(cut);
     let range = Ns(shard.start)..Ns(shard.end);
     let mut spans: Vec<Span> = Vec::new();
     let mut early = i64::MAX;
+    let mut prefetches = 0;
     for rows in trace.read::<Span>(range) {
         for span in rows? {
             part.rows += 1;
@@ -236,6 +212,8 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
             } else if plan.streams.contains_key(&span.track) {
                 early = early.min(span.ts.0);
                 spans.push(span);
+            } else if PREFETCH.iter().any(|name| span.name.starts_with(name)) {
+                prefetches += u64::from(span.ts.0 >= shard.start);
             }
         }
     }
@@ -279,12 +257,12 @@ fn read_shard(trace: &Trace, plan: &Plan, cut: Cut, shard: std::ops::Range<i64>)
         })?;
         part.last_end = part.last_end.max(end.min(shard.end));
         if work == DeviceWork::Kernel && start >= shard.start {
-            let stat = part.kernels.entry(piece.name.clone()).or_default();
-            stat.sum.add(end - start);
-            stat.quantiles.add(end - start);
+            let interval = cut.index(start).unwrap_or(0);
+            part.kernels.entry(piece.name.clone()).or_default().add(interval, end - start);
         }
     }
     part.intervals = sweep.finish();
+    part.prefetches = Some(prefetches);
     Ok(part)
 }
 
@@ -429,7 +407,7 @@ fn of_device(
 }
 
 /// Reads the whole, shard by shard.
-fn read(trace: &Trace, plan: &Plan, args: &Variability) -> Result<(Part, Cut)> {
+fn read(trace: &Trace, plan: &Devices, args: &Variability) -> Result<(Part, Cut)> {
     let manifest = trace.manifest();
     let of_devices = |f: &&gpuwhy_store::File| f.table == "kernel" || f.table == "copy";
     let first = manifest.file.iter().filter(of_devices).filter_map(|f| f.min_start).min();
@@ -573,6 +551,8 @@ fn statements(report: &mut Report, part: &Part, cut: Cut, lanes: &Rows) {
             )),
         );
     }
+    shifts(report, part, cut);
+    managed(report, part);
     for of in &report.devices {
         if of.exposed_s > 0.5 * report.seconds && of.exposed_s > 5.0 * of.kernel_s {
             let text = format!(
@@ -584,6 +564,73 @@ fn statements(report: &mut Report, part: &Part, cut: Cut, lanes: &Rows) {
             report.statements.push(Statement { kind: "transfer_bound", says: text, sql: None });
         }
     }
+}
+
+/// Kernels that take longer from some time on, or less.
+fn shifts(report: &mut Report, part: &Part, cut: Cut) {
+    let moments = |sum: &Sum| Moments { count: sum.count, mean: sum.mean(), std: sum.std() };
+    let all: i64 = part.kernels.values().map(|stat| stat.sum.sum).sum();
+    let mut found = Vec::new();
+    for (name, stat) in &part.kernels {
+        let splits = stat.stretches.splits();
+        let sides: Vec<_> = splits.iter().map(|(_, a, b)| (moments(a), moments(b))).collect();
+        let Some(shift) = shift(&sides) else { continue };
+        let more_ns = (shift.after.mean - shift.before.mean) * shift.after.count as f64;
+        if more_ns.abs() >= all as f64 / 100.0 {
+            found.push((name, splits[shift.index].0, shift, more_ns));
+        }
+    }
+    found.sort_by(|a, b| b.3.abs().total_cmp(&a.3.abs()).then(a.0.cmp(b.0)));
+    for (name, interval, shift, more_ns) in found.into_iter().take(3) {
+        let at = (cut.range(interval).start - cut.origin) as f64 / 1e9;
+        let short: String = name.chars().take(90).collect();
+        let says = format!(
+            "{short} took {:.3} us on average until {at:.3} s and {:.3} us from there on ({} and {} calls, \
+             {:+.1} ms)",
+            shift.before.mean / 1e3,
+            shift.after.mean / 1e3,
+            shift.before.count,
+            shift.after.count,
+            more_ns / NS_MS
+        );
+        let quoted = name.replace('\'', "''");
+        let sql = format!(
+            "select ts, dur from 'span/*.parquet' where name = '{quoted}' and ts >= {}",
+            cut.range(interval).start
+        );
+        report.statements.push(Statement { kind: "kernel_shift", says, sql: Some(sql) });
+    }
+}
+
+/// Devices that wait for managed memory which nobody had asked for ahead.
+fn managed(report: &mut Report, part: &Part) {
+    let kind = kind_index(CopyKind::Managed);
+    let intervals = part.intervals.devices.iter().filter(|d| !d.is_empty());
+    let mut told = Vec::new();
+    for (of, intervals) in report.devices.iter().zip(intervals) {
+        let exposed: i64 = intervals.iter().map(|i| i.exposed_by[kind]).sum();
+        let (times, bytes) = intervals.iter().fold((0, 0u64), |(times, bytes), i| {
+            (times + i.copies[kind].count, bytes.saturating_add(i.bytes[kind]))
+        });
+        if exposed as f64 / 1e9 <= 0.05 * report.seconds || part.prefetches.is_some_and(|n| n > 0) {
+            continue;
+        }
+        let asked = match part.prefetches {
+            Some(_) => "nothing asked for them ahead (cudaMemPrefetchAsync)",
+            None => "whether anything asked for them ahead was not read; import the report to know",
+        };
+        told.push(Statement {
+            kind: "missing_prefetch",
+            says: format!(
+                "{} waits {:.1} ms for managed memory: {bytes} bytes move on demand in {times} pieces, and \
+                 {asked}",
+                of.device.label(),
+                exposed as f64 / NS_MS
+            ),
+            sql: Some("select * from 'copy/*.parquet' where kind = 'managed'".into()),
+        });
+    }
+    report.statements.append(&mut told);
 }
 
 /// Data that go to and fro, and exchanges by way of the host.
@@ -629,7 +676,7 @@ struct Gathered {
 fn of_trace(path: &Path, args: &Variability) -> Result<Gathered> {
     let trace = Trace::open(path)?;
     let lanes = analysis::lanes(&trace)?;
-    let plan = plan(&lanes);
+    let plan = Devices::of(&lanes.entity, &lanes.track);
     if plan.devices.is_empty() {
         bail!(
             "`{}` holds no work of a GPU; `gpuwhy import` reads reports of profilers",
@@ -637,7 +684,8 @@ fn of_trace(path: &Path, args: &Variability) -> Result<Gathered> {
         );
     }
     let (part, cut) = read(&trace, &plan, args)?;
-    Ok(Gathered { devices: plan.devices, part, cut, lanes })
+    let devices = plan.devices.iter().map(Device::of).collect();
+    Ok(Gathered { devices, part, cut, lanes })
 }
 
 /// Reports of Nsight Systems as they lie there: kernels and copies are swept over as they are read,
@@ -681,6 +729,7 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
             number,
             devices: &mut devices,
             known: HashMap::new(),
+            cut,
             sweep: Sweep::new(cut, cut.all()),
             stats: Vec::new(),
             others: HashMap::new(),
@@ -732,6 +781,7 @@ struct OfReport<'a> {
     devices: &'a mut Vec<Device>,
     /// The numbers of devices, by process and ordinal.
     known: HashMap<(i64, i64), u32>,
+    cut: Cut,
     sweep: Sweep,
     /// Kernels by the number of their name, where that is small.
     stats: Vec<Option<Box<Stat>>>,
@@ -795,8 +845,7 @@ impl OfReport<'_> {
                 }
                 _ => self.others.entry(work.name).or_default(),
             };
-            stat.sum.add(end - start);
-            stat.quantiles.add(end - start);
+            stat.add(self.cut.index(start).unwrap_or(0), end - start);
         }
         Ok(())
     }
@@ -808,9 +857,7 @@ impl OfReport<'_> {
         for (name, stat) in numbered.chain(self.others) {
             let unnamed = || Name::from("?");
             let name = self.report.string(name).cloned().unwrap_or_else(unnamed);
-            let ours = part.kernels.entry(name).or_default();
-            ours.sum.merge(&stat.sum);
-            ours.quantiles.merge(&stat.quantiles);
+            part.kernels.entry(name).or_default().merge(&stat);
         }
         part.intervals = self.sweep.finish();
         (part.last_end, part.rows, part.moved) = (self.last_end, self.rows, self.moved);
@@ -829,7 +876,7 @@ fn kernels_of(part: &Part) -> Vec<OfKernel> {
     kernels.sort_by(|a, b| b.1.sum.sum.cmp(&a.1.sum.sum).then(a.0.cmp(b.0)));
     kernels
         .into_iter()
-        .map(|(name, Stat { sum, quantiles })| OfKernel {
+        .map(|(name, Stat { sum, quantiles, .. })| OfKernel {
             name: name.to_string(),
             count: sum.count,
             total_ms: sum.sum as f64 / NS_MS,
@@ -853,6 +900,16 @@ fn stream_label(lanes: &Rows, track: TrackId) -> Option<String> {
 }
 
 fn gather(inputs: &[PathBuf], args: &Variability) -> Result<Gathered> {
+    if let Some(cluster) = &args.cluster {
+        let [trace] = inputs else { bail!("the query engine reads one trace at a time") };
+        let named = trace.to_str().context("a trace with a name that is no text")?;
+        let mut gathered = remote::gather(named, cluster, args)?;
+        if trace.is_dir() {
+            // What else is told of a trace that lies here asks for its lanes.
+            gathered.lanes = analysis::lanes(&Trace::open(trace)?)?;
+        }
+        return Ok(gathered);
+    }
     match inputs {
         [trace] if trace.is_dir() => of_trace(trace, args),
         reports => of_reports(reports, args),

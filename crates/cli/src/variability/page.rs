@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{ALL_KINDS, Interval, Intervals, is_copy, kind_index};
 use gpuwhy_report::variability::{CloseUp, StallLane, Variability};
 use gpuwhy_schema::{Copy, Id, Ns, Rows, Span};
@@ -84,8 +85,8 @@ fn close_up(
     range: Range<i64>,
     title: String,
 ) -> Result<CloseUp> {
-    let plan = super::plan(lanes);
-    let number = plan.devices.iter().position(|d| d.entity == gpu).map(|n| n as u32);
+    let plan = Devices::of(&lanes.entity, &lanes.track);
+    let number = plan.devices.iter().position(|d| d.entity.0 == gpu).map(|n| n as u32);
     let mut close = CloseUp { title, ..CloseUp::default() };
     let mut spans: Vec<Span> = Vec::new();
     for rows in trace.read::<Span>(Ns(range.start)..Ns(range.end)) {

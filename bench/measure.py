@@ -1,0 +1,97 @@
+"""What benchmarks in Python share: running a command for its CPU seconds and memory, generated traces, and
+the form of results."""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+GPUWHY = os.path.abspath(sys.argv[1])
+DATA = os.environ.get("TRACE_DATA", "target/traces")
+
+
+def run(command, timeout=900):
+    """What a command took: wall s, CPU s, peak MiB, and what it printed."""
+    began = time.monotonic()
+    with open("target/traces/out", "w+b") as out, open("target/traces/err", "w+b") as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err)
+        try:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                if time.monotonic() - began > timeout:
+                    child.kill()
+                    os.wait4(child.pid, 0)
+                    return {"error": f"no answer in {timeout} s"}
+                time.sleep(0.005)
+        finally:
+            child.returncode = 0
+        out.seek(0)
+        err.seek(0)
+        text, complaint = out.read().decode(), err.read().decode()
+    if status != 0:
+        return {"error": complaint.strip().splitlines()[-1] if complaint.strip() else f"status {status}"}
+    return {
+        "wall_s": time.monotonic() - began,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "rss_mib": usage.ru_maxrss / 1024,
+        "says": text,
+    }
+
+
+def made(command):
+    def out(*command):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
+    memory = int(next(l.split()[1] for l in open("/proc/meminfo") if l.startswith("MemTotal")))
+    changed = "+" if out("git", "status", "--porcelain", "-uno") else ""
+    return {
+        "machine": f"{os.cpu_count()} x {cpu}, {memory >> 20} GiB, Linux {platform.release()}",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "commit": out("git", "rev-parse", "--short=12", "HEAD") + changed,
+        "command": command,
+    }
+
+
+def generate(name, *args):
+    path = os.path.join(DATA, name)
+    label = path + ".json"
+    if not (os.path.exists(path) and os.path.exists(label)):
+        told = subprocess.run(
+            [GPUWHY, "bench", "trace-data", "-o", path, *args], check=True, capture_output=True, text=True
+        ).stdout
+        with open(label, "w") as out:
+            out.write(told)
+    with open(label) as file:
+        return path, json.load(file)
+
+
+def figure(values):
+    return {"value": statistics.median(values), "spread": [min(values), max(values)], "n": len(values)}
+
+
+def check_stalls(says, label):
+    """The five worst intervals of each GPU are those in which stalls were injected, in their order."""
+    report = json.loads(says)
+    for of in report["devices"]:
+        gpu = int(of["device"]["name"].split()[1])
+        found = [worst["interval"] for worst in of["worst"]]
+        injected = [s["interval"] for s in label["stalls"] if s["gpu"] == gpu]
+        if found != injected:
+            return f"GPU {gpu}: found {found}, injected {injected}"
+    return "equal"
+
+
+def write(name, results):
+    """Writes bench/results/NAME.json; a killed run leaves the old one whole."""
+    path = f"bench/results/{name}.json"
+    with open(path + ".tmp", "w") as out:
+        json.dump(results, out, indent=2)
+        out.write("\n")
+    os.replace(path + ".tmp", path)

@@ -1,0 +1,98 @@
+//! Which devices worked in a recording, and for which ranks.
+
+use std::collections::HashMap;
+
+use gpuwhy_schema::{Entity, EntityId, EntityKind, Name, SourceId, Track, TrackId, names};
+
+/// A device whose work was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its entity.
+    pub entity: EntityId,
+    /// What it is called.
+    pub name: Name,
+    /// What tells it from others, on all hosts.
+    pub place: Name,
+    /// The rank that used it.
+    pub rank: Option<i64>,
+}
+
+/// The devices of a recording, in the order of ranks and then of their own numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// By their numbers here.
+    pub devices: Vec<Device>,
+    /// The number of the device of each track of a stream.
+    pub streams: HashMap<TrackId, u32>,
+    /// The rank of each track of MPI calls.
+    pub waits: HashMap<TrackId, i64>,
+}
+
+/// Entities by their ids, and the way up from them.
+pub struct Above<'a>(HashMap<EntityId, &'a Entity>);
+
+impl<'a> Above<'a> {
+    /// Of these.
+    pub fn new(entities: &'a [Entity]) -> Above<'a> {
+        Above(entities.iter().map(|e| (e.id, e)).collect())
+    }
+
+    /// The entity of this id.
+    pub fn get(&self, id: EntityId) -> Option<&'a Entity> {
+        self.0.get(&id).copied()
+    }
+
+    /// `from` or whoever it belongs to that is of this kind, the nearest one.
+    pub fn find(&self, from: EntityId, kind: EntityKind) -> Option<&'a Entity> {
+        let mut at = self.get(from);
+        // Parents of a hostile trace may go round in a circle.
+        for _ in 0..16 {
+            match at {
+                Some(entity) if entity.kind == kind => return Some(entity),
+                Some(entity) => at = entity.parent.and_then(|id| self.get(id)),
+                None => return None,
+            }
+        }
+        None
+    }
+}
+
+impl Devices {
+    /// Of a recording with these entities and tracks.
+    pub fn of(entities: &[Entity], tracks: &[Track]) -> Devices {
+        let above = Above::new(entities);
+        let mut all = Devices::default();
+        // A source is one process's report, or one host's recording: its rank is that of its threads.
+        let mut rank_of_source: HashMap<SourceId, i64> = HashMap::new();
+        for track in tracks {
+            let rank = above.find(track.entity, EntityKind::Rank).and_then(|e| e.number);
+            if let Some(rank) = rank {
+                rank_of_source.insert(track.source, rank);
+                if &*track.name == names::MPI_CALLS {
+                    all.waits.insert(track.id, rank);
+                }
+            }
+        }
+        let mut streams: Vec<(&Entity, TrackId, Option<i64>)> = tracks
+            .iter()
+            .filter(|t| &*t.name == names::STREAM)
+            .filter_map(|t| {
+                let gpu = above.find(t.entity, EntityKind::Gpu)?;
+                Some((gpu, t.id, rank_of_source.get(&t.source).copied()))
+            })
+            .collect();
+        streams.sort_by_key(|(gpu, track, rank)| {
+            (rank.unwrap_or(i64::MAX), gpu.number, gpu.id, *track)
+        });
+        let mut numbers: HashMap<EntityId, u32> = HashMap::new();
+        for (gpu, track, rank) in streams {
+            let number = *numbers.entry(gpu.id).or_insert_with(|| {
+                let (name, place) = (gpu.name.clone(), gpu.key.clone());
+                all.devices.push(Device { entity: gpu.id, name, place, rank });
+                all.devices.len() as u32 - 1
+            });
+            all.streams.insert(track, number);
+        }
+        all
+    }
+}

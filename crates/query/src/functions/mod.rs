@@ -1,0 +1,117 @@
+//! Functions of our own in SQL: the very ones that `gpuwhy variability` computes with.
+//!
+//! They are known by name to whoever plans and whoever executes: a plan that travels names them,
+//! and the other side looks them up. [`register`] and [`all`] are therefore the only way by which
+//! client, scheduler and executors get them.
+
+mod device_interval;
+mod durations;
+mod time_shard;
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BinaryArray};
+use datafusion::arrow::datatypes::Fields;
+use datafusion::common::scalar::ScalarStructBuilder;
+use datafusion::common::{DataFusionError, Result, ScalarValue};
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
+use gpuwhy_derive::Part;
+
+/// A function, for the docs.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// How it is called.
+    pub call: &'static str,
+    /// What it gives.
+    pub says: &'static str,
+}
+
+/// All functions, for the docs.
+pub const TOLD: &[Told] = &[
+    Told {
+        call: "time_shard(ts, origin, width)",
+        says: "The number of the interval of `width` ns, counted from `origin`, in which `ts` lies.",
+    },
+    Told {
+        call: "time_shards(ts, dur, origin, width)",
+        says: "The numbers of all intervals that `[ts, ts + dur)` touches, as a list for `unnest`. \
+               At most 65,536.",
+    },
+    Told {
+        call: "duration_stats(dur)",
+        says: "Aggregate: a struct of `count`, `sum`, `mean`, `min`, `max`, `std` (of a sample), `p50`, \
+               `p95`, `p99`, `exact` (whether the quantiles are; beyond 4096 values they are good to \
+               0.4 %), and `sum_part` and `quantiles_part` (the aggregate itself, as bytes that merge).",
+    },
+    Told {
+        call: "duration_quantile(dur, q)",
+        says: "Aggregate: the `q`-quantile, exact up to 4096 values and good to 0.4 % beyond.",
+    },
+    Told {
+        call: "duration_stretches(interval, dur)",
+        says: "Aggregate: statistics over at most 16 stretches of intervals, as bytes that merge; what \
+               `gpuwhy variability` finds shifts by.",
+    },
+    Told {
+        call: "device_interval(copy_kind, ts, dur, bytes, origin, width)",
+        says: "Aggregate: what one device did in the interval that begins at `origin`; `copy_kind` is \
+               null for kernels. A struct of `kernel_ns`, `copy_ns`, `exposed_ns` (copy and no kernel), \
+               `overlapped_ns`, `idle_ns`; `kernels` and `copies` with their `_sum_ns`, `_mean_ns`, \
+               `_min_ns`, `_max_ns`, `_std_ns`, of those that began in it; `exposed_h2d_ns` and so on \
+               by kind of copy; and `part`.",
+    },
+];
+
+/// All functions.
+pub fn all() -> (Vec<Arc<ScalarUDF>>, Vec<Arc<AggregateUDF>>) {
+    let scalars = vec![
+        Arc::new(ScalarUDF::from(time_shard::TimeShard::default())),
+        Arc::new(ScalarUDF::from(time_shard::TimeShards::default())),
+    ];
+    let aggregates = vec![
+        Arc::new(AggregateUDF::from(durations::DurationStats::default())),
+        Arc::new(AggregateUDF::from(durations::DurationQuantile::default())),
+        Arc::new(AggregateUDF::from(durations::DurationStretches::default())),
+        Arc::new(AggregateUDF::from(device_interval::DeviceInterval::default())),
+    ];
+    (scalars, aggregates)
+}
+
+/// Makes them known.
+pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
+    let (scalars, aggregates) = all();
+    for function in scalars {
+        registry.register_udf(function)?;
+    }
+    for function in aggregates {
+        registry.register_udaf(function)?;
+    }
+    Ok(())
+}
+
+/// A part of a result, as a value.
+fn part_value(part: &impl Part) -> ScalarValue {
+    ScalarValue::Binary(Some(part.to_bytes()))
+}
+
+/// The parts of a column, without nulls.
+fn parts_of<P: Part>(column: &ArrayRef) -> Result<Vec<P>> {
+    let parts = column.as_any().downcast_ref::<BinaryArray>().ok_or_else(|| {
+        DataFusionError::Internal(format!("a part of a result is {}", column.data_type()))
+    })?;
+    let read = |bytes| P::from_bytes(bytes).map_err(|e| DataFusionError::External(Box::new(e)));
+    parts.iter().flatten().map(read).collect()
+}
+
+/// A struct of these values.
+fn structure(
+    fields: &Fields,
+    values: impl IntoIterator<Item = ScalarValue>,
+) -> Result<ScalarValue> {
+    let mut build = ScalarStructBuilder::new();
+    for (field, value) in fields.iter().zip(values) {
+        build = build.with_scalar(Arc::clone(field), value);
+    }
+    build.build()
+}

@@ -1,0 +1,214 @@
+//! `gpuwhy-query`: what `gpuwhy query` and `gpuwhy variability --cluster` run.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use gpuwhy_query::output::{self, Format};
+use gpuwhy_query::session::{Options, Session};
+use gpuwhy_query::{roles, shards, views};
+
+/// SQL over a trace.
+#[derive(Parser)]
+#[command(
+    name = "gpuwhy query",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Without SQL, tables and views are listed. docs/query.md has their columns, and examples."
+)]
+struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    query: Query,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Plan and hand out the work of a cluster.
+    Scheduler(roles::Scheduler),
+    /// Do the work of a cluster.
+    Executor(roles::Executor),
+    /// The parts of a trace's variability, one JSON line each, for `gpuwhy variability --cluster`.
+    #[command(hide = true)]
+    Shards(Shards),
+    /// The page of views and functions, for the docs.
+    #[command(hide = true)]
+    Views,
+}
+
+#[derive(Args)]
+struct Query {
+    /// A trace: a path, or s3://BUCKET/PATH.
+    #[arg(required = true, value_name = "T.trace")]
+    trace: Option<String>,
+    /// A query; `-` reads it from standard input.
+    #[arg(value_name = "SQL")]
+    sql: Option<String>,
+    /// In which form; by the ending of --output, or a table, if not said.
+    #[arg(long, value_name = "FORM")]
+    format: Option<Format>,
+    /// Where to, instead of standard output.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// How long an interval of the view `stalls` is, ms.
+    #[arg(long, default_value_t = 1000.0, value_name = "MS")]
+    interval: f64,
+    #[command(flatten)]
+    engine: Engine,
+}
+
+#[derive(Args)]
+struct Engine {
+    /// Ask a cluster, by its scheduler's address.
+    #[arg(long, value_name = "df://HOST:PORT")]
+    cluster: Option<String>,
+    /// Threads, or of a cluster, partitions of the work; as many as there are CPUs, or 16, if not said.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// What the operators of this process share before they spill to disk, MiB.
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    memory: usize,
+}
+
+impl Engine {
+    fn options(&self, interval_ns: i64) -> Options {
+        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let several = || if self.cluster.is_some() { 16 } else { all() };
+        Options {
+            partitions: self.threads.unwrap_or_else(several).max(1),
+            memory: self.memory << 20,
+            cluster: self.cluster.clone(),
+            interval: interval_ns,
+        }
+    }
+}
+
+#[derive(Args)]
+struct Shards {
+    /// A trace: a path, or s3://BUCKET/PATH.
+    trace: String,
+    /// How long an interval is, ns.
+    #[arg(long)]
+    interval_ns: i64,
+    /// How many intervals there may be.
+    #[arg(long)]
+    most: usize,
+    /// How many copies are told one by one.
+    #[arg(long)]
+    moved: usize,
+    /// Collectives whose length is waiting for the last rank.
+    #[arg(long, value_delimiter = ',')]
+    waits: Vec<String>,
+    /// How the names of calls begin that ask for managed memory ahead of its use.
+    #[arg(long, value_delimiter = ',')]
+    prefetch: Vec<String>,
+    #[command(flatten)]
+    engine: Engine,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = if cli.role.is_some() { "info" } else { "error" };
+    // `GPUWHY_LOG=debug` says more.
+    let from = env_logger::Env::new().filter_or("GPUWHY_LOG", level);
+    env_logger::Builder::from_env(from).format_target(false).init();
+    // Plans nest deeply, and are walked by recursion.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(32 << 20)
+        .build();
+    let done = runtime.context("the runtime").and_then(|runtime| {
+        // The first poll runs on this thread, whose stack is the system's.
+        runtime.block_on(async { tokio::spawn(run(cli)).await.context("a task")? })
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let broken = |e: &(dyn std::error::Error + 'static)| {
+                e.downcast_ref::<std::io::Error>()
+                    .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+            };
+            // A reader that closed the pipe has seen what it wanted.
+            if error.chain().any(broken) || format!("{error:#}").contains("Broken pipe") {
+                return ExitCode::SUCCESS;
+            }
+            eprintln!("gpuwhy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<()> {
+    match cli.role {
+        None => query(&cli.query).await,
+        Some(Role::Scheduler(args)) => until_told(roles::scheduler(&args)).await,
+        Some(Role::Executor(args)) => until_told(roles::executor(&args)).await,
+        Some(Role::Shards(args)) => {
+            let session =
+                Session::open(&args.trace, &args.engine.options(args.interval_ns)).await?;
+            let Shards { most, moved, waits, prefetch, .. } = args;
+            let asked = shards::Asked { most, moved, waits, prefetch };
+            shards::tell(&session, args.interval_ns, &asked, &mut std::io::stdout()).await
+        }
+        Some(Role::Views) => {
+            print!("{}", views::markdown());
+            Ok(())
+        }
+    }
+}
+
+/// Goes on until it ends by itself or the user says so.
+async fn until_told(role: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        done = role => done,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = term.recv() => Ok(()),
+    }
+}
+
+async fn query(args: &Query) -> Result<()> {
+    let began = Instant::now();
+    let Some(trace) = &args.trace else { bail!("no trace is named") };
+    let interval = (args.interval * 1e6).round();
+    if !(1.0..=1e18).contains(&interval) {
+        bail!("--interval {} is no length of time", args.interval);
+    }
+    let session = Session::open(trace, &args.engine.options(interval as i64)).await?;
+    session.opened.notes.iter().for_each(|note| eprintln!("gpuwhy: {note}"));
+    let sql = match args.sql.as_deref() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+            text
+        }
+        Some(sql) => sql.to_owned(),
+        None => return list(&session).await,
+    };
+    let by_name = || args.output.as_deref().and_then(Format::of);
+    let format = args.format.or_else(by_name).unwrap_or(Format::Table);
+    let (schema, rows) = session.ask(&sql).await?;
+    let count = output::write(schema, rows, format, args.output.as_deref()).await?;
+    if args.output.is_some() || format == Format::Table {
+        eprintln!("{count} rows in {:.2} s", began.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+async fn list(session: &Session) -> Result<()> {
+    println!("views, and tables that have rows:");
+    for (name, columns, rows) in session.contents().await? {
+        let rows = rows.map_or(String::new(), |rows| format!(", {rows} rows"));
+        println!("  {name}{rows}\n    {}", columns.join(", "));
+    }
+    println!("functions of our own:");
+    for told in gpuwhy_query::functions::TOLD {
+        println!("  {}", told.call);
+    }
+    Ok(())
+}

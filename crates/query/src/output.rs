@@ -1,0 +1,188 @@
+//! Rows for people and for programs.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::csv::WriterBuilder;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::ipc::writer::FileWriter;
+use datafusion::arrow::json::{ArrayWriter, LineDelimitedWriter};
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::basic::{Compression, ZstdLevel};
+use datafusion::parquet::file::properties::WriterProperties;
+use futures::StreamExt as _;
+
+/// Rows of a table for people.
+const TABLE_ROWS: usize = 1000;
+
+/// In which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A table for people, of at most 1000 rows.
+    Table,
+    /// Comma-separated values with a header.
+    Csv,
+    /// One JSON array of objects.
+    Json,
+    /// One JSON object a line.
+    Ndjson,
+    /// An Arrow IPC file.
+    Arrow,
+    /// A Parquet file, zstd.
+    Parquet,
+}
+
+impl Format {
+    /// By the ending of a file's name.
+    pub fn of(path: &Path) -> Option<Format> {
+        match path.extension()?.to_str()? {
+            "csv" => Some(Format::Csv),
+            "json" => Some(Format::Json),
+            "ndjson" | "jsonl" => Some(Format::Ndjson),
+            "arrow" | "ipc" | "feather" => Some(Format::Arrow),
+            "parquet" => Some(Format::Parquet),
+            _ => None,
+        }
+    }
+}
+
+/// A file that comes into being whole or not at all, or standard output.
+enum Sink {
+    Out(BufWriter<std::io::Stdout>),
+    File { file: BufWriter<File>, fresh: PathBuf, path: PathBuf },
+}
+
+impl Sink {
+    fn open(path: Option<&Path>) -> Result<Sink> {
+        let Some(path) = path else { return Ok(Sink::Out(BufWriter::new(std::io::stdout()))) };
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(".tmp");
+        let fresh = PathBuf::from(fresh);
+        let file =
+            File::create(&fresh).with_context(|| format!("cannot write `{}`", fresh.display()))?;
+        Ok(Sink::File { file: BufWriter::new(file), fresh, path: path.into() })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        if let Sink::File { file, fresh, path } = &self {
+            file.get_ref().sync_all()?;
+            std::fs::rename(fresh, path)
+                .with_context(|| format!("cannot write `{}`", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        // After a rename there is nothing of that name.
+        if let Sink::File { fresh, .. } = self {
+            let _ = std::fs::remove_file(fresh);
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Sink::Out(out) => out.write(bytes),
+            Sink::File { file, .. } => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Sink::Out(out) => out.flush(),
+            Sink::File { file, .. } => file.flush(),
+        }
+    }
+}
+
+/// Writes rows as they come, and says how many there were.
+///
+/// # Errors
+/// The engine fails in the middle, or the file cannot be written; a file is not left half-made.
+pub async fn write(
+    schema: SchemaRef,
+    mut rows: SendableRecordBatchStream,
+    format: Format,
+    path: Option<&Path>,
+) -> Result<u64> {
+    if matches!(format, Format::Arrow | Format::Parquet)
+        && path.is_none()
+        && std::io::stdout().is_terminal()
+    {
+        bail!("a terminal shows no {format:?} file; say where it goes with --output");
+    }
+    let mut sink = Sink::open(path)?;
+    let mut count = 0;
+    macro_rules! each {
+        ($batch:ident => $do:expr) => {
+            while let Some(batch) = rows.next().await {
+                let $batch = batch?;
+                count += $batch.num_rows() as u64;
+                $do;
+            }
+        };
+    }
+    match format {
+        Format::Table => {
+            let mut held: Vec<RecordBatch> = Vec::new();
+            let mut room = TABLE_ROWS;
+            while let Some(batch) = rows.next().await {
+                let batch = batch?;
+                let taken = batch.num_rows().min(room);
+                held.push(batch.slice(0, taken));
+                count += taken as u64;
+                room -= taken;
+                if taken < batch.num_rows() {
+                    eprintln!("gpuwhy: {TABLE_ROWS} rows are shown; --format csv gives all");
+                    break;
+                }
+            }
+            if held.is_empty() {
+                held.push(RecordBatch::new_empty(Arc::clone(&schema)));
+            }
+            writeln!(sink, "{}", pretty_format_batches(&held)?)?;
+        }
+        Format::Csv => {
+            let mut csv = WriterBuilder::new().with_header(true).build(&mut sink);
+            // The header, also where there are no rows.
+            csv.write(&RecordBatch::new_empty(Arc::clone(&schema)))?;
+            each!(batch => csv.write(&batch)?);
+        }
+        Format::Json => {
+            let mut json = ArrayWriter::new(&mut sink);
+            each!(batch => json.write(&batch)?);
+            json.finish()?;
+            writeln!(sink)?;
+        }
+        Format::Ndjson => {
+            let mut json = LineDelimitedWriter::new(&mut sink);
+            each!(batch => json.write(&batch)?);
+            json.finish()?;
+        }
+        Format::Arrow => {
+            let mut file = FileWriter::try_new(&mut sink, &schema)?;
+            each!(batch => file.write(&batch)?);
+            file.finish()?;
+        }
+        Format::Parquet => {
+            let properties = WriterProperties::builder()
+                .set_compression(Compression::ZSTD(ZstdLevel::default()))
+                .build();
+            let mut file = ArrowWriter::try_new(&mut sink, Arc::clone(&schema), Some(properties))?;
+            each!(batch => file.write(&batch)?);
+            file.close()?;
+        }
+    }
+    sink.finish()?;
+    Ok(count)
+}

@@ -1,0 +1,152 @@
+//! The processes of a cluster: one that plans and hands out work, and those that do it.
+//!
+//! Both are Ballista's, with our functions and our stores. A cluster is therefore made of this
+//! program in its two roles, and of one version.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::start_server;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionConfig;
+use log::info;
+
+use crate::{functions, session, stores};
+
+/// Plans queries, hands out their tasks, and knows who is alive.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Scheduler {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
+    pub bind: SocketAddr,
+    /// The name by which executors and clients reach this process.
+    #[arg(long, default_value = "localhost", value_name = "HOST")]
+    pub external_host: String,
+    /// An executor that was not heard of for so long is given up, and its tasks are done again
+    /// elsewhere, s.
+    #[arg(long, default_value_t = 20, value_name = "SECONDS")]
+    pub executor_timeout: u64,
+}
+
+/// Does tasks, and keeps what they hand to each other on its disk.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Executor {
+    /// The scheduler.
+    #[arg(long, default_value = "localhost:50050", value_name = "HOST:PORT")]
+    pub scheduler: String,
+    /// Where to listen for other executors; the port after it is for the scheduler.
+    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT")]
+    pub bind: SocketAddr,
+    /// The name by which others reach this process; what the scheduler sees of it if not said.
+    #[arg(long, value_name = "HOST")]
+    pub external_host: Option<String>,
+    /// Tasks at a time; as many as there are CPUs if not said.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// What tasks share before they spill, MiB; 70 % of what the machine or its control group has if
+    /// not said.
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Where what tasks hand to each other lies; a temporary directory if not said.
+    #[arg(long, value_name = "DIR")]
+    pub work_dir: Option<PathBuf>,
+}
+
+/// Seconds between two signs of life of an executor.
+const HEARTBEAT: u64 = 2;
+/// How long an executor tries to reach its scheduler, s: they may be started together.
+const CONNECT: u16 = 60;
+
+fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
+    let mut state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_optimizer_rules(ballista_core::optimizer::ballista_default_optimizer_rules())
+        .with_config(config)
+        .with_runtime_env(stores::runtime(None)?)
+        .build();
+    functions::register(&mut state)?;
+    Ok(state)
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+/// It cannot listen there.
+pub async fn scheduler(args: &Scheduler) -> Result<()> {
+    let mut config = SchedulerConfig::default()
+        .with_hostname(args.external_host.clone())
+        .with_port(args.bind.port())
+        .with_override_config_producer(Arc::new(|| session::config(true)))
+        .with_override_session_builder(Arc::new(state));
+    config.bind_host = args.bind.ip().to_string();
+    config.executor_timeout_seconds = args.executor_timeout;
+    config.no_executors_grace_period_seconds = args.executor_timeout;
+    config.expire_dead_executor_interval_seconds = 3;
+    // Wide plans carry the lanes of a trace.
+    let wide = 64 << 20;
+    config.grpc_server_max_decoding_message_size = wide;
+    config.grpc_server_max_encoding_message_size = wide;
+    config.grpc_client_max_message_size = wide;
+    let cluster = BallistaCluster::new_from_config(&config).await.context("the cluster")?;
+    info!("scheduler at {}", args.bind);
+    start_server(cluster, args.bind, Arc::new(config))
+        .await
+        .with_context(|| format!("the scheduler at {}", args.bind))
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+/// It cannot listen there, or does not reach the scheduler.
+pub async fn executor(args: &Executor) -> Result<()> {
+    let (host, port) = match args.scheduler.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()),
+        None => (args.scheduler.as_str(), Some(50050)),
+    };
+    let port = port.with_context(|| format!("`{}` is not HOST:PORT", args.scheduler))?;
+    let mut registry = BallistaFunctionRegistry::default();
+    let (scalars, aggregates) = functions::all();
+    let named = |f: Arc<datafusion::logical_expr::ScalarUDF>| (f.name().to_owned(), f);
+    registry.scalar_functions.extend(scalars.into_iter().map(named));
+    let named = |f: Arc<datafusion::logical_expr::AggregateUDF>| (f.name().to_owned(), f);
+    registry.aggregate_functions.extend(aggregates.into_iter().map(named));
+
+    // A directory of our own goes with this process.
+    let (work_dir, _held) = match &args.work_dir {
+        Some(dir) => (dir.clone(), None),
+        None => {
+            let held = tempfile::Builder::new().prefix("gpuwhy-executor.").tempdir()?;
+            (held.path().to_owned(), Some(held))
+        }
+    };
+    let grpc_port = args.bind.port().checked_add(1).context("no port comes after 65535")?;
+    let wide = 64 << 20;
+    let config = ExecutorProcessConfig {
+        bind_host: args.bind.ip().to_string(),
+        external_host: args.external_host.clone(),
+        port: args.bind.port(),
+        grpc_port,
+        scheduler_host: host.into(),
+        scheduler_port: port,
+        scheduler_connect_timeout_seconds: CONNECT,
+        vcores: args.threads.unwrap_or(0),
+        work_dir: Some(work_dir.to_string_lossy().into_owned()),
+        executor_heartbeat_interval_seconds: HEARTBEAT,
+        memory_pool_size: args.memory.map(|mib| mib << 20),
+        grpc_max_decoding_message_size: wide,
+        grpc_max_encoding_message_size: wide,
+        override_function_registry: Some(Arc::new(registry)),
+        override_runtime_producer: Some(Arc::new(|_: &SessionConfig| stores::runtime(None))),
+        override_config_producer: Some(Arc::new(|| session::config(true))),
+        ..ExecutorProcessConfig::default()
+    };
+    start_executor_process(Arc::new(config)).await.with_context(|| {
+        format!("the executor at {} of the scheduler {}", args.bind, args.scheduler)
+    })
+}

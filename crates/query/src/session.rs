@@ -1,0 +1,277 @@
+//! An engine that knows a trace: its tables, its views and our functions.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use ballista::prelude::{SessionConfigExt as _, SessionContextExt as _};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::datasource::{MemTable, ViewTable};
+use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, ident, lit};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use futures::TryStreamExt as _;
+use gpuwhy_store::MANIFEST;
+
+use crate::stores::{self, Location};
+use crate::trace::{self, Opened};
+use crate::views::VIEWS;
+
+/// Rows of a table in memory that a plan can carry to a cluster.
+const CARRIED: usize = 20_000;
+
+/// How to ask.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads of this process, or partitions of the work on a cluster.
+    pub partitions: usize,
+    /// What operators share before they spill, in bytes.
+    pub memory: usize,
+    /// The scheduler's URL, `df://host:port`, to ask a cluster.
+    pub cluster: Option<String>,
+    /// How long an interval of `stalls` is, ns.
+    pub interval: i64,
+}
+
+/// A trace, ready to be asked.
+pub struct Session {
+    context: SessionContext,
+    cluster: Option<String>,
+    /// The trace.
+    pub opened: Opened,
+}
+
+impl Session {
+    /// Opens the trace that is named so.
+    ///
+    /// # Errors
+    /// There is none; or the cluster's URL is none.
+    pub async fn open(named: &str, options: &Options) -> Result<Session> {
+        let runtime = stores::runtime(Some(options.memory))?;
+        let opened = trace::open(Location::of(named)?, &runtime).await?;
+        let config = config(options.cluster.is_some()).with_target_partitions(options.partitions);
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .build();
+        let mut context = match &options.cluster {
+            None => SessionContext::new_with_state(state),
+            Some(url) => SessionContext::remote_with_state(url, state)
+                .await
+                .with_context(|| format!("`{url}` is no scheduler's address"))?,
+        };
+        // Only now: a remote context forgets the functions of the state that it was made of.
+        crate::functions::register(&mut context)?;
+        let mut session = Session { context, cluster: options.cluster.clone(), opened };
+        session.tables()?;
+        session.views(options.interval).await?;
+        Ok(session)
+    }
+
+    fn tables(&mut self) -> Result<()> {
+        let mut held = trace::held(&self.opened)?;
+        let mut schemas = trace::schemas();
+        schemas.push(("lanes", trace::lanes_schema()));
+        for (name, schema) in schemas {
+            let files = self.opened.files(name)?;
+            let batch = held.remove(name).filter(|batch| batch.num_rows() > 0);
+            let table: Arc<dyn datafusion::catalog::TableProvider> = match batch {
+                Some(batch) if self.cluster.is_none() => {
+                    Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)
+                }
+                Some(batch) if batch.num_rows() > CARRIED => bail!(
+                    "`{}` has {} rows of `{name}`; a plan carries {CARRIED} to a cluster",
+                    self.opened.location.named,
+                    batch.num_rows()
+                ),
+                Some(batch) => Arc::new(ViewTable::new(values(&batch)?, None)),
+                None if files.is_empty() || name == "lanes" => {
+                    Arc::new(ViewTable::new(nothing(&schema)?, None))
+                }
+                None => Arc::new(listing(files, schema)?),
+            };
+            // Spans and states that were written open have a twin that tells when they ended.
+            let twins = matches!(name, "span" | "state") && self.opened.has_open_rows(name);
+            let registered = if twins { format!("{name}_rows") } else { name.to_owned() };
+            self.context.register_table(registered, table)?;
+        }
+        Ok(())
+    }
+
+    async fn views(&self, interval: i64) -> Result<()> {
+        for (name, key) in [("span", "id"), ("state", "track")] {
+            if self.opened.has_open_rows(name) {
+                let sql = format!(
+                    "select * from {name}_rows where dur is not null union all \
+                     select distinct o.* from {name}_rows o where o.dur is null and not exists ( \
+                     select 1 from {name}_rows e \
+                     where e.{key} = o.{key} and e.ts = o.ts and e.dur is not null)"
+                );
+                self.view(name, &sql).await?;
+            }
+        }
+        let origin = self.opened.origin();
+        for view in VIEWS {
+            self.view(view.name, &view.sql(origin, interval)).await?;
+        }
+        Ok(())
+    }
+
+    async fn view(&self, name: &str, sql: &str) -> Result<()> {
+        let plan = self.context.state().create_logical_plan(sql).await;
+        let plan = plan.with_context(|| format!("view `{name}`"))?;
+        let view = ViewTable::new(plan, Some(sql.into()));
+        self.context.register_table(name, Arc::new(view))?;
+        Ok(())
+    }
+
+    /// Asks; rows come as they are found.
+    ///
+    /// # Errors
+    /// The text is no query over these tables, or the engine fails; queries that would change
+    /// something are refused.
+    pub async fn ask(&self, sql: &str) -> Result<(SchemaRef, SendableRecordBatchStream)> {
+        let options = SQLOptions::new()
+            .with_allow_ddl(false)
+            .with_allow_dml(false)
+            .with_allow_statements(false);
+        let frame = self.context.sql_with_options(sql, options).await?;
+        let schema = Arc::new(frame.schema().as_arrow().clone());
+        let culprits = self.culprits();
+        let stream = frame.execute_stream().await.map_err(|error| culprits.explain(error))?;
+        let rows = stream.map_err(move |error| culprits.explain(error));
+        let rows = RecordBatchStreamAdapter::new(Arc::clone(&schema), rows);
+        Ok((schema, Box::pin(rows)))
+    }
+
+    fn culprits(&self) -> Culprits {
+        let files = self.opened.manifest.file.iter().filter(|f| !f.is_head());
+        let path =
+            |f: &gpuwhy_store::File| self.opened.location.file(&f.path).ok()?.to_file_path().ok();
+        let files = files.filter_map(|f| Some((path(f)?, f.bytes))).collect();
+        Culprits { files, cluster: self.cluster.clone() }
+    }
+
+    /// Asks, and waits for all rows: for answers that are known to be small.
+    ///
+    /// # Errors
+    /// As [`Session::ask`].
+    pub async fn all(&self, sql: &str) -> Result<Vec<RecordBatch>> {
+        let (_, stream) = self.ask(sql).await?;
+        Ok(stream.try_collect().await?)
+    }
+
+    /// The tables and views that have rows: name, columns, and rows where they are known.
+    ///
+    /// # Errors
+    /// The engine fails.
+    pub async fn contents(&self) -> Result<Vec<(String, Vec<String>, Option<u64>)>> {
+        let mut told = Vec::new();
+        let names = VIEWS.iter().map(|v| v.name).chain(["lanes"]);
+        for name in names.chain(gpuwhy_schema::TABLES.iter().copied()) {
+            let table = self.context.table_provider(name).await?;
+            let columns = table.schema().fields().iter().map(|f| f.name().clone()).collect();
+            let files = self.opened.manifest.file.iter();
+            let rows = files.filter(|f| f.table == name && !f.is_head()).map(|f| f.rows).sum();
+            let is_table = gpuwhy_schema::TABLES.contains(&name);
+            if rows > 0 || !is_table {
+                told.push((name.to_owned(), columns, is_table.then_some(rows)));
+            }
+        }
+        Ok(told)
+    }
+}
+
+/// What an error may be about that does not say so itself.
+struct Culprits {
+    /// The files of a trace that lies here, and how long they should be.
+    files: Vec<(PathBuf, u64)>,
+    cluster: Option<String>,
+}
+
+impl Culprits {
+    /// The error, with the file or the cluster that it is about.
+    fn explain(&self, error: DataFusionError) -> DataFusionError {
+        let says = error.to_string();
+        let of_files = ["Parquet", "Object at location", "Object Store"];
+        let wrong = self.files.iter().find_map(|(path, bytes)| {
+            let found = std::fs::metadata(path).map(|m| m.len());
+            let what = match found {
+                Ok(found) if found == *bytes => return None,
+                Ok(found) => format!("has {found} bytes, and {bytes} in {MANIFEST}"),
+                Err(e) => format!("cannot be read: {e}"),
+            };
+            Some(format!("`{}` {what}", path.display()))
+        });
+        match (wrong, &self.cluster) {
+            (Some(wrong), _) if of_files.iter().any(|word| says.contains(word)) => {
+                error.context(wrong)
+            }
+            (_, Some(url)) => error.context(format!("the cluster at `{url}`")),
+            _ => error,
+        }
+    }
+}
+
+/// The engine's settings, the same for all who plan or execute.
+pub fn config(cluster: bool) -> SessionConfig {
+    let config = match cluster {
+        false => SessionConfig::new(),
+        // The adaptive planner does not cover the loss of an executor in all stages (Ballista 55).
+        true => SessionConfig::new_with_ballista().with_ballista_adaptive_query_planner(false),
+    };
+    // Names stay plain text: views of strings and dictionaries do not survive a shuffle.
+    config
+        .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
+        .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
+}
+
+/// A table over Parquet files.
+fn listing(files: Vec<url::Url>, schema: SchemaRef) -> Result<ListingTable> {
+    let urls = files
+        .into_iter()
+        .map(|url| ListingTableUrl::try_new(url, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    let options =
+        ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
+    let config = ListingTableConfig::new_with_multi_paths(urls)
+        .with_listing_options(options)
+        .with_schema(schema);
+    Ok(ListingTable::try_new(config)?)
+}
+
+/// Rows as a plan that travels: a list of values.
+fn values(batch: &RecordBatch) -> Result<LogicalPlan> {
+    let mut rows: Vec<Vec<Expr>> = Vec::with_capacity(batch.num_rows());
+    for row in 0..batch.num_rows() {
+        let cells =
+            batch.columns().iter().map(|column| Ok(lit(ScalarValue::try_from_array(column, row)?)));
+        rows.push(cells.collect::<Result<_, datafusion::error::DataFusionError>>()?);
+    }
+    // A list of values calls its columns so on both sides.
+    let names = batch.schema();
+    let named = names
+        .fields()
+        .iter()
+        .enumerate()
+        .map(|(i, field)| ident(format!("column{}", i + 1)).alias(field.name()));
+    Ok(LogicalPlanBuilder::values(rows)?.project(named)?.build()?)
+}
+
+/// No rows of these columns.
+fn nothing(schema: &SchemaRef) -> Result<LogicalPlan> {
+    let columns = schema
+        .fields()
+        .iter()
+        .map(|field| Ok(lit(ScalarValue::try_from(field.data_type())?).alias(field.name())))
+        .collect::<Result<Vec<_>, datafusion::error::DataFusionError>>()?;
+    Ok(LogicalPlanBuilder::empty(true).project(columns)?.filter(lit(false))?.build()?)
+}

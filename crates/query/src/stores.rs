@@ -1,0 +1,147 @@
+//! Where the files of a trace lie: this machine, or a store that speaks like S3.
+
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use datafusion::common::DataFusionError;
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use object_store::ObjectStore;
+use object_store::aws::AmazonS3Builder;
+use url::Url;
+
+/// Stores by the scheme and host of their URL; those of S3 are made when they are first asked for,
+/// from the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and their like of whichever process asks. No key travels.
+#[derive(Debug, Default)]
+struct Stores(DefaultObjectStoreRegistry);
+
+impl ObjectStoreRegistry for Stores {
+    fn register_store(
+        &self,
+        url: &Url,
+        store: Arc<dyn ObjectStore>,
+    ) -> Option<Arc<dyn ObjectStore>> {
+        self.0.register_store(url, store)
+    }
+
+    fn get_store(&self, url: &Url) -> datafusion::error::Result<Arc<dyn ObjectStore>> {
+        if let Ok(known) = self.0.get_store(url) {
+            return Ok(known);
+        }
+        if url.scheme() != "s3" {
+            return Err(DataFusionError::Execution(format!(
+                "no store is known for `{url}`; traces are read from local paths and s3://"
+            )));
+        }
+        let bucket = url.host_str().unwrap_or_default();
+        let store = AmazonS3Builder::from_env().with_bucket_name(bucket).build()?;
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        self.0.register_store(url, store.clone());
+        Ok(store)
+    }
+}
+
+/// The environment of an engine: stores, and how much memory its operators share before they spill.
+///
+/// # Errors
+/// The engine refuses it.
+pub fn runtime(memory: Option<usize>) -> datafusion::error::Result<Arc<RuntimeEnv>> {
+    let mut builder =
+        RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Stores::default()));
+    if let Some(bytes) = memory {
+        // Who holds how much is told when it does not suffice.
+        let pool =
+            TrackConsumersPool::new(FairSpillPool::new(bytes), const { NonZero::new(5).unwrap() });
+        builder = builder.with_memory_pool(Arc::new(pool));
+    }
+    builder.build_arc()
+}
+
+/// A trace, as its user names it.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// Its directory, with a slash at the end.
+    pub url: Url,
+    /// As it was named.
+    pub named: String,
+}
+
+impl Location {
+    /// Of a path or an `s3://` URL.
+    ///
+    /// # Errors
+    /// It is neither, or the path does not exist.
+    pub fn of(named: &str) -> Result<Location> {
+        let url = match Url::parse(named) {
+            Ok(url) if url.scheme() == "s3" => {
+                if url.host_str().is_none_or(str::is_empty) {
+                    bail!("`{named}` names no bucket; s3://BUCKET/PATH/run.trace is what is meant");
+                }
+                Url::parse(&format!("{}/", named.trim_end_matches('/')))?
+            }
+            Ok(url) if named.contains("://") && url.scheme() != "file" => {
+                bail!("`{named}`: traces are read from local paths and s3://");
+            }
+            _ => {
+                let path = Path::new(named.strip_prefix("file://").unwrap_or(named));
+                let path = std::fs::canonicalize(path)
+                    .with_context(|| format!("cannot open `{}`", path.display()))?;
+                Url::from_directory_path(&path)
+                    .map_err(|()| anyhow::anyhow!("`{}` is no path", path.display()))?
+            }
+        };
+        Ok(Location { url, named: named.into() })
+    }
+
+    /// The path, of one on this machine.
+    pub fn path(&self) -> Option<std::path::PathBuf> {
+        self.url.to_file_path().ok()
+    }
+
+    /// A file in it.
+    ///
+    /// # Errors
+    /// `inside` is no path.
+    pub fn file(&self, inside: &str) -> Result<Url> {
+        let url = self.url.join(inside).with_context(|| format!("`{inside}` is no path"))?;
+        if !url.path().starts_with(self.url.path()) {
+            bail!("`{inside}` leads out of `{}`", self.named);
+        }
+        Ok(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_are_named_by_path_or_by_bucket() {
+        let s3 = Location::of("s3://bucket/runs/a.trace/").unwrap();
+        assert_eq!(
+            s3.file("span/00000.parquet").unwrap().as_str(),
+            "s3://bucket/runs/a.trace/span/00000.parquet"
+        );
+        assert!(s3.path().is_none());
+        assert!(
+            s3.file("../b.trace/span/0.parquet").unwrap_err().to_string().contains("leads out")
+        );
+        for (bad, why) in [
+            ("s3:///a.trace", "names no bucket"),
+            ("gs://bucket/a.trace", "local paths and s3"),
+            ("/there/is/nothing", "cannot open"),
+        ] {
+            let says = format!("{:#}", Location::of(bad).unwrap_err());
+            assert!(says.contains(why), "{says}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join("a b%20[c].trace");
+        std::fs::create_dir(&odd).unwrap();
+        let here = Location::of(odd.to_str().unwrap()).unwrap();
+        assert_eq!(here.path().unwrap(), odd.canonicalize().unwrap());
+    }
+}

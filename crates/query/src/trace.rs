@@ -1,0 +1,305 @@
+//! What a trace consists of: its files by table, and its lanes in memory.
+//!
+//! A trace on this machine is opened by `store`, which seals what a dead recorder left. One in an
+//! object store is read as it lies: its manifest, and the few files of its lanes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use gpuwhy_derive::devices::{Above, Devices};
+use gpuwhy_schema::{EachTable, Entity, EntityId, EntityKind, Name, Rows, Source, Table, Track};
+use gpuwhy_store::{MANIFEST, Manifest};
+use object_store::ObjectStoreExt as _;
+use object_store::path::Path as StorePath;
+use url::Url;
+
+use crate::stores::Location;
+
+/// A manifest in a store that is longer is refused unread, as `store` does.
+const MAX_MANIFEST: u64 = 64 << 20;
+/// Bytes of the files of lanes together that are read from a store.
+const MAX_LANES: u64 = 1 << 30;
+
+/// A trace that can be asked.
+#[derive(Debug)]
+pub struct Opened {
+    /// Where it lies.
+    pub location: Location,
+    /// What it consists of.
+    pub manifest: Manifest,
+    /// Its entities, tracks and sources, the last row of each.
+    pub lanes: Rows,
+    /// Its devices.
+    pub devices: Devices,
+    /// What its user should know: that it is being written, that it was recovered.
+    pub notes: Vec<String>,
+}
+
+impl Opened {
+    /// The URLs of a table's files, in the order of their writing.
+    pub fn files(&self, table: &str) -> Result<Vec<Url>> {
+        let files = self.manifest.file.iter().filter(|f| f.table == table && !f.is_head());
+        files.map(|f| self.location.file(&f.path)).collect()
+    }
+
+    /// Whether rows of a table may come twice, open and ended.
+    pub fn has_open_rows(&self, table: &str) -> bool {
+        self.manifest.file.iter().any(|f| f.table == table && !f.is_head() && f.open > 0)
+    }
+
+    /// When the first kernel or copy began, in ns; the trace's own beginning if it has none.
+    pub fn origin(&self) -> i64 {
+        let of_devices = |f: &&gpuwhy_store::File| f.table == "kernel" || f.table == "copy";
+        let first = self.manifest.file.iter().filter(of_devices).filter_map(|f| f.min_start).min();
+        first.or(self.manifest.start).unwrap_or(0)
+    }
+}
+
+/// Opens a trace.
+///
+/// # Errors
+/// There is none, or it cannot be read; the message names the file.
+pub async fn open(location: Location, runtime: &RuntimeEnv) -> Result<Opened> {
+    let mut notes = Vec::new();
+    let (manifest, lanes) = match location.path() {
+        Some(path) => {
+            let trace = gpuwhy_store::Trace::open(&path)?;
+            let unsealed: u64 = trace.summary().tables.iter().map(|t| t.journal_rows).sum();
+            if trace.is_live() {
+                notes.push(format!(
+                    "`{}` is being written: {unsealed} rows of its journal are not seen yet",
+                    location.named
+                ));
+            } else if unsealed > 0 {
+                notes.push(format!(
+                    "`{}` has {unsealed} rows in a journal that cannot be sealed here; they are not seen",
+                    location.named
+                ));
+            }
+            let lanes = Rows {
+                entity: trace.entities()?,
+                track: trace.tracks()?,
+                source: trace.sources()?,
+                ..Rows::default()
+            };
+            // Opening may have sealed what a dead recorder left.
+            (Manifest::read(&path)?, lanes)
+        }
+        None => {
+            let manifest = read_manifest(&location, runtime).await?;
+            if !manifest.complete {
+                notes.push(format!(
+                    "`{}` is not complete: its recorder is at work or was cut off",
+                    location.named
+                ));
+            }
+            let files = || manifest.file.iter().filter(|f| !f.is_head());
+            let of = |table: &'static str| files().filter(move |f| f.table == table);
+            let bytes: u64 =
+                ["entity", "track", "source"].into_iter().flat_map(of).map(|f| f.bytes).sum();
+            if bytes > MAX_LANES {
+                bail!(
+                    "the lanes of `{}` are {bytes} bytes; {MAX_LANES} are the most",
+                    location.named
+                );
+            }
+            let lanes = Rows {
+                entity: last_rows::<Entity>(&location, &manifest, runtime).await?,
+                track: last_rows::<Track>(&location, &manifest, runtime).await?,
+                source: last_rows::<Source>(&location, &manifest, runtime).await?,
+                ..Rows::default()
+            };
+            (manifest, lanes)
+        }
+    };
+    let devices = Devices::of(&lanes.entity, &lanes.track);
+    Ok(Opened { location, manifest, lanes, devices, notes })
+}
+
+async fn read_manifest(location: &Location, runtime: &RuntimeEnv) -> Result<Manifest> {
+    let url = location.file(MANIFEST)?;
+    let store = runtime.object_store_registry.get_store(&location.url)?;
+    let path = StorePath::from_url_path(url.path())?;
+    let cannot = || format!("cannot read `{url}`");
+    let meta = store.head(&path).await.with_context(cannot)?;
+    if meta.size > MAX_MANIFEST {
+        bail!("`{url}`: {} bytes are absurd for a manifest", meta.size);
+    }
+    let bytes = store.get(&path).await.with_context(cannot)?.bytes().await.with_context(cannot)?;
+    let text = std::str::from_utf8(&bytes)
+        .with_context(|| format!("`{url}`: byte {} is not UTF-8", bytes.len()))?;
+    Ok(Manifest::parse(text, std::path::Path::new(url.as_str()))?)
+}
+
+/// The last row of each id of a table of lanes.
+async fn last_rows<T: Table + HasId>(
+    location: &Location,
+    manifest: &Manifest,
+    runtime: &RuntimeEnv,
+) -> Result<Vec<T>> {
+    let store = runtime.object_store_registry.get_store(&location.url)?;
+    let mut latest: BTreeMap<u32, T> = BTreeMap::new();
+    for file in manifest.file.iter().filter(|f| f.table == T::NAME && !f.is_head()) {
+        let url = location.file(&file.path)?;
+        let cannot = || format!("cannot read `{url}`");
+        let path = StorePath::from_url_path(url.path())?;
+        let got = store.get(&path).await.with_context(cannot)?;
+        if got.meta.size > file.bytes {
+            bail!("`{url}` has {} bytes, and {} in the manifest", got.meta.size, file.bytes);
+        }
+        let bytes = got.bytes().await.with_context(cannot)?;
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).with_context(cannot)?;
+        for batch in reader.build().with_context(cannot)? {
+            for row in
+                T::rows(&as_table::<T>(&batch.with_context(cannot)?)?).with_context(cannot)?
+            {
+                latest.insert(row.number(), row);
+            }
+        }
+    }
+    Ok(latest.into_values().collect())
+}
+
+/// A batch as one of a table; its version is that of the manifest, which was checked.
+fn as_table<T: Table>(batch: &RecordBatch) -> Result<RecordBatch> {
+    let schema = gpuwhy_schema::schema::<T>();
+    let columns = schema.fields().iter().map(|field| {
+        let column = batch.column_by_name(field.name());
+        column.cloned().with_context(|| format!("table `{}` has no `{}`", T::NAME, field.name()))
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+/// A lane's row.
+trait HasId {
+    fn number(&self) -> u32;
+}
+
+impl HasId for Entity {
+    fn number(&self) -> u32 {
+        self.id.0
+    }
+}
+
+impl HasId for Track {
+    fn number(&self) -> u32 {
+        self.id.0
+    }
+}
+
+impl HasId for Source {
+    fn number(&self) -> u32 {
+        self.id.0
+    }
+}
+
+/// The schema of each table, by name, without the metadata, which would have to be equal in a join.
+pub fn schemas() -> Vec<(&'static str, SchemaRef)> {
+    struct Gather(Vec<(&'static str, SchemaRef)>);
+    impl EachTable for Gather {
+        type Error = std::convert::Infallible;
+        fn table<T: Table>(&mut self, _: &mut Vec<T>) -> Result<(), Self::Error> {
+            let fields = gpuwhy_schema::schema::<T>().fields().clone();
+            self.0.push((T::NAME, Arc::new(Schema::new(fields))));
+            Ok(())
+        }
+    }
+    let mut gather = Gather(Vec::new());
+    let Ok(()) = Rows::default().each(&mut gather);
+    gather.0
+}
+
+/// The columns of the table `lanes`.
+pub const LANES: &[(&str, &str)] = &[
+    ("track", "The track, by which other tables refer to it."),
+    ("lane", "Its name: `stream`, `cuda_calls`, `thread_state`."),
+    ("shape", "The shape of its rows."),
+    ("unit", "The unit of a counter."),
+    ("entity", "Whose it is."),
+    ("entity_kind", "What that is."),
+    ("entity_name", "And how people call it."),
+    ("thread", "The thread's name, of a lane of a thread."),
+    ("tid", "And its number."),
+    ("process", "The process that it belongs to."),
+    ("pid", "And its number."),
+    ("gpu", "The GPU that it belongs to."),
+    ("device", "And its number among the devices of this trace, from 0, by rank."),
+    ("rank", "The rank that it belongs to; of a stream, the rank that used its GPU."),
+    ("host", "The host that it belongs to."),
+];
+
+/// Each track with all that it belongs to.
+pub fn lanes(opened: &Opened) -> Result<RecordBatch> {
+    let above = Above::new(&opened.lanes.entity);
+    let tracks = &opened.lanes.track;
+    let name = |id: EntityId, kind| above.find(id, kind).map(|e: &Entity| e.name.clone());
+    let number = |id: EntityId, kind| above.find(id, kind).and_then(|e: &Entity| e.number);
+    let text = |of: &dyn Fn(&Track) -> Option<Name>| -> ArrayRef {
+        Arc::new(tracks.iter().map(of).collect::<StringArray>())
+    };
+    let whole = |of: &dyn Fn(&Track) -> Option<i64>| -> ArrayRef {
+        Arc::new(tracks.iter().map(of).collect::<Int64Array>())
+    };
+    let small = |of: &dyn Fn(&Track) -> Option<u32>| -> ArrayRef {
+        Arc::new(tracks.iter().map(of).collect::<UInt32Array>())
+    };
+    let device = |t: &Track| opened.devices.streams.get(&t.id).copied();
+    let columns = vec![
+        small(&|t| Some(t.id.0)),
+        text(&|t| Some(t.name.clone())),
+        text(&|t| Some(t.shape.as_str().into())),
+        text(&|t| t.unit.clone()),
+        small(&|t| Some(t.entity.0)),
+        text(&|t| above.get(t.entity).map(|e| e.kind.as_str().into())),
+        text(&|t| above.get(t.entity).map(|e| e.name.clone())),
+        text(&|t| name(t.entity, EntityKind::Thread)),
+        whole(&|t| number(t.entity, EntityKind::Thread)),
+        text(&|t| name(t.entity, EntityKind::Process)),
+        whole(&|t| number(t.entity, EntityKind::Process)),
+        text(&|t| name(t.entity, EntityKind::Gpu)),
+        small(&device),
+        whole(&|t| match device(t) {
+            Some(device) => opened.devices.devices[device as usize].rank,
+            None => number(t.entity, EntityKind::Rank),
+        }),
+        text(&|t| name(t.entity, EntityKind::Host)),
+    ];
+    let fields: Vec<Field> = LANES
+        .iter()
+        .zip(&columns)
+        .map(|((name, _), column)| Field::new(*name, column.data_type().clone(), true))
+        .collect();
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+}
+
+/// The types of the columns of `lanes`, for traces without any.
+pub fn lanes_schema() -> SchemaRef {
+    let of = |name: &str| match name {
+        "track" | "entity" | "device" => DataType::UInt32,
+        "tid" | "pid" | "rank" => DataType::Int64,
+        _ => DataType::Utf8,
+    };
+    let fields: Vec<Field> =
+        LANES.iter().map(|(name, _)| Field::new(*name, of(name), true)).collect();
+    Arc::new(Schema::new(fields))
+}
+
+/// Tables whose rows are held in memory, the last of each id: name and batch.
+pub fn held(opened: &Opened) -> Result<HashMap<&'static str, RecordBatch>> {
+    let bare = |batch: RecordBatch| -> Result<RecordBatch> {
+        let schema = Schema::new(batch.schema().fields().clone());
+        Ok(RecordBatch::try_new(Arc::new(schema), batch.columns().to_vec())?)
+    };
+    Ok(HashMap::from([
+        ("entity", bare(Entity::batch(&opened.lanes.entity))?),
+        ("track", bare(Track::batch(&opened.lanes.track))?),
+        ("source", bare(Source::batch(&opened.lanes.source))?),
+        ("lanes", lanes(opened)?),
+    ]))
+}

@@ -1,0 +1,335 @@
+//! A trace is asked in SQL: in this process, over a cluster of processes, and from a store that
+//! speaks like S3.
+
+mod cluster;
+mod s3;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use gpuwhy_schema::*;
+use gpuwhy_store::{Options, Writer};
+
+/// A run of `gpuwhy-query`.
+fn query(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpuwhy-query")).args(args).output().unwrap()
+}
+
+fn said(out: &Output) -> String {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout.clone()).unwrap()
+}
+
+fn csv(trace: &Path, sql: &str) -> String {
+    said(&query(&[trace.to_str().unwrap(), sql, "--format", "csv"]))
+}
+
+/// What it complained of.
+fn complaint(args: &[&str]) -> String {
+    let out = query(args);
+    assert!(!out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    String::from_utf8(out.stderr).unwrap()
+}
+
+/// The core binary, which lies beside ours after a build of the workspace.
+fn core() -> Command {
+    let beside = Path::new(env!("CARGO_BIN_EXE_gpuwhy-query")).with_file_name("gpuwhy");
+    assert!(beside.is_file(), "`cargo build --workspace` makes `{}`", beside.display());
+    let mut command = Command::new(beside);
+    command.env("GPUWHY_QUERY", env!("CARGO_BIN_EXE_gpuwhy-query"));
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    let out = command.output().unwrap();
+    assert!(
+        out.status.success() || out.status.code() == Some(3),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    out
+}
+
+/// A trace of generated GPU work, imported by the core binary.
+fn generated(dir: &Path, kernels: &str, gpus: &str) -> PathBuf {
+    let (database, trace) = (dir.join("generated.sqlite"), dir.join("generated.trace"));
+    let mut make = core();
+    make.args([
+        "bench",
+        "trace-data",
+        "--kernels",
+        kernels,
+        "--copies",
+        "2000",
+        "--gpus",
+        gpus,
+        "-o",
+    ]);
+    run(make.arg(&database));
+    run(core().arg("import").arg(&database).arg("-o").arg(&trace));
+    trace
+}
+
+/// Two kernels and a copy on one stream, a step that was written open and ended later, and names
+/// that nobody should trust.
+fn small(path: &Path) {
+    let entity = |id: u32, kind, parent: Option<u32>, name: &str, number| Entity {
+        id: EntityId(id),
+        kind,
+        parent: parent.map(EntityId),
+        key: format!("{id}").into(),
+        name: name.into(),
+        number,
+        from: None,
+        to: None,
+    };
+    let track = |id: u32, entity: u32, name: &str| Track {
+        id: TrackId(id),
+        entity: EntityId(entity),
+        parent: None,
+        shape: Shape::Span,
+        name: name.into(),
+        unit: None,
+        measure: None,
+        discipline: None,
+        source: SourceId(1),
+    };
+    let span = |n: u64, ts, dur: Option<i64>, track: u32, name: &str| Span {
+        id: Id::new(1, n),
+        ts: Ns(ts),
+        dur: dur.map(Ns),
+        track: TrackId(track),
+        parent: None,
+        name: name.into(),
+    };
+    let kernel = |n: u64, ts| Kernel {
+        id: Id::new(1, n),
+        ts: Ns(ts),
+        gpu: EntityId(2),
+        process: Some(EntityId(4)),
+        correlation: Some(n),
+        grid_x: 8,
+        grid_y: 1,
+        grid_z: 1,
+        block_x: 256,
+        block_y: 1,
+        block_z: 1,
+        registers: None,
+        shared_bytes: None,
+        graph_node: None,
+    };
+    let mut rows = Rows {
+        entity: vec![
+            entity(1, EntityKind::Host, None, "here", None),
+            entity(2, EntityKind::Gpu, Some(1), "GPU 0", Some(0)),
+            entity(3, EntityKind::Stream, Some(2), "stream 7", Some(7)),
+            entity(4, EntityKind::Process, Some(1), "before", Some(70)),
+            entity(5, EntityKind::Thread, Some(4), "main", Some(71)),
+        ],
+        track: vec![track(1, 3, "stream"), track(2, 5, "steps")],
+        span: vec![
+            span(1, 1_000, Some(500), 1, "it's; drop table span --"),
+            span(2, 1_400, Some(300), 1, "Memcpy HtoD"),
+            span(3, 2_000, Some(100), 1, "it's; drop table span --"),
+            span(4, 900, None, 2, "step"),
+        ],
+        kernel: vec![kernel(1, 1_000), kernel(3, 2_000)],
+        copy: vec![Copy {
+            id: Id::new(1, 2),
+            ts: Ns(1_400),
+            kind: CopyKind::HostToDevice,
+            bytes: 4096,
+            from: None,
+            to: Some(EntityId(2)),
+            pinned: None,
+            process: Some(EntityId(4)),
+            correlation: Some(2),
+        }],
+        step: vec![Step {
+            id: Id::new(1, 4),
+            ts: Ns(900),
+            thread: EntityId(5),
+            seq: 0,
+            size: None,
+            rank: None,
+        }],
+        ..Rows::default()
+    };
+    let mut writer = Writer::create(path, Options::default()).unwrap();
+    writer.append(&mut rows).unwrap();
+    writer.seal().unwrap();
+    // It has ended, and the process has another name.
+    let mut later = Rows {
+        entity: vec![entity(4, EntityKind::Process, Some(1), "train.py", Some(70))],
+        span: vec![span(4, 900, Some(5_000), 2, "step")],
+        ..Rows::default()
+    };
+    writer.append(&mut later).unwrap();
+    writer.finish().unwrap();
+}
+
+fn small_trace() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("small.trace");
+    small(&trace);
+    (dir, trace)
+}
+
+#[test]
+fn kernels_and_copies_are_told_with_names_in_place_of_ids() {
+    let (_dir, trace) = small_trace();
+    let sql =
+        "select ts, dur, name, gpu, device, stream, process, grid, block from kernels order by ts";
+    assert_eq!(
+        csv(&trace, sql),
+        "ts,dur,name,gpu,device,stream,process,grid,block\n\
+         1000,500,it's; drop table span --,GPU 0,0,stream 7,train.py,\"8,1,1\",\"256,1,1\"\n\
+         2000,100,it's; drop table span --,GPU 0,0,stream 7,train.py,\"8,1,1\",\"256,1,1\"\n"
+    );
+    let sql = "select kind, bytes, from_gpu, to_gpu, dur from copies";
+    assert_eq!(csv(&trace, sql), "kind,bytes,from_gpu,to_gpu,dur\nh2d,4096,,GPU 0,300\n");
+}
+
+#[test]
+fn what_was_written_open_and_ended_later_comes_once() {
+    let (_dir, trace) = small_trace();
+    let told = csv(&trace, "select name, dur, thread, tid, process, host from steps");
+    assert_eq!(told, "name,dur,thread,tid,process,host\nstep,5000,main,71,train.py,here\n");
+    assert_eq!(csv(&trace, "select count(*) as n from span"), "n\n4\n");
+}
+
+#[test]
+fn exposed_copy_is_split_at_the_borders_of_intervals() {
+    let (_dir, trace) = small_trace();
+    // Intervals of 600 ns from 1000 on; the copy is exposed from 1500 to 1700.
+    let sql =
+        "select shard, kernel_ns, copy_ns, exposed_ns, kernels, copies from stalls order by shard";
+    let out = query(&[trace.to_str().unwrap(), sql, "--format", "csv", "--interval", "0.0006"]);
+    assert_eq!(
+        said(&out),
+        "shard,kernel_ns,copy_ns,exposed_ns,kernels,copies\n0,500,200,100,1,1\n1,100,100,100,1,0\n"
+    );
+}
+
+#[test]
+fn quantiles_are_those_of_the_other_commands() {
+    let (_dir, trace) = small_trace();
+    let sql = "select \"count\", sum_ns, p50_ns, round(std_ns, 3) as std from kernel_stats";
+    assert_eq!(csv(&trace, sql), "count,sum_ns,p50_ns,std\n2,600,300.0,282.843\n");
+    let sql = "select duration_quantile(dur, 0.25) as q from kernels";
+    assert_eq!(csv(&trace, sql), "q\n200.0\n");
+}
+
+#[test]
+fn every_view_answers_and_has_the_columns_that_its_page_says() {
+    let (_dir, trace) = small_trace();
+    for view in gpuwhy_query::views::VIEWS {
+        // A struct has no place in CSV.
+        let cast = if view.name == "device_intervals" { "device, gpu, rank, shard" } else { "*" };
+        let told = csv(&trace, &format!("select {cast} from {}", view.name));
+        let columns = view.columns.iter().map(|(name, _)| *name);
+        let columns: Vec<&str> = columns.filter(|name| *name != "stat").collect();
+        assert_eq!(told.lines().next().unwrap(), columns.join(","), "{}", view.name);
+    }
+}
+
+#[test]
+fn rows_go_out_in_every_form_and_files_come_whole_or_not_at_all() {
+    let (dir, trace) = small_trace();
+    let trace = trace.to_str().unwrap();
+    let sql = "select ts, name from kernels order by ts";
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&query(&[trace, sql, "--format", "json"]))).unwrap();
+    assert_eq!(json[1]["ts"], 2000);
+    assert_eq!(said(&query(&[trace, sql, "--format", "ndjson"])).lines().count(), 2);
+    assert!(said(&query(&[trace, sql])).contains("| 1000 | it's; drop table span -- |"));
+    for name in ["a.parquet", "a.arrow", "a.csv"] {
+        let path = dir.path().join(name);
+        said(&query(&[trace, sql, "-o", path.to_str().unwrap()]));
+        assert!(std::fs::metadata(&path).unwrap().len() > 50, "{name}");
+    }
+    // The second row asks for intervals of no width.
+    let path = dir.path().join("broken.csv");
+    let sql = "select time_shard(ts, 0, 2000 - ts) as x from kernels order by ts";
+    let says = complaint(&[trace, sql, "-o", path.to_str().unwrap()]);
+    assert!(says.contains("0 ns wide"), "{says}");
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("broken")), "{left:?}");
+}
+
+#[test]
+fn what_would_change_something_is_refused() {
+    let (dir, trace) = small_trace();
+    let target = dir.path().join("stolen.csv");
+    let copy = format!("copy (select 1) to '{}'", target.display());
+    for sql in [&copy, "create table t as select 1", "drop view kernels", "set datafusion.x = 1"] {
+        let says = complaint(&[trace.to_str().unwrap(), sql]);
+        assert!(says.contains("not supported"), "{says}");
+    }
+    assert!(!target.exists());
+}
+
+#[test]
+fn mistakes_are_named() {
+    let (dir, trace) = small_trace();
+    let named = trace.to_str().unwrap();
+    let says = complaint(&[named, "select * from kernles"]);
+    assert!(says.contains("kernles"), "{says}");
+    let says = complaint(&[named, "select nmae from kernels"]);
+    assert!(says.contains("nmae") && says.contains("name"), "{says}");
+    let says = complaint(&["/there/is/nothing.trace", "select 1"]);
+    assert!(says.contains("/there/is/nothing.trace"), "{says}");
+    let says = complaint(&[named, "select device_interval(null, ts, dur, 0, ts, 10) from kernels"]);
+    assert!(says.contains("group by interval"), "{says}");
+    // A file that is cut off.
+    let file = trace.join("span/00000.parquet");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let says = complaint(&[named, "select count(name) from span"]);
+    assert!(says.contains("span/00000.parquet"), "{says}");
+    drop(dir);
+}
+
+#[test]
+fn without_a_query_it_says_what_there_is() {
+    let (_dir, trace) = small_trace();
+    let told = said(&query(&[trace.to_str().unwrap()]));
+    for line in ["  kernels", "  span, 5 rows", "  duration_stats(dur)"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(!told.contains("  request,"), "tables without rows are not told");
+}
+
+#[test]
+fn the_page_of_views_is_the_one_that_is_made() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/query.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let (begin, end) = ("<!-- views -->\n", "<!-- end of views -->\n");
+    let from = text.find(begin).expect("the page has a place for them") + begin.len();
+    let to = text.find(end).expect("which ends");
+    let made = format!("\n{}\n", gpuwhy_query::views::markdown());
+    if text[from..to] != made {
+        if std::env::var_os("GPUWHY_WRITE_DOCS").is_some() {
+            std::fs::write(&page, format!("{}{made}{}", &text[..from], &text[to..])).unwrap();
+            return;
+        }
+        panic!(
+            "docs/query.md lags behind; GPUWHY_WRITE_DOCS=1 cargo test -p gpuwhy-query writes it"
+        );
+    }
+}
+
+#[test]
+fn the_engine_gives_the_report_that_threads_give_to_the_digit() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = generated(dir.path(), "52000", "2");
+    let report = |more: &[&str]| {
+        let mut command = core();
+        command.args(["variability", "--json", "--interval", "10ms"]).arg(&trace).args(more);
+        String::from_utf8(run(&mut command).stdout).unwrap()
+    };
+    let ours = report(&[]);
+    assert!(ours.contains("\"worst\""), "{ours}");
+    assert_eq!(report(&["--cluster", "local"]), ours);
+}
