@@ -1,5 +1,7 @@
 //! `gpuwhy-query`: what `gpuwhy query` and `gpuwhy variability --cluster` run.
 
+#![forbid(unsafe_code)]
+
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -164,6 +164,9 @@ pub struct Session {
     pub machine_share: f64,
     /// Resident memory at the end.
     pub rss_bytes: u64,
+    /// The same once a minute, MiB.
+    #[serde(default)]
+    pub rss_mib: Vec<f64>,
     /// CPU seconds of judging.
     pub judging_seconds: f64,
     /// What was left out to stay within the limits, and when, s.
@@ -470,7 +473,11 @@ fn session(
     stage.run_for(Duration::from_secs(12))?;
     let mut made: Vec<Made1> = Vec::new();
     let mut chosen: Vec<Row> = Vec::new();
+    let mut rss_mib: Vec<f64> = Vec::new();
     while began.elapsed() + Duration::from_secs(18) < long {
+        if rss_mib.len() as u64 <= began.elapsed().as_secs() / 60 {
+            rss_mib.push((stage.engine.status().rss_bytes as f64 / 1048576.0).round());
+        }
         let choice = choose(&mut random, args, before, &chosen);
         stage.run_for(choice.gap)?;
         let calm_before = stage.calm(Duration::from_secs(10))?;
@@ -542,6 +549,7 @@ fn session(
         own_doing: told.own_doing,
         machine_share: told.machine_share,
         rss_bytes: told.rss_bytes,
+        rss_mib,
         judging_seconds: told.judging_seconds,
         shed: heard
             .iter()
