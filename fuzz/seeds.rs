@@ -29,6 +29,11 @@ fn rows() -> Rows {
         rows.counter.push(Counter { ts: Ns(i as i64), track, value: i as f64 / 3.0 });
         rows.state.push(State { ts: Ns(i as i64), dur: None, track, value: 1, arg: Some(2) });
     }
+    rows.attr.extend((0..9).map(|i| Attr {
+        id: Id(i),
+        key: "k".into(),
+        value: if i % 2 == 0 { "gemm" } else { "copy" }.into(),
+    }));
     rows.io.push(Io {
         id,
         ts: Ns(1000),
@@ -72,6 +77,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     writer.finish()?;
+    // Attributes have an id and a value, as strings of a report do.
+    write("nsys_directory", "parquet", &[&[0], &*std::fs::read(path.join("attr/00000.parquet"))?].concat())?;
+    let batch = Attr::batch(&rows().attr);
+    let mut arrow = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema())?;
+    arrow.write(&batch)?;
+    write("nsys_directory", "arrow", &[&[1], &*arrow.into_inner()?].concat())?;
     write("trace_toml", "whole", &std::fs::read(path.join("trace.toml"))?)?;
     write(
         "trace_toml",

@@ -32,8 +32,12 @@ impl Format {
         let file = std::fs::File::open(path)
             .with_context(|| format!("cannot open `{}`", path.display()))?;
         if file.metadata().is_ok_and(|m| m.is_dir()) {
+            if nsys::is_directory(path) {
+                return Ok(Format::Nsys);
+            }
             bail!(
-                "`{}` is a directory; give the files in it, or `nsys export -t sqlite` its report",
+                "`{}` is a directory without tables of Nsight Systems; give the files in it, or `nsys \
+                 export -t sqlite` its report",
                 path.display()
             );
         }

@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::io::Read;
 
 use foldhash::HashMap;
-use gpuwhy_schema::{EntityId, EntityKind, Lanes, Ns};
+use gpuwhy_schema::{Entity, EntityId, EntityKind, Lanes, Ns};
 
 use crate::cgroup_path::{Membership, Mounts, Owner, memberships, most_telling, owners};
 
@@ -44,6 +44,8 @@ pub struct Attribution {
     boot: Ns,
     /// Numbers those whose start time is not known, so that two of them are two.
     nameless: u64,
+    /// Up to which entity [`Attribution::sweep`] has come.
+    swept: EntityId,
     buffer: Vec<u8>,
 }
 
@@ -89,6 +91,7 @@ impl Attribution {
             mounts: Mounts::parse(&mounts),
             boot: if boot.0.abs() < 20_000_000 { Ns::ZERO } else { boot },
             nameless: 0,
+            swept: EntityId(0),
             buffer: vec![0; 4096],
         }
     }
@@ -163,6 +166,35 @@ impl Attribution {
         end(&mut self.threads, tid);
         if tid == tgid {
             end(&mut self.processes, tgid);
+        }
+    }
+
+    /// Ends threads and processes that are gone and were not seen to go, as exits are told only of
+    /// those that are watched. At most `most` are looked at, the next ones each time.
+    pub fn sweep(&mut self, lanes: &mut Lanes, now: Ns, most: usize) {
+        let of = |e: &Entity| {
+            let number = u32::try_from(e.number?).ok()?;
+            let start = e.key.split_once('@')?.1.parse::<u64>().ok();
+            matches!(e.kind, EntityKind::Thread | EntityKind::Process)
+                .then_some((e.id, e.kind, number, start))
+        };
+        let looked: Vec<_> = lanes.living_after(self.swept).filter_map(of).take(most).collect();
+        let last = looked.last().filter(|_| looked.len() == most);
+        self.swept = last.map_or(EntityId(0), |last| last.0);
+        for (id, kind, number, start) in looked {
+            // Whose start is not known was gone when he was looked up.
+            let here = start.is_some() && self.stat(number).map(|stat| stat.start) == start;
+            if here {
+                continue;
+            }
+            let cache = match kind {
+                EntityKind::Thread => &mut self.threads,
+                _ => &mut self.processes,
+            };
+            if let Some(known) = cache.get_mut(number).filter(|known| known.id == id) {
+                known.ended = true;
+            }
+            lanes.end(id, now);
         }
     }
 
@@ -498,6 +530,23 @@ mod tests {
         people.threads.get_mut(me).unwrap().start = Some(1);
         people.processes.get_mut(me).unwrap().start = Some(1);
         assert_ne!(people.thread(&mut lanes, me, me, None), before);
+    }
+
+    #[test]
+    fn who_goes_unseen_is_ended_by_a_sweep_and_who_is_here_is_not() {
+        let (mut lanes, mut people) = people();
+        let me = std::process::id();
+        let here = people.process(&mut lanes, me, None);
+        let mut child = Command::new("sleep").arg("100").stdout(Stdio::null()).spawn().unwrap();
+        let pid = child.id();
+        let gone = people.thread(&mut lanes, pid, pid, None);
+        let ghost = people.thread(&mut lanes, 0x7fff_fff0, 0x7fff_fff0, Some(b"ghost"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Two at a time, so that it takes several rounds to see all.
+        (0..4).for_each(|_| people.sweep(&mut lanes, Ns(7), 2));
+        let ended = |id| lanes.get(id).unwrap().to;
+        assert_eq!((ended(here), ended(gone), ended(ghost)), (None, Some(Ns(7)), Some(Ns(7))));
     }
 
     #[test]

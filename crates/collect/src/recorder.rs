@@ -17,6 +17,13 @@ use crate::{
     steal, steps, wire_source,
 };
 
+/// More entities than this, and it is looked who of them is gone.
+const MANY: usize = 2048;
+/// Entities that are looked at in a second: half a millisecond.
+const SWEPT: usize = 64;
+/// How long after his end somebody is remembered.
+const FORGOTTEN: Ns = Ns::secs(300);
+
 /// Who is to be recorded exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -202,6 +209,7 @@ pub struct Recorder {
     tick: Ns,
     next: Ns,
     next_account: Ns,
+    next_forget: Ns,
     events: u64,
     hz: u32,
     /// How many of [`Shed::ORDER`] are left out.
@@ -261,6 +269,7 @@ impl Recorder {
             tick,
             next: now + tick,
             next_account: now + Ns::secs(1),
+            next_forget: now + FORGOTTEN,
             events: 0,
             hz,
             shed: 0,
@@ -431,6 +440,13 @@ impl Recorder {
         if now >= self.next_account {
             self.next_account = now + Ns::secs(1);
             self.account();
+            if self.cx.lanes.len() > MANY {
+                self.cx.people.sweep(&mut self.cx.lanes, now, SWEPT);
+            }
+        }
+        if now >= self.next_forget {
+            self.next_forget = now + FORGOTTEN;
+            self.cx.lanes.forget(now - FORGOTTEN);
         }
     }
 

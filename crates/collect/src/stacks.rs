@@ -11,10 +11,8 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_schema::{
-    EntityId, Frame, Lane, Name, Ns, Sample, Shape, SourceId, Stack, TrackId, names,
-};
+use foldhash::HashMap;
+use gpuwhy_schema::{Frame, Lane, Name, Ns, STACKS_LAST, Sample, Shape, SourceId, Stack, names};
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
@@ -31,7 +29,7 @@ const BINARIES: usize = 32;
 /// Binaries larger than this are not looked into: reading their symbols would take longer than the
 /// anomaly that they are read for.
 const LARGEST: u64 = 256 << 20;
-/// Nodes and frames that are told; later stacks end where they would need more.
+/// Nodes and frames that are told within [`STACKS_LAST`]; stacks end where they would need more.
 const NODES: usize = 1 << 16;
 
 record! {
@@ -52,7 +50,6 @@ struct Stacks {
     source: SourceId,
     loaded: Loaded,
     cpus: usize,
-    tracks: HashMap<EntityId, TrackId>,
     told: Told,
     symbols: Symbols,
 }
@@ -62,6 +59,9 @@ struct Stacks {
 struct Told {
     nodes: HashMap<(Option<u32>, u32), u32>,
     frames: HashMap<(Name, Option<Name>), u32>,
+    /// The last ids given out; none is given out twice.
+    last: (u32, u32),
+    since: Ns,
 }
 
 /// Starts the probe; it sees nothing until detail is asked for.
@@ -75,7 +75,6 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         source: start.source,
         loaded,
         cpus: kernel.cpu_count(),
-        tracks: HashMap::new(),
         told: Told::default(),
         symbols: Symbols::default(),
     }))
@@ -90,7 +89,10 @@ impl Probe for Stacks {
         ProbeNumber::Stacks.kinds()
     }
 
-    fn tick(&mut self, _now: Ns, _cx: &mut Context) -> Result<(), CollectError> {
+    fn tick(&mut self, now: Ns, _cx: &mut Context) -> Result<(), CollectError> {
+        if now - self.told.since >= STACKS_LAST {
+            self.told = Told { last: self.told.last, since: now, ..Told::default() };
+        }
         Ok(())
     }
 
@@ -98,17 +100,14 @@ impl Probe for Stacks {
         let Some(record) = plain::<Record>(bytes) else { return };
         let thread =
             cx.people.thread(&mut cx.lanes, record.head.tid, record.tgid, Some(&record.comm));
-        let source = self.source;
-        let track = *self.tracks.entry(thread).or_insert_with(|| {
-            let lane = Lane {
-                name: names::CPU_SAMPLES,
-                shape: Shape::Sample,
-                unit: Some("ns"),
-                measure: None,
-                discipline: None,
-            };
-            cx.lanes.track(thread, None, lane, source)
-        });
+        let lane = Lane {
+            name: names::CPU_SAMPLES,
+            shape: Shape::Sample,
+            unit: Some("ns"),
+            measure: None,
+            discipline: None,
+        };
+        let track = cx.lanes.track(thread, None, lane, self.source);
         let frames = |bytes: i32, all: &[u64]| -> usize {
             (usize::try_from(bytes).unwrap_or(0) / 8).min(all.len())
         };
@@ -166,15 +165,16 @@ impl Told {
         if self.nodes.len() >= NODES || self.frames.len() >= NODES {
             return None;
         }
-        let next = self.frames.len() as u32 + 1;
+        let last = &mut self.last;
         let frame = *self.frames.entry((name.clone(), module.clone())).or_insert_with(|| {
-            cx.rows.frame.push(Frame { id: next, name, module, file: None, line: None });
-            next
+            last.1 += 1;
+            cx.rows.frame.push(Frame { id: last.1, name, module, file: None, line: None });
+            last.1
         });
-        let next = self.nodes.len() as u32 + 1;
         Some(*self.nodes.entry((caller, frame)).or_insert_with(|| {
-            cx.rows.stack.push(Stack { id: next, parent: caller, frame });
-            next
+            last.0 += 1;
+            cx.rows.stack.push(Stack { id: last.0, parent: caller, frame });
+            last.0
         }))
     }
 }

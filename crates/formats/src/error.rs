@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gpuwhy_guard::Unsound;
+
 /// A file that cannot be read as asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -52,6 +54,16 @@ impl Error {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_path_buf();
         move |source| Error::Io { what, path, source }
+    }
+
+    /// Of a file that was looked over and is not to be read.
+    pub(crate) fn unsound(path: &Path) -> impl FnOnce(Unsound) -> Error {
+        let path = path.to_path_buf();
+        move |unsound| match unsound {
+            Unsound::Io { what, source } => Error::Io { what, path, source },
+            Unsound::Damaged(what) => Error::damaged(&path, "as a table", what),
+            Unsound::Parquet { place, source } => Error::damaged(&path, place, source.to_string()),
+        }
     }
 
     pub(crate) fn damaged(path: &Path, place: impl Into<String>, what: impl Into<String>) -> Error {

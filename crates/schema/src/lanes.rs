@@ -1,10 +1,14 @@
 //! Gives out entities, tracks and sources, each once, and keeps the rows that declare them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::cell::Name;
 use crate::{Discipline, Entity, EntityId, EntityKind, Measure, Ns, Rows, Shape};
 use crate::{Source, SourceId, SourceState, Track, TrackId};
+
+/// Live sources declare a stack or a frame again, under a new id, after so long. What was declared
+/// longer ago is not referred to by rows to come, so that memory of it can be let go.
+pub const STACKS_LAST: Ns = Ns::secs(60);
 
 /// What a track is, apart from whose.
 #[derive(Clone, Copy, Debug)]
@@ -54,9 +58,11 @@ impl<'a> Lane<'a> {
 #[derive(Debug, Default)]
 pub struct Lanes {
     entities: HashMap<(EntityKind, Name), EntityId>,
-    by_id: Vec<Entity>,
+    by_id: BTreeMap<EntityId, Entity>,
     tracks: HashMap<(EntityId, Option<TrackId>, Name), TrackId>,
-    tracks_by_id: Vec<Track>,
+    tracks_by_id: BTreeMap<TrackId, Track>,
+    /// The last ids given out; none is given out twice.
+    last: (u32, u32),
     sources: Vec<Source>,
     fresh: Rows,
 }
@@ -74,7 +80,8 @@ impl Lanes {
         if let Some(&id) = self.entities.get(&(kind, key.clone())) {
             return id;
         }
-        let id = EntityId(self.by_id.len() as u32 + 1);
+        self.last.0 += 1;
+        let id = EntityId(self.last.0);
         let mut entity = Entity {
             id,
             kind,
@@ -87,22 +94,19 @@ impl Lanes {
         };
         make(&mut entity);
         self.entities.insert((kind, key), id);
-        self.by_id.push(entity.clone());
+        self.by_id.insert(id, entity.clone());
         self.fresh.entity.push(entity);
         id
     }
 
     /// The entity as last declared.
     pub fn get(&self, id: EntityId) -> Option<&Entity> {
-        self.by_id.get((id.0 as usize).checked_sub(1)?)
+        self.by_id.get(&id)
     }
 
     /// Changes what is known of an entity; a row is written only if something did change.
     pub fn update(&mut self, id: EntityId, change: impl FnOnce(&mut Entity)) {
-        let Some(entity) = (id.0 as usize).checked_sub(1).and_then(|i| self.by_id.get_mut(i))
-        else {
-            return;
-        };
+        let Some(entity) = self.by_id.get_mut(&id) else { return };
         let before = entity.clone();
         change(entity);
         entity.id = id;
@@ -120,6 +124,39 @@ impl Lanes {
         }
     }
 
+    /// How many entities are known.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The entities with ids after `id` that have not ended, in the order of their ids.
+    pub fn living_after(&self, id: EntityId) -> impl Iterator<Item = &Entity> {
+        let after = (std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded);
+        self.by_id.range(after).map(|(_, entity)| entity).filter(|e| e.to.is_none())
+    }
+
+    /// Forgets the entities that ended before `before`, and their tracks, unless others belong to
+    /// them: whoever records for days meets millions. What was written of them stays written, and
+    /// their ids are not given out again.
+    pub fn forget(&mut self, before: Ns) {
+        let mut keep: HashSet<EntityId> = HashSet::new();
+        for entity in self.by_id.values().filter(|e| e.to.is_none_or(|to| to >= before)) {
+            let mut at = Some(entity.id);
+            while let Some(id) = at.filter(|id| keep.insert(*id)) {
+                at = self.by_id.get(&id).and_then(|e| e.parent);
+            }
+        }
+        self.by_id.retain(|id, _| keep.contains(id));
+        self.entities.retain(|_, id| keep.contains(id));
+        self.tracks_by_id.retain(|_, track| keep.contains(&track.entity));
+        self.tracks.retain(|(entity, ..), _| keep.contains(entity));
+    }
+
     /// The track of this lane of `entity`, under `parent` if given.
     pub fn track(
         &mut self,
@@ -132,7 +169,8 @@ impl Lanes {
         if let Some(&id) = self.tracks.get(&(entity, parent, name.clone())) {
             return id;
         }
-        let id = TrackId(self.tracks_by_id.len() as u32 + 1);
+        self.last.1 += 1;
+        let id = TrackId(self.last.1);
         self.tracks.insert((entity, parent, name.clone()), id);
         let track = Track {
             id,
@@ -146,16 +184,13 @@ impl Lanes {
             source,
         };
         self.fresh.track.push(track.clone());
-        self.tracks_by_id.push(track);
+        self.tracks_by_id.insert(id, track);
         id
     }
 
     /// Changes what is known of a track; a row is written only if something did change.
     pub fn update_track(&mut self, id: TrackId, change: impl FnOnce(&mut Track)) {
-        let Some(track) = (id.0 as usize).checked_sub(1).and_then(|i| self.tracks_by_id.get_mut(i))
-        else {
-            return;
-        };
+        let Some(track) = self.tracks_by_id.get_mut(&id) else { return };
         let before = track.clone();
         change(track);
         track.id = id;
@@ -220,6 +255,32 @@ mod tests {
         lanes.drain(&mut rows);
         let ends: Vec<_> = rows.entity.iter().map(|e| (e.id.0, e.to)).collect();
         assert_eq!(ends, [(1, None), (1, Some(Ns(10))), (2, None)]);
+    }
+
+    #[test]
+    fn who_ended_is_forgotten_and_his_id_is_nobodys() {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("s", "t", "0", "");
+        let host = lanes.entity(EntityKind::Host, "host", |_| {});
+        let thread = |lanes: &mut Lanes, key: &str, to: Option<i64>| {
+            let id = lanes.entity(EntityKind::Thread, key, |e| e.parent = Some(host));
+            let track = lanes.track(id, None, Lane::marks("signals"), source);
+            if let Some(to) = to {
+                lanes.end(id, Ns(to));
+            }
+            (id, track)
+        };
+        let gone = thread(&mut lanes, "gone", Some(5));
+        let late = thread(&mut lanes, "late", Some(50));
+        let here = thread(&mut lanes, "here", None);
+        lanes.forget(Ns(10));
+        assert_eq!((lanes.get(gone.0), lanes.len()), (None, 3));
+        assert!(lanes.get(late.0).is_some() && lanes.get(here.0).is_some());
+        let living: Vec<_> = lanes.living_after(host).map(|e| e.id).collect();
+        assert_eq!(living, [here.0]);
+        assert_eq!(lanes.track(here.0, None, Lane::marks("signals"), source), here.1);
+        let next = thread(&mut lanes, "gone", None);
+        assert!(next.0 > here.0 && next.1 > here.1, "{next:?}");
     }
 
     #[test]

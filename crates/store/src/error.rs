@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gpuwhy_guard::Unsound;
 use gpuwhy_schema::{SchemaError, VERSION};
 
 /// A trace that cannot be read or written as asked.
@@ -132,6 +133,16 @@ impl Error {
             path: path.into(),
             place: place.into(),
             source: Box::new(source),
+        }
+    }
+
+    /// Of a file that was looked over and is not to be read.
+    pub(crate) fn unsound(path: &Path) -> impl FnOnce(Unsound) -> Error {
+        let path = path.to_path_buf();
+        move |unsound| match unsound {
+            Unsound::Io { what, source } => Error::Io { what, path, source },
+            Unsound::Damaged(what) => Error::Damaged { path, what },
+            Unsound::Parquet { place, source } => Error::Parquet { path, place, source },
         }
     }
 

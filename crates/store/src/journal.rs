@@ -22,9 +22,9 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use gpuwhy_guard::guarded;
 use gpuwhy_schema::{TABLES, Table, VERSION};
 
-use crate::guard::guarded;
 use crate::{Error, Result};
 
 const FILE_MAGIC: &[u8; 8] = b"gpuwhyJ1";

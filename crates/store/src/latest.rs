@@ -1,10 +1,11 @@
 //! The lanes as they are now: the last row of each entity, track, source, stack node and frame,
 //! and the sync points.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use gpuwhy_schema::{
-    Clock, Entity, EntityId, Frame, Name, Ns, Rows, Source, SourceId, Stack, Track, TrackId,
+    Clock, Entity, EntityId, Frame, Name, Ns, Rows, STACKS_LAST, Source, SourceId, Stack, Track,
+    TrackId,
 };
 
 /// An entity that ended is kept for as long after what is kept of its rows: causes can be told
@@ -21,37 +22,83 @@ pub(crate) struct Latest {
     clocks: BTreeMap<(EntityId, Name, Ns), Clock>,
     stacks: BTreeMap<u32, Stack>,
     frames: BTreeMap<u32, Frame>,
+    /// When stacks and frames were declared, up to which ids of each.
+    declared: VecDeque<(Ns, u32, u32)>,
     /// How many there were after the last pruning.
     pruned_to: usize,
 }
 
 impl Latest {
-    /// Takes the lanes out of `rows`.
-    pub fn take(&mut self, rows: &mut Rows) {
+    /// Takes the lanes out of `rows`, which came at `now`.
+    pub fn take(&mut self, rows: &mut Rows, now: Ns) {
         self.entities.extend(rows.entity.drain(..).map(|e| (e.id, e)));
         self.tracks.extend(rows.track.drain(..).map(|t| (t.id, t)));
         self.sources.extend(rows.source.drain(..).map(|s| (s.id, s)));
         let clocks = rows.clock.drain(..);
         self.clocks.extend(clocks.map(|c| ((c.host, c.clock.clone(), c.ts_trace), c)));
-        self.stacks.extend(rows.stack.drain(..).map(|s| (s.id, s)));
-        self.frames.extend(rows.frame.drain(..).map(|f| (f.id, f)));
+        if !rows.stack.is_empty() || !rows.frame.is_empty() {
+            let at = rows.sample.iter().map(|s| s.ts).max().map_or(now, |ts| ts.max(now));
+            self.stacks.extend(rows.stack.drain(..).map(|s| (s.id, s)));
+            self.frames.extend(rows.frame.drain(..).map(|f| (f.id, f)));
+            let last = |ids: Option<&u32>| ids.copied().unwrap_or(0);
+            let (stack, frame) = (last(self.stacks.keys().last()), last(self.frames.keys().last()));
+            match self.declared.back_mut() {
+                // A mark a second is near enough.
+                Some(back) if at.saturating_sub(back.0) < Ns::secs(1) => {
+                    (back.1, back.2) = (stack, frame);
+                }
+                _ => self.declared.push_back((at, stack, frame)),
+            }
+        }
+    }
+
+    /// All of them; of stacks and frames, those of `rows`.
+    pub fn rows_for(&self, rows: &Rows) -> Rows {
+        let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
+        let mut frames: BTreeMap<u32, Frame> = BTreeMap::new();
+        for sample in &rows.sample {
+            let mut at = sample.stack;
+            while let Some(id) = at.filter(|id| !stacks.contains_key(id)) {
+                let Some(node) = self.stacks.get(&id) else { break };
+                stacks.insert(id, node.clone());
+                if let Some(frame) = self.frames.get(&node.frame) {
+                    frames.insert(frame.id, frame.clone());
+                }
+                at = node.parent;
+            }
+        }
+        Rows {
+            stack: stacks.into_values().collect(),
+            frame: frames.into_values().collect(),
+            ..self.others()
+        }
     }
 
     /// All of them.
     pub fn rows(&self) -> Rows {
         Rows {
+            stack: self.stacks.values().cloned().collect(),
+            frame: self.frames.values().cloned().collect(),
+            ..self.others()
+        }
+    }
+
+    fn others(&self) -> Rows {
+        Rows {
             entity: self.entities.values().cloned().collect(),
             track: self.tracks.values().cloned().collect(),
             source: self.sources.values().cloned().collect(),
             clock: self.clocks.values().cloned().collect(),
-            stack: self.stacks.values().cloned().collect(),
-            frame: self.frames.values().cloned().collect(),
             ..Rows::default()
         }
     }
 
     fn len(&self) -> usize {
-        self.entities.len() + self.tracks.len() + self.clocks.len()
+        self.entities.len()
+            + self.tracks.len()
+            + self.clocks.len()
+            + self.stacks.len()
+            + self.frames.len()
     }
 
     /// Forgets who ended before `since`, once there are twice as many as after the last time.
@@ -68,7 +115,8 @@ impl Latest {
     }
 
     /// Forgets the entities that ended [`GRACE`] before `since`, and their tracks, unless others
-    /// belong to them; and of the sync points before `since` all but the last of each clock.
+    /// belong to them; of the sync points before `since` all but the last of each clock; and stacks
+    /// that no row after `since` refers to.
     pub fn prune(&mut self, since: Ns) {
         let before = since.saturating_sub(GRACE);
         let mut keep: HashSet<EntityId> = HashSet::new();
@@ -89,6 +137,14 @@ impl Latest {
         keep.extend(kept_tracks.iter().filter_map(|t| Some(self.tracks.get(t)?.entity)));
         self.tracks.retain(|id, _| kept_tracks.contains(id));
         self.entities.retain(|id, _| keep.contains(id));
+
+        // A row may refer to what was declared STACKS_LAST before it; the rest is for late rows.
+        let declared = since.saturating_sub(STACKS_LAST).saturating_sub(GRACE);
+        let old = self.declared.partition_point(|(at, ..)| *at < declared);
+        if let Some((_, stack, frame)) = self.declared.drain(..old).next_back() {
+            self.stacks = self.stacks.split_off(&stack.saturating_add(1));
+            self.frames = self.frames.split_off(&frame.saturating_add(1));
+        }
 
         let mut later: Option<(EntityId, Name)> = None;
         let gone: Vec<_> = self
@@ -113,7 +169,7 @@ impl Latest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuwhy_schema::{EntityKind, Lane, Lanes};
+    use gpuwhy_schema::{EntityKind, Lane, Lanes, Sample};
 
     #[test]
     fn who_ended_long_ago_is_forgotten_with_his_tracks_but_not_while_others_are_his() {
@@ -144,7 +200,7 @@ mod tests {
             });
         }
         let mut latest = Latest::default();
-        latest.take(&mut rows);
+        latest.take(&mut rows, Ns::secs(1000));
         latest.prune(Ns::secs(1000 - 10));
         let rows = latest.rows();
         let keys: Vec<_> = rows.entity.iter().map(|e| &*e.key).collect();
@@ -153,5 +209,44 @@ mod tests {
         assert_eq!(rows.track.len(), 4);
         let clocks: Vec<_> = rows.clock.iter().map(|c| c.ts_trace.0 / 1_000_000_000).collect();
         assert_eq!(clocks, [2, 990, 995]);
+    }
+
+    #[test]
+    fn stacks_that_nobody_can_refer_to_any_more_are_forgotten() {
+        let mut latest = Latest::default();
+        let sample = |s: i64, stack| Sample {
+            ts: Ns::secs(s),
+            track: TrackId(1),
+            stack: Some(stack),
+            state: None,
+            weight: 1.0,
+        };
+        let mut last = 0;
+        for s in (0..1000).step_by(10) {
+            let mut rows = Rows::default();
+            for _ in 0..3 {
+                last += 1;
+                let frame =
+                    Frame { id: last, name: "f".into(), module: None, file: None, line: None };
+                let parent = (last % 3 != 1).then(|| last - 1);
+                rows.stack.push(Stack { id: last, parent, frame: last });
+                rows.frame.push(frame);
+            }
+            rows.sample.push(sample(s, last));
+            latest.take(&mut rows, Ns::secs(s));
+        }
+        latest.prune(Ns::secs(990 - 30));
+        // Of the 30 s that are kept, and of the two minutes before them.
+        let kept = latest.rows();
+        assert!((45..=51).contains(&kept.stack.len()), "{}", kept.stack.len());
+        assert_eq!(kept.frame.len(), kept.stack.len());
+        // A sample's stack, its callers and their functions, and no others.
+        let rows = Rows { sample: vec![sample(990, last)], ..Rows::default() };
+        let of_it = latest.rows_for(&rows);
+        assert_eq!(
+            of_it.stack.iter().map(|s| s.id).collect::<Vec<_>>(),
+            [last - 2, last - 1, last]
+        );
+        assert_eq!(of_it.frame.len(), 3);
     }
 }

@@ -27,7 +27,6 @@ mod dir;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod guard;
 mod ids;
 mod journal;
 mod latest;
@@ -39,7 +38,6 @@ mod ring;
 mod seal;
 mod segment;
 mod select;
-mod thrift;
 mod trace;
 mod validate;
 mod writer;

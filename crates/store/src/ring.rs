@@ -86,7 +86,7 @@ impl Ring {
 
     /// Takes all of `rows` in, and lets go of what is older or more than the ring keeps.
     pub fn push(&mut self, rows: &mut Rows) {
-        self.lanes.take(rows);
+        self.lanes.take(rows, self.newest);
         let mut measure = Measure { bytes: 0, start: Ns::MAX, end: Ns::MIN };
         let Ok(()) = rows.each(&mut measure);
         if measure.bytes == 0 {
@@ -239,7 +239,8 @@ impl Ring {
         }
         rows.state.extend(self.holding.values().cloned());
         let Ok(()) = rows.each(&mut Choose(Selection::new(range, links)));
-        rows.append(&mut self.lanes.rows());
+        let mut lanes = self.lanes.rows_for(&rows);
+        rows.append(&mut lanes);
         rows
     }
 }

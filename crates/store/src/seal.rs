@@ -436,7 +436,8 @@ impl Compact<'_> {
         let mut lanes = Rows::default();
         lanes.each(&mut Gather(&mut self))?;
         let mut latest = Latest::default();
-        latest.take(&mut lanes);
+        // What is in a trace may be referred to from anywhere in it.
+        latest.take(&mut lanes, Ns::MAX);
         let oldest = self.manifest.start.map_or(Ns::MIN, Ns);
         latest.prune(oldest.min(self.manifest.kept_since.map_or(Ns::MIN, Ns)));
         latest.rows().each(&mut Rewrite(&mut self))

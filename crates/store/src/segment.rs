@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,41 +12,27 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, SchemaRef};
+use gpuwhy_guard::guarded;
 use gpuwhy_schema::{Ns, Table};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
 use crate::dir::Dir;
-use crate::guard::guarded;
 use crate::manifest;
-use crate::thrift::{self, Bad};
 use crate::{Error, Result};
 
 /// Rows of a row group: what a reader must decode at least when it wants one row.
 const GROUP_ROWS: usize = 64 * 1024;
 /// Rows of a batch when reading.
 pub(crate) const BATCH_ROWS: usize = 8 * 1024;
-
-/// More rows than this in a byte are refused. Our writer comes to some hundreds, where nothing ever
-/// changes.
-const ROWS_A_BYTE: u64 = 4096;
-const MAX_FOOTER: u64 = 64 << 20;
-/// Decompressed. Our writer cuts at 1 MiB, but a single text is not cut.
-const MAX_PAGE: i64 = 256 << 20;
-const MAX_PAGE_HEADER: usize = 1 << 20;
-/// What the texts of a batch may take, if its dictionary is one long text.
-const BATCH_TEXT: i64 = 256 << 20;
-/// Of the encodings in the Parquet format's `Encoding`.
-const DELTA_BYTE_ARRAY: i64 = 7;
 
 /// How a table's columns are written.
 ///
@@ -217,35 +202,23 @@ impl Batches {
         rows: Option<u64>,
         range: &Range<Ns>,
     ) -> Result<Batches> {
-        let footer = Footer::read(&handle, &path)?;
-        let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Skip);
-        let metadata = guarded(|| {
-            let metadata = ParquetMetaDataReader::decode_metadata(&footer.bytes)?;
-            ArrowReaderMetadata::try_new(Arc::new(metadata), options)
-        })
-        .map_err(|what| Error::damaged(&path, format!("its footer: {what}")))?
-        .map_err(|e| parquet_error(&path, "its footer", e))?;
-        let found = metadata.metadata().file_metadata().num_rows();
-        let groups = metadata.metadata().row_groups();
-        let sum: i128 = groups.iter().map(|g| i128::from(g.num_rows())).sum();
-        let said = rows.unwrap_or(found.max(0) as u64);
-        if found < 0 || found as u64 != said || sum != i128::from(found) {
-            return Err(Error::damaged(
-                &path,
-                format!(
-                    "it holds {found} rows by its footer, {sum} by its row groups, and {said} by {}",
-                    manifest::MANIFEST
-                ),
-            ));
-        }
-        if said > footer.file_length.saturating_mul(ROWS_A_BYTE) {
-            let what = format!("{said} rows in {} bytes are absurd", footer.file_length);
+        let checked = gpuwhy_guard::metadata(&handle).map_err(Error::unsound(&path))?;
+        let said = rows.unwrap_or(checked.rows);
+        if checked.rows != said {
+            let what = format!(
+                "it holds {} rows by its footer, and {said} by {}",
+                checked.rows,
+                manifest::MANIFEST
+            );
             return Err(Error::damaged(&path, what));
         }
+        let metadata = checked.metadata.clone();
+        let groups = metadata.metadata().row_groups();
         check_columns::<T>(&metadata, &path)?;
         let wanted: Vec<usize> =
             (0..groups.len()).filter(|&i| group_meets::<T>(&groups[i], range)).collect();
-        let batch_rows = check_pages(&handle, &path, footer.file_length, &metadata, &wanted)?;
+        let batch_rows = gpuwhy_guard::check_pages(&handle, &checked, &wanted, BATCH_ROWS)
+            .map_err(Error::unsound(&path))?;
         let rows = wanted.iter().map(|&i| groups[i].num_rows().max(0) as u64).sum();
         let reader = guarded(|| {
             ParquetRecordBatchReaderBuilder::new_with_metadata(handle, metadata.clone())
@@ -283,104 +256,6 @@ impl Batches {
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// The footer of a file, looked over.
-struct Footer {
-    bytes: Vec<u8>,
-    file_length: u64,
-}
-
-impl Footer {
-    fn read(file: &File, path: &Path) -> Result<Footer> {
-        let read = |buffer: &mut [u8], at| {
-            file.read_exact_at(buffer, at).map_err(Error::io("read the footer of", path))
-        };
-        let file_length = file.metadata().map_err(Error::io("measure", path))?.len();
-        let Some(end) = file_length.checked_sub(8).filter(|end| *end >= 4) else {
-            return Err(Error::damaged(path, format!("{file_length} bytes are no Parquet file")));
-        };
-        let mut tail = [0; 8];
-        read(&mut tail, end)?;
-        let [a, b, c, d, magic @ ..] = tail;
-        let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-        if &magic != b"PAR1" {
-            return Err(Error::damaged(path, "its end: it does not end as Parquet files do"));
-        }
-        if length > end - 4 || length > MAX_FOOTER {
-            let what = format!("its footer says that it has {length} bytes, of {file_length}");
-            return Err(Error::damaged(path, what));
-        }
-        let mut bytes = vec![0; length as usize];
-        read(&mut bytes, end - length)?;
-        match thrift::check_footer(&bytes) {
-            Ok(()) => Ok(Footer { bytes, file_length }),
-            Err(Bad::CutOff) => Err(Error::damaged(path, "its footer: it is cut off")),
-            Err(Bad::Unsound(what)) => Err(Error::damaged(path, format!("its footer: {what}"))),
-        }
-    }
-}
-
-/// Looks over the pages of these row groups, and says how many rows a batch may have so that its
-/// texts stay within [`BATCH_TEXT`].
-fn check_pages(
-    file: &File,
-    path: &Path,
-    file_length: u64,
-    metadata: &ArrowReaderMetadata,
-    groups: &[usize],
-) -> Result<usize> {
-    let mut rows = BATCH_ROWS;
-    let mut window = vec![0; 512];
-    for &group in groups {
-        for column in metadata.metadata().row_group(group).columns() {
-            let name = column.column_path().string();
-            let bad = |at: u64, what: &str| {
-                Err(Error::damaged(path, format!("column `{name}`, byte {at}: {what}")))
-            };
-            let start = column.dictionary_page_offset().unwrap_or(i64::MAX);
-            let start = start.min(column.data_page_offset());
-            let (Ok(start), Ok(length)) =
-                (u64::try_from(start), u64::try_from(column.compressed_size()))
-            else {
-                return bad(0, "it lies before the file");
-            };
-            let end = start.saturating_add(length);
-            if end > file_length {
-                return bad(start, "it lies behind the file");
-            }
-            let mut at = start;
-            while at < end {
-                let most = usize::try_from(end - at).unwrap_or(usize::MAX);
-                let size = window.len().min(most);
-                file.read_exact_at(&mut window[..size], at).map_err(Error::io("read", path))?;
-                let header = match thrift::page_header(&window[..size]) {
-                    Ok(header) => header,
-                    Err(Bad::CutOff) if size < most && size < MAX_PAGE_HEADER => {
-                        window.resize(window.len() * 4, 0);
-                        continue;
-                    }
-                    Err(Bad::CutOff) => return bad(at, "a page header is cut off"),
-                    Err(Bad::Unsound(what)) => return bad(at, what),
-                };
-                if header.uncompressed > MAX_PAGE {
-                    return bad(at, &format!("a page of {} bytes is absurd", header.uncompressed));
-                }
-                match header.encoding {
-                    // Each text would be able to repeat all of the one before it.
-                    Some(DELTA_BYTE_ARRAY) => return bad(at, "an encoding that no trace uses"),
-                    // The texts of a dictionary can be repeated in every row.
-                    None if column.column_type() == parquet::basic::Type::BYTE_ARRAY => {
-                        let fit = BATCH_TEXT / header.uncompressed.max(1);
-                        rows = rows.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1);
-                    }
-                    _ => {}
-                }
-                at += header.length as u64 + header.compressed as u64;
-            }
-        }
-    }
-    Ok(rows)
 }
 
 /// Opens a file whose path the manifest gave, if it lies in the trace and has its length.

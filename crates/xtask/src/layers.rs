@@ -39,13 +39,14 @@ const ROWS: &[Row] = &[
         ..row("schema", &[])
     },
     Row { others: Some(&["libc"]), ..row("wire", &[]) },
+    Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
     // Floor 2. What one derives reaches the other as rows, in tests too.
     Row { pure: true, ..row("derive", &["schema"]) },
     Row { pure: true, ..row("diagnose", &["schema"]) },
     // Floor 3: these three never see each other.
-    row("store", &["schema"]),
+    row("store", &["schema", "guard"]),
     Row { tests: &["testkit"], ..row("collect", &["schema", "wire"]) },
-    row("formats", &["schema"]),
+    row("formats", &["schema", "guard"]),
     // Floor 4.
     Row { pure: true, ..row("report", &["schema"]) },
     // The engine is an hour of compiling, so nobody of ours uses the crate that carries it; `cli` runs
@@ -68,7 +69,11 @@ const KEPT: &[(&str, &[&str], &str)] = &[
     ("libbpf-rs", &["collect"], "only `collect` speaks to the kernel's BPF"),
     ("libbpf-sys", &["collect"], "only `collect` speaks to the kernel's BPF"),
     ("libbpf-cargo", &["collect"], "only `collect` speaks to the kernel's BPF"),
-    ("parquet", &["store"], "only `store` knows how a trace lies on disk"),
+    (
+        "parquet",
+        &["formats", "guard", "store"],
+        "of ours only `store` knows how a trace lies on disk",
+    ),
     ("prost", &["formats"], "only `formats` knows other people's files"),
     ("flate2", &["formats"], "only `formats` knows other people's files"),
     ("datafusion", &["query"], "the core builds without the query engine"),
@@ -286,7 +291,7 @@ mod tests {
         );
         check(
             "formats -> gpuwhy-collect (dev)",
-            "`formats` uses `collect` in tests; of ours it may use schema",
+            "`formats` uses `collect` in tests; of ours it may use schema, guard",
         );
         check(
             "collect -> gpuwhy-testkit",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use gpuwhy_diagnose::calibration::{Calibration, expected_error};
-use gpuwhy_diagnose::stats::{mean, quantile, sorted};
+use gpuwhy_diagnose::stats::{quantile, sorted};
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Row, Session};
@@ -362,14 +362,15 @@ pub fn figures(sessions: &[Session], trials: &[Row]) -> BTreeMap<String, Figure>
         "rss_mib",
         Figure::of(&sessions.iter().map(|s| s.rss_bytes as f64 / 1048576.0).collect::<Vec<_>>()),
     );
-    // Of sessions of half an hour and more: the ring of the recent past fills in the first minutes.
+    // Of sessions of nearly half an hour and more, the most memory in the last third by the most in the
+    // third before: rings and the steps that are remembered fill in the first twenty minutes.
     let growths: Vec<f64> = sessions
         .iter()
-        .filter(|s| s.rss_mib.len() >= 28)
+        .filter(|s| s.rss_mib.len() >= 27)
         .map(|s| {
             let third = s.rss_mib.len() / 3;
-            let (middle, last) = (&s.rss_mib[third..2 * third], &s.rss_mib[2 * third..]);
-            mean(last) / mean(middle).max(1.0)
+            let most = |of: &[f64]| of.iter().copied().fold(1.0, f64::max);
+            most(&s.rss_mib[2 * third..]) / most(&s.rss_mib[third..2 * third])
         })
         .collect();
     if !growths.is_empty() {

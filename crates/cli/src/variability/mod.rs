@@ -899,19 +899,24 @@ fn stream_label(lanes: &Rows, track: TrackId) -> Option<String> {
     Some(format!("{gpu}, {}", stream.name))
 }
 
+/// Whether it is meant to be a trace that lies here, and not somebody else's tables.
+fn is_trace(path: &Path) -> bool {
+    path.is_dir() && !nsys::is_directory(path)
+}
+
 fn gather(inputs: &[PathBuf], args: &Variability) -> Result<Gathered> {
     if let Some(cluster) = &args.cluster {
         let [trace] = inputs else { bail!("the query engine reads one trace at a time") };
         let named = trace.to_str().context("a trace with a name that is no text")?;
         let mut gathered = remote::gather(named, cluster, args)?;
-        if trace.is_dir() {
+        if is_trace(trace) {
             // What else is told of a trace that lies here asks for its lanes.
             gathered.lanes = analysis::lanes(&Trace::open(trace)?)?;
         }
         return Ok(gathered);
     }
     match inputs {
-        [trace] if trace.is_dir() => of_trace(trace, args),
+        [trace] if is_trace(trace) => of_trace(trace, args),
         reports => of_reports(reports, args),
     }
 }
@@ -949,7 +954,7 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
         }
     }
     if let [trace] = &args.inputs[..]
-        && trace.is_dir()
+        && is_trace(trace)
     {
         let trace = Trace::open(trace)?;
         report.launches = launches::join(&trace, &lanes, |track| stream_label(&lanes, track))?;

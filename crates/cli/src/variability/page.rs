@@ -59,7 +59,7 @@ pub fn of(
         .map(|k| (k.name.clone(), k.count, k.total_ms, k.mean_us, k.p50_us, k.p99_us))
         .collect();
     if let [trace] = inputs
-        && trace.is_dir()
+        && super::is_trace(trace)
     {
         let trace = Trace::open(trace)?;
         // The worst of each device first, then the second worst.

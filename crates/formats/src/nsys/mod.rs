@@ -1,4 +1,5 @@
-//! NVIDIA Nsight Systems reports, as `nsys export -t sqlite` writes them.
+//! NVIDIA Nsight Systems reports, as `nsys export -t sqlite` writes them, or `-t parquetdir` and
+//! `-t arrowdir`.
 //!
 //! # What it sees
 //! Kernels, copies, memsets and synchronizations of the GPUs; calls of the CUDA runtime and
@@ -18,6 +19,7 @@
 //! again in every process.
 
 mod align;
+mod directory;
 mod place;
 mod tables;
 
@@ -27,9 +29,11 @@ use std::path::Path;
 use gpuwhy_schema::Name;
 
 pub use align::{Alignment, align};
+pub use directory::is_directory;
 pub use place::Import;
 pub use tables::{Chunk, Piece, Work, WorkPiece};
 
+use self::directory::Directory;
 use crate::sqlite::{Database, TableDef, Value};
 use crate::{Error, Result};
 
@@ -57,7 +61,7 @@ pub struct Gpu {
 /// A report, open for reading.
 #[derive(Debug)]
 pub struct Report {
-    database: Database,
+    database: Tables,
     strings: Strings,
     /// The version of Nsight Systems that exported it, if it says so.
     pub version: Option<String>,
@@ -81,6 +85,70 @@ pub struct Report {
     chunks: Vec<Chunk>,
     /// Tables with rows that are not read, and how many pages of rows they have.
     pub unread: Vec<(String, usize)>,
+}
+
+/// Where a report's tables lie.
+#[derive(Debug)]
+enum Tables {
+    Database(Database),
+    Directory(Directory),
+}
+
+/// Does the same with either.
+macro_rules! either {
+    ($tables:expr, $it:ident => $do:expr) => {
+        match $tables {
+            Tables::Database($it) => $do,
+            Tables::Directory($it) => $do,
+        }
+    };
+}
+
+impl Tables {
+    fn open(path: &Path) -> Result<Tables> {
+        if path.is_dir() {
+            return Ok(Tables::Directory(Directory::open(path)?));
+        }
+        Ok(Tables::Database(Database::open(path)?))
+    }
+
+    fn path(&self) -> &Path {
+        either!(self, it => it.path())
+    }
+
+    fn bytes(&self) -> u64 {
+        either!(self, it => it.bytes())
+    }
+
+    fn names(&self) -> Vec<&TableDef> {
+        either!(self, it => it.tables().collect())
+    }
+
+    fn table(&self, name: &str) -> Option<&TableDef> {
+        either!(self, it => it.table(name))
+    }
+
+    fn leaves(&self, table: &TableDef) -> Result<Vec<u32>> {
+        either!(self, it => it.leaves(table))
+    }
+
+    /// How many leaves one thread is to read at a time.
+    fn leaves_at_a_time(&self, table: &TableDef, usual: usize) -> usize {
+        match self {
+            Tables::Database(_) => usual,
+            Tables::Directory(directory) => directory.leaves_at_a_time(table, usual),
+        }
+    }
+
+    fn scan<const N: usize>(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        wanted: [Option<usize>; N],
+        each: impl FnMut(i64, [Value<'_>; N]) -> Result<()>,
+    ) -> Result<()> {
+        either!(self, it => it.scan(table, leaves, wanted, each))
+    }
 }
 
 /// The pid in a serialized `globalTid` or `globalPid`.
@@ -142,7 +210,7 @@ impl Report {
     /// Opens the report at `path`, and reads what is small of it.
     pub fn open(path: impl AsRef<Path>) -> Result<Report> {
         let path = path.as_ref();
-        let database = Database::open(path)?;
+        let database = Tables::open(path)?;
         let known = |name: &str| database.table(name).is_some();
         if !known("StringIds") {
             return Err(Error::NotThis {

@@ -370,11 +370,11 @@ impl Report {
                 continue;
             }
             let leaves = self.database.leaves(table)?;
-            let parts = leaves.chunks(LEAVES);
+            let parts = leaves.chunks(self.database.leaves_at_a_time(table, LEAVES));
             chunks.extend(parts.map(|l| Chunk { table: name, what, leaves: l.to_vec() }));
         }
         let mut unread = Vec::new();
-        for table in self.database.tables() {
+        for table in self.database.names() {
             let name = table.name.to_ascii_lowercase();
             let read = TABLES.iter().any(|t| t.0.eq_ignore_ascii_case(&name));
             let about = ABOUT.iter().any(|prefix| name.starts_with(prefix))

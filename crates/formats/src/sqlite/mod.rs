@@ -61,6 +61,11 @@ pub struct TableDef {
 }
 
 impl TableDef {
+    /// A table that lies in no database.
+    pub(crate) fn plain(name: &str, columns: Vec<String>) -> TableDef {
+        TableDef { name: name.into(), columns, root: 0, rowid: None, without_rowid: false }
+    }
+
     /// The index of a column.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))

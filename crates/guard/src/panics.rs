@@ -14,7 +14,10 @@ thread_local! {
 }
 
 /// Runs a decoder; a panic inside it comes back as its message, and is not printed.
-pub(crate) fn guarded<T>(decode: impl FnOnce() -> T) -> Result<T, String> {
+///
+/// # Errors
+/// It panicked.
+pub fn guarded<T>(decode: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = take_hook();

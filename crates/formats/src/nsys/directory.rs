@@ -1,0 +1,448 @@
+//! The tables of a report as a directory of files, one a table: Parquet as `nsys export -t parquetdir`
+//! writes it, or Arrow as `-t arrowdir` does.
+//!
+//! What a database calls leaf pages are stretches of rows here: of Parquet so many rows each, which are
+//! skipped to; of Arrow the record batches. Ids are unsigned there and signed in a database; their bits
+//! are the same.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    Array, BooleanArray, DictionaryArray, Float32Array, Float64Array, Int8Array, Int16Array,
+    Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray, UInt8Array, UInt16Array,
+    UInt32Array, UInt64Array,
+};
+use arrow_ipc::reader::FileReader;
+use arrow_schema::{ArrowError, Field, Schema};
+use gpuwhy_guard::{Checked, check_blocks, check_pages, guarded};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use crate::sqlite::{TableDef, Value};
+use crate::{Error, Result};
+
+/// Rows of a stretch of a Parquet file.
+const STRETCH: usize = 512;
+/// Rows that are decoded at once.
+const BATCH: usize = 8192;
+/// More files than this are no report.
+const MAX_FILES: usize = 1 << 12;
+
+/// What a file is.
+#[derive(Debug)]
+enum Kind {
+    /// With so many rows a batch.
+    Parquet(Checked, usize),
+    /// With so many record batches.
+    Arrow(usize),
+}
+
+#[derive(Debug)]
+struct Table {
+    def: TableDef,
+    path: PathBuf,
+    kind: Kind,
+}
+
+/// A directory of tables.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    bytes: u64,
+    tables: BTreeMap<String, Table>,
+}
+
+/// Whether a directory is meant to be such an export.
+pub fn is_directory(path: &Path) -> bool {
+    let known = ["StringIds.parquet", "StringIds.arrow"];
+    known.iter().any(|name| path.join(name).is_file())
+}
+
+fn damaged(path: &Path, place: &str, error: impl std::fmt::Display) -> Error {
+    Error::damaged(path, place, error.to_string())
+}
+
+/// The names of columns. Nested ones have none: nobody asks for them, and in a hostile file they cost
+/// memory without bound.
+fn names(schema: &Schema) -> Vec<String> {
+    let name = |f: &std::sync::Arc<Field>| match f.data_type().is_nested() {
+        true => String::new(),
+        false => f.name().clone(),
+    };
+    schema.fields().iter().map(name).collect()
+}
+
+impl Directory {
+    /// Opens all its files, and reads what they say of their columns.
+    pub fn open(path: &Path) -> Result<Directory> {
+        let mut all = Directory { path: path.into(), bytes: 0, tables: BTreeMap::new() };
+        for entry in path.read_dir().map_err(Error::io("open", path))? {
+            let file = entry.map_err(Error::io("read", path))?.path();
+            let (Some(name), Some(ending)) = (
+                file.file_stem().and_then(|name| name.to_str()),
+                file.extension().and_then(|ending| ending.to_str()),
+            ) else {
+                continue;
+            };
+            let name = name.to_owned();
+            let opened = match ending {
+                "parquet" => all.parquet(&file, &name)?,
+                "arrow" => all.arrow(&file, &name)?,
+                _ => continue,
+            };
+            all.tables.insert(name.to_ascii_lowercase(), opened);
+            if all.tables.len() > MAX_FILES {
+                return Err(damaged(path, "its files", format!("more than {MAX_FILES} tables")));
+            }
+        }
+        Ok(all)
+    }
+
+    fn file(&mut self, path: &Path) -> Result<File> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let metadata = file.metadata().map_err(Error::io("measure", path))?;
+        if !metadata.is_file() {
+            return Err(damaged(path, "its kind", "it is not a regular file"));
+        }
+        self.bytes += metadata.len();
+        Ok(file)
+    }
+
+    fn parquet(&mut self, path: &Path, name: &str) -> Result<Table> {
+        let file = self.file(path)?;
+        let checked = gpuwhy_guard::metadata(&file).map_err(Error::unsound(path))?;
+        let groups: Vec<usize> = (0..checked.metadata.metadata().num_row_groups()).collect();
+        let rows = check_pages(&file, &checked, &groups, BATCH).map_err(Error::unsound(path))?;
+        let columns = names(checked.metadata.schema());
+        let def = TableDef::plain(name, columns);
+        Ok(Table { def, path: path.into(), kind: Kind::Parquet(checked, rows) })
+    }
+
+    fn arrow(&mut self, path: &Path, name: &str) -> Result<Table> {
+        let file = self.file(path)?;
+        check_blocks(&file).map_err(Error::unsound(path))?;
+        let reader = guarded(|| FileReader::try_new(file, None))
+            .map_err(|e| damaged(path, "its footer", e))?
+            .map_err(|e| damaged(path, "its footer", e))?;
+        let columns = names(&reader.schema());
+        let def = TableDef::plain(name, columns);
+        Ok(Table { def, path: path.into(), kind: Kind::Arrow(reader.num_batches()) })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How long its files are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> impl Iterator<Item = &TableDef> {
+        self.tables.values().map(|table| &table.def)
+    }
+
+    /// The table of that name, in any case of letters.
+    pub fn table(&self, name: &str) -> Option<&TableDef> {
+        self.tables.get(&name.to_ascii_lowercase()).map(|table| &table.def)
+    }
+
+    fn of(&self, def: &TableDef) -> Result<&Table> {
+        let found = self.tables.get(&def.name.to_ascii_lowercase());
+        found.ok_or_else(|| damaged(&self.path, &def.name, "there is no such table"))
+    }
+
+    /// The numbers of its stretches.
+    pub fn leaves(&self, def: &TableDef) -> Result<Vec<u32>> {
+        let table = self.of(def)?;
+        let count = match &table.kind {
+            Kind::Parquet(checked, _) => {
+                usize::try_from(checked.rows).unwrap_or(usize::MAX).div_ceil(STRETCH)
+            }
+            Kind::Arrow(batches) => *batches,
+        };
+        let count = u32::try_from(count);
+        let count = count.map_err(|_| damaged(&table.path, "its footer", "it is absurdly long"))?;
+        Ok((0..count).collect())
+    }
+
+    /// How many stretches one thread is to read at a time.
+    pub fn leaves_at_a_time(&self, def: &TableDef, usual: usize) -> usize {
+        match self.of(def).map(|table| &table.kind) {
+            Ok(Kind::Arrow(_)) => 1,
+            _ => usual,
+        }
+    }
+
+    /// Calls `each` with the number of the row, from 1, and the `wanted` columns of every row of these
+    /// stretches. A column that the table lacks (`None`) is null.
+    pub fn scan<const N: usize>(
+        &self,
+        def: &TableDef,
+        leaves: &[u32],
+        wanted: [Option<usize>; N],
+        mut each: impl FnMut(i64, [Value<'_>; N]) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.of(def)?;
+        let mut columns: Vec<usize> = wanted.iter().flatten().copied().collect();
+        if columns.is_empty() && !def.columns.is_empty() {
+            // Without any column it would not be known how many rows there are.
+            columns.push(0);
+        }
+        columns.sort_unstable();
+        columns.dedup();
+        // Columns come in the order of the file, whatever the order in which they are asked for.
+        let places = wanted.map(|column| columns.iter().position(|c| Some(*c) == column));
+        let mut rest = leaves;
+        while let Some(&first) = rest.first() {
+            let run = rest.iter().enumerate().take_while(|(i, leaf)| **leaf == first + *i as u32);
+            let run = run.count();
+            rest = &rest[run..];
+            let mut row = (first as usize * STRETCH) as i64;
+            let mut take = |batch: RecordBatch| -> Result<()> {
+                let cells: Vec<Cells<'_>> =
+                    batch.columns().iter().map(|column| Cells::of(column.as_ref())).collect();
+                for at in 0..batch.num_rows() {
+                    row += 1;
+                    each(row, places.map(|p| p.map_or(Value::Null, |p| cells[p].value(at))))?;
+                }
+                Ok(())
+            };
+            let bad = |e: &dyn std::fmt::Display| {
+                damaged(&table.path, &format!("after row {}", first as usize * STRETCH), e)
+            };
+            let file = File::open(&table.path).map_err(Error::io("open", &table.path))?;
+            match &table.kind {
+                Kind::Parquet(checked, rows) => {
+                    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                        file,
+                        checked.metadata.clone(),
+                    );
+                    let mask = ProjectionMask::roots(builder.parquet_schema(), columns.clone());
+                    let build = || {
+                        let builder = builder.with_projection(mask).with_batch_size(*rows);
+                        builder
+                            .with_offset(first as usize * STRETCH)
+                            .with_limit(run * STRETCH)
+                            .build()
+                    };
+                    let mut reader = guarded(build).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                    while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
+                        take(batch.map_err(|e| bad(&e))?)?;
+                    }
+                }
+                Kind::Arrow(_) => {
+                    let open = || {
+                        let mut reader = FileReader::try_new(file, Some(columns.clone()))?;
+                        reader.set_index(first as usize)?;
+                        Ok::<_, ArrowError>(reader)
+                    };
+                    let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                    for _ in 0..run {
+                        let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? else {
+                            break;
+                        };
+                        take(batch.map_err(|e| bad(&e))?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A column of a batch.
+enum Cells<'a> {
+    I8(&'a Int8Array),
+    I16(&'a Int16Array),
+    I32(&'a Int32Array),
+    I64(&'a Int64Array),
+    U8(&'a UInt8Array),
+    U16(&'a UInt16Array),
+    U32(&'a UInt32Array),
+    U64(&'a UInt64Array),
+    F32(&'a Float32Array),
+    F64(&'a Float64Array),
+    Bool(&'a BooleanArray),
+    Text(&'a StringArray),
+    LongText(&'a LargeStringArray),
+    Choice(&'a DictionaryArray<Int32Type>, &'a StringArray),
+    /// Of a type that no table of a report has.
+    Other,
+}
+
+impl<'a> Cells<'a> {
+    fn of(column: &'a dyn Array) -> Cells<'a> {
+        let any = column.as_any();
+        macro_rules! first {
+            ($($variant:ident $array:ty),+ $(,)?) => {
+                $(if let Some(array) = any.downcast_ref::<$array>() {
+                    return Cells::$variant(array);
+                })+
+            };
+        }
+        first!(
+            I64 Int64Array,
+            U64 UInt64Array,
+            I32 Int32Array,
+            U32 UInt32Array,
+            Text StringArray,
+            I16 Int16Array,
+            U16 UInt16Array,
+            I8 Int8Array,
+            U8 UInt8Array,
+            F64 Float64Array,
+            F32 Float32Array,
+            Bool BooleanArray,
+            LongText LargeStringArray,
+        );
+        let choice = any.downcast_ref::<DictionaryArray<Int32Type>>();
+        let choice = choice.and_then(|d| Some((d, d.values().as_any().downcast_ref()?)));
+        choice.map_or(Cells::Other, |(keys, values)| Cells::Choice(keys, values))
+    }
+
+    fn value(&self, at: usize) -> Value<'a> {
+        macro_rules! cell {
+            ($array:expr, $value:expr) => {
+                if $array.is_null(at) { Value::Null } else { $value }
+            };
+        }
+        match *self {
+            Cells::I8(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::I16(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::I32(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::I64(a) => cell!(a, Value::Int(a.value(at))),
+            Cells::U8(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::U16(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::U32(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::U64(a) => cell!(a, Value::Int(a.value(at) as i64)),
+            Cells::F32(a) => cell!(a, Value::Real(a.value(at).into())),
+            Cells::F64(a) => cell!(a, Value::Real(a.value(at))),
+            Cells::Bool(a) => cell!(a, Value::Int(a.value(at).into())),
+            Cells::Text(a) => cell!(a, Value::Text(a.value(at).as_bytes())),
+            Cells::LongText(a) => cell!(a, Value::Text(a.value(at).as_bytes())),
+            Cells::Choice(keys, values) => match keys.key(at) {
+                Some(key) if key < values.len() && values.is_valid(key) => {
+                    Value::Text(values.value(key).as_bytes())
+                }
+                _ => Value::Null,
+            },
+            Cells::Other => Value::Null,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::ArrayRef;
+    use arrow_ipc::writer::FileWriter;
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::nsys::Report;
+    use crate::sqlite::Database;
+
+    /// A column of a database's table as Nsight's own export types it: ids unsigned, small numbers small.
+    fn column(database: &Database, table: &TableDef, at: usize) -> ArrayRef {
+        let leaves = database.leaves(table).unwrap();
+        let (mut ints, mut reals, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut has_text, mut has_real) = (false, false);
+        database
+            .scan(table, &leaves, [Some(at)], |_, [value]| {
+                has_text |= matches!(value, Value::Text(_) | Value::Blob(_));
+                has_real |= matches!(value, Value::Real(_));
+                ints.push(value.int());
+                reals.push(value.real());
+                texts.push(value.text().map(str::to_owned));
+                Ok(())
+            })
+            .unwrap();
+        let name = table.columns[at].to_ascii_lowercase();
+        let whole = || ints.iter().copied();
+        if has_text {
+            Arc::new(StringArray::from(texts))
+        } else if has_real {
+            Arc::new(Float64Array::from(reals))
+        } else if name.starts_with("global") || name == "id" || name.ends_with("id") {
+            Arc::new(whole().map(|v| v.map(|v| v as u64)).collect::<UInt64Array>())
+        } else if name.starts_with("grid") || name.starts_with("block") {
+            Arc::new(whole().map(|v| v.map(|v| v as i32)).collect::<Int32Array>())
+        } else {
+            Arc::new(whole().collect::<Int64Array>())
+        }
+    }
+
+    fn export(from: &Path, to: &Path, parquet: bool) {
+        let database = Database::open(from).unwrap();
+        for table in database.tables() {
+            let columns: Vec<ArrayRef> =
+                (0..table.columns.len()).map(|at| column(&database, table, at)).collect();
+            let fields: Vec<Field> = table
+                .columns
+                .iter()
+                .zip(&columns)
+                .map(|(name, column)| Field::new(name, column.data_type().clone(), true))
+                .collect();
+            let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+            let ending = if parquet { "parquet" } else { "arrow" };
+            let file = File::create(to.join(format!("{}.{ending}", table.name))).unwrap();
+            if parquet {
+                let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+                writer.write(&batch).unwrap();
+                writer.close().unwrap();
+            } else {
+                let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
+                // Several batches.
+                for from in (0..batch.num_rows()).step_by(1000) {
+                    let rows = 1000.min(batch.num_rows() - from);
+                    writer.write(&batch.slice(from, rows)).unwrap();
+                }
+                writer.finish().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_is_read_as_the_database_of_the_same_report() {
+        let Some(data) = crate::shared_data() else { return };
+        for name in ["jacobi_mpi8/rank3.sqlite", "jacc_cg_2026_2.sqlite"] {
+            let database = data.join("nsys").join(name);
+            let (expected, _) = crate::nsys::tests::rows(&[Report::open(&database).unwrap()]);
+            for parquet in [true, false] {
+                // The file's name tells the rank.
+                let dir = tempfile::tempdir().unwrap();
+                let to = dir.path().join(database.file_stem().unwrap());
+                std::fs::create_dir(&to).unwrap();
+                export(&database, &to, parquet);
+                assert!(is_directory(&to));
+                let (rows, _) = crate::nsys::tests::rows(&[Report::open(&to).unwrap()]);
+                assert_eq!(rows.span, expected.span, "{name} {parquet}");
+                assert_eq!(rows.kernel, expected.kernel, "{name} {parquet}");
+                assert_eq!(rows.copy, expected.copy, "{name} {parquet}");
+                assert_eq!(rows.link, expected.link, "{name} {parquet}");
+                assert_eq!(rows.track.len(), expected.track.len(), "{name} {parquet}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["StringIds.parquet", "OSRT_API.arrow"] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, b"PAR1 and no more").unwrap();
+            let says = Report::open(dir.path()).unwrap_err().to_string();
+            assert!(says.contains(name) && says.contains("its"), "{says}");
+            std::fs::remove_file(&path).unwrap();
+        }
+        let says = Report::open(dir.path()).unwrap_err().to_string();
+        assert!(says.contains("no table StringIds"), "{says}");
+    }
+}
