@@ -63,6 +63,9 @@ const HEARTBEAT: u64 = 2;
 /// How long an executor tries to reach its scheduler, s: they may be started together.
 const CONNECT: u16 = 60;
 
+/// Bytes of a message: plans carry the lanes of a trace.
+const WIDE: u32 = 64 << 20;
+
 fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
     let mut state = SessionStateBuilder::new()
         .with_default_features()
@@ -88,11 +91,9 @@ pub async fn scheduler(args: &Scheduler) -> Result<()> {
     config.executor_timeout_seconds = args.executor_timeout;
     config.no_executors_grace_period_seconds = args.executor_timeout;
     config.expire_dead_executor_interval_seconds = 3;
-    // Wide plans carry the lanes of a trace.
-    let wide = 64 << 20;
-    config.grpc_server_max_decoding_message_size = wide;
-    config.grpc_server_max_encoding_message_size = wide;
-    config.grpc_client_max_message_size = wide;
+    config.grpc_server_max_decoding_message_size = WIDE;
+    config.grpc_server_max_encoding_message_size = WIDE;
+    config.grpc_client_max_message_size = WIDE;
     let cluster = BallistaCluster::new_from_config(&config).await.context("the cluster")?;
     info!("scheduler at {}", args.bind);
     start_server(cluster, args.bind, Arc::new(config))
@@ -126,7 +127,6 @@ pub async fn executor(args: &Executor) -> Result<()> {
         }
     };
     let grpc_port = args.bind.port().checked_add(1).context("no port comes after 65535")?;
-    let wide = 64 << 20;
     let config = ExecutorProcessConfig {
         bind_host: args.bind.ip().to_string(),
         external_host: args.external_host.clone(),
@@ -139,8 +139,8 @@ pub async fn executor(args: &Executor) -> Result<()> {
         work_dir: Some(work_dir.to_string_lossy().into_owned()),
         executor_heartbeat_interval_seconds: HEARTBEAT,
         memory_pool_size: args.memory.map(|mib| mib << 20),
-        grpc_max_decoding_message_size: wide,
-        grpc_max_encoding_message_size: wide,
+        grpc_max_decoding_message_size: WIDE,
+        grpc_max_encoding_message_size: WIDE,
         override_function_registry: Some(Arc::new(registry)),
         override_runtime_producer: Some(Arc::new(|_: &SessionConfig| stores::runtime(None))),
         override_config_producer: Some(Arc::new(|| session::config(true))),

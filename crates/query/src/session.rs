@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use ballista::prelude::{SessionConfigExt as _, SessionContextExt as _};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
@@ -26,6 +27,14 @@ use crate::views::VIEWS;
 
 /// Rows of a table in memory that a plan can carry to a cluster.
 const CARRIED: usize = 20_000;
+
+/// Tables whose rows may come twice, open and ended, and what twins share besides their start.
+const TWINS: &[(&str, &str)] = &[("span", "id"), ("state", "track")];
+
+/// The table of all rows, twins included, beneath the view that leaves them out.
+fn rows_of(table: &str) -> String {
+    format!("{table}_rows")
+}
 
 /// How to ask.
 #[derive(Clone, Debug)]
@@ -70,53 +79,58 @@ impl Session {
         };
         // Only now: a remote context forgets the functions of the state that it was made of.
         crate::functions::register(&mut context)?;
-        let mut session = Session { context, cluster: options.cluster.clone(), opened };
+        let session = Session { context, cluster: options.cluster.clone(), opened };
         session.tables()?;
         session.views(options.interval).await?;
         Ok(session)
     }
 
-    fn tables(&mut self) -> Result<()> {
-        let mut held = trace::held(&self.opened)?;
-        let mut schemas = trace::schemas();
-        schemas.push(("lanes", trace::lanes_schema()));
-        for (name, schema) in schemas {
+    fn tables(&self) -> Result<()> {
+        let held = trace::held(&self.opened)?;
+        for (name, schema) in trace::schemas() {
+            if held.contains_key(name) {
+                continue;
+            }
             let files = self.opened.files(name)?;
-            let batch = held.remove(name).filter(|batch| batch.num_rows() > 0);
-            let table: Arc<dyn datafusion::catalog::TableProvider> = match batch {
-                Some(batch) if self.cluster.is_none() => {
+            let table: Arc<dyn TableProvider> = match files.is_empty() {
+                true => Arc::new(ViewTable::new(nothing(&schema)?, None)),
+                false => Arc::new(listing(files, schema)?),
+            };
+            let registered = if self.has_twins(name) { rows_of(name) } else { name.to_owned() };
+            self.context.register_table(registered, table)?;
+        }
+        for (name, batch) in held {
+            let table: Arc<dyn TableProvider> = match batch.num_rows() {
+                0 => Arc::new(ViewTable::new(nothing(&batch.schema())?, None)),
+                _ if self.cluster.is_none() => {
                     Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)
                 }
-                Some(batch) if batch.num_rows() > CARRIED => bail!(
-                    "`{}` has {} rows of `{name}`; a plan carries {CARRIED} to a cluster",
-                    self.opened.location.named,
-                    batch.num_rows()
+                rows if rows > CARRIED => bail!(
+                    "`{}` has {rows} rows of `{name}`; a plan carries {CARRIED} to a cluster",
+                    self.opened.location.named
                 ),
-                Some(batch) => Arc::new(ViewTable::new(values(&batch)?, None)),
-                None if files.is_empty() || name == "lanes" => {
-                    Arc::new(ViewTable::new(nothing(&schema)?, None))
-                }
-                None => Arc::new(listing(files, schema)?),
+                _ => Arc::new(ViewTable::new(values(&batch)?, None)),
             };
-            // Spans and states that were written open have a twin that tells when they ended.
-            let twins = matches!(name, "span" | "state") && self.opened.has_open_rows(name);
-            let registered = if twins { format!("{name}_rows") } else { name.to_owned() };
-            self.context.register_table(registered, table)?;
+            self.context.register_table(name, table)?;
         }
         Ok(())
     }
 
+    /// Whether rows of a table that were written open may have a twin that tells when they ended.
+    fn has_twins(&self, table: &str) -> bool {
+        TWINS.iter().any(|(name, _)| *name == table) && self.opened.has_open_rows(table)
+    }
+
     async fn views(&self, interval: i64) -> Result<()> {
-        for (name, key) in [("span", "id"), ("state", "track")] {
-            if self.opened.has_open_rows(name) {
-                let sql = format!(
-                    "select * from {name}_rows where dur is not null union all \
-                     select distinct o.* from {name}_rows o where o.dur is null and not exists ( \
-                     select 1 from {name}_rows e \
-                     where e.{key} = o.{key} and e.ts = o.ts and e.dur is not null)"
-                );
-                self.view(name, &sql).await?;
-            }
+        for &(name, key) in TWINS.iter().filter(|(name, _)| self.has_twins(name)) {
+            let rows = rows_of(name);
+            let sql = format!(
+                "select * from {rows} where dur is not null union all \
+                 select distinct o.* from {rows} o where o.dur is null and not exists ( \
+                 select 1 from {rows} e \
+                 where e.{key} = o.{key} and e.ts = o.ts and e.dur is not null)"
+            );
+            self.view(name, &sql).await?;
         }
         let origin = self.opened.origin();
         for view in VIEWS {
@@ -179,8 +193,7 @@ impl Session {
         for name in names.chain(gpuwhy_schema::TABLES.iter().copied()) {
             let table = self.context.table_provider(name).await?;
             let columns = table.schema().fields().iter().map(|f| f.name().clone()).collect();
-            let files = self.opened.manifest.file.iter();
-            let rows = files.filter(|f| f.table == name && !f.is_head()).map(|f| f.rows).sum();
+            let rows = self.opened.manifest.files_of(name).map(|f| f.rows).sum();
             let is_table = gpuwhy_schema::TABLES.contains(&name);
             if rows > 0 || !is_table {
                 told.push((name.to_owned(), columns, is_table.then_some(rows)));

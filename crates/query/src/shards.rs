@@ -174,8 +174,7 @@ pub async fn tell(
         })
         .await?;
     }
-    let spans = opened.manifest.file.iter().filter(|f| f.table == "span");
-    let rows: u64 = spans.map(|f| f.rows).sum();
+    let rows: u64 = opened.manifest.files_of("span").map(|f| f.rows).sum();
     writeln!(
         out,
         "{}",

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use gpuwhy_derive::devices::{Above, Devices};
 use gpuwhy_schema::{EachTable, Entity, EntityId, EntityKind, Name, Rows, Source, Table, Track};
-use gpuwhy_store::{MANIFEST, Manifest};
+use gpuwhy_store::{LaneRow, MANIFEST, Manifest};
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path as StorePath;
 use url::Url;
@@ -43,20 +43,17 @@ pub struct Opened {
 impl Opened {
     /// The URLs of a table's files, in the order of their writing.
     pub fn files(&self, table: &str) -> Result<Vec<Url>> {
-        let files = self.manifest.file.iter().filter(|f| f.table == table && !f.is_head());
-        files.map(|f| self.location.file(&f.path)).collect()
+        self.manifest.files_of(table).map(|f| self.location.file(&f.path)).collect()
     }
 
     /// Whether rows of a table may come twice, open and ended.
     pub fn has_open_rows(&self, table: &str) -> bool {
-        self.manifest.file.iter().any(|f| f.table == table && !f.is_head() && f.open > 0)
+        self.manifest.files_of(table).any(|f| f.open > 0)
     }
 
     /// When the first kernel or copy began, in ns; the trace's own beginning if it has none.
     pub fn origin(&self) -> i64 {
-        let of_devices = |f: &&gpuwhy_store::File| f.table == "kernel" || f.table == "copy";
-        let first = self.manifest.file.iter().filter(of_devices).filter_map(|f| f.min_start).min();
-        first.or(self.manifest.start).unwrap_or(0)
+        self.manifest.first_start(&["kernel", "copy"]).or(self.manifest.start).unwrap_or(0)
     }
 }
 
@@ -98,10 +95,9 @@ pub async fn open(location: Location, runtime: &RuntimeEnv) -> Result<Opened> {
                     location.named
                 ));
             }
-            let files = || manifest.file.iter().filter(|f| !f.is_head());
-            let of = |table: &'static str| files().filter(move |f| f.table == table);
+            let lanes = ["entity", "track", "source"];
             let bytes: u64 =
-                ["entity", "track", "source"].into_iter().flat_map(of).map(|f| f.bytes).sum();
+                lanes.iter().flat_map(|of| manifest.files_of(of)).map(|f| f.bytes).sum();
             if bytes > MAX_LANES {
                 bail!(
                     "the lanes of `{}` are {bytes} bytes; {MAX_LANES} are the most",
@@ -137,14 +133,14 @@ async fn read_manifest(location: &Location, runtime: &RuntimeEnv) -> Result<Mani
 }
 
 /// The last row of each id of a table of lanes.
-async fn last_rows<T: Table + HasId>(
+async fn last_rows<T: LaneRow>(
     location: &Location,
     manifest: &Manifest,
     runtime: &RuntimeEnv,
 ) -> Result<Vec<T>> {
     let store = runtime.object_store_registry.get_store(&location.url)?;
     let mut latest: BTreeMap<u32, T> = BTreeMap::new();
-    for file in manifest.file.iter().filter(|f| f.table == T::NAME && !f.is_head()) {
+    for file in manifest.files_of(T::NAME) {
         let url = location.file(&file.path)?;
         let cannot = || format!("cannot read `{url}`");
         let path = StorePath::from_url_path(url.path())?;
@@ -158,7 +154,7 @@ async fn last_rows<T: Table + HasId>(
             for row in
                 T::rows(&as_table::<T>(&batch.with_context(cannot)?)?).with_context(cannot)?
             {
-                latest.insert(row.number(), row);
+                latest.insert(row.lane_id(), row);
             }
         }
     }
@@ -174,29 +170,6 @@ fn as_table<T: Table>(batch: &RecordBatch) -> Result<RecordBatch> {
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(schema, columns)?)
-}
-
-/// A lane's row.
-trait HasId {
-    fn number(&self) -> u32;
-}
-
-impl HasId for Entity {
-    fn number(&self) -> u32 {
-        self.id.0
-    }
-}
-
-impl HasId for Track {
-    fn number(&self) -> u32 {
-        self.id.0
-    }
-}
-
-impl HasId for Source {
-    fn number(&self) -> u32 {
-        self.id.0
-    }
 }
 
 /// The schema of each table, by name, without the metadata, which would have to be equal in a join.
@@ -276,18 +249,6 @@ pub fn lanes(opened: &Opened) -> Result<RecordBatch> {
         .map(|((name, _), column)| Field::new(*name, column.data_type().clone(), true))
         .collect();
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
-}
-
-/// The types of the columns of `lanes`, for traces without any.
-pub fn lanes_schema() -> SchemaRef {
-    let of = |name: &str| match name {
-        "track" | "entity" | "device" => DataType::UInt32,
-        "tid" | "pid" | "rank" => DataType::Int64,
-        _ => DataType::Utf8,
-    };
-    let fields: Vec<Field> =
-        LANES.iter().map(|(name, _)| Field::new(*name, of(name), true)).collect();
-    Arc::new(Schema::new(fields))
 }
 
 /// Tables whose rows are held in memory, the last of each id: name and batch.

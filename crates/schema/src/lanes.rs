@@ -53,6 +53,18 @@ impl<'a> Lane<'a> {
     }
 }
 
+/// The entities that have not ended before `before`, and all that they belong to.
+pub fn remembered(entities: &BTreeMap<EntityId, Entity>, before: Ns) -> HashSet<EntityId> {
+    let mut keep: HashSet<EntityId> = HashSet::new();
+    for entity in entities.values().filter(|e| e.to.is_none_or(|to| to >= before)) {
+        let mut at = Some(entity.id);
+        while let Some(id) = at.filter(|id| keep.insert(*id)) {
+            at = entities.get(&id).and_then(|e| e.parent);
+        }
+    }
+    keep
+}
+
 /// The lanes of one trace as they come up. Rows that declare or change one gather in
 /// [`Lanes::drain`].
 #[derive(Debug, Default)]
@@ -144,13 +156,7 @@ impl Lanes {
     /// them: whoever records for days meets millions. What was written of them stays written, and
     /// their ids are not given out again.
     pub fn forget(&mut self, before: Ns) {
-        let mut keep: HashSet<EntityId> = HashSet::new();
-        for entity in self.by_id.values().filter(|e| e.to.is_none_or(|to| to >= before)) {
-            let mut at = Some(entity.id);
-            while let Some(id) = at.filter(|id| keep.insert(*id)) {
-                at = self.by_id.get(&id).and_then(|e| e.parent);
-            }
-        }
+        let keep = remembered(&self.by_id, before);
         self.by_id.retain(|id, _| keep.contains(id));
         self.entities.retain(|_, id| keep.contains(id));
         self.tracks_by_id.retain(|_, track| keep.contains(&track.entity));

@@ -23,7 +23,7 @@ mod units;
 mod words;
 
 pub use cell::{Name, Names, Role};
-pub use lanes::{Lane, Lanes, STACKS_LAST};
+pub use lanes::{Lane, Lanes, STACKS_LAST, remembered};
 pub use table::{Column, SchemaError, TABLE_KEY, Table, VERSION, VERSION_KEY, schema};
 pub use tables::*;
 pub use units::{EntityId, Id, Ids, Ns, SourceId, TrackId};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use gpuwhy_schema::{
     Clock, Entity, EntityId, Frame, Name, Ns, Rows, STACKS_LAST, Source, SourceId, Stack, Track,
-    TrackId,
+    TrackId, remembered,
 };
 
 /// An entity that ended is kept for as long after what is kept of its rows: causes can be told
@@ -119,13 +119,7 @@ impl Latest {
     /// that no row after `since` refers to.
     pub fn prune(&mut self, since: Ns) {
         let before = since.saturating_sub(GRACE);
-        let mut keep: HashSet<EntityId> = HashSet::new();
-        for entity in self.entities.values().filter(|e| e.to.is_none_or(|to| to >= before)) {
-            let mut at = Some(entity.id);
-            while let Some(id) = at.filter(|id| keep.insert(*id)) {
-                at = self.entities.get(&id).and_then(|e| e.parent);
-            }
-        }
+        let mut keep = remembered(&self.entities, before);
         let mut kept_tracks: HashSet<TrackId> = HashSet::new();
         for track in self.tracks.values().filter(|t| keep.contains(&t.entity)) {
             let mut at = Some(track.id);

@@ -50,6 +50,7 @@ pub use merge::{Merged, Shards, merge};
 pub use read::Read;
 pub use recover::Recovered;
 pub use ring::{Keep, Ring};
+pub use seal::LaneRow;
 pub use trace::{MAX_ROWS, Summary, TableSummary, Trace};
 pub use validate::{Report, Rule, Violation, validate};
 pub use writer::{Options, Writer, Written};

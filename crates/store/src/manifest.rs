@@ -244,6 +244,16 @@ impl Manifest {
         Ok(())
     }
 
+    /// The files of a table, in the order of their writing; heads, which repeat rows, are left out.
+    pub fn files_of(&self, table: &str) -> impl Iterator<Item = &File> {
+        self.file.iter().filter(move |f| f.table == table && !f.is_head())
+    }
+
+    /// When the first row of these tables begins, in ns.
+    pub fn first_start(&self, tables: &[&str]) -> Option<i64> {
+        tables.iter().flat_map(|table| self.files_of(table)).filter_map(|f| f.min_start).min()
+    }
+
     /// As it stands in the file.
     pub fn to_toml(&self) -> String {
         // Every field is a string, a number or a flag, and tables come last: this cannot fail.

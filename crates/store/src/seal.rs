@@ -47,13 +47,14 @@ pub(crate) struct Sealed {
 }
 
 /// Rows of the tables whose last row for an id counts.
-pub(crate) trait Lane: Table {
+pub trait LaneRow: Table {
+    /// That id.
     fn lane_id(&self) -> u32;
 }
 
 macro_rules! lanes {
     ($($Row:ident: $id:expr),+) => {
-        $(impl Lane for $Row {
+        $(impl LaneRow for $Row {
             fn lane_id(&self) -> u32 {
                 let id: fn(&$Row) -> u32 = $id;
                 id(self)

@@ -15,7 +15,7 @@ use crate::journal::Found;
 use crate::manifest::Manifest;
 use crate::read::{Place, Read, has_twins};
 use crate::recover::{Recovered, recover};
-use crate::seal::{Lane, is_lane, learn_shards};
+use crate::seal::{LaneRow, is_lane, learn_shards};
 use crate::select::{Links, Selection};
 use crate::{Error, Result};
 
@@ -170,7 +170,7 @@ impl Trace {
         self.latest()
     }
 
-    pub(crate) fn latest<T: Lane>(&self) -> Result<Vec<T>> {
+    pub(crate) fn latest<T: LaneRow>(&self) -> Result<Vec<T>> {
         let mut latest: HashMap<u32, T> = HashMap::new();
         for rows in self.all::<T>() {
             for row in rows? {
@@ -199,7 +199,7 @@ impl Trace {
     pub fn summary(&self) -> Summary {
         let mut tables: Vec<TableSummary> = Vec::new();
         for name in gpuwhy_schema::TABLES {
-            let files = || self.manifest.file.iter().filter(|f| f.table == *name && !f.is_head());
+            let files = || self.manifest.files_of(name);
             let frames: u64 = self
                 .journals
                 .iter()
@@ -325,11 +325,11 @@ impl EachTable for JournalShards<'_> {
 pub(crate) fn lane_id<T: Table>(row: &T) -> Option<u32> {
     let any = row as &dyn Any;
     any.downcast_ref::<Entity>()
-        .map(Lane::lane_id)
-        .or_else(|| any.downcast_ref::<Track>().map(Lane::lane_id))
-        .or_else(|| any.downcast_ref::<Source>().map(Lane::lane_id))
-        .or_else(|| any.downcast_ref::<Stack>().map(Lane::lane_id))
-        .or_else(|| any.downcast_ref::<Frame>().map(Lane::lane_id))
+        .map(LaneRow::lane_id)
+        .or_else(|| any.downcast_ref::<Track>().map(LaneRow::lane_id))
+        .or_else(|| any.downcast_ref::<Source>().map(LaneRow::lane_id))
+        .or_else(|| any.downcast_ref::<Stack>().map(LaneRow::lane_id))
+        .or_else(|| any.downcast_ref::<Frame>().map(LaneRow::lane_id))
 }
 
 /// What a trace holds.

@@ -409,8 +409,7 @@ fn of_device(
 /// Reads the whole, shard by shard.
 fn read(trace: &Trace, plan: &Devices, args: &Variability) -> Result<(Part, Cut)> {
     let manifest = trace.manifest();
-    let of_devices = |f: &&gpuwhy_store::File| f.table == "kernel" || f.table == "copy";
-    let first = manifest.file.iter().filter(of_devices).filter_map(|f| f.min_start).min();
+    let first = manifest.first_start(&["kernel", "copy"]);
     let (Some(first), Some(last)) = (first, manifest.end) else {
         bail!("`{}` holds neither kernels nor copies", trace.path().display());
     };
@@ -422,7 +421,7 @@ fn read(trace: &Trace, plan: &Devices, args: &Variability) -> Result<(Part, Cut)
             args.interval
         )
     })?;
-    let rows: u64 = manifest.file.iter().filter(|f| f.table == "span").map(|f| f.rows).sum();
+    let rows: u64 = manifest.files_of("span").map(|f| f.rows).sum();
     let threads =
         args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     let shards = args.shards.unwrap_or_else(|| {
@@ -667,6 +666,8 @@ fn exchanges(report: &mut Report, part: &Part, devices: &[Device]) {
 
 /// What was read, of whatever it was.
 struct Gathered {
+    /// The trace, if it is one that lies here.
+    trace: Option<Trace>,
     devices: Vec<Device>,
     part: Part,
     cut: Cut,
@@ -685,7 +686,7 @@ fn of_trace(path: &Path, args: &Variability) -> Result<Gathered> {
     }
     let (part, cut) = read(&trace, &plan, args)?;
     let devices = plan.devices.iter().map(Device::of).collect();
-    Ok(Gathered { devices, part, cut, lanes })
+    Ok(Gathered { trace: Some(trace), devices, part, cut, lanes })
 }
 
 /// Reports of Nsight Systems as they lie there: kernels and copies are swept over as they are read,
@@ -748,7 +749,7 @@ fn of_reports(paths: &[PathBuf], args: &Variability) -> Result<Gathered> {
         part.merge(one.finish(cut));
     }
     if cut.all().contains(&part.last_end) || part.last_end == cut.all().end {
-        return Ok(Gathered { devices, part, cut, lanes: Rows::default() });
+        return Ok(Gathered { trace: None, devices, part, cut, lanes: Rows::default() });
     }
     bail!(
         "{:.3} s in intervals of {:?} are more than {MOST} intervals; choose longer ones",
@@ -911,7 +912,9 @@ fn gather(inputs: &[PathBuf], args: &Variability) -> Result<Gathered> {
         let mut gathered = remote::gather(named, cluster, args)?;
         if is_trace(trace) {
             // What else is told of a trace that lies here asks for its lanes.
-            gathered.lanes = analysis::lanes(&Trace::open(trace)?)?;
+            let trace = Trace::open(trace)?;
+            gathered.lanes = analysis::lanes(&trace)?;
+            gathered.trace = Some(trace);
         }
         return Ok(gathered);
     }
@@ -925,7 +928,7 @@ fn gather(inputs: &[PathBuf], args: &Variability) -> Result<Gathered> {
 pub fn run(args: &Variability) -> Result<ExitCode> {
     let began = Instant::now();
     let gathered = gather(&args.inputs, args)?;
-    let Gathered { devices, mut part, mut cut, lanes } = gathered;
+    let Gathered { trace, devices, mut part, mut cut, lanes } = gathered;
     // What comes after the last work of a device is none of its intervals.
     cut.count = cut.index(part.last_end.saturating_sub(1)).map_or(1, |last| last + 1);
     part.intervals.cut = cut;
@@ -953,11 +956,8 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
             report.outliers.push(found);
         }
     }
-    if let [trace] = &args.inputs[..]
-        && is_trace(trace)
-    {
-        let trace = Trace::open(trace)?;
-        report.launches = launches::join(&trace, &lanes, |track| stream_label(&lanes, track))?;
+    if let Some(trace) = &trace {
+        report.launches = launches::join(trace, &lanes, |track| stream_label(&lanes, track))?;
     }
     if let Some(other) = &args.against {
         let before = gather(std::slice::from_ref(other), args)?;
@@ -966,7 +966,7 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
     statements(&mut report, &part, cut, &lanes);
     exchanges(&mut report, &part, &devices);
     if let Some(path) = &args.html {
-        let page = page::of(&report, &part.intervals, &args.inputs, &lanes)?;
+        let page = page::of(&report, &part.intervals, trace.as_ref(), &lanes)?;
         std::fs::write(path, gpuwhy_report::variability::render(&page))
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }

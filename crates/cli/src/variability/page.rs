@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use gpuwhy_derive::devices::Devices;
@@ -22,7 +21,7 @@ const KERNELS: usize = 30;
 pub fn of(
     report: &Report,
     intervals: &Intervals,
-    inputs: &[PathBuf],
+    trace: Option<&Trace>,
     lanes: &Rows,
 ) -> Result<Variability> {
     let mut page = Variability {
@@ -58,10 +57,7 @@ pub fn of(
         .take(KERNELS)
         .map(|k| (k.name.clone(), k.count, k.total_ms, k.mean_us, k.p50_us, k.p99_us))
         .collect();
-    if let [trace] = inputs
-        && super::is_trace(trace)
-    {
-        let trace = Trace::open(trace)?;
+    if let Some(trace) = trace {
         // The worst of each device first, then the second worst.
         let depth = report.devices.iter().map(|d| d.worst.len()).max().unwrap_or(0);
         let order = (0..depth).flat_map(|rank| {
@@ -71,7 +67,7 @@ pub fn of(
             let title =
                 format!("{}, {:.3} to {:.3} s", of.device.label(), worst.from_s, worst.to_s);
             let range = intervals.cut.range(worst.interval);
-            page.worst.push(close_up(&trace, lanes, of.device.entity, range, title)?);
+            page.worst.push(close_up(trace, lanes, of.device.entity, range, title)?);
         }
     }
     Ok(page)

@@ -18,7 +18,7 @@ use crate::query;
 
 /// The word for the engine in a process of this machine.
 const LOCAL: &str = "local";
-/// Seconds or rows: a plan of more devices than this was not meant.
+/// A plan of more devices than this was not meant.
 const MOST_DEVICES: u64 = 1 << 20;
 
 /// Runs the engine over a trace, and takes what it tells.
@@ -171,7 +171,7 @@ fn plan(value: &Value) -> Result<Gathered> {
     let end = length.and_then(|length| origin.checked_add(length)).context("how time is cut")?;
     let cut = Cut::of(origin..end, width, MOST).context("how time is cut")?;
     let lanes = Rows { entity, ..Rows::default() };
-    Ok(Gathered { devices, part: Part::new(cut), cut, lanes })
+    Ok(Gathered { trace: None, devices, part: Part::new(cut), cut, lanes })
 }
 
 #[cfg(test)]

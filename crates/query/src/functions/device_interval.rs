@@ -1,13 +1,10 @@
 //! What one device did in one interval, from its work in any order.
 
-use std::sync::Arc;
-
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringArray};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Int64Type};
+use datafusion::arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::scalar::ScalarStructBuilder;
 use datafusion::common::{Result, ScalarValue, exec_err};
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::Accumulator;
 use gpuwhy_derive::Sum;
 use gpuwhy_derive::sweep::{ALL_KINDS, is_copy};
 use gpuwhy_derive::tally::{Tally, work_of};
@@ -15,7 +12,7 @@ use gpuwhy_derive::tally::{Tally, work_of};
 use super::{part_value, parts_of};
 
 /// The fields of the struct.
-fn fields() -> Fields {
+pub fn fields() -> Fields {
     let mut names: Vec<String> =
         ["kernel_ns", "copy_ns", "exposed_ns", "overlapped_ns", "idle_ns"].map(Into::into).into();
     let mut types = vec![DataType::Int64; names.len()];
@@ -42,43 +39,9 @@ fn fields() -> Fields {
     names.into_iter().zip(types).map(|(name, data)| Field::new(name, data, true)).collect()
 }
 
-/// `device_interval(copy_kind, ts, dur, bytes, origin, width)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct DeviceInterval(Signature);
-
-impl Default for DeviceInterval {
-    fn default() -> Self {
-        let mut arguments = vec![DataType::Int64; 6];
-        arguments[0] = DataType::Utf8;
-        DeviceInterval(Signature::exact(arguments, Volatility::Immutable))
-    }
-}
-
-impl AggregateUDFImpl for DeviceInterval {
-    fn name(&self) -> &str {
-        "device_interval"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Struct(fields()))
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::<Interval>::default())
-    }
-
-    fn state_fields(&self, _: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        Ok(vec![Arc::new(Field::new("tally", DataType::Binary, true))])
-    }
-}
-
-/// The interval comes with every row.
+/// `device_interval(copy_kind, ts, dur, bytes, origin, width)`: the interval comes with every row.
 #[derive(Debug, Default)]
-struct Interval(Option<Tally>);
+pub struct Interval(Option<Tally>);
 
 fn same(tally: &Tally, window: &std::ops::Range<i64>) -> Result<()> {
     if tally.window() == *window {

@@ -1,19 +1,16 @@
 //! Statistics and quantiles of durations as aggregates whose parts merge to the last digit.
 
-use std::sync::Arc;
-
 use datafusion::arrow::array::{ArrayRef, AsArray};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, Int64Type};
+use datafusion::arrow::datatypes::{DataType, Field, Fields, Float64Type, Int64Type};
 use datafusion::common::scalar::ScalarStructBuilder;
 use datafusion::common::{Result, ScalarValue, exec_err};
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::Accumulator;
 use gpuwhy_derive::{Quantiles, Stretches, Sum};
 
 use super::{part_value, parts_of};
 
-/// The fields of the struct.
-fn fields() -> Fields {
+/// The fields of the struct of `duration_stats`.
+pub fn fields() -> Fields {
     let field = |name: &str, of: DataType| Field::new(name, of, true);
     [
         field("count", DataType::UInt64),
@@ -33,44 +30,9 @@ fn fields() -> Fields {
     .collect()
 }
 
-fn state(names: &[&str]) -> Vec<FieldRef> {
-    names.iter().map(|name| Arc::new(Field::new(*name, DataType::Binary, true))).collect()
-}
-
 /// `duration_stats(dur)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct DurationStats(Signature);
-
-impl Default for DurationStats {
-    fn default() -> Self {
-        DurationStats(Signature::exact(vec![DataType::Int64], Volatility::Immutable))
-    }
-}
-
-impl AggregateUDFImpl for DurationStats {
-    fn name(&self) -> &str {
-        "duration_stats"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Struct(fields()))
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::<Stats>::default())
-    }
-
-    fn state_fields(&self, _: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        Ok(state(&["sum", "quantiles"]))
-    }
-}
-
 #[derive(Debug, Default)]
-struct Stats {
+pub struct Stats {
     sum: Sum,
     quantiles: Quantiles,
 }
@@ -122,44 +84,9 @@ impl Accumulator for Stats {
     }
 }
 
-/// `duration_quantile(dur, q)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct DurationQuantile(Signature);
-
-impl Default for DurationQuantile {
-    fn default() -> Self {
-        let arguments = vec![DataType::Int64, DataType::Float64];
-        DurationQuantile(Signature::exact(arguments, Volatility::Immutable))
-    }
-}
-
-impl AggregateUDFImpl for DurationQuantile {
-    fn name(&self) -> &str {
-        "duration_quantile"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Float64)
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::<Quantile>::default())
-    }
-
-    fn state_fields(&self, _: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let mut fields = state(&["quantiles"]);
-        fields.push(Arc::new(Field::new("q", DataType::Float64, true)));
-        Ok(fields)
-    }
-}
-
-/// The `q` comes with every row, and travels with the state.
+/// `duration_quantile(dur, q)`: the `q` comes with every row, and travels with the state.
 #[derive(Debug, Default)]
-struct Quantile {
+pub struct Quantile {
     quantiles: Quantiles,
     q: Option<f64>,
 }
@@ -207,39 +134,8 @@ impl Accumulator for Quantile {
 }
 
 /// `duration_stretches(interval, dur)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct DurationStretches(Signature);
-
-impl Default for DurationStretches {
-    fn default() -> Self {
-        DurationStretches(Signature::exact(vec![DataType::Int64; 2], Volatility::Immutable))
-    }
-}
-
-impl AggregateUDFImpl for DurationStretches {
-    fn name(&self) -> &str {
-        "duration_stretches"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Binary)
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::<OverTime>::default())
-    }
-
-    fn state_fields(&self, _: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        Ok(state(&["stretches"]))
-    }
-}
-
 #[derive(Debug, Default)]
-struct OverTime(Stretches);
+pub struct OverTime(Stretches);
 
 impl Accumulator for OverTime {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {

@@ -11,11 +11,14 @@ mod time_shard;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BinaryArray};
-use datafusion::arrow::datatypes::Fields;
+use datafusion::arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::scalar::ScalarStructBuilder;
 use datafusion::common::{DataFusionError, Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
+use datafusion::logical_expr::{
+    Accumulator, AccumulatorFactoryFunction, AggregateUDF, ColumnarValue, ScalarUDF,
+    SimpleAggregateUDF, Volatility, create_udf,
+};
 use gpuwhy_derive::Part;
 
 /// A function, for the docs.
@@ -65,17 +68,64 @@ pub const TOLD: &[Told] = &[
 
 /// All functions.
 pub fn all() -> (Vec<Arc<ScalarUDF>>, Vec<Arc<AggregateUDF>>) {
+    use DataType::{Binary, Float64, Int64, Struct, Utf8};
+    let field = |name: &str, of: DataType| Field::new(name, of, true);
+    let part = |name: &str| field(name, Binary);
+    let numbers = DataType::new_list(Int64, true);
     let scalars = vec![
-        Arc::new(ScalarUDF::from(time_shard::TimeShard::default())),
-        Arc::new(ScalarUDF::from(time_shard::TimeShards::default())),
+        scalar("time_shard", vec![Int64; 3], Int64, time_shard::time_shard),
+        scalar("time_shards", vec![Int64; 4], numbers, time_shard::time_shards),
     ];
     let aggregates = vec![
-        Arc::new(AggregateUDF::from(durations::DurationStats::default())),
-        Arc::new(AggregateUDF::from(durations::DurationQuantile::default())),
-        Arc::new(AggregateUDF::from(durations::DurationStretches::default())),
-        Arc::new(AggregateUDF::from(device_interval::DeviceInterval::default())),
+        aggregate::<durations::Stats>(
+            "duration_stats",
+            vec![Int64],
+            Struct(durations::fields()),
+            vec![part("sum"), part("quantiles")],
+        ),
+        aggregate::<durations::Quantile>(
+            "duration_quantile",
+            vec![Int64, Float64],
+            Float64,
+            vec![part("quantiles"), field("q", Float64)],
+        ),
+        aggregate::<durations::OverTime>(
+            "duration_stretches",
+            vec![Int64; 2],
+            Binary,
+            vec![part("stretches")],
+        ),
+        aggregate::<device_interval::Interval>(
+            "device_interval",
+            vec![Utf8, Int64, Int64, Int64, Int64, Int64],
+            Struct(device_interval::fields()),
+            vec![part("tally")],
+        ),
     ];
     (scalars, aggregates)
+}
+
+fn scalar(
+    name: &str,
+    arguments: Vec<DataType>,
+    returns: DataType,
+    compute: fn(&[ColumnarValue]) -> Result<ColumnarValue>,
+) -> Arc<ScalarUDF> {
+    Arc::new(create_udf(name, arguments, returns, Volatility::Immutable, Arc::new(compute)))
+}
+
+/// An aggregate whose state travels in these fields.
+fn aggregate<A: Accumulator + Default + 'static>(
+    name: &str,
+    arguments: Vec<DataType>,
+    returns: DataType,
+    state: Vec<Field>,
+) -> Arc<AggregateUDF> {
+    let state = state.into_iter().map(Arc::new).collect();
+    let new: AccumulatorFactoryFunction = Arc::new(|_| Ok(Box::<A>::default()));
+    let volatility = Volatility::Immutable;
+    let function = SimpleAggregateUDF::new(name, arguments, returns, volatility, new, state);
+    Arc::new(AggregateUDF::from(function))
 }
 
 /// Makes them known.

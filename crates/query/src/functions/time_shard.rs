@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, Int64Builder, ListBuilder, PrimitiveArray,
-};
-use datafusion::arrow::datatypes::{DataType, Field, Int64Type};
+use datafusion::arrow::array::{Array, AsArray, Int64Array, Int64Builder, ListBuilder};
+use datafusion::arrow::datatypes::Int64Type;
 use datafusion::common::{Result, exec_err};
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::logical_expr::ColumnarValue;
 
 /// Intervals that one row may touch; a row that touches more was not meant.
 const MOST: i64 = 1 << 16;
 
 /// The columns of the arguments, as whole numbers.
-fn columns(args: &ScalarFunctionArgs) -> Result<Vec<PrimitiveArray<Int64Type>>> {
-    let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+fn columns(args: &[ColumnarValue]) -> Result<Vec<Int64Array>> {
+    let arrays = ColumnarValue::values_to_arrays(args)?;
     Ok(arrays.iter().map(|array| array.as_primitive::<Int64Type>().clone()).collect())
 }
 
@@ -40,87 +36,41 @@ fn given<const N: usize>(columns: &[Int64Array], row: usize) -> Option<[i64; N]>
 }
 
 /// `time_shard(ts, origin, width)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct TimeShard(Signature);
-
-impl Default for TimeShard {
-    fn default() -> Self {
-        TimeShard(Signature::exact(vec![DataType::Int64; 3], Volatility::Immutable))
+pub fn time_shard(args: &[ColumnarValue]) -> Result<ColumnarValue> {
+    let columns = columns(args)?;
+    let mut out = Int64Builder::with_capacity(columns[0].len());
+    for row in 0..columns[0].len() {
+        let number = match given(&columns, row) {
+            Some([ts, origin, width]) => Some(shard(ts, origin, width)?),
+            None => None,
+        };
+        out.append_option(number);
     }
-}
-
-impl ScalarUDFImpl for TimeShard {
-    fn name(&self) -> &str {
-        "time_shard"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Int64)
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let columns = columns(&args)?;
-        let mut out = Int64Builder::with_capacity(columns[0].len());
-        for row in 0..columns[0].len() {
-            let number = match given(&columns, row) {
-                Some([ts, origin, width]) => Some(shard(ts, origin, width)?),
-                None => None,
-            };
-            out.append_option(number);
-        }
-        Ok(ColumnarValue::Array(Arc::new(out.finish())))
-    }
+    Ok(ColumnarValue::Array(Arc::new(out.finish())))
 }
 
 /// `time_shards(ts, dur, origin, width)`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct TimeShards(Signature);
-
-impl Default for TimeShards {
-    fn default() -> Self {
-        TimeShards(Signature::exact(vec![DataType::Int64; 4], Volatility::Immutable))
-    }
-}
-
-impl ScalarUDFImpl for TimeShards {
-    fn name(&self) -> &str {
-        "time_shards"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::List(Arc::new(Field::new_list_field(DataType::Int64, true))))
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let columns = columns(&args)?;
-        let mut out = ListBuilder::new(Int64Builder::with_capacity(columns[0].len()));
-        for row in 0..columns[0].len() {
-            let Some([ts, dur, origin, width]) = given(&columns, row) else {
-                out.append_null();
-                continue;
-            };
-            let first = shard(ts, origin, width)?;
-            // What takes no time lies where it begins.
-            let last = shard(ts.saturating_add((dur - 1).max(0)), origin, width)?;
-            if last - first >= MOST {
-                return exec_err!(
-                    "{dur} ns from {ts} touch {} intervals of {width} ns; {MOST} are the most",
-                    last - first + 1
-                );
-            }
-            (first..=last).for_each(|number| out.values().append_value(number));
-            out.append(true);
+pub fn time_shards(args: &[ColumnarValue]) -> Result<ColumnarValue> {
+    let columns = columns(args)?;
+    let mut out = ListBuilder::new(Int64Builder::with_capacity(columns[0].len()));
+    for row in 0..columns[0].len() {
+        let Some([ts, dur, origin, width]) = given(&columns, row) else {
+            out.append_null();
+            continue;
+        };
+        let first = shard(ts, origin, width)?;
+        // What takes no time lies where it begins.
+        let last = shard(ts.saturating_add((dur - 1).max(0)), origin, width)?;
+        if last - first >= MOST {
+            return exec_err!(
+                "{dur} ns from {ts} touch {} intervals of {width} ns; {MOST} are the most",
+                last - first + 1
+            );
         }
-        Ok(ColumnarValue::Array(Arc::new(out.finish()) as ArrayRef))
+        (first..=last).for_each(|number| out.values().append_value(number));
+        out.append(true);
     }
+    Ok(ColumnarValue::Array(Arc::new(out.finish())))
 }
 
 #[cfg(test)]
