@@ -78,7 +78,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     writer.finish()?;
     // Attributes have an id and a value, as strings of a report do.
-    write("nsys_directory", "parquet", &[&[0], &*std::fs::read(path.join("attr/00000.parquet"))?].concat())?;
+    write(
+        "nsys_directory",
+        "parquet",
+        &[&[0], &*std::fs::read(path.join("attr/00000.parquet"))?].concat(),
+    )?;
     let batch = Attr::batch(&rows().attr);
     let mut arrow = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema())?;
     arrow.write(&batch)?;
