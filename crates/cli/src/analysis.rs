@@ -173,7 +173,7 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     let mut incidents = detect::incidents(&steps, &options.detection);
     incidents.truncate(JUDGED);
     let mut wanted: Vec<usize> =
-        incidents.iter().flat_map(|i| verdict::wanted(i, LOOKED_INTO)).collect();
+        incidents.iter().flat_map(|i| verdict::wanted(&steps, i, LOOKED_INTO)).collect();
     wanted.sort_unstable();
     wanted.dedup();
     let around = OnDisk { trace, lanes: &lanes };

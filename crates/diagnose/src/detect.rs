@@ -137,6 +137,39 @@ pub struct Incident {
     pub slowed: Vec<Slowed>,
 }
 
+/// Steps that may hold nearly all of the time that an incident cost.
+const FEW: usize = 3;
+/// The share that nearly all is.
+const NEARLY_ALL: f64 = 0.8;
+/// How many times as long as usual such a step takes.
+const HANGS: f64 = 10.0;
+
+impl Incident {
+    /// The incident with, of each series, only the steps in which nearly all of the time was lost,
+    /// where these are a few that hung: a rank that is stopped while a neighbour has slowed a hundred
+    /// steps a little. What is asked is where the time went, and a mean over all steps, or a sample
+    /// of them, would tell of the neighbour.
+    pub fn where_it_hung(&self, steps: &[Step]) -> Incident {
+        let mut out = self.clone();
+        for slowed in &mut out.slowed {
+            let ns = |i: &usize| steps[*i].dur.0 as f64;
+            let usual =
+                crate::stats::quantile(&crate::stats::sorted(slowed.usual.iter().map(ns)), 0.5);
+            let lost: f64 = slowed.slow.iter().map(|i| (ns(i) - usual).max(0.0)).sum();
+            let mut longest = slowed.slow.clone();
+            longest.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+            longest.truncate(FEW);
+            longest.retain(|i| ns(i) >= HANGS * usual);
+            let held: f64 = longest.iter().map(|i| ns(i) - usual).sum();
+            if !longest.is_empty() && held >= NEARLY_ALL * lost {
+                longest.sort_unstable();
+                slowed.slow = longest;
+            }
+        }
+        out
+    }
+}
+
 /// One-sided cumulative sum of clipped deviations, in scales.
 #[derive(Clone, Debug)]
 pub struct Cusum {

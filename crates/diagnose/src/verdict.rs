@@ -362,7 +362,8 @@ const MS: f64 = 1e6;
 
 /// Steps of an incident whose parts are needed to judge it, at most `most` slow and as many usual
 /// ones a series, spread evenly.
-pub fn wanted(incident: &Incident, most: usize) -> Vec<usize> {
+pub fn wanted(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
+    let incident = incident.where_it_hung(steps);
     let spread = |indices: &[usize]| -> Vec<usize> {
         let stride = indices.len().div_ceil(most.max(1)).max(1);
         indices.iter().step_by(stride).copied().collect()
@@ -383,6 +384,7 @@ pub fn judge(
     judgement: &Judgement,
 ) -> Finding {
     let profiles = profiles(steps, parts);
+    let incident = &incident.where_it_hung(steps);
     let series = compared(incident, &profiles);
     let excess = Excess::of(&series);
     let classes = excess.classes();

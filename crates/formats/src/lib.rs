@@ -25,3 +25,10 @@ fn shared_data() -> Option<std::path::PathBuf> {
     println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
     None
 }
+
+/// Lines of a CSV file: values by column.
+#[cfg(test)]
+fn csv(path: &std::path::Path) -> Vec<std::collections::BTreeMap<String, String>> {
+    let mut reader = csv::Reader::from_path(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+    reader.deserialize().map(Result::unwrap).collect()
+}

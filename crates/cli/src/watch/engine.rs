@@ -212,6 +212,8 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 struct Present {
     tried: Ns,
     tries: u32,
+    /// Whether a step hung when it was tried last.
+    hung: bool,
     class: Option<String>,
     /// The last verdict that was news.
     told: Option<Box<Told>>,
@@ -291,6 +293,8 @@ pub struct Engine {
     /// because of us.
     own_work: (Ns, Ns),
     own_doing: u64,
+    /// Steps whose parts have been written.
+    accounted: HashSet<Id>,
     keeping: Ns,
     steps: u64,
     findings: u64,
@@ -412,6 +416,7 @@ impl Engine {
             cost: Ns::ZERO,
             own_work: (Ns::MIN, Ns::MIN),
             own_doing: 0,
+            accounted: HashSet::new(),
             keeping: Ns::ZERO,
             steps: 0,
             findings: 0,
@@ -679,6 +684,7 @@ impl Engine {
             self.present = Some(Present {
                 tried: Ns::ZERO,
                 tries: 0,
+                hung: false,
                 class: None,
                 told: None,
                 parts: Parts::default(),
@@ -690,7 +696,10 @@ impl Engine {
         }
         self.retain(now)?;
         let Some(present) = &self.present else { return Ok(()) };
+        let hangs = !self.open.is_empty();
         let patience = match present.class {
+            // Something else has begun.
+            Some(_) if hangs && !present.hung => Ns::ZERO,
             Some(_) => REVISE,
             None => {
                 Ns(TRY.0 << present.tries.saturating_sub(1).min(5)).max(Ns(SHARE * self.cost.0))
@@ -703,6 +712,7 @@ impl Engine {
         let Some(present) = &mut self.present else { return Ok(()) };
         present.tried = now;
         present.tries += 1;
+        present.hung = hangs;
         let class = told.finding.class.to_string();
         let decided = told.finding.outcome == Outcome::Decided;
         if decided && present.class.as_ref() != Some(&class) {
@@ -734,7 +744,11 @@ impl Engine {
         self.findings += 1;
         let id = self.recorder.context().ids.next_id();
         let mut rows = verdict::rows(&told.finding, id, self.findings_track);
-        rows.part = parts.known.into_values().flatten().collect();
+        // What was usual for one incident may have been so for the one before.
+        let alive: HashSet<Id> = self.live.steps().iter().map(|s| s.id).collect();
+        self.accounted.retain(|step| alive.contains(step));
+        let new = parts.known.into_iter().filter(|(step, _)| self.accounted.insert(*step));
+        rows.part = new.flat_map(|(_, parts)| parts).collect();
         rows.part.sort_by_key(|p| (p.ts, p.step));
         self.writer.append(&mut rows)?;
         news.push(News::Over(Box::new(told)));
@@ -783,7 +797,7 @@ impl Engine {
             slowed.usual.drain(..far);
             slowed.slow = within(&slowed.slow);
         }
-        let wanted = verdict::wanted(&looked_into, most);
+        let wanted = verdict::wanted(steps, &looked_into, most);
         let new: Vec<usize> =
             wanted.iter().filter(|i| !parts.known.contains_key(&steps[**i].id)).copied().collect();
         let around = WithOpen { recent: &self.recent, open: self.open_rows() };

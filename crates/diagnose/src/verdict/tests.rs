@@ -3,17 +3,26 @@ use gpuwhy_schema::{Id, SourceId};
 use super::*;
 use crate::detect::{Detection, incidents};
 
+/// A part: kind, whose fault, ns.
+type Made = (PartKind, Option<u32>, i64);
+
 /// Two hundred usual steps of 10 ms (run 4, gpu 6), then forty slow ones made of `slow`, where
 /// process 1 is `job` and process 2 is `hog`.
-fn told(slow: &[(PartKind, Option<u32>, i64)], dropped: u64) -> Finding {
+fn told(slow: &[Made], dropped: u64) -> Finding {
+    told_of(&[slow; 40], dropped)
+}
+
+/// The same with these slow steps.
+fn told_of(slow: &[&[Made]], dropped: u64) -> Finding {
     let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
     let mut steps = Vec::new();
     let mut parts = Vec::new();
-    for n in 0..240u64 {
-        let made = if n < 200 { &usual[..] } else { slow };
+    let mut at = Ns::ZERO;
+    for n in 0..200 + slow.len() as u64 {
+        let made = if n < 200 { &usual[..] } else { slow[n as usize - 200] };
         let jitter = (n % 7) as i64 * 10_000;
-        let ts = Ns::millis(50 * n as i64);
-        let mut at = ts;
+        let ts = at.max(Ns::millis(50 * n as i64));
+        at = ts;
         let id = Id::new(0, n);
         for (i, &(kind, blame, ns)) in made.iter().enumerate() {
             let dur = Ns(ns + if i == 0 { jitter } else { 0 });
@@ -126,4 +135,23 @@ fn what_was_checked_and_is_not_it_is_said() {
     assert_eq!(finding.class, "collective_straggler");
     let said: Vec<_> = finding.ruled_out.iter().map(|e| e.says.as_str()).collect();
     assert!(said.contains(&"network: 0.000 ms a step before, 0.000 ms during"), "{said:?}");
+}
+
+#[test]
+fn a_step_that_hangs_amid_many_that_are_a_little_slow_is_what_is_told() {
+    use PartKind::*;
+    let behind = [(Run, None, 4_000_000), (Runnable, Some(2), 20_000_000)];
+    let hung = [(Run, None, 4_000_000), (Stopped, Some(1), 20_000_000_000)];
+    let mut slow = vec![&behind[..]; 100];
+    assert_eq!(told_of(&slow, 0).class, "cpu_contention");
+    slow.push(&hung);
+    let finding = told_of(&slow, 0);
+    assert_eq!((finding.class, finding.slow_steps), ("collective_straggler", 1), "{finding:?}");
+    assert!(finding.confidence > 0.8, "{}", finding.confidence);
+    // Two seconds of the neighbour and two of the stop are both worth telling.
+    let hung = [(Run, None, 4_000_000), (Stopped, Some(1), 2_000_000_000)];
+    slow[100] = &hung;
+    let finding = told_of(&slow, 0);
+    assert_eq!(finding.slow_steps, 101, "{finding:?}");
+    assert_eq!(finding.causes.len(), 2, "{finding:?}");
 }

@@ -859,4 +859,6 @@ fn copy_kind(name: &[u8]) -> CopyKind {
 }
 
 #[cfg(test)]
+mod others_tests;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@ use gpuwhy_schema::Shape;
 use super::text::nanoseconds;
 use super::*;
 
-fn read(path: &Path) -> Result<(Rows, About)> {
+pub(super) fn read(path: &Path) -> Result<(Rows, About)> {
     let mut import = Import::new();
     let mut file = File::open(path, 0)?;
     let mut all = Rows::default();
@@ -240,76 +240,5 @@ fn the_traces_of_others_are_read_whole() {
         assert_eq!(rows.kernel.len(), kernels, "{file}");
         assert_eq!(about.rank, rank, "{file}");
         assert!(rows.span.iter().all(|s| s.dur.unwrap() >= Ns::ZERO));
-    }
-}
-
-/// A CSV line as fields; quoted ones may hold commas.
-fn fields(line: &str) -> Vec<String> {
-    let (mut out, mut field, mut quoted) = (Vec::new(), String::new(), false);
-    for c in line.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            ',' if !quoted => out.push(std::mem::take(&mut field)),
-            c => field.push(c),
-        }
-    }
-    out.push(field);
-    out
-}
-
-/// Sums that another tool made of the same trace, per kernel and stream: every count, and every
-/// duration to the nanosecond.
-#[test]
-fn sums_of_kernels_equal_those_of_another_tool() {
-    let Some(data) = crate::shared_data() else { return };
-    let name = "h100__Qwen_Qwen1.5-0.5B-Chat__1016005";
-    let (rows, _) = read(&data.join("kineto").join(format!("{name}.json.gz"))).unwrap();
-    let kernels: std::collections::HashSet<Id> = rows.kernel.iter().map(|k| k.id).collect();
-    let stream = |track: TrackId| {
-        let track = rows.track.iter().find(|t| t.id == track).unwrap();
-        rows.entity.iter().find(|e| e.id == track.entity).unwrap().number.unwrap()
-    };
-    #[derive(Debug, Default, PartialEq)]
-    struct Told {
-        count: i64,
-        sum: i64,
-        min: Option<i64>,
-        max: Option<i64>,
-    }
-    impl Told {
-        fn add(&mut self, count: i64, sum: i64, min: i64, max: i64) {
-            self.count += count;
-            self.sum += sum;
-            self.min = Some(self.min.map_or(min, |m| m.min(min)));
-            self.max = Some(self.max.map_or(max, |m| m.max(max)));
-        }
-    }
-    let mut ours: std::collections::BTreeMap<(String, i64), Told> = Default::default();
-    for span in rows.span.iter().filter(|s| kernels.contains(&s.id)) {
-        let dur = span.dur.unwrap().0;
-        let key = (span.name.to_string(), stream(span.track));
-        ours.entry(key).or_default().add(1, dur, dur, dur);
-    }
-    // Theirs are told apart by the operator that launched them; their sum is the kernel's.
-    let path = data.join("kineto").join(format!("{name}__expected/kernel_summary.csv"));
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut lines = text.lines().map(fields);
-    let header = lines.next().unwrap();
-    let column = |name: &str| header.iter().position(|h| h == name).unwrap();
-    let ns = |text: &str| (text.parse::<f64>().unwrap() * 1000.0).round() as i64;
-    let mut theirs: std::collections::BTreeMap<(String, i64), Told> = Default::default();
-    for line in lines {
-        let at = |name: &str| line[column(name)].as_str();
-        let key = (at("Kernel name").to_owned(), at("Kernel stream").parse().unwrap());
-        theirs.entry(key).or_default().add(
-            at("Kernel duration (µs)_count").parse().unwrap(),
-            ns(at("Kernel duration (µs)_sum")),
-            ns(at("Kernel duration (µs)_min")),
-            ns(at("Kernel duration (µs)_max")),
-        );
-    }
-    assert_eq!(ours.len(), theirs.len());
-    for (key, told) in &theirs {
-        assert_eq!(ours.get(key), Some(told), "{key:?}");
     }
 }

@@ -7,38 +7,7 @@ use gpuwhy_schema::{Rows, TrackId, names};
 
 use super::tests::rows;
 use super::*;
-
-/// Lines of a CSV file: values by column.
-fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut lines = Vec::new();
-    let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '"' if quoted && rest.peek() == Some(&'"') => {
-                rest.next();
-                field.push('"');
-            }
-            '"' => quoted = !quoted,
-            ',' if !quoted => fields.push(std::mem::take(&mut field)),
-            '\n' if !quoted => {
-                fields.push(std::mem::take(&mut field));
-                let line = std::mem::take(&mut fields);
-                if line.len() > 1 {
-                    lines.push(line);
-                }
-            }
-            '\r' if !quoted => {}
-            c => field.push(c),
-        }
-    }
-    if lines.is_empty() {
-        return Vec::new();
-    }
-    let header = lines.remove(0);
-    lines.into_iter().map(|line| header.iter().cloned().zip(line).collect()).collect()
-}
+use crate::csv;
 
 /// One line of a summary, as `nsys stats` prints it.
 fn summary(values: &[i64]) -> BTreeMap<&'static str, String> {
