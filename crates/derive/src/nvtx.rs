@@ -34,6 +34,8 @@ pub struct Launch {
     pub at: i64,
     /// How long the work ran on the device.
     pub device_ns: i64,
+    /// Whether it is a copy or a memset, and no kernel.
+    pub is_copy: bool,
 }
 
 /// What ranges of one name launched.
@@ -45,6 +47,8 @@ pub struct Launched {
     pub within: Sum,
     /// Device work launched by themselves, in no range inside.
     pub own: Sum,
+    /// How much of what was launched within them are copies and memsets.
+    pub copies: u64,
 }
 
 impl Launched {
@@ -53,6 +57,7 @@ impl Launched {
         self.ranges.merge(&other.ranges);
         self.within.merge(&other.within);
         self.own.merge(&other.own);
+        self.copies += other.copies;
     }
 }
 
@@ -80,7 +85,9 @@ pub fn launched(ranges: &[Range], launches: &[Launch]) -> BTreeMap<Name, Launche
         for range in open.iter().filter(|range| range.end > launch.at) {
             if !names.contains(&&range.name) {
                 names.push(&range.name);
-                out.entry(range.name.clone()).or_default().within.add(launch.device_ns);
+                let launched = out.entry(range.name.clone()).or_default();
+                launched.within.add(launch.device_ns);
+                launched.copies += u64::from(launch.is_copy);
             }
         }
     }
@@ -100,8 +107,10 @@ mod tests {
     }
 
     fn told(ranges: &[Range], launches: &[(i64, i64)]) -> String {
-        let launches: Vec<Launch> =
-            launches.iter().map(|&(at, device_ns)| Launch { at, device_ns }).collect();
+        let launches: Vec<Launch> = launches
+            .iter()
+            .map(|&(at, device_ns)| Launch { at, device_ns, is_copy: device_ns < 5 })
+            .collect();
         launched(ranges, &launches)
             .iter()
             .map(|(name, l)| format!("{name}: {} of {}", l.own.sum, l.within.sum))
@@ -117,6 +126,13 @@ mod tests {
             told(&ranges, &launches),
             "backward: 100 of 100, forward: 10 of 10, step: 1001 of 1111"
         );
+    }
+
+    #[test]
+    fn copies_are_told_apart() {
+        let launches = [1, 10, 2].map(|ns| Launch { at: ns, device_ns: ns, is_copy: ns < 5 });
+        let of_all = launched(&[range("step", 0, 100)], &launches)[&Name::from("step")];
+        assert_eq!((of_all.within.count, of_all.within.sum, of_all.copies), (3, 13, 2));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::Result;
 use gpuwhy_derive::idle::{Idle, Queued, idle};
 use gpuwhy_derive::nvtx::{self, Launch, Launched, Range};
-use gpuwhy_schema::{Call, EntityId, Id, Kernel, Name, Rows, Span, TrackId, names};
+use gpuwhy_schema::{Call, Copy, EntityId, Id, Kernel, Name, Rows, Span, TrackId, names};
 use gpuwhy_store::Trace;
 use serde::Serialize;
 
@@ -47,6 +47,8 @@ pub struct OfRange {
     pub own_device_ms: f64,
     /// Kernels launched within them.
     pub kernels: u64,
+    /// Copies and memsets launched within them.
+    pub copies: u64,
 }
 
 /// Both.
@@ -83,6 +85,7 @@ fn is_ranges(name: &str) -> bool {
 }
 
 struct Ran {
+    is_copy: bool,
     track: TrackId,
     start: i64,
     end: i64,
@@ -122,16 +125,19 @@ pub fn join(
         };
         tracks.insert(track.id, lane);
     }
-    let mut kernels: HashMap<Id, (Option<EntityId>, Option<u64>)> = HashMap::new();
+    let mut work: HashMap<Id, (bool, Option<EntityId>, Option<u64>)> = HashMap::new();
     for rows in trace.all::<Kernel>() {
-        kernels.extend(rows?.into_iter().map(|k| (k.id, (k.process, k.correlation))));
+        work.extend(rows?.into_iter().map(|k| (k.id, (false, k.process, k.correlation))));
     }
-    let by_process = kernels.values().any(|k| k.0.is_some());
+    for rows in trace.all::<Copy>() {
+        work.extend(rows?.into_iter().map(|c| (c.id, (true, c.process, c.correlation))));
+    }
+    let by_process = work.values().any(|w| w.1.is_some());
     let mut calls: HashMap<Id, u64> = HashMap::new();
     for rows in trace.all::<Call>() {
         calls.extend(rows?.into_iter().filter_map(|c| Some((c.id, c.correlation?))));
     }
-    let mut ran: Vec<Ran> = Vec::with_capacity(kernels.len());
+    let mut ran: Vec<Ran> = Vec::with_capacity(work.len());
     let mut launches: HashMap<(Owner, u64), (i64, EntityId)> = HashMap::new();
     let mut ranges: BTreeMap<(EntityId, Name), Vec<Range>> = BTreeMap::new();
     for rows in trace.all::<Span>() {
@@ -139,9 +145,10 @@ pub fn join(
             let (start, end) = (span.ts.0, span.dur.map(|dur| span.ts.saturating_add(dur).0));
             match tracks.get(&span.track) {
                 Some(Lane::Stream(source)) => {
-                    let Some((process, number)) = kernels.get(&span.id) else { continue };
+                    let Some((is_copy, process, number)) = work.get(&span.id) else { continue };
                     let owner = process.map_or(Owner::Source(*source), Owner::Process);
                     ran.push(Ran {
+                        is_copy: *is_copy,
                         track: span.track,
                         start,
                         end: end.unwrap_or(start),
@@ -165,17 +172,21 @@ pub fn join(
             }
         }
     }
-    drop((kernels, calls));
+    drop((work, calls));
 
     let mut joined = Joined::default();
     let mut queued: BTreeMap<TrackId, Vec<Queued>> = BTreeMap::new();
     let mut per_thread: HashMap<EntityId, Vec<Launch>> = HashMap::new();
-    for Ran { track, start, end, launch } in ran {
+    for Ran { is_copy, track, start, end, launch } in ran {
         let launched = launch.and_then(|key| launches.get(&key)).copied();
-        joined.orphans += u64::from(launched.is_none());
         if let Some((at, thread)) = launched {
-            per_thread.entry(thread).or_default().push(Launch { at, device_ns: end - start });
+            let device_ns = end - start;
+            per_thread.entry(thread).or_default().push(Launch { at, device_ns, is_copy });
         }
+        if is_copy {
+            continue;
+        }
+        joined.orphans += u64::from(launched.is_none());
         let launched = launched.map(|(at, _)| at);
         queued.entry(track).or_default().push(Queued { start, end, launched });
     }
@@ -211,7 +222,8 @@ pub fn join(
             host_ms: ms(launched.ranges.sum),
             device_ms: ms(launched.within.sum),
             own_device_ms: ms(launched.own.sum),
-            kernels: launched.within.count,
+            kernels: launched.within.count - launched.copies,
+            copies: launched.copies,
         })
         .collect();
     joined.ranges.sort_by(|a, b| {
