@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -14,11 +15,13 @@ GPUWHY = os.path.abspath(sys.argv[1])
 DATA = os.environ.get("TRACE_DATA", "target/traces")
 
 
-def run(command, timeout=900):
-    """What a command took: wall s, CPU s, peak MiB, and what it printed."""
+def run(command, timeout=900, memory_gib=None):
+    """What a command took: wall s, CPU s, peak MiB, and what it printed. `memory_gib` bounds its memory, so
+    that one that wants more than there is fails, and not the machine."""
+    limit = memory_gib and (lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory_gib << 30,) * 2))
     began = time.monotonic()
     with open("target/traces/out", "w+b") as out, open("target/traces/err", "w+b") as err:
-        child = subprocess.Popen(command, stdout=out, stderr=err)
+        child = subprocess.Popen(command, stdout=out, stderr=err, preexec_fn=limit or None)
         try:
             while True:
                 pid, status, usage = os.wait4(child.pid, os.WNOHANG)

@@ -13,6 +13,8 @@ from measure import DATA, GPUWHY, check_stalls, figure, generate, made, run, wri
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 BIG = int(os.environ.get("BIG_KERNELS", "28000000"))
+HUGE = int(os.environ.get("HUGE_KERNELS", "50000000"))
+OVERLAP = ("duckdb", "polars", "pandas")
 
 
 def measured(rounds):
@@ -21,6 +23,11 @@ def measured(rounds):
         if "error" in one:
             return {"error": one["error"]}
     return {key: figure([one[key] for one in rounds]) for key in ("wall_s", "cpu_s", "rss_mib")}
+
+
+def overlap(peer, path):
+    """The same question, asked of a peer."""
+    return [sys.executable, os.path.join(PEERS, f"{peer}_overlap.py"), path]
 
 
 def main():
@@ -49,9 +56,8 @@ def main():
         ("analyse 1 M", "gpuwhy, 1 thread"): [GPUWHY, "variability", path, "--json", "--threads", "1"],
         ("import 1 M", "gpuwhy import"): [GPUWHY, "import", path, "-o", f"{DATA}/1m.trace", "--force"],
     }
-    for peer in ("duckdb", "polars", "pandas"):
-        script = os.path.join(PEERS, f"{peer}_overlap.py")
-        commands[("analyse 1 M", peer)] = [sys.executable, script, path]
+    for peer in OVERLAP:
+        commands[("analyse 1 M", peer)] = overlap(peer, path)
     rounds = {key: [] for key in commands}
     for _ in range(ROUNDS):
         for key, command in commands.items():
@@ -101,6 +107,16 @@ def main():
     row = put("analyse big", "gpuwhy variability", [one], note)
     headline("report_3g5_wall_s", row, "wall_s")
     headline("report_3g5_rss_mib", row, "rss_mib")
+    for peer in OVERLAP:
+        row = put("analyse big", peer, [run(overlap(peer, path), memory_gib=18)], f"{label['bytes'] / 1e9:.2f} GB")
+        headline(f"report_3g5_wall_s_{peer}", row, "wall_s")
+        headline(f"report_3g5_rss_mib_{peer}", row, "rss_mib")
+    os.unlink(path)
+    path, label = generate("huge.sqlite", "--kernels", str(HUGE), "--copies", str(HUGE // 10))
+    one = run([GPUWHY, "variability", path, "--json"])
+    note = f"{label['bytes'] / 1e9:.2f} GB; stalls: " + (check_stalls(one["says"], label) if "says" in one else "")
+    put(f"analyse {HUGE // 10**6} M, 2 threads", "gpuwhy variability", [one], note)
+    os.unlink(path)
 
     # The PyTorch profiler's JSON.
     path, label = generate("kineto.json", "--kineto", "--kernels", "390000", "--copies", "39000")
