@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from measure import DATA, GPUWHY, check_stalls, figure, generate, made, run, write
+from measure import DATA, GPUWHY, check_stalls, figure, generate, made, run, share, write
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 QUERY = os.environ.get("GPUWHY_QUERY", os.path.join(os.path.dirname(GPUWHY), "gpuwhy-query"))
@@ -131,9 +131,8 @@ def main():
     equal = True
     for way, all_of in rounds.items():
         bad = next((one["error"] for one in all_of if "error" in one), None)
-        row = {"way": way, "stalls": stalls}
+        row = {"way": way, "same_to_the_digit": False, "wall_s": None, "cpu_s": None, "rss_mib": None, "note": bad or ""}
         if bad:
-            row["error"] = bad
             equal = False
         else:
             same = all(one["says"] == wanted for one in all_of)
@@ -163,22 +162,24 @@ def main():
                 "in_the_middle": in_the_middle,
                 "wall_s": figure([time.monotonic() - began]),
                 "same_to_the_digit": says == wanted,
+                "cpu_s": None,
+                "rss_mib": None,
+                "note": complaint.strip().splitlines()[-1] if child.returncode != 0 else "",
             }
-            if child.returncode != 0:
-                row["error"] = complaint.strip().splitlines()[-1]
             results["rows"].append(row)
             print(row)
         finally:
             cluster.stop()
     killed = [row for row in results["rows"] if "in_the_middle" in row]
-    right = sum(row["in_the_middle"] and (row["same_to_the_digit"] or "error" in row) for row in killed)
+    right = sum(row["in_the_middle"] and (row["same_to_the_digit"] or row["note"] != "") for row in killed)
 
     def figure_of(way, key):
-        return next((row[key] for row in results["rows"] if row["way"] == way and key in row), None)
+        return next((row[key] for row in results["rows"] if row["way"] == way), None)
 
     figures = {
         "same_to_the_digit": figure([float(equal)]),
-        "killed_same_or_told": {"value": right / len(killed), "spread": [0.0, 1.0], "n": len(killed)},
+        "stalls_equal_injected": figure([float(stalls == "equal")]),
+        "killed_same_or_told": share(right, len(killed)),
         "cluster_cpu_s": figure_of("scheduler and 2 executors", "cpu_s"),
         "cluster_wall_s": figure_of("scheduler and 2 executors", "wall_s"),
         "threads_2_wall_s": figure_of("threads, 2", "wall_s"),

@@ -3,6 +3,7 @@ the form of results."""
 
 import datetime
 import json
+import math
 import os
 import platform
 import resource
@@ -77,6 +78,14 @@ def generate(name, *args):
 
 def figure(values):
     return {"value": statistics.median(values), "spread": [min(values), max(values)], "n": len(values)}
+
+
+def share(hits, n):
+    """A share with its 95 % Wilson interval."""
+    z, p = 1.959964, hits / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = ((middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    return {"value": p, "spread": [max(low, 0.0), min(high, 1.0)], "n": n}
 
 
 def check_stalls(says, label):

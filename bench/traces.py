@@ -21,8 +21,8 @@ def measured(rounds):
     """Figures of the rounds of one command; the first complaint if one failed."""
     for one in rounds:
         if "error" in one:
-            return {"error": one["error"]}
-    return {key: figure([one[key] for one in rounds]) for key in ("wall_s", "cpu_s", "rss_mib")}
+            return {"wall_s": None, "cpu_s": None, "rss_mib": None, "note": one["error"]}
+    return {"note": "", **{key: figure([one[key] for one in rounds]) for key in ("wall_s", "cpu_s", "rss_mib")}}
 
 
 def overlap(peer, path):
@@ -37,16 +37,14 @@ def main():
 
     def put(task, tool, rounds, note=""):
         row = {"task": task, "tool": tool, **measured(rounds)}
-        if note:
-            row["note"] = note
+        row["note"] = ", ".join(filter(None, (note, row["note"])))
         results["rows"].append(row)
-        cpu = row.get("cpu_s", {}).get("value")
-        rss = row.get("rss_mib", {}).get("value")
-        print(f"{task:<28} {tool:<26} " + (f"{cpu:8.2f} CPU s {rss:8.0f} MiB" if cpu else row["error"]), note)
+        took = row["cpu_s"] and f"{row['cpu_s']['value']:8.2f} CPU s {row['rss_mib']['value']:8.0f} MiB"
+        print(f"{task:<28} {tool:<26} {took or ''} {row['note']}", flush=True)
         return row
 
     def headline(name, row, key):
-        if key in row:
+        if row[key]:
             results["figures"][name] = row[key]
 
     # One million kernels: ours from the database as it is, and the import; peers on the same question.
