@@ -63,9 +63,6 @@ const HEARTBEAT: u64 = 2;
 /// How long an executor tries to reach its scheduler, s: they may be started together.
 const CONNECT: u16 = 60;
 
-/// Bytes of a message: plans carry the lanes of a trace.
-const WIDE: u32 = 64 << 20;
-
 fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
     let mut state = SessionStateBuilder::new()
         .with_default_features()
@@ -91,9 +88,9 @@ pub async fn scheduler(args: &Scheduler) -> Result<()> {
     config.executor_timeout_seconds = args.executor_timeout;
     config.no_executors_grace_period_seconds = args.executor_timeout;
     config.expire_dead_executor_interval_seconds = 3;
-    config.grpc_server_max_decoding_message_size = WIDE;
-    config.grpc_server_max_encoding_message_size = WIDE;
-    config.grpc_client_max_message_size = WIDE;
+    config.grpc_server_max_decoding_message_size = session::MESSAGE;
+    config.grpc_server_max_encoding_message_size = session::MESSAGE;
+    config.grpc_client_max_message_size = session::MESSAGE;
     let cluster = BallistaCluster::new_from_config(&config).await.context("the cluster")?;
     info!("scheduler at {}", args.bind);
     start_server(cluster, args.bind, Arc::new(config))
@@ -139,8 +136,8 @@ pub async fn executor(args: &Executor) -> Result<()> {
         work_dir: Some(work_dir.to_string_lossy().into_owned()),
         executor_heartbeat_interval_seconds: HEARTBEAT,
         memory_pool_size: args.memory.map(|mib| mib << 20),
-        grpc_max_decoding_message_size: WIDE,
-        grpc_max_encoding_message_size: WIDE,
+        grpc_max_decoding_message_size: session::MESSAGE,
+        grpc_max_encoding_message_size: session::MESSAGE,
         override_function_registry: Some(Arc::new(registry)),
         override_runtime_producer: Some(Arc::new(|_: &SessionConfig| stores::runtime(None))),
         override_config_producer: Some(Arc::new(|| session::config(true))),

@@ -234,12 +234,17 @@ impl Culprits {
     }
 }
 
+/// Bytes of a message between client, scheduler and executors: plans carry the lanes of a trace.
+pub const MESSAGE: u32 = 64 << 20;
+
 /// The engine's settings, the same for all who plan or execute.
 pub fn config(cluster: bool) -> SessionConfig {
     let config = match cluster {
         false => SessionConfig::new(),
         // The adaptive planner does not cover the loss of an executor in all stages (Ballista 55).
-        true => SessionConfig::new_with_ballista().with_ballista_adaptive_query_planner(false),
+        true => SessionConfig::new_with_ballista()
+            .with_ballista_adaptive_query_planner(false)
+            .with_ballista_grpc_client_max_message_size(MESSAGE as usize),
     };
     // Names stay plain text: views of strings and dictionaries do not survive a shuffle.
     config

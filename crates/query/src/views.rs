@@ -324,6 +324,29 @@ pub const VIEWS: &[View] = &[
               l.pid from state s join lanes l on l.track = s.track where l.lane = 'thread_state'",
     },
     View {
+        name: "samples",
+        says: "Where a thread was when it was looked at.",
+        columns: &[
+            ("ts", "When, ns on the trace clock."),
+            ("function", "The innermost one."),
+            ("module", ""),
+            ("stack", "Its place in the table `stack`, whose rows name their callers."),
+            ("weight", "What it stands for, in the unit of its lane."),
+            THREAD,
+            TID,
+            PROCESS,
+            PID,
+            RANK,
+        ],
+        // Stacks and functions may have been told more than once.
+        sql: "select s.ts, f.name as function, f.module, s.stack, s.weight, \
+              l.thread, l.tid, l.process, l.pid, l.rank \
+              from sample s join lanes l on l.track = s.track \
+              left join (select distinct id, frame from stack) k on k.id = s.stack \
+              left join (select id, max(name) as name, max(module) as module from frame group by id) f \
+              on f.id = k.frame",
+    },
+    View {
         name: "counters",
         says: "A measurement.",
         columns: &[

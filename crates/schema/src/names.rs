@@ -110,5 +110,6 @@ pub const SELF_RSS: &str = "self.rss";
 
 /// Span track of a host: what was slower than it should have been, one span a finding.
 pub const FINDINGS: &str = "findings";
-/// Sample track of a thread (ns): where it was when a timer interrupted it on its CPU.
+/// Sample track of a thread (ns, or 1 where a sample's share of time is not known): where it was when
+/// a timer interrupted it on its CPU.
 pub const CPU_SAMPLES: &str = "cpu_samples";

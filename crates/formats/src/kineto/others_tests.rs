@@ -1,8 +1,8 @@
 //! What TraceLens says of the same trace, from the five tables that it publishes beside it.
 //!
 //! Counts are equal, and durations to the nanosecond wherever TraceLens sums durations. Where it
-//! subtracts times it does so in floating-point microseconds since 1970's fraction of the file, whose
-//! grain is 1/4096 us here; such sums may differ from the exact ones by a grain for each kernel.
+//! subtracts times it does so in floating-point microseconds, which at these times (1.4e12) have a grain
+//! of 1/4096; such sums may differ from the exact ones by a grain for each kernel.
 //! TraceLens tells operators further apart by the shapes of their inputs, which gpuwhy does not keep;
 //! its lines are summed over them.
 

@@ -4,7 +4,7 @@
 //! # What it sees
 //! Kernels, copies, memsets and synchronizations of the GPUs; calls of the CUDA runtime and
 //! driver, of the operating system and of MPI; NVTX ranges and marks; when threads were on their
-//! CPUs; unified-memory faults; GPU metrics; the profiler's own overhead. Every schema from 2020 to
+//! CPUs, and samples of what they did there with their call chains; unified-memory faults; GPU metrics; the profiler's own overhead. Every schema from 2020 to
 //! 2026: of a table only `start` is required, everything else may be missing.
 //!
 //! # How
@@ -21,6 +21,7 @@
 mod align;
 mod directory;
 mod place;
+mod stacks;
 mod tables;
 
 use std::collections::HashMap;

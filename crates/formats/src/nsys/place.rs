@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use gpuwhy_schema::{
     Clock, Discipline, EntityId, EntityKind, Id, Lane as Declared, Lanes, Measure, Name, Ns, Rows,
-    SourceId, State, ThreadState, Track, TrackId, names,
+    Sample, Shape, SourceId, State, ThreadState, Track, TrackId, names,
 };
 
-use super::tables::{Device, Lane, Switch};
+use super::stacks::Stacks;
+use super::tables::{Device, Lane, Seen, Switch};
 use super::{Alignment, Piece, Report, pid_of, process_of, tid_of};
 
 /// Spans within spans that are kept in mind, a lane.
@@ -22,6 +23,7 @@ pub struct Import {
     nesting: HashMap<TrackId, Vec<i64>>,
     /// What threads do: since when, and what, by their state track.
     running: HashMap<TrackId, Doing>,
+    stacks: Stacks,
 }
 
 /// What is known of one report.
@@ -91,12 +93,14 @@ impl Import {
             reports: placed,
             nesting: HashMap::new(),
             running: HashMap::new(),
+            stacks: Stacks::default(),
         }
     }
 
     /// The rows of a piece, as they stand in the trace, with the lanes that are new.
     pub fn place(&mut self, report: &Report, number: usize, piece: Piece) -> Rows {
-        let Piece { mut rows, lanes, devices, switches, ids, dropped, recorded } = piece;
+        let Piece { mut rows, lanes, devices, switches, chains, samples, ids, dropped, recorded } =
+            piece;
         let tracks: Vec<TrackId> =
             lanes.iter().map(|lane| self.track(report, number, *lane)).collect();
         let gpus: Vec<EntityId> =
@@ -144,6 +148,13 @@ impl Import {
         self.check_nesting(&rows);
         for switch in switches {
             self.switch(report, number, switch, &mut rows);
+        }
+        let mut dropped = dropped;
+        for called in chains {
+            dropped += u64::from(!self.stacks.called(report, number, called, &mut rows));
+        }
+        for seen in samples {
+            self.sample(report, number, seen, &mut rows);
         }
         let placed = &mut self.reports[number];
         placed.recorded += recorded;
@@ -356,20 +367,46 @@ impl Import {
         }
     }
 
+    /// A lane of a thread that is not one of spans.
+    fn of_thread(
+        &mut self,
+        report: &Report,
+        number: usize,
+        thread: i64,
+        name: &'static str,
+        declared: Declared<'_>,
+    ) -> TrackId {
+        let lane = Lane::Thread { thread, lane: name };
+        if let Some(&known) = self.reports[number].tracks.get(&lane) {
+            return known;
+        }
+        let entity = self.thread(report, number, thread);
+        let track = self.lanes.track(entity, None, declared, self.reports[number].source);
+        self.reports[number].tracks.insert(lane, track);
+        track
+    }
+
+    /// A thread was seen on a CPU. How long a sample stands for is not in the report.
+    fn sample(&mut self, report: &Report, number: usize, seen: Seen, rows: &mut Rows) {
+        let declared = Declared {
+            name: names::CPU_SAMPLES,
+            shape: Shape::Sample,
+            unit: Some("1"),
+            measure: None,
+            discipline: None,
+        };
+        let track = self.of_thread(report, number, seen.thread, names::CPU_SAMPLES, declared);
+        let stack = self.stacks.of(report, number, seen.sample, rows);
+        let placed = &mut self.reports[number];
+        let ts = Ns(seen.ts.saturating_add(placed.shift));
+        rows.sample.push(Sample { ts, track, stack, state: None, weight: 1.0 });
+        placed.recorded += 1;
+    }
+
     /// A thread came to a CPU or left it: what it did until then is a state.
     fn switch(&mut self, report: &Report, number: usize, switch: Switch, rows: &mut Rows) {
-        let lane = Lane::Thread { thread: switch.thread, lane: names::THREAD_STATE };
-        let track = match self.reports[number].tracks.get(&lane) {
-            Some(&known) => known,
-            None => {
-                let entity = self.thread(report, number, switch.thread);
-                let source = self.reports[number].source;
-                let declared = Declared::states(names::THREAD_STATE, Discipline::Sparse);
-                let track = self.lanes.track(entity, None, declared, source);
-                self.reports[number].tracks.insert(lane, track);
-                track
-            }
-        };
+        let declared = Declared::states(names::THREAD_STATE, Discipline::Sparse);
+        let track = self.of_thread(report, number, switch.thread, names::THREAD_STATE, declared);
         let at = switch.ts.saturating_add(self.reports[number].shift);
         let before = self.running.get(&track).copied();
         if let Some(Doing { since, state: Some(state), arg }) = before

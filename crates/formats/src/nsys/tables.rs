@@ -42,6 +42,8 @@ enum What {
     GpuMetrics,
     CpuFaults,
     GpuFaults,
+    Chains,
+    Samples,
 }
 
 /// Tables that are read, in the order in which they are. What others refer to comes first.
@@ -62,6 +64,8 @@ const TABLES: &[(&str, What)] = &[
     ("CUDA_UM_CPU_PAGE_FAULT_EVENTS", What::CpuFaults),
     ("CUDA_UM_GPU_PAGE_FAULT_EVENTS", What::GpuFaults),
     ("GPU_METRICS", What::GpuMetrics),
+    ("SAMPLING_CALLCHAINS", What::Chains),
+    ("COMPOSITE_EVENTS", What::Samples),
 ];
 
 /// Tables whose rows say what others are, or how the report was made.
@@ -154,6 +158,25 @@ pub(super) struct Switch {
     pub state: Option<i64>,
 }
 
+/// A function in the call chain of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Called {
+    /// The sample.
+    pub sample: i64,
+    /// 0 is where the thread was, 1 its caller.
+    pub depth: i64,
+    pub symbol: i64,
+    pub module: i64,
+}
+
+/// A thread was seen on a CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub sample: i64,
+    pub ts: i64,
+    pub thread: i64,
+}
+
 /// A piece of work of a GPU, and no more of it than an overview needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
@@ -189,6 +212,8 @@ pub struct Piece {
     pub(super) lanes: Vec<Lane>,
     pub(super) devices: Vec<Device>,
     pub(super) switches: Vec<Switch>,
+    pub(super) chains: Vec<Called>,
+    pub(super) samples: Vec<Seen>,
     /// Ids that were given out.
     pub(super) ids: u64,
     /// Rows of the table that make no sense: they end before they begin.
@@ -255,6 +280,13 @@ impl<'r> Out<'r> {
         }) as u32;
         self.last_device = Some((device, number));
         EntityId(number)
+    }
+
+    /// The time that a row cannot do without.
+    fn when(&mut self, value: Value<'_>) -> Option<i64> {
+        let when = value.int();
+        self.piece.dropped += u64::from(when.is_none());
+        when
     }
 
     /// The string of a number; nameless if there is none.
@@ -364,9 +396,13 @@ impl Report {
         let mut chunks = Vec::new();
         for &(name, what) in TABLES {
             let Some(table) = self.database.table(name) else { continue };
-            // A table without `start` is none that we know.
-            let time = if what == What::GpuMetrics { "timestamp" } else { "start" };
-            if table.column(time).is_none() {
+            // A table without it is none that we know.
+            let needed = match what {
+                What::GpuMetrics => "timestamp",
+                What::Chains => "stackDepth",
+                _ => "start",
+            };
+            if table.column(needed).is_none() {
                 continue;
             }
             let leaves = self.database.leaves(table)?;
@@ -415,6 +451,8 @@ impl Report {
             What::GpuMetrics => self.gpu_metrics(table, leaves, &mut out)?,
             What::CpuFaults => self.cpu_faults(table, leaves, &mut out)?,
             What::GpuFaults => self.gpu_faults(table, leaves, &mut out)?,
+            What::Chains => self.chains(table, leaves, &mut out)?,
+            What::Samples => self.samples(table, leaves, &mut out)?,
         }
         Ok(out.piece)
     }
@@ -497,10 +535,7 @@ impl Report {
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, device, context, stream, process, correlation, name, short, ..] =
                 values;
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
             let lane = on_stream(process, device, context, stream);
@@ -556,10 +591,7 @@ impl Report {
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, device, context, stream, process, correlation, bytes, code, ..] =
                 values;
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
             let lane = on_stream(process, device, context, stream);
@@ -621,10 +653,7 @@ impl Report {
         let name: Name = MEMSET.into();
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, device, context, stream, process, correlation, bytes] = values;
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let process = process.int().map_or(0, process_of);
             let device = device.int().unwrap_or(0);
             let lane = on_stream(process, device, context, stream);
@@ -657,10 +686,7 @@ impl Report {
         ]
         .map(Name::from);
         self.database.scan(table, leaves, columns, |_, [start, end, process, kind, _]| {
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let kind = kind.int().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
             let name = names.get(kind).unwrap_or(&names[0]).clone();
             let process = process.int().map_or(0, process_of);
@@ -676,10 +702,7 @@ impl Report {
         let mut names: HashMap<i64, Name> = HashMap::new();
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, thread, correlation, name, result] = values;
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let name = match name.int() {
                 None => out.unnamed.clone(),
                 Some(id) => names
@@ -715,10 +738,7 @@ impl Report {
         let columns = wanted(table, ["start", "end", "globalTid", name, "eventClass"]);
         let notes: [Name; 2] = ["profiling started", "profiling finished"].map(Name::from);
         self.database.scan(table, leaves, columns, |_, [start, end, thread, name, class]| {
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let thread = thread.int().unwrap_or(0);
             if let Some(note) = class.int().and_then(|c| NOTES.iter().position(|n| *n == c)) {
                 out.mark(Lane::Notes { thread }, start, notes[note].clone(), None);
@@ -735,10 +755,7 @@ impl Report {
             wanted(table, ["start", "end", "eventType", "globalTid", "text", "textId", "domainId"]);
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, kind, thread, text, text_id, domain] = values;
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let thread = thread.int().unwrap_or(0);
             let domain = domain.int().unwrap_or(0);
             let name = |out: &mut Out<'_>| match text.text() {
@@ -804,10 +821,7 @@ impl Report {
         let columns = wanted(table, ["start", "globalPid"]);
         let name: Name = "cpu_page_fault".into();
         self.database.scan(table, leaves, columns, |_, [start, process]| {
-            let Some(start) = start.int() else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(start) = out.when(start) else { return Ok(()) };
             let process = process.int().map_or(0, process_of);
             out.mark(Lane::Process { process, lane: CPU_FAULTS }, start, name.clone(), None);
             Ok(())
@@ -818,12 +832,34 @@ impl Report {
         let columns = wanted(table, ["start", "end", "globalPid"]);
         let name: Name = "gpu_page_faults".into();
         self.database.scan(table, leaves, columns, |_, [start, end, process]| {
-            let Some(start) = start.int() else {
+            let Some(start) = out.when(start) else { return Ok(()) };
+            let process = process.int().map_or(0, process_of);
+            out.span(Lane::Process { process, lane: GPU_FAULTS }, start, end.int(), name.clone());
+            Ok(())
+        })
+    }
+
+    fn chains(&self, table: &TableDef, leaves: &[u32], out: &mut Out<'_>) -> Result<()> {
+        let columns = wanted(table, ["id", "stackDepth", "symbol", "module"]);
+        self.database.scan(table, leaves, columns, |_, [sample, depth, symbol, module]| {
+            let (Some(sample), Some(depth)) = (sample.int(), depth.int()) else {
                 out.piece.dropped += 1;
                 return Ok(());
             };
-            let process = process.int().map_or(0, process_of);
-            out.span(Lane::Process { process, lane: GPU_FAULTS }, start, end.int(), name.clone());
+            let [symbol, module] = [symbol, module].map(|v| v.int().unwrap_or(-1));
+            out.piece.chains.push(Called { sample, depth, symbol, module });
+            Ok(())
+        })
+    }
+
+    fn samples(&self, table: &TableDef, leaves: &[u32], out: &mut Out<'_>) -> Result<()> {
+        let columns = wanted(table, ["id", "start", "globalTid"]);
+        self.database.scan(table, leaves, columns, |rowid, [sample, start, thread]| {
+            let (Some(ts), Some(thread)) = (start.int(), thread.int()) else {
+                out.piece.dropped += 1;
+                return Ok(());
+            };
+            out.piece.samples.push(Seen { sample: sample.int().unwrap_or(rowid), ts, thread });
             Ok(())
         })
     }

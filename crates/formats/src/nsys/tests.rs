@@ -152,3 +152,93 @@ fn a_report_needs_nothing_but_a_start() {
     let source = rows.source.last().unwrap();
     assert_eq!((source.recorded, source.dropped), (2, 3));
 }
+
+/// Samples of a trace, each as `outermost>…>innermost`.
+fn told(rows: &Rows) -> Vec<String> {
+    let stacks: HashMap<u32, (Option<u32>, u32)> =
+        rows.stack.iter().map(|s| (s.id, (s.parent, s.frame))).collect();
+    let frames: HashMap<u32, &str> = rows.frame.iter().map(|f| (f.id, &*f.name)).collect();
+    let chain = |mut at: Option<u32>| {
+        let mut names = Vec::new();
+        while let Some((parent, frame)) = at.map(|at| stacks[&at]) {
+            names.push(frames[&frame]);
+            at = parent;
+        }
+        names.reverse();
+        names.join(">")
+    };
+    rows.sample.iter().map(|s| format!("{} {}", s.ts.0, chain(s.stack))).collect()
+}
+
+#[test]
+fn samples_have_the_chains_of_their_callers() {
+    use crate::sqlite::build::Builder;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sqlite");
+    let mut builder = Builder::create(&path).unwrap();
+    let sql = "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)";
+    let names = ["main", "solve", "dot", "app"];
+    let strings: Vec<_> =
+        names.iter().map(|name| vec![Value::Null, Value::Text(name.as_bytes())]).collect();
+    builder.table_of("StringIds", sql, &strings).unwrap();
+    let sql = "CREATE TABLE SAMPLING_CALLCHAINS (id INTEGER, stackDepth INTEGER, symbol INTEGER, module INTEGER)";
+    let row = |values: [i64; 4]| values.map(Value::Int).to_vec();
+    let mut chains = vec![
+        row([1, 0, 3, 4]),
+        row([1, 1, 2, 4]),
+        row([1, 2, 1, 4]),
+        // In another order, and with a function that has no name.
+        row([2, 2, 1, 4]),
+        row([2, 0, 99, 4]),
+        row([2, 1, 2, 4]),
+        vec![Value::Null, Value::Int(0), Value::Int(1), Value::Int(1)],
+    ];
+    // Deeper than any stack is.
+    chains.extend((0..5000).map(|depth| row([4, depth, 1, 4])));
+    builder.table_of("SAMPLING_CALLCHAINS", sql, &chains).unwrap();
+    let sql = "CREATE TABLE COMPOSITE_EVENTS (id INTEGER, start INTEGER, globalTid INTEGER)";
+    let row = |values: [i64; 3]| values.map(Value::Int).to_vec();
+    let samples = [row([1, 10, 7]), row([2, 20, 7]), row([3, 30, 8]), row([1, 40, 8])];
+    builder.table_of("COMPOSITE_EVENTS", sql, &samples).unwrap();
+    builder.finish().unwrap();
+    let (rows, _) = rows(&[Report::open(&path).unwrap()]);
+    assert_eq!(told(&rows), ["10 main>solve>dot", "20 main>solve>?", "30 ", "40 main>solve>dot"],);
+    let source = rows.source.last().unwrap();
+    assert_eq!((source.recorded, source.dropped), (4, 1 + 5000 - 1024));
+}
+
+#[test]
+fn every_sample_of_real_reports_has_its_whole_chain() {
+    // Rows of COMPOSITE_EVENTS and of SAMPLING_CALLCHAINS, as SQLite counts them.
+    for (file, samples, functions) in [
+        ("jacobi_p2p_gpus03.sqlite", 39_601, 426_427),
+        ("jacobi_mpi8/rank2.sqlite", 25_162, 289_190),
+        ("jacc_cg_2026_2.sqlite", 5_094, 27_090),
+        ("pipit_cloverleaf_a100x4.sqlite", 1_531, 7_527),
+        ("gomory_rtx3090x2_r19.sqlite", 317, 1_767),
+    ] {
+        let Some(reports) = reports(&[file]) else { return };
+        let (rows, _) = rows(&reports);
+        assert_eq!(rows.sample.len(), samples, "{file}");
+        let stacks: HashMap<u32, Option<u32>> =
+            rows.stack.iter().map(|s| (s.id, s.parent)).collect();
+        let mut depths: HashMap<Option<u32>, usize> = HashMap::from([(None, 0)]);
+        let mut sum = 0;
+        for sample in &rows.sample {
+            let mut path = Vec::new();
+            let mut at = sample.stack;
+            while !depths.contains_key(&at) {
+                path.push(at);
+                at = at.and_then(|at| stacks[&at]);
+            }
+            let mut depth = depths[&at];
+            for at in path.into_iter().rev() {
+                depth += 1;
+                depths.insert(at, depth);
+            }
+            sum += depths[&sample.stack];
+        }
+        assert_eq!(sum, functions, "{file}");
+        assert!(rows.frame.len() < functions / 2, "{file}: {}", rows.frame.len());
+    }
+}
