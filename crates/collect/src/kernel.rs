@@ -332,6 +332,16 @@ pub fn thread_time() -> Ns {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Gives memory that was freed back to the system, where the allocator would keep it for later: after
+/// work that took much of it for a moment.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a plain number, and touches only memory that nobody holds.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Bytes of a page of memory.
 pub fn page_size() -> u64 {
     // SAFETY: takes a plain number and returns one.

@@ -37,6 +37,6 @@ mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, OpenStep, Probe, Start, now};
-pub use kernel::{GivingWay, cpu_time, give_way, nice, signal, thread_time};
+pub use kernel::{GivingWay, cpu_time, give_back_memory, give_way, nice, signal, thread_time};
 pub(crate) use recorder::story;
 pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};

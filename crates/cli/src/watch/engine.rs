@@ -735,6 +735,7 @@ impl Engine {
         let present = self.present.take();
         let _ = self.recorder.detail(false);
         self.tell_end(told, present.map(|p| p.parts).unwrap_or_default(), news)?;
+        gpuwhy_collect::give_back_memory();
         self.own_work = (began, gpuwhy_collect::now());
         Ok(())
     }
@@ -873,16 +874,26 @@ impl Engine {
             .second(status, gpuwhy_collect::thread_time() - self.judging - self.keeping)
         {
             None => return Ok(()),
-            Some(Order::Forget) => {
-                self.recent.keep.bytes /= 2;
-                let keep = self.recent.keep;
+            Some(Order::GiveBack) => {
+                gpuwhy_collect::give_back_memory();
+                return Ok(());
+            }
+            Some(order @ (Order::Forget | Order::Remember)) => {
+                let more = order == Order::Remember;
+                let keep = &mut self.recent.keep;
+                keep.bytes = if more { keep.bytes * 2 } else { keep.bytes / 2 };
+                let keep = *keep;
                 self.recent.exact.set_keep(keep);
                 self.recent.sums.set_keep(Keep { bytes: keep.bytes / 4, ..keep });
-                format!(
-                    "{} MiB are more than the limit: at most {} MiB of the past are held from now on",
-                    status.rss >> 20,
-                    keep.bytes >> 20
-                )
+                gpuwhy_collect::give_back_memory();
+                let (rss, held) = (status.rss >> 20, keep.bytes >> 20);
+                match more {
+                    true => format!("{rss} MiB: at most {held} MiB of the past are held again"),
+                    false => format!(
+                        "{rss} MiB are more than the limit: at most {held} MiB of the past are held \
+                         from now on"
+                    ),
+                }
             }
             Some(Order::Shed(count)) => {
                 let before = self.recorder.shedding().len();

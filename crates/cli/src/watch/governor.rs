@@ -28,6 +28,8 @@ const PATIENCE: u32 = 3;
 const CALM: u32 = 10;
 /// How much of the limit must be free before more is recorded again.
 const RELIEF: f64 = 0.6;
+/// How often the past that is held is halved at most: with less of it nothing could be judged any more.
+const HALVINGS: u32 = 4;
 /// The longest that something stays left out without a new try, in seconds.
 const LONGEST: u32 = 640;
 
@@ -36,8 +38,12 @@ const LONGEST: u32 = 640;
 pub enum Order {
     /// Leave out the first so many of [`Shed::ORDER`].
     Shed(usize),
+    /// Give back memory that is no longer used.
+    GiveBack,
     /// Hold half as much of the past.
     Forget,
+    /// Hold twice as much of it again.
+    Remember,
 }
 
 /// The cost of the last second, and what was done about those before.
@@ -52,6 +58,12 @@ pub struct Governor {
     under: u32,
     calm: u32,
     shed: usize,
+    /// Seconds in a row with too much memory, and with enough to hold more.
+    full: u32,
+    roomy: u32,
+    /// Seconds that there must be enough before more is held.
+    room: u32,
+    halvings: u32,
     /// Share of the machine that the BPF programs took in the last second.
     pub bpf_share: f64,
     /// Share of the machine that this process took in the last second, all of it.
@@ -72,6 +84,10 @@ impl Governor {
             under: 0,
             calm: CALM,
             shed: 0,
+            full: 0,
+            roomy: 0,
+            room: CALM,
+            halvings: 0,
             bpf_share: 0.0,
             cpu_share: 0.0,
         }
@@ -97,10 +113,12 @@ impl Governor {
     }
 
     fn weigh(&mut self, share: f64, rss: u64) -> Option<Order> {
-        if rss > self.limits.rss {
-            return Some(Order::Forget);
+        if let Some(order) = self.weigh_memory(rss) {
+            return Some(order);
         }
-        if share > self.limits.cpu_share {
+        // When the past is as short as it may be, less has to come in.
+        let is_full = self.full > 0 && self.halvings == HALVINGS;
+        if is_full || share > self.limits.cpu_share {
             self.under = 0;
             self.over += 1;
             if self.over >= PATIENCE && self.shed < Shed::ORDER.len() {
@@ -111,7 +129,8 @@ impl Governor {
             return None;
         }
         self.over = 0;
-        if self.shed == 0 || share > RELIEF * self.limits.cpu_share {
+        // Neither does anything come back while there is too much of it.
+        if self.full > 0 || self.shed == 0 || share > RELIEF * self.limits.cpu_share {
             self.under = 0;
             return None;
         }
@@ -124,6 +143,39 @@ impl Governor {
         // What comes back may bring the load back with it.
         self.calm = if self.shed == 0 { CALM } else { (2 * self.calm).min(LONGEST) };
         Some(Order::Shed(self.shed))
+    }
+}
+
+impl Governor {
+    /// What memory asks for. An allocator keeps what was freed, so that the first thing to do is to have it
+    /// given back; what is still held after that is shortened step by step.
+    fn weigh_memory(&mut self, rss: u64) -> Option<Order> {
+        if rss > self.limits.rss {
+            self.roomy = 0;
+            self.full += 1;
+            return match self.full % PATIENCE {
+                1 => Some(Order::GiveBack),
+                0 if self.halvings < HALVINGS => {
+                    self.halvings += 1;
+                    Some(Order::Forget)
+                }
+                _ => None,
+            };
+        }
+        self.full = 0;
+        if self.halvings == 0 || rss as f64 > RELIEF * self.limits.rss as f64 {
+            self.roomy = 0;
+            return None;
+        }
+        self.roomy += 1;
+        if self.roomy < self.room {
+            return None;
+        }
+        self.roomy = 0;
+        self.halvings -= 1;
+        // What is held again may be too much again.
+        self.room = (2 * self.room).min(LONGEST);
+        Some(Order::Remember)
     }
 }
 
@@ -174,8 +226,41 @@ mod tests {
         assert_eq!(seconds(&mut governor, 1000, 0.019), []);
     }
 
+    fn holding(governor: &mut Governor, n: usize, rss: u64) -> Vec<Order> {
+        (0..n).filter_map(|_| governor.weigh(0.0, rss)).collect()
+    }
+
     #[test]
-    fn too_much_memory_shortens_the_past() {
-        assert_eq!(governor().weigh(0.0, 1 << 29), Some(Order::Forget));
+    fn too_much_memory_is_given_back_and_then_the_past_is_shortened_and_no_further_than_it_may() {
+        let mut governor = governor();
+        assert_eq!(holding(&mut governor, 2, 1 << 29), [Order::GiveBack]);
+        // That was enough.
+        assert_eq!(holding(&mut governor, 100, 1 << 27), []);
+        // It is not, and comes again: also what is recorded becomes less in the end.
+        let orders = holding(&mut governor, 600, 1 << 29);
+        let forgot = orders.iter().filter(|o| **o == Order::Forget).count();
+        assert_eq!(forgot, HALVINGS as usize);
+        assert_eq!(
+            orders.iter().filter(|o| matches!(o, Order::Shed(_))).count(),
+            Shed::ORDER.len()
+        );
+        let first = orders.iter().position(|o| matches!(o, Order::Shed(_))).unwrap();
+        let last = orders.iter().rposition(|o| *o == Order::Forget).unwrap();
+        assert!(last < first, "{orders:?}");
+    }
+
+    #[test]
+    fn with_memory_to_spare_the_past_grows_again_slower_each_time() {
+        let mut governor = governor();
+        holding(&mut governor, 6, 1 << 29);
+        assert_eq!(governor.halvings, 2);
+        assert_eq!(holding(&mut governor, 9, 1 << 20), []);
+        assert_eq!(holding(&mut governor, 1, 1 << 20), [Order::Remember]);
+        assert_eq!(holding(&mut governor, 19, 1 << 20), []);
+        assert_eq!(holding(&mut governor, 1, 1 << 20), [Order::Remember]);
+        // Nothing is left to take back, and just below the limit nothing would be.
+        assert_eq!(holding(&mut governor, 1000, 1 << 20), []);
+        holding(&mut governor, 3, 1 << 29);
+        assert_eq!(holding(&mut governor, 1000, (1 << 28) - 1), []);
     }
 }
