@@ -27,7 +27,6 @@ pub struct Bulk {
     pending_rows: usize,
     /// Rows of a segment.
     segment_rows: usize,
-    rows: u64,
     segments: u32,
     /// Rows on their way to the disk, and the thread that takes them.
     send: Option<SyncSender<Rows>>,
@@ -70,7 +69,6 @@ impl Bulk {
             pending: Rows::default(),
             pending_rows: 0,
             segment_rows: (memory / ROW_BYTES).max(LEAST_ROWS),
-            rows: 0,
             segments: 0,
             send: Some(send),
             thread: Some(thread),
@@ -84,7 +82,6 @@ impl Bulk {
         let count = rows.len();
         self.pending.append(rows);
         self.pending_rows += count;
-        self.rows += count as u64;
         if self.pending_rows >= self.segment_rows { self.hand_over() } else { Ok(()) }
     }
 
@@ -119,7 +116,9 @@ impl Bulk {
         if let Some(lock) = self.lock.take() {
             self.dir.unlock(lock);
         }
-        Ok(Written { rows: self.rows, segments: self.segments, ..Written::default() })
+        // Of rows that say again what others said, the last ones are there.
+        let rows = sealer.manifest.file.iter().map(|f| f.rows).sum();
+        Ok(Written { rows, segments: self.segments, ..Written::default() })
     }
 
     fn sync(&self, manifest: &Manifest) -> Result<()> {

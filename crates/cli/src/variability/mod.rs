@@ -5,6 +5,7 @@
 //! threads there were.
 
 mod compare;
+mod hosts;
 mod launches;
 mod page;
 mod remote;
@@ -965,6 +966,17 @@ pub fn run(args: &Variability) -> Result<ExitCode> {
     }
     statements(&mut report, &part, cut, &lanes);
     exchanges(&mut report, &part, &devices);
+    if let Some(trace) = &trace {
+        // Those in which several devices stalled, or the one there is.
+        let (shared, _) = shared(&report.outliers, report.intervals);
+        let mut worst: Vec<usize> = match report.outliers.as_slice() {
+            [one] => one.found.iter().map(|o| o.index).take(5).collect(),
+            _ => shared.iter().map(|stall| stall.index).take(5).collect(),
+        };
+        worst.sort_unstable();
+        let stalls: Vec<_> = worst.iter().map(|&i| cut.range(i)).collect();
+        report.statements.append(&mut hosts::during(trace, &stalls)?);
+    }
     if let Some(path) = &args.html {
         let page = page::of(&report, &part.intervals, trace.as_ref(), &lanes)?;
         std::fs::write(path, gpuwhy_report::variability::render(&page))
