@@ -48,15 +48,28 @@ impl Made {
         };
         let head = out("git", &["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".into());
         let changed = out("git", &["status", "--porcelain", "-uno"]).is_some_and(|s| !s.is_empty());
-        let mut args: Vec<String> = std::env::args().collect();
-        args[0] = "gpuwhy".into();
+        let args = without_places(std::env::args().skip(1));
         Made {
             machine: format!("{cpus} x {model}, {} GiB, Linux {kernel}", memory >> 20),
             date: out("date", &["-u", "+%Y-%m-%dT%H:%MZ"]).unwrap_or_default(),
             commit: format!("{head}{}", if changed { "+" } else { "" }),
-            command: args.join(" "),
+            command: format!("gpuwhy {}", args.join(" ")),
         }
     }
+}
+
+/// A command's arguments but for where it puts things: that changes no figure, and is no business of
+/// whoever reads the result.
+fn without_places(args: impl Iterator<Item = String>) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        match arg.split_once('=').map_or(&*arg, |(name, _)| name) {
+            "--output" | "--traces" => _ = arg.contains('=') || args.next().is_some(),
+            _ => out.push(arg),
+        }
+    }
+    out
 }
 
 /// A figure with its spread.
@@ -116,5 +129,13 @@ mod tests {
         let figure = Figure::share(15, 17);
         assert!((figure.spread[0] - 0.657).abs() < 0.005, "{figure:?}");
         assert!((figure.spread[1] - 0.967).abs() < 0.005, "{figure:?}");
+    }
+
+    #[test]
+    fn where_a_result_went_is_no_part_of_it() {
+        let args =
+            "bench nodes --output /x/y.json --trials 3 --traces=/x/z --keep-traces".split(' ');
+        let left = without_places(args.map(str::to_owned));
+        assert_eq!(left.join(" "), "bench nodes --trials 3 --keep-traces");
     }
 }
