@@ -3,9 +3,10 @@
 //! A kernel and the call that launched it bear the same number, which is unique within its process. They
 //! are joined over the whole trace, since a kernel may run long after its launch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::idle::{Idle, Queued, idle};
 use gpuwhy_derive::nvtx::{self, Launch, Launched, Range};
 use gpuwhy_schema::{Call, Copy, EntityId, Id, Kernel, Name, Rows, Span, TrackId, names};
