@@ -172,8 +172,9 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     let steps = steps(trace, &lanes).context("cannot read the trace's steps")?;
     let mut incidents = detect::incidents(&steps, &options.detection);
     incidents.truncate(JUDGED);
+    let judged: Vec<Incident> = incidents.iter().map(|i| i.where_it_hung(&steps)).collect();
     let mut wanted: Vec<usize> =
-        incidents.iter().flat_map(|i| verdict::wanted(&steps, i, LOOKED_INTO)).collect();
+        judged.iter().flat_map(|i| verdict::wanted(i, LOOKED_INTO)).collect();
     wanted.sort_unstable();
     wanted.dedup();
     let around = OnDisk { trace, lanes: &lanes };
@@ -181,7 +182,7 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
         .context("cannot account for the steps' time")?;
     let court = Court::new(&lanes);
     let mut findings = Vec::new();
-    for incident in &incidents {
+    for incident in &judged {
         findings.push(verdict::judge(&steps, incident, &parts, &court, &options.judgement));
     }
     drop(court);

@@ -362,8 +362,7 @@ const MS: f64 = 1e6;
 
 /// Steps of an incident whose parts are needed to judge it, at most `most` slow and as many usual
 /// ones a series, spread evenly.
-pub fn wanted(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
-    let incident = incident.where_it_hung(steps);
+pub fn wanted(incident: &Incident, most: usize) -> Vec<usize> {
     let spread = |indices: &[usize]| -> Vec<usize> {
         let stride = indices.len().div_ceil(most.max(1)).max(1);
         indices.iter().step_by(stride).copied().collect()
@@ -375,7 +374,7 @@ pub fn wanted(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
     out
 }
 
-/// Judges one incident from the parts of its steps.
+/// Judges one incident, as [`Incident::where_it_hung`] has it, from the parts of its steps.
 pub fn judge(
     steps: &[Step],
     incident: &Incident,
@@ -384,7 +383,6 @@ pub fn judge(
     judgement: &Judgement,
 ) -> Finding {
     let profiles = profiles(steps, parts);
-    let incident = &incident.where_it_hung(steps);
     let series = compared(incident, &profiles);
     let excess = Excess::of(&series);
     let classes = excess.classes();

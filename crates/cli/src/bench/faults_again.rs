@@ -69,7 +69,8 @@ fn answers(
     for slowed in &mut incident.slowed {
         slowed.usual.retain(|&i| steps[i].ts >= since);
     }
-    let wanted = verdict::wanted(steps, &incident, LOOKED_INTO);
+    let incident = incident.where_it_hung(steps);
+    let wanted = verdict::wanted(&incident, LOOKED_INTO);
     let mut out = BTreeMap::new();
     for group in groups() {
         let around = Without { disk, group };

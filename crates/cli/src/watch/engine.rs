@@ -789,6 +789,7 @@ impl Engine {
             let good = |i: &&usize| parts.known.contains_key(&steps[**i].id) || seen(&steps[**i]);
             list.iter().filter(good).copied().collect()
         };
+        let incident = &incident.where_it_hung(steps);
         let mut looked_into = incident.clone();
         for slowed in &mut looked_into.slowed {
             slowed.usual = within(&slowed.usual);
@@ -798,7 +799,7 @@ impl Engine {
             slowed.usual.drain(..far);
             slowed.slow = within(&slowed.slow);
         }
-        let wanted = verdict::wanted(steps, &looked_into, most);
+        let wanted = verdict::wanted(&looked_into, most);
         let new: Vec<usize> =
             wanted.iter().filter(|i| !parts.known.contains_key(&steps[**i].id)).copied().collect();
         let around = WithOpen { recent: &self.recent, open: self.open_rows() };

@@ -70,7 +70,13 @@ fn told_of(slow: &[&[Made]], dropped: u64) -> Finding {
     };
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
-    judge(&steps, &found[0], &parts, &Court::new(&rows), &Judgement::default())
+    judge(
+        &steps,
+        &found[0].where_it_hung(&steps),
+        &parts,
+        &Court::new(&rows),
+        &Judgement::default(),
+    )
 }
 
 #[test]
