@@ -110,11 +110,10 @@ fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     for table in ["finding", "part", "state", "step"] {
         assert!(trace.join(table).is_dir(), "no rows of {table}");
     }
-    // Seen from the end, what was slower for three seconds of a restless machine may be nothing.
     let output = gpuwhy(&["diagnose", "--json", trace.to_str().unwrap()]);
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(document["steps"].as_u64().unwrap() > 100, "{document}");
+    assert!(!document["findings"].as_array().unwrap().is_empty(), "{document}");
 }
 
 #[test]
@@ -125,7 +124,7 @@ fn root_a_step_that_hangs_is_told_before_it_ends() {
     let _alone = alone();
     let (_keep, folder) = folder();
     let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
-    let (_watch, documents) = watched_steploop(&trace, &work, "40s");
+    let (_watch, documents) = watched_steploop(&trace, &work, "25s");
     std::thread::sleep(Duration::from_secs(11));
     let ready = std::fs::read_to_string(work.join("ready.json")).unwrap();
     let ready: Value = serde_json::from_str(&ready).unwrap();
@@ -186,6 +185,7 @@ fn step(rank: u32, seq: u64, own: f64, slowest: f64) -> Value {
 
 #[test]
 fn the_rank_that_waits_least_is_asked_why_and_rubbish_is_hung_up_on() {
+    let _alone = alone();
     let mut center = own()
         .args(["watch", "--json", "--join", "127.0.0.1:0", "--for", "60s"])
         .stdout(Stdio::piped())
