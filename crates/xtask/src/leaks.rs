@@ -19,7 +19,7 @@ const TEXTS: &[(&str, &str)] = &[
     (concat!("pypi", ".org"), "a registry host"),
     (concat!("pythonhosted", ".org"), "a registry host"),
     (concat!("deb.debian", ".org"), "a registry host"),
-    (concat!("registry.npmjs", ".org"), "a registry host"),
+    (concat!("registry", ".npmjs", ".org"), "a registry host"),
     (concat!("static.crates", ".io"), "a registry host"),
     (concat!("index.crates", ".io"), "a registry host"),
 ];
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_registry_host_is_named_within_any_address() {
-        let line = concat!("https://registry.npmjs", ".org/left-pad");
+        let line = concat!("https://registry", ".npmjs", ".org/left-pad");
         assert_eq!(check("a.mjs", line).len(), 1);
     }
 

@@ -4,8 +4,9 @@
 //! # What it sees
 //! Kernels, copies, memsets and synchronizations of the GPUs; calls of the CUDA runtime and
 //! driver, of the operating system and of MPI; NVTX ranges and marks; when threads were on their
-//! CPUs, and samples of what they did there with their call chains; unified-memory faults; GPU metrics; the profiler's own overhead. Every schema from 2020 to
-//! 2026: of a table only `start` is required, everything else may be missing.
+//! CPUs, and samples of what they did there with their call chains; unified-memory faults; GPU
+//! metrics; the profiler's own overhead. Every schema from 2020 to 2026: of a table only `start` is
+//! required, everything else may be missing.
 //!
 //! # How
 //! [`Report::open`] reads what is small (names, devices, processes). [`Report::chunks`] cuts the
