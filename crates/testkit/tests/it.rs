@@ -113,6 +113,7 @@ fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
                 "sm_clock"
             }
             Event::Mark { name, .. } => name,
+            other => panic!("{other:?}"),
         };
         *told.entry(what.to_owned()).or_default() += 1;
     });

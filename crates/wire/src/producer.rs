@@ -274,7 +274,16 @@ impl Stream<'_> {
         if self.producer.is_on() {
             let (name, dur) = (name.id(self.producer), end.saturating_sub(start));
             let (device, stream) = (self.device, self.stream);
-            self.producer.write(Event::Kernel { name, device, stream, correlation, start, dur });
+            let graph = None;
+            self.producer.write(Event::Kernel {
+                name,
+                device,
+                stream,
+                correlation,
+                graph,
+                start,
+                dur,
+            });
         }
     }
 }

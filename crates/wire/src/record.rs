@@ -13,7 +13,19 @@
 //! | 24..32 | start, ns | start | start | at | at | start |
 //! | 32..40 | duration, ns | duration | duration | | | duration |
 //! | 40..48 | a | seq | step's seq? | value? | value | correlation |
-//! | 48..56 | b | size? | | | | |
+//! | 48..56 | b | size? | | | | graph? |
+//!
+//! And what libraries tell from inside a process:
+//!
+//! | bytes | copy | device | communicator | collective | message | stage | notice |
+//! |---|---|---|---|---|---|---|---|
+//! | 6..8 | device | device | number | communicator | communicator | communicator | |
+//! | 8..12 | kind | uuid | name | operation | operation | stage | text |
+//! | 12..16 | stream | | rank | how? | peer | channel? | code |
+//! | 24..32 | start | at | at | start | start | start | at |
+//! | 32..40 | duration | | | duration | duration | duration | |
+//! | 40..48 | correlation | | id | seq | seq | seq | value? |
+//! | 48..56 | bytes | | ranks | bytes | bytes | operation | |
 
 use core::fmt;
 
@@ -124,10 +136,124 @@ pub enum Event<N = NameId> {
         stream: u32,
         /// What ties it to its launch; unique within its process.
         correlation: u64,
+        /// The CUDA graph that it is a node of, or that it is one launch of as a whole.
+        graph: Option<u64>,
         /// When it began on the device.
         start: u64,
         /// How long it ran.
         dur: u64,
+    },
+    /// A copy by a device, or a memset.
+    Copy {
+        /// Which way: `HtoD`, `DtoH`, `DtoD`, `PtoP`, `memset`, where the host's memory is known
+        /// with `pinned` or `pageable` behind it.
+        name: N,
+        /// The GPU's number in this process.
+        device: u16,
+        /// The stream's number on that GPU.
+        stream: u32,
+        /// What ties it to its call; unique within its process.
+        correlation: u64,
+        /// Bytes moved.
+        bytes: u64,
+        /// When it began on the device.
+        start: u64,
+        /// How long it took.
+        dur: u64,
+    },
+    /// Which GPU a number of this process means.
+    Device {
+        /// Its UUID, as NVML prints it.
+        name: N,
+        /// The GPU's number in this process.
+        device: u16,
+        /// When that was said.
+        at: u64,
+    },
+    /// A communicator of a collective library.
+    Communicator {
+        /// What its program calls it; may be empty.
+        name: N,
+        /// Its number in this process, which the records of its work have.
+        communicator: u16,
+        /// What it is on all its ranks.
+        id: u64,
+        /// This process's rank in it.
+        rank: u32,
+        /// How many ranks it has.
+        ranks: u32,
+        /// When it was made.
+        at: u64,
+    },
+    /// A collective of one rank.
+    Collective {
+        /// The operation: `AllReduce`.
+        name: N,
+        /// The communicator's number in this process.
+        communicator: u16,
+        /// The call's number within its communicator and operation, equal on all ranks.
+        seq: u64,
+        /// Payload in bytes.
+        bytes: u64,
+        /// Algorithm, protocol and channels as `RING/LL128/24`; 0 if it is not told.
+        how: N,
+        /// Whether start and duration are the device's; else they are those of the call that
+        /// enqueued it.
+        on_gpu: bool,
+        /// When it began.
+        start: u64,
+        /// How long it took.
+        dur: u64,
+    },
+    /// A send or receive between two ranks.
+    Message {
+        /// The operation: `Send`, `Recv`.
+        name: N,
+        /// The communicator's number in this process.
+        communicator: u16,
+        /// The other rank.
+        peer: u32,
+        /// Its number within its communicator, operation and peer.
+        seq: u64,
+        /// Payload in bytes.
+        bytes: u64,
+        /// As for a collective.
+        on_gpu: bool,
+        /// When it began.
+        start: u64,
+        /// How long it took.
+        dur: u64,
+    },
+    /// A stretch of a collective: a phase of its kernel, a wait of the thread that feeds the
+    /// network.
+    Stage {
+        /// What it is: `initial_sync`, `compute`, `final_sync`, `channel`, `net:send_wait`.
+        name: N,
+        /// The communicator's number in this process.
+        communicator: u16,
+        /// The collective's operation.
+        operation: N,
+        /// The collective's number.
+        seq: u64,
+        /// The channel; without one it is the mean over all channels.
+        channel: Option<u32>,
+        /// Whether start and duration are the device's.
+        on_gpu: bool,
+        /// When it began.
+        start: u64,
+        /// How long it took.
+        dur: u64,
+    },
+    /// A library has something to say about what it can see: who reads the trace must know.
+    Notice {
+        /// What it says.
+        name: N,
+        /// What it is about; see the crate that writes it.
+        code: u32,
+        /// A number that belongs to it; finite.
+        value: Option<f64>,
+        /// When.
+        at: u64,
     },
 }
 
@@ -151,8 +277,30 @@ impl<N: Copy> Record<N> {
             Event::Launch { name: n, device, stream, correlation, start, dur } => {
                 Event::Launch { name: name(n), device, stream, correlation, start, dur }
             }
-            Event::Kernel { name: n, device, stream, correlation, start, dur } => {
-                Event::Kernel { name: name(n), device, stream, correlation, start, dur }
+            Event::Kernel { name: n, device, stream, correlation, graph, start, dur } => {
+                Event::Kernel { name: name(n), device, stream, correlation, graph, start, dur }
+            }
+            Event::Copy { name: n, device, stream, correlation, bytes, start, dur } => {
+                Event::Copy { name: name(n), device, stream, correlation, bytes, start, dur }
+            }
+            Event::Device { name: n, device, at } => Event::Device { name: name(n), device, at },
+            Event::Communicator { name: n, communicator, id, rank, ranks, at } => {
+                Event::Communicator { name: name(n), communicator, id, rank, ranks, at }
+            }
+            Event::Collective { name: n, communicator, seq, bytes, how, on_gpu, start, dur } => {
+                let (name, how) = (name(n), name(how));
+                Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur }
+            }
+            Event::Message { name: n, communicator, peer, seq, bytes, on_gpu, start, dur } => {
+                let name = name(n);
+                Event::Message { name, communicator, peer, seq, bytes, on_gpu, start, dur }
+            }
+            Event::Stage { name: n, communicator, operation, seq, channel, on_gpu, start, dur } => {
+                let (name, operation) = (name(n), name(operation));
+                Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
+            }
+            Event::Notice { name: n, code, value, at } => {
+                Event::Notice { name: name(n), code, value, at }
             }
         };
         Record { pid: self.pid, tid: self.tid, event }
@@ -179,6 +327,8 @@ pub enum BadRecord {
     Time,
     /// Its value is infinite or not a number.
     Value,
+    /// A number of ranks or of a name that has more than 32 bits.
+    Number(u64),
 }
 
 impl fmt::Display for BadRecord {
@@ -192,6 +342,7 @@ impl fmt::Display for BadRecord {
             }
             BadRecord::Time => write!(f, "its time does not fit 63 bits of nanoseconds"),
             BadRecord::Value => write!(f, "its value is not finite"),
+            BadRecord::Number(n) => write!(f, "it counts to {n}, which does not fit 32 bits"),
         }
     }
 }
@@ -205,14 +356,22 @@ const MARK: u8 = 4;
 const COUNTER: u8 = 5;
 const LAUNCH: u8 = 6;
 const KERNEL: u8 = 7;
+const COPY: u8 = 8;
+const DEVICE: u8 = 9;
+const COMMUNICATOR: u8 = 10;
+const COLLECTIVE: u8 = 11;
+const MESSAGE: u8 = 12;
+const STAGE: u8 = 13;
+const NOTICE: u8 = 14;
 
 const HAS_A: u8 = 1;
 const HAS_B: u8 = 2;
 const HAS_EXTRA: u8 = 4;
 const HAS_DEVICE: u8 = 8;
+const ON_GPU: u8 = 16;
 
 /// For each kind: the flags that it must have, and those that it may have.
-const FLAGS: [(u8, u8); 8] = [
+const FLAGS: [(u8, u8); 15] = [
     (0, 0),
     (HAS_A, HAS_B | HAS_EXTRA),
     (HAS_A, HAS_B | HAS_EXTRA),
@@ -220,7 +379,14 @@ const FLAGS: [(u8, u8); 8] = [
     (0, HAS_A),
     (HAS_A | HAS_EXTRA, HAS_DEVICE),
     (HAS_A | HAS_EXTRA | HAS_DEVICE, 0),
-    (HAS_A | HAS_EXTRA | HAS_DEVICE, 0),
+    (HAS_A | HAS_EXTRA | HAS_DEVICE, HAS_B),
+    (HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE, 0),
+    (HAS_DEVICE, 0),
+    (HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE, 0),
+    (HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE, ON_GPU),
+    (HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE, ON_GPU),
+    (HAS_A | HAS_B | HAS_DEVICE, HAS_EXTRA | ON_GPU),
+    (HAS_EXTRA, HAS_A),
 ];
 
 /// The fields as they lie in the bytes, before anybody has judged them.
@@ -307,15 +473,85 @@ pub fn encode(record: &Record) -> [u64; RECORD_WORDS] {
             a: correlation,
             ..none
         },
-        Event::Kernel { name, device, stream, correlation, start, dur } => Fields {
+        Event::Kernel { name, device, stream, correlation, graph, start, dur } => Fields {
             kind: KERNEL,
-            flags: HAS_A | HAS_EXTRA | HAS_DEVICE,
+            flags: HAS_A | HAS_EXTRA | HAS_DEVICE | flag(graph, HAS_B),
             device,
             name: name.0,
             extra: stream,
             start,
             dur,
             a: correlation,
+            b: graph.unwrap_or(0),
+        },
+        Event::Copy { name, device, stream, correlation, bytes, start, dur } => Fields {
+            kind: COPY,
+            flags: HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE,
+            device,
+            name: name.0,
+            extra: stream,
+            start,
+            dur,
+            a: correlation,
+            b: bytes,
+        },
+        Event::Device { name, device, at } => {
+            Fields { kind: DEVICE, flags: HAS_DEVICE, device, name: name.0, start: at, ..none }
+        }
+        Event::Communicator { name, communicator, id, rank, ranks, at } => Fields {
+            kind: COMMUNICATOR,
+            flags: HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE,
+            device: communicator,
+            name: name.0,
+            extra: rank,
+            start: at,
+            a: id,
+            b: ranks.into(),
+            ..none
+        },
+        Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur } => Fields {
+            kind: COLLECTIVE,
+            flags: HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE | if on_gpu { ON_GPU } else { 0 },
+            device: communicator,
+            name: name.0,
+            extra: how.0,
+            start,
+            dur,
+            a: seq,
+            b: bytes,
+        },
+        Event::Message { name, communicator, peer, seq, bytes, on_gpu, start, dur } => Fields {
+            kind: MESSAGE,
+            flags: HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE | if on_gpu { ON_GPU } else { 0 },
+            device: communicator,
+            name: name.0,
+            extra: peer,
+            start,
+            dur,
+            a: seq,
+            b: bytes,
+        },
+        Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur } => {
+            let gpu = if on_gpu { ON_GPU } else { 0 };
+            Fields {
+                kind: STAGE,
+                flags: HAS_A | HAS_B | HAS_DEVICE | flag(channel, HAS_EXTRA) | gpu,
+                device: communicator,
+                name: name.0,
+                extra: channel.unwrap_or(0),
+                start,
+                dur,
+                a: seq,
+                b: operation.0.into(),
+            }
+        }
+        Event::Notice { name, code, value, at } => Fields {
+            kind: NOTICE,
+            flags: HAS_EXTRA | flag(value, HAS_A),
+            name: name.0,
+            extra: code,
+            start: at,
+            a: value.unwrap_or(0.0).to_bits(),
             ..none
         },
     };
@@ -390,10 +626,16 @@ pub(crate) fn decode_words(
     let size = has(HAS_B).then_some(f.b as i64);
     let rank = has(HAS_EXTRA).then_some(f.extra);
     let value = f64::from_bits(f.a);
-    if (f.kind == COUNTER || f.kind == MARK && has(HAS_A)) && !value.is_finite() {
+    let valued = f.kind == COUNTER || matches!(f.kind, MARK | NOTICE) && has(HAS_A);
+    if valued && !value.is_finite() {
         return Err(BadRecord::Value);
     }
+    let small = u32::try_from(f.b);
+    if matches!(f.kind, COMMUNICATOR | STAGE) && small.is_err() {
+        return Err(BadRecord::Number(f.b));
+    }
     let (start, dur, device, stream) = (f.start, f.dur, f.device, f.extra);
+    let (communicator, seq, bytes, on_gpu) = (f.device, f.a, f.b, has(ON_GPU));
     let event = match f.kind {
         STEP_OPEN => Event::StepOpen { name, seq: f.a, size, rank, start },
         STEP => Event::Step { name, seq: f.a, size, rank, start, dur },
@@ -407,7 +649,33 @@ pub(crate) fn decode_words(
             value,
         },
         LAUNCH => Event::Launch { name, device, stream, correlation: f.a, start, dur },
-        _ => Event::Kernel { name, device, stream, correlation: f.a, start, dur },
+        KERNEL => {
+            let graph = has(HAS_B).then_some(f.b);
+            Event::Kernel { name, device, stream, correlation: f.a, graph, start, dur }
+        }
+        COPY => Event::Copy { name, device, stream, correlation: f.a, bytes, start, dur },
+        DEVICE => Event::Device { name, device, at: start },
+        COMMUNICATOR => {
+            let (rank, ranks) = (f.extra, small.unwrap_or(0));
+            Event::Communicator { name, communicator, id: f.a, rank, ranks, at: start }
+        }
+        COLLECTIVE => {
+            let how = NameId(f.extra);
+            Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur }
+        }
+        MESSAGE => {
+            let peer = f.extra;
+            Event::Message { name, communicator, peer, seq, bytes, on_gpu, start, dur }
+        }
+        STAGE => {
+            let operation = NameId(small.unwrap_or(0));
+            let channel = has(HAS_EXTRA).then_some(f.extra);
+            Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
+        }
+        _ => {
+            let value = has(HAS_A).then_some(value);
+            Event::Notice { name, code: f.extra, value, at: start }
+        }
     };
     Ok(Record { pid: words[2] as u32, tid: (words[2] >> 32) as u32, event })
 }
@@ -456,17 +724,57 @@ mod tests {
                     start,
                     dur
                 }),
-            (name, device, any::<u32>(), any::<u64>(), time.clone(), time).prop_map(
-                |(name, device, stream, correlation, start, dur)| Event::Kernel {
-                    name,
-                    device,
-                    stream,
-                    correlation,
-                    start,
-                    dur
-                }
-            ),
+            (
+                name.clone(),
+                device,
+                any::<u32>(),
+                any::<u64>(),
+                prop::option::of(any::<u64>()),
+                time.clone(),
+                time.clone()
+            )
+                .prop_map(|(name, device, stream, correlation, graph, start, dur)| {
+                    Event::Kernel { name, device, stream, correlation, graph, start, dur }
+                }),
+            inside(),
         ]
+    }
+
+    /// What libraries tell from inside a process.
+    fn inside() -> impl Strategy<Value = Event> {
+        let names = (any::<u32>().prop_map(NameId), any::<u32>().prop_map(NameId));
+        let numbers = (any::<u16>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>());
+        let times = (0..(1u64 << 62), 0..(1u64 << 62));
+        (names, numbers, times, 0..7u8).prop_map(
+            |((name, other), (device, small, a, b, on_gpu), (start, dur), kind)| match kind {
+                0 => {
+                    let (stream, correlation, bytes) = (small, a, b);
+                    Event::Copy { name, device, stream, correlation, bytes, start, dur }
+                }
+                1 => Event::Device { name, device, at: start },
+                2 => {
+                    let (communicator, id, rank, ranks) = (device, a, small, b as u32);
+                    Event::Communicator { name, communicator, id, rank, ranks, at: start }
+                }
+                3 => {
+                    let (communicator, seq, bytes, how) = (device, a, b, other);
+                    Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur }
+                }
+                4 => {
+                    let (communicator, peer, seq, bytes) = (device, small, a, b);
+                    Event::Message { name, communicator, peer, seq, bytes, on_gpu, start, dur }
+                }
+                5 => {
+                    let (communicator, operation, seq) = (device, other, a);
+                    let channel = (b % 2 == 0).then_some(small);
+                    Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
+                }
+                _ => {
+                    let value = (b % 2 == 0).then_some(a as f64);
+                    Event::Notice { name, code: small, value, at: start }
+                }
+            },
+        )
     }
 
     fn bytes(words: &[u64; RECORD_WORDS]) -> Vec<u8> {
@@ -507,7 +815,7 @@ mod tests {
 
         #[test]
         fn any_sealed_bytes_decode_to_what_encodes_to_them_or_to_an_error(
-            mut words: [u64; RECORD_WORDS], kind in 0u8..9, flags in 0u8..16, position: u64,
+            mut words: [u64; RECORD_WORDS], kind in 0u8..16, flags in 0u8..32, position: u64,
         ) {
             words[0] = (kind as u64) << 32 | (flags as u64) << 40 | words[0] >> 48 << 48;
             words[3] >>= 1;

@@ -49,6 +49,7 @@ fn tell(event: &Event<&Arc<str>>) -> String {
         Event::Kernel { name, device, stream, correlation, dur, .. } => {
             format!("kernel {name} {device}/{stream} {correlation} {dur} ns")
         }
+        other => format!("{other:?}"),
     }
 }
 
@@ -371,7 +372,7 @@ fn storm(i: u64) -> (u16, u32, u64, u64, u64) {
 }
 
 fn number_of(record: &Record<&Arc<str>>) -> u64 {
-    let Event::Kernel { name, device, stream, correlation, start, dur } = record.event else {
+    let Event::Kernel { name, device, stream, correlation, start, dur, .. } = record.event else {
         panic!("nobody wrote {record:?}");
     };
     assert_eq!(&**name, "storm");

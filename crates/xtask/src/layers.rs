@@ -38,7 +38,8 @@ const ROWS: &[Row] = &[
         pure: true,
         ..row("schema", &[])
     },
-    Row { others: Some(&["libc"]), ..row("wire", &[]) },
+    // `loom` is compiled into its own test build only.
+    Row { others: Some(&["libc", "loom"]), ..row("wire", &[]) },
     Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
     // Floor 2. What one derives reaches the other as rows, in tests too.
     Row { pure: true, ..row("derive", &["schema"]) },
@@ -59,8 +60,11 @@ const ROWS: &[Row] = &[
             "testkit",
         ],
     ),
+    // In other people's processes.
+    Row { others: Some(&["libc"]), tests: &["testkit"], ..row("inject", &["wire"]) },
     // Beside the house.
     row("testkit", &["schema", "wire"]),
+    row("standin", &["testkit"]),
     row("xtask", &["schema"]),
 ];
 

@@ -1,0 +1,16 @@
+//! One shared object that lives inside somebody else's process and tells what happens there.
+//!
+//! It has two doors. The CUDA driver loads it because `CUDA_INJECTION64_PATH` names it, and NCCL
+//! because `NCCL_PROFILER_PLUGIN` does. Both write `gpuwhy-wire` records into a ring that a
+//! collector gave them ([`link`]); without a collector they do nothing.
+//!
+//! *Invariants.* Nothing here blocks, prints, fails, or grows without bound, and no panic leaves
+//! it: a function that others call runs inside [`guarded`]. `GPUWHY_OFF=1` turns all of it off.
+
+pub mod link;
+pub mod nccl;
+
+/// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code.
+pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(otherwise)
+}

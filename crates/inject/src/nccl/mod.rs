@@ -1,0 +1,1 @@
+//! The NCCL door: a profiler plug-in.
