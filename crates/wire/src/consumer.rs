@@ -105,6 +105,17 @@ impl Consumer {
         })
     }
 
+    /// The consumer of a ring that this process made and that no other consumer knows of.
+    pub fn of(ring: crate::map::Ring) -> Consumer {
+        let map = ring.into_map();
+        let tail = Tail::new(map.raw, Consumer::PATIENCE_NS);
+        Consumer {
+            tail,
+            names: Names { by_id: Vec::new(), unnamed: Consumer::UNNAMED.into() },
+            map,
+        }
+    }
+
     /// Gives at most `max` records to `f`, oldest first, and never looks at more slots than the
     /// ring has. Does not wait. A name is the same allocation whenever it comes.
     pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&Arc<str>>)) -> Drained {
@@ -140,6 +151,10 @@ impl Consumer {
             }
         }
         drained
+    }
+
+    pub(crate) fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.map.file.as_raw_fd()
     }
 
     /// Where the ring is.

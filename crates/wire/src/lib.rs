@@ -24,6 +24,12 @@
 //! Records name things by number. The numbers are places in an append-only table in the same
 //! memory, so that they outlive the processes on either side.
 //!
+//! # Doors
+//!
+//! A program that marks its steps opens a ring by its path ([`Producer`]). A library that is loaded
+//! into somebody else's process knocks at the collector's socket instead ([`Visit`], [`Host`]) and
+//! is handed a ring of its own.
+//!
 //! # C
 //!
 //! `include/gpuwhy.h` is the same client for C and C++ programs, without a library to link.
@@ -34,6 +40,8 @@
 mod clock;
 #[cfg(feature = "std")]
 mod consumer;
+#[cfg(feature = "std")]
+mod door;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
@@ -49,6 +57,11 @@ pub mod ring;
 pub use clock::now;
 #[cfg(feature = "std")]
 pub use consumer::{Consumer, Drained};
+#[cfg(feature = "std")]
+pub use door::{
+    Attended, Collectives, DEFAULT_DOOR, DOOR_ENV, Heard, Hospitality, Host, Kernels, Peer,
+    Settings, Visit,
+};
 #[cfg(feature = "std")]
 pub use map::{Error, Options, Ring};
 #[cfg(feature = "std")]

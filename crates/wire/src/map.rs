@@ -129,6 +129,30 @@ impl Map {
         })
     }
 
+    /// A ring that somebody handed over as a memfd, sealed as [`Ring::memfd`] seals it.
+    pub(crate) fn of(fd: std::os::fd::OwnedFd) -> Result<Map, Error> {
+        let path = PathBuf::from("memfd:gpuwhy-ring");
+        let error = |tried, source| Error::Io { tried, path: path.clone(), source };
+        let file = File::from(fd);
+        // SAFETY: the descriptor is open.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            // It could be cut later, and then whoever writes to it would be killed.
+            return Err(error("believe", io::ErrorKind::InvalidData.into()));
+        }
+        let meta = file.metadata().map_err(|e| error("stat", e))?;
+        let most = total_bytes(crate::layout::MAX_SLOTS, crate::layout::MAX_NAMES) as u64;
+        let bytes = meta.len().min(most) as usize;
+        if bytes < crate::layout::HEADER_BYTES {
+            let want = crate::layout::HEADER_BYTES as u64;
+            return Err(Error::Bad { path, source: BadRing::Short { have: bytes, want } });
+        }
+        Map::with(file, &path, bytes, |base, bytes| {
+            // SAFETY: `with` has mapped these bytes, page-aligned, for as long as the `Map` lives.
+            unsafe { RawRing::open(base, bytes) }
+        })
+    }
+
     fn with(
         file: File,
         path: &Path,
@@ -268,6 +292,10 @@ impl Ring {
     /// Where other processes find the ring: what belongs into [`crate::ENV`].
     pub fn path(&self) -> &Path {
         &self.map.path
+    }
+
+    pub(crate) fn into_map(self) -> Map {
+        self.map
     }
 
     /// Records that it can hold.

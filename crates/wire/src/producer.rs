@@ -67,6 +67,11 @@ impl Producer {
         Ok(Producer { map: Some(Arc::new(Map::open(path.as_ref())?)) })
     }
 
+    /// A producer for a ring that a collector handed over.
+    pub(crate) fn of(ring: std::os::fd::OwnedFd) -> Result<Producer, Error> {
+        Ok(Producer { map: Some(Arc::new(Map::of(ring)?)) })
+    }
+
     /// Opens the ring that [`ENV`] names. Without it, or if it names no ring, the producer writes
     /// nowhere: a program must not fail because nobody listens.
     pub fn from_env() -> Producer {
