@@ -7,8 +7,11 @@
 //! *Invariants.* Nothing here blocks, prints, fails, or grows without bound, and no panic leaves
 //! it: a function that others call runs inside [`guarded`]. `GPUWHY_OFF=1` turns all of it off.
 
+pub mod cupti;
+pub mod exclusive;
 pub mod link;
 pub mod nccl;
+pub mod notice;
 
 /// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code.
 pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {

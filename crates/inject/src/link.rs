@@ -1,8 +1,40 @@
-//! The way to the collector: the ring to write to, if there is one now.
+//! The way to the collector: one thread that knocks, and the ring to write to while it is there.
+//!
+//! *What it does.* The first door that opens starts the thread. It knocks at the collector's
+//! socket until it is let in, publishes the ring that it is handed, hears what is asked, and lets
+//! the doors do what must be done now and then ([`TICK_MS`]). When the collector goes, the ring is
+//! withdrawn, the doors are told to be quiet, and the thread knocks again: late and restarted
+//! collectors are the same case.
+//!
+//! *Who writes never waits.* A writer marks itself in one of a few counters, looks whether there is
+//! a ring, writes, and unmarks itself. A withdrawn ring is unmapped once each counter has been seen
+//! at zero since; until then it stays, and while too many stay no new one is taken.
+//!
+//! *What fools it.* A child made by a bare clone(2), without exec, has its parent's ring and no
+//! thread; its records carry its own pid, and the collector drops them. A fork made through libc
+//! starts anew at its first door.
 
-use std::sync::OnceLock;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize};
+use std::thread::Thread;
+use std::time::Duration;
 
-use gpuwhy_wire::{Event, NameId, Producer};
+use gpuwhy_wire::{DEFAULT_DOOR, DOOR_ENV, Event, Heard, NameId, Producer, Settings, Visit};
+
+/// How often the doors may do something.
+pub const TICK_MS: u32 = 50;
+/// How long a process waits for its collector's first word, once, in the call that opened the
+/// first door: so that the first kernels are seen too.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// How long after a knock that nobody answered the next one is.
+const KNOCK_MS: [u64; 4] = [100, 250, 1000, 2000];
+/// Withdrawn rings that somebody may still be writing to.
+const RETIRED: usize = 4;
+/// Words that a collector may not send for so long before it is taken for none.
+const WELCOME_MS: u32 = 2000;
 
 /// A ring to write to.
 #[derive(Debug)]
@@ -14,19 +46,202 @@ pub struct Ring {
 
 impl Ring {
     /// The number of a name in this ring.
+    #[inline]
     pub fn name(&self, name: &str) -> NameId {
         self.producer.name(name)
     }
 
     /// Writes one event, or counts that there was no room for it.
+    #[inline]
     pub fn write(&self, event: Event) {
         self.producer.write(event);
+    }
+
+    /// Writes one event of another thread.
+    #[inline]
+    pub fn write_as(&self, tid: u32, event: Event) {
+        self.producer.write_as(tid, event);
+    }
+}
+
+static CURRENT: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
+static STARTED: AtomicBool = AtomicBool::new(false);
+static HANDLED: AtomicBool = AtomicBool::new(false);
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// A counter on a cache line of its own.
+#[repr(align(128))]
+struct Writers(AtomicUsize);
+
+const LINES: usize = 16;
+static WRITERS: [Writers; LINES] = [const { Writers(AtomicUsize::new(0)) }; LINES];
+
+fn my_line() -> &'static AtomicUsize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! { static LINE: Cell<usize> = const { Cell::new(usize::MAX) }; }
+    // A thread that is being torn down has no cell any more, and takes the first.
+    let line = LINE.try_with(|cell| {
+        if cell.get() == usize::MAX {
+            cell.set(NEXT.fetch_add(1, Relaxed) % LINES);
+        }
+        cell.get()
+    });
+    &WRITERS[line.unwrap_or(0)].0
+}
+
+/// Unmarks a writer, also when it panics.
+struct Marked(&'static AtomicUsize);
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
     }
 }
 
 /// Gives `f` the ring, if a collector listens. Never waits.
+#[inline]
 pub fn with<R>(f: impl FnOnce(&Ring) -> R) -> Option<R> {
-    static RING: OnceLock<Ring> = OnceLock::new();
-    let ring = RING.get_or_init(|| Ring { producer: Producer::from_env(), generation: 1 });
-    ring.producer.is_on().then(|| f(ring))
+    if CURRENT.load(Relaxed).is_null() {
+        return None;
+    }
+    let line = my_line();
+    // Before the pointer is read: whoever withdraws the ring sees this mark, or we see no ring.
+    line.fetch_add(1, SeqCst);
+    let marked = Marked(line);
+    let ring = CURRENT.load(SeqCst);
+    // SAFETY: a published pointer is a leaked box. It is freed only after it was withdrawn and
+    // each counter was seen at zero since; ours was above zero before the pointer was read and is
+    // so until `marked` is dropped.
+    let out = unsafe { ring.as_ref() }.map(f);
+    drop(marked);
+    out
+}
+
+/// Whether `GPUWHY_OFF` says that nothing is to be done in this process.
+pub fn is_off() -> bool {
+    std::env::var_os("GPUWHY_OFF").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// Has a collector looked for, from now on; waits a little for it, the first time.
+pub fn start() {
+    if is_off() || STARTED.swap(true, SeqCst) {
+        return;
+    }
+    if !HANDLED.swap(true, SeqCst) {
+        // SAFETY: the handler touches atomics and closes a descriptor, as a forked child may.
+        unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+    }
+    let waiting = std::thread::current();
+    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
+    if thread.spawn(move || crate::guarded((), || run(waiting))).is_ok() {
+        std::thread::park_timeout(FIRST_WAIT);
+    }
+}
+
+/// The child of a fork has neither the thread nor a ring of its own; it begins anew when one of its
+/// doors opens.
+unsafe extern "C" fn in_the_child() {
+    CURRENT.store(null_mut(), SeqCst);
+    STARTED.store(false, SeqCst);
+    for line in &WRITERS {
+        line.0.store(0, SeqCst);
+    }
+    let socket = SOCKET.swap(-1, SeqCst);
+    if socket >= 0 {
+        // The connection ends with its process, and not with the last of its children.
+        // SAFETY: this copy of the descriptor is the child's, whose copy of the owner never runs.
+        unsafe { libc::close(socket) };
+    }
+    crate::cupti::forget();
+}
+
+fn run(first: Thread) {
+    be_quiet();
+    let path = std::env::var_os(DOOR_ENV).filter(|p| !p.is_empty());
+    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_DOOR.into()));
+    let mut retired: Vec<*mut Ring> = Vec::new();
+    let mut failed = 0;
+    loop {
+        release(&mut retired);
+        if retired.len() < RETIRED
+            && let Ok(visit) = Visit::knock(&path)
+        {
+            failed = 0;
+            serve(&visit, &first, &mut retired);
+        }
+        first.unpark();
+        let wait = KNOCK_MS[failed.min(KNOCK_MS.len() - 1)];
+        failed += 1;
+        std::thread::sleep(Duration::from_millis(wait));
+    }
+}
+
+/// From the collector's welcome to its end.
+fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<*mut Ring>) {
+    SOCKET.store(visit.as_raw_fd(), SeqCst);
+    let mut welcome = visit.hear(WELCOME_MS);
+    while let Heard::Asked(_) = welcome {
+        welcome = visit.hear(WELCOME_MS);
+    }
+    if let Heard::Welcome(producer, settings) = welcome {
+        publish(producer);
+        ask(settings);
+        first.unpark();
+        loop {
+            match visit.hear(TICK_MS) {
+                Heard::Asked(settings) => ask(settings),
+                Heard::Nothing => {}
+                Heard::Welcome(..) | Heard::Gone => break,
+            }
+            crate::cupti::tick();
+            release(retired);
+        }
+        ask(Settings::default());
+        let old = CURRENT.swap(null_mut(), SeqCst);
+        retired.push(old);
+    }
+    SOCKET.store(-1, SeqCst);
+}
+
+fn ask(settings: Settings) {
+    crate::cupti::ask(settings);
+    crate::nccl::ask(settings);
+}
+
+fn publish(producer: Producer) {
+    let generation = GENERATION.fetch_add(1, Relaxed) + 1;
+    let ring = Box::into_raw(Box::new(Ring { producer, generation }));
+    CURRENT.store(ring, SeqCst);
+}
+
+/// Frees what was withdrawn if nobody can be writing to it: each counter is seen at zero once.
+fn release(retired: &mut Vec<*mut Ring>) {
+    if retired.is_empty() {
+        return;
+    }
+    for line in &WRITERS {
+        // Writers stay for tens of ns; one that was stopped in the middle keeps the ring mapped.
+        let free = (0..1000).any(|_| {
+            std::hint::spin_loop();
+            line.0.load(Acquire) == 0
+        });
+        if !free {
+            return;
+        }
+    }
+    for ring in retired.drain(..) {
+        // SAFETY: made by `publish`, withdrawn by `serve`, and by the loop above no writer has it.
+        drop(unsafe { Box::from_raw(ring) });
+    }
+}
+
+/// The host's signal handlers run on the host's threads.
+fn be_quiet() {
+    // SAFETY: the set lies on our stack; the calls concern this thread alone.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, null_mut());
+    }
 }

@@ -102,6 +102,15 @@ impl Producer {
         }
     }
 
+    /// Writes one event of another thread of this process.
+    #[inline]
+    pub fn write_as(&self, tid: u32, event: Event) {
+        if let Some(map) = &self.map {
+            let (pid, _) = thread::ids();
+            map.raw.push(&mut encode(&Record { pid, tid, event }));
+        }
+    }
+
     /// Begins a step of the calling thread, which ends when the value is dropped.
     #[inline]
     pub fn step(&self, name: impl Label) -> Step<'_> {

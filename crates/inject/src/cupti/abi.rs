@@ -1,0 +1,186 @@
+//! CUPTI's numbers and record layouts, as far as this crate reads them.
+//!
+//! Offsets are those of the headers of CUPTI 12.9, 13.0, 13.1 and 13.5 (`cupti_activity.h`), which
+//! agree: later records only append. So one prefix a kind is enough, and the library itself says
+//! where the next record begins (`cuptiActivityGetNextRecord`).
+
+use core::ffi::{c_char, c_void};
+
+/// `CUptiResult`.
+pub type Status = i32;
+/// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler is here.
+pub const MULTIPLE_SUBSCRIBERS: Status = 39;
+
+/// `CUpti_ActivityKind`.
+pub mod kind {
+    /// Copies.
+    pub const MEMCPY: u32 = 1;
+    /// Memsets.
+    pub const MEMSET: u32 = 2;
+    /// Calls of the driver.
+    pub const DRIVER: u32 = 4;
+    /// Kernels, without making them wait for each other as kind 3 would.
+    pub const CONCURRENT_KERNEL: u32 = 10;
+    /// Copies between devices.
+    pub const MEMCPY2: u32 = 22;
+    /// A launch of a CUDA graph as a whole.
+    pub const GRAPH_TRACE: u32 = 51;
+}
+
+/// `CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER`; its value is a `u8`.
+pub const ATTR_ZEROED_BUFFERS: u32 = 5;
+/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
+pub const FLUSH_FORCED: u32 = 1;
+/// `CUPTI_CB_DOMAIN_DRIVER_API`.
+pub const DOMAIN_DRIVER: u32 = 1;
+
+/// `CUpti_BuffersCallbackRequestFunc`.
+pub type Requested = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+/// `CUpti_BuffersCallbackCompleteFunc`.
+pub type Completed = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+/// `CUpti_TimestampCallbackFunc`.
+pub type Timestamp = unsafe extern "C" fn() -> u64;
+/// `CUpti_CallbackFunc`.
+pub type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
+
+/// Prefix of `CUpti_ActivityKernel5` to `13`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    pub kind: u32,
+    _a: [u8; 12],
+    pub start: u64,
+    pub end: u64,
+    _b: [u8; 8],
+    pub device: u32,
+    pub context: u32,
+    pub stream: u32,
+    _c: [u8; 40],
+    pub correlation: u32,
+    _d: [u8; 8],
+    pub name: *const c_char,
+    _e: [u8; 32],
+    pub graph_node: u64,
+    _f: [u8; 4],
+    pub graph: u32,
+}
+
+/// Prefix of `CUpti_ActivityMemcpy` to `6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Memcpy {
+    pub kind: u32,
+    pub copy_kind: u8,
+    pub from: u8,
+    pub to: u8,
+    pub flags: u8,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub device: u32,
+    pub context: u32,
+    pub stream: u32,
+    pub correlation: u32,
+}
+
+/// Prefix of `CUpti_ActivityMemcpyPtoP` to `4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemcpyPeer {
+    pub kind: u32,
+    pub copy_kind: u8,
+    pub from: u8,
+    pub to: u8,
+    pub flags: u8,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub device: u32,
+    pub context: u32,
+    pub stream: u32,
+    pub source_device: u32,
+    pub source_context: u32,
+    pub target_device: u32,
+    pub target_context: u32,
+    pub correlation: u32,
+}
+
+/// Prefix of `CUpti_ActivityMemset` to `4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Memset {
+    pub kind: u32,
+    pub value: u32,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub device: u32,
+    pub context: u32,
+    pub stream: u32,
+    pub correlation: u32,
+}
+
+/// Prefix of `CUpti_ActivityGraphTrace` and `2`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GraphTrace {
+    pub kind: u32,
+    pub correlation: u32,
+    pub start: u64,
+    pub end: u64,
+    pub device: u32,
+    pub graph: u32,
+    pub context: u32,
+    pub stream: u32,
+}
+
+/// `CUpti_ActivityAPI`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Api {
+    pub kind: u32,
+    pub call: u32,
+    pub start: u64,
+    pub end: u64,
+    pub process: u32,
+    pub thread: u32,
+    pub correlation: u32,
+    pub result: u32,
+}
+
+/// Types of which any bytes are a value.
+///
+/// # Safety
+/// No byte pattern of the type's size is invalid.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: numbers, and a pointer that nobody follows without asking; all patterns are
+// values of theirs.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for Kernel {}
+// SAFETY: as above.
+unsafe impl Plain for Memcpy {}
+// SAFETY: as above.
+unsafe impl Plain for MemcpyPeer {}
+// SAFETY: as above.
+unsafe impl Plain for Memset {}
+// SAFETY: as above.
+unsafe impl Plain for GraphTrace {}
+// SAFETY: as above.
+unsafe impl Plain for Api {}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(offset_of!(Kernel, start) == 16 && offset_of!(Kernel, device) == 40);
+    assert!(offset_of!(Kernel, stream) == 48 && offset_of!(Kernel, correlation) == 92);
+    assert!(offset_of!(Kernel, name) == 104 && offset_of!(Kernel, graph_node) == 144);
+    assert!(offset_of!(Kernel, graph) == 156 && size_of::<Kernel>() == 160);
+    assert!(offset_of!(Memcpy, bytes) == 8 && offset_of!(Memcpy, device) == 32);
+    assert!(offset_of!(Memcpy, correlation) == 44 && size_of::<Memcpy>() == 48);
+    assert!(offset_of!(MemcpyPeer, source_device) == 44);
+    assert!(offset_of!(MemcpyPeer, correlation) == 60 && size_of::<MemcpyPeer>() == 64);
+    assert!(offset_of!(Memset, bytes) == 8 && offset_of!(Memset, correlation) == 44);
+    assert!(offset_of!(GraphTrace, start) == 8 && offset_of!(GraphTrace, stream) == 36);
+    assert!(size_of::<GraphTrace>() == 40 && size_of::<Api>() == 40);
+};

@@ -1,0 +1,150 @@
+//! The memory that CUPTI fills with records: a fixed number of buffers, made once.
+//!
+//! A buffer is free, or CUPTI has it. When none is free CUPTI is given none and counts what it then
+//! drops, so that memory has a limit whatever the device does. Buffers are zeroed when they come
+//! back, on CUPTI's own thread, so that CUPTI need not do it on the program's.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+/// Bytes of a buffer: some 600 kernels.
+pub const BYTES: usize = 128 << 10;
+/// How many there are: 4 MiB together.
+pub const COUNT: usize = 32;
+
+/// All of them.
+pub struct Buffers {
+    base: AtomicPtr<u8>,
+    /// One bit a buffer that is free.
+    free: AtomicU32,
+    /// How often none was.
+    starved: AtomicU64,
+}
+
+impl Buffers {
+    /// None yet.
+    pub const fn new() -> Buffers {
+        Buffers {
+            base: AtomicPtr::new(null_mut()),
+            free: AtomicU32::new(0),
+            starved: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes them if they are not there; false if the system gives no memory. One thread at a time.
+    pub fn make(&self) -> bool {
+        if !self.base.load(Acquire).is_null() {
+            return true;
+        }
+        // SAFETY: a new anonymous mapping touches no memory of ours. It is aligned to a page and
+        // zeroed, and is never unmapped, since CUPTI may keep a buffer for as long as it likes.
+        let base = unsafe {
+            libc::mmap(
+                null_mut(),
+                BYTES * COUNT,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return false;
+        }
+        self.base.store(base.cast(), Release);
+        self.free.store(u32::MAX, Release);
+        true
+    }
+
+    /// A free one, now CUPTI's.
+    pub fn take(&self) -> Option<*mut u8> {
+        let mut free = self.free.load(Relaxed);
+        loop {
+            if free == 0 {
+                self.starved.fetch_add(1, Relaxed);
+                return None;
+            }
+            let bit = free & free.wrapping_neg();
+            match self.free.compare_exchange_weak(free, free & !bit, AcqRel, Relaxed) {
+                // Within the mapping: the bit's number is below `COUNT`.
+                Ok(_) => {
+                    let base = self.base.load(Acquire);
+                    return Some(base.wrapping_add(bit.trailing_zeros() as usize * BYTES));
+                }
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Which one begins there, if CUPTI has it.
+    fn index(&self, buffer: *mut u8) -> Option<u32> {
+        let base = self.base.load(Acquire) as usize;
+        let offset = (buffer as usize).checked_sub(base)?;
+        let index = offset / BYTES;
+        let ours = base != 0 && offset.is_multiple_of(BYTES) && index < COUNT;
+        (ours && self.free.load(Acquire) & (1 << index) == 0).then_some(index as u32)
+    }
+
+    /// Whether that is one that CUPTI has.
+    pub fn is_out(&self, buffer: *mut u8) -> bool {
+        self.index(buffer).is_some()
+    }
+
+    /// One has come back with so many bytes written; nobody else's is touched.
+    pub fn give_back(&self, buffer: *mut u8, written: usize) {
+        let Some(index) = self.index(buffer) else { return };
+        // SAFETY: `buffer` is one of ours that was out, so nobody but its holder, who gives it
+        // back here, uses these `BYTES` bytes.
+        unsafe { buffer.write_bytes(0, written.min(BYTES)) };
+        self.free.fetch_or(1 << index, Release);
+    }
+
+    /// How many CUPTI has.
+    pub fn out(&self) -> usize {
+        match self.base.load(Acquire).is_null() {
+            true => 0,
+            false => COUNT - self.free.load(Acquire).count_ones() as usize,
+        }
+    }
+
+    /// How often none was free.
+    pub fn starved(&self) -> u64 {
+        self.starved.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_bounded_and_come_back_zeroed() {
+        let buffers = Buffers::new();
+        assert!(buffers.take().is_none(), "none yet");
+        assert!(buffers.make() && buffers.make());
+        let all: Vec<_> = (0..COUNT).map(|_| buffers.take().unwrap()).collect();
+        assert!(buffers.take().is_none());
+        assert_eq!((buffers.out(), buffers.starved()), (COUNT, 2));
+        // SAFETY: taken above, so it is ours and `BYTES` long.
+        unsafe { all[3].write_bytes(7, 100) };
+        buffers.give_back(all[3], 100);
+        assert_eq!(buffers.take(), Some(all[3]));
+        // SAFETY: as above.
+        assert!((0..100).all(|i| unsafe { *all[3].add(i) } == 0));
+    }
+
+    #[test]
+    fn what_is_not_out_does_not_come_back() {
+        let buffers = Buffers::new();
+        assert!(buffers.make());
+        let one = buffers.take().unwrap();
+        for other in [null_mut(), one.wrapping_add(1), one.wrapping_add(BYTES * COUNT)] {
+            buffers.give_back(other, 10);
+        }
+        assert_eq!(buffers.out(), 1);
+        buffers.give_back(one, 0);
+        buffers.give_back(one, 0);
+        assert_eq!(buffers.out(), 0);
+    }
+}

@@ -1,0 +1,227 @@
+//! An activity record of CUPTI as an event of ours.
+
+use core::ffi::{CStr, c_char};
+
+use gpuwhy_wire::{Event, NameId};
+
+use super::abi::{self, Plain, kind};
+use super::names::short;
+use crate::link::Ring;
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Read {
+    /// It is this.
+    Event(Event),
+    /// Its times are none: 0, or an end before its start. Work whose record was forced out before
+    /// it had ended looks like this too.
+    NoTime,
+    /// Nothing that is told.
+    Other,
+}
+
+/// Which way a copy goes, `CUpti_ActivityMemcpyKind`, and whether the host's memory is pinned,
+/// `CUpti_ActivityMemoryKind`.
+fn way(copy_kind: u8, from: u8, to: u8) -> &'static str {
+    let host = if copy_kind == 1 { from } else { to };
+    match (copy_kind, host) {
+        (1, 1) => "HtoD pageable",
+        (1, 2) => "HtoD pinned",
+        (1, _) => "HtoD",
+        (2, 1) => "DtoH pageable",
+        (2, 2) => "DtoH pinned",
+        (2, _) => "DtoH",
+        (8, _) => "DtoD",
+        (9, _) => "HtoH",
+        (10, _) => "PtoP",
+        _ => "copy",
+    }
+}
+
+/// Names of kernels by where their text lies, since CUPTI gives one text for all launches of a
+/// kernel. The text's own letters are compared too, as a module that is gone leaves its place to
+/// another.
+pub struct NameCache {
+    places: [Place; NameCache::PLACES],
+    generation: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    at: *const c_char,
+    head: [u8; 16],
+    tail: [u8; 8],
+    len: usize,
+    id: NameId,
+}
+
+// SAFETY: the pointers are compared and never followed through the cache.
+unsafe impl Send for NameCache {}
+
+impl NameCache {
+    const PLACES: usize = 512;
+
+    /// Knows none.
+    pub const fn new() -> NameCache {
+        let empty =
+            Place { at: core::ptr::null(), head: [0; 16], tail: [0; 8], len: 0, id: NameId(0) };
+        NameCache { places: [empty; NameCache::PLACES], generation: 0 }
+    }
+
+    /// The number of the name `name`, which lies at `at`.
+    fn id(&mut self, at: *const c_char, name: &[u8], ring: &Ring) -> NameId {
+        if self.generation != ring.generation {
+            *self = NameCache::new();
+            self.generation = ring.generation;
+        }
+        let (mut head, mut tail) = ([0; 16], [0; 8]);
+        let n = name.len().min(16);
+        head[..n].copy_from_slice(&name[..n]);
+        let n = name.len().min(8);
+        tail[..n].copy_from_slice(&name[name.len() - n..]);
+        let place = &mut self.places[(at as usize >> 3) % NameCache::PLACES];
+        if (place.at, place.len, place.head, place.tail) != (at, name.len(), head, tail) {
+            let id = ring.name(short(name).as_str());
+            *place = Place { at, head, tail, len: name.len(), id };
+        }
+        place.id
+    }
+}
+
+/// The number of a kernel's name.
+///
+/// # Safety
+/// `at` is null or a C string.
+unsafe fn name(at: *const c_char, names: Option<&mut NameCache>, ring: &Ring) -> NameId {
+    if at.is_null() {
+        return ring.name("kernel");
+    }
+    // SAFETY: the caller promises a C string.
+    let text = unsafe { CStr::from_ptr(at) }.to_bytes();
+    match names {
+        Some(names) => names.id(at, text, ring),
+        None => ring.name(short(text).as_str()),
+    }
+}
+
+/// The `T` that a record begins with, if it is whole.
+fn read<T: Plain>(record: &[u8]) -> Option<T> {
+    // SAFETY: long enough; any bytes are a valid `T`, as `Plain` promises; `read_unaligned` asks
+    // nothing of the address.
+    (record.len() >= size_of::<T>())
+        .then(|| unsafe { record.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// Reads one record. `clock` turns the record's times into those of CLOCK_MONOTONIC.
+///
+/// # Safety
+/// The record was written by CUPTI: the name that a kernel's record points to is null or a C
+/// string.
+pub unsafe fn event(
+    record: &[u8],
+    clock: impl Fn(u64) -> u64,
+    names: Option<&mut NameCache>,
+    ring: &Ring,
+) -> Read {
+    let times =
+        |start: u64, end: u64| (start != 0 && end >= start).then(|| (clock(start), end - start));
+    let Some(kind) = read::<u32>(record) else { return Read::Other };
+    let event = match kind {
+        kind::CONCURRENT_KERNEL => {
+            let Some(r) = read::<abi::Kernel>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            Event::Kernel {
+                // SAFETY: the caller promises that the name is null or a C string.
+                name: unsafe { name(r.name, names, ring) },
+                device: r.device as u16,
+                stream: r.stream,
+                correlation: r.correlation.into(),
+                graph: (r.graph != 0).then_some(r.graph.into()),
+                start,
+                dur,
+            }
+        }
+        kind::MEMCPY => {
+            let Some(r) = read::<abi::Memcpy>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            Event::Copy {
+                name: ring.name(way(r.copy_kind, r.from, r.to)),
+                device: r.device as u16,
+                stream: r.stream,
+                correlation: r.correlation.into(),
+                bytes: r.bytes,
+                start,
+                dur,
+            }
+        }
+        kind::MEMCPY2 => {
+            let Some(r) = read::<abi::MemcpyPeer>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            Event::Copy {
+                name: ring.name("PtoP"),
+                device: r.device as u16,
+                stream: r.stream,
+                correlation: r.correlation.into(),
+                bytes: r.bytes,
+                start,
+                dur,
+            }
+        }
+        kind::MEMSET => {
+            let Some(r) = read::<abi::Memset>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            Event::Copy {
+                name: ring.name("memset"),
+                device: r.device as u16,
+                stream: r.stream,
+                correlation: r.correlation.into(),
+                bytes: r.bytes,
+                start,
+                dur,
+            }
+        }
+        kind::GRAPH_TRACE => {
+            let Some(r) = read::<abi::GraphTrace>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            Event::Kernel {
+                name: ring.name("CUDA graph"),
+                device: r.device as u16,
+                stream: r.stream,
+                correlation: r.correlation.into(),
+                graph: Some(r.graph.into()),
+                start,
+                dur,
+            }
+        }
+        _ => return Read::Other,
+    };
+    Read::Event(event)
+}
+
+/// A launching call: what was called, by which of the process's own threads, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// `CUpti_driver_api_trace_cbid`.
+    pub call: u32,
+    /// Its thread, in the process's own pid namespace.
+    pub thread: u32,
+    /// What ties it to its kernels.
+    pub correlation: u64,
+    /// When it began, CLOCK_MONOTONIC ns.
+    pub start: u64,
+    /// How long it took, ns.
+    pub dur: u64,
+}
+
+/// Reads a record of a driver call.
+pub fn call(record: &[u8], clock: impl Fn(u64) -> u64) -> Option<Call> {
+    let r = read::<abi::Api>(record)?;
+    let whole = r.kind == kind::DRIVER && r.start != 0 && r.end >= r.start;
+    whole.then(|| Call {
+        call: r.call,
+        thread: r.thread,
+        correlation: r.correlation.into(),
+        start: clock(r.start),
+        dur: r.end - r.start,
+    })
+}
