@@ -34,7 +34,8 @@ impl Short {
 
     fn tag(&mut self, whole: &[u8]) {
         self.len = self.len.min(ROOM - 9);
-        while self.len > 0 && self.bytes[self.len - 1] & 0xc0 == 0x80 {
+        // Not in the middle of a letter.
+        while self.len > 0 && self.bytes[self.len] & 0xc0 == 0x80 {
             self.len -= 1;
         }
         let hash = whole.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
@@ -257,7 +258,7 @@ mod tests {
         );
         check("_ZN12_GLOBAL__N_14warpEv", "(anonymous)::warp");
         check(
-            "_Z35ncclDevKernel_AllReduce_Sum_f32_RINGP11ncclDevComm",
+            "_Z36ncclDevKernel_AllReduce_Sum_f32_RINGP11ncclDevComm",
             "ncclDevKernel_AllReduce_Sum_f32_RING",
         );
         check("_ZN3fooILN3bar4kindE1EE3runEv", "foo::run…");
