@@ -17,15 +17,15 @@
 //!
 //! And what libraries tell from inside a process:
 //!
-//! | bytes | copy | device | communicator | collective | message | stage | notice |
-//! |---|---|---|---|---|---|---|---|
-//! | 6..8 | device | device | number | communicator | communicator | communicator | |
-//! | 8..12 | kind | uuid | name | operation | operation | stage | text |
-//! | 12..16 | stream | | rank | how? | peer | channel? | code |
-//! | 24..32 | start | at | at | start | start | start | at |
-//! | 32..40 | duration | | | duration | duration | duration | |
-//! | 40..48 | correlation | | id | seq | seq | seq | value? |
-//! | 48..56 | bytes | | ranks | bytes | bytes | operation | |
+//! | bytes | copy | device | communicator | collective | message | stage | notice | wait |
+//! |---|---|---|---|---|---|---|---|---|
+//! | 6..8 | device | device | number | communicator | communicator | communicator | | |
+//! | 8..12 | kind | uuid | name | operation | operation | stage | text | for what |
+//! | 12..16 | stream | | rank | how? | peer | channel? | code | stream |
+//! | 24..32 | start | at | at | start | start | start | at | start |
+//! | 32..40 | duration | | | duration | duration | duration | | duration |
+//! | 40..48 | correlation | | id | seq | seq | seq | value? | correlation |
+//! | 48..56 | bytes | | ranks | bytes | bytes | operation | | |
 
 use core::fmt;
 
@@ -244,6 +244,19 @@ pub enum Event<N = NameId> {
         /// How long it took.
         dur: u64,
     },
+    /// A thread of this process waited for its device.
+    Wait {
+        /// For what: `stream`, `event`, `context`.
+        name: N,
+        /// The stream's number.
+        stream: u32,
+        /// The call's; unique within its process.
+        correlation: u64,
+        /// When it began to wait.
+        start: u64,
+        /// How long it waited.
+        dur: u64,
+    },
     /// A library has something to say about what it can see: who reads the trace must know.
     Notice {
         /// What it says.
@@ -298,6 +311,9 @@ impl<N: Copy> Record<N> {
             Event::Stage { name: n, communicator, operation, seq, channel, on_gpu, start, dur } => {
                 let (name, operation) = (name(n), name(operation));
                 Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
+            }
+            Event::Wait { name: n, stream, correlation, start, dur } => {
+                Event::Wait { name: name(n), stream, correlation, start, dur }
             }
             Event::Notice { name: n, code, value, at } => {
                 Event::Notice { name: name(n), code, value, at }
@@ -363,6 +379,7 @@ const COLLECTIVE: u8 = 11;
 const MESSAGE: u8 = 12;
 const STAGE: u8 = 13;
 const NOTICE: u8 = 14;
+const WAIT: u8 = 15;
 
 const HAS_A: u8 = 1;
 const HAS_B: u8 = 2;
@@ -371,7 +388,7 @@ const HAS_DEVICE: u8 = 8;
 const ON_GPU: u8 = 16;
 
 /// For each kind: the flags that it must have, and those that it may have.
-const FLAGS: [(u8, u8); 15] = [
+const FLAGS: [(u8, u8); 16] = [
     (0, 0),
     (HAS_A, HAS_B | HAS_EXTRA),
     (HAS_A, HAS_B | HAS_EXTRA),
@@ -387,6 +404,7 @@ const FLAGS: [(u8, u8); 15] = [
     (HAS_A | HAS_B | HAS_EXTRA | HAS_DEVICE, ON_GPU),
     (HAS_A | HAS_B | HAS_DEVICE, HAS_EXTRA | ON_GPU),
     (HAS_EXTRA, HAS_A),
+    (HAS_A | HAS_EXTRA, 0),
 ];
 
 /// The fields as they lie in the bytes, before anybody has judged them.
@@ -545,6 +563,16 @@ pub fn encode(record: &Record) -> [u64; RECORD_WORDS] {
                 b: operation.0.into(),
             }
         }
+        Event::Wait { name, stream, correlation, start, dur } => Fields {
+            kind: WAIT,
+            flags: HAS_A | HAS_EXTRA,
+            name: name.0,
+            extra: stream,
+            start,
+            dur,
+            a: correlation,
+            ..none
+        },
         Event::Notice { name, code, value, at } => Fields {
             kind: NOTICE,
             flags: HAS_EXTRA | flag(value, HAS_A),
@@ -672,6 +700,7 @@ pub(crate) fn decode_words(
             let channel = has(HAS_EXTRA).then_some(f.extra);
             Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
         }
+        WAIT => Event::Wait { name, stream, correlation: f.a, start, dur },
         _ => {
             let value = has(HAS_A).then_some(value);
             Event::Notice { name, code: f.extra, value, at: start }
@@ -745,7 +774,7 @@ mod tests {
         let names = (any::<u32>().prop_map(NameId), any::<u32>().prop_map(NameId));
         let numbers = (any::<u16>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>());
         let times = (0..(1u64 << 62), 0..(1u64 << 62));
-        (names, numbers, times, 0..7u8).prop_map(
+        (names, numbers, times, 0..8u8).prop_map(
             |((name, other), (device, small, a, b, on_gpu), (start, dur), kind)| match kind {
                 0 => {
                     let (stream, correlation, bytes) = (small, a, b);
@@ -768,6 +797,10 @@ mod tests {
                     let (communicator, operation, seq) = (device, other, a);
                     let channel = (b % 2 == 0).then_some(small);
                     Event::Stage { name, communicator, operation, seq, channel, on_gpu, start, dur }
+                }
+                6 => {
+                    let (stream, correlation) = (small, a);
+                    Event::Wait { name, stream, correlation, start, dur }
                 }
                 _ => {
                     let value = (b % 2 == 0).then_some(a as f64);

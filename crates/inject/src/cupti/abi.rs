@@ -23,6 +23,8 @@ pub mod kind {
     pub const CONCURRENT_KERNEL: u32 = 10;
     /// Copies between devices.
     pub const MEMCPY2: u32 = 22;
+    /// Waits for streams, events and contexts.
+    pub const SYNCHRONIZATION: u32 = 38;
     /// A launch of a CUDA graph as a whole.
     pub const GRAPH_TRACE: u32 = 51;
 }
@@ -134,6 +136,20 @@ pub struct GraphTrace {
     pub stream: u32,
 }
 
+/// Prefix of `CUpti_ActivitySynchronization` and `2`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Synchronization {
+    pub kind: u32,
+    pub what: u32,
+    pub start: u64,
+    pub end: u64,
+    pub correlation: u32,
+    pub context: u32,
+    pub stream: u32,
+    pub event: u32,
+}
+
 /// `CUpti_ActivityAPI`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +184,8 @@ unsafe impl Plain for Memset {}
 // SAFETY: as above.
 unsafe impl Plain for GraphTrace {}
 // SAFETY: as above.
+unsafe impl Plain for Synchronization {}
+// SAFETY: as above.
 unsafe impl Plain for Api {}
 
 const _: () = {
@@ -182,5 +200,6 @@ const _: () = {
     assert!(offset_of!(MemcpyPeer, correlation) == 60 && size_of::<MemcpyPeer>() == 64);
     assert!(offset_of!(Memset, bytes) == 8 && offset_of!(Memset, correlation) == 44);
     assert!(offset_of!(GraphTrace, start) == 8 && offset_of!(GraphTrace, stream) == 36);
+    assert!(offset_of!(Synchronization, start) == 8 && offset_of!(Synchronization, stream) == 32);
     assert!(size_of::<GraphTrace>() == 40 && size_of::<Api>() == 40);
 };

@@ -2,7 +2,7 @@
 //!
 //! *What it does.* The driver loads this object in `cuInit` (`CUDA_INJECTION64_PATH`) and calls
 //! [`InitializeInjection`]. If a collector asks for kernels, activity records are switched on:
-//! kernels, copies, memsets, and launches of CUDA graphs as a whole; no callbacks of API calls,
+//! kernels, copies, memsets, waits for them, and launches of CUDA graphs as a whole; no callbacks of API calls,
 //! which cost more than all else (a throughput lower by 64 % was reported of them:
 //! parca-dev/parca-agent #3213). The nodes of graphs, and the calls that launch, are told on demand,
 //! and nodes for a part of the time if so asked. All of it is switched while the process runs.
@@ -151,17 +151,18 @@ enum State {
 }
 
 /// Kinds of record that are switched on, one bit each in the order of [`KINDS`].
-const KINDS: [u32; 6] = [
+const KINDS: [u32; 7] = [
     kind::CONCURRENT_KERNEL,
     kind::MEMCPY,
     kind::MEMSET,
     kind::MEMCPY2,
+    kind::SYNCHRONIZATION,
     kind::GRAPH_TRACE,
     kind::DRIVER,
 ];
-const WORK: u8 = 0b00_1111;
-const GRAPHS: u8 = 0b01_0000;
-const CALLS: u8 = 0b10_0000;
+const WORK: u8 = 0b001_1111;
+const GRAPHS: u8 = 0b010_0000;
+const CALLS: u8 = 0b100_0000;
 
 struct Door {
     asked: Settings,
@@ -307,6 +308,7 @@ impl Door {
                     kind::CONCURRENT_KERNEL => "CUPTI does not tell kernels here",
                     kind::GRAPH_TRACE => "CUPTI does not tell CUDA graphs as a whole here",
                     kind::DRIVER => "CUPTI does not tell launching calls here",
+                    kind::SYNCHRONIZATION => "CUPTI does not tell waits here",
                     _ => "CUPTI does not tell copies here",
                 };
                 notice::tell(Code::KindRefused, text, Some(f64::from(failed)));

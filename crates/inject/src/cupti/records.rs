@@ -193,6 +193,19 @@ pub unsafe fn event(
                 dur,
             }
         }
+        kind::SYNCHRONIZATION => {
+            let Some(r) = read::<abi::Synchronization>(record) else { return Read::Other };
+            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
+            // `CUpti_ActivitySynchronizationType`; 2 has a stream wait and no thread.
+            let what = match r.what {
+                1 => "event",
+                3 => "stream",
+                4 => "context",
+                _ => return Read::Other,
+            };
+            let (stream, correlation) = (r.stream, r.correlation.into());
+            Event::Wait { name: ring.name(what), stream, correlation, start, dur }
+        }
         _ => return Read::Other,
     };
     Read::Event(event)
