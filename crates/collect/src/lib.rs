@@ -15,10 +15,12 @@
 
 mod attribution;
 mod block_io;
+mod book;
 mod cgroup;
 mod cgroup_path;
 mod context;
 mod delta;
+mod doors;
 pub mod host;
 mod interrupts;
 mod kernel;
@@ -37,6 +39,7 @@ mod wire_source;
 
 pub use attribution::Attribution;
 pub use context::{CollectError, Context, OpenStep, Probe, Start, now};
+pub use doors::DoorConfig;
 pub use kernel::{GivingWay, cpu_time, give_back_memory, give_way, nice, signal, thread_time};
 pub(crate) use recorder::story;
 pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};

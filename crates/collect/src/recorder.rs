@@ -11,6 +11,7 @@ use gpuwhy_schema::{
 };
 
 use crate::context::{CollectError, Context, OpenStep, Probe, Start};
+use crate::doors::{self, DoorConfig};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
     Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, stacks,
@@ -88,6 +89,8 @@ pub struct Config {
     pub steps: Vec<UprobeStep>,
     /// The shared-memory ring that programs write their marked steps to.
     pub wire: Option<PathBuf>,
+    /// The socket at which libraries inside processes knock, and what they are asked.
+    pub doors: Option<DoorConfig>,
     /// Probes switched off, by name.
     pub off: Vec<String>,
 }
@@ -102,6 +105,7 @@ impl Default for Config {
             ring_bytes: 4 << 20,
             steps: Vec::new(),
             wire: None,
+            doors: None,
             off: Vec::new(),
         }
     }
@@ -134,6 +138,7 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("run_queue", "bpf:run_queue", run_queue::start),
     ("steps", "bpf:steps", steps::start),
     ("wire", "wire", wire_source::start),
+    ("inject", "inject", doors::start),
     ("self_cost", "self", self_cost::start),
     ("block_io", "bpf:block_io", block_io::start),
     ("network", "bpf:network", network::start),
@@ -237,6 +242,7 @@ impl Recorder {
         for &(name, kind, start) in PROBE_LIST {
             if (name == "wire" && config.wire.is_none())
                 || (name == "steps" && config.steps.is_empty())
+                || (name == "inject" && config.doors.is_none())
             {
                 continue;
             }
@@ -252,7 +258,7 @@ impl Recorder {
                     probes.push(Running { probe, source, number });
                 }
                 // What the user named and cannot be had is an error; what the host lacks is not.
-                Err(error) if matches!(name, "steps" | "wire") => return Err(error),
+                Err(error) if matches!(name, "steps" | "wire" | "inject") => return Err(error),
                 Err(error) => refuse(&mut cx.lanes, source, story(&error)),
             }
         }

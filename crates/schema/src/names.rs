@@ -50,6 +50,15 @@ pub const ANNOTATIONS: &str = "annotations";
 pub const GPU_ANNOTATIONS: &str = "gpu_annotations";
 /// Mark track of a thread: points that a profiler noted.
 pub const MARKS: &str = "marks";
+/// Span track of a thread (nested): calls of a library that tells them by itself, `ncclAllReduce`.
+pub const LIBRARY_CALLS: &str = "library_calls";
+/// Span track of a rank (overlap): its collectives and messages; detail `collective`.
+pub const COLLECTIVES: &str = "collectives";
+/// Span track of a rank (overlap), under the one before: what collectives are made of:
+/// `initial_sync`, `compute`, `final_sync`, waits of the network's threads.
+pub const COLLECTIVE_STAGES: &str = "collective_stages";
+/// Mark track of a process: what a library in it has to say about what it can see.
+pub const NOTICES: &str = "notices";
 /// Span track of a process (overlap): waits for events, streams and contexts of its GPUs.
 pub const SYNCHRONIZATION: &str = "synchronization";
 /// Span track of a thread (nested): what the profiler itself took.

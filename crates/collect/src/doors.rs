@@ -1,0 +1,264 @@
+//! What libraries inside processes tell: kernels, copies and waits by CUPTI, collectives by NCCL.
+//!
+//! *What it sees*: the records of `gpuwhy-inject`, one ring a process, handed out through a socket
+//! ([`gpuwhy_wire::Host`]). *Why it matters*: only from inside is it seen when a kernel ran and
+//! whom a rank waited for. *What fools it*: a process that was started without the library tells
+//! nothing; one that lies harms the rows of its own process alone, since whose ring it is the kernel
+//! says (SO_PEERCRED), in this host's numbers, also of a process in a container.
+//!
+//! Threads are named by their numbers in the process's own pid namespace; `/proc/PID/task` has both.
+
+use foldhash::{HashMap, HashMapExt as _};
+use gpuwhy_schema::Ns;
+use gpuwhy_wire::{Collectives, Hospitality, Host, Kernels, Options, Peer, Record, Settings};
+
+use crate::book::{Book, Devices};
+use crate::{CollectError, Context, Probe, Start};
+
+/// Processes at a time.
+const PROCESSES: usize = 256;
+/// Records of one process: 3 MiB.
+const SLOTS: u32 = 1 << 15;
+const NAMES: u32 = 1 << 13;
+/// Threads whose numbers are known.
+const THREADS: usize = 1 << 14;
+/// For how long of how long the nodes of CUDA graphs are told while something is the matter.
+const NODES_MS: (u32, u32) = (200, 1000);
+
+struct Doors {
+    host: Host,
+    usual: Settings,
+    book: Book,
+    threads: HashMap<(i32, u32), u32>,
+    refused: u64,
+}
+
+/// Starts the source: listens.
+pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
+    let Some(config) = &start.config.doors else {
+        return Err(CollectError::Unsupported {
+            what: "no socket was named".into(),
+            fix: "name one to hear from inside processes".into(),
+        });
+    };
+    let hospitality = Hospitality {
+        most: PROCESSES,
+        ring: Options { slots: SLOTS, names: NAMES, ..Options::default() },
+        mode: config.mode,
+    };
+    let host = Host::listen(&config.socket, hospitality, config.settings)
+        .map_err(|source| CollectError::Wire { path: config.socket.clone(), source })?;
+    Ok(Box::new(Doors {
+        host,
+        usual: config.settings,
+        book: Book::new(start.source, Devices::Real),
+        threads: HashMap::new(),
+        refused: 0,
+    }))
+}
+
+/// Where to listen, and what to ask.
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// The socket's path.
+    pub socket: std::path::PathBuf,
+    /// Its permissions: who may tell.
+    pub mode: u32,
+    /// What is asked while nothing is the matter.
+    pub settings: Settings,
+}
+
+impl Probe for Doors {
+    fn name(&self) -> &'static str {
+        "inject"
+    }
+
+    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        let (book, threads) = (&mut self.book, &mut self.threads);
+        let mut gone: Vec<i32> = Vec::new();
+        let seen = self.host.attend(
+            |peer, record| match theirs(peer, &record, threads) {
+                Some((pid, tid)) => book.record(&Record { pid, tid, event: record.event }, cx),
+                None => book.dropped += 1,
+            },
+            |peer| gone.push(peer.pid),
+        );
+        book.recorded += seen.drained.records;
+        book.dropped += seen.drained.lost + seen.drained.torn + seen.drained.abandoned;
+        self.refused += seen.refused as u64;
+        for pid in gone {
+            self.threads.retain(|key, _| key.0 != pid);
+            if let Ok(pid) = u32::try_from(pid) {
+                self.book.process_ended(pid);
+            }
+        }
+        if seen.refused > 0 {
+            let text = format!(
+                "{} processes were not let in: too many at once, or of another version",
+                self.refused
+            );
+            self.book.say(&text, cx);
+        }
+        Ok(())
+    }
+
+    fn counted(&self) -> u64 {
+        self.book.recorded
+    }
+
+    fn dropped(&self) -> u64 {
+        self.book.dropped
+    }
+
+    fn detail(&mut self, wanted: bool) -> Result<(), CollectError> {
+        self.host.ask(if wanted { closer(self.usual) } else { self.usual });
+        Ok(())
+    }
+
+    fn finish(&mut self, now: Ns, cx: &mut Context) {
+        // What was on its way.
+        let _ = self.tick(now, cx);
+        self.book.finish(cx);
+    }
+}
+
+/// What is asked while something is the matter: the calls that launch, the nodes of graphs for a
+/// part of the time, and the phases of collectives.
+fn closer(usual: Settings) -> Settings {
+    let (nodes_for_ms, nodes_every_ms) = match usual.kernels {
+        Kernels::Graphs => NODES_MS,
+        Kernels::Off | Kernels::Nodes => (usual.nodes_for_ms, usual.nodes_every_ms),
+    };
+    Settings {
+        launches: usual.kernels != Kernels::Off,
+        collectives: match usual.collectives {
+            Collectives::Calls => Collectives::Phases,
+            other => other,
+        },
+        nodes_every_ms,
+        nodes_for_ms,
+        ..usual
+    }
+}
+
+/// Whose record that is, in this host's numbers; `None` if it is not the process's that it came
+/// from, which a child that was cloned without our seeing it would write.
+fn theirs<N: Copy>(
+    peer: Peer,
+    record: &Record<N>,
+    threads: &mut HashMap<(i32, u32), u32>,
+) -> Option<(u32, u32)> {
+    let pid = u32::try_from(peer.pid).ok().filter(|pid| *pid > 0)?;
+    if record.pid != peer.own_pid {
+        return None;
+    }
+    if peer.own_pid == pid {
+        return Some((pid, record.tid));
+    }
+    if let Some(&tid) = threads.get(&(peer.pid, record.tid)) {
+        return Some((pid, tid));
+    }
+    if threads.len() >= THREADS {
+        threads.clear();
+    }
+    // A thread that is gone already keeps its own number, below its process.
+    let tid = host_thread(pid, record.tid).unwrap_or(record.tid);
+    threads.insert((peer.pid, record.tid), tid);
+    Some((pid, tid))
+}
+
+/// This host's number of the thread that its innermost pid namespace numbers `own`.
+fn host_thread(pid: u32, own: u32) -> Option<u32> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().take(1 << 14) {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        if innermost(&status) == Some(own) {
+            return task.file_name().to_str()?.parse().ok();
+        }
+    }
+    None
+}
+
+/// The last number of `NSpid:`.
+fn innermost(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpuwhy_schema::EntityKind;
+    use gpuwhy_wire::{Event, Heard, Visit};
+
+    use super::*;
+    use crate::recorder;
+
+    #[test]
+    fn a_containers_thread_is_found_by_its_own_number() {
+        let status = "Name:\tpython\nPid:\t4242\nNSpid:\t4242\t31\t7\nThreads:\t1\n";
+        assert_eq!(innermost(status), Some(7));
+        assert_eq!(innermost("Name:\tpython\n"), None);
+        let me = std::process::id();
+        assert_eq!(host_thread(me, me), Some(me), "no namespace of its own");
+    }
+
+    #[test]
+    fn a_record_of_another_process_than_the_rings_is_dropped() {
+        let peer = Peer { pid: 4242, uid: 0, own_pid: 7 };
+        let at = |pid| Record { pid, tid: 9, event: Event::Mark { name: 0, at: 1, value: None } };
+        let mut threads = HashMap::new();
+        assert_eq!(theirs(peer, &at(8), &mut threads), None);
+        assert_eq!(theirs(peer, &at(7), &mut threads), Some((4242, 9)), "the thread is gone");
+        let outside = Peer { pid: 0, ..peer };
+        assert_eq!(theirs(outside, &at(7), &mut threads), None);
+    }
+
+    #[test]
+    fn more_is_asked_while_something_is_the_matter() {
+        let asked = closer(Settings::USUAL);
+        assert!(asked.launches && asked.nodes_for_ms > 0);
+        assert_eq!(asked.collectives, Collectives::Phases);
+        assert_eq!(closer(Settings::default()), Settings::default());
+    }
+
+    #[test]
+    fn what_a_library_tells_comes_out_of_the_recorder() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("door");
+        let off = recorder::PROBE_LIST.iter().map(|p| p.0.to_owned()).filter(|n| n != "inject");
+        let settings = Settings::USUAL;
+        let config = crate::Config {
+            doors: Some(DoorConfig { socket: socket.clone(), mode: 0o600, settings }),
+            off: off.collect(),
+            ..crate::Config::default()
+        };
+        let mut recorder = crate::Recorder::start(config).unwrap();
+        let visit = Visit::knock(&socket).unwrap();
+        let mut rows = recorder.poll(Duration::from_millis(20)).unwrap();
+        let Heard::Welcome(ring, asked) = visit.hear(1000) else { panic!("not let in") };
+        assert_eq!(asked, settings);
+        let name = |text: &str| ring.name(text);
+        let (start, dur) = (gpuwhy_wire::now(), 1000);
+        ring.write(Event::Device { name: name("GPU-1"), device: 0, at: start });
+        let correlation = 1;
+        let (device, stream, graph) = (0, 7, None);
+        let kernel =
+            Event::Kernel { name: name("gemm"), device, stream, correlation, graph, start, dur };
+        ring.write(kernel);
+        let (name_, bytes) = (name("HtoD pinned"), 4096);
+        ring.write(Event::Copy { name: name_, device, stream, correlation: 2, bytes, start, dur });
+        drop(visit);
+        rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
+        rows.append(&mut recorder.finish());
+        let gpu = rows.entity.iter().find(|e| e.kind == EntityKind::Gpu).unwrap();
+        assert_eq!((&*gpu.key, rows.kernel[0].gpu), ("GPU-1", gpu.id));
+        let copy = &rows.copy[0];
+        assert_eq!(
+            (copy.to, copy.from, copy.pinned.as_deref()),
+            (Some(gpu.id), None, Some("pinned"))
+        );
+        let source = rows.source.iter().rev().find(|s| &*s.kind == "inject").unwrap();
+        assert_eq!((source.recorded, source.dropped), (3, 0));
+    }
+}
