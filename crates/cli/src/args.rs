@@ -120,9 +120,61 @@ pub struct Record {
     /// Print one JSON document at the end instead of text.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub inside: Inside,
     /// The command to run and record.
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
+}
+
+/// What is told from inside of processes that use GPUs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Inside GPU processes")]
+pub struct Inside {
+    /// Kernels and copies, as CUPTI tells them; a CUDA graph as a whole, or node by node.
+    #[arg(long, value_enum, default_value = "graphs", value_name = "DETAIL")]
+    pub kernels: KernelDetail,
+    /// Tell the nodes of CUDA graphs for a part of the time: so many ms of every so many.
+    #[arg(long, value_name = "ON/EVERY", value_parser = crate::inside::share)]
+    pub graph_nodes: Option<(u32, u32)>,
+    /// Tell the calls that launch kernels too, which costs about as much again.
+    #[arg(long)]
+    pub launches: bool,
+    /// Collectives, as NCCL tells them: that they were called, their phases on the device, or what
+    /// the network's threads wait for as well.
+    #[arg(long, value_enum, default_value = "calls", value_name = "DETAIL")]
+    pub collectives: CollectiveDetail,
+    /// The socket at which libraries inside processes knock (their GPUWHY_DOOR). A command gets one
+    /// of its own; otherwise /run/gpuwhy/door.
+    #[arg(long, value_name = "PATH")]
+    pub door: Option<PathBuf>,
+    /// The library that the command loads, if not the one beside gpuwhy.
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub inject_library: Option<PathBuf>,
+}
+
+/// How kernels are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KernelDetail {
+    /// Not at all.
+    Off,
+    /// One by one, but a CUDA graph as a whole.
+    Graphs,
+    /// One by one, also those of CUDA graphs.
+    Nodes,
+}
+
+/// How collectives are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CollectiveDetail {
+    /// Not at all.
+    Off,
+    /// That they were called.
+    Calls,
+    /// And their phases on the device.
+    Phases,
+    /// And what the network's threads wait for.
+    Network,
 }
 
 /// Arguments of `watch`.
@@ -173,6 +225,8 @@ pub struct Watch {
     /// Confidence below which the verdict is "insufficient evidence".
     #[arg(long, default_value_t = 0.5, value_name = "P")]
     pub decide_at: f64,
+    #[command(flatten)]
+    pub inside: Inside,
     /// Tell the correlator at this address of steps and findings, and answer it.
     #[arg(long, value_name = "HOST:PORT")]
     pub to: Option<String>,

@@ -13,6 +13,7 @@ mod exit;
 mod export;
 mod help;
 mod import;
+mod inside;
 mod page;
 mod paint;
 mod parallel;

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::Record;
 use crate::exit;
+use crate::inside::{self, Doors};
 
 /// Records of one step are 64 bytes and a few a step; this holds seconds of them.
 const RING_SLOTS: u32 = 1 << 15;
@@ -244,8 +245,9 @@ impl Gate {
 }
 
 impl Gated {
-    /// Starts `command`, waiting, with GPUWHY_RING set to `ring`.
-    pub fn spawn(command: &[String], ring: &Path, output: Stdio) -> Result<Gated> {
+    /// Starts `command`, waiting, with GPUWHY_RING set to `ring`, and what lets it be seen from
+    /// inside.
+    pub fn spawn(command: &[String], ring: &Path, doors: &Doors, output: Stdio) -> Result<Gated> {
         let path = ring.with_file_name(format!("gpuwhy-gate-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let own = std::env::current_exe().context("cannot find gpuwhy's own binary")?;
@@ -255,6 +257,7 @@ impl Gated {
             .arg("--")
             .args(command)
             .env("GPUWHY_RING", ring)
+            .envs(doors.environment.iter().map(|(name, value)| (name, value)))
             .stdout(output)
             .spawn()
             .with_context(|| format!("cannot start `{}`", command[0]))?;
@@ -340,10 +343,12 @@ pub fn run(args: &Record) -> Result<ExitCode> {
     if let Some(refused) = prepare(&args.pids, &args.output, args.force)? {
         return Ok(refused);
     }
+    inside::check(&args.inside)?;
     let ring = MarkRing::make(args.ring.as_deref())?;
+    let doors = Doors::prepare(&args.inside, !args.command.is_empty())?;
     let gated = match &args.command[..] {
         [] => None,
-        command => Some(Gated::spawn(command, ring.path(), Stdio::inherit())?),
+        command => Some(Gated::spawn(command, ring.path(), &doors, Stdio::inherit())?),
     };
     let targets = targets(&args.pids, gated.as_ref());
     let config = Config {
@@ -357,6 +362,7 @@ pub fn run(args: &Record) -> Result<ExitCode> {
             .map(|s| UprobeStep { binary: s.binary.clone(), symbol: s.symbol.clone() })
             .collect(),
         wire: Some(ring.path().to_path_buf()),
+        doors: doors.config.clone(),
         off: args.off.clone(),
     };
     let mut recording = Recording::start(&args.output, config, args.keep)?;
@@ -408,6 +414,7 @@ pub fn run(args: &Record) -> Result<ExitCode> {
     }
     let mut told = recording.finish()?;
     told.command_status = command_status;
+    told.degraded.extend(doors.notes.iter().cloned());
     if args.json {
         println!("{}", serde_json::to_string_pretty(&told)?);
     } else {

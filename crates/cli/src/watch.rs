@@ -23,10 +23,11 @@ pub use engine::{Engine, News, Setup};
 pub use governor::Limits;
 
 use crate::args::Watch;
+use crate::inside::{self, Doors};
 use crate::record::{Gated, MarkRing, prepare, stop_flag, targets};
 
 impl Watch {
-    fn setup(&self, ring: &MarkRing, targets: Vec<Target>) -> Setup {
+    fn setup(&self, ring: &MarkRing, doors: &Doors, targets: Vec<Target>) -> Setup {
         let steps = self
             .steps
             .iter()
@@ -37,6 +38,7 @@ impl Watch {
             hz: self.hz,
             steps,
             wire: Some(ring.path().to_path_buf()),
+            doors: doors.config.clone(),
             off: self.off.clone(),
             ..Config::default()
         });
@@ -63,16 +65,18 @@ pub fn run(args: &Watch) -> Result<ExitCode> {
     if let Some(refused) = prepare(&args.pids, &args.output, args.force)? {
         return Ok(refused);
     }
+    inside::check(&args.inside)?;
     let ring = MarkRing::make(args.ring.as_deref())?;
+    let doors = Doors::prepare(&args.inside, !args.command.is_empty())?;
     let mut gated = match &args.command[..] {
         [] => None,
         command => {
             // Standard output is for what we have to say.
-            Some(Gated::spawn(command, ring.path(), Stdio::null())?)
+            Some(Gated::spawn(command, ring.path(), &doors, Stdio::null())?)
         }
     };
     let targets = targets(&args.pids, gated.as_ref());
-    let mut engine = Engine::start(&args.output, args.setup(&ring, targets))?;
+    let mut engine = Engine::start(&args.output, args.setup(&ring, &doors, targets))?;
     let stop = stop_flag()?;
     let end = args.duration.map(|d| Instant::now() + d);
     if let Some(gated) = &gated {

@@ -84,8 +84,12 @@ impl Workload {
         let ring = MarkRing::make(None)?;
         let own = std::env::current_exe()?;
         let own = own.to_str().ok_or_else(|| anyhow!("gpuwhy's own path is not UTF-8"))?;
-        let mut gated =
-            Gated::spawn(&[own, "steploop"].map(String::from), ring.path(), Stdio::piped())?;
+        let mut gated = Gated::spawn(
+            &[own, "steploop"].map(String::from),
+            ring.path(),
+            &crate::inside::Doors::none(),
+            Stdio::piped(),
+        )?;
         let output = lines(&mut gated.child)?;
         Ok(Workload {
             gate: gated.gate(),
