@@ -312,8 +312,8 @@ fn probes(kernel: &Rc<Kernel>) -> Vec<Check> {
     let config = Config::default();
     let mut checks = Vec::new();
     for &(name, kind, start) in recorder::PROBE_LIST {
-        // These two need something to look at; uprobes are tried above.
-        if matches!(name, "steps" | "wire") {
+        // Uprobes are tried above.
+        if !recorder::has_a_subject(name, &config) {
             continue;
         }
         let mut cx = recorder::context();
@@ -353,6 +353,7 @@ fn what_it_sees(probe: &str) -> &'static str {
         "psi" => "pressure on CPU, memory and disks",
         "steal" => "time that the hypervisor took",
         "cgroup" => "CPU quotas that were used up",
+        "nvml" => "clocks, throttling, power, links and errors of NVIDIA GPUs, and who uses them",
         "self_cost" => "what the recording itself costs",
         _ => "more of what happens on this host",
     }

@@ -25,6 +25,7 @@ mod kernel;
 mod memory;
 mod nest;
 mod network;
+mod nvml;
 mod psi;
 mod recorder;
 mod run_queue;
