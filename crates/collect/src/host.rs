@@ -4,6 +4,8 @@
 //! and stopped, a uprobe is attached to a function of our own that nobody calls. Every fact says why it
 //! matters, what was found and, where something is missing, what would change it.
 
+mod gpu;
+
 use std::collections::HashSet;
 use std::fs;
 use std::rc::Rc;
@@ -59,6 +61,7 @@ pub fn facts() -> Vec<Check> {
     checks.push(shared(&kernel));
     checks.push(uprobes(&kernel));
     checks.extend(probes(&kernel));
+    checks.extend(gpu::facts());
     checks
 }
 
@@ -105,14 +108,18 @@ const CAPABILITIES: [(u32, &str); 5] = [
     (2, "CAP_DAC_READ_SEARCH"),
 ];
 
-fn capabilities(status: &str) -> Check {
+/// Whether /proc/self/status has one of [`CAPABILITIES`] as effective.
+fn has_capability(status: &str, name: &str) -> bool {
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);
-    let have =
-        |name: &str| CAPABILITIES.iter().any(|&(bit, n)| n == name && effective >> bit & 1 == 1);
+    CAPABILITIES.iter().any(|&(bit, n)| n == name && effective >> bit & 1 == 1)
+}
+
+fn capabilities(status: &str) -> Check {
+    let have = |name: &str| has_capability(status, name);
     // Before 5.8 and for the kernel still today, CAP_SYS_ADMIN includes the two others.
     let all = have("CAP_SYS_ADMIN");
     let missing: Vec<&str> =

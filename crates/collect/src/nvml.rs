@@ -42,6 +42,8 @@ use crate::{CollectError, Context, Probe, Start};
 use readings::{METRICS, Which};
 use sampler::{Reading, Sampler, Told, Unit, UnitKind, What};
 
+pub(crate) use sampler::open;
+
 /// Names the library, before the usual ones.
 const LIBRARY: &str = "GPUWHY_NVML";
 
