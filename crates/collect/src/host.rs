@@ -4,6 +4,8 @@
 //! and stopped, a uprobe is attached to a function of our own that nobody calls. Every fact says why it
 //! matters, what was found and, where something is missing, what would change it.
 
+mod gpu;
+
 use std::collections::HashSet;
 use std::fs;
 use std::rc::Rc;
@@ -59,6 +61,7 @@ pub fn facts() -> Vec<Check> {
     checks.push(shared(&kernel));
     checks.push(uprobes(&kernel));
     checks.extend(probes(&kernel));
+    checks.extend(gpu::facts());
     checks
 }
 
@@ -105,14 +108,18 @@ const CAPABILITIES: [(u32, &str); 5] = [
     (2, "CAP_DAC_READ_SEARCH"),
 ];
 
-fn capabilities(status: &str) -> Check {
+/// Whether /proc/self/status has one of [`CAPABILITIES`] as effective.
+fn has_capability(status: &str, name: &str) -> bool {
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);
-    let have =
-        |name: &str| CAPABILITIES.iter().any(|&(bit, n)| n == name && effective >> bit & 1 == 1);
+    CAPABILITIES.iter().any(|&(bit, n)| n == name && effective >> bit & 1 == 1)
+}
+
+fn capabilities(status: &str) -> Check {
+    let have = |name: &str| has_capability(status, name);
     // Before 5.8 and for the kernel still today, CAP_SYS_ADMIN includes the two others.
     let all = have("CAP_SYS_ADMIN");
     let missing: Vec<&str> =
@@ -312,8 +319,8 @@ fn probes(kernel: &Rc<Kernel>) -> Vec<Check> {
     let config = Config::default();
     let mut checks = Vec::new();
     for &(name, kind, start) in recorder::PROBE_LIST {
-        // These two need something to look at; uprobes are tried above.
-        if matches!(name, "steps" | "wire") {
+        // Uprobes are tried above.
+        if !recorder::has_a_subject(name, &config) {
             continue;
         }
         let mut cx = recorder::context();
@@ -353,6 +360,7 @@ fn what_it_sees(probe: &str) -> &'static str {
         "psi" => "pressure on CPU, memory and disks",
         "steal" => "time that the hypervisor took",
         "cgroup" => "CPU quotas that were used up",
+        "nvml" => "clocks, throttling, power, links and errors of NVIDIA GPUs, and who uses them",
         "self_cost" => "what the recording itself costs",
         _ => "more of what happens on this host",
     }

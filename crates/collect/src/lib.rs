@@ -1,4 +1,4 @@
-//! Live sources of one host: eBPF probes, /proc and cgroups, marked steps.
+//! Live sources of one host: eBPF probes, /proc and cgroups, NVML, marked steps.
 //!
 //! A [`Recorder`] starts every probe that the host offers, and each probe turns what it reads into
 //! rows of [`gpuwhy_schema`]. A probe that cannot run says so in its `source` row, with what would
@@ -27,6 +27,7 @@ mod kernel;
 mod memory;
 mod nest;
 mod network;
+mod nvml;
 mod psi;
 mod recorder;
 mod run_queue;

@@ -14,8 +14,8 @@ use crate::context::{CollectError, Context, OpenStep, Probe, Start};
 use crate::doors::{self, DoorConfig};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, memory, network, psi, run_queue, self_cost, stacks,
-    steal, steps, wire_source,
+    Attribution, block_io, cgroup, interrupts, memory, network, nvml, psi, run_queue, self_cost,
+    stacks, steal, steps, wire_source,
 };
 
 /// More entities than this, and it is looked who of them is gone.
@@ -147,7 +147,20 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("psi", "proc:psi", psi::start),
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),
+    ("nvml", "nvml", nvml::start),
 ];
+
+/// Whether there is anything for this probe to look at. What nobody asked for, and what this host
+/// does not have at all, is not spoken of.
+pub(crate) fn has_a_subject(name: &str, config: &Config) -> bool {
+    match name {
+        "wire" => config.wire.is_some(),
+        "steps" => !config.steps.is_empty(),
+        "inject" => config.doors.is_some(),
+        "nvml" => nvml::expected(),
+        _ => true,
+    }
+}
 
 /// A probe that runs, and its source.
 struct Running {
@@ -240,10 +253,7 @@ impl Recorder {
         let kernel = Rc::new(Kernel::new(config.ring_bytes));
         kernel.turn(&knobs(0, Ns::ZERO))?;
         for &(name, kind, start) in PROBE_LIST {
-            if (name == "wire" && config.wire.is_none())
-                || (name == "steps" && config.steps.is_empty())
-                || (name == "inject" && config.doors.is_none())
-            {
+            if !has_a_subject(name, &config) {
                 continue;
             }
             let source = cx.lanes.source(kind, "gpuwhy", env!("CARGO_PKG_VERSION"), &words);

@@ -109,6 +109,137 @@ pub const DISK_TIME: &str = "disk_time";
 
 /// Counter track of a GPU (gauge, MHz): the clock of its multiprocessors.
 pub const SM_CLOCK: &str = "sm_clock";
+/// Counter track of a GPU (gauge, MHz): the highest clock that its multiprocessors can have.
+pub const SM_CLOCK_MAX: &str = "sm_clock_max";
+/// Counter track of a GPU (gauge, MHz): the clock of its memory.
+pub const MEM_CLOCK: &str = "mem_clock";
+/// Counter track of a GPU (gauge, 1): why its clock is where it is, as bits: 1 idle, 2 clocks set
+/// by somebody, 4 power cap, 8 hardware slowdown, 0x10 sync boost, 0x20 thermal (driver), 0x40
+/// thermal (hardware), 0x80 power brake, 0x100 display.
+pub const CLOCK_EVENT_REASONS: &str = "clock_event_reasons";
+/// Counter track of a GPU (total, ns): time that its clock was held down by the power cap.
+pub const THROTTLED_POWER: &str = "throttled.power";
+/// Counter track of a GPU (total, ns): time that its clock was held down by temperature.
+pub const THROTTLED_THERMAL: &str = "throttled.thermal";
+/// Counter track of a GPU (total, ns): time that its clock was held down to that of others.
+pub const THROTTLED_SYNC_BOOST: &str = "throttled.sync_boost";
+/// Counter track of a GPU (total, ns): time that its clock was held down by a limit of the board.
+pub const THROTTLED_BOARD: &str = "throttled.board";
+/// Counter track of a GPU (total, ns): time that its clock was low since there was little to do.
+pub const THROTTLED_LOW_UTILIZATION: &str = "throttled.low_utilization";
+/// Counter track of a GPU (total, ns): time that its clock was held down by its voltage limit.
+pub const THROTTLED_RELIABILITY: &str = "throttled.reliability";
+/// Counter track of a GPU (total, ns): time that the driver held its clock down to cool it.
+pub const THROTTLED_SW_THERMAL: &str = "throttled.sw_thermal";
+/// Counter track of a GPU (total, ns): time that the hardware held its clock down to cool it.
+pub const THROTTLED_HW_THERMAL: &str = "throttled.hw_thermal";
+/// Counter track of a GPU (total, ns): time that the power supply told it to hold its clock down.
+pub const THROTTLED_POWER_BRAKE: &str = "throttled.power_brake";
+/// Counter track of a GPU (gauge, W): what it draws.
+pub const GPU_POWER: &str = "gpu_power";
+/// Counter track of a GPU (gauge, W): what it may draw.
+pub const GPU_POWER_LIMIT: &str = "gpu_power_limit";
+/// Counter track of a GPU (gauge, Cel): the temperature of its chip.
+pub const GPU_TEMPERATURE: &str = "gpu_temperature";
+/// Counter track of a GPU (gauge, Cel): the temperature of its memory.
+pub const GPU_MEMORY_TEMPERATURE: &str = "gpu_memory_temperature";
+/// Counter track of a GPU (gauge, %): the share of time in which any kernel ran on it.
+pub const GPU_UTILIZATION: &str = "gpu_utilization";
+/// Counter track of a GPU (gauge, %): the share of time in which its memory was read or written.
+pub const GPU_MEMORY_UTILIZATION: &str = "gpu_memory_utilization";
+/// Counter track of a GPU (gauge, By): memory that is taken.
+pub const GPU_MEMORY_USED: &str = "gpu_memory_used";
+/// Counter track of a GPU (gauge, By): memory that it has.
+pub const GPU_MEMORY_TOTAL: &str = "gpu_memory_total";
+/// Counter track of a process (gauge, %): its share of the multiprocessors of a GPU; its parent is
+/// that GPU's track [`GPU_UTILIZATION`].
+pub const PROCESS_SM_UTILIZATION: &str = "gpu.sm_utilization";
+/// Counter track of a process (gauge, By): its memory on a GPU; its parent is that GPU's track
+/// [`GPU_MEMORY_USED`].
+pub const PROCESS_GPU_MEMORY: &str = "gpu.memory";
+/// Mark track of a GPU: `xid` with its number as value, `gpu lost`, `gpu back`, errors of its
+/// memory, changes of its partitions.
+pub const GPU_EVENTS: &str = "events";
+/// Counter track of a GPU (gauge, 1): what its driver asks for to make it sound again; 0 nothing,
+/// 1 a reset, 2 a reboot, 3 to drain peers, 4 to drain and reset.
+pub const GPU_RECOVERY_ACTION: &str = "gpu_recovery_action";
+
+/// Counter track of a GPU (total, 1): packets that its PCIe link had to send again.
+pub const PCIE_REPLAY: &str = "pcie.replay";
+/// Counter track of a GPU (total, 1): times that the replay counter of its PCIe link ran over.
+pub const PCIE_REPLAY_ROLLOVER: &str = "pcie.replay_rollover";
+/// Counter track of a GPU (total, 1): times that its PCIe link left service to recover.
+pub const PCIE_RECOVERY: &str = "pcie.recovery";
+/// Counter track of a GPU (total, 1): errors of its PCIe link that the hardware corrected.
+pub const PCIE_CORRECTABLE: &str = "pcie.correctable";
+/// Counter track of a GPU (total, 1): packets that the other end of the link refused.
+pub const PCIE_NAKS_RECEIVED: &str = "pcie.naks_received";
+/// Counter track of a GPU (total, 1): packets that it refused.
+pub const PCIE_NAKS_SENT: &str = "pcie.naks_sent";
+/// Counter track of a GPU (total, 1): errors of its PCIe receiver.
+pub const PCIE_RECEIVER_ERROR: &str = "pcie.receiver_error";
+/// Counter track of a GPU (total, 1): broken packets of the transaction layer.
+pub const PCIE_BAD_TLP: &str = "pcie.bad_tlp";
+/// Counter track of a GPU (total, 1): broken packets of the link layer.
+pub const PCIE_BAD_DLLP: &str = "pcie.bad_dllp";
+/// Counter track of a GPU (total, 1): uncorrected errors that the link survived.
+pub const PCIE_NON_FATAL: &str = "pcie.non_fatal";
+/// Counter track of a GPU (total, 1): uncorrected errors that the link did not survive.
+pub const PCIE_FATAL: &str = "pcie.fatal";
+/// Counter track of a GPU (total, 1): requests that nobody understood.
+pub const PCIE_UNSUPPORTED_REQUEST: &str = "pcie.unsupported_request";
+/// Counter track of a GPU (total, 1): packets whose checksum was wrong.
+pub const PCIE_LCRC_ERROR: &str = "pcie.lcrc_error";
+/// Counter track of a GPU (total, 1): errors of single lanes.
+pub const PCIE_LANE_ERROR: &str = "pcie.lane_error";
+/// Counter track of a GPU (total, By): bytes that it sent over PCIe.
+pub const PCIE_TX: &str = "pcie.tx";
+/// Counter track of a GPU (total, By): bytes that it received over PCIe.
+pub const PCIE_RX: &str = "pcie.rx";
+/// Counter track of a GPU (gauge, By/s): what it sends over PCIe, where no total is to be had.
+pub const PCIE_TX_RATE: &str = "pcie.tx_rate";
+/// Counter track of a GPU (gauge, By/s): what it receives over PCIe, where no total is to be had.
+pub const PCIE_RX_RATE: &str = "pcie.rx_rate";
+/// Counter track of a GPU (gauge, 1): the generation that its PCIe link runs at.
+pub const PCIE_LINK_GEN: &str = "pcie.link_gen";
+/// Counter track of a GPU (gauge, 1): the generation that its PCIe link could run at.
+pub const PCIE_LINK_GEN_MAX: &str = "pcie.link_gen_max";
+/// Counter track of a GPU (gauge, 1): the lanes that its PCIe link runs on.
+pub const PCIE_LINK_WIDTH: &str = "pcie.link_width";
+/// Counter track of a GPU (gauge, 1): the lanes that its PCIe link could run on.
+pub const PCIE_LINK_WIDTH_MAX: &str = "pcie.link_width_max";
+
+/// Counter track of a GPU (total, By): payload that it sent over its first NVLink.
+pub const NVLINK_TX: &str = "nvlink.tx";
+/// Counter track of a GPU (total, By): payload that it received over its first NVLink.
+pub const NVLINK_RX: &str = "nvlink.rx";
+/// Counter track of a GPU (total, By): bytes with protocol that it sent over its first NVLink.
+pub const NVLINK_RAW_TX: &str = "nvlink.raw_tx";
+/// Counter track of a GPU (total, By): bytes with protocol that it received over its first NVLink.
+pub const NVLINK_RAW_RX: &str = "nvlink.raw_rx";
+/// Counter track of a GPU (total, 1): packets that NVLink had to send again.
+pub const NVLINK_REPLAY: &str = "nvlink.replay";
+/// Counter track of a GPU (total, 1): times that an NVLink left service to recover.
+pub const NVLINK_RECOVERY: &str = "nvlink.recovery";
+/// Counter track of a GPU (total, 1): packets of NVLink whose checksum was wrong.
+pub const NVLINK_CRC: &str = "nvlink.crc";
+
+/// Counter track of a GPU (total, 1): memory errors that were corrected, since the driver started.
+pub const ECC_CORRECTED: &str = "ecc.corrected";
+/// Counter track of a GPU (total, 1): memory errors that were not, since the driver started.
+pub const ECC_UNCORRECTED: &str = "ecc.uncorrected";
+/// Counter track of a GPU (total, 1): rows of memory replaced after corrected errors.
+pub const ECC_REMAPPED_CORRECTABLE: &str = "ecc.remapped_correctable";
+/// Counter track of a GPU (total, 1): rows of memory replaced after uncorrected errors.
+pub const ECC_REMAPPED_UNCORRECTABLE: &str = "ecc.remapped_uncorrectable";
+/// Counter track of a GPU (gauge, 1): whether a row waits for a reset to be replaced.
+pub const ECC_REMAP_PENDING: &str = "ecc.remap_pending";
+/// Counter track of a GPU (gauge, 1): whether a row could not be replaced.
+pub const ECC_REMAP_FAILED: &str = "ecc.remap_failed";
+
+/// Counter track of a host (gauge, ns): the most by which the time of a reading of NVML in the last
+/// second may be off, either way.
+pub const NVML_UNCERTAINTY: &str = "nvml.uncertainty";
 
 /// Counter track of a host (delta, ns): run time of the recorder's own BPF programs.
 pub const SELF_BPF: &str = "self.bpf";

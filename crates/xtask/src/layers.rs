@@ -78,6 +78,7 @@ const KEPT: &[(&str, &[&str], &str)] = &[
         &["formats", "guard", "store"],
         "of ours only `store` knows how a trace lies on disk",
     ),
+    ("nvml-wrapper", &["collect"], "only `collect` asks NVML"),
     ("prost", &["formats"], "only `formats` knows other people's files"),
     ("flate2", &["formats"], "only `formats` knows other people's files"),
     ("datafusion", &["query"], "the core builds without the query engine"),
