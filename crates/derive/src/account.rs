@@ -6,7 +6,7 @@
 //! context leads to that task, and what *it* did during the sleep is where the time went; a
 //! received message leads to its sender until the sender had handed the bytes over, and to the
 //! network from then on; an I/O wait leads to the request; a wait while the step's own kernels
-//! ran leads to the GPU.
+//! ran leads to the GPU, whose time is split in `gpu`.
 //!
 //! # Why it matters
 //! "iowait" is not the disk and "waiting for rank 1" is not rank 1: a flush-completion kworker
@@ -24,6 +24,7 @@ use gpuwhy_schema::{
     Direction, EntityId, EntityKind, Id, IoOp, Ns, Part, PartKind, Rows, ThreadState,
 };
 
+use crate::gpu::Doing;
 use crate::intervals::{Interval, clip, subtract, union};
 use crate::syscall::{self, Wait};
 use crate::world::{Held, Request, World};
@@ -85,6 +86,8 @@ enum Via {
     Peer,
     /// A kernel thread that finishes an uninterruptible wait: a flush or journal worker.
     Worker,
+    /// It is a rank that came late into a collective, whatever it did instead.
+    Rank,
 }
 
 struct Walk<'w> {
@@ -138,6 +141,10 @@ impl Walk<'_> {
                 let holder = self.world.process(thread);
                 self.put(window, PartKind::Lock, Some(holder));
             }
+            Via::Rank => {
+                let late = self.world.process(thread);
+                self.put(window, PartKind::Peer, Some(late));
+            }
             _ => self.put(window, PartKind::Unknown, None),
         }
     }
@@ -173,8 +180,23 @@ impl Walk<'_> {
         (parent.kind == EntityKind::Cgroup).then_some(parent.id)
     }
 
-    /// On a CPU: its own work, less what the hypervisor took and what it spent freeing memory.
+    /// On a CPU. While its library says that it waits for its device, it spins.
     fn running(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
+        let world = self.world;
+        let spins = match via {
+            Via::Own | Via::Rank | Via::Peer => world.gpus().waits(world.process(thread)),
+            Via::Futex | Via::Worker => &[],
+        };
+        for piece in clip(spins, window) {
+            self.or_gpu(thread, piece, |walk, rest| walk.working(thread, cpu, rest, via));
+        }
+        for piece in subtract(window, spins) {
+            self.working(thread, cpu, piece, via);
+        }
+    }
+
+    /// On a CPU: its own work, less what the hypervisor took and what it spent freeing memory.
+    fn working(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
         let world = self.world;
         for piece in clip(world.memory(thread), window) {
             let taker = self.memory_taker(piece);
@@ -254,37 +276,64 @@ impl Walk<'_> {
                 let holder = self.world.process(thread);
                 self.put(window, PartKind::Lock, Some(holder));
             }
+            Via::Rank => {
+                let late = self.world.process(thread);
+                self.put(window, PartKind::Peer, Some(late));
+            }
             _ => self.put(window, kind, None),
         }
     }
 
-    /// The pieces of a wait in which the GPU worked for the thread's process, or for others while
-    /// its kernels were queued; `rest` accounts for the others.
+    /// The pieces of a wait in which the GPU did something for the thread's process, or for others
+    /// while its kernels were queued; `rest` accounts for the others.
     fn or_gpu(&mut self, thread: EntityId, window: Interval, rest: impl Fn(&mut Self, Interval)) {
         let world = self.world;
         let process = world.process(thread);
-        let own = world.kernels(process);
-        for piece in clip(own, window) {
-            self.put(piece, PartKind::Gpu, None);
-        }
-        let others = world.others_kernels(process, window);
-        for idle in subtract(window, own) {
-            let mut left = vec![idle];
-            for &(from, to, who) in &others {
-                let mut still = Vec::new();
-                for piece in left {
-                    let behind = (piece.0.max(from), piece.1.min(to));
-                    let queued = clip(world.queued_kernels(process), behind);
-                    for &queued in &queued {
-                        self.put(queued, PartKind::GpuQueue, Some(who));
+        let mut at = window.0;
+        for piece in world.gpus().pieces(process, window) {
+            self.or_queued(process, (at, piece.from), &rest);
+            at = piece.to;
+            let part = (piece.from, piece.to);
+            match piece.doing {
+                Doing::Work => self.put(part, PartKind::Gpu, None),
+                Doing::Throttled(gpu) => self.put(part, PartKind::GpuThrottled, Some(gpu)),
+                Doing::Others(who) => self.put(part, PartKind::GpuQueue, Some(who)),
+                Doing::Fault(gpu) => self.put(part, PartKind::GpuFault, Some(gpu)),
+                Doing::Copy(beside) => self.put(part, PartKind::Copy, beside),
+                Doing::Late(late) => match world.stepping(late) {
+                    Some(rank) if !self.path.contains(&rank) => {
+                        self.follow(rank, part, Via::Rank);
                     }
-                    still.append(&mut subtract(piece, &queued));
+                    _ => self.put(part, PartKind::Peer, Some(late)),
+                },
+            }
+        }
+        self.or_queued(process, (at, window.1), &rest);
+    }
+
+    /// A time in which the GPU did nothing for the process.
+    fn or_queued(
+        &mut self,
+        process: EntityId,
+        window: Interval,
+        rest: &impl Fn(&mut Self, Interval),
+    ) {
+        if window.0 >= window.1 {
+            return;
+        }
+        let mut at = window.0;
+        for (from, to, who) in self.world.gpus().behind(process, window) {
+            let from = from.max(at);
+            if from < to {
+                if at < from {
+                    rest(self, (at, from));
                 }
-                left = still;
+                self.put((from, to), PartKind::GpuQueue, Some(who));
+                at = to;
             }
-            for piece in left {
-                rest(self, piece);
-            }
+        }
+        if at < window.1 {
+            rest(self, (at, window.1));
         }
     }
 

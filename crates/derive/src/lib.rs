@@ -13,6 +13,7 @@
 mod account;
 mod bytes;
 pub mod devices;
+mod gpu;
 pub mod idle;
 mod intervals;
 pub mod nvtx;

@@ -7,6 +7,7 @@ use gpuwhy_schema::{
     WakeContext, names,
 };
 
+use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
 
 /// One state of a thread.
@@ -79,13 +80,13 @@ pub struct World {
     memory: HashMap<EntityId, Vec<Interval>>,
     messages: HashMap<EntityId, Vec<Sent>>,
     flows: HashMap<(u64, Direction), Vec<Sent>>,
-    kernels: HashMap<EntityId, Vec<Interval>>,
-    gpu_kernels: HashMap<EntityId, Vec<(Ns, Ns, EntityId)>>,
-    queued_kernels: HashMap<EntityId, Vec<Interval>>,
+    gpus: Gpus,
     steal: HashMap<i64, Vec<Tick>>,
     by_process: HashMap<&'static str, Vec<Counted>>,
     throttled: HashMap<EntityId, Vec<Tick>>,
     workload: HashSet<EntityId>,
+    /// The thread that takes a process's steps.
+    stepping: HashMap<EntityId, EntityId>,
 }
 
 /// How long a delta covers when the row before it is missing: ten ticks at 100 Hz.
@@ -108,6 +109,7 @@ impl World {
         for step in &rows.step {
             let process = world.process(step.thread);
             world.workload.insert(process);
+            world.stepping.entry(process).or_insert(step.thread);
         }
         world
     }
@@ -207,34 +209,19 @@ impl World {
             .filter(|l| l.kind == gpuwhy_schema::LinkKind::Launch)
             .filter_map(|l| Some((l.to, *launchers.get(&l.from)?)))
             .collect();
-        let mut queued: HashMap<EntityId, Vec<Interval>> = HashMap::new();
+        let entities = &self.entities;
+        let above = |entity| entities.get(&entity).and_then(|e: &Entity| e.parent);
+        self.gpus = Gpus::new(rows, tracks, above, &launched);
         for span in &rows.span {
             let Some(track) = tracks.get(&span.track) else { continue };
             let to = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
-            match &*track.name {
-                names::MEMORY if span.name.ends_with("reclaim") || &*span.name == "compaction" => {
-                    self.memory.entry(track.entity).or_default().push((span.ts, to));
-                }
-                names::STREAM => {
-                    let Some(&(launch, process)) = launched.get(&span.id) else { continue };
-                    self.kernels.entry(process).or_default().push((span.ts, to));
-                    queued.entry(process).or_default().push((launch, span.ts));
-                    let gpu = self.entities.get(&track.entity).and_then(|e| e.parent);
-                    if let Some(gpu) = gpu {
-                        self.gpu_kernels.entry(gpu).or_default().push((span.ts, to, process));
-                    }
-                }
-                _ => {}
+            let memory = &*track.name == names::MEMORY;
+            if memory && (span.name.ends_with("reclaim") || &*span.name == "compaction") {
+                self.memory.entry(track.entity).or_default().push((span.ts, to));
             }
         }
-        for list in self.memory.values_mut().chain(self.kernels.values_mut()) {
+        for list in self.memory.values_mut() {
             *list = intervals::union(std::mem::take(list));
-        }
-        for (process, list) in queued {
-            self.queued_kernels.insert(process, intervals::union(list));
-        }
-        for list in self.gpu_kernels.values_mut() {
-            list.sort_unstable();
         }
     }
 
@@ -449,29 +436,14 @@ impl World {
         self.memory.get(&thread).map_or(&[], Vec::as_slice)
     }
 
-    /// The union of kernels that threads of `process` launched.
-    pub(crate) fn kernels(&self, process: EntityId) -> &[Interval] {
-        self.kernels.get(&process).map_or(&[], Vec::as_slice)
+    /// What GPUs did.
+    pub(crate) fn gpus(&self) -> &Gpus {
+        &self.gpus
     }
 
-    /// When kernels of `process` had been launched but had not begun.
-    pub(crate) fn queued_kernels(&self, process: EntityId) -> &[Interval] {
-        self.queued_kernels.get(&process).map_or(&[], Vec::as_slice)
-    }
-
-    /// Kernels of others on the GPUs that `process` uses, within the window.
-    pub(crate) fn others_kernels(
-        &self,
-        process: EntityId,
-        window: Interval,
-    ) -> Vec<(Ns, Ns, EntityId)> {
-        self.gpu_kernels
-            .values()
-            .filter(|list| list.iter().any(|k| k.2 == process))
-            .flat_map(|list| list.iter().take_while(move |k| k.0 < window.1))
-            .filter(|k| k.2 != process && k.1 > window.0)
-            .copied()
-            .collect()
+    /// The thread that takes the steps of a process of the workload.
+    pub(crate) fn stepping(&self, process: EntityId) -> Option<EntityId> {
+        self.stepping.get(&process).copied()
     }
 
     /// Time that the hypervisor took from `cpu` during the window; ticks are spread evenly.

@@ -255,8 +255,10 @@ pub fn class_of(kind: PartKind) -> Class {
         PartKind::Reclaim | PartKind::CacheMiss => Class::MemoryPressure,
         PartKind::Network => Class::Network,
         PartKind::Lock => Class::LockContention,
-        PartKind::Gpu => Class::GpuThrottling,
+        PartKind::Gpu | PartKind::GpuThrottled => Class::GpuThrottling,
         PartKind::GpuQueue => Class::GpuContention,
+        PartKind::GpuFault => Class::GpuFault,
+        PartKind::Copy => Class::Pcie,
         PartKind::Stopped | PartKind::Peer => Class::CollectiveStraggler,
         PartKind::Timer | PartKind::Unknown => Class::Unexplained,
     }

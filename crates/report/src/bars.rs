@@ -57,9 +57,16 @@ fn look(kind: &str) -> Look {
         Ok(PartKind::Network) => of("bytes on their way", SKY, Hatch::None),
         Ok(PartKind::Lock) => of("held up by an outsider's lock", BLUE, Hatch::Down),
         Ok(PartKind::GpuQueue) => of("GPU busy for others", BLUE, Hatch::None),
+        Ok(PartKind::GpuThrottled) => {
+            of("its own work on the GPU, at a lowered clock", GREEN, Hatch::Cross)
+        }
+        Ok(PartKind::GpuFault) => of("GPU stood still after an error", BLUE, Hatch::Cross),
+        Ok(PartKind::Copy) => of("copies from or to the GPU", BLUE, Hatch::Up),
         Ok(PartKind::Timer) => of("slept because it asked to", GREY, Hatch::None),
         Ok(PartKind::Stopped) => of("stopped by a signal", GREY, Hatch::Cross),
-        Ok(PartKind::Peer) => of("waiting for a process not seen", GREY, Hatch::Across),
+        Ok(PartKind::Peer) => {
+            of("waiting for a process not seen, or for one that was late", GREY, Hatch::Across)
+        }
         Ok(PartKind::Unknown) => of("not seen", GREY, Hatch::Down),
         Err(_) => of("unexplained", "none", Hatch::Down),
     }

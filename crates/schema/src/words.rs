@@ -221,11 +221,18 @@ choice! {
         Gpu = "gpu",
         /// The GPU was busy with somebody else's work; `blame` is whose.
         GpuQueue = "gpu_queue",
+        /// The GPU was busy with the step's own work, longer than at full clock; `blame` is the GPU.
+        GpuThrottled = "gpu_throttled",
+        /// The GPU had reported an error and got on no further; `blame` is the GPU.
+        GpuFault = "gpu_fault",
+        /// The GPU copied for the step and did nothing else for it; `blame` copied there too.
+        Copy = "copy",
         /// Slept because it asked to.
         Timer = "timer",
         /// Stopped by a signal; `blame` is the stopped process.
         Stopped = "stopped",
-        /// Waited for a process that this trace does not see.
+        /// Waited for another process: one that this trace does not see, or, as `blame`, a rank that
+        /// came late for reasons of its own.
         Peer = "peer",
         /// Not seen, or not understood.
         Unknown = "unknown",
@@ -255,6 +262,8 @@ choice! {
         GpuContention = "gpu_contention",
         /// Copies took longer at the same size.
         Pcie = "pcie",
+        /// The GPU reported an error.
+        GpuFault = "gpu_fault",
         /// One rank came late and the others waited.
         CollectiveStraggler = "collective_straggler",
         /// The program itself did more.

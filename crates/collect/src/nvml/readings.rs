@@ -134,12 +134,8 @@ pub(super) const METRICS: &[Metric] = &[
         "MHz",
         &[Ask(|d| d.clock_info(Clock::Memory).map(f64::from)), Buffer(Sampling::MemoryClock, 1.0)],
     ),
-    fact(
-        names::SM_CLOCK_MAX,
-        "MHz",
-        Pace::Rare,
-        &[Ask(|d| d.max_clock_info(Clock::SM).map(f64::from))],
-    ),
+    // Each second, so that any stretch of a trace has what its clocks are compared with.
+    slow(gauge(names::SM_CLOCK_MAX, "MHz", &[Ask(|d| d.max_clock_info(Clock::SM).map(f64::from))])),
     gauge(
         names::CLOCK_EVENT_REASONS,
         "1",
