@@ -130,6 +130,20 @@ fn more(grown: &Grown) -> Vec<(Key, f64)> {
     grown.filter(|(_, ns)| *ns > 0.0).collect()
 }
 
+/// What grew in the late rank's own steps and is explained by nothing outside of it, as its own
+/// doing.
+fn name_the_late_one(own: &mut Grown, key: Key) {
+    let mut grew = 0.0;
+    for ((kind, blame), (usual, slow)) in own.iter_mut() {
+        let unexplained = matches!(kind, PartKind::Timer | PartKind::Unknown) && blame.is_none();
+        if unexplained && slow > usual {
+            grew += *slow - *usual;
+            *slow = *usual;
+        }
+    }
+    own.entry(key).or_default().1 += grew;
+}
+
 impl Excess {
     /// The excess of series whose steps are all counted once.
     pub fn of(series: &[Compared<'_>]) -> Excess {
@@ -182,6 +196,18 @@ impl Excess {
             }
         }
         for (who, grown) in awaited {
+            // A rank that came late into a collective for no reason that lies outside it is itself
+            // the reason, in its own steps too.
+            let itself = grown
+                .iter()
+                .filter(|((kind, blame), (usual, slow))| {
+                    *kind == PartKind::Peer && blame.is_some() && slow > usual
+                })
+                .max_by(|a, b| (a.1.1 - a.1.0).total_cmp(&(b.1.1 - b.1.0)))
+                .map(|(key, _)| *key);
+            if let (Some(key), Some(own)) = (itself, own.get_mut(&who)) {
+                name_the_late_one(own, key);
+            }
             let late = own.get(&who).map(more).unwrap_or_default();
             let all: f64 = late.iter().map(|(_, ns)| ns).sum();
             let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
@@ -403,6 +429,33 @@ mod tests {
         let kinds = excess.kinds();
         assert_eq!(kinds[&Run].1 - kinds[&Run].0, 6.0);
         assert_eq!(kinds[&Gpu].1 - kinds[&Gpu].0, 0.0);
+    }
+
+    #[test]
+    fn a_rank_that_sleeps_before_a_collective_is_the_reason_itself() {
+        use PartKind::*;
+        let itself = Some(EntityId(7));
+        let late = |slept: f64| Profile {
+            dur: slept + 10.0,
+            parts: vec![((Timer, None), slept), ((Gpu, None), 10.0)],
+            ..Profile::default()
+        };
+        let waits = |peer: f64| Profile {
+            dur: 12.0 + peer,
+            parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
+            awaited: vec![(EntityId(1), (Peer, itself), peer)],
+            misses: 0.0,
+        };
+        let (usual1, slow1) = (late(2.0), late(8.0));
+        let (usual0, slow0) = (waits(0.0), waits(6.0));
+        let series = [
+            Compared { thread: EntityId(1), usual: vec![&usual1], slow: vec![&slow1] },
+            Compared { thread: EntityId(0), usual: vec![&usual0], slow: vec![&slow0] },
+        ];
+        let excess = Excess::of(&series);
+        assert_eq!(excess.total(), 6.0);
+        assert_eq!(excess.parts[&(Peer, itself)], (0.0, 6.0));
+        assert_eq!(excess.classes()[&Class::CollectiveStraggler], 6.0);
     }
 
     #[test]
