@@ -6,6 +6,7 @@
 use anyhow::{Context as _, Result};
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement};
 use gpuwhy_schema::{self as schema, Id, Ns, Part, Rows};
 use gpuwhy_store::Trace;
@@ -114,6 +115,9 @@ impl Around for OnDisk<'_> {
             entity: self.lanes.entity.clone(),
             track: self.lanes.track.clone(),
             span: all(trace, range.clone())?,
+            kernel: all(trace, range.clone())?,
+            copy: all(trace, range.clone())?,
+            collective: all(trace, range.clone())?,
             state: all(trace, range.clone())?,
             counter: all(trace, range.clone())?,
             mark: all(trace, range.clone())?,
@@ -166,6 +170,29 @@ pub fn account(
     Ok(parts)
 }
 
+/// So long around incidents the readings of GPUs are looked at.
+const READINGS: Ns = Ns::secs(12);
+
+/// What the drivers of GPUs said around these incidents; nothing is read where there are none.
+fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<Readings> {
+    let tracks: std::collections::HashSet<_> =
+        lanes.track.iter().filter(|t| Readings::wants(t)).map(|t| t.id).collect();
+    if tracks.is_empty() {
+        return Ok(Readings::default());
+    }
+    let (mut counters, mut marks) = (Vec::new(), Vec::new());
+    for incident in incidents {
+        let range = incident.from.saturating_sub(READINGS)..incident.to.saturating_add(Ns::secs(1));
+        for rows in trace.read::<schema::Counter>(range.clone()) {
+            counters.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
+        }
+        for rows in trace.read::<schema::Mark>(range) {
+            marks.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
+        }
+    }
+    Ok(Readings::new(&lanes.entity, &lanes.track, &counters, &marks))
+}
+
 /// Finds what was slower in a trace and why.
 pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     let lanes = lanes(trace).context("cannot read the trace's lanes")?;
@@ -180,7 +207,7 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     let around = OnDisk { trace, lanes: &lanes };
     let parts = account(&around, &steps, &wanted, &options.accounting)
         .context("cannot account for the steps' time")?;
-    let court = Court::new(&lanes);
+    let court = Court::new(&lanes).with_readings(readings(trace, &lanes, &judged)?);
     let mut findings = Vec::new();
     for incident in &judged {
         findings.push(verdict::judge(&steps, incident, &parts, &court, &options.judgement));

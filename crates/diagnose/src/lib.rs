@@ -18,6 +18,7 @@ pub mod detect;
 pub mod excess;
 pub mod exchange;
 pub mod fleet;
+pub mod gpu;
 pub mod live;
 pub mod stats;
 pub mod variability;

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::calibration::Calibration;
 use crate::detect::{Incident, Step, mean_excess};
 use crate::excess::{Excess, class_of, compared, first_in_the_way, kinds_of, profiles};
+use crate::gpu::Readings;
 use crate::stats::Random;
 
 /// How a judgement is passed.
@@ -57,6 +58,8 @@ pub struct Culprit {
     pub pid: Option<i64>,
     /// Its name, if it is a process.
     pub comm: Option<String>,
+    /// Its name, if it is a device.
+    pub name: Option<String>,
     /// Its cgroup, or itself if it is one.
     pub cgroup: Option<String>,
     /// The container and the job that it belongs to, outermost last.
@@ -232,6 +235,7 @@ pub struct Court<'a> {
     entities: HashMap<EntityId, &'a Entity>,
     tracks: HashMap<(EntityId, &'a str), &'a Track>,
     loss: Vec<Loss>,
+    readings: Readings,
 }
 
 /// A source that did not see everything.
@@ -253,6 +257,14 @@ fn about(kind: &str) -> &'static [Class] {
         "bpf:network" => &[Class::Network],
         "bpf:memory" => &[Class::MemoryPressure],
         "bpf:interrupts" => &[Class::Interrupts],
+        "nvml" => &[Class::GpuThrottling, Class::GpuContention, Class::Pcie, Class::GpuFault],
+        "inject" => &[
+            Class::GpuThrottling,
+            Class::GpuContention,
+            Class::Pcie,
+            Class::GpuFault,
+            Class::CollectiveStraggler,
+        ],
         _ => &[],
     }
 }
@@ -284,7 +296,12 @@ impl<'a> Court<'a> {
                 Some(Loss { evidence, about: about(&s.kind), lost })
             })
             .collect();
-        Court { entities, tracks, loss }
+        Court { entities, tracks, loss, readings: Readings::default() }
+    }
+
+    /// With what the drivers of GPUs said around the incidents.
+    pub fn with_readings(self, readings: Readings) -> Court<'a> {
+        Court { readings, ..self }
     }
 
     fn losses(&self, class: Class) -> impl Iterator<Item = &Loss> {
@@ -324,6 +341,7 @@ impl<'a> Court<'a> {
             kind: entity.kind.as_str(),
             pid: entity.number.filter(|_| process),
             comm: process.then(|| entity.name.to_string()),
+            name: (entity.kind == EntityKind::Gpu).then(|| entity.name.to_string()),
             cgroup,
             belongs_to,
         })
@@ -339,7 +357,11 @@ impl<'a> Court<'a> {
         let (table, track) = match part.kind {
             PartKind::Network => ("message", None),
             PartKind::BlockQueue | PartKind::BlockDevice | PartKind::CacheMiss => ("io", None),
-            PartKind::Gpu | PartKind::GpuQueue => ("span", None),
+            PartKind::Gpu
+            | PartKind::GpuQueue
+            | PartKind::GpuThrottled
+            | PartKind::GpuFault
+            | PartKind::Copy => ("span", None),
             _ => ("state", self.track(part.thread, names::THREAD_STATE)),
         };
         let on = track.map_or(String::new(), |t| format!(" and track = {t}"));
@@ -353,6 +375,7 @@ impl std::fmt::Display for Culprit {
         match (&self.comm, self.pid, &self.cgroup) {
             (Some(comm), Some(pid), _) => write!(f, "{comm} (pid {pid})"),
             (_, _, Some(cgroup)) => write!(f, "cgroup {cgroup}"),
+            _ if self.name.is_some() => f.write_str(self.name.as_deref().unwrap_or_default()),
             _ => write!(f, "{} {}", self.kind, self.entity),
         }
     }
@@ -433,6 +456,9 @@ pub fn judge(
                 class_of: Some(class),
             };
             blame(&mut cause, &excess, incident, parts, steps, court);
+            let (mut yes, mut no) = court.readings.evidence(class, incident.from, incident.to);
+            cause.evidence_for.append(&mut yes);
+            cause.evidence_against.append(&mut no);
             cause
         })
         .collect();
@@ -716,6 +742,17 @@ fn verify(class: Class, culprit: Option<&Culprit>) -> String {
         }
         (Class::GpuThrottling, _) => {
             "compare the clock and its limit reasons: `nvidia-smi -q -d CLOCK,PERFORMANCE`".into()
+        }
+        (Class::GpuContention, Some(pid)) => format!(
+            "pause it and record again: `kill -STOP {pid}; sleep 5; kill -CONT {pid}`; \
+             `nvidia-smi pmon` shows who uses the GPU"
+        ),
+        (Class::Pcie, _) => {
+            "look at the link's errors, speed and width: `nvidia-smi -q -d PCIE`, `lspci -vv`"
+                .into()
+        }
+        (Class::GpuFault, _) => {
+            "read what the driver says of it: `dmesg | grep -i xid`, `nvidia-smi -q`".into()
         }
         (Class::CollectiveStraggler, Some(pid)) => {
             format!("see who stops it: `strace -p {pid} -e trace=none`")

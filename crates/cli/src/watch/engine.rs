@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use gpuwhy_collect::{Config, OpenStep, Recorder, Shed};
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement, Outcome};
 use gpuwhy_schema::{Discipline, EntityId, Id, Lane, Name, Ns, Part, Rows, SourceId, Span};
@@ -621,6 +622,23 @@ impl Engine {
     }
 
     /// Rows for the steps that hang, as if they had ended now, and what threads do at present.
+    /// What the drivers of GPUs said around an incident.
+    fn readings(&self, lanes: &Rows, incident: &Incident) -> Readings {
+        let tracks: HashSet<TrackId> =
+            lanes.track.iter().filter(|t| Readings::wants(t)).map(|t| t.id).collect();
+        if tracks.is_empty() {
+            return Readings::default();
+        }
+        let until = incident.to.saturating_add(Ns::secs(1));
+        let range = incident.from.saturating_sub(Ns::secs(10))..until;
+        let counters = self.recent.sums.rows(range).counter;
+        // An error is told within a second of it, and exact rows are many.
+        let near = incident.from.saturating_sub(Ns::secs(1))..until;
+        let mut marks = self.recent.exact.rows(near).mark;
+        marks.retain(|mark| tracks.contains(&mark.track));
+        Readings::new(&lanes.entity, &lanes.track, &counters, &marks)
+    }
+
     fn open_rows(&self) -> Rows {
         let mut rows = Rows::default();
         for (step, dur) in &self.open {
@@ -814,7 +832,7 @@ impl Engine {
             .cloned()
             .collect();
         let lanes = self.recent.sums.rows(Ns::MIN..Ns::MIN);
-        let court = Court::new(&lanes);
+        let court = Court::new(&lanes).with_readings(self.readings(&lanes, incident));
         let finding = verdict::judge(steps, incident, &of_wanted, &court, &self.setup.judgement);
         let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
         // Looked up once, at the end: it walks over all rows of some seconds.
