@@ -59,9 +59,9 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.add(index).read_unaligned() })
     }
 
-    /// Puts it if it is wanted.
-    pub fn put_if(self, value: T) {
-        let _ = self.put(value);
+    /// So many bytes on, as a pointer to something else.
+    pub fn cast<U>(self, bytes: usize) -> Out<U> {
+        Out(self.0.wrapping_byte_add(bytes).cast())
     }
 
     pub fn address(self) -> usize {
