@@ -142,10 +142,12 @@ thread_local! {
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
 }
 
+fn ready() -> Answer {
+    if INITIALIZED.load(Relaxed) { Ok(()) } else { Err(Code::NotInitialized) }
+}
+
 fn driver() -> Result<MutexGuard<'static, Driver>, Code> {
-    if !INITIALIZED.load(Relaxed) {
-        return Err(Code::NotInitialized);
-    }
+    ready()?;
     Ok(DRIVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
@@ -183,9 +185,7 @@ fn working(device: usize) -> Result<&'static Gpu, Code> {
 }
 
 fn device(ordinal: c_int) -> Result<usize, Code> {
-    if !INITIALIZED.load(Relaxed) {
-        return Err(Code::NotInitialized);
-    }
+    ready()?;
     let device = usize::try_from(ordinal).map_err(|_| Code::InvalidDevice)?;
     gpu_of(device).map(|_| device)
 }
@@ -424,7 +424,7 @@ cuda! {
     }
 
     fn cuDeviceGetCount(to: Out<c_int>) {
-        let _ = driver()?;
+        ready()?;
         Ok(to.put(visible().len() as c_int)?)
     }
 
@@ -530,7 +530,7 @@ cuda! {
     }
 
     fn cuCtxGetCurrent(to: Out<Handle>) {
-        let _ = driver()?;
+        ready()?;
         Ok(to.put(CURRENT.get())?)
     }
 
