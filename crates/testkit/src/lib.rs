@@ -6,10 +6,14 @@
 //! updating under a lock and sometimes writing a checkpoint. [`inject`] disturbs it, each
 //! disturbance with a label that says what was done, by whom, from when to when.
 //!
+//! [`gpu`] is a machine with scripted GPUs; the crate `gpuwhy-standin` puts the C interfaces of
+//! NVIDIA's libraries over it.
+//!
 //! Ranks and culprits are processes of their own, so that a recorder sees them as it sees
 //! anybody's. They are this same program, started again: its `main` must begin with
 //! [`helper::dispatch`].
 
+pub mod gpu;
 pub mod helper;
 pub mod inject;
 pub mod measure;

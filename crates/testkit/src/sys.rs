@@ -530,3 +530,18 @@ pub fn map_control(
     }
     Ok(control)
 }
+
+/// The page that all processes of a scripted machine share; given its size if it is new.
+pub(crate) fn map_device(file: &File, create: bool) -> io::Result<Shared<crate::gpu::Layout>> {
+    // SAFETY: `Layout` is atomics of 64 bits, for which all bytes are valid and which expect to be
+    // changed by others.
+    unsafe { Shared::map(file, create) }
+}
+
+/// Whether a process exists, be it ours or not.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    match kill(pid, 0) {
+        Ok(()) => true,
+        Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+    }
+}
