@@ -74,7 +74,7 @@ const PROCESS_WINDOWS: usize = 16;
 /// Longer work is cut to this, so that no launch walks through slices for long.
 const LONGEST_NS: u64 = 60_000_000_000;
 /// A driver keeps so much memory for itself.
-const RESERVED_BYTES: u64 = 600 << 20;
+pub const RESERVED_BYTES: u64 = 600 << 20;
 
 /// The words of `device`, in all processes at the same places.
 #[repr(C)]
@@ -798,6 +798,11 @@ impl Gpu {
             }
         }
         found
+    }
+
+    /// Time since the start in which kernels ran, ns, with what is placed and has not run yet.
+    pub fn busy(&self) -> u64 {
+        self.busy.load(Relaxed)
     }
 
     /// mW: what was scripted, or what follows from utilisation.
