@@ -294,6 +294,8 @@ struct Sampled<'n> {
 struct State {
     /// Which of its ways; as many as there are means that the unit does not offer it.
     way: u8,
+    /// Whether this way has brought something already.
+    answers: bool,
     failures: u8,
     /// When the buffer brought something last.
     fed: Option<Ns>,
@@ -302,6 +304,12 @@ struct State {
     /// The last value of a total of 32 bits, and what has run over.
     last: u32,
     over: u64,
+}
+
+impl State {
+    fn next_way(&mut self) {
+        *self = State { way: self.way + 1, ..State::default() };
+    }
 }
 
 /// Lists that this unit does not offer.
@@ -487,6 +495,8 @@ impl<'n> House<'n> {
             let from = self.began;
             if let Err(Lost(why)) = sampled.read(due, clocks, from, &mut readings, teller) {
                 let after = kernel::monotonic();
+                // The event that says why (Xid 79) comes in the same moment.
+                sampled.events(&mut readings);
                 sampled.lost = Some(after + AGAIN);
                 sampled.watches.clear();
                 readings.push(Reading { before: now, after, what: What::Lost(why) });
@@ -528,6 +538,7 @@ impl<'n> Sampled<'n> {
         out: &mut Vec<Reading>,
         teller: &Teller,
     ) -> Result<(), Lost> {
+        self.events(out);
         let mut tally = Tally::default();
         let mut fields = Vec::new();
         for i in 0..METRICS.len() {
@@ -576,7 +587,6 @@ impl<'n> Sampled<'n> {
         if due(Pace::Second) && self.hosts_virtual {
             self.virtual_gpus(teller);
         }
-        self.events(out)?;
         match tally {
             Tally { answered: 0, trouble: Some(why) } => Err(Lost(why)),
             _ => Ok(()),
@@ -601,28 +611,33 @@ impl<'n> Sampled<'n> {
         answer: Result<T, NvmlError>,
         tally: &mut Tally,
     ) -> Result<Option<T>, Lost> {
-        let state = &mut self.states[which.0];
-        let error = match answer {
+        match answer {
             Ok(answer) => {
                 tally.answered += 1;
-                state.failures = 0;
-                return Ok(Some(answer));
+                let state = &mut self.states[which.0];
+                (state.failures, state.answers) = (0, true);
+                Ok(Some(answer))
             }
-            Err(error) => error,
-        };
-        match meaning(&error) {
+            Err(error) => self.miss(which, &error, tally).map(|()| None),
+        }
+    }
+
+    fn miss(&mut self, which: Which, error: &NvmlError, tally: &mut Tally) -> Result<(), Lost> {
+        let state = &mut self.states[which.0];
+        match meaning(error) {
             Means::Nothing => {}
-            Means::NotOffered => *state = State { way: state.way + 1, ..State::default() },
             Means::Gone => return Err(Lost(error.to_string())),
-            Means::Trouble => {
+            Means::NotOffered if !state.answers => state.next_way(),
+            // What was offered and is not any more may be a handle that has become invalid.
+            Means::NotOffered | Means::Trouble => {
                 tally.trouble = Some(error.to_string());
                 state.failures += 1;
                 if state.failures >= PATIENCE {
-                    *state = State { way: state.way + 1, ..State::default() };
+                    state.next_way();
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// A buffer that never brings anything is given up for the next way, if there is one.
@@ -631,7 +646,7 @@ impl<'n> Sampled<'n> {
         let ways = which.metric().ways.len();
         let since = *state.fed.get_or_insert(from.max(now - Ns::secs(1)));
         if now - since > Ns::secs(2) && usize::from(state.way) + 1 < ways {
-            *state = State { way: state.way + 1, ..State::default() };
+            state.next_way();
         }
     }
 
@@ -649,21 +664,9 @@ impl<'n> Sampled<'n> {
         let (before, answers, after) = timed(|| self.device.field_values_for(&ids));
         let answers = match answers {
             Ok(answers) => answers,
+            // It counts against each of them.
             Err(error) => {
-                // The call as a whole: it counts against each of them.
-                for &(which, ..) in fields {
-                    let again = NvmlError::Unknown;
-                    match meaning(&error) {
-                        Means::Gone => return Err(Lost(error.to_string())),
-                        Means::NotOffered => {
-                            self.judge::<()>(which, Err(NvmlError::NotSupported), tally)?;
-                        }
-                        _ => {
-                            self.judge::<()>(which, Err(again), tally)?;
-                        }
-                    }
-                }
-                return Ok(());
+                return fields.iter().try_for_each(|&(which, ..)| self.miss(which, &error, tally));
             }
         };
         let mut values = Vec::with_capacity(fields.len());
@@ -768,9 +771,9 @@ impl<'n> Sampled<'n> {
         }
     }
 
-    /// What has happened since the round before.
-    fn events(&mut self, out: &mut Vec<Reading>) -> Result<(), Lost> {
-        let mut lost = None;
+    /// What has happened since the round before. Whether the unit is there is for its readings to
+    /// say: a wait may tell of another's loss.
+    fn events(&mut self, out: &mut Vec<Reading>) {
         self.watches.retain(|watch| {
             for _ in 0..EVENTS {
                 let (before, answer, after) = timed(|| watch.set.wait(0));
@@ -790,18 +793,10 @@ impl<'n> Sampled<'n> {
                     }
                     Err(error) => error,
                 };
-                match meaning(&error) {
-                    Means::Nothing => return true,
-                    Means::Gone => {
-                        lost = Some(Lost(error.to_string()));
-                        return true;
-                    }
-                    Means::NotOffered | Means::Trouble => return false,
-                }
+                return matches!(meaning(&error), Means::Nothing | Means::Gone);
             }
             true
         });
-        lost.map_or(Ok(()), Err)
     }
 }
 

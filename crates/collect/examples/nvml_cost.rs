@@ -1,0 +1,57 @@
+//! What the NVML source costs: `nvml_cost [SECONDS]`, with `GPUWHY_NVML` naming the library where
+//! there is no GPU. CPU time of its thread and of the whole process, a minute.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use gpuwhy_collect::{Config, Recorder, cpu_time};
+use gpuwhy_schema::Rows;
+
+/// CPU time of our thread of this name, in s; 0 if there is none.
+fn thread_seconds(name: &str) -> f64 {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let ours = tasks
+        .map(|task| task.path())
+        .find(|path| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name));
+    let Some(path) = ours else { return 0.0 };
+    let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
+}
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(60);
+    let others = [
+        "interrupts",
+        "run_queue",
+        "self_cost",
+        "block_io",
+        "network",
+        "memory",
+        "stacks",
+        "psi",
+        "steal",
+        "cgroup",
+    ];
+    let off = others.map(String::from).to_vec();
+    let mut recorder = Recorder::start(Config { off, ..Config::default() }).expect("it starts");
+    let (mut rows, mut count) = (Rows::default(), 0);
+    let mut run = |time: Duration, count: &mut usize| {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            rows.append(&mut recorder.poll(Duration::from_millis(10)).expect("it goes on"));
+            *count += rows.len();
+            rows = Rows::default();
+        }
+    };
+    run(Duration::from_secs(3), &mut 0);
+    let (thread, process, began) = (thread_seconds("gpuwhy-nvml"), cpu_time(), Instant::now());
+    run(Duration::from_secs(seconds), &mut count);
+    let took = began.elapsed().as_secs_f64();
+    let minutes = took / 60.0;
+    println!(
+        "{took:.0} s: the thread {:.3} CPU s/min, the process {:.3}, {:.0} rows/s",
+        (thread_seconds("gpuwhy-nvml") - thread) / minutes,
+        (cpu_time() - process).as_secs_f64() / minutes,
+        count as f64 / took
+    );
+}

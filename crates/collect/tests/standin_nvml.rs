@@ -1,0 +1,370 @@
+//! The NVML source against a scripted machine: what happens to its GPUs, and the rows that say so.
+//!
+//! The library is the stand-in of `crates/standin`, which reads its machine from the environment. So
+//! each test starts itself again with that set, and the process it starts is the one that records.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpuwhy_collect::{Config, Recorder};
+use gpuwhy_schema::{Counter, Entity, EntityKind, Rows, Source, SourceState, Track, names};
+use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
+
+/// Names the library, as for installations where it lies elsewhere.
+const LIBRARY: &str = "GPUWHY_NVML";
+
+/// The stand-in's object, built if it is not there.
+fn standin() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let profile = own.ancestors().nth(2).unwrap();
+    let object = profile.join("libgpuwhy_standin.so");
+    if !object.exists() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let target = profile.parent().unwrap();
+        let built = Command::new(cargo)
+            .args(["build", "-q", "-p", "gpuwhy-standin"])
+            .env("CARGO_TARGET_DIR", target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "cannot build the stand-in");
+    }
+    object
+}
+
+/// Lets `situation` happen on a machine with so many GPUs, in a process of its own: the test of this
+/// name, started again.
+fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
+    if std::env::var_os(gpu::ENV).is_some() {
+        return situation(&Machine::from_env().unwrap());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let links = folder.path().join("lib");
+    gpu::lay_links(&links, &standin()).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(gpu::ENV, folder.path())
+        .env(gpu::ENV_GPUS, gpus.to_string())
+        .env(LIBRARY, links.join("libnvidia-ml.so.1"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{error}");
+}
+
+/// A recording of NVML alone.
+struct Recording {
+    recorder: Recorder,
+    rows: Rows,
+}
+
+impl Recording {
+    fn start() -> Recording {
+        let others = [
+            "interrupts",
+            "run_queue",
+            "self_cost",
+            "block_io",
+            "network",
+            "memory",
+            "stacks",
+            "psi",
+            "steal",
+            "cgroup",
+        ];
+        let off = others.map(String::from).to_vec();
+        let recorder = Recorder::start(Config { off, ..Config::default() }).unwrap();
+        Recording { recorder, rows: Rows::default() }
+    }
+
+    fn go_on(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.rows.append(&mut self.recorder.poll(Duration::from_millis(10)).unwrap());
+        }
+    }
+
+    /// Until the rows so far say so, but not for ever.
+    fn until(&mut self, what: &str, says: impl Fn(&Trace) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !says(&Trace { rows: &self.rows }) {
+            assert!(Instant::now() < end, "it never came to this: {what}");
+            self.go_on(Duration::from_millis(50));
+        }
+    }
+
+    fn finish(mut self) -> Rows {
+        self.rows.append(&mut self.recorder.finish());
+        self.rows
+    }
+}
+
+/// What was recorded, by name.
+struct Trace<'r> {
+    rows: &'r Rows,
+}
+
+impl<'r> Trace<'r> {
+    fn source(&self) -> &'r Source {
+        self.rows.source.iter().rev().find(|s| &*s.kind == "nvml").expect("NVML is a source")
+    }
+
+    fn entities(&self) -> BTreeMap<u32, &'r Entity> {
+        self.rows.entity.iter().map(|e| (e.id.0, e)).collect()
+    }
+
+    fn track(&self, gpu: usize, name: &str) -> Option<&'r Track> {
+        let entities = self.entities();
+        self.rows.track.iter().find(|t| {
+            let whose = entities[&t.entity.0];
+            whose.kind == EntityKind::Gpu && whose.number == Some(gpu as i64) && &*t.name == name
+        })
+    }
+
+    fn counters(&self, gpu: usize, name: &str) -> Vec<&'r Counter> {
+        let Some(track) = self.track(gpu, name) else { return Vec::new() };
+        self.rows.counter.iter().filter(|c| c.track == track.id).collect()
+    }
+
+    fn values(&self, gpu: usize, name: &str) -> Vec<f64> {
+        self.counters(gpu, name).iter().map(|c| c.value).collect()
+    }
+
+    /// Values without repetitions.
+    fn course(&self, gpu: usize, name: &str) -> Vec<f64> {
+        let mut values = self.values(gpu, name);
+        values.dedup();
+        values
+    }
+
+    /// `name value` of each mark of a GPU.
+    fn marks(&self, gpu: usize) -> Vec<String> {
+        let Some(track) = self.track(gpu, names::GPU_EVENTS) else { return Vec::new() };
+        let marks = self.rows.mark.iter().filter(|m| m.track == track.id);
+        marks.map(|m| m.value.map_or(m.name.to_string(), |v| format!("{} {v}", m.name))).collect()
+    }
+
+    /// Values of a track of a process, and the track above it.
+    fn of_process(&self, pid: u32, name: &str) -> (Vec<f64>, Option<&'r Track>) {
+        let entities = self.entities();
+        let track = self.rows.track.iter().find(|t| {
+            let whose = entities[&t.entity.0];
+            whose.number == Some(i64::from(pid)) && &*t.name == name
+        });
+        let Some(track) = track else { return (Vec::new(), None) };
+        let values = self.rows.counter.iter().filter(|c| c.track == track.id).map(|c| c.value);
+        let above = self.rows.track.iter().find(|t| Some(t.id) == track.parent);
+        (values.collect(), above)
+    }
+}
+
+fn now() -> u64 {
+    gpuwhy_collect::now().0 as u64
+}
+
+const MOMENT: Duration = Duration::from_millis(350);
+
+#[test]
+fn a_power_cap_lowers_the_clock_and_says_so() {
+    on_a_machine("a_power_cap_lowers_the_clock_and_says_so", 1, |machine| {
+        let gpu = machine.gpu(0).unwrap();
+        let full = gpu.get(Quantity::SmClockMax) as f64;
+        let mut recording = Recording::start();
+        recording.go_on(MOMENT);
+        gpu.throttle(reason::SW_POWER_CAP, 1200, now());
+        recording.go_on(MOMENT);
+        gpu.heal(now());
+        recording.go_on(MOMENT);
+        let rows = recording.finish();
+        let trace = Trace { rows: &rows };
+        assert_eq!(trace.course(0, names::SM_CLOCK), [full, 1200.0, full]);
+        let reasons = trace.course(0, names::CLOCK_EVENT_REASONS);
+        let capped = |bits: &f64| *bits as u64 & reason::SW_POWER_CAP != 0;
+        assert_eq!(reasons.iter().filter(|bits| capped(bits)).count(), 1, "{reasons:?}");
+        assert!(!capped(&reasons[0]) && !capped(reasons.last().unwrap()), "{reasons:?}");
+        let held = trace.values(0, names::THROTTLED_POWER);
+        assert_eq!(held[0], 0.0);
+        assert_eq!(*held.last().unwrap() as u64, gpu.cumulative(Held::Power, now()));
+        assert_eq!(trace.course(0, names::THROTTLED_HW_THERMAL), [0.0]);
+        let source = trace.source();
+        assert_eq!(source.state, SourceState::Ok, "{source:?}");
+        assert!(source.recorded > 0 && source.dropped == 0, "{source:?}");
+        assert!(source.config.contains("driver=") && source.config.contains("gpus=1"));
+        let gpu = rows.entity.iter().rev().find(|e| e.kind == EntityKind::Gpu).unwrap();
+        assert_eq!(&*gpu.key, machine.gpu(0).unwrap().uuid_text());
+        assert!(gpu.name.starts_with("gpu 0: NVIDIA"), "{}", gpu.name);
+    });
+}
+
+#[test]
+fn a_throttle_between_two_readings_is_in_the_totals_where_it_was() {
+    on_a_machine("a_throttle_between_two_readings_is_in_the_totals_where_it_was", 1, |machine| {
+        let gpu = machine.gpu(0).unwrap();
+        let mut recording = Recording::start();
+        recording.go_on(2 * MOMENT);
+        let begin = now();
+        gpu.throttle(reason::HW_THERMAL | reason::HW_SLOWDOWN, 345, begin);
+        let end = now().max(begin + 3_000_000);
+        gpu.heal(end);
+        recording.go_on(2 * MOMENT);
+        let rows = recording.finish();
+        let trace = Trace { rows: &rows };
+        let held = trace.counters(0, names::THROTTLED_HW_THERMAL);
+        let grown = held.iter().position(|c| c.value > 0.0).expect("it is seen");
+        assert_eq!(held[grown].value as u64, end - begin);
+        // It lies between the last reading before and the first one after it.
+        assert!(grown > 0 && held[grown - 1].value == 0.0);
+        assert!(held[grown - 1].ts.0 as u64 <= end && held[grown].ts.0 as u64 >= begin);
+        let apart = held[grown].ts - held[grown - 1].ts;
+        assert!(apart < held.last().unwrap().ts - held[0].ts, "not all over the recording");
+    });
+}
+
+#[test]
+fn an_xid_is_a_mark_with_its_number_and_replays_are_counted() {
+    on_a_machine("an_xid_is_a_mark_with_its_number_and_replays_are_counted", 1, |machine| {
+        let gpu = machine.gpu(0).unwrap();
+        let mut recording = Recording::start();
+        recording.go_on(MOMENT);
+        gpu.xid(31, u64::from(std::process::id()), now());
+        gpu.add(Quantity::PcieReplays, 5);
+        gpu.set(Quantity::PcieWidth, 8);
+        recording.until("the width", |trace| trace.course(0, names::PCIE_LINK_WIDTH).len() == 2);
+        let rows = recording.finish();
+        let trace = Trace { rows: &rows };
+        assert_eq!(trace.marks(0), ["xid 31"]);
+        assert_eq!(trace.course(0, names::PCIE_REPLAY), [0.0, 5.0]);
+        assert_eq!(trace.course(0, names::PCIE_LINK_WIDTH), [16.0, 8.0]);
+    });
+}
+
+#[test]
+fn one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on() {
+    on_a_machine("one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on", 2, |machine| {
+        let (zero, one) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
+        let mut recording = Recording::start();
+        recording.go_on(MOMENT);
+        one.fall_off_bus(now());
+        recording.until("gpu lost", |trace| trace.marks(1).contains(&"gpu lost".to_owned()));
+        zero.set(Quantity::SmClock, 1000);
+        recording.until("the other goes on", |trace| {
+            trace.values(0, names::SM_CLOCK).last() == Some(&1000.0)
+        });
+        {
+            let trace = Trace { rows: &recording.rows };
+            let note = trace.source().note.clone().unwrap();
+            assert_eq!(trace.source().state, SourceState::Degraded);
+            assert!(note.starts_with("gpu 1: NVIDIA") && note.contains("not answer"), "{note}");
+            assert!(trace.marks(0).is_empty());
+        }
+        one.heal(now());
+        one.set(Quantity::SmClock, 900);
+        recording.until("gpu back", |trace| {
+            trace.marks(1).last().is_some_and(|mark| mark == "gpu back")
+                && trace.values(1, names::SM_CLOCK).last() == Some(&900.0)
+        });
+        one.xid(13, 0, now());
+        recording.until("events are heard again", |trace| {
+            trace.marks(1).last().is_some_and(|mark| mark == "xid 13")
+        });
+        let rows = recording.finish();
+        let trace = Trace { rows: &rows };
+        let marks = trace.marks(1);
+        let lost = marks.iter().position(|mark| mark == "gpu lost").unwrap();
+        assert!(marks[..lost].contains(&"xid 79".to_owned()), "why it was lost: {marks:?}");
+        assert_eq!(marks[lost..], ["gpu lost", "gpu back", "xid 13"]);
+        assert_eq!(trace.source().state, SourceState::Ok);
+    });
+}
+
+/// A process that is there until it is dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        Sleeper(Command::new("sleep").arg("100").stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn processes_on_a_gpu_are_known_with_their_memory_and_their_share() {
+    on_a_machine("processes_on_a_gpu_are_known_with_their_memory_and_their_share", 1, |machine| {
+        let gpu = machine.gpu(0).unwrap();
+        let sleeper = Sleeper::start();
+        let pid = sleeper.0.id();
+        let mut recording = Recording::start();
+        recording.go_on(MOMENT);
+        assert!(gpu.allocate(pid, 3 << 30, now()));
+        gpu.launch(now(), 0, pid, 2_500_000_000);
+        recording.until("memory and share", |trace| {
+            !trace.of_process(pid, names::PROCESS_GPU_MEMORY).0.is_empty()
+                && !trace.of_process(pid, names::PROCESS_SM_UTILIZATION).0.is_empty()
+        });
+        gpu.leave(pid);
+        recording.until("it leaves", |trace| {
+            trace.of_process(pid, names::PROCESS_GPU_MEMORY).0.last() == Some(&0.0)
+        });
+        drop(sleeper);
+        let rows = recording.finish();
+        let trace = Trace { rows: &rows };
+        let (memory, above) = trace.of_process(pid, names::PROCESS_GPU_MEMORY);
+        assert_eq!(memory[0], (3_u64 << 30) as f64);
+        let above = above.unwrap();
+        assert_eq!(Some(above.id), trace.track(0, names::GPU_MEMORY_USED).map(|t| t.id));
+        let (share, above) = trace.of_process(pid, names::PROCESS_SM_UTILIZATION);
+        assert!(share[0] > 0.0 && share[0] <= 100.0, "{share:?}");
+        assert_eq!(above.map(|t| &*t.name), Some(names::GPU_UTILIZATION));
+        let used = trace.values(0, names::GPU_MEMORY_USED);
+        assert!(used.iter().any(|&bytes| bytes >= (3_u64 << 30) as f64), "{used:?}");
+        let busy = trace.counters(0, names::GPU_UTILIZATION);
+        assert!(
+            busy.iter().any(|c| c.value > 50.0),
+            "{:?}",
+            trace.values(0, names::GPU_UTILIZATION)
+        );
+        assert!(busy.windows(2).all(|two| two[0].ts < two[1].ts), "times go forward");
+        let process = rows.entity.iter().rev().find(|e| e.number == Some(i64::from(pid))).unwrap();
+        assert_eq!((process.kind, &*process.name), (EntityKind::Process, "sleep"));
+    });
+}
+
+#[test]
+fn a_gpu_that_is_split_has_its_slices_below_it() {
+    on_a_machine("a_gpu_that_is_split_has_its_slices_below_it", 1, |machine| {
+        machine.gpu(0).unwrap().set_mig(2);
+        let mut recording = Recording::start();
+        recording.go_on(3 * MOMENT);
+        let rows = recording.finish();
+        let last = Trace { rows: &rows }.entities();
+        let gpus: Vec<&&Entity> = last.values().filter(|e| e.kind == EntityKind::Gpu).collect();
+        let whole = gpus.iter().find(|e| e.key.starts_with("GPU-")).unwrap();
+        let slices: Vec<_> = gpus.iter().filter(|e| e.parent == Some(whole.id)).collect();
+        assert_eq!(slices.len(), 2, "{gpus:?}");
+        assert!(slices.iter().all(|e| e.key.starts_with("MIG-")), "{slices:?}");
+        assert!(whole.name.ends_with(", split"), "{}", whole.name);
+        let memory = rows.track.iter().filter(|t| &*t.name == names::GPU_MEMORY_USED).count();
+        assert!(memory >= 2, "each slice has its memory");
+    });
+}
+
+#[test]
+fn a_host_without_a_gpu_is_not_told_that_nvml_is_missing() {
+    let there = ["/proc/driver/nvidia", "/dev/nvidiactl"].iter().any(|p| Path::new(p).exists());
+    if there || std::env::var_os(LIBRARY).is_some() {
+        println!("skipped: this host has an NVIDIA GPU");
+        return;
+    }
+    let mut recording = Recording::start();
+    recording.go_on(Duration::from_millis(50));
+    let rows = recording.finish();
+    assert!(rows.source.iter().all(|s| &*s.kind != "nvml"));
+}
