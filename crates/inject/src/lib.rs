@@ -9,6 +9,7 @@
 
 pub mod link;
 pub mod nccl;
+pub mod notice;
 
 /// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code.
 pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
