@@ -195,6 +195,7 @@ fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<*mut Ring>) {
                 Heard::Welcome(..) | Heard::Gone => break,
             }
             crate::cupti::tick();
+            crate::nccl::tick();
             release(retired);
         }
         ask(Settings::default());

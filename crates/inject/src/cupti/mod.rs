@@ -249,18 +249,18 @@ impl Door {
     fn open(&mut self, now: u64) {
         self.state = State::Away(now + AGAIN_NS);
         let Some(cupti) = library::cupti() else {
-            notice::tell(Code::NoCupti, "no libcupti was found: kernels are not seen", None);
+            notice::tell(Code::CuptiMissing, "no libcupti was found: kernels are not seen", None);
             return;
         };
         let mut version = 0;
         // SAFETY: the pointer is to our stack.
         unsafe { (cupti.version)(&raw mut version) };
         if let Some(who) = other_subscriber(&cupti) {
-            notice::tell(Code::AnotherProfiler, who, Some(f64::from(version)));
+            notice::tell(Code::CuptiShared, who, Some(f64::from(version)));
             return;
         }
         if !BUFFERS.make() {
-            notice::tell(Code::NoCupti, "no memory for CUPTI's buffers", None);
+            notice::tell(Code::CuptiMissing, "no memory for CUPTI's buffers", None);
             return;
         }
         if let Some(set) = cupti.set_attribute {
@@ -279,7 +279,7 @@ impl Door {
         let failed = unsafe { (cupti.register)(requested, completed) };
         if failed != 0 {
             let text = "CUPTI takes no callbacks: kernels are not seen";
-            notice::tell(Code::NoCupti, text, Some(f64::from(failed)));
+            notice::tell(Code::CuptiMissing, text, Some(f64::from(failed)));
             return;
         }
         self.state = State::Open(cupti);
@@ -311,7 +311,7 @@ impl Door {
                     kind::SYNCHRONIZATION => "CUPTI does not tell waits here",
                     _ => "CUPTI does not tell copies here",
                 };
-                notice::tell(Code::KindRefused, text, Some(f64::from(failed)));
+                notice::tell(Code::CuptiKind, text, Some(f64::from(failed)));
             }
         }
     }
@@ -326,10 +326,10 @@ impl Door {
             if nodes {
                 self.no_nodes = true;
                 let text = "records without times: nodes of CUDA graphs are told no more";
-                notice::tell(Code::NoTimes, text, Some(bad as f64));
+                notice::tell(Code::CuptiTimes, text, Some(bad as f64));
             } else {
                 let text = "records without times: kernels are told no more in this process";
-                notice::tell(Code::NoTimes, text, Some(bad as f64));
+                notice::tell(Code::CuptiTimes, text, Some(bad as f64));
                 self.switch(cupti, 0);
                 self.state = State::Broken;
                 return;
@@ -340,13 +340,13 @@ impl Door {
         let starved = BUFFERS.starved();
         if starved > self.starved {
             let text = "all buffers are full: CUPTI drops records";
-            notice::tell(Code::BuffersFull, text, Some((starved - self.starved) as f64));
+            notice::tell(Code::CuptiBuffers, text, Some((starved - self.starved) as f64));
             self.starved = starved;
         }
         let lost = LOST.load(Relaxed);
         if lost > self.lost {
             let text = "CUPTI dropped records";
-            notice::tell(Code::RecordsDropped, text, Some((lost - self.lost) as f64));
+            notice::tell(Code::CuptiDropped, text, Some((lost - self.lost) as f64));
             self.lost = lost;
         }
         self.listen(cupti, now);
@@ -374,10 +374,10 @@ impl Door {
             return;
         }
         match other_subscriber(cupti) {
-            Some(who) => notice::tell(Code::AnotherProfiler, who, None),
+            Some(who) => notice::tell(Code::CuptiShared, who, None),
             None => {
                 let text = "another profiler has taken CUPTI's buffers: kernels are told no more";
-                notice::tell(Code::CallbacksReplaced, text, None);
+                notice::tell(Code::CuptiReplaced, text, None);
             }
         }
         // The switches are his now: they are left as they are.
