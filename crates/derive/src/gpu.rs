@@ -271,11 +271,12 @@ impl Gpus {
             }
         }
         let busy = union(busy);
+        let mut taken = self.queued_in(process, work, window, &busy, &mut out);
         // After an error there may be no kernel at all until the device gets on.
-        let mut taken = busy.clone();
+        let before = taken.clone();
         for &(stall, gpu) in &stalls {
             let within = (stall.0.max(window.0), stall.1.min(window.1));
-            for (from, to) in subtract(within, &busy) {
+            for (from, to) in subtract(within, &before) {
                 out.push(Piece { from, to, doing: Doing::Fault(gpu) });
                 taken.push((from, to));
             }
@@ -295,6 +296,39 @@ impl Gpus {
         }
         out.sort_unstable_by_key(|p| p.from);
         out
+    }
+
+    /// A thread that waits all the time launches nothing, so that a kernel that begins meanwhile had
+    /// been launched before: the time until then it was queued, behind somebody if anybody else
+    /// used the device. Says what is taken, the kernels' own time included.
+    fn queued_in(
+        &self,
+        process: EntityId,
+        work: &Work,
+        window: Interval,
+        busy: &[Interval],
+        out: &mut Vec<Piece>,
+    ) -> Vec<Interval> {
+        let mut taken = busy.to_vec();
+        let mut at = window.0;
+        for &(from, to) in busy {
+            let gap = (at, from);
+            at = to;
+            if gap.0 >= gap.1 {
+                continue;
+            }
+            let gpu = near(&work.kernels, (from, to)).next().map(|k| k.gpu);
+            let others = gpu.and_then(|gpu| self.others(gpu, process, gap));
+            if let Some((who, _)) = others {
+                // Its own copies may be what it waited for; they are told as that.
+                let copies = union(near(&work.copies, gap).map(|c| (c.from, c.to)).collect());
+                for (from, to) in subtract(gap, &copies) {
+                    out.push(Piece { from, to, doing: Doing::Others(who) });
+                    taken.push((from, to));
+                }
+            }
+        }
+        union(taken)
     }
 
     /// A time in which a kernel of the process ran.

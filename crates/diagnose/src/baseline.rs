@@ -17,6 +17,8 @@ pub const REMEMBERED: usize = 1024;
 pub const NEEDED: usize = 12;
 /// Durations closer than this on the log scale are the same: 1 %.
 const FINEST_SCALE: f64 = 0.01;
+/// Where the tail of a normal distribution begins, in standard deviations.
+const NORMAL_TAIL: f64 = 1.2816;
 /// The tail begins here.
 const TAIL_FROM: f64 = 0.9;
 
@@ -55,6 +57,15 @@ impl Fit {
     pub fn threshold(&self, p: f64) -> f64 {
         let beyond = ((1.0 - TAIL_FROM) / p.clamp(1e-12, 1.0 - TAIL_FROM)).ln();
         self.tail_from + self.tail_mean * beyond
+    }
+
+    /// How many spreads `log` lies above the center. On a busy machine most steps are alike and
+    /// every fifth is held up: the scale, which is robust, tells of the most, and by it those few
+    /// would lie as far out as the steps of a real shift. The spread has room for them: it is the
+    /// scale that a normal distribution with this upper tail had.
+    pub fn spreads(&self, log: f64) -> f64 {
+        let spread = self.scale.max((self.tail_from - self.center) / NORMAL_TAIL);
+        (log - self.center) / spread
     }
 
     /// How many scales `log` lies above the center.

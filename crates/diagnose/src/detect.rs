@@ -213,7 +213,7 @@ fn shift_limit(logs: &[f64], fit: &Fit, p: f64) -> f64 {
     for index in 0..PLAYED / BLOCK {
         let from = random.below(logs.len());
         for k in 0..BLOCK {
-            let sum = cusum.add(fit.z(logs[(from + k) % logs.len()]), index);
+            let sum = cusum.add(fit.spreads(logs[(from + k) % logs.len()]), index);
             highest = highest.max(sum);
         }
         if cusum.sum == 0.0 && highest > 0.0 {
@@ -355,7 +355,7 @@ impl Series {
         let log = dur.max(1.0).ln();
         let threshold = fit.threshold(p).max(fit.center + (1.0 + config.min_effect).ln());
         let spike = log > threshold;
-        let sum = self.cusum.add(fit.z(log), index);
+        let sum = self.cusum.add(fit.spreads(log), index);
         self.recent.push((index, dur));
         if self.recent.len() > DATED_BACK {
             self.recent.remove(0);
@@ -421,7 +421,7 @@ impl Series {
     /// fits best to a shift as large as that of the last ones. Where the sum left zero is too
     /// early when the shift is large, as a little noise suffices for it.
     fn shifted_since(&self, fit: &Fit) -> usize {
-        let z = |dur: f64| fit.z(dur.max(1.0).ln()).clamp(-CLIP, CLIP);
+        let z = |dur: f64| fit.spreads(dur.max(1.0).ln()).clamp(-CLIP, CLIP);
         let candidates = self.recent.iter().filter(|r| r.0 >= self.cusum.since);
         let last: Vec<f64> = self.recent.iter().rev().take(4).map(|r| z(r.1)).collect();
         let half = (crate::stats::mean(&last) / 2.0).max(SLACK);

@@ -69,6 +69,7 @@ const fn version<const V: u8>() -> Version {
 fn begin(version: Version, context: *mut *mut c_void, mask: *mut c_int, args: InitArgs) -> c_int {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     guarded(SUCCESS, || {
+        crate::link::start();
         if !WATCHED.swap(true, Relaxed) {
             // SAFETY: the handler stores to atomics only, as a forked child may.
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
