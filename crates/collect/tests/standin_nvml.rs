@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use gpuwhy_collect::{Config, Recorder};
@@ -15,22 +16,26 @@ use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
 /// Names the library, as for installations where it lies elsewhere.
 const LIBRARY: &str = "GPUWHY_NVML";
 
-/// The stand-in's object, built if it is not there.
-fn standin() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let profile = own.ancestors().nth(2).unwrap();
-    let object = profile.join("libgpuwhy_standin.so");
-    if !object.exists() {
+/// The stand-in's object. Tests of this crate do not have it built, so we do; where there is no cargo,
+/// what lies beside us must do.
+fn standin() -> &'static Path {
+    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
+    OBJECT.get_or_init(|| {
+        let own = std::env::current_exe().unwrap();
+        let profile = own.ancestors().nth(2).unwrap();
+        let object = profile.join("libgpuwhy_standin.so");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let target = profile.parent().unwrap();
+        let release = profile.ends_with("release").then_some("--release");
         let built = Command::new(cargo)
             .args(["build", "-q", "-p", "gpuwhy-standin"])
-            .env("CARGO_TARGET_DIR", target)
+            .args(release)
+            .env("CARGO_TARGET_DIR", profile.parent().unwrap())
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status();
-        assert!(built.is_ok_and(|status| status.success()), "cannot build the stand-in");
-    }
-    object
+        let built = built.is_ok_and(|status| status.success());
+        assert!(built || object.exists(), "cannot build the stand-in");
+        object
+    })
 }
 
 /// Lets `situation` happen on a machine with so many GPUs, in a process of its own: the test of this
@@ -41,7 +46,7 @@ fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let links = folder.path().join("lib");
-    gpu::lay_links(&links, &standin()).unwrap();
+    gpu::lay_links(&links, standin()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(gpu::ENV, folder.path())
@@ -277,6 +282,24 @@ fn one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on() {
         assert_eq!(marks[lost..], ["gpu lost", "gpu back", "xid 13"]);
         assert_eq!(trace.source().state, SourceState::Ok);
     });
+}
+
+#[test]
+fn a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded() {
+    on_a_machine(
+        "a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded",
+        2,
+        |machine| {
+            machine.gpu(1).unwrap().fall_off_bus(now());
+            let mut recording = Recording::start();
+            recording.until("a clock", |trace| !trace.values(0, names::SM_CLOCK).is_empty());
+            let rows = recording.finish();
+            let source = Trace { rows: &rows }.source();
+            let note = source.note.as_deref().unwrap();
+            assert_eq!(source.state, SourceState::Degraded);
+            assert!(note.starts_with("no answer from the beginning: gpu 1 ("), "{note}");
+        },
+    );
 }
 
 /// A process that is there until it is dropped.

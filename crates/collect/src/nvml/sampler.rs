@@ -108,6 +108,8 @@ pub(super) enum What {
     Lost(String),
     /// It answers again.
     Back,
+    /// There is no such unit any more, and nothing is wrong: slices are made and joined.
+    Ended,
 }
 
 /// The running thread, seen from outside.
@@ -402,8 +404,9 @@ impl<'n> House<'n> {
             let (device, uuid) = match device.and_then(|d| Ok((d.uuid()?, d))) {
                 Ok((uuid, device)) => (device, uuid),
                 Err(error) => {
-                    let known = |s: &Sampled<'_>| s.unit.index == index && s.lost.is_some();
-                    if !self.units.iter().any(known) {
+                    // One that was known is lost, and its readings say so.
+                    let known = |u: &Unit| u.kind == UnitKind::Gpu && u.index == index;
+                    if !self.units.iter().any(|s| known(&s.unit)) {
                         silent.push((index, error.to_string()));
                     }
                     continue;
@@ -444,8 +447,16 @@ impl<'n> House<'n> {
             };
             self.put(unit, device, split, mode == Some(GpuVirtualizationMode::HostVgpu));
         }
-        // A slice that is gone is no accident; a GPU is.
-        self.units.retain(|s| s.unit.kind == UnitKind::Gpu || found.contains(&s.unit.uuid));
+        let now = kernel::monotonic();
+        self.units.retain(|s| {
+            // A GPU that is gone is an accident, and may come back.
+            let stays = s.unit.kind == UnitKind::Gpu || found.contains(&s.unit.uuid);
+            if !stays {
+                let ended = Reading { before: now, after: now, what: What::Ended };
+                teller.tell(Told::Read(Arc::clone(&s.unit), vec![ended]));
+            }
+            stays
+        });
         if silent != self.silent {
             self.silent.clone_from(&silent);
             teller.tell(Told::Silent(silent));
