@@ -1120,6 +1120,17 @@ pub fn lay_links(dir: &Path, object: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The stand-in as it was built beside this program: in its directory, or in that above, as cargo
+/// leaves tests and objects. The newest, if there are several.
+pub fn find_object() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let near = program.ancestors().skip(1).take(2);
+    let found = near.map(|dir| dir.join("libgpuwhy_standin.so"));
+    found
+        .filter(|path| path.exists())
+        .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

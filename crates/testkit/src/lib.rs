@@ -7,13 +7,17 @@
 //! disturbance with a label that says what was done, by whom, from when to when.
 //!
 //! [`gpu`] is a machine with scripted GPUs; the crate `gpuwhy-standin` puts the C interfaces of
-//! NVIDIA's libraries over it.
+//! NVIDIA's libraries over it. [`gpuloop`] is a workload on it, and [`gpufault`] what can happen to
+//! it.
 //!
 //! Ranks and culprits are processes of their own, so that a recorder sees them as it sees
 //! anybody's. They are this same program, started again: its `main` must begin with
 //! [`helper::dispatch`].
 
+mod cuda;
 pub mod gpu;
+pub mod gpufault;
+pub mod gpuloop;
 pub mod helper;
 pub mod inject;
 pub mod measure;

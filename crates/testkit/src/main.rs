@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use gpuwhy_testkit::inject::{Injector, Kind, Placement, Spec};
-use gpuwhy_testkit::measure;
 use gpuwhy_testkit::steploop::{self, Config, Ready};
+use gpuwhy_testkit::sys::Waiter;
+use gpuwhy_testkit::{gpu, gpufault, gpuloop, measure};
 
 /// A step workload and labelled fault injectors.
 #[derive(Parser)]
@@ -37,6 +38,67 @@ enum Command {
         /// Work directory of the workload, if more than one runs.
         #[arg(long)]
         work_dir: Option<PathBuf>,
+    },
+    /// Run a workload on the GPU that GPUWHY_STANDIN scripts; a line of JSON at its end.
+    Gpuloop {
+        /// Seconds to run; until interrupted if absent.
+        #[arg(long = "for")]
+        seconds: Option<f64>,
+        /// What its steps are marked with.
+        #[arg(long, default_value_t = 0)]
+        rank: u32,
+        /// Kernels a step.
+        #[arg(long, default_value_t = 8)]
+        kernels: u32,
+        /// How long each takes at the nominal clock, µs.
+        #[arg(long, default_value_t = 400)]
+        kernel_us: u64,
+        /// MiB that each step copies to the device.
+        #[arg(long, default_value_t = 4)]
+        batch_mib: u32,
+        /// Replay the kernels of three of four steps as a graph.
+        #[arg(long)]
+        graph: bool,
+        /// CUDA's number of the device.
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+        /// Say nothing at the end.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// Compete for that GPU; prints the label as a line of JSON.
+    Gpuhog {
+        /// Seconds to run; until interrupted if absent.
+        #[arg(long = "for")]
+        seconds: Option<f64>,
+        /// How long each kernel takes at the nominal clock, µs.
+        #[arg(long, default_value_t = 5000)]
+        kernel_us: u64,
+        /// CUDA's number of the device.
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+    },
+    /// Have something happen to that GPU, or to its CUPTI, and heal it; prints the label as a line
+    /// of JSON.
+    GpuFault {
+        /// What happens.
+        kind: gpufault::Kind,
+        /// Seconds that it lasts; until interrupted if absent.
+        #[arg(long = "for")]
+        seconds: Option<f64>,
+        /// The GPU, by the machine's number.
+        #[arg(long, default_value_t = 0)]
+        gpu: u32,
+        /// The process in whose work an Xid happens.
+        #[arg(long, default_value_t = 0)]
+        pid: u64,
+    },
+    /// Make a directory in which the stand-in is found under the names of NVIDIA's libraries.
+    GpuLinks {
+        /// The directory, for LD_LIBRARY_PATH.
+        dir: PathBuf,
+        /// libgpuwhy_standin.so
+        object: PathBuf,
     },
     /// Measure what injectors do to the steps.
     Measure {
@@ -105,6 +167,38 @@ fn main() -> Result<()> {
             print(&Injector::start(spec)?.finish()?);
             Ok(())
         }
+        Command::Gpuloop { seconds, rank, kernels, kernel_us, batch_mib, graph, device, quiet } => {
+            let place = gpuloop::Place::default();
+            let config = gpuloop::Config {
+                seconds,
+                rank,
+                kernels,
+                kernel_us,
+                batch_mib,
+                graph,
+                device,
+                place,
+            };
+            let waiter = Waiter::new().context("cannot take over signals")?;
+            let summary = gpuloop::start(&config)?.finish_or_interrupt(&waiter)?;
+            if !quiet {
+                print(&summary);
+            }
+            Ok(())
+        }
+        Command::Gpuhog { seconds, kernel_us, device } => {
+            let hog = gpuloop::Hog { seconds, kernel_us, device, place: Default::default() };
+            let waiter = Waiter::new().context("cannot take over signals")?;
+            print(&gpuloop::start_hog(&hog)?.finish_or_interrupt(&waiter)?);
+            Ok(())
+        }
+        Command::GpuFault { kind, seconds, gpu, pid } => {
+            let spec = gpufault::Spec { kind, seconds, gpu, pid, place: Default::default() };
+            let waiter = Waiter::new().context("cannot take over signals")?;
+            print(&gpufault::start(&spec)?.finish_or_interrupt(&waiter)?);
+            Ok(())
+        }
+        Command::GpuLinks { dir, object } => gpu::lay_links(&dir, &object),
         Command::Measure { kinds, before, during, intensity } => {
             let kinds = if kinds.is_empty() { Kind::ALL.to_vec() } else { kinds };
             table(&kinds, intensity, before, during)

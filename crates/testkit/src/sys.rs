@@ -1,4 +1,5 @@
-//! The system calls that the workload and the injectors need, and all unsafe code of this crate.
+//! The system calls that the workload and the injectors need, and all unsafe code of this crate
+//! but the calls of `libcuda`.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -544,4 +545,15 @@ pub(crate) fn is_alive(pid: i32) -> bool {
         Ok(()) => true,
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
+}
+
+/// Whether a child has ended; it can still be waited for.
+pub(crate) fn has_ended(child: i32) -> bool {
+    // SAFETY: all zero is a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the result lives while the call runs.
+    let failed = unsafe { libc::waitid(libc::P_PID, child as libc::id_t, &mut info, how) };
+    // SAFETY: waitid has filled it, or it is all zero as above.
+    failed != 0 || unsafe { info.si_pid() } != 0
 }

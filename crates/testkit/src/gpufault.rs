@@ -1,0 +1,191 @@
+//! What can happen to a scripted GPU or to its CUPTI, for a while, with the truth about it.
+//!
+//! A fault is a process of its own that writes into the machine's page, and changes everything
+//! back when its time is over, when it is asked to end (SIGTERM), and, if it is killed, when
+//! whoever started it notices ([`Played`]).
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::gpu::{self, Defect, Machine, Quantity, reason};
+use crate::gpuloop::{Ends, Label, Place};
+use crate::helper::{self, Played};
+use crate::sys;
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The power limit holds the clock at half.
+    Throttle,
+    /// The GPU is hot, and the hardware holds the clock at 40 %.
+    Thermal,
+    /// The server's power supply asks for less.
+    PowerBrake,
+    /// Copies are replayed: a quarter of the bandwidth.
+    PcieReplay,
+    /// The link has trained at generation 1.
+    PcieLink,
+    /// The GPU reports Xid 31, a page fault.
+    Xid,
+    /// The GPU falls off the bus.
+    OffBus,
+    /// CUPTI's timestamps become 0.
+    ZeroTimestamps,
+    /// CUPTI takes device memory for each kernel of a graph.
+    GraphGrowth,
+    /// Somebody else has subscribed to CUPTI.
+    SecondSubscriber,
+    /// Somebody else has replaced our callbacks of CUPTI.
+    CallbacksReplaced,
+    /// CUPTI rejects a callback for timestamps.
+    NoTimestampCallback,
+    /// CUPTI does not complete buffers.
+    LostBuffers,
+}
+
+impl Kind {
+    /// The class that a verdict should give, in the words of the schema's `Class`; `None` where no
+    /// step is slower for it.
+    pub const fn class(self) -> Option<&'static str> {
+        match self {
+            Kind::Throttle | Kind::Thermal | Kind::PowerBrake => Some("gpu_throttling"),
+            Kind::PcieReplay | Kind::PcieLink => Some("pcie"),
+            _ => None,
+        }
+    }
+
+    /// The word for it, which is also that of the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Throttle => "throttle",
+            Kind::Thermal => "thermal",
+            Kind::PowerBrake => "power-brake",
+            Kind::PcieReplay => "pcie-replay",
+            Kind::PcieLink => "pcie-link",
+            Kind::Xid => "xid",
+            Kind::OffBus => "off-bus",
+            Kind::ZeroTimestamps => "zero-timestamps",
+            Kind::GraphGrowth => "graph-growth",
+            Kind::SecondSubscriber => "second-subscriber",
+            Kind::CallbacksReplaced => "callbacks-replaced",
+            Kind::NoTimestampCallback => "no-timestamp-callback",
+            Kind::LostBuffers => "lost-buffers",
+        }
+    }
+
+    fn defect(self) -> Option<Defect> {
+        Defect::named(self.name())
+    }
+}
+
+/// A fault to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// What.
+    pub kind: Kind,
+    /// Seconds that it lasts; until SIGTERM if absent.
+    pub seconds: Option<f64>,
+    /// To which GPU, by the machine's number.
+    pub gpu: u32,
+    /// In whose work an Xid happens; 0 is nobody's.
+    #[serde(default)]
+    pub pid: u64,
+    /// Where the machine is.
+    #[serde(default)]
+    pub place: Place,
+}
+
+/// Starts the fault. It ends with the calling thread.
+///
+/// # Errors
+/// If the process cannot be started.
+pub fn start(spec: &Spec) -> Result<Played<Label>> {
+    let dir = spec.place.machine.clone().or_else(|| std::env::var_os(gpu::ENV).map(Into::into));
+    let dir = dir.with_context(|| format!("{} is not set", gpu::ENV))?;
+    let killed = spec.clone();
+    let fault = Played::start("gpu-fault", spec, &spec.place)?;
+    Ok(fault.or_undo(move || {
+        if let Ok(machine) = Machine::open(&dir, 1) {
+            undo(&machine, &killed);
+        }
+    }))
+}
+
+/// Plays the fault.
+pub(crate) fn run(spec: Spec) -> Result<()> {
+    sys::set_comm("gpu-fault");
+    let end = Ends::new(spec.seconds)?;
+    let machine = Machine::from_env()?;
+    let gpu = machine.gpu(spec.gpu as usize).with_context(|| format!("no GPU {}", spec.gpu))?;
+    let from_ns = sys::now();
+    let max = gpu.get(Quantity::SmClockMax);
+    match spec.kind {
+        Kind::Throttle => {
+            gpu.set(Quantity::Power, gpu.get(Quantity::PowerLimit));
+            gpu.throttle(reason::SW_POWER_CAP, max / 2, from_ns);
+        }
+        Kind::Thermal => {
+            gpu.set(Quantity::Temperature, 91);
+            gpu.throttle(reason::HW_SLOWDOWN | reason::HW_THERMAL, max * 2 / 5, from_ns);
+        }
+        Kind::PowerBrake => {
+            gpu.throttle(reason::HW_SLOWDOWN | reason::POWER_BRAKE, max / 3, from_ns);
+        }
+        Kind::PcieReplay => gpu.pcie_replay(true),
+        Kind::PcieLink => gpu.pcie_link(1, gpu.get(Quantity::PcieWidthMax)),
+        Kind::Xid => gpu.xid(31, spec.pid, from_ns),
+        Kind::OffBus => gpu.fall_off_bus(from_ns),
+        _ => {
+            if let Some(defect) = spec.kind.defect() {
+                machine.set_defect(defect, true);
+            }
+        }
+    }
+    helper::say(&json!({ "from_ns": from_ns }));
+    end.wait();
+    undo(&machine, &spec);
+    helper::say(&Label {
+        kind: spec.kind.name().into(),
+        class: spec.kind.class().map(str::to_owned),
+        from_ns,
+        to_ns: sys::now(),
+        pid: Some(spec.pid as i32).filter(|pid| *pid != 0),
+        gpu: spec.kind.defect().is_none().then_some(spec.gpu),
+    });
+    Ok(())
+}
+
+/// Changes back what a fault changed; harmless if it had not.
+fn undo(machine: &Machine, spec: &Spec) {
+    match spec.kind.defect() {
+        Some(defect) => machine.set_defect(defect, false),
+        None => {
+            if let Some(gpu) = machine.gpu(spec.gpu as usize) {
+                gpu.heal(sys::now());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_command_line_the_schema_and_the_defects() {
+        for kind in Kind::value_variants() {
+            assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+            assert_eq!(json!(kind), json!(kind.name()));
+            if let Some(class) = kind.class() {
+                assert!(class.parse::<gpuwhy_schema::Class>().is_ok(), "{class}");
+            }
+        }
+        for defect in Defect::ALL {
+            assert!(Kind::value_variants().iter().any(|k| k.defect() == Some(defect)));
+        }
+    }
+}

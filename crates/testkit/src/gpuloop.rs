@@ -1,0 +1,267 @@
+//! A workload of steps on a GPU, and one that competes with it: clients of `libcuda` like others,
+//! for the stand-in's scripted device.
+//!
+//! A step reads and prepares a batch on the CPU (about 1 ms), copies it to the device from pinned
+//! memory, launches kernels or replays them as a graph, waits, and copies a result back. Steps and
+//! phases are marked in the ring that `GPUWHY_RING` names, as a program that uses `gpuwhy-wire`
+//! marks them; the driver loads what `CUDA_INJECTION64_PATH` names.
+//!
+//! Like ranks and injectors they are processes of their own, this program started again
+//! ([`helper`]), named `gpuloop` and `gpuhog`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use gpuwhy_wire::Producer;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::cuda::Gpu;
+use crate::helper::{self, Played};
+use crate::sys::{self, Ended, Waiter};
+
+/// Bytes of a batch that are prepared; more are sent as they are.
+const PREPARED: usize = 4 << 20;
+/// Bytes of a result, which come back.
+const RESULT: usize = 256 << 10;
+
+/// The kernels of a step, in turn, under names as compilers make them: mangled C++, templates,
+/// and one of a library that does not mangle.
+pub const KERNELS: [&str; 4] = [
+    "_ZN7gpuloop4gemmEPKfS1_Pfiii",
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_execute_kernel__5x_cublas",
+    "_ZN7gpuloop7softmaxEPfi",
+];
+
+/// The kernel of the competitor.
+pub const HOG_KERNEL: &str = "_ZN6gpuhog4burnEPfi";
+
+/// Where a process finds the machine and the libraries, if not where this one does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Place {
+    /// The directory of the machine, [`crate::gpu::ENV`].
+    pub machine: Option<PathBuf>,
+    /// A directory of [`crate::gpu::lay_links`], put before `LD_LIBRARY_PATH`.
+    pub libraries: Option<PathBuf>,
+    /// Other variables of its environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// What the workload does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// Seconds to run; until SIGTERM if absent.
+    pub seconds: Option<f64>,
+    /// What its steps are marked with.
+    pub rank: u32,
+    /// Kernels a step.
+    pub kernels: u32,
+    /// How long each takes at the nominal clock, µs.
+    pub kernel_us: u64,
+    /// MiB of a batch, which go to the device.
+    pub batch_mib: u32,
+    /// Whether three of four steps replay a graph.
+    pub graph: bool,
+    /// CUDA's number of the device.
+    pub device: u32,
+    /// Where it runs.
+    #[serde(default)]
+    pub place: Place,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            seconds: None,
+            rank: 0,
+            kernels: 8,
+            kernel_us: 400,
+            batch_mib: 4,
+            graph: false,
+            device: 0,
+            place: Place::default(),
+        }
+    }
+}
+
+/// What the workload did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Steps taken.
+    pub steps: u64,
+    /// Their mean length, ms.
+    pub mean_ms: f64,
+    /// The process that took them.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: u32,
+    /// The first step's begin, CLOCK_MONOTONIC ns.
+    pub from_ns: u64,
+    /// The last step's end.
+    pub to_ns: u64,
+}
+
+/// Starts the workload. It ends with the calling thread.
+///
+/// # Errors
+/// If the process cannot be started.
+pub fn start(config: &Config) -> Result<Played<Summary>> {
+    Played::start("gpuloop", config, &config.place)
+}
+
+/// Plays the workload.
+pub(crate) fn run(config: Config) -> Result<()> {
+    sys::set_comm("gpuloop");
+    sys::set_exact_timers();
+    // Before the driver starts threads, which then leave signals to us.
+    let end = Ends::new(config.seconds)?;
+    let gpuwhy = Producer::from_env();
+    let gpu = Gpu::open(config.device)?;
+    let kernels = KERNELS.iter().map(|name| gpu.kernel(name)).collect::<Result<Vec<_>>>()?;
+    let bytes = (config.batch_mib.max(1) as usize) << 20;
+    let (input, output) = (gpu.memory(bytes)?, gpu.memory(RESULT)?);
+    let (mut batch, mut result) = (gpu.pinned(bytes)?, gpu.pinned(RESULT)?);
+    let launch = || {
+        (0..config.kernels as usize)
+            .try_for_each(|i| gpu.launch(kernels[i % kernels.len()], config.kernel_us * 1000))
+    };
+    let graph = if config.graph { Some(gpu.capture(launch)?) } else { None };
+
+    let from_ns = sys::now();
+    let (mut steps, mut spent, mut to_ns) = (0, 0, from_ns);
+    while !end.has_come() {
+        let begun = sys::now();
+        let step = gpuwhy.step("step").seq(steps).size(bytes as i64).rank(config.rank).open();
+        {
+            let _phase = step.phase("load");
+            let prepared = bytes.min(PREPARED);
+            sys::fill(&mut batch.as_mut()[..prepared], steps + 1);
+        }
+        {
+            let _phase = step.phase("h2d");
+            gpu.send(&batch, input)?;
+        }
+        {
+            let _phase = step.phase("launch");
+            match graph {
+                Some(graph) if steps % 4 != 3 => gpu.replay(graph)?,
+                _ => launch()?,
+            }
+        }
+        {
+            let _phase = step.phase("sync");
+            gpu.synchronize()?;
+        }
+        {
+            let _phase = step.phase("d2h");
+            gpu.receive(output, &mut result)?;
+            gpu.synchronize()?;
+        }
+        step.end();
+        to_ns = sys::now();
+        spent += to_ns - begun;
+        steps += 1;
+    }
+    let mean_ms = spent as f64 / steps.max(1) as f64 / 1e6;
+    let pid = std::process::id() as i32;
+    helper::say(&Summary { steps, mean_ms, pid, rank: config.rank, from_ns, to_ns });
+    Ok(())
+}
+
+/// What the competitor does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hog {
+    /// Seconds to run; until SIGTERM if absent.
+    pub seconds: Option<f64>,
+    /// How long each of its kernels takes at the nominal clock, µs.
+    pub kernel_us: u64,
+    /// CUDA's number of the device.
+    pub device: u32,
+    /// Where it runs.
+    #[serde(default)]
+    pub place: Place,
+}
+
+impl Default for Hog {
+    fn default() -> Hog {
+        Hog { seconds: None, kernel_us: 5000, device: 0, place: Place::default() }
+    }
+}
+
+/// The truth about a disturbance of a GPU. Times are CLOCK_MONOTONIC ns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Label {
+    /// What was done.
+    pub kind: String,
+    /// The right class, in the words of the schema; none where no step should be slower.
+    pub class: Option<String>,
+    /// When it began.
+    pub from_ns: u64,
+    /// When it was over.
+    pub to_ns: u64,
+    /// The process to blame, if one is.
+    pub pid: Option<i32>,
+    /// The GPU that it happened to, by the machine's number; none if it did not happen to one.
+    pub gpu: Option<u32>,
+}
+
+/// Starts the competitor. It ends with the calling thread.
+///
+/// # Errors
+/// If the process cannot be started.
+pub fn start_hog(hog: &Hog) -> Result<Played<Label>> {
+    Played::start("gpuhog", hog, &hog.place)
+}
+
+/// Plays the competitor: there are always two kernels in its queue.
+pub(crate) fn hog(hog: Hog) -> Result<()> {
+    sys::set_comm("gpuhog");
+    sys::set_exact_timers();
+    let end = Ends::new(hog.seconds)?;
+    let gpu = Gpu::open(hog.device)?;
+    let kernel = gpu.kernel(HOG_KERNEL)?;
+    let from_ns = sys::now();
+    // For those who wait for its beginning.
+    helper::say(&json!({ "from_ns": from_ns }));
+    while !end.has_come() {
+        for _ in 0..2 {
+            gpu.launch(kernel, hog.kernel_us * 1000)?;
+        }
+        gpu.synchronize()?;
+    }
+    helper::say(&Label {
+        kind: "gpuhog".into(),
+        class: Some("gpu_contention".into()),
+        from_ns,
+        to_ns: sys::now(),
+        pid: Some(std::process::id() as i32),
+        gpu: Some(hog.device),
+    });
+    Ok(())
+}
+
+/// When a process that plays a role should end: after its time, or when it is asked to.
+pub(crate) struct Ends {
+    waiter: Waiter,
+    at: Option<u64>,
+}
+
+impl Ends {
+    /// To be made before any thread is.
+    pub fn new(seconds: Option<f64>) -> Result<Ends> {
+        let at = seconds
+            .map(|s| sys::now() + Duration::from_secs_f64(s.clamp(0.0, 1e6)).as_nanos() as u64);
+        Ok(Ends { waiter: Waiter::new()?, at })
+    }
+
+    pub fn has_come(&self) -> bool {
+        self.at.is_some_and(|at| sys::now() >= at)
+            || self.waiter.until(Some(0), None) == Ended::Signal
+    }
+
+    pub fn wait(&self) {
+        self.waiter.until(self.at, None);
+    }
+}
