@@ -69,8 +69,9 @@ struct NvmlProbe {
 /// Whether this host has an NVIDIA GPU as far as can be seen without asking one, or was told so.
 /// Where it has none there is nothing to look at and nothing to be said.
 pub(crate) fn expected() -> bool {
-    std::env::var_os(LIBRARY).is_some()
-        || ["/proc/driver/nvidia", "/dev/nvidiactl"].iter().any(|p| Path::new(p).exists())
+    // The last is WSL's, where the driver is that of Windows.
+    let signs = ["/proc/driver/nvidia", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
+    std::env::var_os(LIBRARY).is_some() || signs.iter().any(|sign| Path::new(sign).exists())
 }
 
 /// What NVML may be called, in the order of trying.
@@ -82,14 +83,18 @@ pub(crate) fn libraries() -> Vec<OsString> {
 
 /// Starts the probe.
 pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
-    begin(libraries(), start)
+    let system = |source| CollectError::System { what: "start a thread for NVML".into(), source };
+    let sampler = Sampler::begin(libraries()).map_err(system)?;
+    Ok(Box::new(begin(sampler, START, start)?))
 }
 
-fn begin(libraries: Vec<OsString>, start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
-    let system = |source| CollectError::System { what: "start a thread for NVML".into(), source };
-    let sampler = Sampler::begin(libraries).map_err(system)?;
+fn begin(
+    sampler: Sampler,
+    patience: Duration,
+    start: Start<'_>,
+) -> Result<NvmlProbe, CollectError> {
     let mut book = Book::new(start.source);
-    match sampler.wait(START) {
+    match sampler.wait(patience) {
         Some(Told::Refused(why)) => return Err(refused(&why)),
         Some(told) => book.take(told, start.cx),
         None => {
@@ -97,7 +102,7 @@ fn begin(libraries: Vec<OsString>, start: Start<'_>) -> Result<Box<dyn Probe>, C
             book.tell_state(start.cx);
         }
     }
-    Ok(Box::new(NvmlProbe { sampler, book, heard: kernel::monotonic(), hangs: false }))
+    Ok(NvmlProbe { sampler, book, heard: kernel::monotonic(), hangs: false })
 }
 
 fn refused(why: &str) -> CollectError {
@@ -375,6 +380,11 @@ impl Book {
                     }
                     !left
                 });
+            }
+            What::Ended => {
+                let entity = lanes.entity;
+                self.units.remove(&unit.uuid);
+                cx.lanes.end(entity, after);
             }
             What::Mark(name, value) => self.mark(unit, after, name, value, cx),
             What::Lost(why) => {

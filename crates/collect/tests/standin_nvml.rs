@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use gpuwhy_collect::{Config, Recorder};
@@ -15,22 +16,26 @@ use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
 /// Names the library, as for installations where it lies elsewhere.
 const LIBRARY: &str = "GPUWHY_NVML";
 
-/// The stand-in's object, built if it is not there.
-fn standin() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let profile = own.ancestors().nth(2).unwrap();
-    let object = profile.join("libgpuwhy_standin.so");
-    if !object.exists() {
+/// The stand-in's object. Tests of this crate do not have it built, so we do; where there is no cargo,
+/// what lies beside us must do.
+fn standin() -> &'static Path {
+    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
+    OBJECT.get_or_init(|| {
+        let own = std::env::current_exe().unwrap();
+        let profile = own.ancestors().nth(2).unwrap();
+        let object = profile.join("libgpuwhy_standin.so");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let target = profile.parent().unwrap();
+        let release = profile.ends_with("release").then_some("--release");
         let built = Command::new(cargo)
             .args(["build", "-q", "-p", "gpuwhy-standin"])
-            .env("CARGO_TARGET_DIR", target)
+            .args(release)
+            .env("CARGO_TARGET_DIR", profile.parent().unwrap())
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status();
-        assert!(built.is_ok_and(|status| status.success()), "cannot build the stand-in");
-    }
-    object
+        let built = built.is_ok_and(|status| status.success());
+        assert!(built || object.exists(), "cannot build the stand-in");
+        object
+    })
 }
 
 /// Lets `situation` happen on a machine with so many GPUs, in a process of its own: the test of this
@@ -41,7 +46,7 @@ fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let links = folder.path().join("lib");
-    gpu::lay_links(&links, &standin()).unwrap();
+    gpu::lay_links(&links, standin()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(gpu::ENV, folder.path())
@@ -172,10 +177,15 @@ fn a_power_cap_lowers_the_clock_and_says_so() {
         let gpu = machine.gpu(0).unwrap();
         let full = gpu.get(Quantity::SmClockMax) as f64;
         let mut recording = Recording::start();
-        recording.go_on(MOMENT);
+        let clock = |trace: &Trace<'_>, mhz: f64| {
+            trace.values(0, names::SM_CLOCK).last() == Some(&mhz)
+                && trace.values(0, names::THROTTLED_POWER).len() > usize::from(mhz < full)
+        };
+        recording.until("the full clock", |trace| clock(trace, full));
         gpu.throttle(reason::SW_POWER_CAP, 1200, now());
-        recording.go_on(MOMENT);
+        recording.until("the lower clock", |trace| clock(trace, 1200.0));
         gpu.heal(now());
+        recording.until("the full clock again", |trace| clock(trace, full));
         recording.go_on(MOMENT);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
@@ -208,7 +218,10 @@ fn a_throttle_between_two_readings_is_in_the_totals_where_it_was() {
         gpu.throttle(reason::HW_THERMAL | reason::HW_SLOWDOWN, 345, begin);
         let end = now().max(begin + 3_000_000);
         gpu.heal(end);
-        recording.go_on(2 * MOMENT);
+        recording.until("the total", |trace| {
+            trace.values(0, names::THROTTLED_HW_THERMAL).last() > Some(&0.0)
+        });
+        recording.go_on(MOMENT);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
         let held = trace.counters(0, names::THROTTLED_HW_THERMAL);
@@ -227,7 +240,7 @@ fn an_xid_is_a_mark_with_its_number_and_replays_are_counted() {
     on_a_machine("an_xid_is_a_mark_with_its_number_and_replays_are_counted", 1, |machine| {
         let gpu = machine.gpu(0).unwrap();
         let mut recording = Recording::start();
-        recording.go_on(MOMENT);
+        recording.until("the width", |trace| !trace.course(0, names::PCIE_LINK_WIDTH).is_empty());
         gpu.xid(31, u64::from(std::process::id()), now());
         gpu.add(Quantity::PcieReplays, 5);
         gpu.set(Quantity::PcieWidth, 8);
@@ -245,7 +258,9 @@ fn one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on() {
     on_a_machine("one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on", 2, |machine| {
         let (zero, one) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
         let mut recording = Recording::start();
-        recording.go_on(MOMENT);
+        recording.until("both", |trace| {
+            [0, 1].iter().all(|&i| !trace.values(i, names::SM_CLOCK).is_empty())
+        });
         one.fall_off_bus(now());
         recording.until("gpu lost", |trace| trace.marks(1).contains(&"gpu lost".to_owned()));
         zero.set(Quantity::SmClock, 1000);
@@ -277,6 +292,24 @@ fn one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on() {
         assert_eq!(marks[lost..], ["gpu lost", "gpu back", "xid 13"]);
         assert_eq!(trace.source().state, SourceState::Ok);
     });
+}
+
+#[test]
+fn a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded() {
+    on_a_machine(
+        "a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded",
+        2,
+        |machine| {
+            machine.gpu(1).unwrap().fall_off_bus(now());
+            let mut recording = Recording::start();
+            recording.until("a clock", |trace| !trace.values(0, names::SM_CLOCK).is_empty());
+            let rows = recording.finish();
+            let source = Trace { rows: &rows }.source();
+            let note = source.note.as_deref().unwrap();
+            assert_eq!(source.state, SourceState::Degraded);
+            assert!(note.starts_with("no answer from the beginning: gpu 1 ("), "{note}");
+        },
+    );
 }
 
 /// A process that is there until it is dropped.
@@ -342,7 +375,11 @@ fn a_gpu_that_is_split_has_its_slices_below_it() {
     on_a_machine("a_gpu_that_is_split_has_its_slices_below_it", 1, |machine| {
         machine.gpu(0).unwrap().set_mig(2);
         let mut recording = Recording::start();
-        recording.go_on(3 * MOMENT);
+        recording.until("two slices with their memory", |trace| {
+            let slices = trace.rows.entity.iter().filter(|e| e.key.starts_with("MIG-")).count();
+            let memory = trace.rows.track.iter().filter(|t| &*t.name == names::GPU_MEMORY_USED);
+            slices >= 2 && memory.count() >= 2
+        });
         let rows = recording.finish();
         let last = Trace { rows: &rows }.entities();
         let gpus: Vec<&&Entity> = last.values().filter(|e| e.kind == EntityKind::Gpu).collect();
@@ -351,8 +388,6 @@ fn a_gpu_that_is_split_has_its_slices_below_it() {
         assert_eq!(slices.len(), 2, "{gpus:?}");
         assert!(slices.iter().all(|e| e.key.starts_with("MIG-")), "{slices:?}");
         assert!(whole.name.ends_with(", split"), "{}", whole.name);
-        let memory = rows.track.iter().filter(|t| &*t.name == names::GPU_MEMORY_USED).count();
-        assert!(memory >= 2, "each slice has its memory");
     });
 }
 

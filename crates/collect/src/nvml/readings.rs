@@ -3,7 +3,7 @@
 use gpuwhy_schema::{Measure, names};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, PcieUtilCounter, Sampling, TemperatureSensor,
+    Clock, EccCounter, MemoryError, PcieUtilCounter, PerformancePolicy, Sampling, TemperatureSensor,
 };
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::sys_exports::field_id as id;
@@ -102,9 +102,17 @@ const fn instead_of(other: &'static str, metric: Metric) -> Metric {
     Metric { instead_of: Some(other), ..metric }
 }
 
-/// Nanoseconds that the clock was held down.
-const fn held_down(name: &'static str, way: &'static [Way; 1]) -> Metric {
-    total(name, "ns", way)
+/// Nanoseconds that the clock was held down. The wrapper cuts fields of the type `unsigned long` to 32
+/// bits, which is 4.3 s.
+const fn held_down(name: &'static str, ways: &'static [Way]) -> Metric {
+    wraps(total(name, "ns", ways))
+}
+
+/// The same by the older call of its own.
+macro_rules! violation {
+    ($policy:ident) => {
+        Ask(|d| d.violation_status(PerformancePolicy::$policy).map(|v| v.violation_time as f64))
+    };
 }
 
 /// Errors and the like.
@@ -141,15 +149,30 @@ pub(super) const METRICS: &[Metric] = &[
         "1",
         &[Ask(|d| d.current_throttle_reasons().map(|reasons| reasons.bits() as f64))],
     ),
-    held_down(names::THROTTLED_POWER, &[Field(id::NVML_FI_DEV_PERF_POLICY_POWER, 1.0)]),
-    held_down(names::THROTTLED_THERMAL, &[Field(id::NVML_FI_DEV_PERF_POLICY_THERMAL, 1.0)]),
-    held_down(names::THROTTLED_SYNC_BOOST, &[Field(id::NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 1.0)]),
-    held_down(names::THROTTLED_BOARD, &[Field(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, 1.0)]),
+    held_down(
+        names::THROTTLED_POWER,
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_POWER, 1.0), violation!(Power)],
+    ),
+    held_down(
+        names::THROTTLED_THERMAL,
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_THERMAL, 1.0), violation!(Thermal)],
+    ),
+    held_down(
+        names::THROTTLED_SYNC_BOOST,
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 1.0), violation!(SyncBoost)],
+    ),
+    held_down(
+        names::THROTTLED_BOARD,
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, 1.0), violation!(BoardLimit)],
+    ),
     held_down(
         names::THROTTLED_LOW_UTILIZATION,
-        &[Field(id::NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, 1.0)],
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, 1.0), violation!(LowUtilization)],
     ),
-    held_down(names::THROTTLED_RELIABILITY, &[Field(id::NVML_FI_DEV_PERF_POLICY_RELIABILITY, 1.0)]),
+    held_down(
+        names::THROTTLED_RELIABILITY,
+        &[Field(id::NVML_FI_DEV_PERF_POLICY_RELIABILITY, 1.0), violation!(Reliability)],
+    ),
     // The wrapper numbers these as NVML 12 did and translates for drivers from 580.82 on, where they
     // are 269 to 271.
     held_down(
@@ -286,10 +309,18 @@ pub(super) const METRICS: &[Metric] = &[
         Pace::Rare,
         &[Ask(|d| d.max_pcie_link_width().map(f64::from))],
     ),
-    total(names::NVLINK_TX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KIB)]),
-    total(names::NVLINK_RX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KIB)]),
-    total(names::NVLINK_RAW_TX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, KIB)]),
-    total(names::NVLINK_RAW_RX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, KIB)]),
+    wraps(total(names::NVLINK_TX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KIB)])),
+    wraps(total(names::NVLINK_RX, "By", &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KIB)])),
+    wraps(total(
+        names::NVLINK_RAW_TX,
+        "By",
+        &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, KIB)],
+    )),
+    wraps(total(
+        names::NVLINK_RAW_RX,
+        "By",
+        &[Field(id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, KIB)],
+    )),
     // The newer fields are of one link; the older ones, of all links, come first.
     count(
         names::NVLINK_REPLAY,

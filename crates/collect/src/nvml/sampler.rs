@@ -108,6 +108,8 @@ pub(super) enum What {
     Lost(String),
     /// It answers again.
     Back,
+    /// There is no such unit any more, and nothing is wrong: slices are made and joined.
+    Ended,
 }
 
 /// The running thread, seen from outside.
@@ -386,6 +388,13 @@ impl Clocks {
         let wall = i64::try_from(us).unwrap_or(i64::MAX).saturating_mul(1000);
         Ns(wall.saturating_sub(self.ahead))
     }
+
+    /// From where on samples are wanted, after those up to `seen`. When the wall clock was set back
+    /// that lies ahead, and all that there is is wanted again.
+    fn since(self, seen: u64) -> u64 {
+        let ahead = self.trace(seen).saturating_sub(kernel::monotonic());
+        if ahead > Ns::secs(1) { 0 } else { seen }
+    }
 }
 
 /// A unit that is lost, and why.
@@ -402,8 +411,9 @@ impl<'n> House<'n> {
             let (device, uuid) = match device.and_then(|d| Ok((d.uuid()?, d))) {
                 Ok((uuid, device)) => (device, uuid),
                 Err(error) => {
-                    let known = |s: &Sampled<'_>| s.unit.index == index && s.lost.is_some();
-                    if !self.units.iter().any(known) {
+                    // One that was known is lost, and its readings say so.
+                    let known = |u: &Unit| u.kind == UnitKind::Gpu && u.index == index;
+                    if !self.units.iter().any(|s| known(&s.unit)) {
                         silent.push((index, error.to_string()));
                     }
                     continue;
@@ -444,8 +454,16 @@ impl<'n> House<'n> {
             };
             self.put(unit, device, split, mode == Some(GpuVirtualizationMode::HostVgpu));
         }
-        // A slice that is gone is no accident; a GPU is.
-        self.units.retain(|s| s.unit.kind == UnitKind::Gpu || found.contains(&s.unit.uuid));
+        let now = kernel::monotonic();
+        self.units.retain(|s| {
+            // A GPU that is gone is an accident, and may come back.
+            let stays = s.unit.kind == UnitKind::Gpu || found.contains(&s.unit.uuid);
+            if !stays {
+                let ended = Reading { before: now, after: now, what: What::Ended };
+                teller.tell(Told::Read(Arc::clone(&s.unit), vec![ended]));
+            }
+            stays
+        });
         if silent != self.silent {
             self.silent.clone_from(&silent);
             teller.tell(Told::Silent(silent));
@@ -557,7 +575,7 @@ impl<'n> Sampled<'n> {
                     }
                 }
                 Some(Way::Buffer(kind, factor)) => {
-                    let seen = self.states[i].seen;
+                    let seen = clocks.since(self.states[i].seen);
                     let (before, answer, after) = timed(|| self.device.samples(kind, seen));
                     let Some(samples) = self.judge(which, answer, &mut tally)? else {
                         self.starves(which, after, from);
@@ -701,7 +719,7 @@ impl<'n> Sampled<'n> {
         tally: &mut Tally,
     ) -> Result<(), Lost> {
         if !self.without.busy {
-            let seen = self.busy_seen;
+            let seen = clocks.since(self.busy_seen);
             let (before, answer, after) = timed(|| self.device.process_utilization_stats(seen));
             let list = listed(answer, &mut self.without.busy, tally)?.unwrap_or_default();
             self.busy_seen = list.iter().fold(seen, |seen, s| seen.max(s.timestamp));
@@ -885,4 +903,35 @@ fn watches<'n>(nvml: &'n Nvml, device: &Device<'n>, unit: UnitKind) -> Vec<Watch
             Some(Watch { set, kind })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_a_wall_clock_that_was_set_back_are_wanted_again() {
+        let now = kernel::monotonic();
+        // The wall clock is an hour ahead of the trace clock.
+        let clocks = Clocks { ahead: Ns::secs(3600).0 };
+        let us = |ns: Ns| u64::try_from((ns.0 + Ns::secs(3600).0) / 1000).unwrap();
+        assert!((clocks.trace(us(now)) - now).0.abs() <= 1000);
+        let seen = us(now - Ns::millis(20));
+        assert_eq!(clocks.since(seen), seen);
+        assert_eq!(clocks.since(us(now + Ns::secs(60))), 0);
+        assert_eq!(clocks.since(0), 0);
+        assert_eq!(clocks.trace(u64::MAX), Ns(i64::MAX - clocks.ahead));
+    }
+
+    #[test]
+    fn an_error_means_the_reading_the_unit_or_nothing() {
+        let check = |error: NvmlError, expected| assert_eq!(meaning(&error), expected, "{error}");
+        check(NvmlError::NotFound, Means::Nothing);
+        check(NvmlError::Timeout, Means::Nothing);
+        check(NvmlError::NotSupported, Means::NotOffered);
+        check(NvmlError::NoPermission, Means::NotOffered);
+        check(NvmlError::GpuLost, Means::Gone);
+        check(NvmlError::ResetRequired, Means::Gone);
+        check(NvmlError::Unknown, Means::Trouble);
+    }
 }

@@ -227,17 +227,65 @@ fn times_say_how_far_off_they_may_be() {
     );
 }
 
-#[test]
-fn a_host_without_nvml_is_told_what_to_install() {
+/// The probe as it starts with this sampler, and what its source says then.
+fn begun(sampler: Sampler, patience: Duration) -> (Result<NvmlProbe, CollectError>, Context) {
     let mut cx = crate::recorder::context();
     let source = cx.lanes.source("nvml", "gpuwhy", "0", "");
     let kernel = std::rc::Rc::new(kernel::Kernel::new(4096));
     let config = crate::Config::default();
     let start = Start { kernel: &kernel, config: &config, cx: &mut cx, source };
-    let error = begin(vec!["/nowhere/libnvidia-ml.so.1".into()], start).err().unwrap();
-    let text = crate::story(&error);
+    (begin(sampler, patience, start), cx)
+}
+
+fn state(cx: &mut Context) -> (SourceState, Option<String>) {
+    let mut rows = Rows::default();
+    cx.lanes.drain(&mut rows);
+    let source = rows.source.last().expect("it was told");
+    (source.state, source.note.as_deref().map(str::to_owned))
+}
+
+#[test]
+fn a_host_without_nvml_is_told_what_to_install() {
+    let sampler = Sampler::begin(vec!["/nowhere/libnvidia-ml.so.1".into()]).unwrap();
+    let (probe, _) = begun(sampler, Duration::from_secs(60));
+    let text = crate::story(&probe.err().unwrap());
     assert!(text.starts_with("NVML cannot be used: "), "{text}");
     assert!(text.contains("/nowhere/libnvidia-ml.so.1") && text.contains("GPUWHY_NVML"), "{text}");
+}
+
+#[test]
+fn a_library_that_is_slow_to_start_is_waited_for_while_recording() {
+    let (go, gate) = std::sync::mpsc::channel();
+    let sampler = Sampler::run(move |tell| {
+        gate.recv().unwrap();
+        tell(Told::Began { driver: "580.1".into(), gpus: 0 });
+    });
+    let (probe, mut cx) = begun(sampler.unwrap(), Duration::ZERO);
+    let mut probe = probe.ok().unwrap();
+    let note = Some("NVML has not answered yet".to_owned());
+    assert_eq!(state(&mut cx), (SourceState::Degraded, note));
+    go.send(()).unwrap();
+    let told = probe.sampler.wait(Duration::from_secs(60)).unwrap();
+    probe.book.take(told, &mut cx);
+    assert_eq!(state(&mut cx), (SourceState::Ok, None));
+}
+
+#[test]
+fn gpus_that_never_answered_are_named_and_slices_that_were_joined_end() {
+    let (mut told, whole) = (book(), gpu(0));
+    let silent = Told::Silent(vec![(1, "fell off the bus".into())]);
+    told.book.take(silent, &mut told.cx);
+    let note = "degraded: no answer from the beginning: gpu 1 (fell off the bus)";
+    assert_eq!(told.state(), note);
+    told.book.take(Told::Silent(Vec::new()), &mut told.cx);
+    assert_eq!(told.state(), "ok: ");
+    let slice = Unit { kind: UnitKind::Slice, uuid: "MIG-1".into(), ..Unit::clone(&whole) };
+    let slice = Arc::new(slice);
+    told.value(&slice, 0, names::GPU_MEMORY_USED, 1.0);
+    told.read(&slice, 100, What::Ended);
+    let rows = told.finish(200);
+    let entity = rows.entity.iter().rev().find(|e| &*e.key == "MIG-1").unwrap();
+    assert_eq!(entity.to, Some(Ns::millis(101)));
 }
 
 #[test]
