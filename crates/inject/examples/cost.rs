@@ -30,11 +30,11 @@ fn main() {
         for what in ["low", "phases", "off"] {
             let path = dir.join(format!("{ring}-{what}"));
             let mut child = Command::new(&program);
-            child.arg(format!("{ring}-{what}")).env_remove("GPUWHY_RING");
+            child.arg(format!("{ring}-{what}")).env_remove("GPUWHY_INJECT_RING");
             let _ring = (ring != "none").then(|| {
                 // In the full ring nothing is ever taken out.
                 let slots = if ring == "full" { 64 } else { 1 << 16 };
-                child.env("GPUWHY_RING", &path);
+                child.env("GPUWHY_INJECT_RING", &path);
                 let options = Options { slots, ..Options::default() };
                 Ring::create_with(&path, options).expect("a ring")
             });
@@ -150,7 +150,7 @@ fn one(case: &str) {
     // SAFETY: as NCCL calls it; the mask lives until the end.
     unsafe { init(&mut context, 1, &mut mask, c"world".as_ptr(), 1, 2, 0, null()) };
     let caller = Caller { context };
-    let path = std::env::var_os("GPUWHY_RING");
+    let path = std::env::var_os("GPUWHY_INJECT_RING");
     let mut consumer = path
         .filter(|_| case.starts_with("ring"))
         .map(|path| Consumer::open(path).expect("the ring"));

@@ -46,6 +46,7 @@ fn run(scenario: &str, library: &Path, env: &[(&str, &str)]) -> Ran {
         .env(CHILD, scenario)
         .env("GPUWHY_TEST_NCCL_LIBRARY", library)
         .env("GPUWHY_RING", &path)
+        .env("GPUWHY_INJECT_RING", &path)
         .env_remove("GPUWHY_NCCL_NEXT")
         .env_remove("GPUWHY_NCCL_MASK")
         .env_remove("GPUWHY_OFF")
