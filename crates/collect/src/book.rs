@@ -40,6 +40,9 @@ const KEPT: usize = 1 << 16;
 /// Collectives of which a stage was told before they were, in all.
 const STAGED: usize = 1 << 12;
 
+/// The notice that says how well a GPU's clock is known.
+const CLOCK_KNOWN: u32 = 7;
+
 /// Stages of one collective.
 const STAGES: usize = 1 << 10;
 
@@ -64,6 +67,9 @@ pub(crate) struct Book {
     /// The keys of `staged`, oldest first.
     stages: VecDeque<Call>,
     graphs: HashMap<u64, Name>,
+    /// Collectives that were told, and the keys, oldest first.
+    told: HashMap<Call, Id>,
+    told_order: VecDeque<Call>,
 }
 
 /// Whose the devices are that records number.
@@ -144,6 +150,8 @@ impl Book {
             staged: HashMap::new(),
             stages: VecDeque::new(),
             graphs: HashMap::new(),
+            told: HashMap::new(),
+            told_order: VecDeque::new(),
         }
     }
 
@@ -358,7 +366,10 @@ impl Book {
                 let lane = Lane::marks(names::NOTICES);
                 let track = cx.lanes.track(process, None, lane, source);
                 let comm = cx.lanes.get(process).map_or_else(Name::default, |e| e.name.clone());
-                self.say(&format!("{comm} (pid {pid}): {name}"), cx);
+                // How well a clock is known is no loss.
+                if code != CLOCK_KNOWN {
+                    self.say(&format!("{comm} (pid {pid}): {name}"), cx);
+                }
                 let value = value.or(Some(f64::from(code)));
                 let (id, ts, name) = (cx.ids.next_id(), ns(at), Name::clone(name));
                 cx.rows.mark.push(Mark { id, ts, track, name, value });
@@ -452,19 +463,30 @@ impl Book {
             protocol,
             channels: word().and_then(|n| n.parse().ok()),
         });
-        if let Some(staged) = self.staged.remove(&call) {
-            for mut stage in staged {
-                stage.parent = Some(id);
-                cx.rows.span.push(stage);
-            }
+        for mut stage in self.staged.remove(&call).unwrap_or_default() {
+            stage.parent = Some(id);
+            cx.rows.span.push(stage);
+        }
+        if self.told.insert(call.clone(), id).is_none() {
+            self.told_order.push_back(call);
+        }
+        if self.told_order.len() > STAGED
+            && let Some(oldest) = self.told_order.pop_front()
+        {
+            self.told.remove(&oldest);
         }
     }
 
-    /// A stage is told with its collective, so that its parent is always there.
-    fn stage(&mut self, call: Call, stage: Span, channel: Option<u32>, cx: &mut Context) {
+    /// A stage is told with or after its collective, so that its parent is always there.
+    fn stage(&mut self, call: Call, mut stage: Span, channel: Option<u32>, cx: &mut Context) {
         if let Some(channel) = channel {
             let (key, value) = ("channel".into(), channel.to_string().as_str().into());
             cx.rows.attr.push(gpuwhy_schema::Attr { id: stage.id, key, value });
+        }
+        if let Some(&id) = self.told.get(&call) {
+            stage.parent = Some(id);
+            cx.rows.span.push(stage);
+            return;
         }
         let staged = match self.staged.entry(call) {
             Entry::Occupied(there) => there.into_mut(),
@@ -588,6 +610,9 @@ impl Book {
 
     /// Spans for the steps that were told to have begun and did not end.
     pub(crate) fn finish(&mut self, cx: &mut Context) {
+        let mut orphans: Vec<Span> = self.staged.drain().flat_map(|(_, stages)| stages).collect();
+        orphans.sort_unstable_by_key(|stage| stage.id);
+        cx.rows.span.append(&mut orphans);
         let mut threads: Vec<_> = self.threads.drain().collect();
         threads.sort_unstable_by_key(|(key, _)| *key);
         for (_, thread) in threads {

@@ -755,7 +755,10 @@ fn verify(class: Class, culprit: Option<&Culprit>) -> String {
             "read what the driver says of it: `dmesg | grep -i xid`, `nvidia-smi -q`".into()
         }
         (Class::CollectiveStraggler, Some(pid)) => {
-            format!("see who stops it: `strace -p {pid} -e trace=none`")
+            format!(
+                "see what it does before it comes, `gpuwhy record -p {pid}`, and whether it is \
+                 stopped, `grep State /proc/{pid}/status`"
+            )
         }
         _ => "record again with the suspect paused or moved, and compare".into(),
     }

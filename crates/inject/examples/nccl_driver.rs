@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! nccl_driver LIBNCCL PLUGIN straggler --rank R --ranks N --steps S --barrier FILE
-//!             [--late-us X] [--compute-us C] [--channels K]
+//!             [--late-us X] [--late-from S1] [--late-until S2] [--compute-us C] [--channels K]
 //! ```
 //!
-//! Each step computes for C µs, and X more if this rank is the late one; then all ranks meet in an
+//! Each step computes for C µs, and from step S1 to S2 for X more on a rank that is late; then all ranks meet in an
 //! all-reduce: its first phase lasts until the last rank is there, which is really waited for, at
 //! a barrier in FILE that all ranks share. The plug-in is told as NCCL would tell it, with times
 //! of a GPU's clock. Steps and their `allreduce` phases are marked in the ring of `GPUWHY_RING`.
@@ -34,6 +34,8 @@ struct Straggler {
     ranks: u32,
     steps: u64,
     late: Duration,
+    /// The steps in which it is late.
+    when: std::ops::Range<u64>,
     compute: Duration,
     channels: u8,
     barrier: PathBuf,
@@ -66,6 +68,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Straggler, String> 
         ranks: 1,
         steps: 10,
         late: us(0),
+        when: 0..u64::MAX,
         compute: us(2_000),
         channels: 2,
         barrier: PathBuf::new(),
@@ -78,6 +81,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Straggler, String> 
             "--ranks" => of.ranks = number()? as u32,
             "--steps" => of.steps = number()?,
             "--late-us" => of.late = us(number()?),
+            "--late-from" => of.when.start = number()?,
+            "--late-until" => of.when.end = number()?,
             "--compute-us" => of.compute = us(number()?),
             "--channels" => of.channels = number()?.clamp(1, 64) as u8,
             "--barrier" => of.barrier = value.into(),
@@ -146,7 +151,8 @@ fn straggler(
     let mut waited = Duration::ZERO;
     for seq in 0..of.steps {
         let step = gpuwhy.step("step").seq(seq).rank(of.rank).open();
-        std::thread::sleep(of.compute + of.late);
+        let late = if of.when.contains(&seq) { of.late } else { Duration::ZERO };
+        std::thread::sleep(of.compute + late);
         let _phase = step.phase("allreduce");
 
         // The host's part: append, launch, hand over.
