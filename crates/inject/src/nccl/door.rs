@@ -9,9 +9,10 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::abi::{InitV4, InitV5, SUCCESS, StateArgs, Table, Version};
+use super::follow::Door;
 use super::multiplex::InitArgs;
+use super::open::settings;
 use super::outside::Process;
-use super::tell::{Door, settings};
 use crate::guarded;
 
 /// The process's door.

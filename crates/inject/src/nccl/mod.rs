@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `abi` | the interface's versions 4 to 7 |
 //! | `door` | the symbols that NCCL looks for |
-//! | `tell` | which event belongs to what, and what is told of it |
+//! | `follow` | which event belongs to what, and when all of a task has ended |
+//! | `open` | what is kept of each meanwhile |
+//! | `tell` | the records |
 //! | `pool` | places and handles of open events |
 //! | `timing` | the GPU's clock on the host's |
 //! | `multiplex` | the user's own plug-in beside ours |
 //! | `names`, `peers` | tables of fixed size |
+//! | `outside` | the clock and the ring, which tests replace |
 //!
 //! NCCL calls from the program's own threads, from the threads that feed its network and from one
 //! that watches its kernels. No call waits for another, none allocates once communicators are
@@ -21,12 +24,15 @@
 
 pub mod abi;
 mod door;
+mod follow;
 mod multiplex;
 mod names;
+mod open;
 mod outside;
 mod peers;
 mod pool;
 mod tell;
+mod text;
 mod timing;
 
 #[cfg(test)]

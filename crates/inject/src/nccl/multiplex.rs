@@ -130,12 +130,17 @@ impl Next {
         self.masks[version.index()].load(Relaxed) as u32 as u64
     }
 
-    /// Whether it asks for something else than the last time this was asked.
+    /// Whether it asks for something else than NCCL has been told.
     #[inline]
     pub fn has_changed_its_mind(&self, version: Version) -> bool {
-        let mask = self.masks[version.index()].load(Relaxed);
-        self.seen[version.index()].load(Relaxed) != mask
-            && self.seen[version.index()].swap(mask, Relaxed) != mask
+        let index = version.index();
+        self.seen[index].load(Relaxed) != self.masks[index].load(Relaxed)
+    }
+
+    /// NCCL is told what it asks for.
+    pub fn has_been_heard(&self, version: Version) {
+        let index = version.index();
+        self.seen[index].store(self.masks[index].load(Relaxed), Relaxed);
     }
 
     /// Tells it of a communicator. Its context, or `None` if there is no plug-in or it wants none
@@ -157,7 +162,7 @@ impl Next {
             // SAFETY: as above.
             unsafe { init(&mut context, id, mask, name, nodes, ranks, rank, logger) }
         };
-        self.seen[version.index()].store(self.masks[version.index()].load(Relaxed), Relaxed);
+        self.has_been_heard(version);
         (result == super::abi::SUCCESS).then_some(context)
     }
 

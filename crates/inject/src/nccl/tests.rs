@@ -11,9 +11,10 @@ use gpuwhy_wire::{Event, NameId, Record};
 
 use super::Detail;
 use super::abi::*;
+use super::follow::Door;
 use super::multiplex::InitArgs;
+use super::open::{Settings, TASKS, mask};
 use super::outside::{Outside, Sink};
-use super::tell::{Door, Settings, TASKS};
 use crate::notice::Code;
 
 /// The GPU's clock is so far ahead of the host's.
@@ -440,7 +441,8 @@ fn with_network_detail_each_channel_and_each_wait_is_told() {
     let nccl = Nccl::with(door!(), Version::V7, Settings::default());
     nccl.door.set_detail(Detail::Network);
     nccl.told();
-    let coll = nccl.at(200).coll(null_mut(), all_reduce(7, 1));
+    let api = nccl.at(190).api(null_mut(), 0);
+    let coll = nccl.at(200).coll(api, all_reduce(7, 1));
     nccl.stop(coll);
     let proxy_op = ProxyOp {
         pid: std::process::id() as c_int,
@@ -819,6 +821,60 @@ fn after_a_fork_nothing_of_the_parents_fits_and_a_new_beginning_works() {
     assert_eq!(child.told().len(), 2);
 }
 
+#[test]
+fn what_hangs_is_told_to_be_open() {
+    let nccl = Nccl::with(door!(), Version::V7, phases());
+    nccl.told();
+    let coll = nccl.at(0).coll(null_mut(), all_reduce(7, 1));
+    nccl.stop(coll);
+    nccl.channel(coll, 0, nccl.gpu(0));
+    let second = 1_000_000_000;
+    (1..13).for_each(|s| nccl.at(s * second).door.tick());
+    check(
+        &nccl,
+        "AllReduce #7 open mean host 0+5000000000
+         AllReduce #7 open mean host 0+10000000000",
+    );
+}
+
+/// NCCL keeps with each task, and with each graph, what was asked for when it was made.
+#[test]
+fn kernels_that_were_not_asked_for_in_time_are_not_waited_for() {
+    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
+    nccl.told();
+    // Appended before the detail was raised, handed over after.
+    let api = nccl.at(10).api(null_mut(), 0);
+    nccl.at(20).door.set_detail(Detail::Phases);
+    let coll = nccl.at(30).coll(api, all_reduce(1, 1));
+    nccl.at(40).stop(coll);
+    // A graph's launches have no call: at first nothing is expected of them,
+    let graph = nccl.at(50).coll(null_mut(), all_reduce(2, 1));
+    nccl.at(60).stop(graph);
+    check(
+        &nccl,
+        "0 AllReduce #1 2048 B RING/LL128/1 host 10+30
+         0 AllReduce #2 2048 B RING/LL128/1 host 50+10",
+    );
+    // and when channels come after all, they are waited for from then on.
+    let channel = nccl.at(70).channel(graph, 0, nccl.gpu(70));
+    nccl.at(90).channel_ends(channel, nccl.gpu(80));
+    let graph = nccl.at(100).coll(null_mut(), all_reduce(3, 1));
+    nccl.at(110).stop(graph);
+    check(&nccl, "");
+    let channel = nccl.at(120).channel(graph, 0, nccl.gpu(120));
+    nccl.at(140).channel_ends(channel, nccl.gpu(130));
+    check(
+        &nccl,
+        "0 AllReduce #3 2048 B RING/LL128/1 gpu 120+10
+         AllReduce #3 channel mean gpu 120+10",
+    );
+    // Another graph, made before: told when it was waited for in vain.
+    let graph = nccl.at(200).coll(null_mut(), all_reduce(4, 1));
+    nccl.at(210).stop(graph);
+    nccl.at(10_000_000_300).door.tick();
+    check(&nccl, "0 AllReduce #4 2048 B RING/LL128/1 host 200+10");
+}
+
 /// A plug-in that counts, for NCCL that is v7.
 mod other {
     use super::*;
@@ -890,7 +946,7 @@ fn the_users_own_plug_in_sees_what_it_asked_for_under_its_own_handles() {
     let door = door!();
     door.next.take(Version::V7, &other::TABLE);
     let nccl = Nccl::with(door, Version::V7, Settings::default());
-    let ours = super::tell::mask(Version::V7, Detail::Low, None);
+    let ours = mask(Version::V7, Detail::Low, None);
     assert_eq!(*nccl.mask as u64, ours | bit::KERNEL_CH);
     let message = nccl.p2p(null_mut(), c"Send", 1);
     nccl.stop(message);
@@ -902,8 +958,6 @@ fn the_users_own_plug_in_sees_what_it_asked_for_under_its_own_handles() {
     nccl.stop(coll);
     nccl.channel_ends(channel, nccl.gpu(200));
     nccl.channel_ends(channel, nccl.gpu(200));
-    // It changes its mind, as the mask of NCCL lets it: we pass that on with the next event.
-    other::MASK.store(bit::P2P as c_int, Relaxed);
     nccl.finalize();
     let seen = other::SEEN.lock().unwrap().join("\n");
     assert_eq!(

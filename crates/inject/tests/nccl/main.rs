@@ -5,6 +5,7 @@
 //! from `scripts/nccl.sh` and are never part of the repository; one that is missing is skipped.
 
 mod driver;
+mod straggler;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,20 @@ fn child() {
     let library = PathBuf::from(std::env::var_os("GPUWHY_TEST_NCCL_LIBRARY").unwrap());
     let plugin = std::env::var_os("GPUWHY_TEST_NCCL_PLUGIN").map(PathBuf::from);
     let plugin = plugin.or_else(driver::plugin).expect("libgpuwhy_inject.so beside this program");
+    if let Some(rank) = scenario.strip_prefix("rank ") {
+        let rank = rank.parse().unwrap();
+        let late = std::time::Duration::from_millis(if rank == 1 { 20 } else { 0 });
+        let of = straggler::Straggler {
+            rank,
+            ranks: 2,
+            steps: 4,
+            late,
+            compute: std::time::Duration::from_millis(1),
+            channels: 2,
+            barrier: std::env::var_os("GPUWHY_TEST_NCCL_BARRIER").unwrap().into(),
+        };
+        return straggler::straggler(&library, &plugin, of).unwrap();
+    }
     let library = Library::open(&library).unwrap();
     let nccl = library.load(&plugin).unwrap();
     println!("nccl {} speaks v{} took v{}", nccl.version, nccl.speaks as u8, nccl.took);
@@ -422,6 +437,45 @@ fn multiplex(release: &str) {
         assert_eq!(ran.told.iter().filter(notice).count(), 1, "{:#?}", ran.told);
     }
     println!("libnccl {release}, two plug-ins: {}", without_us.trim());
+}
+
+/// Two ranks of which one is late: the other one's first phase is the wait.
+#[test]
+fn the_rank_that_waits_is_not_the_one_that_is_late() {
+    let Some(library) = library("2.32.3") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let barrier = dir.path().join("barrier");
+    let env =
+        [("GPUWHY_NCCL_MASK", "0x8e46"), ("GPUWHY_TEST_NCCL_BARRIER", barrier.to_str().unwrap())];
+    let ranks = std::thread::scope(|scope| {
+        let ranks = ["rank 0", "rank 1"].map(|rank| {
+            let (library, env) = (&library, &env);
+            scope.spawn(move || run(rank, library, env))
+        });
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    let waits = |ran: &Ran| {
+        let wait = |event: &Event<String>| match event {
+            Event::Stage { name, on_gpu: true, channel: None, dur, .. }
+                if name == "initial_sync" =>
+            {
+                Some(*dur)
+            }
+            _ => None,
+        };
+        ran.told.iter().filter_map(wait).collect::<Vec<_>>()
+    };
+    let [early, late] = [waits(&ranks[0]), waits(&ranks[1])];
+    assert_eq!(early.len(), 4, "{:#?}", ranks[0].told);
+    // The late one may come last of all, and find everybody there.
+    let (early, late): (u64, u64) = (early.iter().sum(), late.iter().sum());
+    assert!(early > late, "{early} ns and {late} ns");
+    for ran in &ranks {
+        let steps = ran.told.iter().filter(|e| matches!(e, Event::Step { .. })).count();
+        let collectives =
+            ran.told.iter().filter(|e| matches!(e, Event::Collective { on_gpu: true, .. })).count();
+        assert_eq!((steps, collectives), (4, 4));
+    }
 }
 
 #[test]

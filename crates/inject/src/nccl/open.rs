@@ -1,0 +1,256 @@
+//! What is kept of an event, a task and a communicator while they are open, and what is asked for.
+
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
+
+use super::Detail;
+use super::abi::{Version, bit, state};
+use super::pool::Empty;
+
+/// Collectives, sends and receives that can be open at once.
+pub const TASKS: usize = 4096;
+/// All other events that can be open at once.
+pub const PARTS: usize = 8192;
+/// Communicators that can be open at once.
+pub const COMMUNICATORS: usize = 256;
+pub const PROBES: usize = 64;
+
+/// A time of the GPU that differs more from its fellow is wrong (NCCL issue 2368), ns.
+pub const IMPLAUSIBLE: u64 = 600_000_000_000;
+/// A kernel cannot begin so long before its call, ns.
+pub const BEFORE_CALL: u64 = 5_000_000;
+/// A launch is told if it took so long, ns: then it waited for something.
+pub const LONG_LAUNCH: u64 = 1_000_000;
+/// How well the clock is known is told so often, ns.
+pub const CLOCK_EVERY: u64 = 60_000_000_000;
+/// Marks `GPUWHY_NCCL_MASK` as set.
+pub const INSTEAD: u64 = 1 << 63;
+/// What makes NCCL tell of kernels.
+pub const KERNELS: u64 = bit::KERNEL_CH | bit::KERNEL_PHASE;
+/// A task that is open for so long is told to be, and again each time after twice as long, ns.
+pub const OPEN: u64 = 5_000_000_000;
+/// A task of which the call is not known and no channel has come for so long has none, ns.
+pub const NO_CHANNELS: u64 = 10_000_000_000;
+
+/// Sums over the channels of a task.
+pub struct Sum {
+    pub count: AtomicU32,
+    /// Of starts, relative to the task's first.
+    pub start: AtomicI64,
+    pub dur: AtomicU64,
+}
+
+impl Sum {
+    pub fn add(&self, start: i64, dur: u64) {
+        self.count.fetch_add(1, Relaxed);
+        self.start.fetch_add(start, Relaxed);
+        self.dur.fetch_add(dur, Relaxed);
+    }
+
+    pub fn clear(&self) {
+        self.count.store(0, Relaxed);
+        self.start.store(0, Relaxed);
+        self.dur.store(0, Relaxed);
+    }
+}
+
+/// [`Task::sums`]: the phases by their ids, then the channels as wholes.
+pub const STAGES: [&[u8]; 4] = [b"initial_sync", b"compute", b"final_sync", b"channel"];
+pub const CHANNEL: usize = 3;
+
+/// A collective, a send or a receive.
+pub struct Task {
+    /// The other rank, for sends and receives.
+    pub peer: AtomicU32,
+    pub communicator: AtomicU16,
+    /// Generation of the communicator.
+    pub of: AtomicU64,
+    pub kind: AtomicU32,
+    pub name: AtomicU16,
+    pub how: AtomicU16,
+    /// Channels that will be told.
+    pub expected: AtomicU32,
+    /// Channels that were.
+    pub done: AtomicU32,
+    pub seq: AtomicU64,
+    pub bytes: AtomicU64,
+    /// When its call appended it, 0 if that is not known.
+    pub called: AtomicU64,
+    /// Its event on the host; `ended` is 0 until then.
+    pub began: AtomicU64,
+    pub ended: AtomicU64,
+    /// By the GPU's clock; `base` is what the sums' starts are relative to.
+    pub base: AtomicU64,
+    pub first: AtomicU64,
+    pub last: AtomicU64,
+    pub sums: [Sum; 4],
+    pub theirs: AtomicU64,
+    /// How often it was told that it is open.
+    pub told_open: AtomicU32,
+}
+
+impl Empty for Task {
+    const EMPTY: Task = Task {
+        peer: AtomicU32::new(0),
+        communicator: AtomicU16::new(0),
+        of: AtomicU64::new(0),
+        kind: AtomicU32::new(0),
+        name: AtomicU16::new(0),
+        how: AtomicU16::new(0),
+        expected: AtomicU32::new(0),
+        done: AtomicU32::new(0),
+        seq: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        called: AtomicU64::new(0),
+        began: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
+        base: AtomicU64::new(0),
+        first: AtomicU64::new(0),
+        last: AtomicU64::new(0),
+        sums: [const {
+            Sum { count: AtomicU32::new(0), start: AtomicI64::new(0), dur: AtomicU64::new(0) }
+        }; 4],
+        theirs: AtomicU64::new(0),
+        told_open: AtomicU32::new(0),
+    };
+}
+
+/// Any other event.
+pub struct Part {
+    pub kind: AtomicU32,
+    pub communicator: AtomicU16,
+    pub name: AtomicU16,
+    pub channel: AtomicU16,
+    /// Of a group: how deep it is nested. Of a call: 1 if its group tells of it, 2 if it was
+    /// captured into a graph. Of a network step: the state that it is in. Of a phase: its id.
+    pub mode: AtomicU16,
+    /// The task that it belongs to, or of a call its group.
+    pub task: AtomicU64,
+    pub began: AtomicU64,
+    /// By the GPU's clock; of a network step since when it is in its state, by ours.
+    pub first: AtomicU64,
+    pub last: AtomicU64,
+    pub theirs: AtomicU64,
+}
+
+impl Empty for Part {
+    const EMPTY: Part = Part {
+        kind: AtomicU32::new(0),
+        communicator: AtomicU16::new(0),
+        name: AtomicU16::new(0),
+        channel: AtomicU16::new(0),
+        mode: AtomicU16::new(0),
+        task: AtomicU64::new(0),
+        began: AtomicU64::new(0),
+        first: AtomicU64::new(0),
+        last: AtomicU64::new(0),
+        theirs: AtomicU64::new(0),
+    };
+}
+
+pub const BY_GROUP: u16 = 1;
+pub const CAPTURED: u16 = 2;
+
+pub struct Communicator {
+    pub id: AtomicU64,
+    pub name: AtomicU16,
+    pub rank: AtomicU32,
+    pub ranks: AtomicU32,
+    pub at: AtomicU64,
+    pub version: AtomicU32,
+    pub clock: AtomicU32,
+    /// The generation of ring that knows of it.
+    pub told: AtomicU64,
+    pub mask: AtomicPtr<c_int>,
+    /// Context of the other plug-in, and whether it has one.
+    pub theirs: AtomicU64,
+    pub shared: AtomicBool,
+    /// Whether tasks of which the call is not known (launches of graphs, all before version 5)
+    /// have channels: what was asked for when a graph was captured holds for all its launches.
+    pub channels_come: AtomicBool,
+}
+
+impl Empty for Communicator {
+    const EMPTY: Communicator = Communicator {
+        id: AtomicU64::new(0),
+        name: AtomicU16::new(0),
+        rank: AtomicU32::new(0),
+        ranks: AtomicU32::new(0),
+        at: AtomicU64::new(0),
+        version: AtomicU32::new(0),
+        clock: AtomicU32::new(0),
+        told: AtomicU64::new(0),
+        mask: AtomicPtr::new(null_mut()),
+        theirs: AtomicU64::new(0),
+        shared: AtomicBool::new(false),
+        channels_come: AtomicBool::new(false),
+    };
+}
+
+/// What the environment says, read when a process begins.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// `GPUWHY_OFF`: tell nothing, only pass on.
+    pub off: bool,
+    /// `GPUWHY_NCCL_MASK`: the mask, instead of ours.
+    pub mask: Option<u64>,
+    /// `GPUWHY_NCCL_NEXT`: the other plug-in.
+    pub next: Option<std::ffi::CString>,
+}
+
+/// The events that we ask for.
+pub fn mask(version: Version, detail: Detail, instead: Option<u64>) -> u64 {
+    use bit::*;
+    let low = COLL | P2P | COLL_API | P2P_API | KERNEL_LAUNCH | CE_COLL;
+    // A mask that is changed while NCCL runs is not completed by it: phases are parts of channels,
+    // which must be asked for too.
+    let phases = if version == Version::V7 { KERNEL_CH | KERNEL_PHASE } else { KERNEL_CH };
+    let network = PROXY_OP | PROXY_STEP | NET_PLUGIN;
+    let more = match detail {
+        Detail::Low => 0,
+        Detail::Phases => phases,
+        Detail::Network => phases | network,
+    };
+    (instead.unwrap_or(low) | more) & version.bits()
+}
+
+/// As the environment says.
+pub fn settings() -> Settings {
+    use std::os::unix::ffi::OsStrExt;
+    let get = |name: &str| std::env::var_os(name);
+    let off = get("GPUWHY_OFF").is_some_and(|v| v == "1");
+    let mask = get("GPUWHY_NCCL_MASK").and_then(|v| {
+        let text = v.to_str()?.trim();
+        match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        }
+    });
+    let next = get("GPUWHY_NCCL_NEXT").and_then(|v| std::ffi::CString::new(v.as_bytes()).ok());
+    Settings { off, mask, next }
+}
+
+/// The version by which NCCL made a communicator.
+pub fn version_of(communicator: &Communicator) -> Version {
+    match communicator.version.load(Relaxed) {
+        4 => Version::V4,
+        5 => Version::V5,
+        6 => Version::V6,
+        _ => Version::V7,
+    }
+}
+
+/// What a network step waits for in a state.
+pub fn net_state(what: c_int) -> Option<&'static [u8]> {
+    Some(match what {
+        state::STEP_SEND_GPU_WAIT => b"net:send_gpu_wait",
+        state::STEP_SEND_PEER_WAIT => b"net:send_peer_wait",
+        state::STEP_SEND_WAIT => b"net:send_wait",
+        state::STEP_RECV_WAIT => b"net:recv_wait",
+        state::STEP_RECV_FLUSH_WAIT => b"net:recv_flush_wait",
+        state::STEP_RECV_GPU_WAIT => b"net:recv_gpu_wait",
+        _ => return None,
+    })
+}
