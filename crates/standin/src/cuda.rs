@@ -10,7 +10,8 @@
 //! takes [`QUEUE`] launches ahead, and then a launch waits.
 //!
 //! What it does not model: the null stream's waiting for all others, events, and cooperative or
-//! dependent launches. A GPU that is off the bus fails with `CUDA_ERROR_LAUNCH_FAILED`.
+//! dependent launches. A GPU that is off the bus fails with `CUDA_ERROR_LAUNCH_FAILED` while it is,
+//! and one that has reported an Xid in this process's work fails it for good.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::cell::Cell;
@@ -178,10 +179,10 @@ fn gpu_of(device: usize) -> Result<&'static Gpu, Code> {
     machine().and_then(|m| m.gpu(*index)).ok_or(Code::InvalidDevice)
 }
 
-/// The GPU, if it can work.
+/// The GPU, if it works for us.
 fn working(device: usize) -> Result<&'static Gpu, Code> {
     let gpu = gpu_of(device)?;
-    if gpu.present() { Ok(gpu) } else { Err(Code::LaunchFailed) }
+    if gpu.present() && !gpu.has_failed(pid()) { Ok(gpu) } else { Err(Code::LaunchFailed) }
 }
 
 fn device(ordinal: c_int) -> Result<usize, Code> {

@@ -15,7 +15,7 @@
 //! | `GPUWHY_STANDIN_CUDA` | version of the driver; 13000, or 12080 for one of CUDA 12 |
 //! | `GPUWHY_STANDIN_CUPTI` | version of CUPTI's API; 130001, or 26 if CUDA is 12 |
 //!
-//! *Invariants.* Nothing unwinds out of an exported function: each body runs inside [`c::guarded`].
+//! *Invariants.* Nothing unwinds out of an exported function: each body runs inside `c::guarded`.
 //! Callbacks of the program are called with no lock held that the program's calls would take.
 
 mod c;

@@ -115,10 +115,8 @@ impl Device {
 
     /// The whole GPU; an instance is not asked for such things.
     fn gpu(self) -> Result<&'static Gpu, Code> {
-        match self.instance() {
-            None => self.any(),
-            Some(_) => Err(Code::NotSupported),
-        }
+        let gpu = self.any()?;
+        if self.instance().is_none() { Ok(gpu) } else { Err(Code::NotSupported) }
     }
 }
 

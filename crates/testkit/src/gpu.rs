@@ -849,6 +849,14 @@ impl Gpu {
         })
     }
 
+    /// Whether an error was reported in the work of this process, after which CUDA does nothing for
+    /// it any more.
+    pub fn has_failed(&self, pid: u32) -> bool {
+        let count = self.xid_count();
+        let kept = count.saturating_sub(XIDS as u64)..count;
+        kept.filter_map(|n| self.xid_at(n)).any(|xid| xid.pid == u64::from(pid))
+    }
+
     /// UUID and bytes of memory of a MIG instance, if the GPU is cut and has it.
     pub fn mig(&self, index: usize) -> Option<([u8; 16], u64)> {
         let mig = self.migs.get(index)?;
@@ -1300,10 +1308,31 @@ mod tests {
         gpu.xid(31, 4242, T);
         gpu.fall_off_bus(T + 1);
         assert!(!gpu.present());
+        assert!(gpu.has_failed(4242) && !gpu.has_failed(4243));
         let numbers: Vec<u64> = (0..9).map_while(|i| gpu.xid_at(i)).map(|x| x.number).collect();
         assert_eq!(numbers, [31, 79]);
         gpu.heal(T);
         assert!(gpu.present());
+    }
+
+    #[test]
+    fn threads_that_launch_at_once_get_places_that_do_not_overlap() {
+        let (_dir, machine) = machine(1);
+        let (me, _) = pids();
+        let gpu = machine.gpu(0).unwrap();
+        let runs = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mine: Vec<Run> = (0..500).map(|_| gpu.launch(T, 0, me, 1000)).collect();
+                    runs.lock().unwrap().extend(mine);
+                });
+            }
+        });
+        let mut runs = runs.into_inner().unwrap();
+        runs.sort_by_key(|run| run.start);
+        assert!(runs.windows(2).all(|two| two[0].end == two[1].start));
+        assert_eq!((runs.len(), gpu.busy()), (2000, 2_000_000));
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! The C interfaces of the stand-in, driven as real clients drive the real libraries: loaded under
+//! their names, with the types of their documentation, and records read at the offsets that our
+//! notes have of them.
+//!
+//! The libraries keep their state for a whole process, so each test is played in a process of its
+//! own ([`alone`]).
+
+use std::ffi::{CStr, CString, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+
+use gpuwhy_testkit::gpu::{self, Machine};
+
+/// Calls a function that answers with a code: `call!(lib, c"name", (value as type, ...))`.
+macro_rules! call {
+    ($library:expr, $name:literal $(, $arg:expr => $type:ty)* $(,)?) => {{
+        let symbol = $library.symbol($name);
+        // SAFETY: the function of this name has this type in the documentation; pointers are to
+        // variables of the caller that are long enough.
+        unsafe {
+            let function: extern "C" fn($($type),*) -> u32 = std::mem::transmute(symbol);
+            function($($arg),*)
+        }
+    }};
+}
+
+mod cupti;
+mod nvml;
+
+/// Names the test that a process plays.
+const PLAYED: &str = "GPUWHY_STANDIN_TEST";
+
+/// Plays the test in a new process with these variables and a machine of two GPUs, which it is
+/// given. To be called at the top of a test, with the path of the test.
+pub(crate) fn alone(test: &str, env: &[(&str, &str)], play: impl FnOnce(&Machine)) {
+    if std::env::var(PLAYED).is_ok_and(|played| played == test) {
+        play(&Machine::from_env().unwrap());
+        return;
+    }
+    let object = gpu::find_object().expect("cargo builds the object for this test");
+    let dir = tempfile::tempdir().unwrap();
+    let links = dir.path().join("lib");
+    gpu::lay_links(&links, &object).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(PLAYED, test)
+        .env("LD_LIBRARY_PATH", &links)
+        .env(gpu::ENV, dir.path())
+        .env(gpu::ENV_GPUS, "2")
+        .env_remove("CUDA_INJECTION64_PATH")
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .envs(env.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(said.contains("1 passed"), "no test is called `{test}`: {said}");
+}
+
+/// A library, loaded by its name.
+pub(crate) struct Library(*mut c_void);
+
+impl Library {
+    pub(crate) fn load(name: &str) -> Library {
+        let text = CString::new(name).unwrap();
+        // SAFETY: a C string; the stand-in has no constructors.
+        let library = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "no {name}");
+        Library(library)
+    }
+
+    pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the library is loaded, and stays so.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!symbol.is_null(), "no {name:?}");
+        symbol
+    }
+}
+
+/// Waits for what another thread is about to do; only a machine that hangs makes this fail.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what} did not come true within 30 s");
+}
+
+/// The object that is tested, for those who want its path.
+pub(crate) fn object() -> PathBuf {
+    gpu::find_object().unwrap()
+}
