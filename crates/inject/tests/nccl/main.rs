@@ -76,6 +76,7 @@ fn child() {
         let rank = rank.parse().unwrap();
         let late = std::time::Duration::from_millis(if rank == 1 { 20 } else { 0 });
         let of = straggler::Straggler {
+            when: 0..u64::MAX,
             rank,
             ranks: 2,
             steps: 4,
