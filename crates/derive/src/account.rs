@@ -299,7 +299,7 @@ impl Walk<'_> {
                 Doing::Throttled(gpu) => self.put(part, PartKind::GpuThrottled, Some(gpu)),
                 Doing::Others(who) => self.put(part, PartKind::GpuQueue, Some(who)),
                 Doing::Fault(gpu) => self.put(part, PartKind::GpuFault, Some(gpu)),
-                Doing::Copy(beside) => self.put(part, PartKind::Copy, beside),
+                Doing::Copy(who) => self.put(part, PartKind::Copy, Some(who)),
                 Doing::Late(late) => match world.stepping(late) {
                     Some(rank) if !self.path.contains(&rank) => {
                         self.follow(rank, part, Via::Rank);

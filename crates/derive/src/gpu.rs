@@ -53,8 +53,8 @@ pub(crate) enum Doing {
     Fault(EntityId),
     /// A rank's process came late.
     Late(EntityId),
-    /// A copy, beside another one's.
-    Copy(Option<EntityId>),
+    /// A copy: beside another process's, or over the link of this GPU.
+    Copy(EntityId),
 }
 
 /// A piece of a wait.
@@ -290,7 +290,7 @@ impl Gpus {
             }
             at = piece.1;
             for (from, to) in subtract(piece, &taken) {
-                let beside = self.beside(copy.gpu, process, (from, to));
+                let beside = self.beside(copy.gpu, process, (from, to)).unwrap_or(copy.gpu);
                 out.push(Piece { from, to, doing: Doing::Copy(beside) });
             }
         }

@@ -225,7 +225,8 @@ choice! {
         GpuThrottled = "gpu_throttled",
         /// The GPU had reported an error and got on no further; `blame` is the GPU.
         GpuFault = "gpu_fault",
-        /// The GPU copied for the step and did nothing else for it; `blame` copied there too.
+        /// The GPU copied for the step and did nothing else for it; `blame` copied there too, or is
+        /// the GPU.
         Copy = "copy",
         /// Slept because it asked to.
         Timer = "timer",

@@ -372,7 +372,13 @@ impl Call {
             sys::sleep_until(until);
         }
         let code = result.map_or_else(|code| code as u32, |_| 0);
-        cupti::tell_call(self.cbid, self.correlation, self.start, now(), code);
+        let end = now();
+        cupti::tell_call(self.cbid, self.correlation, self.start, end, code);
+        match self.cbid {
+            cupti::STREAM_SYNCHRONIZE => cupti::tell_wait(3, self.correlation, self.start, end),
+            cupti::CTX_SYNCHRONIZE => cupti::tell_wait(4, self.correlation, self.start, end),
+            _ => {}
+        }
         result.map(|_| ())
     }
 }

@@ -94,6 +94,7 @@ mod kind {
     pub const DRIVER: u32 = 4;
     pub const CONCURRENT_KERNEL: u32 = 10;
     pub const MEMCPY2: u32 = 22;
+    pub const SYNCHRONIZATION: u32 = 38;
     pub const GRAPH_TRACE: u32 = 51;
     /// One more than the highest.
     pub const COUNT: u32 = 55;
@@ -171,6 +172,8 @@ pub enum What {
         bytes: u64,
     },
     Graph,
+    /// A thread waited, by `CUpti_ActivitySynchronizationType`.
+    Wait(u32),
     /// Callback id, thread and result.
     Call {
         cbid: u32,
@@ -209,6 +212,22 @@ macro_rules! record {
         // assertion above has it.
         unsafe impl Plain for $name {}
     };
+}
+
+record! {
+    /// `CUpti_ActivitySynchronization` in its first 40 bytes, `CUpti_ActivitySynchronization2`.
+    Synchronization = 56 {
+        kind: u32,
+        what: u32,
+        start: u64,
+        end: u64,
+        correlation: u32,
+        context: u32,
+        stream: u32,
+        event: u32,
+        later: [u64; 2],
+    }
+    at { start: 8, correlation: 24, stream: 32 }
 }
 
 record! {
@@ -412,6 +431,8 @@ fn size_of_kind(kind: u32) -> Option<usize> {
         (kind::MEMSET, _) => 88,
         (kind::GRAPH_TRACE, 0..=22) => 48,
         (kind::GRAPH_TRACE, _) => 56,
+        (kind::SYNCHRONIZATION, 0..=25) => 40,
+        (kind::SYNCHRONIZATION, _) => 56,
         (kind::DRIVER, _) => 40,
         _ => return None,
     })
@@ -481,11 +502,29 @@ pub fn tell(activity: Activity) {
         What::PeerCopy { .. } => is_on(kind::MEMCPY2),
         What::Set { .. } => is_on(kind::MEMSET),
         What::Graph => is_on(kind::GRAPH_TRACE),
+        What::Wait(_) => is_on(kind::SYNCHRONIZATION),
         What::Call { .. } => true,
     };
     if wanted {
         keep(activity);
     }
+}
+
+/// Takes a thread's wait for a stream (3) or a context (4).
+pub fn tell_wait(what: u32, correlation: u32, start: u64, end: u64) {
+    tell(Activity {
+        gpu: 0,
+        device: 0,
+        context: 1,
+        stream: 0,
+        correlation,
+        graph: 0,
+        node: 0,
+        queued: 0,
+        start,
+        end,
+        what: What::Wait(what),
+    });
 }
 
 /// Takes a call of the driver, if calls of its kind are enabled.
@@ -829,6 +868,19 @@ fn encoded(a: &Activity, write: impl FnOnce(&[u8]) -> bool) -> bool {
                 ..GraphTrace::default()
             };
             write(&record.bytes()[..size(kind::GRAPH_TRACE)])
+        }
+        What::Wait(what) => {
+            let record = Synchronization {
+                kind: kind::SYNCHRONIZATION,
+                what,
+                start: a.start,
+                end: a.end,
+                correlation: a.correlation,
+                context: a.context,
+                stream: a.stream,
+                ..Synchronization::default()
+            };
+            write(&record.bytes()[..size(kind::SYNCHRONIZATION)])
         }
         What::Call { cbid, thread, code } => {
             let record = Api {

@@ -720,6 +720,16 @@ impl Gpu {
         self.xid_count.store(count + 1, Release);
     }
 
+    /// It stands still for so long, as when it recovers from an error: what is launched from now
+    /// on begins after that.
+    pub fn stall(&self, now: u64, ns: u64) {
+        let _placing = self.lock();
+        for process in &self.processes {
+            let until = process.until.load(Relaxed).max(now);
+            process.until.store(until.saturating_add(ns.min(LONGEST_NS)), Relaxed);
+        }
+    }
+
     /// The clock, temperature, power, link and presence are as in a new machine; counts keep what
     /// they have counted.
     pub fn heal(&self, now: u64) {

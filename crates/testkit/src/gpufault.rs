@@ -29,6 +29,8 @@ pub enum Kind {
     PcieLink,
     /// The GPU reports Xid 31, a page fault.
     Xid,
+    /// The GPU reports Xid 74 each second, and stands still for half of it.
+    XidStall,
     /// The GPU falls off the bus.
     OffBus,
     /// CUPTI's timestamps become 0.
@@ -52,6 +54,7 @@ impl Kind {
         match self {
             Kind::Throttle | Kind::Thermal | Kind::PowerBrake => Some("gpu_throttling"),
             Kind::PcieReplay | Kind::PcieLink => Some("pcie"),
+            Kind::XidStall => Some("gpu_fault"),
             _ => None,
         }
     }
@@ -65,6 +68,7 @@ impl Kind {
             Kind::PcieReplay => "pcie-replay",
             Kind::PcieLink => "pcie-link",
             Kind::Xid => "xid",
+            Kind::XidStall => "xid-stall",
             Kind::OffBus => "off-bus",
             Kind::ZeroTimestamps => "zero-timestamps",
             Kind::GraphGrowth => "graph-growth",
@@ -144,7 +148,15 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
         }
     }
     helper::say(&json!({ "from_ns": from_ns }));
-    end.wait();
+    if spec.kind == Kind::XidStall {
+        while !end.wait_for(1.0) {
+            let now = sys::now();
+            gpu.xid(74, 0, now);
+            gpu.stall(now, 500_000_000);
+        }
+    } else {
+        end.wait();
+    }
     undo(&machine, &spec);
     helper::say(&Label {
         kind: spec.kind.name().into(),

@@ -264,4 +264,11 @@ impl Ends {
     pub fn wait(&self) {
         self.waiter.until(self.at, None);
     }
+
+    /// Waits for so long, and says whether it has come.
+    pub fn wait_for(&self, seconds: f64) -> bool {
+        let soon = sys::now() + Duration::from_secs_f64(seconds).as_nanos() as u64;
+        let at = self.at.map_or(soon, |at| at.min(soon));
+        self.waiter.until(Some(at), None) == Ended::Signal || self.has_come()
+    }
 }
