@@ -3,7 +3,9 @@
 //! # What it sees
 //! Each signature (name and size class) on each thread is a series of its own. A step beyond the
 //! tail threshold is a *spike*; a cumulative sum of clipped deviations ([`Cusum`], Page 1954)
-//! sees a *shift* that no single step shows. Both thresholds come from one wished-for
+//! sees a *shift* that no single step shows. Steps far out that are too few for a shift and not
+//! far enough for a spike are *outliers*: one is nothing, a handful close together does not come
+//! by chance ([`CLUSTER`]). The first two thresholds come from one wished-for
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often.
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
@@ -178,6 +180,14 @@ pub struct Cusum {
     since: usize,
 }
 
+/// A step is an outlier if a usual one exceeds it once in so many.
+const OUTLIER_ONE_IN: f64 = 1e5;
+/// And if it took so many times as long as usual.
+const OUTLIER_TIMES: f64 = 3.0;
+/// So many outliers among so many steps are no chance: where one in 100,000 is expected, four
+/// among a thousand come once in 10^10.
+const CLUSTER: (usize, usize) = (4, 1000);
+
 /// What a CUSUM forgives per step, in scales: half of the smallest shift worth seeing.
 const SLACK: f64 = 0.75;
 /// One step counts for no more than this many scales, so that one outlier is not a shift.
@@ -238,6 +248,10 @@ pub(crate) struct Series {
     cusum: Cusum,
     limit: Option<f64>,
     recent: Vec<(usize, f64)>,
+    /// The latest outliers: which step of the series each was, its index and its log duration.
+    outliers: std::collections::VecDeque<(usize, usize, f64)>,
+    /// Outliers up to this index belong to an anomaly that was told.
+    told: Option<usize>,
     open: Option<Open>,
     interval: f64,
     first_ts: Option<Ns>,
@@ -253,8 +267,8 @@ struct Open {
     steps: Vec<usize>,
     /// How many scales above the usual each of them lies, clipped at [`DATED_BY`].
     heights: Vec<f64>,
-    /// No step of it was a spike.
-    weak: bool,
+    /// Which of them was the first spike.
+    first_spike: Option<usize>,
     /// Which of the latest steps were slow.
     latest: std::collections::VecDeque<bool>,
     /// How many of `steps` there were when the last slow one came.
@@ -284,8 +298,10 @@ impl Open {
     fn anomaly(mut self, signature: Signature) -> Option<Slowed> {
         self.steps.truncate(self.to_last_slow);
         self.heights.truncate(self.to_last_slow);
-        // A weak shift that was open when the real one came must not date it.
-        self.steps.drain(..rises_at(&self.heights));
+        // A weak shift that was open when the real one came must not date it; what went far beyond
+        // all noise must not be dated away, however much noise follows it.
+        let spike = self.first_spike.unwrap_or(usize::MAX);
+        self.steps.drain(..rises_at(&self.heights).min(spike));
         (!self.steps.is_empty()).then(|| Slowed {
             signature,
             fit: self.fit,
@@ -314,6 +330,8 @@ impl Series {
             cusum: Cusum::new(),
             limit: None,
             recent: Vec::new(),
+            outliers: Default::default(),
+            told: None,
             open: None,
             interval: 0.0,
             first_ts: None,
@@ -354,7 +372,8 @@ impl Series {
         let p = (config.false_alarms_per_day * self.interval.max(1e-6) / 86_400.0).min(1e-3);
         let log = dur.max(1.0).ln();
         let threshold = fit.threshold(p).max(fit.center + (1.0 + config.min_effect).ln());
-        let spike = log > threshold;
+        let clustered = self.cluster(index, log, &fit);
+        let spike = log > threshold || clustered;
         let sum = self.cusum.add(fit.spreads(log), index);
         self.recent.push((index, dur));
         if self.recent.len() > DATED_BACK {
@@ -363,13 +382,16 @@ impl Series {
 
         if let Some(open) = &mut self.open {
             let height = fit.z(log).clamp(-DATED_BY, DATED_BY);
-            if spike && height > 3.0 * crate::stats::mean(&open.heights).max(1.0) && open.weak {
+            let weak = open.first_spike.is_none();
+            if spike && height > 3.0 * crate::stats::mean(&open.heights).max(1.0) && weak {
                 // A weak shift was open when the real one came: this is where that begins.
                 open.steps.clear();
                 open.heights.clear();
                 open.latest.clear();
             }
-            open.weak &= !spike;
+            if spike {
+                open.first_spike.get_or_insert(open.steps.len());
+            }
             open.steps.push(index);
             open.heights.push(height);
             let slow =
@@ -395,12 +417,22 @@ impl Series {
             return None;
         }
         let since = if shift { self.shifted_since(&fit).min(index) } else { index };
-        let (steps, heights): (Vec<usize>, Vec<f64>) = self
-            .recent
-            .iter()
-            .filter(|r| r.0 >= since)
-            .map(|r| (r.0, fit.z(r.1.max(1.0).ln())))
+        let told = self.told.replace(index);
+        let new = |o: &&(usize, usize, f64)| o.1 < since && told.is_none_or(|told| o.1 > told);
+        let earlier = self.outliers.iter().filter(|o| clustered && new(o));
+        let (steps, heights): (Vec<usize>, Vec<f64>) = earlier
+            .map(|o| (o.1, fit.z(o.2)))
+            .chain(
+                self.recent
+                    .iter()
+                    .filter(|r| r.0 >= since)
+                    .map(|r| (r.0, fit.z(r.1.max(1.0).ln()))),
+            )
             .unzip();
+        if clustered {
+            // They are told now, and count for no other cluster but their own.
+            self.learned.retain(|i| !steps.contains(i));
+        }
         // What was held back and lies before the shift is usual after all.
         let held_back = self.recent.iter().map(|r| r.0).filter(|i| *i < since);
         let mut usual: Vec<usize> = self.learned.iter().copied().chain(held_back).collect();
@@ -411,10 +443,37 @@ impl Series {
         let to_last_slow = steps.len();
         let latest = Default::default();
         let heights = heights.iter().map(|h: &f64| h.clamp(-DATED_BY, DATED_BY)).collect();
-        let weak = !spike;
-        self.open =
-            Some(Open { fit, threshold, usual, steps, heights, weak, latest, to_last_slow, score });
+        // The last of them is this one; where it is no part of a shift, all before are outliers.
+        let first_spike = spike.then(|| if shift { steps.len().saturating_sub(1) } else { 0 });
+        self.open = Some(Open {
+            fit,
+            threshold,
+            usual,
+            steps,
+            heights,
+            first_spike,
+            latest,
+            to_last_slow,
+            score,
+        });
         None
+    }
+
+    /// Whether this step is an outlier, and one of a handful.
+    fn cluster(&mut self, index: usize, log: f64, fit: &Fit) -> bool {
+        let far = fit.threshold(1.0 / OUTLIER_ONE_IN).max(fit.center + OUTLIER_TIMES.ln());
+        if log <= far {
+            return false;
+        }
+        let (many, among) = CLUSTER;
+        self.outliers.push_back((self.seen, index, log));
+        while self.outliers.front().is_some_and(|o| o.0 + among < self.seen) {
+            self.outliers.pop_front();
+        }
+        if self.outliers.len() > 2 * many {
+            self.outliers.pop_front();
+        }
+        self.outliers.len() >= many
     }
 
     /// The first step of the shift that the CUSUM has seen: the split of the recent steps that
@@ -537,6 +596,9 @@ impl Series {
             list.iter_mut().for_each(|i| *i -= n);
         };
         forget(&mut self.learned);
+        self.outliers.retain(|o| o.1 >= n);
+        self.outliers.iter_mut().for_each(|o| o.1 -= n);
+        self.told = self.told.and_then(|told| told.checked_sub(n));
         self.recent.retain(|r| r.0 >= n);
         self.recent.iter_mut().for_each(|r| r.0 -= n);
         self.cusum.since = self.cusum.since.saturating_sub(n);

@@ -29,7 +29,7 @@ pub enum Kind {
     PcieLink,
     /// The GPU reports Xid 31, a page fault.
     Xid,
-    /// The GPU reports Xid 74 each second, and stands still for half of it.
+    /// The GPU reports Xid 74 twice a second, and stands still for 0.3 s each time.
     XidStall,
     /// The GPU falls off the bus.
     OffBus,
@@ -149,10 +149,10 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
     }
     helper::say(&json!({ "from_ns": from_ns }));
     if spec.kind == Kind::XidStall {
-        while !end.wait_for(1.0) {
+        while !end.wait_for(0.5) {
             let now = sys::now();
             gpu.xid(74, 0, now);
-            gpu.stall(now, 500_000_000);
+            gpu.stall(now, 300_000_000);
         }
     } else {
         end.wait();

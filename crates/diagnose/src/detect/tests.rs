@@ -118,3 +118,31 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
         .collect();
     assert_eq!(said(&steps), "");
 }
+
+/// A thousand steps of which each twentieth is held up, by up to half: a busy machine.
+fn busy(outliers: &[usize]) -> Vec<Step> {
+    let mut steps = steps(1, &".".repeat(300), 7);
+    let mut random = Random::new(3);
+    for step in steps.iter_mut().step_by(20) {
+        step.dur.0 += step.dur.0 * random.below(500) as i64 / 1000;
+    }
+    for &at in outliers {
+        steps[at].dur = Ns::millis(60);
+    }
+    for i in 1..steps.len() {
+        steps[i].ts = steps[i].ts.max(steps[i - 1].end());
+    }
+    steps
+}
+
+#[test]
+fn one_step_far_out_is_nothing_and_a_handful_is_no_chance() {
+    assert_eq!(said(&busy(&[700])), "");
+    assert_eq!(said(&busy(&[700, 900, 1100])), "");
+    let told = said(&busy(&[700, 720, 740, 760, 780, 800]));
+    assert!(told.starts_with("1 series, "), "{told}");
+    let (_, rest) = told.split_once(", ").unwrap();
+    let slow: usize = rest.split(' ').next().unwrap().parse().unwrap();
+    assert!((6..=12).contains(&slow), "{told}");
+    assert!(told.contains(", 14"), "from the first of them: {told}");
+}
