@@ -1,5 +1,6 @@
 //! What every probe is given, and what it has to offer.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -114,6 +115,8 @@ pub struct Context {
     pub cpus: Vec<EntityId>,
     /// Processes that a probe found to be targets; the recorder adds them after the tick.
     pub wanted: Vec<Target>,
+    /// Bytes of GPU memory that processes have, by pid, as last read.
+    pub gpu_memory: HashMap<u32, u64>,
 }
 
 /// What a probe is started with.

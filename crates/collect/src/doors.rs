@@ -22,6 +22,8 @@ const SLOTS: u32 = 1 << 15;
 const NAMES: u32 = 1 << 13;
 /// Threads whose numbers are known.
 const THREADS: usize = 1 << 14;
+/// By so much a process's GPU memory may grow while the nodes of its graphs are told.
+const GROWN: u64 = 512 << 20;
 /// For how long of how long the nodes of CUDA graphs are told while something is the matter.
 const NODES_MS: (u32, u32) = (200, 1000);
 
@@ -31,6 +33,9 @@ struct Doors {
     book: Book,
     threads: HashMap<(i32, u32), u32>,
     refused: u64,
+    /// GPU memory of processes when nodes of graphs were first told of them; none once they are
+    /// told no more.
+    memory: HashMap<i32, Option<u64>>,
 }
 
 /// Starts the source: listens.
@@ -54,6 +59,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         book: Book::new(start.source, Devices::Real),
         threads: HashMap::new(),
         refused: 0,
+        memory: HashMap::new(),
     }))
 }
 
@@ -86,8 +92,10 @@ impl Probe for Doors {
         book.recorded += seen.drained.records;
         book.dropped += seen.drained.lost + seen.drained.torn + seen.drained.abandoned;
         self.refused += seen.refused as u64;
+        self.watch_memory(cx);
         for pid in gone {
             self.threads.retain(|key, _| key.0 != pid);
+            self.memory.remove(&pid);
             if let Ok(pid) = u32::try_from(pid) {
                 self.book.process_ended(pid);
             }
@@ -119,6 +127,38 @@ impl Probe for Doors {
         // What was on its way.
         let _ = self.tick(now, cx);
         self.book.finish(cx);
+    }
+}
+
+impl Doors {
+    /// CUPTI 13.0 does not use its buffers on the device again where it tells the nodes of CUDA
+    /// graphs (parca-dev/parcagpu #23): the process's GPU memory grows, by 1 GiB until all times
+    /// are 0. A program that allocates as much by itself looks the same, and then nodes are told
+    /// of it no more for nothing.
+    fn watch_memory(&mut self, cx: &mut Context) {
+        let asked = self.host.asked();
+        if asked.kernels != Kernels::Nodes && asked.nodes_for_ms == 0 {
+            self.memory.retain(|_, first| first.is_none());
+            return;
+        }
+        let pids: Vec<i32> = self.host.peers().map(|peer| peer.pid).collect();
+        for pid in pids {
+            let Some(&now) = u32::try_from(pid).ok().and_then(|pid| cx.gpu_memory.get(&pid)) else {
+                continue;
+            };
+            let first = self.memory.entry(pid).or_insert(Some(now));
+            let grown = first.map_or(0, |first| now.saturating_sub(first));
+            if grown >= GROWN {
+                *first = None;
+                self.host.spare(pid);
+                let text = format!(
+                    "pid {pid}: its GPU memory grew by {} MiB while nodes of CUDA graphs were \
+                     told, as with a known defect of CUPTI 13.0: they are told no more",
+                    grown >> 20
+                );
+                self.book.say(&text, cx);
+            }
+        }
     }
 }
 

@@ -367,6 +367,7 @@ impl Book {
                         continue;
                     };
                     self.rows += process.memory.to(ts, bytes as f64, false, cx);
+                    cx.gpu_memory.insert(pid, bytes);
                 }
                 let here: HashSet<u32> = list.iter().map(|&(pid, _)| pid).collect();
                 lanes.processes.retain(|pid, process| {
@@ -374,6 +375,7 @@ impl Book {
                     let left = process.memory.written.is_some() && !here.contains(pid);
                     if left {
                         self.rows += process.memory.to(ts, 0.0, false, cx);
+                        cx.gpu_memory.remove(pid);
                         if process.busy.written.is_some() {
                             self.rows += process.busy.to(ts, 0.0, false, cx);
                         }

@@ -569,5 +569,6 @@ pub(crate) fn context() -> Context {
         host,
         cpus,
         wanted: Vec::new(),
+        gpu_memory: Default::default(),
     }
 }

@@ -29,7 +29,7 @@ pub enum Kind {
     PcieLink,
     /// The GPU reports Xid 31, a page fault.
     Xid,
-    /// The GPU reports Xid 74 twice a second, and stands still for 0.3 s each time.
+    /// The GPU reports Xid 74 every 1.5 s, and stands still for 1.2 s each time.
     XidStall,
     /// The GPU falls off the bus.
     OffBus,
@@ -149,10 +149,13 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
     }
     helper::say(&json!({ "from_ns": from_ns }));
     if spec.kind == Kind::XidStall {
-        while !end.wait_for(0.5) {
+        loop {
             let now = sys::now();
             gpu.xid(74, 0, now);
-            gpu.stall(now, 300_000_000);
+            gpu.stall(now, 1_200_000_000);
+            if end.wait_for(1.5) {
+                break;
+            }
         }
     } else {
         end.wait();

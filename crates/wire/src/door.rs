@@ -184,6 +184,25 @@ struct Guest {
     peer: Peer,
     consumer: Consumer,
     gone: bool,
+    /// It is not asked for the nodes of CUDA graphs any more.
+    spared: bool,
+}
+
+impl Guest {
+    fn settings(&self, all: Settings) -> Settings {
+        match self.spared {
+            true => Settings {
+                kernels: match all.kernels {
+                    Kernels::Nodes => Kernels::Graphs,
+                    other => other,
+                },
+                nodes_for_ms: 0,
+                nodes_every_ms: 0,
+                ..all
+            },
+            false => all,
+        }
+    }
 }
 
 /// How a [`Host`] receives.
@@ -264,11 +283,21 @@ impl Host {
     pub fn ask(&mut self, settings: Settings) {
         if settings != self.settings {
             self.settings = settings;
-            let bytes = settings.encode();
             for guest in &self.guests {
                 // Who does not read is asked again by nobody; it tells what it told.
+                let bytes = guest.settings(settings).encode();
                 let _ = send(guest.socket.as_raw_fd(), &bytes, None);
             }
+        }
+    }
+
+    /// A process is not asked for the nodes of CUDA graphs any more, whatever the others are.
+    pub fn spare(&mut self, pid: i32) {
+        let settings = self.settings;
+        for guest in self.guests.iter_mut().filter(|guest| guest.peer.pid == pid) {
+            guest.spared = true;
+            let bytes = guest.settings(settings).encode();
+            let _ = send(guest.socket.as_raw_fd(), &bytes, None);
         }
     }
 
@@ -349,7 +378,7 @@ impl Host {
         let ring = Ring::memfd(self.options).ok()?;
         let consumer = Consumer::of(ring);
         send(socket.as_raw_fd(), &self.settings.encode(), Some(consumer.as_raw_fd())).ok()?;
-        Some(Guest { socket, peer, consumer, gone: false })
+        Some(Guest { socket, peer, consumer, gone: false, spared: false })
     }
 }
 

@@ -53,13 +53,16 @@ const ROWS: &[Row] = &[
     // The engine is an hour of compiling, so nobody of ours uses the crate that carries it; `cli` runs
     // its program.
     row("query", &["schema", "store", "derive"]),
-    row(
-        "cli",
-        &[
-            "schema", "wire", "derive", "diagnose", "store", "collect", "formats", "report",
-            "testkit",
-        ],
-    ),
+    Row {
+        tests: &["inject", "standin"],
+        ..row(
+            "cli",
+            &[
+                "schema", "wire", "derive", "diagnose", "store", "collect", "formats", "report",
+                "testkit",
+            ],
+        )
+    },
     // In other people's processes.
     Row { others: Some(&["libc"]), tests: &["testkit"], ..row("inject", &["wire"]) },
     // Beside the house.

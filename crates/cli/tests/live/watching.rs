@@ -5,19 +5,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{folder, gpuwhy, may_record, said};
-
-/// Tests that judge what happens while it happens do not disturb each other.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::{alone, folder, gpuwhy, may_record, said};
 
 /// A command that is ended with its test.
 struct Running(Child);

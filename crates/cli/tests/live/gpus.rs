@@ -1,0 +1,311 @@
+//! A program on a GPU is recorded, something happens to the GPU, and the verdict says what; and
+//! what CUPTI does wrong is said. The GPU is the stand-ins' scripted one; the library inside the
+//! program, the driver's interfaces and the way to the verdict are the real ones.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use gpuwhy_testkit::gpu::{self, Defect, Machine};
+use gpuwhy_testkit::gpufault::{self, Kind};
+use gpuwhy_testkit::gpuloop::{self, Label, Place};
+use gpuwhy_testkit::helper;
+use serde_json::{Value, json};
+
+use crate::{alone, folder, gpuwhy, may_record, said};
+
+/// A machine with a scripted GPU, and the libraries that show it.
+struct Bench {
+    _keep: tempfile::TempDir,
+    folder: PathBuf,
+    machine: PathBuf,
+    libraries: PathBuf,
+}
+
+/// What cargo built beside this test.
+fn built(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let newest = near.filter(|path| path.is_file()).max_by_key(|path| {
+        path.metadata().and_then(|meta| meta.modified()).expect("a file has a time")
+    });
+    newest.unwrap_or_else(|| panic!("no {name} beside {}", own.display()))
+}
+
+impl Bench {
+    fn new() -> Bench {
+        helper::set_program(env!("CARGO_BIN_EXE_gpuwhy"));
+        let (keep, folder) = folder();
+        let (machine, libraries) = (folder.join("machine"), folder.join("libraries"));
+        std::fs::create_dir(&machine).unwrap();
+        gpu::lay_links(&libraries, &built("libgpuwhy_standin.so")).unwrap();
+        Bench { _keep: keep, folder, machine, libraries }
+    }
+
+    fn place(&self) -> Place {
+        let (machine, libraries) = (Some(self.machine.clone()), Some(self.libraries.clone()));
+        Place { machine, libraries, ..Place::default() }
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.folder.join("t.trace")
+    }
+
+    /// Records a command under the stand-ins.
+    fn record(&self, options: &[&str], command: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+            .args(["record", "--json", "-o"])
+            .arg(self.trace())
+            .arg("--inject-library")
+            .arg(built("libgpuwhy_inject.so"))
+            .args(options)
+            .arg("--")
+            .args(command)
+            .env("GPUWHY_STANDIN", &self.machine)
+            .env("LD_LIBRARY_PATH", &self.libraries)
+            .env("GPUWHY_NVML", self.libraries.join("libnvidia-ml.so.1"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Records the workload, and what happens meanwhile; what the recording said of itself.
+    fn recorded(&self, options: &[&str], workload: Value, meanwhile: impl FnOnce()) -> Value {
+        let workload = workload.to_string();
+        let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
+        let record = self.record(options, &gpuloop);
+        meanwhile();
+        let output = record.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        // The workload says its own line first.
+        let at = text.find("{\n").unwrap_or_else(|| panic!("no document in {text}"));
+        serde_json::from_str(&text[at..]).unwrap()
+    }
+
+    /// The finding that lost most, of a trace in which every invariant holds.
+    fn finding(&self) -> Value {
+        finding(&self.trace())
+    }
+}
+
+fn finding(trace: &Path) -> Value {
+    let valid = gpuwhy(&["validate", trace.to_str().unwrap()]);
+    assert!(valid.status.success(), "{}", said(&valid));
+    let output = gpuwhy(&["diagnose", "--json", trace.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["findings"][0].clone()
+}
+
+/// A workload of so many seconds; `more` replaces what is usual.
+fn workload(seconds: f64, more: &[(&str, Value)]) -> Value {
+    let config = gpuloop::Config { seconds: Some(seconds), ..gpuloop::Config::default() };
+    let mut workload = serde_json::to_value(config).unwrap();
+    for (key, value) in more {
+        workload[*key] = value.clone();
+    }
+    workload
+}
+
+fn evidence(finding: &Value) -> String {
+    let list = finding["causes"][0]["evidence_for"].as_array().cloned().unwrap_or_default();
+    list.iter().filter_map(|e| e["says"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// Something happens to the GPU for three seconds of ten.
+fn happens(kind: Kind, more: &[(&str, Value)], says: &[&str]) {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    let mut label = None;
+    bench.recorded(&[], workload(10.0, more), || {
+        std::thread::sleep(Duration::from_secs(5));
+        let spec =
+            gpufault::Spec { kind, seconds: Some(3.0), gpu: 0, pid: 0, place: bench.place() };
+        label = Some(gpufault::start(&spec).unwrap().finish().unwrap());
+    });
+    let label: Label = label.unwrap();
+    let finding = bench.finding();
+    assert_eq!(finding["class"].as_str(), label.class.as_deref(), "{finding:#}");
+    let culprit = finding["culprit"]["name"].as_str().unwrap_or_default();
+    assert!(culprit.starts_with("gpu 0"), "{finding:#}");
+    let all = evidence(&finding);
+    for said in says {
+        assert!(all.contains(said), "no `{said}` in:\n{all}");
+    }
+    // Noise of a busy machine right before it is part of the same incident.
+    let from = finding["from_ns"].as_i64().unwrap() - label.from_ns as i64;
+    assert!((-2_500_000_000..1_000_000_000).contains(&from), "dated {from} ns after it began");
+}
+
+#[test]
+fn root_a_gpu_held_back_by_its_power_cap_is_told() {
+    happens(Kind::Throttle, &[], &["its clock was 990 MHz", "held down by its power cap"]);
+}
+
+#[test]
+fn root_a_link_that_sends_packets_again_is_told() {
+    happens(Kind::PcieReplay, &[("batch_mib", json!(48))], &["packets were sent again over PCIe"]);
+}
+
+#[test]
+fn root_a_gpu_that_stands_still_after_an_xid_is_told() {
+    happens(Kind::XidStall, &[], &["Xid 74"]);
+}
+
+#[test]
+fn root_a_process_that_competes_for_the_gpu_is_named() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    let mut label = None;
+    bench.recorded(&[], workload(10.0, &[]), || {
+        std::thread::sleep(Duration::from_secs(5));
+        let place = bench.place();
+        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, place };
+        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
+    });
+    let label: Label = label.unwrap();
+    let finding = bench.finding();
+    assert_eq!(finding["class"], "gpu_contention", "{finding:#}");
+    assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
+}
+
+/// Where `scripts/nccl.sh` leaves the libraries.
+fn libnccl(version: &str) -> Option<PathBuf> {
+    let named = std::env::var_os("GPUWHY_NCCL_LIBS").map(PathBuf::from);
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let folder = named.or_else(|| Some(cache.or(home)?.join("gpuwhy/nccl")))?;
+    Some(folder.join(version).join("libnccl.so.2")).filter(|path| path.is_file())
+}
+
+#[test]
+fn root_a_rank_that_comes_late_into_collectives_is_named() {
+    if !may_record() {
+        return;
+    }
+    let Some(library) = libnccl("2.32.3") else {
+        println!("skipped: there is no libnccl 2.32.3; `scripts/nccl.sh` fetches it");
+        return;
+    };
+    let own = std::env::current_exe().unwrap();
+    let driver = own.ancestors().nth(2).unwrap().join("examples/nccl_driver");
+    if !driver.is_file() {
+        println!("skipped: `cargo build -p gpuwhy-inject --examples` makes {}", driver.display());
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    let barrier = bench.folder.join("barrier");
+    let play = format!(
+        "{} {} $NCCL_PROFILER_PLUGIN straggler --ranks 2 --steps 2200 --barrier {}",
+        driver.display(),
+        library.display(),
+        barrier.display()
+    );
+    let late = "--late-us 3000 --late-from 1200 --late-until 1700";
+    let script = format!("{play} --rank 0 & {play} --rank 1 {late} & echo late $!; wait");
+    let record = bench.record(&["--collectives", "phases"], &["sh", "-c", &script]);
+    let output = record.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    let late: i64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("late ")?.parse().ok())
+        .unwrap_or_else(|| panic!("no pid in {text}"));
+    let finding = bench.finding();
+    assert_eq!(finding["class"], "collective_straggler", "{finding:#}");
+    assert_eq!(finding["culprit"]["pid"].as_i64(), Some(late), "{finding:#}");
+}
+
+/// With a defect of CUPTI, what the recording says of itself.
+fn with_defect(defect: Defect, options: &[&str], more: &[(&str, Value)], says: &str) {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    let machine = Machine::open(&bench.machine, 1).unwrap();
+    if defect == Defect::GraphGrowth {
+        machine.set_defect_growth(4 << 30);
+        machine.set_defect_after(u64::MAX);
+    }
+    let told = bench.recorded(options, workload(7.0, more), || {
+        std::thread::sleep(Duration::from_secs(2));
+        machine.set_defect(defect, true);
+    });
+    let degraded = told["degraded"].to_string();
+    assert!(degraded.contains(says), "no `{says}` in {degraded}");
+    let valid = gpuwhy(&["validate", bench.trace().to_str().unwrap()]);
+    assert!(valid.status.success(), "{}", said(&valid));
+}
+
+#[test]
+fn root_records_without_times_are_noticed() {
+    with_defect(Defect::ZeroTimestamps, &[], &[], "records without times");
+}
+
+#[test]
+fn root_gpu_memory_that_grows_while_nodes_of_graphs_are_told_is_noticed() {
+    let graph = [("graph", json!(true))];
+    with_defect(Defect::GraphGrowth, &["--kernels", "nodes"], &graph, "its GPU memory grew by");
+}
+
+#[test]
+fn root_callbacks_that_somebody_replaced_are_noticed() {
+    with_defect(Defect::CallbacksReplaced, &[], &[], "taken CUPTI's buffers");
+}
+
+#[test]
+fn root_buffers_that_do_not_come_back_are_noticed() {
+    with_defect(Defect::LostBuffers, &[], &[], "taken CUPTI's buffers");
+}
+
+#[test]
+fn root_another_profiler_is_left_alone() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    Machine::open(&bench.machine, 1).unwrap().set_defect(Defect::SubscriberRefused, true);
+    let told = bench.recorded(&[], workload(2.0, &[]), || {});
+    let degraded = told["degraded"].to_string();
+    assert!(degraded.contains("another profiler uses CUPTI"), "{degraded}");
+}
+
+#[test]
+fn root_kernels_lie_within_their_steps_also_where_cupti_keeps_its_own_clock() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    Machine::open(&bench.machine, 1).unwrap().set_defect(Defect::NoTimestampCallback, true);
+    bench.recorded(&[], workload(3.0, &[]), || {});
+    let trace = gpuwhy_store::Trace::open(bench.trace()).unwrap();
+    let ever = gpuwhy_schema::Ns::MIN..gpuwhy_schema::Ns::MAX;
+    let spans: Vec<gpuwhy_schema::Span> =
+        trace.read(ever.clone()).flat_map(|rows| rows.unwrap()).collect();
+    let kernels: std::collections::HashSet<_> = trace
+        .read::<gpuwhy_schema::Kernel>(ever)
+        .flat_map(|rows| rows.unwrap())
+        .map(|kernel| kernel.id)
+        .collect();
+    let steps: Vec<_> = spans
+        .iter()
+        .filter(|s| &*s.name == "step")
+        .map(|s| (s.ts, s.ts + s.dur.unwrap()))
+        .collect();
+    let inside =
+        |s: &&gpuwhy_schema::Span| steps.iter().any(|(from, to)| *from <= s.ts && s.ts < *to);
+    let all: Vec<_> = spans.iter().filter(|s| kernels.contains(&s.id)).collect();
+    let within = all.iter().copied().filter(inside).count();
+    assert!(all.len() > 1000 && within * 100 >= all.len() * 98, "{within} of {}", all.len());
+}
