@@ -34,7 +34,7 @@
 //!
 //! `include/gpuwhy.h` is the same client for C and C++ programs, without a library to link.
 
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", loom)), no_std)]
 
 #[cfg(feature = "std")]
 mod clock;
@@ -52,6 +52,7 @@ mod thread;
 pub mod layout;
 mod record;
 pub mod ring;
+mod sync;
 
 #[cfg(feature = "std")]
 pub use clock::now;
