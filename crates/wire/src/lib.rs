@@ -43,6 +43,9 @@ mod consumer;
 #[cfg(feature = "std")]
 mod door;
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod producer;
