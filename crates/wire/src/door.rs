@@ -332,11 +332,13 @@ impl Host {
             match receive(socket.as_raw_fd(), &mut bytes) {
                 Ok((0, _)) => {}
                 Ok((n, _)) => match self.let_in(socket, &bytes[..n]) {
-                    Some(guest) => {
+                    Ok(Some(guest)) => {
                         seen.came += 1;
                         self.guests.push(guest);
                     }
-                    None => seen.refused += 1,
+                    Ok(None) => seen.refused += 1,
+                    // It went between its knock and its welcome: nobody was sent away.
+                    Err(_) => {}
                 },
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if now.saturating_sub(since) < SPEAK_NS {
@@ -350,14 +352,15 @@ impl Host {
         }
     }
 
-    fn let_in(&self, socket: OwnedFd, hello: &[u8]) -> Option<Guest> {
-        checked(hello)?;
-        let (pid, uid) = credentials(socket.as_raw_fd())?;
+    /// A guest, or none where it is sent away; an error if it is not there any more.
+    fn let_in(&self, socket: OwnedFd, hello: &[u8]) -> io::Result<Option<Guest>> {
+        let who = checked(hello).and_then(|()| credentials(socket.as_raw_fd()));
+        let Some((pid, uid)) = who else { return Ok(None) };
+        let Ok(ring) = Ring::memfd(self.options) else { return Ok(None) };
         let peer = Peer { pid, uid, own_pid: u32_at(hello, 12) };
-        let ring = Ring::memfd(self.options).ok()?;
         let consumer = Consumer::of(ring);
-        send(socket.as_raw_fd(), &self.settings.encode(), Some(consumer.as_raw_fd())).ok()?;
-        Some(Guest { socket, peer, consumer, gone: false })
+        send(socket.as_raw_fd(), &self.settings.encode(), Some(consumer.as_raw_fd()))?;
+        Ok(Some(Guest { socket, peer, consumer, gone: false }))
     }
 }
 
@@ -737,6 +740,17 @@ mod tests {
         drop(reader);
         let error = io::Write::write(&mut writer, b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn who_is_killed_between_knock_and_welcome_was_not_sent_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = host(folder.path(), 4);
+        let stranger = Stranger::connect(host.path()).unwrap();
+        stranger.say(&hello(7), &[]).unwrap();
+        drop(stranger);
+        assert_eq!(host.attend(|_, _| {}, |_| {}), Attended::default());
+        assert_eq!(host.peers().count(), 0);
     }
 
     #[test]
