@@ -105,6 +105,78 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("phase", Event::Phase { name, step: None, start: 10, dur: 5 }),
         ("mark", Event::Mark { name, at: 10, value: Some(0.5) }),
         ("counter", Event::Counter { name, unit: name, device: Some(1), at: 10, value: 2.0 }),
+        ("launch", Event::Launch { name, device: 1, stream: 7, correlation: 9, start: 10, dur: 5 }),
+        (
+            "kernel",
+            Event::Kernel {
+                name,
+                device: 1,
+                stream: 7,
+                correlation: 9,
+                graph: Some(3),
+                start: 10,
+                dur: 5,
+            },
+        ),
+        (
+            "copy",
+            Event::Copy {
+                name,
+                device: 1,
+                stream: 7,
+                correlation: 9,
+                bytes: 4096,
+                start: 10,
+                dur: 5,
+            },
+        ),
+        ("device", Event::Device { name, device: 1, at: 10 }),
+        (
+            "communicator",
+            Event::Communicator { name, communicator: 2, id: 99, rank: 3, ranks: 8, at: 10 },
+        ),
+        (
+            "collective",
+            Event::Collective {
+                name,
+                communicator: 2,
+                seq: 7,
+                bytes: 4096,
+                how: name,
+                on_gpu: true,
+                start: 10,
+                dur: 5,
+            },
+        ),
+        (
+            "message",
+            Event::Message {
+                name,
+                communicator: 2,
+                peer: 4,
+                seq: 7,
+                bytes: 4096,
+                on_gpu: false,
+                start: 10,
+                dur: 5,
+            },
+        ),
+        (
+            "stage",
+            Event::Stage {
+                name,
+                communicator: 2,
+                operation: name,
+                seq: 7,
+                channel: Some(1),
+                on_gpu: true,
+                start: 10,
+                dur: 5,
+            },
+        ),
+        ("wait", Event::Wait { name, stream: 7, correlation: 9, start: 10, dur: 5 }),
+        ("notice", Event::Notice { name, code: 16, value: Some(1.5), at: 10 }),
+        ("step_open", Event::StepOpen { name, seq: 7, size: None, rank: None, start: 10 }),
     ];
     for (file, event) in events {
         let mut words = encode(&Record { pid, tid, event });
@@ -112,6 +184,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let record: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         write("wire_record", file, &[&3u64.to_le_bytes()[..], &[0], &record].concat())?;
     }
+
+    let [hello, settings] = gpuwhy_wire::fuzzing::sound();
+    write("door", "visitor", &[&[0, 64], &*hello, b"more"].concat())?;
+    write("door", "visitor-twice", &[&[0, 64], &*hello, &*hello].concat())?;
+    write("door", "collector", &[&[128, 1, 64], &*settings, &*settings].concat())?;
+    write("door", "collector-two-rings", &[&[128, 3, 64], &*settings, &*settings].concat())?;
+    write("door", "collector-no-ring", &[&[128, 0, 64], &*settings, b"?"].concat())?;
 
     let report = tmp.path().join("report.sqlite");
     nsys_report(&report)?;

@@ -254,6 +254,105 @@ mod tests {
         assert_eq!(theirs(outside, &at(7), &mut threads), None);
     }
 
+    /// Names the socket to a process that plays the container's.
+    const CONTAINED: &str = "GPUWHY_TEST_CONTAINED";
+
+    /// Names a file to it that it must not see.
+    const HIDDEN: &str = "GPUWHY_TEST_HIDDEN";
+
+    /// Not a test of its own: the process in a container. Its two threads tell their own names, and
+    /// stay until it is killed.
+    #[test]
+    fn contained() {
+        let Some(socket) = std::env::var_os(CONTAINED) else { return };
+        let hidden = std::env::var_os(HIDDEN).unwrap();
+        assert!(!std::path::Path::new(&hidden).exists(), "the host's files are seen");
+        let visit = Visit::knock(socket.as_ref()).unwrap();
+        let Heard::Welcome(ring, _) = visit.hear(10_000) else { panic!("not let in") };
+        std::thread::scope(|scope| {
+            for name in ["first", "second"] {
+                let ring = &ring;
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                let tell = move || {
+                    ring.mark(name, None);
+                    std::thread::sleep(Duration::from_secs(60));
+                };
+                thread.spawn_scoped(scope, tell).unwrap();
+            }
+        });
+    }
+
+    /// A process in pid and mount namespaces of its own, that sees nothing of the host's temporary
+    /// files but the socket's directory: whose it is, and which thread of this host told what, is
+    /// known by the kernel's word.
+    #[test]
+    fn root_a_process_in_a_container_is_known_by_this_hosts_numbers() {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let root = dir.path().join("root");
+        for folder in ["door", "root/door"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let hidden = dir.path().join("hidden");
+        std::fs::write(&hidden, "").unwrap();
+        let socket = dir.path().join("door/socket");
+        let mut host = Host::listen(&socket, Hospitality::default(), Settings::default()).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
+        // Its /tmp is `root`, with the socket's directory in it, and its /proc is its own.
+        let script = "mount --make-rprivate / && mount --bind \"$1/door\" \"$1/root/door\" && \
+            mount --rbind \"$1/root\" /tmp && mount -t proc proc /proc && \
+            exec /tmp/program --exact doors::tests::contained --nocapture";
+        let mut container = std::process::Command::new("unshare")
+            .args(["--pid", "--mount", "--fork", "--kill-child", "sh", "-c", script, "sh"])
+            .arg(dir.path())
+            .env(CONTAINED, "/tmp/door/socket")
+            .env(HIDDEN, &hidden)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut threads = HashMap::new();
+        let mut seen = std::collections::BTreeMap::new();
+        while seen.len() < 2 {
+            if let Some(status) = container.try_wait().unwrap() {
+                let mut why = String::new();
+                let stderr = container.stderr.take().unwrap();
+                std::io::Read::read_to_string(&mut { stderr }, &mut why).unwrap();
+                let refused = ["not permitted", "denied", "unshare failed"];
+                assert!(refused.iter().any(|word| why.contains(word)), "{status}: {why}");
+                println!("skipped: no namespaces here without root: {}", why.trim());
+                return;
+            }
+            host.attend(
+                |peer, record| {
+                    assert!(peer.pid as u32 != peer.own_pid, "{peer:?} is in no namespace");
+                    assert_eq!(record.pid, peer.own_pid);
+                    let Event::Mark { name, .. } = record.event else { panic!("{record:?}") };
+                    let of = theirs(peer, &record, &mut threads).unwrap();
+                    assert_eq!(of.0, peer.pid as u32);
+                    assert!(of.1 != record.tid, "that is its own number of it: {record:?}");
+                    seen.insert(name.to_string(), of);
+                },
+                |_| {},
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // This host's numbers are right if this host says that the threads are called so.
+        for (name, (pid, tid)) in &seen {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap();
+            assert_eq!(comm.trim(), name);
+        }
+        let program = std::fs::read_link(format!("/proc/{}/exe", seen["first"].0)).unwrap();
+        assert_eq!(program.file_name().unwrap(), "program");
+        container.kill().unwrap();
+        container.wait().unwrap();
+        let mut gone = Vec::new();
+        while gone.is_empty() {
+            host.attend(|_, _| {}, |peer| gone.push(peer.pid as u32));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(gone, [seen["first"].0], "its end is heard");
+    }
+
     #[test]
     fn more_is_asked_while_something_is_the_matter() {
         let asked = closer(Settings::USUAL);

@@ -2,9 +2,9 @@
 //!
 //! A mutex that a fork finds locked is locked in the child for ever; this one can be opened there.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::sync::{AtomicBool, UnsafeCell};
 
 /// See the module.
 pub struct Exclusive<T> {
@@ -17,19 +17,27 @@ unsafe impl<T: Send> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {
     /// Free.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Exclusive<T> {
+        Exclusive { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Free.
+    #[cfg(not(loom))]
     pub const fn new(value: T) -> Exclusive<T> {
         Exclusive { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Gives `f` the value, unless another thread, or this one further up, has it.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if self.taken.swap(true, Acquire) {
-            return None;
-        }
+        // Who comes second writes nothing.
+        self.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
         let free = Free(&self.taken);
-        // SAFETY: `taken` was false and is true now, so nobody else has a reference, until `free`
-        // is dropped.
-        let out = f(unsafe { &mut *self.value.get() });
+        let out = self.value.with_mut(|value| {
+            // SAFETY: `taken` was false and is true now, so nobody else has a reference, until
+            // `free` is dropped.
+            f(unsafe { &mut *value })
+        });
         drop(free);
         Some(out)
     }
@@ -49,7 +57,7 @@ impl Drop for Free<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

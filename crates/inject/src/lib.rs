@@ -7,11 +7,20 @@
 //! *Invariants.* Nothing here blocks, prints, fails, or grows without bound, and no panic leaves
 //! it: a function that others call runs inside [`guarded`]. `GPUWHY_OFF=1` turns all of it off.
 
+#[cfg(not(loom))]
 pub mod cupti;
 pub mod exclusive;
+#[cfg(not(loom))]
 pub mod link;
+#[cfg(not(loom))]
 pub mod nccl;
+#[cfg(not(loom))]
 pub mod notice;
+pub mod published;
+mod sync;
+
+#[cfg(all(test, loom))]
+mod models;
 
 /// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code.
 pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {

@@ -6,9 +6,8 @@
 //! withdrawn, the doors are told to be quiet, and the thread knocks again: late and restarted
 //! collectors are the same case.
 //!
-//! *Who writes never waits.* A writer marks itself in one of a few counters, looks whether there is
-//! a ring, writes, and unmarks itself. A withdrawn ring is unmapped once each counter has been seen
-//! at zero since; until then it stays, and while too many stay no new one is taken.
+//! *Who writes never waits* ([`Published`]). A withdrawn ring is unmapped when no writer can be
+//! using it; until then it stays, and while too many stay no new one is taken.
 //!
 //! *What fools it.* A child made by a bare clone(2), without exec, has its parent's ring and no
 //! thread; its records carry its own pid, and the collector drops them. A fork made through libc
@@ -17,12 +16,14 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
 use std::thread::Thread;
 use std::time::Duration;
 
 use gpuwhy_wire::{DEFAULT_DOOR, DOOR_ENV, Event, Heard, NameId, Producer, Settings, Visit};
+
+use crate::published::{LINES, Published, Withdrawn};
 
 /// A ring to write to instead of looking for a collector: what tests and benchmarks set.
 pub const RING_ENV: &str = "GPUWHY_INJECT_RING";
@@ -66,20 +67,14 @@ impl Ring {
     }
 }
 
-static CURRENT: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
+static RING: Published<Ring> = Published::new();
 static STARTED: AtomicBool = AtomicBool::new(false);
 static HANDLED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// A counter on a cache line of its own.
-#[repr(align(128))]
-struct Writers(AtomicUsize);
-
-const LINES: usize = 16;
-static WRITERS: [Writers; LINES] = [const { Writers(AtomicUsize::new(0)) }; LINES];
-
-fn my_line() -> &'static AtomicUsize {
+/// The calling thread's counter of readers.
+fn my_line() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! { static LINE: Cell<usize> = const { Cell::new(usize::MAX) }; }
     // A thread that is being torn down has no cell any more, and takes the first.
@@ -89,35 +84,16 @@ fn my_line() -> &'static AtomicUsize {
         }
         cell.get()
     });
-    &WRITERS[line.unwrap_or(0)].0
-}
-
-/// Unmarks a writer, also when it panics.
-struct Marked(&'static AtomicUsize);
-
-impl Drop for Marked {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Release);
-    }
+    line.unwrap_or(0)
 }
 
 /// Gives `f` the ring, if a collector listens. Never waits.
 #[inline]
 pub fn with<R>(f: impl FnOnce(&Ring) -> R) -> Option<R> {
-    if CURRENT.load(Relaxed).is_null() {
+    if !RING.is_there() {
         return None;
     }
-    let line = my_line();
-    // Before the pointer is read: whoever withdraws the ring sees this mark, or we see no ring.
-    line.fetch_add(1, SeqCst);
-    let marked = Marked(line);
-    let ring = CURRENT.load(SeqCst);
-    // SAFETY: a published pointer is a leaked box. It is freed only after it was withdrawn and
-    // each counter was seen at zero since; ours was above zero before the pointer was read and is
-    // so until `marked` is dropped.
-    let out = unsafe { ring.as_ref() }.map(f);
-    drop(marked);
-    out
+    RING.with(my_line(), f)
 }
 
 /// Whether `GPUWHY_OFF` says that nothing is to be done in this process.
@@ -151,11 +127,8 @@ pub fn start() {
 /// The child of a fork has neither the thread nor a ring of its own; it begins anew when one of its
 /// doors opens.
 unsafe extern "C" fn in_the_child() {
-    CURRENT.store(null_mut(), SeqCst);
+    RING.forget_after_fork();
     STARTED.store(false, SeqCst);
-    for line in &WRITERS {
-        line.0.store(0, SeqCst);
-    }
     let socket = SOCKET.swap(-1, SeqCst);
     if socket >= 0 {
         // The connection ends with its process, and not with the last of its children.
@@ -169,10 +142,10 @@ fn run(first: Thread) {
     be_quiet();
     let path = std::env::var_os(DOOR_ENV).filter(|p| !p.is_empty());
     let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_DOOR.into()));
-    let mut retired: Vec<*mut Ring> = Vec::new();
+    let mut retired: Vec<Withdrawn<Ring>> = Vec::new();
     let mut failed = 0;
     loop {
-        release(&mut retired);
+        RING.release(&mut retired);
         if retired.len() < RETIRED
             && let Ok(visit) = Visit::knock(&path)
         {
@@ -187,14 +160,14 @@ fn run(first: Thread) {
 }
 
 /// From the collector's welcome to its end.
-fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<*mut Ring>) {
+fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<Withdrawn<Ring>>) {
     SOCKET.store(visit.as_raw_fd(), SeqCst);
     let mut welcome = visit.hear(WELCOME_MS);
     while let Heard::Asked(_) = welcome {
         welcome = visit.hear(WELCOME_MS);
     }
     if let Heard::Welcome(producer, settings) = welcome {
-        publish(producer);
+        retired.extend(publish(producer));
         ask(settings);
         first.unpark();
         loop {
@@ -205,11 +178,10 @@ fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<*mut Ring>) {
             }
             crate::cupti::tick();
             crate::nccl::tick();
-            release(retired);
+            RING.release(retired);
         }
         ask(Settings::default());
-        let old = CURRENT.swap(null_mut(), SeqCst);
-        retired.push(old);
+        retired.extend(RING.withdraw());
     }
     SOCKET.store(-1, SeqCst);
 }
@@ -219,31 +191,9 @@ fn ask(settings: Settings) {
     crate::nccl::ask(settings);
 }
 
-fn publish(producer: Producer) {
+fn publish(producer: Producer) -> Option<Withdrawn<Ring>> {
     let generation = GENERATION.fetch_add(1, Relaxed) + 1;
-    let ring = Box::into_raw(Box::new(Ring { producer, generation }));
-    CURRENT.store(ring, SeqCst);
-}
-
-/// Frees what was withdrawn if nobody can be writing to it: each counter is seen at zero once.
-fn release(retired: &mut Vec<*mut Ring>) {
-    if retired.is_empty() {
-        return;
-    }
-    for line in &WRITERS {
-        // Writers stay for tens of ns; one that was stopped in the middle keeps the ring mapped.
-        let free = (0..1000).any(|_| {
-            std::hint::spin_loop();
-            line.0.load(Acquire) == 0
-        });
-        if !free {
-            return;
-        }
-    }
-    for ring in retired.drain(..) {
-        // SAFETY: made by `publish`, withdrawn by `serve`, and by the loop above no writer has it.
-        drop(unsafe { Box::from_raw(ring) });
-    }
+    RING.publish(Box::new(Ring { producer, generation }))
 }
 
 /// The host's signal handlers run on the host's threads.

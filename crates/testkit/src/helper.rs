@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
@@ -136,6 +136,14 @@ impl<T: DeserializeOwned> Played<T> {
     /// The process.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// If it cannot be asked for.
+    pub fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
     }
 
     /// Waits until it says that it has begun, for roles that say so; CLOCK_MONOTONIC ns.

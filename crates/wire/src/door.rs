@@ -32,6 +32,7 @@ pub const DOOR_ENV: &str = "GPUWHY_DOOR";
 /// Where a collector of the whole host listens. A container sees it if it is mounted there.
 pub const DEFAULT_DOOR: &str = "/run/gpuwhy/door";
 
+/// What a message begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYDR");
 const VERSION: u32 = 1;
 /// Bytes of every message, either way.
@@ -93,7 +94,7 @@ impl Settings {
         nodes_for_ms: 0,
     };
 
-    fn encode(self) -> [u8; BYTES] {
+    pub(crate) fn encode(self) -> [u8; BYTES] {
         let mut out = message();
         out[12] = self.kernels as u8;
         out[13] = self.launches.into();
@@ -129,6 +130,13 @@ fn message() -> [u8; BYTES] {
     let mut out = [0; BYTES];
     out[..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    out
+}
+
+/// What a visitor of that pid, in its own namespace, says first.
+pub(crate) fn hello(pid: u32) -> [u8; BYTES] {
+    let mut out = message();
+    out[12..16].copy_from_slice(&pid.to_le_bytes());
     out
 }
 
@@ -353,11 +361,13 @@ impl Host {
             match receive(socket.as_raw_fd(), &mut bytes) {
                 Ok((0, _)) => {}
                 Ok((n, _)) => match self.let_in(socket, &bytes[..n]) {
-                    Some(guest) => {
+                    Ok(Some(guest)) => {
                         seen.came += 1;
                         self.guests.push(guest);
                     }
-                    None => seen.refused += 1,
+                    Ok(None) => seen.refused += 1,
+                    // It went between its knock and its welcome: nobody was sent away.
+                    Err(_) => {}
                 },
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if now.saturating_sub(since) < SPEAK_NS {
@@ -371,14 +381,15 @@ impl Host {
         }
     }
 
-    fn let_in(&self, socket: OwnedFd, hello: &[u8]) -> Option<Guest> {
-        checked(hello)?;
-        let (pid, uid) = credentials(socket.as_raw_fd())?;
+    /// A guest, or none where it is sent away; an error if it is not there any more.
+    fn let_in(&self, socket: OwnedFd, hello: &[u8]) -> io::Result<Option<Guest>> {
+        let who = checked(hello).and_then(|()| credentials(socket.as_raw_fd()));
+        let Some((pid, uid)) = who else { return Ok(None) };
+        let Ok(ring) = Ring::memfd(self.options) else { return Ok(None) };
         let peer = Peer { pid, uid, own_pid: u32_at(hello, 12) };
-        let ring = Ring::memfd(self.options).ok()?;
         let consumer = Consumer::of(ring);
-        send(socket.as_raw_fd(), &self.settings.encode(), Some(consumer.as_raw_fd())).ok()?;
-        Some(Guest { socket, peer, consumer, gone: false, spared: false })
+        send(socket.as_raw_fd(), &self.settings.encode(), Some(consumer.as_raw_fd()))?;
+        Ok(Some(Guest { socket, peer, consumer, gone: false, spared: false }))
     }
 }
 
@@ -414,9 +425,7 @@ impl Visit {
     /// Nobody listens there, or too many knock at once.
     pub fn knock(path: &Path) -> io::Result<Visit> {
         let socket = connect(path)?;
-        let mut hello = message();
-        hello[12..16].copy_from_slice(&std::process::id().to_le_bytes());
-        send(socket.as_raw_fd(), &hello, None)?;
+        send(socket.as_raw_fd(), &hello(std::process::id()), None)?;
         Ok(Visit { socket })
     }
 
@@ -588,18 +597,87 @@ fn receive(socket: RawFd, bytes: &mut [u8; BYTES + 1]) -> io::Result<(usize, Opt
     // SAFETY: the kernel wrote whole headers into `beside` and said how many bytes of it.
     let head = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     if head != null::<libc::cmsghdr>().cast_mut() {
-        // SAFETY: as above; a descriptor's header carries at least one, which is ours now.
+        // SAFETY: as above. A header of descriptors says how many lie behind it, all of them ours
+        // now; the room behind ours is for two, since headers are padded.
         unsafe {
-            if (*head).cmsg_level == libc::SOL_SOCKET
-                && (*head).cmsg_type == libc::SCM_RIGHTS
-                && (*head).cmsg_len >= libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize
-            {
-                let raw = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
-                fd = Some(OwnedFd::from_raw_fd(raw));
+            if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*head).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(head).cast::<RawFd>();
+                for i in 0..bytes / size_of::<RawFd>() {
+                    // Who sends more than one has the others closed, lest they pile up here.
+                    let one = OwnedFd::from_raw_fd(first.add(i).read_unaligned());
+                    fd = fd.or(Some(one));
+                }
             }
         }
     }
     Ok((n as usize, fd))
+}
+
+/// One end of a conversation that says anything, for tests and fuzzing.
+#[derive(Debug)]
+pub struct Stranger(OwnedFd);
+
+impl Stranger {
+    /// Connects to whoever listens at `path`, and says nothing.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(path: &Path) -> io::Result<Stranger> {
+        connect(path).map(Stranger)
+    }
+
+    /// A visitor, and who is its collector.
+    ///
+    /// # Errors
+    /// The system gives no sockets.
+    pub fn with_visit() -> io::Result<(Stranger, Visit)> {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: two descriptors fit into `ends`.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: descriptors that were just opened and that nobody else owns.
+        let [ours, theirs] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok((Stranger(ours), Visit { socket: theirs }))
+    }
+
+    /// Says it, with at most two descriptors beside it.
+    ///
+    /// # Errors
+    /// The other end has gone, or does not read.
+    pub fn say(&self, bytes: &[u8], beside: &[RawFd]) -> io::Result<()> {
+        let mut part =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut room = Beside([0; 24]);
+        // SAFETY: all-zero bytes are an empty message.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        let beside = &beside[..beside.len().min(2)];
+        if !beside.is_empty() {
+            message.msg_control = room.0.as_mut_ptr().cast();
+            message.msg_controllen = room.0.len();
+            let bytes = size_of_val(beside) as u32;
+            // SAFETY: the room is for one header and two descriptors.
+            unsafe {
+                let head = libc::CMSG_FIRSTHDR(&raw const message);
+                (*head).cmsg_level = libc::SOL_SOCKET;
+                (*head).cmsg_type = libc::SCM_RIGHTS;
+                (*head).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+                let to = libc::CMSG_DATA(head).cast::<RawFd>();
+                for (i, fd) in beside.iter().enumerate() {
+                    to.add(i).write_unaligned(*fd);
+                }
+                message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
+            }
+        }
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the message points to parts that live through the call.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
@@ -673,6 +751,35 @@ mod tests {
         let stranger = connect(host.path()).unwrap();
         send(stranger.as_raw_fd(), &[b'x'; BYTES], None).unwrap();
         assert_eq!(host.attend(|_, _| {}, |_| {}).refused, 1);
+    }
+
+    /// Descriptors that a stranger sends are not kept, not even those that happen to fit into the
+    /// padding of the first.
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = host(folder.path(), 4);
+        // The reading end of a pipe is closed when all its copies are.
+        let (reader, mut writer) = io::pipe().unwrap();
+        let stranger = Stranger::connect(host.path()).unwrap();
+        let fds = [reader.as_raw_fd(), reader.as_raw_fd()];
+        stranger.say(&message(), &fds).unwrap();
+        stranger.say(b"more", &fds).unwrap();
+        assert_eq!(host.attend(|_, _| {}, |_| {}).came, 1);
+        drop(reader);
+        let error = io::Write::write(&mut writer, b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn who_is_killed_between_knock_and_welcome_was_not_sent_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = host(folder.path(), 4);
+        let stranger = Stranger::connect(host.path()).unwrap();
+        stranger.say(&hello(7), &[]).unwrap();
+        drop(stranger);
+        assert_eq!(host.attend(|_, _| {}, |_| {}), Attended::default());
+        assert_eq!(host.peers().count(), 0);
     }
 
     #[test]

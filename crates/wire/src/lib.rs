@@ -34,7 +34,7 @@
 //!
 //! `include/gpuwhy.h` is the same client for C and C++ programs, without a library to link.
 
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", loom)), no_std)]
 
 #[cfg(feature = "std")]
 mod clock;
@@ -42,6 +42,9 @@ mod clock;
 mod consumer;
 #[cfg(feature = "std")]
 mod door;
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
@@ -52,6 +55,7 @@ mod thread;
 pub mod layout;
 mod record;
 pub mod ring;
+mod sync;
 
 #[cfg(feature = "std")]
 pub use clock::now;

@@ -172,6 +172,61 @@ fn a_cpp_program_marks_its_steps_and_so_does_its_child() {
     marks_of("c++", &["-std=c++11", "-x", "c++"]);
 }
 
+/// The C compiler's sanitizers look at the client in a program that does all that it can, and in
+/// one of many threads and some children.
+#[test]
+fn c_programs_under_sanitizers_do_nothing_wrong() {
+    for compiler in ["gcc", "clang", "clang-14"] {
+        if Command::new(compiler).arg("--version").output().is_err() {
+            continue;
+        }
+        for sanitizers in ["address,undefined", "thread"] {
+            let dir = dir();
+            let asked = format!("-fsanitize={sanitizers}");
+            let flags = ["-std=gnu11", "-g", "-fno-sanitize-recover=all", &*asked];
+            // A program that does nothing shows whether there is such a sanitizer here.
+            let empty = dir.path().join("empty");
+            std::fs::write(empty.with_extension("c"), "int main(void) { return 0; }").unwrap();
+            let made = Command::new(compiler)
+                .args(flags)
+                .arg("-o")
+                .args([&empty, &empty.with_extension("c")])
+                .output()
+                .unwrap();
+            if !made.status.success() || !Command::new(&empty).output().unwrap().status.success() {
+                println!("skipped: {compiler} {asked} does not work here");
+                continue;
+            }
+            let (_ring, path) = ring(&dir, 64);
+            run(&compile(dir.path(), compiler, &flags, &["marks.c", "other.c"]), Some(&path));
+            let path = dir.path().join("small");
+            let _small = Ring::create(&path, 1024).unwrap();
+            let mut consumer = Consumer::open(&path).unwrap();
+            let program = compile(dir.path(), compiler, &flags, &["threads.c"]);
+            // A child of a fork has no threads of its parent's, and is blamed for not joining them.
+            let mut child = Command::new(program)
+                .env(ENV, &path)
+                .env("TSAN_OPTIONS", "report_thread_leaks=0")
+                .env_remove("ASAN_OPTIONS")
+                .spawn()
+                .unwrap();
+            let mut total = Drained::default();
+            let status = loop {
+                let ended = child.try_wait().unwrap();
+                let drained = consumer.drain(usize::MAX, |record| _ = number_of(&record));
+                total.records += drained.records;
+                total.torn += drained.torn;
+                if let Some(status) = ended {
+                    break status;
+                }
+            };
+            assert!(status.success(), "{compiler} {asked}: {status}");
+            assert!(total.records > 0 && total.torn == 0, "{compiler} {asked}: {total:?}");
+            println!("{compiler} {asked}: nothing found, {} records", total.records);
+        }
+    }
+}
+
 #[test]
 fn the_clock_of_c_programs_agrees_with_the_systems() {
     let dir = dir();

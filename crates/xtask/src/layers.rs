@@ -64,7 +64,11 @@ const ROWS: &[Row] = &[
         )
     },
     // In other people's processes.
-    Row { others: Some(&["libc"]), tests: &["testkit"], ..row("inject", &["wire"]) },
+    Row {
+        others: Some(&["libc", "loom"]),
+        tests: &["standin", "testkit"],
+        ..row("inject", &["wire"])
+    },
     // Beside the house.
     row("testkit", &["schema", "wire"]),
     row("standin", &["testkit"]),

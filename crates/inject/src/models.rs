@@ -1,0 +1,113 @@
+//! What threads share here, under loom: small situations, in every order of events
+//! (`scripts/loom.sh`).
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::atomic::Ordering::Relaxed;
+use loom::thread;
+
+use crate::exclusive::Exclusive;
+use crate::published::Published;
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Unless LOOM_MAX_PREEMPTIONS says otherwise.
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(f);
+}
+
+/// A ring as far as it matters: who reads it while it is being freed, or afterwards, is found.
+struct Ring {
+    memory: UnsafeCell<u32>,
+    freed: Arc<AtomicUsize>,
+}
+
+impl Ring {
+    fn new(number: u32, freed: &Arc<AtomicUsize>) -> Box<Ring> {
+        Box::new(Ring { memory: UnsafeCell::new(number), freed: freed.clone() })
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: loom fails the model if the value is written at the same time.
+        self.memory.with(|at| unsafe { *at })
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: as above, of reading.
+        self.memory.with_mut(|at| unsafe { *at = 0 });
+        self.freed.fetch_add(1, Relaxed);
+    }
+}
+
+/// Writers on two counters while the ring is withdrawn and freed: it is not freed under them, and
+/// when they are gone it is.
+#[test]
+fn a_ring_is_withdrawn_while_writers_write() {
+    model(|| {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let link = Arc::new(Published::new());
+        assert!(link.publish(Ring::new(7, &freed)).is_none());
+        let writers: Vec<_> = [0, 1]
+            .map(|line| {
+                let link = link.clone();
+                thread::spawn(move || {
+                    if let Some(seen) = link.with(line, Ring::read) {
+                        assert_eq!(seen, 7);
+                    }
+                })
+            })
+            .into();
+        let mut withdrawn = Vec::from_iter(link.withdraw());
+        link.release(&mut withdrawn);
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        link.release(&mut withdrawn);
+        assert_eq!((withdrawn.len(), freed.load(Relaxed)), (0, 1));
+    });
+}
+
+/// A collector goes and the next one comes while a writer writes twice: it sees the one, the other
+/// or none, and never the first after the second.
+#[test]
+fn a_ring_is_replaced_while_a_writer_writes() {
+    model(|| {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let link = Arc::new(Published::new());
+        assert!(link.publish(Ring::new(1, &freed)).is_none());
+        let writer = {
+            let link = link.clone();
+            thread::spawn(move || {
+                let seen = [(); 2].map(|()| link.with(0, Ring::read));
+                assert!(seen != [Some(2), Some(1)] && seen != [None, Some(1)], "{seen:?}");
+            })
+        };
+        let mut withdrawn = Vec::from_iter(link.withdraw());
+        link.release(&mut withdrawn);
+        withdrawn.extend(link.publish(Ring::new(2, &freed)));
+        link.release(&mut withdrawn);
+        writer.join().unwrap();
+        withdrawn.extend(link.withdraw());
+        link.release(&mut withdrawn);
+        assert_eq!((withdrawn.len(), freed.load(Relaxed)), (0, 2));
+    });
+}
+
+/// Of three that come at once one has it at a time, and who comes later sees what was done.
+#[test]
+fn one_at_a_time_has_what_is_exclusive() {
+    model(|| {
+        let one = Arc::new(Exclusive::new(0));
+        let others: Vec<_> = [(); 2]
+            .map(|()| {
+                let one = one.clone();
+                thread::spawn(move || one.with(|n| *n += 1).is_some() as u32)
+            })
+            .into();
+        let mine = one.with(|n| *n += 1).is_some() as u32;
+        let had: u32 = others.into_iter().map(|t| t.join().unwrap()).sum::<u32>() + mine;
+        assert!(had >= 1, "nobody waits, and nobody is kept out of what is free");
+        assert_eq!(one.with(|n| *n), Some(had));
+    });
+}
