@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use foldhash::HashSet;
 use gpuwhy_schema::{EntityId, Id, Ids, Lanes, Name, Ns, Rows, SourceId, State, TrackId};
 
 use crate::kernel::Kernel;
@@ -114,6 +115,9 @@ pub struct Context {
     pub cpus: Vec<EntityId>,
     /// Processes that a probe found to be targets; the recorder adds them after the tick.
     pub wanted: Vec<Target>,
+    /// Processes whose NCCL tells of its collectives from inside, by our plug-in: what is seen of
+    /// them from outside would be told twice.
+    pub inside: HashSet<u32>,
 }
 
 /// What a probe is started with.

@@ -89,6 +89,7 @@ impl Probe for Doors {
         for pid in gone {
             self.threads.retain(|key, _| key.0 != pid);
             if let Ok(pid) = u32::try_from(pid) {
+                cx.inside.remove(&pid);
                 self.book.process_ended(pid);
             }
         }

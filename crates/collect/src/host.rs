@@ -361,6 +361,7 @@ fn what_it_sees(probe: &str) -> &'static str {
         "steal" => "time that the hypervisor took",
         "cgroup" => "CPU quotas that were used up",
         "nvml" => "clocks, throttling, power, links and errors of NVIDIA GPUs, and who uses them",
+        "nccl_calls" => "calls of NCCL in processes that do not have our plug-in",
         "self_cost" => "what the recording itself costs",
         _ => "more of what happens on this host",
     }

@@ -25,6 +25,7 @@ pub mod host;
 mod interrupts;
 mod kernel;
 mod memory;
+mod nccl_calls;
 mod nest;
 mod network;
 mod nvml;

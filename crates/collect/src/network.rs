@@ -462,6 +462,7 @@ mod tests {
             host,
             cpus: Vec::new(),
             wanted: Vec::new(),
+            inside: Default::default(),
         }
     }
 

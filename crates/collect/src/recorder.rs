@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
+use foldhash::{HashSet, HashSetExt as _};
 use gpuwhy_schema::{
     Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState, State,
 };
@@ -14,8 +15,8 @@ use crate::context::{CollectError, Context, OpenStep, Probe, Start};
 use crate::doors::{self, DoorConfig};
 use crate::kernel::{self, Head, Kernel, PROBES};
 use crate::{
-    Attribution, block_io, cgroup, interrupts, memory, network, nvml, psi, run_queue, self_cost,
-    stacks, steal, steps, wire_source,
+    Attribution, block_io, cgroup, interrupts, memory, nccl_calls, network, nvml, psi, run_queue,
+    self_cost, stacks, steal, steps, wire_source,
 };
 
 /// More entities than this, and it is looked who of them is gone.
@@ -148,6 +149,8 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),
     ("nvml", "nvml", nvml::start),
+    // Behind who hears the plug-ins, so that it knows whom it need not look at.
+    ("nccl_calls", "bpf:nccl_calls", nccl_calls::start),
 ];
 
 /// Whether there is anything for this probe to look at. What nobody asked for, and what this host
@@ -569,5 +572,6 @@ pub(crate) fn context() -> Context {
         host,
         cpus,
         wanted: Vec::new(),
+        inside: HashSet::new(),
     }
 }
