@@ -211,6 +211,10 @@ pub trait Probe {
         Ok(())
     }
 
+    /// Told every second whether a step has been open for long. Probes that have nothing to say about
+    /// that ignore it.
+    fn hangs(&mut self, _hangs: bool) {}
+
     /// Steps that have begun before `ts` and not ended, as far as this probe knows of them.
     fn open_steps(&self, _before: Ns, _out: &mut Vec<OpenStep>) {}
 
