@@ -148,6 +148,17 @@ pub struct Inside {
     /// of its own; otherwise /run/gpuwhy/door.
     #[arg(long, value_name = "PATH")]
     pub door: Option<PathBuf>,
+    /// Ask NCCL's own RAS, while something is the matter, which rank is behind: at HOST:PORT, or where
+    /// it usually listens on this host. Answering has crashed jobs with NCCL before 2.29.2, and rarely
+    /// since: see docs/inside.md.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub nccl_ras: Option<gpuwhy_collect::RasAt>,
     /// The library that the command loads, if not the one beside gpuwhy.
     #[arg(long, value_name = "PATH", hide = true)]
     pub inject_library: Option<PathBuf>,

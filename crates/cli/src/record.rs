@@ -363,6 +363,7 @@ pub fn run(args: &Record) -> Result<ExitCode> {
             .collect(),
         wire: Some(ring.path().to_path_buf()),
         doors: doors.config.clone(),
+        ras: args.inside.nccl_ras.clone(),
         off: args.off.clone(),
     };
     let mut recording = Recording::start(&args.output, config, args.keep)?;

@@ -39,6 +39,7 @@ impl Watch {
             steps,
             wire: Some(ring.path().to_path_buf()),
             doors: doors.config.clone(),
+            ras: self.inside.nccl_ras.clone(),
             off: self.off.clone(),
             ..Config::default()
         });

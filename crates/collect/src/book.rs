@@ -414,6 +414,9 @@ impl Book {
         if self.ranks.len() >= KEPT {
             self.ranks.clear();
         }
+        if self.whose == Devices::Real && cx.inside.len() < KEPT {
+            cx.inside.insert(pid);
+        }
         let process = cx.people.process(&mut cx.lanes, pid, None);
         // The process is part of it: a number is used again by the next job.
         let key = format!("{id:016x}/{rank}@{pid}");

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use foldhash::HashSet;
 use gpuwhy_schema::{EntityId, Id, Ids, Lanes, Name, Ns, Rows, SourceId, State, TrackId};
 
 use crate::kernel::Kernel;
@@ -117,6 +118,9 @@ pub struct Context {
     pub wanted: Vec<Target>,
     /// Bytes of GPU memory that processes have, by pid, as last read.
     pub gpu_memory: HashMap<u32, u64>,
+    /// Processes whose NCCL tells of its collectives from inside, by our plug-in: what is seen of
+    /// them from outside would be told twice.
+    pub inside: HashSet<u32>,
 }
 
 /// What a probe is started with.
@@ -209,6 +213,10 @@ pub trait Probe {
     fn detail(&mut self, _wanted: bool) -> Result<(), CollectError> {
         Ok(())
     }
+
+    /// Told every second whether a step has been open for long. Probes that have nothing to say about
+    /// that ignore it.
+    fn hangs(&mut self, _hangs: bool) {}
 
     /// Steps that have begun before `ts` and not ended, as far as this probe knows of them.
     fn open_steps(&self, _before: Ns, _out: &mut Vec<OpenStep>) {}

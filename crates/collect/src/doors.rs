@@ -97,6 +97,7 @@ impl Probe for Doors {
             self.threads.retain(|key, _| key.0 != pid);
             self.memory.remove(&pid);
             if let Ok(pid) = u32::try_from(pid) {
+                cx.inside.remove(&pid);
                 self.book.process_ended(pid);
             }
         }

@@ -9,10 +9,12 @@ mod gpu;
 use std::collections::HashSet;
 use std::fs;
 use std::rc::Rc;
+use std::time::Duration;
 
 use gpuwhy_schema::{Rows, SourceState};
 
 use crate::kernel::{self, Kernel};
+use crate::nccl_ras::ask;
 use crate::recorder::{self, Config};
 use crate::{CollectError, Start, steps, story};
 
@@ -62,7 +64,27 @@ pub fn facts() -> Vec<Check> {
     checks.push(uprobes(&kernel));
     checks.extend(probes(&kernel));
     checks.extend(gpu::facts());
+    checks.push(ras(ask::USUAL));
     checks
+}
+
+/// Whether a job's NCCL can be asked. It is greeted and asked for nothing, which does it no harm.
+fn ras(address: &str) -> Check {
+    let patience =
+        ask::Patience { line: Duration::from_millis(500), whole: Duration::from_secs(1) };
+    let found = match ask::greet(address, patience) {
+        Ok(protocol) => format!("answers at {address}, protocol {protocol}"),
+        Err(ask::Silence::Nobody { .. }) => format!("no job of this host listens at {address}"),
+        Err(silence) => silence.to_string(),
+    };
+    Check {
+        name: "NCCL RAS".into(),
+        ok: true,
+        needed: false,
+        why_it_matters: "with --nccl-ras it is asked which rank is behind, when a step hangs",
+        found,
+        fix: String::new(),
+    }
 }
 
 fn read(path: &str) -> String {
@@ -361,6 +383,7 @@ fn what_it_sees(probe: &str) -> &'static str {
         "steal" => "time that the hypervisor took",
         "cgroup" => "CPU quotas that were used up",
         "nvml" => "clocks, throttling, power, links and errors of NVIDIA GPUs, and who uses them",
+        "nccl_calls" => "calls of NCCL in processes that do not have our plug-in",
         "self_cost" => "what the recording itself costs",
         _ => "more of what happens on this host",
     }

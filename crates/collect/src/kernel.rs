@@ -53,6 +53,8 @@ pub enum ProbeNumber {
     Memory = 6,
     /// Stacks.
     Stacks = 7,
+    /// Calls of NCCL.
+    NcclCalls = 8,
 }
 
 impl ProbeNumber {
@@ -64,7 +66,7 @@ impl ProbeNumber {
 }
 
 /// Slots for probes in [`Cpu`]; as `PROBES` in `gpuwhy.h`.
-pub const PROBES: usize = 8;
+pub const PROBES: usize = 9;
 
 /// Declares a struct as BPF programs write it, whose bytes may hold anything.
 ///

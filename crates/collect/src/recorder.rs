@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
+use foldhash::{HashSet, HashSetExt as _};
 use gpuwhy_schema::{
     Clock, EntityId, EntityKind, Ids, Lanes, Ns, Rows, SourceId, SourceState, State,
 };
@@ -13,9 +14,10 @@ use gpuwhy_schema::{
 use crate::context::{CollectError, Context, OpenStep, Probe, Start};
 use crate::doors::{self, DoorConfig};
 use crate::kernel::{self, Head, Kernel, PROBES};
+use crate::nccl_ras::RasAt;
 use crate::{
-    Attribution, block_io, cgroup, interrupts, memory, network, nvml, psi, run_queue, self_cost,
-    stacks, steal, steps, wire_source,
+    Attribution, block_io, cgroup, interrupts, memory, nccl_calls, nccl_ras, network, nvml, psi,
+    run_queue, self_cost, stacks, steal, steps, wire_source,
 };
 
 /// More entities than this, and it is looked who of them is gone.
@@ -91,6 +93,8 @@ pub struct Config {
     pub wire: Option<PathBuf>,
     /// The socket at which libraries inside processes knock, and what they are asked.
     pub doors: Option<DoorConfig>,
+    /// Where NCCL's RAS is asked while something is the matter; `None` to ask nobody.
+    pub ras: Option<RasAt>,
     /// Probes switched off, by name.
     pub off: Vec<String>,
 }
@@ -106,6 +110,7 @@ impl Default for Config {
             steps: Vec::new(),
             wire: None,
             doors: None,
+            ras: None,
             off: Vec::new(),
         }
     }
@@ -148,6 +153,9 @@ pub(crate) const PROBE_LIST: &[(&str, &str, StartFn)] = &[
     ("steal", "proc:steal", steal::start),
     ("cgroup", "proc:cgroup", cgroup::start),
     ("nvml", "nvml", nvml::start),
+    // Behind who hears the plug-ins, so that it knows whom it need not look at.
+    ("nccl_calls", "bpf:nccl_calls", nccl_calls::start),
+    ("nccl_ras", "nccl_ras", nccl_ras::start),
 ];
 
 /// Whether there is anything for this probe to look at. What nobody asked for, and what this host
@@ -158,6 +166,7 @@ pub(crate) fn has_a_subject(name: &str, config: &Config) -> bool {
         "steps" => !config.steps.is_empty(),
         "inject" => config.doors.is_some(),
         "nvml" => nvml::expected(),
+        "nccl_ras" => config.ras.is_some(),
         _ => true,
     }
 }
@@ -456,6 +465,7 @@ impl Recorder {
         if now >= self.next_account {
             self.next_account = now + Ns::secs(1);
             self.account();
+            self.look_for_hangs(now);
             if self.cx.lanes.len() > MANY {
                 self.cx.people.sweep(&mut self.cx.lanes, now, SWEPT);
             }
@@ -463,6 +473,14 @@ impl Recorder {
         if now >= self.next_forget {
             self.next_forget = now + FORGOTTEN;
             self.cx.lanes.forget(now - FORGOTTEN);
+        }
+    }
+
+    /// Says whether a step has been open for long, to whoever wants to know.
+    fn look_for_hangs(&mut self, now: Ns) {
+        if self.probes.iter().any(|running| running.probe.name() == "nccl_ras") {
+            let hangs = !self.open_steps(now.saturating_sub(nccl_ras::HANGS)).is_empty();
+            self.probes.iter_mut().for_each(|running| running.probe.hangs(hangs));
         }
     }
 
@@ -570,5 +588,6 @@ pub(crate) fn context() -> Context {
         cpus,
         wanted: Vec::new(),
         gpu_memory: Default::default(),
+        inside: HashSet::new(),
     }
 }

@@ -335,7 +335,7 @@ impl Probe for RunQueue {
 }
 
 /// `pid` and its descendants that live now.
-fn family(pid: i32) -> Vec<u32> {
+pub(crate) fn family(pid: i32) -> Vec<u32> {
     let Ok(pid) = u32::try_from(pid) else { return Vec::new() };
     let mut family = vec![pid];
     let mut next = 0;

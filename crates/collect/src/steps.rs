@@ -172,7 +172,7 @@ fn mapped_at(line: &str, address: usize) -> Option<usize> {
 }
 
 /// Where in the file what lies at this address in memory is.
-fn offset_of<'data>(elf: &impl Object<'data>, address: u64) -> Option<usize> {
+pub(crate) fn offset_of<'data>(elf: &impl Object<'data>, address: u64) -> Option<usize> {
     elf.segments().find_map(|segment| {
         let (in_file, bytes) = segment.file_range();
         let within = address.checked_sub(segment.address())?;

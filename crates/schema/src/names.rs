@@ -52,6 +52,12 @@ pub const GPU_ANNOTATIONS: &str = "gpu_annotations";
 pub const MARKS: &str = "marks";
 /// Span track of a thread (nested): calls of a library that tells them by itself, `ncclAllReduce`.
 pub const LIBRARY_CALLS: &str = "library_calls";
+/// Span track of a thread (nested): calls of NCCL as seen from outside, `ncclAllReduce`: what enqueues
+/// a collective, not the collective; detail `collective` where its communicator was seen to be made.
+pub const NCCL_CALLS: &str = "nccl_calls";
+/// Mark track of a host: what NCCL's own RAS says of the jobs here, `behind in AllReduce`; the value is
+/// the rank.
+pub const NCCL_RAS: &str = "nccl_ras";
 /// Span track of a rank (overlap): its collectives and messages; detail `collective`.
 pub const COLLECTIVES: &str = "collectives";
 /// Span track of a rank (overlap), under the one before: what collectives are made of:

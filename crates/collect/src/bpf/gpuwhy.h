@@ -20,7 +20,8 @@ enum probe {
 	PROBE_NETWORK = 5,
 	PROBE_MEMORY = 6,
 	PROBE_STACKS = 7,
-	PROBES = 8,
+	PROBE_NCCL_CALLS = 8,
+	PROBES = 9,
 };
 
 #define KIND(n) ((PROBE << 8) | (n))
