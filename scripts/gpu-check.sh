@@ -35,6 +35,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 if [ "${GPUWHY_CHECK_STANDIN:-}" = 1 ]; then
     "$GPUWHY_CHECK_BIN/gpuwhy-testkit" gpu-links "$scratch/libs" "$GPUWHY_CHECK_BIN/libgpuwhy_standin.so"
+    # Where nothing else speaks of a GPU, NVML is read only where it is named.
+    export GPUWHY_NVML=$scratch/libs/libnvidia-ml.so.1
     export LD_LIBRARY_PATH=$scratch/libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 mkdir -p "$(dirname "$result")" target

@@ -421,7 +421,7 @@ def table_rows(trace):
 
 def diagnosed(trace):
     """First causes of all findings, the worst finding first."""
-    says = run([GPUWHY, "diagnose", "--json", trace], timeout=60)
+    says = run([GPUWHY, "diagnose", "--json", trace], timeout=40)
     told = json.loads(says.stdout)
     findings = told.get("findings", [])
     causes = []
@@ -462,7 +462,7 @@ def part_verdict(folder, kind):
     disturber = [*WORK, "hog", kind, hog_ready, go, "7"]
     gated = True
     if STANDIN:
-        workload = ["sh", "-c", f"touch {ready}; exec {TESTKIT} gpuloop --for 18 --graph"]
+        workload = ["sh", "-c", f"touch {ready}; exec {TESTKIT} gpuloop --for 18 --graph --batch-mib 64"]
         gated = False
         disturber = {
             "competitor": [TESTKIT, "gpuhog", "--for", "7"],
@@ -515,7 +515,7 @@ def part_verdict(folder, kind):
     return f"{said}: {', '.join(words)}", data
 
 
-# Name, limit in s, about how long it takes, what it does.
+# Name, limit in s, what it does.
 PARTS = {
     "environment": (100, part_environment),
     "bpf": (45, part_bpf),

@@ -60,7 +60,7 @@ def main():
         number, ranks, meet, seconds, late_ms = sys.argv[2:]
         return rank(int(number), int(ranks), meet, float(seconds), float(late_ms))
     ranks = 1 if sys.argv[1] == "one" else 2
-    seconds, late_ms = ("0", "0") if ranks == 1 else sys.argv[2:4] if sys.argv[1] == "two" else sys.argv[1:3]
+    seconds, late_ms = ("0", "0") if ranks == 1 else sys.argv[1:3]
     meet = tempfile.mktemp(prefix="gpuwhy-ranks-")
     children = [
         subprocess.Popen([sys.executable, os.path.abspath(__file__), "rank", str(i), str(ranks), meet, seconds, late_ms])

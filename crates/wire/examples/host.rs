@@ -12,7 +12,7 @@ use std::io::BufRead as _;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use gpuwhy_wire::{Collectives, Event, Hospitality, Host, Kernels, Settings};
+use gpuwhy_wire::{Collectives, Event, Hospitality, Host, Kernels, Options, Settings};
 
 #[derive(Default)]
 struct Told {
@@ -28,8 +28,10 @@ struct Told {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: host SOCKET [graphs|nodes|launches|phases]...")?;
-    let mut host =
-        Host::listen(&path, Hospitality::default(), settings(args.collect::<Vec<_>>().iter())?)?;
+    // CUPTI hands over what a device has collected at once: 100,000 records.
+    let ring = Options { slots: 1 << 17, ..Options::default() };
+    let hospitality = Hospitality { ring, ..Hospitality::default() };
+    let mut host = Host::listen(&path, hospitality, settings(args.collect::<Vec<_>>().iter())?)?;
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
