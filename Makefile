@@ -52,6 +52,16 @@ bench-%: release ## Measures, writes bench/results/%.json and the tables in docs
 	$(sudo) $(if $(wildcard bench/$*.sh),bench/$*.sh $(gpuwhy),$(gpuwhy) bench $*)
 	cargo xtask docs
 
+.PHONY: gpu-pack
+gpu-pack: ## Builds target/gpu: what gpu-check runs, for a machine that has no cargo.
+	@scripts/setup.sh build
+	scripts/gpu-pack.sh
+
+.PHONY: gpu-check
+gpu-check: ## On a machine with a GPU: proves what docs/unproven.md lists. STANDIN=1: without one.
+	@[ -x target/gpu/gpuwhy ] || $(MAKE) gpu-pack
+	$(sudo) scripts/gpu-check.sh $(if $(STANDIN),--standin)
+
 .PHONY: fuzz
 fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)

@@ -50,7 +50,10 @@ def run(command, timeout=900, memory_gib=None):
 
 def made(command):
     def out(*command):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        try:
+            return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        except OSError:
+            return ""
 
     cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
     memory = int(next(l.split()[1] for l in open("/proc/meminfo") if l.startswith("MemTotal")))

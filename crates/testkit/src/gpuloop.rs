@@ -101,6 +101,14 @@ pub struct Summary {
     pub from_ns: u64,
     /// The last step's end.
     pub to_ns: u64,
+    /// Kernels launched, those of graphs too.
+    pub launches: u64,
+    /// CPU time of the thread that launched them, for all that the steps did, ns.
+    pub thread_cpu_ns: u64,
+    /// Of that, in the phases that launch, copy and wait: what the driver's calls cost.
+    pub driver_cpu_ns: u64,
+    /// CPU time of the whole process in these steps, ns.
+    pub process_cpu_ns: u64,
 }
 
 /// Starts the workload. It ends with the calling thread.
@@ -130,7 +138,8 @@ pub(crate) fn run(config: Config) -> Result<()> {
     let graph = if config.graph { Some(gpu.capture(launch)?) } else { None };
 
     let from_ns = sys::now();
-    let (mut steps, mut spent, mut to_ns) = (0, 0, from_ns);
+    let (mut steps, mut spent, mut to_ns, mut driver_cpu_ns) = (0, 0, from_ns, 0);
+    let (thread_from, process_from) = (sys::thread_cpu(), sys::process_cpu());
     while !end.has_come() {
         let begun = sys::now();
         let step = gpuwhy.step("step").seq(steps).size(bytes as i64).rank(config.rank).open();
@@ -139,6 +148,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
             let prepared = bytes.min(PREPARED);
             sys::fill(&mut batch.as_mut()[..prepared], steps + 1);
         }
+        let calls = sys::thread_cpu();
         {
             let _phase = step.phase("h2d");
             gpu.send(&batch, input)?;
@@ -159,6 +169,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
             gpu.receive(output, &mut result)?;
             gpu.synchronize()?;
         }
+        driver_cpu_ns += sys::thread_cpu() - calls;
         step.end();
         to_ns = sys::now();
         spent += to_ns - begun;
@@ -166,7 +177,18 @@ pub(crate) fn run(config: Config) -> Result<()> {
     }
     let mean_ms = spent as f64 / steps.max(1) as f64 / 1e6;
     let pid = std::process::id() as i32;
-    helper::say(&Summary { steps, mean_ms, pid, rank: config.rank, from_ns, to_ns });
+    helper::say(&Summary {
+        steps,
+        mean_ms,
+        pid,
+        rank: config.rank,
+        from_ns,
+        to_ns,
+        launches: steps * u64::from(config.kernels),
+        thread_cpu_ns: sys::thread_cpu() - thread_from,
+        driver_cpu_ns,
+        process_cpu_ns: sys::process_cpu() - process_from,
+    });
     Ok(())
 }
 

@@ -14,6 +14,23 @@ pub fn now() -> u64 {
     gpuwhy_wire::now()
 }
 
+/// CPU time of the calling thread, ns.
+pub fn thread_cpu() -> u64 {
+    cpu(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time of all threads of this process, ns.
+pub fn process_cpu() -> u64 {
+    cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu(clock: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for a timespec, which the call fills.
+    unsafe { libc::clock_gettime(clock, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -31,6 +31,8 @@ pub mod kind {
 
 /// `CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER`; its value is a `u8`.
 pub const ATTR_ZEROED_BUFFERS: u32 = 5;
+/// `CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT`; its value is a `size_t`.
+pub const ATTR_POOL_LIMIT: u32 = 2;
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 pub const FLUSH_FORCED: u32 = 1;
 /// `CUPTI_CB_DOMAIN_DRIVER_API`.

@@ -1,0 +1,118 @@
+//! Plays the collector: lets processes in at a socket, asks them for something, and counts what
+//! they tell.
+//!
+//! `cargo run -p gpuwhy-wire --example host -- SOCKET [WORD]...` asks for what the words say
+//! (`graphs`, `nodes`, `launches`, `phases`; nothing without words). Each line of its standard
+//! input asks for something else; where that ends, it ends. After each line, and at the end, it
+//! prints a line of JSON: what was told since the last one. Programs find it by
+//! `GPUWHY_DOOR=SOCKET`.
+
+use std::collections::BTreeMap;
+use std::io::BufRead as _;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gpuwhy_wire::{Collectives, Event, Hospitality, Host, Kernels, Options, Settings};
+
+#[derive(Default)]
+struct Told {
+    records: u64,
+    kernels: u64,
+    graphs: u64,
+    collectives: u64,
+    lost: u64,
+    notices: BTreeMap<String, f64>,
+    costs: BTreeMap<String, f64>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let path = args.next().ok_or("usage: host SOCKET [graphs|nodes|launches|phases]...")?;
+    // CUPTI hands over what a device has collected at once: 100,000 records.
+    let ring = Options { slots: 1 << 17, ..Options::default() };
+    let hospitality = Hospitality { ring, ..Hospitality::default() };
+    let mut host = Host::listen(&path, hospitality, settings(args.collect::<Vec<_>>().iter())?)?;
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    println!("listening");
+    let mut told = Told::default();
+    loop {
+        let seen = host.attend(|_, record| told.take(&record.event), |_| ());
+        told.lost += seen.drained.lost;
+        match lines.recv_timeout(Duration::from_millis(5)) {
+            Ok(line) => {
+                host.ask(settings(line.split_whitespace())?);
+                told.say();
+                told = Told::default();
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // What was told between the last look and the end.
+    for _ in 0..2 {
+        let seen = host.attend(|_, record| told.take(&record.event), |_| ());
+        told.lost += seen.drained.lost;
+    }
+    told.say();
+    Ok(())
+}
+
+fn settings(words: impl Iterator<Item = impl AsRef<str>>) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    for word in words {
+        match word.as_ref() {
+            "graphs" => settings.kernels = Kernels::Graphs,
+            "nodes" => settings.kernels = Kernels::Nodes,
+            "launches" => settings.launches = true,
+            "phases" => settings.collectives = Collectives::Phases,
+            word => return Err(format!("nothing is called `{word}`")),
+        }
+    }
+    Ok(settings)
+}
+
+impl Told {
+    fn take(&mut self, event: &Event<&std::sync::Arc<str>>) {
+        self.records += 1;
+        match event {
+            Event::Kernel { name, graph, .. } => {
+                self.kernels += 1;
+                self.graphs += u64::from(graph.is_some() && ***name == *"CUDA graph");
+            }
+            Event::Collective { .. } => self.collectives += 1,
+            Event::Notice { name, value, .. } => {
+                *self.notices.entry(name.to_string()).or_default() += value.unwrap_or(1.0);
+            }
+            Event::Counter { name, value, .. } => {
+                self.costs.insert(name.to_string(), *value);
+            }
+            _ => {}
+        }
+    }
+
+    fn say(&self) {
+        let texts = |of: &BTreeMap<String, f64>| {
+            let all: Vec<String> =
+                of.iter().map(|(text, value)| format!("{text:?}:{value}")).collect();
+            all.join(",")
+        };
+        println!(
+            "{{\"records\":{},\"kernels\":{},\"graphs\":{},\"collectives\":{},\"lost\":{},\
+             \"notices\":{{{}}},\"counters\":{{{}}}}}",
+            self.records,
+            self.kernels,
+            self.graphs,
+            self.collectives,
+            self.lost,
+            texts(&self.notices),
+            texts(&self.costs)
+        );
+    }
+}
