@@ -38,8 +38,10 @@ doctor: release ## What this machine lets gpuwhy see, and the fix for what it do
 release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@scripts/setup.sh build run
 	cargo build --release --locked --package gpuwhy --bin gpuwhy
+	cargo build --release --locked --package gpuwhy-inject --lib
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
+	@install -m 755 '$(CARGO_TARGET_DIR)/release/libgpuwhy_inject.so' target/bin/libgpuwhy_inject.so
 
 .PHONY: query
 query: release ## Builds the SQL engine, target/bin/gpuwhy-query: half an hour, once.
@@ -61,6 +63,10 @@ gpu-pack: ## Builds target/gpu: what gpu-check runs, for a machine that has no c
 gpu-check: ## On a machine with a GPU: proves what docs/unproven.md lists. STANDIN=1: without one.
 	@[ -x target/gpu/gpuwhy ] || $(MAKE) gpu-pack
 	$(sudo) scripts/gpu-check.sh $(if $(STANDIN),--standin)
+
+.PHONY: nccl
+nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug-in drive; `scripts/nccl.sh all`: six.
+	scripts/nccl.sh
 
 .PHONY: fuzz
 fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
