@@ -40,6 +40,9 @@ const KEPT: usize = 1 << 16;
 /// Collectives of which a stage was told before they were, in all.
 const STAGED: usize = 1 << 12;
 
+/// Things that a source's note says at a time.
+const SAID: usize = 6;
+
 /// The notice that says how well a GPU's clock is known.
 const CLOCK_KNOWN: u32 = 7;
 
@@ -67,6 +70,10 @@ pub(crate) struct Book {
     /// The keys of `staged`, oldest first.
     stages: VecDeque<Call>,
     graphs: HashMap<u64, Name>,
+    /// What the source's note says.
+    said: VecDeque<String>,
+    /// When the latest work of a process's devices ended.
+    worked: HashMap<u32, Ns>,
     /// Collectives that were told, and the keys, oldest first.
     told: HashMap<Call, Id>,
     told_order: VecDeque<Call>,
@@ -150,6 +157,8 @@ impl Book {
             staged: HashMap::new(),
             stages: VecDeque::new(),
             graphs: HashMap::new(),
+            said: VecDeque::new(),
+            worked: HashMap::new(),
             told: HashMap::new(),
             told_order: VecDeque::new(),
         }
@@ -267,6 +276,8 @@ impl Book {
                     _ => Name::clone(name),
                 };
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
+                let worked = self.worked.entry(pid).or_default();
+                *worked = end.max(*worked);
                 let stream = self.stream(pid, device, stream, cx);
                 if !stream.fits(ts, end) {
                     self.dropped += 1;
@@ -295,6 +306,8 @@ impl Book {
             }
             Event::Copy { name, device, stream, correlation, bytes, start, dur } => {
                 let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
+                let worked = self.worked.entry(pid).or_default();
+                *worked = end.max(*worked);
                 let stream = self.stream(pid, device, stream, cx);
                 if !stream.fits(ts, end) {
                     self.dropped += 1;
@@ -378,11 +391,25 @@ impl Book {
     }
 
     /// The source sees less than it was asked to, and why.
-    pub(crate) fn say(&self, note: &str, cx: &mut Context) {
+    pub(crate) fn say(&mut self, note: &str, cx: &mut Context) {
+        if self.said.iter().any(|said| said == note) {
+            return;
+        }
+        if self.said.len() >= SAID {
+            self.said.pop_front();
+        }
+        self.said.push_back(note.to_owned());
+        let all: Vec<&str> = self.said.iter().map(String::as_str).collect();
+        let all = all.join("; ");
         cx.lanes.update_source(self.source, |s| {
             s.state = gpuwhy_schema::SourceState::Degraded;
-            s.note = Some(note.into());
+            s.note = Some(all.as_str().into());
         });
+    }
+
+    /// When the latest work that a process told of ended.
+    pub(crate) fn last_work(&self, pid: u32) -> Option<Ns> {
+        self.worked.get(&pid).copied()
     }
 
     /// A process has gone: its numbers may be used again.
@@ -392,6 +419,7 @@ impl Book {
         self.gpus.retain(|key, _| key.0 != pid);
         self.ranks.retain(|key, _| key.0 != pid);
         self.pids.remove(&pid);
+        self.worked.remove(&pid);
     }
 
     fn graph_name(&mut self, graph: u64) -> Name {

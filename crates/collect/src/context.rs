@@ -118,6 +118,8 @@ pub struct Context {
     pub wanted: Vec<Target>,
     /// Bytes of GPU memory that processes have, by pid, as last read.
     pub gpu_memory: HashMap<u32, u64>,
+    /// When processes were last seen to use the multiprocessors of a GPU.
+    pub gpu_used: HashMap<u32, Ns>,
     /// Processes whose NCCL tells of its collectives from inside, by our plug-in: what is seen of
     /// them from outside would be told twice.
     pub inside: HashSet<u32>,

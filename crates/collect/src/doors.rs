@@ -22,6 +22,8 @@ const SLOTS: u32 = 1 << 15;
 const NAMES: u32 = 1 << 13;
 /// Threads whose numbers are known.
 const THREADS: usize = 1 << 14;
+/// A process that uses a GPU tells of work on it at least so often.
+const SILENT: Ns = Ns::secs(2);
 /// By so much a process's GPU memory may grow while the nodes of its graphs are told.
 const GROWN: u64 = 512 << 20;
 /// For how long of how long the nodes of CUDA graphs are told while something is the matter.
@@ -36,6 +38,8 @@ struct Doors {
     /// GPU memory of processes when nodes of graphs were first told of them; none once they are
     /// told no more.
     memory: HashMap<i32, Option<u64>>,
+    /// Processes that use a GPU and tell of no work on it, and were said to.
+    silent: Vec<u32>,
 }
 
 /// Starts the source: listens.
@@ -60,6 +64,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         threads: HashMap::new(),
         refused: 0,
         memory: HashMap::new(),
+        silent: Vec::new(),
     }))
 }
 
@@ -93,6 +98,7 @@ impl Probe for Doors {
         book.dropped += seen.drained.lost + seen.drained.torn + seen.drained.abandoned;
         self.refused += seen.refused as u64;
         self.watch_memory(cx);
+        self.watch_silence(cx);
         for pid in gone {
             self.threads.retain(|key, _| key.0 != pid);
             self.memory.remove(&pid);
@@ -132,6 +138,37 @@ impl Probe for Doors {
 }
 
 impl Doors {
+    /// A process that told of kernels, tells of none any more, and uses the device as much as
+    /// before, as its driver says: somebody has put his callbacks in the place of ours (the last
+    /// one to register wins), or CUPTI has stuck.
+    fn watch_silence(&mut self, cx: &mut Context) {
+        if self.host.asked().kernels == Kernels::Off {
+            return;
+        }
+        for peer in self.host.peers() {
+            let Ok(pid) = u32::try_from(peer.pid) else { continue };
+            let (Some(&used), Some(told)) = (cx.gpu_used.get(&pid), self.book.last_work(pid))
+            else {
+                continue;
+            };
+            let silent = used > told.saturating_add(SILENT);
+            match self.silent.iter().position(|p| *p == pid) {
+                Some(at) if !silent => {
+                    self.silent.swap_remove(at);
+                }
+                None if silent => {
+                    self.silent.push(pid);
+                    let text = format!(
+                        "pid {pid} uses its GPU, but CUPTI tells of nothing any more: another \
+                         profiler has taken its buffers, or it has stuck"
+                    );
+                    self.book.say(&text, cx);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// CUPTI 13.0 does not use its buffers on the device again where it tells the nodes of CUDA
     /// graphs (parca-dev/parcagpu #23): the process's GPU memory grows, by 1 GiB until all times
     /// are 0. A program that allocates as much by itself looks the same, and then nodes are told

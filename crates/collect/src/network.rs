@@ -463,6 +463,7 @@ mod tests {
             cpus: Vec::new(),
             wanted: Vec::new(),
             gpu_memory: Default::default(),
+            gpu_used: Default::default(),
             inside: Default::default(),
         }
     }

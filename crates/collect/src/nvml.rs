@@ -58,6 +58,8 @@ const HANGS: Ns = Ns::secs(3);
 
 /// Processes of one GPU that get tracks.
 const PROCESSES: usize = 256;
+/// A process uses a GPU from this share of its multiprocessors on, %.
+const USED: f64 = 5.0;
 
 struct NvmlProbe {
     sampler: Sampler,
@@ -357,6 +359,9 @@ impl Book {
                         continue;
                     };
                     self.rows += process.busy.to(ts, percent, false, cx);
+                    if percent >= USED {
+                        cx.gpu_used.insert(pid, ts);
+                    }
                 }
             }
             What::Memory(list) => {
@@ -376,6 +381,7 @@ impl Book {
                     if left {
                         self.rows += process.memory.to(ts, 0.0, false, cx);
                         cx.gpu_memory.remove(pid);
+                        cx.gpu_used.remove(pid);
                         if process.busy.written.is_some() {
                             self.rows += process.busy.to(ts, 0.0, false, cx);
                         }

@@ -588,6 +588,7 @@ pub(crate) fn context() -> Context {
         cpus,
         wanted: Vec::new(),
         gpu_memory: Default::default(),
+        gpu_used: Default::default(),
         inside: HashSet::new(),
     }
 }

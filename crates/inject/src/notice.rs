@@ -34,8 +34,6 @@ pub enum Code {
     CuptiMissing = 16,
     /// Another profiler uses CUPTI.
     CuptiShared = 17,
-    /// Another profiler has taken CUPTI's buffers.
-    CuptiReplaced = 18,
     /// A kind of record cannot be had.
     CuptiKind = 19,
     /// Records have no times.
@@ -106,7 +104,6 @@ impl Code {
             Code::NcclUnended => "nccl: so many events never ended and were given up",
             Code::CuptiMissing => "cupti: kernels are not seen",
             Code::CuptiShared => "cupti: another profiler uses it",
-            Code::CuptiReplaced => "cupti: another profiler has taken its buffers",
             Code::CuptiKind => "cupti: a kind of record cannot be had",
             Code::CuptiTimes => "cupti: so many records have no times",
             Code::CuptiBuffers => "cupti: so often no buffer was free",

@@ -236,7 +236,7 @@ fn with_defect(defect: Defect, options: &[&str], more: &[(&str, Value)], says: &
         machine.set_defect_growth(4 << 30);
         machine.set_defect_after(u64::MAX);
     }
-    let told = bench.recorded(options, workload(7.0, more), || {
+    let told = bench.recorded(options, workload(8.0, more), || {
         std::thread::sleep(Duration::from_secs(2));
         machine.set_defect(defect, true);
     });
@@ -259,12 +259,12 @@ fn root_gpu_memory_that_grows_while_nodes_of_graphs_are_told_is_noticed() {
 
 #[test]
 fn root_callbacks_that_somebody_replaced_are_noticed() {
-    with_defect(Defect::CallbacksReplaced, &[], &[], "taken CUPTI's buffers");
+    with_defect(Defect::CallbacksReplaced, &[], &[], "CUPTI tells of nothing any more");
 }
 
 #[test]
 fn root_buffers_that_do_not_come_back_are_noticed() {
-    with_defect(Defect::LostBuffers, &[], &[], "taken CUPTI's buffers");
+    with_defect(Defect::LostBuffers, &[], &[], "all buffers are full");
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Buffers {
         if !self.base.load(Acquire).is_null() {
             return true;
         }
+        // All pages are there from the start: the program's thread that launches fills them.
         // SAFETY: a new anonymous mapping touches no memory of ours. It is aligned to a page and
         // zeroed, and is never unmapped, since CUPTI may keep a buffer for as long as it likes.
         let base = unsafe {
@@ -44,7 +45,7 @@ impl Buffers {
                 null_mut(),
                 BYTES * COUNT,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
                 -1,
                 0,
             )

@@ -14,12 +14,11 @@
 //! | many records without times | the device's buffers have run out (parcagpu #23) | graphs as a whole; if they were that already, nothing more is told |
 //! | no buffer is free | records come faster than they are read, or CUPTI keeps what it got | said, and CUPTI's own count of what it dropped |
 //! | `cuptiSubscribe` says 39 | another profiler is here, and CUPTI (before 13.2) serves one | it is left alone, and looked again every 5 s |
-//! | buffers that do not come back when asked for | somebody has put his callbacks in the place of ours | as above |
 //! | our own time | | told each second, beside what was told |
 //!
-//! *What fools it.* Work that was launched before a collector asked is not seen. A process that has
-//! been idle for long looks as one whose callbacks were replaced, until a forced flush says
-//! otherwise.
+//! *What fools it.* Work that was launched before a collector asked is not seen. Somebody who puts his
+//! callbacks in the place of ours without subscribing is not seen from here: the process looks idle.
+//! The collector sees it, where the driver says that the process uses the device.
 
 mod abi;
 mod buffers;
@@ -51,6 +50,8 @@ const COST_NS: u64 = 1_000_000_000;
 const AGAIN_NS: u64 = 5_000_000_000;
 /// So long without a record, while CUPTI has buffers of ours, is looked into.
 const QUIET_NS: u64 = 2_000_000_000;
+/// The same is not said more often.
+const SAID_NS: u64 = 60_000_000_000;
 /// So many records without times in a window, and one in so many of all, are a defect.
 const BAD: u64 = 32;
 const BAD_ONE_IN: u64 = 100;
@@ -98,6 +99,7 @@ extern "C" fn at_exit() {
     crate::guarded((), || {
         DOOR.with(|door| {
             if let State::Open(cupti) = door.state {
+                // What is forced out before it has ended has no times, rightly.
                 FORCED.store(true, Release);
                 // SAFETY: a function of CUPTI, called as its header says.
                 unsafe { (cupti.flush)(abi::FLUSH_FORCED) };
@@ -180,6 +182,8 @@ struct Door {
     lost: u64,
     /// The ring whose collector was told which GPU is which.
     devices_told: u64,
+    /// When each notice was said last, and to which collector.
+    told: [(u64, u64); 32],
 }
 
 impl Door {
@@ -202,6 +206,7 @@ impl Door {
             starved: 0,
             lost: 0,
             devices_told: 0,
+            told: [(0, 0); 32],
         }
     }
 
@@ -249,18 +254,18 @@ impl Door {
     fn open(&mut self, now: u64) {
         self.state = State::Away(now + AGAIN_NS);
         let Some(cupti) = library::cupti() else {
-            notice::tell(Code::CuptiMissing, "no libcupti was found: kernels are not seen", None);
+            self.say(Code::CuptiMissing, "no libcupti was found: kernels are not seen", None);
             return;
         };
         let mut version = 0;
         // SAFETY: the pointer is to our stack.
         unsafe { (cupti.version)(&raw mut version) };
         if let Some(who) = other_subscriber(&cupti) {
-            notice::tell(Code::CuptiShared, who, Some(f64::from(version)));
+            self.say(Code::CuptiShared, who, Some(f64::from(version)));
             return;
         }
         if !BUFFERS.make() {
-            notice::tell(Code::CuptiMissing, "no memory for CUPTI's buffers", None);
+            self.say(Code::CuptiMissing, "no memory for CUPTI's buffers", None);
             return;
         }
         if let Some(set) = cupti.set_attribute {
@@ -284,7 +289,7 @@ impl Door {
         let failed = unsafe { (cupti.register)(requested, completed) };
         if failed != 0 {
             let text = "CUPTI takes no callbacks: kernels are not seen";
-            notice::tell(Code::CuptiMissing, text, Some(f64::from(failed)));
+            self.say(Code::CuptiMissing, text, Some(f64::from(failed)));
             return;
         }
         self.state = State::Open(cupti);
@@ -316,7 +321,7 @@ impl Door {
                     kind::SYNCHRONIZATION => "CUPTI does not tell waits here",
                     _ => "CUPTI does not tell copies here",
                 };
-                notice::tell(Code::CuptiKind, text, Some(f64::from(failed)));
+                self.say(Code::CuptiKind, text, Some(f64::from(failed)));
             }
         }
     }
@@ -331,10 +336,10 @@ impl Door {
             if nodes {
                 self.no_nodes = true;
                 let text = "records without times: nodes of CUDA graphs are told no more";
-                notice::tell(Code::CuptiTimes, text, Some(bad as f64));
+                self.say(Code::CuptiTimes, text, Some(bad as f64));
             } else {
                 let text = "records without times: kernels are told no more in this process";
-                notice::tell(Code::CuptiTimes, text, Some(bad as f64));
+                self.say(Code::CuptiTimes, text, Some(bad as f64));
                 self.switch(cupti, 0);
                 self.state = State::Broken;
                 return;
@@ -345,19 +350,22 @@ impl Door {
         let starved = BUFFERS.starved();
         if starved > self.starved {
             let text = "all buffers are full: CUPTI drops records";
-            notice::tell(Code::CuptiBuffers, text, Some((starved - self.starved) as f64));
+            self.say(Code::CuptiBuffers, text, Some((starved - self.starved) as f64));
             self.starved = starved;
         }
         let lost = LOST.load(Relaxed);
         if lost > self.lost {
             let text = "CUPTI dropped records";
-            notice::tell(Code::CuptiDropped, text, Some((lost - self.lost) as f64));
+            self.say(Code::CuptiDropped, text, Some((lost - self.lost) as f64));
             self.lost = lost;
         }
         self.listen(cupti, now);
     }
 
-    /// Whether somebody has put his callbacks in the place of ours.
+    /// Whether another profiler has come. That is asked when nothing comes back any more, since
+    /// asking takes the place of a subscriber for a moment; an idle device looks the same, and is
+    /// asked about now and then for nothing. Buffers are not forced out: work that has not ended
+    /// would be told without times and never again.
     fn listen(&mut self, cupti: &Cupti, now: u64) {
         let back = CAME_BACK.load(Relaxed);
         if back != self.seen.1 || BUFFERS.out() == 0 {
@@ -367,27 +375,25 @@ impl Door {
         if now.saturating_sub(self.seen.0) < QUIET_NS {
             return;
         }
-        // Whether the device is idle, or nobody calls us any more, is seen by asking for what is
-        // there, ended or not.
-        FORCED.store(true, Release);
-        // SAFETY: a function of CUPTI, called as its header says, from no callback.
-        unsafe { (cupti.flush)(abi::FLUSH_FORCED) };
-        FORCED.store(false, Release);
-        let back = CAME_BACK.load(Relaxed);
-        if back != self.seen.1 {
-            self.seen = (now, back);
+        self.seen.0 = now;
+        if let Some(who) = other_subscriber(cupti) {
+            self.say(Code::CuptiShared, who, None);
+            // The switches are his now: they are left as they are.
+            self.on = 0;
+            self.state = State::Away(now + AGAIN_NS);
+        }
+    }
+
+    /// Says so, once a minute and collector at most.
+    fn say(&mut self, code: Code, text: &str, value: Option<f64>) {
+        let now = gpuwhy_wire::now();
+        let generation = link::with(|ring| ring.generation).unwrap_or(0);
+        let (told, to) = self.told[code as usize % self.told.len()];
+        if generation == 0 || (to == generation && now.saturating_sub(told) < SAID_NS) {
             return;
         }
-        match other_subscriber(cupti) {
-            Some(who) => notice::tell(Code::CuptiShared, who, None),
-            None => {
-                let text = "another profiler has taken CUPTI's buffers: kernels are told no more";
-                notice::tell(Code::CuptiReplaced, text, None);
-            }
-        }
-        // The switches are his now: they are left as they are.
-        self.on = 0;
-        self.state = State::Away(now + AGAIN_NS);
+        self.told[code as usize % self.told.len()] = (now, generation);
+        notice::tell(code, text, value);
     }
 
     /// Which GPU each number means, once a collector.
