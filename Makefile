@@ -56,6 +56,14 @@ bench-%: release ## Measures, writes bench/results/%.json and the tables in docs
 fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
+.PHONY: sanitize
+sanitize: ## What lives in other people's processes, under sanitizers (nightly toolchain).
+	scripts/sanitize.sh all
+
+.PHONY: loom
+loom: ## Every order of events in models of the lock-free code.
+	scripts/loom.sh
+
 .PHONY: fmt
 fmt: ## Formats all code.
 	cargo fmt --all
