@@ -72,6 +72,14 @@ nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug
 fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
+.PHONY: sanitize
+sanitize: ## What lives in other people's processes, under sanitizers (nightly toolchain).
+	scripts/sanitize.sh all
+
+.PHONY: loom
+loom: ## Every order of events in models of the lock-free code.
+	scripts/loom.sh
+
 .PHONY: fmt
 fmt: ## Formats all code.
 	cargo fmt --all

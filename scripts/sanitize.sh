@@ -38,13 +38,13 @@ rust() {
     # --target keeps the flags away from build scripts and procedural macros.
     env ASAN_OPTIONS="$options" TSAN_OPTIONS="$options" LSAN_OPTIONS="suppressions=$supp-leaks.supp:print_suppressions=0" \
         RUSTFLAGS="-Zsanitizer=$name -Cunsafe-allow-abi-mismatch=sanitizer -Clink-arg=-rdynamic" \
-        GPUWHY_SANITIZED=$name GPUWHY_KILLS="${SANITIZE_KILLS:-24}" RUST_BACKTRACE=0 \
+        GPUWHY_SANITIZED="$name" GPUWHY_KILLS="${SANITIZE_KILLS:-24}" RUST_BACKTRACE=0 \
         cargo +nightly test --locked --no-fail-fast --target "$host" --target-dir "$out/$name" \
-        --package gpuwhy-wire --package gpuwhy-inject --lib --tests >"$log" 2>&1 || rc=$?
+        --package gpuwhy-wire --package gpuwhy-inject --lib --tests -- --test-threads 1 >"$log" 2>&1 || rc=$?
     local passed kills found
     passed=$(awk '/^test result:/ {n += $4} END {print n + 0}' "$log")
     kills=$(sed -n 's/^programs killed at random moments ... ok: {"kills":\([0-9]*\).*/\1/p' "$log")
-    found=$(find "$reports" -type f | wc -l)
+    found=$(grep -rlE '^(==[0-9]+==ERROR|WARNING): ' "$reports" | wc -l)
     if [ "$rc" = 0 ] && [ "$found" = 0 ]; then
         echo "$name: nothing found; $passed tests of wire and inject, $kills programs killed, 3 ways of a collector to go"
     else
@@ -70,11 +70,11 @@ c() {
 
 case $what in
 address) rust address detect_leaks=1 ;;
-thread) rust thread "suppressions=$supp-races.supp:die_after_fork=0" ;;
+thread) rust thread "suppressions=$supp-races.supp:die_after_fork=0:report_thread_leaks=0" ;;
 c) c ;;
 all)
     rust address detect_leaks=1
-    rust thread "suppressions=$supp-races.supp:die_after_fork=0"
+    rust thread "suppressions=$supp-races.supp:die_after_fork=0:report_thread_leaks=0"
     c
     ;;
 *)

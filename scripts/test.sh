@@ -94,6 +94,9 @@ bare() { cargo check --package gpuwhy-wire --no-default-features --locked; }
 # The tests that judge our Perfetto files by the real trace processor skip themselves without it.
 oracle() { scripts/perfetto-oracle/install.sh; }
 
+# Every order of events in small models of what threads and processes share.
+loom() { scripts/loom.sh; }
+
 tests() {
     # A test that hangs must not hold a machine for ever; no test comes near this.
     timeout --kill-after=60 3600 \
@@ -126,6 +129,7 @@ if stage setup scripts/setup.sh build run test && stage fetch fetch; then
     stage clippy lint
     stage rustdoc rustdoc
     stage oracle oracle
+    stage loom loom
     stage tests tests
     stage rebuild rebuild
     stage fuzz fuzz

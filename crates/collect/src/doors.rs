@@ -326,8 +326,8 @@ mod tests {
     #[test]
     fn root_a_process_in_a_container_is_known_by_this_hosts_numbers() {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
-        let root = dir.path().join("root");
-        for folder in ["door", "root/door"] {
+        let root = dir.path().join("inside");
+        for folder in ["door", "inside/door"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
         let hidden = dir.path().join("hidden");
@@ -335,9 +335,9 @@ mod tests {
         let socket = dir.path().join("door/socket");
         let mut host = Host::listen(&socket, Hospitality::default(), Settings::default()).unwrap();
         std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
-        // Its /tmp is `root`, with the socket's directory in it, and its /proc is its own.
-        let script = "mount --make-rprivate / && mount --bind \"$1/door\" \"$1/root/door\" && \
-            mount --rbind \"$1/root\" /tmp && mount -t proc proc /proc && \
+        // Its /tmp is `inside`, with the socket's directory in it, and its /proc is its own.
+        let script = "mount --make-rprivate / && mount --bind \"$1/door\" \"$1/inside/door\" && \
+            mount --rbind \"$1/inside\" /tmp && mount -t proc proc /proc && \
             exec /tmp/program --exact doors::tests::contained --nocapture";
         let mut container = std::process::Command::new("unshare")
             .args(["--pid", "--mount", "--fork", "--kill-child", "sh", "-c", script, "sh"])

@@ -14,6 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -136,14 +137,14 @@ impl House {
         let out = child.stdout.take().context("no stdout")?;
         let said = Arc::new(Mutex::new(Said::default()));
         let heard = said.clone();
-        std::thread::spawn(move || {
+        let listener = std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Ok(new) = serde_json::from_str(&line) {
                     *heard.lock().unwrap() = new;
                 }
             }
         });
-        Ok(Collector { child, said })
+        Ok(Collector { child, said, listener: Some(listener) })
     }
 }
 
@@ -557,6 +558,7 @@ struct Said {
 struct Collector {
     child: Child,
     said: Arc<Mutex<Said>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 impl Collector {
@@ -583,6 +585,7 @@ impl Drop for Collector {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = self.listener.take().map(JoinHandle::join);
     }
 }
 

@@ -18,13 +18,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
+use std::sync::{LazyLock, OnceLock};
 
 use gpuwhy_testkit::gpu::{Direction, Gpu, Quantity, Run};
 use gpuwhy_testkit::sys;
 
 use crate::c::{self, Null, Out, Static, Text};
 use crate::cupti::{self, Activity, CopyKind, MemoryKind, What};
+use crate::lock::{Guard, Mutex};
 use crate::machine::{cuda_version, machine, now, pid};
 
 /// `CUresult`, those that we say.
@@ -147,9 +148,9 @@ fn ready() -> Answer {
     if INITIALIZED.load(Relaxed) { Ok(()) } else { Err(Code::NotInitialized) }
 }
 
-fn driver() -> Result<MutexGuard<'static, Driver>, Code> {
+fn driver() -> Result<Guard<'static, Driver>, Code> {
     ready()?;
-    Ok(DRIVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    Ok(DRIVER.lock())
 }
 
 fn handle() -> Handle {

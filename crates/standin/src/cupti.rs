@@ -22,12 +22,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 
 use gpuwhy_testkit::gpu::{Defect, Direction};
 use gpuwhy_testkit::sys;
 
 use crate::c::{self, Null, Out, Static};
+use crate::lock::{Guard, Mutex};
 use crate::machine::{cuda_version, env_number, machine, now, pid, realtime};
 
 /// `CUptiResult`, those that we say.
@@ -476,8 +476,8 @@ static CBIDS_ON: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static ANY_CBID: AtomicBool = AtomicBool::new(false);
 static LATENCY: AtomicBool = AtomicBool::new(false);
 
-fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn locked<T>(mutex: &'static Mutex<T>) -> Guard<'static, T> {
+    mutex.lock()
 }
 
 fn is_on(kind: u32) -> bool {

@@ -21,5 +21,6 @@
 mod c;
 mod cuda;
 mod cupti;
+mod lock;
 mod machine;
 mod nvml;

@@ -6,7 +6,7 @@
 
 use core::cell::Cell;
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 /// A number that no other process of this tree has, or 0 in a child that has not asked yet.
@@ -52,7 +52,8 @@ fn me() -> Me {
 
 #[inline]
 fn key() -> u64 {
-    let page = PAGE.load(Relaxed);
+    // Who sees the page sees that it is zeroed, also on a machine of weak order.
+    let page = PAGE.load(Acquire);
     if page.is_null() {
         return 0;
     }
@@ -65,7 +66,7 @@ fn key() -> u64 {
 fn ask() -> Me {
     // SAFETY: neither call has arguments or can fail.
     let (pid, tid) = unsafe { (libc::getpid() as u32, libc::syscall(libc::SYS_gettid) as u32) };
-    let page = match PAGE.load(Relaxed) {
+    let page = match PAGE.load(Acquire) {
         page if page.is_null() => first_page(),
         page => page,
     };
@@ -89,7 +90,7 @@ fn first_page() -> *mut AtomicU64 {
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
         (&raw const FALLBACK).cast_mut()
     });
-    match PAGE.compare_exchange(null_mut(), fresh, Relaxed, Relaxed) {
+    match PAGE.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
         Ok(_) => fresh,
         // Another thread was faster; this page is left alone, which happens once a process.
         Err(page) => page,

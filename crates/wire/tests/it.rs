@@ -472,6 +472,7 @@ fn what_threads_write_is_delivered_whole_or_counted() {
             while !writers.iter().all(|w| w.is_finished()) {
                 drain(&mut total, gpuwhy_wire::now());
             }
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
         });
         while drain(&mut total, u64::MAX) > 0 {}
         let sum = total.records + total.lost + total.torn + total.abandoned;
@@ -597,7 +598,7 @@ fn a_ring_that_is_overwritten_all_the_time_is_survived() {
     std::thread::scope(|scope| {
         let vandal = std::fs::File::options().write(true).open(ring.path()).unwrap();
         let stop = &stop;
-        scope.spawn(move || {
+        let vandal = scope.spawn(move || {
             use std::os::unix::fs::FileExt;
             let mut seed = 1u64;
             while !stop.load(Relaxed) {
@@ -616,6 +617,7 @@ fn a_ring_that_is_overwritten_all_the_time_is_survived() {
             assert!(drained.records + drained.torn + drained.abandoned <= 16);
         }
         stop.store(true, Relaxed);
+        vandal.join().unwrap();
     });
     // The vandal is gone: within a lap, all is well again.
     let mut now = u64::MAX / 2;
