@@ -175,6 +175,62 @@ def part_bpf(folder):
     return f"{told['events']} events, {told['dropped']} lost; {len(told['degraded'])} sources degraded", told
 
 
+def part_cupti(folder):
+    """What CUPTI does that the door relies on: times on our clock, kinds switched late, graphs that are captured
+    while they are told as a whole, the last records of a process that ends, another profiler in the process."""
+    door = os.path.join(folder, "door")
+    host = Host(door)
+    worker = Worker(CUDA_INJECTION64_PATH=LIBRARY, GPUWHY_DOOR=door)
+    worker.read()
+    data, wrong = {}, []
+
+    def seen(words, order):
+        host.ask(words)
+        time.sleep(0.3)
+        did = worker.ask(order)
+        time.sleep(0.6)
+        return did, host.ask("")
+
+    # Kernels lie between the host's readings around them; each pair bounds the clocks' difference.
+    early, late = [], []
+    for _ in range(5):
+        did, told = seen("nodes", "eager 10")
+        if not told["kernels"]:
+            wrong.append("nothing is told when it is asked for late")
+            break
+        early.append((told["from_ns"] - did["from_ns"]) / 1e3)
+        late.append((did["to_ns"] - told["to_ns"]) / 1e3)
+    if early:
+        data["first_kernel_after_call_us"], data["last_kernel_before_return_us"] = figure(early), figure(late)
+        if min(early + late) < -20:
+            wrong.append(f"kernels lie {-min(early + late):.0f} us outside of the calls")
+    host.ask("graphs")
+    time.sleep(0.3)
+    worker.ask("capture")
+    _, told = seen("graphs", "graph 20")
+    data["replays_told_of_20"] = told["graphs"]
+    if told["graphs"] != 20:
+        wrong.append(f"{told['graphs']} of 20 replays are told")
+    _, told = seen("graphs", "profiler 8")
+    data["beside_another_profiler"] = {"did": _, "kernels": told["kernels"], "notices": told["notices"]}
+    _, told = seen("graphs", "graph 20")
+    data["replays_told_of_20_after_the_other_profiler"] = told["graphs"]
+    host.ask("graphs")
+    time.sleep(6 if "missing" not in data["beside_another_profiler"]["did"] else 0.3)
+    worker.ask("graph 3")
+    worker.end()
+    time.sleep(0.3)
+    told = host.ask("")
+    data["replays_told_of_3_at_the_end"] = told["graphs"]
+    if told["graphs"] < 3:
+        wrong.append(f"{told['graphs']} of the last 3 replays are told")
+    data["notices_at_the_end"] = told["notices"]
+    host.end()
+    data["wrong"] = wrong
+    least = f"kernels lie within their calls by {min(early + late):.0f} us" if early else "no kernels"
+    return f"{least}; " + ("; ".join(wrong) or "all as expected"), data
+
+
 ORDERS = ("eager", "graph")
 # What is asked, of which process.
 MODES = {
@@ -505,6 +561,7 @@ def part_verdict(folder, kind):
     first = verdict[0] if verdict else None
     pid = label and label.get("pid")
     data = {"injected": label, "right_classes": right, "recorder": told, "findings": verdict}
+    data["readings"] = readings(trace, label) if label else None
     data["class_right"] = (first is None) if kind == "none" else bool(first and first["class"] in right)
     blamed = kind != "none" and pid and not (STANDIN and kind != "competitor")
     data["culprit_right"] = bool(first and first["pid"] == pid) if blamed else None
@@ -515,10 +572,47 @@ def part_verdict(folder, kind):
     return f"{said}: {', '.join(words)}", data
 
 
+def readings(trace, label):
+    """What NVML said from 1 s before the disturbance to its end, and how late it said it; None without pyarrow."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        return None
+    table = lambda name, *columns: [
+        row for part in sorted(glob.glob(os.path.join(trace, name, "*.parquet")))
+        for row in parquet.read_table(part, columns=list(columns)).to_pylist()
+    ]  # fmt: skip
+    begin, end = label["from_ns"], label["to_ns"]
+    entities = {row["id"]: row for row in table("entity", "id", "kind", "name", "number")}
+    tracks = {row["id"]: row for row in table("track", "id", "entity", "name")}
+    of = {}
+    for row in table("counter", "track", "ts", "value"):
+        track = tracks[row["track"]]
+        if int(row["ts"]) <= end:
+            of.setdefault((track["name"], track["entity"]), []).append((int(row["ts"]), row["value"]))
+    told = {}
+    for (name, entity), rows in of.items():
+        rows.sort()
+        before = [value for ts, value in rows if ts < begin]
+        during = [(ts, value) for ts, value in rows if ts >= begin]
+        if name in ("sm_clock", "gpu_power", "gpu_utilization") and before and during:
+            values = [value for _, value in during]
+            told[name] = {"before": statistics.median(before), "during": statistics.median(values), "least": min(values)}
+        elif name.startswith("throttled.") and during:
+            told[name] = {"added_ms": (during[-1][1] - (before or [during[0][1]])[-1]) / 1e6}
+        elif name == "gpu.sm_utilization" and (entities[entity]["number"] == label.get("pid")):
+            first = next((ts for ts, value in rows if ts >= begin and value > 0), None)
+            told["user_seen_after_ms"] = first and (first - begin) / 1e6
+        elif name == "nvml.uncertainty" and rows:
+            told["call_ms_at_most"] = 2 * max(value for _, value in rows) / 1e6
+    return told
+
+
 # Name, limit in s, what it does.
 PARTS = {
     "environment": (100, part_environment),
     "bpf": (45, part_bpf),
+    "cupti": (90, part_cupti),
     "cost": (170, part_cost),
     "growth": (100, part_growth),
     "nccl-loads": (75, part_nccl_loads),

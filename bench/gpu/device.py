@@ -88,6 +88,18 @@ class Torch:
     def wait(self):
         self.torch.cuda.synchronize()
 
+    def profiled(self, seconds):
+        """Steps under PyTorch's own profiler, and how many kernels it saw."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            begin = time.monotonic()
+            while time.monotonic() - begin < seconds:
+                self.eager()
+                self.wait()
+                time.sleep(0.02)
+        return len(profiler.events())
+
     def free_bytes(self):
         return self.torch.cuda.mem_get_info()[0]
 

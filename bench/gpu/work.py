@@ -27,15 +27,22 @@ def touch(path):
 
 
 def timed(device, what, steps):
-    took, cpu = [], time.thread_time_ns()
+    took, begin, cpu = [], now(), time.thread_time_ns()
     for _ in range(steps):
         start = time.perf_counter_ns()
         what()
         device.wait()
         took.append(time.perf_counter_ns() - start)
-    cpu = time.thread_time_ns() - cpu
+    cpu, end = time.thread_time_ns() - cpu, now()
     took.sort()
-    return {"steps": steps, "median_us": took[steps // 2] / 1e3, "mean_us": sum(took) / steps / 1e3, "cpu_us": cpu / steps / 1e3}
+    return {
+        "steps": steps,
+        "median_us": took[steps // 2] / 1e3,
+        "mean_us": sum(took) / steps / 1e3,
+        "cpu_us": cpu / steps / 1e3,
+        "from_ns": begin,
+        "to_ns": end,
+    }
 
 
 def serve(device):
@@ -52,6 +59,12 @@ def serve(device):
             say(**timed(device, device.eager, int(args[0])))
         elif order == "graph":
             say(**timed(device, device.replay, int(args[0])))
+        elif order == "profiler":
+            # Another user of CUPTI in the same process, for some seconds.
+            if not hasattr(device, "profiled"):
+                say(missing="the stand-in has no profiler of its own")
+                continue
+            say(events=device.profiled(float(args[0])))
         elif order == "flood":
             # Many replays without waiting for each; what the buffers of a profiler find hard.
             for i in range(int(args[0])):

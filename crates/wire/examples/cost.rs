@@ -4,7 +4,8 @@
 //! call the fastest, the median and the slowest of 31 rounds, each of as many calls as fit the
 //! ring, so that nothing is lost. The consumer empties the ring between rounds, unmeasured; the
 //! clock is CLOCK_THREAD_CPUTIME_ID. A span is its begin and its end: two readings of the clock and
-//! one record. `clock_call` is what one reading would take as a call of clock_gettime, `empty` what
+//! one record. `work_and_span` has other work between the spans, of which `work` is what it takes
+//! alone. `clock_call` is what one reading would take as a call of clock_gettime, `empty` what
 //! the loop takes.
 
 use std::hint::black_box;
@@ -20,6 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let on = Producer::open(ring.path())?;
     let off = Producer::none();
     let name = on.name("step");
+    let mut work = vec![0u64; 8 << 10];
     let lines = [
         measure("span", &mut consumer, || drop(on.phase(name))),
         measure("span_by_text", &mut consumer, || drop(on.phase("step"))),
@@ -28,6 +30,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         measure("span_without_ring", &mut consumer, || drop(black_box(&off).phase("step"))),
         measure("clock", &mut consumer, || {
             black_box(gpuwhy_wire::now());
+        }),
+        measure("work", &mut consumer, || other_work(&mut work)),
+        measure("work_and_span", &mut consumer, || {
+            other_work(&mut work);
+            drop(on.phase(name));
         }),
         measure("clock_call", &mut consumer, || {
             black_box(time(libc::CLOCK_MONOTONIC));
@@ -38,6 +45,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     println!("{{{}}}", lines.join(","));
     Ok(())
+}
+
+/// Takes the first-level cache away, as a program does between its spans: 64 KiB are read and written.
+fn other_work(work: &mut [u64]) {
+    work.iter_mut().step_by(8).for_each(|word| *word = black_box(word.wrapping_add(1)));
 }
 
 fn time(clock: libc::clockid_t) -> f64 {

@@ -21,6 +21,8 @@ struct Told {
     graphs: u64,
     collectives: u64,
     lost: u64,
+    /// From the first kernel's start to the last one's end, CLOCK_MONOTONIC ns.
+    busy: Option<(u64, u64)>,
     notices: BTreeMap<String, f64>,
     costs: BTreeMap<String, f64>,
 }
@@ -82,8 +84,10 @@ impl Told {
     fn take(&mut self, event: &Event<&std::sync::Arc<str>>) {
         self.records += 1;
         match event {
-            Event::Kernel { name, graph, .. } => {
+            Event::Kernel { name, graph, start, dur, .. } => {
                 self.kernels += 1;
+                let (from, to) = self.busy.unwrap_or((u64::MAX, 0));
+                self.busy = Some((from.min(*start), to.max(start + dur)));
                 self.graphs += u64::from(graph.is_some() && ***name == *"CUDA graph");
             }
             Event::Collective { .. } => self.collectives += 1,
@@ -105,12 +109,14 @@ impl Told {
         };
         println!(
             "{{\"records\":{},\"kernels\":{},\"graphs\":{},\"collectives\":{},\"lost\":{},\
-             \"notices\":{{{}}},\"counters\":{{{}}}}}",
+             \"from_ns\":{},\"to_ns\":{},\"notices\":{{{}}},\"counters\":{{{}}}}}",
             self.records,
             self.kernels,
             self.graphs,
             self.collectives,
             self.lost,
+            self.busy.unwrap_or_default().0,
+            self.busy.unwrap_or_default().1,
             texts(&self.notices),
             texts(&self.costs)
         );
