@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use gpuwhy_collect::host::Check;
 use serde::Serialize;
 
 use crate::args::Doctor;
@@ -28,7 +29,8 @@ struct Document<'a> {
 
 /// Looks at the host. Exit code 5 if nothing can be recorded.
 pub fn run(args: &Doctor) -> Result<ExitCode> {
-    let checks = gpuwhy_collect::host::facts();
+    let mut checks = gpuwhy_collect::host::facts();
+    checks.push(library(crate::inside::library(None)));
     let refusal = refusal_of(&checks);
     if args.json {
         let document = Document {
@@ -67,12 +69,45 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
     Ok(if refusal.is_none() { ExitCode::SUCCESS } else { exit::privilege() })
 }
 
+/// Whether programs can be seen from inside.
+fn library(found: Option<std::path::PathBuf>) -> Check {
+    let there = found.as_ref().is_some_and(|path| path.is_file());
+    let off = std::env::var_os("GPUWHY_OFF").is_some_and(|v| !v.is_empty() && v != "0");
+    let (ok, found, fix) = match (found, off) {
+        (_, true) => (
+            false,
+            "GPUWHY_OFF is set: it does nothing in programs that inherit that".into(),
+            "unset GPUWHY_OFF",
+        ),
+        (Some(path), _) if there => (true, path.display().to_string(), ""),
+        (Some(path), _) => (
+            false,
+            format!("GPUWHY_INJECT names {}, which is not there", path.display()),
+            "build it, `make release`, or name the one that is there",
+        ),
+        (None, _) => (
+            false,
+            "not beside gpuwhy, not in its lib folder".into(),
+            "`make release` builds it; GPUWHY_INJECT may name another place",
+        ),
+    };
+    Check {
+        name: "library inside programs".into(),
+        ok,
+        needed: false,
+        why_it_matters: "kernels, copies and collectives are told by libgpuwhy_inject.so, which the \
+                         CUDA driver and NCCL load into the program",
+        found,
+        fix: fix.into(),
+    }
+}
+
 /// Why this host cannot be recorded now, and what would change that.
 pub fn refusal() -> Option<String> {
     refusal_of(&gpuwhy_collect::host::needed())
 }
 
-fn refusal_of(checks: &[gpuwhy_collect::host::Check]) -> Option<String> {
+fn refusal_of(checks: &[Check]) -> Option<String> {
     let missing: Vec<String> = checks
         .iter()
         .filter(|c| c.needed && !c.ok)
