@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(trace_toml parquet_reader journal wire_record door nsys_report nsys_directory kineto_trace)
+[ ${#targets[@]} -gt 0 ] || targets=(trace_toml parquet_reader journal wire_record door nsys_report nsys_directory kineto_trace nccl_ras)
 
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')

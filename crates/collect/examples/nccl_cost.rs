@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gpuwhy_collect::{Config, Recorder, Target};
+use gpuwhy_collect::{Config, Recorder, Target, UprobeStep};
 use gpuwhy_schema::Rows;
 
 const CALLS: [&str; 3] = ["ncclAllReduce", "ncclGroupStart", "ncclGetErrorString"];
@@ -64,8 +64,12 @@ fn main() {
     println!("{library}\n nobody looks");
     measure(None);
     let targets = vec![Target::Pid(pid)];
+    // A function that begins with no push, for comparison.
+    let (binary, symbol) = (library.into(), "ncclGetErrorString".into());
+    let step = UprobeStep { binary, symbol };
     let mut recorder =
-        Recorder::start(Config { targets, off, ..Config::default() }).expect("it starts");
+        Recorder::start(Config { targets, off, steps: vec![step], ..Config::default() })
+            .expect("it starts");
     let (began, mut longest) = (Instant::now(), Duration::ZERO);
     while began.elapsed() < Duration::from_secs(3) {
         let before = gpuwhy_collect::thread_time();
