@@ -65,7 +65,10 @@ impl Doors {
                     return Ok(Doors::none());
                 }
                 if Path::new(DEFAULT_DOOR).exists() && is_listened_to(&path) {
-                    return Ok(Doors::none());
+                    doors.notes.push(format!(
+                        "another collector listens at {DEFAULT_DOOR}: what libraries tell goes there"
+                    ));
+                    return Ok(doors);
                 }
                 (path, 0o666)
             }

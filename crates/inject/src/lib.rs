@@ -22,7 +22,19 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
-/// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code.
+/// Panics that did not leave.
+static FAULTS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+/// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code. It is counted, and the
+/// collector is told.
 pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(otherwise)
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or_else(|_| {
+        FAULTS.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        otherwise
+    })
+}
+
+/// How many panics did not leave.
+pub(crate) fn faults() -> u64 {
+    FAULTS.load(core::sync::atomic::Ordering::Relaxed)
 }

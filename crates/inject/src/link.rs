@@ -117,6 +117,9 @@ pub fn start() {
         // SAFETY: the handler touches atomics and closes a descriptor, as a forked child may.
         unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
     }
+    // A fault of ours is the collector's business, and none of whoever reads this program's output.
+    #[cfg(not(test))]
+    std::panic::set_hook(Box::new(|_| {}));
     let waiting = std::thread::current();
     let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
     if thread.spawn(move || crate::guarded((), || run(waiting))).is_ok() {
@@ -170,6 +173,7 @@ fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<Withdrawn<Ring>>) {
         retired.extend(publish(producer));
         ask(settings);
         first.unpark();
+        let mut faults = 0;
         loop {
             match visit.hear(TICK_MS) {
                 Heard::Asked(settings) => ask(settings),
@@ -178,6 +182,11 @@ fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<Withdrawn<Ring>>) {
             }
             crate::cupti::tick();
             crate::nccl::tick();
+            if crate::faults() > faults {
+                faults = crate::faults();
+                let code = crate::notice::Code::OurFault;
+                crate::notice::tell(code, code.text(), Some(faults as f64));
+            }
             RING.release(retired);
         }
         ask(Settings::default());

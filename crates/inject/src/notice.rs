@@ -42,6 +42,8 @@ pub enum Code {
     CuptiBuffers = 21,
     /// CUPTI dropped records.
     CuptiDropped = 22,
+    /// A fault of our own, which did not reach the program.
+    OurFault = 23,
 }
 
 /// How many codes there may be.
@@ -108,6 +110,7 @@ impl Code {
             Code::CuptiTimes => "cupti: so many records have no times",
             Code::CuptiBuffers => "cupti: so often no buffer was free",
             Code::CuptiDropped => "cupti: so many records were dropped",
+            Code::OurFault => "so many faults of our own did not reach the program",
         }
     }
 }

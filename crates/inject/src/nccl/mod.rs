@@ -67,6 +67,8 @@ pub fn tick() {
 /// What a collector asks for, from now on.
 pub(crate) fn ask(settings: gpuwhy_wire::Settings) {
     use gpuwhy_wire::Collectives;
+    let unwanted = settings.collectives == Collectives::Off;
+    outside::UNWANTED.store(unwanted, core::sync::atomic::Ordering::Relaxed);
     set_detail(match settings.collectives {
         Collectives::Off | Collectives::Calls => Detail::Low,
         Collectives::Phases => Detail::Phases,
