@@ -117,6 +117,7 @@ pub(crate) fn forget() {
     INSIDE.store(false, Release);
     DOOR.open_after_fork();
     NAMES.open_after_fork();
+    DOOR_CALLS.open_after_fork();
     DOOR.with(|door| *door = Door::new());
 }
 
