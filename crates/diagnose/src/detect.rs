@@ -5,7 +5,7 @@
 //! tail threshold is a *spike*; a cumulative sum of clipped deviations ([`Cusum`], Page 1954)
 //! sees a *shift* that no single step shows. Steps far out that are too few for a shift and not
 //! far enough for a spike are *outliers*: one is nothing, a handful close together does not come
-//! by chance ([`CLUSTER`]). The first two thresholds come from one wished-for
+//! by chance. The first two thresholds come from one wished-for
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often.
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
