@@ -174,7 +174,7 @@ pub fn account(
 const READINGS: Ns = Ns::secs(12);
 
 /// What the drivers of GPUs said around these incidents; nothing is read where there are none.
-fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<Readings> {
+pub fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<Readings> {
     let tracks: std::collections::HashSet<_> =
         lanes.track.iter().filter(|t| Readings::wants(t)).map(|t| t.id).collect();
     if tracks.is_empty() {

@@ -16,9 +16,10 @@ use crate::book::{Book, Devices};
 use crate::{CollectError, Context, Probe, Start};
 
 /// Processes at a time.
-const PROCESSES: usize = 256;
-/// Records of one process: 3 MiB.
-const SLOTS: u32 = 1 << 15;
+const PROCESSES: usize = 64;
+/// Records of one process, 5 MiB: CUPTI hands over what a device gathered at once, tens of thousands
+/// at times.
+const SLOTS: u32 = 1 << 16;
 const NAMES: u32 = 1 << 13;
 /// Threads whose numbers are known.
 const THREADS: usize = 1 << 14;

@@ -247,6 +247,12 @@ impl Excess {
 
     /// The excess of each class in ns a step. The values sum to [`Excess::total`].
     pub fn classes(&self) -> BTreeMap<Class, f64> {
+        self.classes_with(class_of(PartKind::Gpu))
+    }
+
+    /// The same, where it is known what it means that a GPU's own work took longer: a GPU whose
+    /// clock was not lowered is not throttled.
+    pub fn classes_with(&self, gpu_work: Class) -> BTreeMap<Class, f64> {
         let mut out: BTreeMap<Class, f64> = BTreeMap::new();
         for (kind, (usual, slow)) in self.kinds() {
             if kind == PartKind::CacheMiss {
@@ -254,7 +260,8 @@ impl Excess {
                 *out.entry(Class::MemoryPressure).or_default() += more;
                 *out.entry(Class::BlockIo).or_default() += slow - usual - more;
             } else {
-                *out.entry(class_of(kind)).or_default() += slow - usual;
+                let class = if kind == PartKind::Gpu { gpu_work } else { class_of(kind) };
+                *out.entry(class).or_default() += slow - usual;
             }
         }
         out

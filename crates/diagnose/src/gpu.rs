@@ -27,6 +27,8 @@ use crate::verdict::{Evidence, Pointer};
 const BEFORE: Ns = Ns::secs(10);
 /// Drivers' readings come so late.
 const LATE: Ns = Ns::millis(300);
+/// A clock below this share of what it was is lowered.
+const LOWERED: f64 = 0.98;
 /// GPUs that are spoken of.
 const MOST: usize = 4;
 
@@ -162,6 +164,17 @@ impl Readings {
         readings
     }
 
+    /// Whether the clock of a GPU was lower in `[from, to)` than before; none if no clock was told.
+    pub fn is_lowered(&self, from: Ns, to: Ns) -> Option<bool> {
+        let (before, during) =
+            ((from.saturating_sub(BEFORE), from), (from, to.saturating_add(LATE)));
+        let clocks = self.gpus.values().filter_map(|gpu| gpu.counter(names::SM_CLOCK));
+        let lowered = clocks.filter_map(|(_, clock)| {
+            Some(median(clock, during)? < LOWERED * median(clock, before)?)
+        });
+        lowered.reduce(|any, one| any || one)
+    }
+
     fn gpu(&mut self, id: EntityId, called: impl Fn(EntityId) -> String) -> &mut Gpu {
         let name = || Gpu { name: called(id), ..Gpu::default() };
         self.gpus.entry(id).or_insert_with(name)
@@ -223,7 +236,7 @@ impl Testimony {
             let (before, during) = (median(clock, self.before), median(clock, self.during));
             if let (Some(before), Some(during)) = (before, during) {
                 let says = format!("its clock was {during:.0} MHz, {before:.0} MHz before");
-                if during < 0.98 * before {
+                if during < LOWERED * before {
                     self.say(gpu, track, "counter", says);
                 } else {
                     let says = format!("{}: {says}", gpu.name);
@@ -398,6 +411,23 @@ mod tests {
             &[],
             &["gpu 0: its clock was 1980 MHz, 1980 MHz before"],
         );
+    }
+
+    #[test]
+    fn a_clock_is_lowered_or_not_or_nobody_knows() {
+        let is_lowered = |during: f64| {
+            let mut scene = Scene::new().counter(
+                names::SM_CLOCK,
+                Measure::Gauge,
+                &[(8, 1980.0), (9, 1980.0), (11, during)],
+            );
+            scene.lanes.drain(&mut scene.rows);
+            let Rows { entity, track, counter, mark, .. } = &scene.rows;
+            Readings::new(entity, track, counter, mark).is_lowered(Ns::secs(10), Ns::secs(12))
+        };
+        assert_eq!(is_lowered(1185.0), Some(true));
+        assert_eq!(is_lowered(1975.0), Some(false));
+        assert_eq!(Readings::default().is_lowered(Ns::secs(10), Ns::secs(12)), None);
     }
 
     #[test]

@@ -382,6 +382,8 @@ impl std::fmt::Display for Culprit {
 }
 
 const MS: f64 = 1e6;
+/// How far a throttled GPU is believed in whose clock nobody told.
+const UNCLOCKED: f64 = 0.4;
 
 /// Steps of an incident whose parts are needed to judge it, at most `most` slow and as many usual
 /// ones a series, spread evenly.
@@ -408,7 +410,12 @@ pub fn judge(
     let profiles = profiles(steps, parts);
     let series = compared(incident, &profiles);
     let excess = Excess::of(&series);
-    let classes = excess.classes();
+    let lowered = court.readings.is_lowered(incident.from, incident.to);
+    let gpu_work = match lowered {
+        Some(false) => Class::Unexplained,
+        _ => class_of(PartKind::Gpu),
+    };
+    let classes = excess.classes_with(gpu_work);
     let mut ranked: Vec<(Class, f64)> = classes.iter().map(|(c, ns)| (*c, *ns)).collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
 
@@ -416,7 +423,7 @@ pub fn judge(
     let mut firsts: HashMap<Class, usize> = HashMap::new();
     if !series.is_empty() {
         for _ in 0..judgement.resamples {
-            let classes = Excess::resampled(&series, &mut random).classes();
+            let classes = Excess::resampled(&series, &mut random).classes_with(gpu_work);
             if let Some((class, _)) = classes.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
                 *firsts.entry(class).or_default() += 1;
             }
@@ -457,6 +464,20 @@ pub fn judge(
             };
             blame(&mut cause, &excess, incident, parts, steps, court);
             let (mut yes, mut no) = court.readings.evidence(class, incident.from, incident.to);
+            let grew = kinds.get(&PartKind::Gpu).map_or(0.0, |(usual, slow)| slow - usual);
+            if class == Class::GpuThrottling && lowered.is_none() && grew > 0.5 * ns {
+                no.push(Evidence { says: "nobody told the GPU's clock".into(), rows: None });
+            }
+            if class == Class::Unexplained && gpu_work == class && grew > 0.1 * ns {
+                yes.push(Evidence {
+                    says: format!(
+                        "its own work on the GPU took {:.3} ms longer a step; the clock was not \
+                         lowered, and nobody else was seen there",
+                        grew / MS
+                    ),
+                    rows: None,
+                });
+            }
             cause.evidence_for.append(&mut yes);
             cause.evidence_against.append(&mut no);
             cause
@@ -470,6 +491,15 @@ pub fn judge(
     let raw_confidence = causes[0].confidence;
     if raw_confidence > 0.0 {
         causes[0].confidence = judgement.calibration.apply(raw_confidence);
+    }
+    // Slower, shared by somebody who was not seen, or more to do: all look alike to whom nobody told
+    // the clock.
+    let of_work = kinds.get(&PartKind::Gpu).map_or(0.0, |(usual, slow)| (slow - usual) / MS);
+    if lowered.is_none()
+        && causes[0].class_of == Some(Class::GpuThrottling)
+        && of_work > 0.5 * causes[0].excess_ms
+    {
+        causes[0].confidence *= UNCLOCKED;
     }
     let first = &causes[0];
     let decided = first.confidence >= judgement.decide_at && first.class_of.is_some();

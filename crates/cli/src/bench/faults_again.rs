@@ -75,7 +75,11 @@ fn answers(
     for group in groups() {
         let around = Without { disk, group };
         let lanes = around.less(Rows { source: disk.lanes.source.clone(), ..disk.rows(NEVER)? });
-        let court = Court::new(&lanes);
+        let readings = match group {
+            "gpu" => Default::default(),
+            _ => analysis::readings(disk.trace, disk.lanes, std::slice::from_ref(&incident))?,
+        };
+        let court = Court::new(&lanes).with_readings(readings);
         let parts = analysis::account(&around, steps, &wanted, &Accounting::default())?;
         let finding = verdict::judge(steps, &incident, &parts, &court, &Judgement::default());
         out.insert(group.to_string(), Some(finding.class.to_owned()));

@@ -14,6 +14,11 @@ fn told(slow: &[Made], dropped: u64) -> Finding {
 
 /// The same with these slow steps.
 fn told_of(slow: &[&[Made]], dropped: u64) -> Finding {
+    told_with(slow, dropped, None)
+}
+
+/// The same, with the clock of a GPU before and in the slow steps.
+fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Finding {
     let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
     let mut steps = Vec::new();
     let mut parts = Vec::new();
@@ -70,13 +75,29 @@ fn told_of(slow: &[&[Made]], dropped: u64) -> Finding {
     };
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
-    judge(
-        &steps,
-        &found[0].where_it_hung(&steps),
-        &parts,
-        &Court::new(&rows),
-        &Judgement::default(),
-    )
+    let gpu = Entity { kind: EntityKind::Gpu, ..entity(4, "gpu 0") };
+    let track = Track {
+        id: gpuwhy_schema::TrackId(1),
+        entity: gpu.id,
+        parent: None,
+        shape: gpuwhy_schema::Shape::Counter,
+        name: names::SM_CLOCK.into(),
+        unit: None,
+        measure: None,
+        discipline: None,
+        source: SourceId(1),
+    };
+    let (before, during) = clock.unzip();
+    let reading = |s: i64, value: Option<f64>| {
+        let ts = Ns::millis(s * 100);
+        Some(gpuwhy_schema::Counter { ts, track: track.id, value: value? })
+    };
+    let readings = (0..100).map(|s| (s, before)).chain((100..130).map(|s| (s, during)));
+    let readings: Vec<_> = readings.filter_map(|(s, value)| reading(s, value)).collect();
+    let readings = Readings::new([&gpu], [&track], &readings, &[]);
+    let court = Court::new(&rows).with_readings(readings);
+    let incident = found[0].where_it_hung(&steps);
+    judge(&steps, &incident, &parts, &court, &Judgement::default())
 }
 
 #[test]
@@ -160,4 +181,22 @@ fn a_step_that_hangs_amid_many_that_are_a_little_slow_is_what_is_told() {
     let finding = told_of(&slow, 0);
     assert_eq!(finding.slow_steps, 101, "{finding:?}");
     assert_eq!(finding.causes.len(), 2, "{finding:?}");
+}
+
+/// Steps of which the GPU's own work takes longer, and what its clock was before and then.
+fn slower_gpu(clock: Option<(f64, f64)>) -> Finding {
+    let slow = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 12_000_000)];
+    told_with(&[&slow[..]; 40], 0, clock)
+}
+
+#[test]
+fn a_gpu_is_throttled_if_its_clock_was_lowered_and_only_suspected_if_nobody_told_it() {
+    let lowered = slower_gpu(Some((1980.0, 990.0)));
+    assert_eq!((lowered.class, lowered.outcome), ("gpu_throttling", Outcome::Decided));
+    let unknown = slower_gpu(None);
+    assert_eq!(unknown.outcome, Outcome::InsufficientEvidence);
+    assert_eq!(unknown.causes[0].class, "gpu_throttling");
+    let steady = slower_gpu(Some((1980.0, 1980.0)));
+    assert_eq!(steady.outcome, Outcome::InsufficientEvidence);
+    assert_eq!(steady.causes[0].class, "unexplained");
 }
