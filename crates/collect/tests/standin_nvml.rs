@@ -16,26 +16,9 @@ use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
 /// Names the library, as for installations where it lies elsewhere.
 const LIBRARY: &str = "GPUWHY_NVML";
 
-/// The stand-in's object. Tests of this crate do not have it built, so we do; where there is no cargo,
-/// what lies beside us must do.
-fn standin() -> &'static Path {
-    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
-    OBJECT.get_or_init(|| {
-        let own = std::env::current_exe().unwrap();
-        let profile = own.ancestors().nth(2).unwrap();
-        let object = profile.join("libgpuwhy_standin.so");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let release = profile.ends_with("release").then_some("--release");
-        let built = Command::new(cargo)
-            .args(["build", "-q", "-p", "gpuwhy-standin"])
-            .args(release)
-            .env("CARGO_TARGET_DIR", profile.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        let built = built.is_ok_and(|status| status.success());
-        assert!(built || object.exists(), "cannot build the stand-in");
-        object
-    })
+/// The stand-in's object, which cargo builds for this test.
+fn standin() -> PathBuf {
+    gpu::find_object().expect("cargo builds the stand-in for this test")
 }
 
 /// Lets `situation` happen on a machine with so many GPUs, in a process of its own: the test of this
@@ -46,7 +29,7 @@ fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let links = folder.path().join("lib");
-    gpu::lay_links(&links, standin()).unwrap();
+    gpu::lay_links(&links, &standin()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(gpu::ENV, folder.path())

@@ -46,7 +46,7 @@ const ROWS: &[Row] = &[
     Row { pure: true, ..row("diagnose", &["schema"]) },
     // Floor 3: these three never see each other.
     row("store", &["schema", "guard"]),
-    Row { tests: &["testkit"], ..row("collect", &["schema", "wire"]) },
+    Row { tests: &["testkit", "standin"], ..row("collect", &["schema", "wire"]) },
     row("formats", &["schema", "guard"]),
     // Floor 4.
     Row { pure: true, ..row("report", &["schema"]) },
@@ -318,7 +318,7 @@ mod tests {
             "`diagnose` uses `libbpf-rs`: only `collect` speaks to the kernel's BPF",
         );
         check("store -> anyhow", "`store` uses `anyhow`: errors of libraries are types");
-        check("wire -> serde", "`wire` uses `serde`; of others' it may use libc");
+        check("wire -> serde", "`wire` uses `serde`; of others' it may use libc, loom");
     }
 
     #[test]

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(
             found("crates/derive/src/lib.rs", text),
             "crates/derive/src/lib.rs:3: unsafe code outside of crates/wire/, \
-             crates/collect/src/kernel.rs, crates/testkit/"
+             crates/collect/src/kernel.rs, crates/testkit/, crates/inject/, crates/standin/"
         );
         assert_eq!(
             found("crates/derive/src/lib.rs", "fn f() {}"),
