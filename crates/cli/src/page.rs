@@ -48,6 +48,7 @@ fn who(culprit: &Culprit) -> report::Who {
         name: culprit
             .comm
             .clone()
+            .or_else(|| culprit.name.clone())
             .or_else(|| culprit.cgroup.clone())
             .unwrap_or_else(|| culprit.kind.to_string()),
         pid: culprit.pid,
@@ -334,6 +335,14 @@ fn counters(
     label: &dyn Fn(EntityId) -> String,
 ) -> Result<Vec<report::TimeTrack>> {
     let order = [
+        // On a host that has one, the GPU comes first.
+        names::SM_CLOCK,
+        names::THROTTLED_POWER,
+        names::THROTTLED_HW_THERMAL,
+        names::THROTTLED_SW_THERMAL,
+        names::PROCESS_SM_UTILIZATION,
+        names::GPU_POWER,
+        names::PCIE_REPLAY,
         names::RUNQ_WAIT,
         "softirq.NET_RX",
         "softirq.BLOCK",
@@ -345,7 +354,6 @@ fn counters(
         names::NIC_TX_BYTES,
         names::NIC_QUEUE,
         names::NIC_QUEUE_DELAY,
-        names::SM_CLOCK,
         names::PAGE_CACHE_EVICTED,
         names::RECLAIM,
         names::SWITCHES,
@@ -436,7 +444,7 @@ fn not_collected(analysis: &Analysis) -> Vec<report::NotCollected> {
         out.push(report::NotCollected {
             what: "GPU counters and kernels of a real GPU".into(),
             why: "no such source was recorded".into(),
-            fix: "GPU sources come with a later version".into(),
+            fix: "gpuwhy doctor says what this host lets us see of GPUs".into(),
         });
     }
     out
