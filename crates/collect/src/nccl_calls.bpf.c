@@ -8,6 +8,7 @@
 #define PROBE PROBE_NCCL_CALLS
 #include <asm/ptrace.h>
 #include "gpuwhy.h"
+#include "budget.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -71,41 +72,6 @@ struct {
 	__type(key, int);
 	__type(value, struct call);
 } nccl_calls SEC(".maps");
-
-struct budget {
-	__u64 window;
-	__u64 begun;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct budget);
-} budgets SEC(".maps");
-
-static __always_inline void lose(void)
-{
-	struct cpu *cpu = this_cpu();
-
-	if (cpu)
-		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
-}
-
-/* Whether one call more may be told on this CPU now. */
-static __always_inline bool affordable(__u64 now)
-{
-	__u32 zero = 0;
-	struct budget *b = bpf_map_lookup_elem(&budgets, &zero);
-
-	if (!b)
-		return true;
-	if (now - b->window > WINDOW) {
-		b->window = now;
-		b->begun = 0;
-	}
-	return b->begun++ < config.calls;
-}
 
 static __always_inline void parameters(struct pt_regs *ctx, __u64 *args)
 {
@@ -184,7 +150,7 @@ static __always_inline bool entered(struct pt_regs *ctx)
 	call->sp = sp;
 	call->depth = 1;
 	call->cookie = bpf_get_attach_cookie(ctx);
-	if (!affordable(now)) {
+	if (!affordable(now, WINDOW, config.calls)) {
 		lose();
 		call->from = 0;
 		return true;

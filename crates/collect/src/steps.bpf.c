@@ -7,6 +7,7 @@
 #define PROBE PROBE_STEPS
 #include <asm/ptrace.h>
 #include "gpuwhy.h"
+#include "budget.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -51,41 +52,6 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
-struct budget {
-	__u64 window;
-	__u64 begun;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct budget);
-} budgets SEC(".maps");
-
-static __always_inline void lose(void)
-{
-	struct cpu *cpu = this_cpu();
-
-	if (cpu)
-		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
-}
-
-/* Whether one step more may begin on this CPU now. */
-static __always_inline bool affordable(__u64 now)
-{
-	__u32 zero = 0;
-	struct budget *b = bpf_map_lookup_elem(&budgets, &zero);
-
-	if (!b)
-		return true;
-	if (now - b->window > WINDOW) {
-		b->window = now;
-		b->begun = 0;
-	}
-	return b->begun++ < config.calls;
-}
-
 static __always_inline int entered(struct pt_regs *ctx)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
@@ -117,7 +83,7 @@ static __always_inline int entered(struct pt_regs *ctx)
 	now = bpf_ktime_get_ns();
 	fresh.sp = sp;
 	fresh.depth = 1;
-	if (affordable(now))
+	if (affordable(now, WINDOW, config.calls))
 		fresh.from = now;
 	else
 		lose();

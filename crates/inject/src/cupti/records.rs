@@ -143,42 +143,23 @@ pub unsafe fn event(
         }
         kind::MEMCPY => {
             let Some(r) = read::<abi::Memcpy>(record) else { return Read::Other };
-            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
-            Event::Copy {
-                name: ring.name(way(r.copy_kind, r.from, r.to)),
-                device: r.device as u16,
-                stream: r.stream,
-                correlation: r.correlation.into(),
-                bytes: r.bytes,
-                start,
-                dur,
-            }
+            let Some(times) = times(r.start, r.end) else { return Read::NoTime };
+            copy(
+                ring.name(way(r.copy_kind, r.from, r.to)),
+                (r.device, r.stream, r.correlation),
+                r.bytes,
+                times,
+            )
         }
         kind::MEMCPY2 => {
             let Some(r) = read::<abi::MemcpyPeer>(record) else { return Read::Other };
-            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
-            Event::Copy {
-                name: ring.name("PtoP"),
-                device: r.device as u16,
-                stream: r.stream,
-                correlation: r.correlation.into(),
-                bytes: r.bytes,
-                start,
-                dur,
-            }
+            let Some(times) = times(r.start, r.end) else { return Read::NoTime };
+            copy(ring.name("PtoP"), (r.device, r.stream, r.correlation), r.bytes, times)
         }
         kind::MEMSET => {
             let Some(r) = read::<abi::Memset>(record) else { return Read::Other };
-            let Some((start, dur)) = times(r.start, r.end) else { return Read::NoTime };
-            Event::Copy {
-                name: ring.name("memset"),
-                device: r.device as u16,
-                stream: r.stream,
-                correlation: r.correlation.into(),
-                bytes: r.bytes,
-                start,
-                dur,
-            }
+            let Some(times) = times(r.start, r.end) else { return Read::NoTime };
+            copy(ring.name("memset"), (r.device, r.stream, r.correlation), r.bytes, times)
         }
         kind::GRAPH_TRACE => {
             let Some(r) = read::<abi::GraphTrace>(record) else { return Read::Other };
@@ -209,6 +190,17 @@ pub unsafe fn event(
         _ => return Read::Other,
     };
     Read::Event(event)
+}
+
+/// A copy: its name; device, stream and correlation; bytes; start and duration.
+fn copy(
+    name: NameId,
+    (device, stream, correlation): (u32, u32, u32),
+    bytes: u64,
+    (start, dur): (u64, u64),
+) -> Event {
+    let (device, correlation) = (device as u16, correlation.into());
+    Event::Copy { name, device, stream, correlation, bytes, start, dur }
 }
 
 /// A launching call: what was called, by which of the process's own threads, and when.
