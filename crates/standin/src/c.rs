@@ -15,6 +15,17 @@ pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(otherwise)
 }
 
+/// Defines exported functions that answer with a code, by the `answer` of the module that uses it.
+macro_rules! exported {
+    ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$about])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($arg: $type),*) -> u32 {
+            answer(|| $body)
+        }
+    )*};
+}
+
 /// Where a caller wants a value, or an array of them; may be null.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);

@@ -60,17 +60,6 @@ fn answer(f: impl FnOnce() -> Answer) -> u32 {
     })
 }
 
-/// Defines exported functions that answer with a code.
-macro_rules! cuda {
-    ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
-        $(#[$about])*
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($arg: $type),*) -> u32 {
-            answer(|| $body)
-        }
-    )*};
-}
-
 /// Launches that a stream takes ahead.
 pub const QUEUE: usize = 1024;
 /// Device memory that a context takes.
@@ -413,7 +402,7 @@ fn uuid(to: Out<[u8; 16]>, ordinal: c_int) -> Answer {
     Ok(to.put(gpu_of(device(ordinal)?)?.uuid())?)
 }
 
-cuda! {
+exported! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
             return Err(Code::InvalidValue);
@@ -493,7 +482,7 @@ fn create_context(to: Out<Handle>, ordinal: c_int) -> Answer {
     Ok(to.put(context)?)
 }
 
-cuda! {
+exported! {
     fn cuDevicePrimaryCtxRetain(to: Out<Handle>, ordinal: c_int) {
         let device = device(ordinal)?;
         let mut driver = driver()?;
@@ -560,7 +549,7 @@ cuda! {
 
 // Streams.
 
-cuda! {
+exported! {
     fn cuStreamCreate(to: Out<Handle>, _flags: c_uint) {
         let mut driver = driver()?;
         let (context, _) = driver.current()?;
@@ -641,7 +630,7 @@ fn instantiate(to: Out<Handle>, graph: Handle) -> Answer {
     Ok(to.put(at)?)
 }
 
-cuda! {
+exported! {
     fn cuGraphInstantiateWithFlags(to: Out<Handle>, graph: Handle, _flags: u64) {
         instantiate(to, graph)
     }
@@ -680,7 +669,7 @@ cuda! {
 
 // Kernels.
 
-cuda! {
+exported! {
     fn cuModuleLoadData(to: Out<Handle>, image: Out<u8>) {
         if image.is_null() {
             return Err(Code::InvalidValue);
@@ -778,7 +767,7 @@ fn copy(
     call.end(done)
 }
 
-cuda! {
+exported! {
     fn cuMemAlloc_v2(to: Out<u64>, bytes: usize) {
         let mut driver = driver()?;
         let (_, context) = driver.current()?;
@@ -897,7 +886,7 @@ fn put_error(code: u32, to: Out<Static>) -> Answer {
     }
 }
 
-cuda! {
+exported! {
     fn cuGetErrorName(code: u32, to: Out<Static>) { put_error(code, to) }
     fn cuGetErrorString(code: u32, to: Out<Static>) { put_error(code, to) }
 }

@@ -60,17 +60,6 @@ fn answer(f: impl FnOnce() -> Answer) -> u32 {
     })
 }
 
-/// Defines exported functions that answer with a code.
-macro_rules! cupti {
-    ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
-        $(#[$about])*
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($arg: $type),*) -> u32 {
-            answer(|| $body)
-        }
-    )*};
-}
-
 // Callback ids of the driver's functions (cupti_driver_cbid.h).
 pub const CTX_SYNCHRONIZE: u32 = 17;
 pub const STREAM_SYNCHRONIZE: u32 = 126;
@@ -966,7 +955,7 @@ fn kind_bit(kind: u32) -> Result<u64, Code> {
     }
 }
 
-cupti! {
+exported! {
     fn cuptiGetVersion(to: Out<u32>) { Ok(to.put(version())?) }
 
     fn cuptiGetTimestamp(to: Out<u64>) {

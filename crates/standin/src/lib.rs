@@ -18,6 +18,7 @@
 //! *Invariants.* Nothing unwinds out of an exported function: each body runs inside `c::guarded`.
 //! Callbacks of the program are called with no lock held that the program's calls would take.
 
+#[macro_use]
 mod c;
 mod cuda;
 mod cupti;

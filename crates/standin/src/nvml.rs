@@ -51,17 +51,6 @@ fn answer(f: impl FnOnce() -> Answer) -> u32 {
     })
 }
 
-/// Defines exported functions that answer with a code.
-macro_rules! nvml {
-    ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
-        $(#[$about])*
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($arg: $type),*) -> u32 {
-            answer(|| $body)
-        }
-    )*};
-}
-
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 fn initialized() -> Result<&'static Machine, Code> {
@@ -154,7 +143,7 @@ fn begin() -> Answer {
     Ok(())
 }
 
-nvml! {
+exported! {
     fn nvmlInit_v2() { begin() }
     fn nvmlInit() { begin() }
     fn nvmlInitWithFlags(_flags: c_uint) { begin() }
@@ -270,7 +259,7 @@ fn pci_info(device: Device, to: Out<PciInfo>) -> Answer {
     })?)
 }
 
-nvml! {
+exported! {
     fn nvmlDeviceGetCount_v2(to: Out<c_uint>) { count(to) }
     fn nvmlDeviceGetCount(to: Out<c_uint>) { count(to) }
     fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, to: Out<Device>) { by_index(index, to) }
@@ -441,7 +430,7 @@ fn energy(gpu: &Gpu) -> Result<u64, Code> {
     Ok(lived / 1_000_000 * 90 + gpu.busy() / 1_000_000 * 550)
 }
 
-nvml! {
+exported! {
     fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, to: Out<c_uint>) {
         Ok(to.put(temperature(device, sensor)? as c_uint)?)
     }
@@ -690,7 +679,7 @@ fn memory(device: Device) -> Result<(u64, u64), Code> {
     })
 }
 
-nvml! {
+exported! {
     fn nvmlDeviceGetUtilizationRates(device: Device, to: Out<Utilization>) {
         let gpu = whole(device)?.utilisation(now());
         Ok(to.put(Utilization { gpu, memory: gpu / 3 })?)
@@ -854,7 +843,7 @@ fn pcie_speed(generation: u64) -> c_uint {
     }
 }
 
-nvml! {
+exported! {
     fn nvmlDeviceGetPcieThroughput(device: Device, counter: c_uint, to: Out<c_uint>) {
         let gpu = device.gpu()?;
         let quantity = match counter {
@@ -1086,7 +1075,7 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint, at: u64) -> Result<(c_uint, u64),
     }
 }
 
-nvml! {
+exported! {
     fn nvmlDeviceGetFieldValues(device: Device, count: c_int, values: Out<FieldValue>) {
         let gpu = device.gpu()?;
         if count < 1 || values.is_null() {
@@ -1111,7 +1100,7 @@ nvml! {
 
 // MIG.
 
-nvml! {
+exported! {
     fn nvmlDeviceGetMigMode(device: Device, current: Out<c_uint>, pending: Out<c_uint>) {
         let on = device.gpu()?.get(Quantity::Mig) as c_uint;
         current.put(on)?;
@@ -1247,7 +1236,7 @@ fn next_event(machine: &Machine, registered: &mut Registered) -> Option<Result<E
     Some(Err(Code::GpuIsLost))
 }
 
-nvml! {
+exported! {
     fn nvmlEventSetCreate(to: Out<EventSet>) {
         initialized()?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
