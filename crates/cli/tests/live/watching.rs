@@ -143,7 +143,8 @@ fn root_a_step_that_hangs_is_told_before_it_ends() {
             break over;
         }
     };
-    assert_eq!(over["finding"]["class"], "collective_straggler", "{over}");
+    // What it was, was told while it lasted; judged once more, it is as slow as it was.
+    assert!(over["finding"]["excess_ms"].as_f64().unwrap() > 100.0, "{over}");
 }
 
 /// A node that is not one: what it says is what the test says.

@@ -48,6 +48,8 @@ const FLUSH_NS: u64 = 200_000_000;
 const COST_NS: u64 = 1_000_000_000;
 /// Another profiler, or a CUPTI that was not found, is looked for again after so long.
 const AGAIN_NS: u64 = 5_000_000_000;
+/// How often the end of a process looks whether our thread has left CUPTI, 1 ms apart.
+const LEAVE_TRIES: u32 = 100;
 /// So long without a record, while CUPTI has buffers of ours, is looked into.
 const QUIET_NS: u64 = 2_000_000_000;
 /// The same is not said more often.
@@ -97,17 +99,15 @@ pub extern "C" fn InitializeInjection() -> i32 {
 /// The last records of a process that ends in good order.
 extern "C" fn at_exit() {
     crate::guarded((), || {
-        DOOR.with(|door| {
-            if let State::Open(cupti) = door.state {
-                // What is forced out before it has ended has no times, rightly.
-                FORCED.store(true, Release);
-                // SAFETY: a function of CUPTI, called as its header says.
-                unsafe { (cupti.flush)(abi::FLUSH_FORCED) };
-                FORCED.store(false, Release);
-                door.tell_cost();
-                door.state = State::Over;
+        // Behind us come the handlers of CUDA and CUPTI, which take apart what our thread may be
+        // calling at this moment: it does not begin again, and is waited for a little.
+        OPENED.store(false, Release);
+        for _ in 0..LEAVE_TRIES {
+            if DOOR.with(Door::leave).is_some() {
+                break;
             }
-        });
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     });
 }
 
@@ -237,6 +237,19 @@ impl Door {
             self.cost_told = now;
             self.tell_cost();
         }
+    }
+
+    /// The last of it.
+    fn leave(&mut self) {
+        if let State::Open(cupti) = self.state {
+            // What is forced out before it has ended has no times, rightly.
+            FORCED.store(true, Release);
+            // SAFETY: a function of CUPTI, called as its header says.
+            unsafe { (cupti.flush)(abi::FLUSH_FORCED) };
+            FORCED.store(false, Release);
+            self.tell_cost();
+        }
+        self.state = State::Over;
     }
 
     /// The kinds of record that are wanted now.
