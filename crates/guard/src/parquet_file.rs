@@ -19,6 +19,9 @@ const BATCH_TEXT: i64 = 256 << 20;
 /// More rows than this in a byte are refused. Usual writers come to some hundreds, where nothing ever
 /// changes.
 const ROWS_A_BYTE: u64 = 4096;
+/// Pages together may unpack to so much, and to [`ROWS_A_BYTE`] times the file: each that says it is
+/// large costs as much memory to be filled, though nothing is in it.
+const UNPACKED: u64 = 64 << 20;
 /// Of the encodings in the Parquet format's `Encoding`.
 const DELTA_BYTE_ARRAY: i64 = 7;
 
@@ -97,6 +100,7 @@ fn footer(file: &File) -> Result<(Vec<u8>, u64)> {
 /// A page is cut off, or unpacks to what cannot be.
 pub fn check_pages(file: &File, of: &Checked, groups: &[usize], most: usize) -> Result<usize> {
     let mut rows = most;
+    let mut unpacked = 0u64;
     let mut window = vec![0; 512];
     for &group in groups {
         for column in of.metadata.metadata().row_group(group).columns() {
@@ -131,6 +135,11 @@ pub fn check_pages(file: &File, of: &Checked, groups: &[usize], most: usize) -> 
                 };
                 if header.uncompressed > MAX_PAGE {
                     return bad(at, &format!("a page of {} bytes is absurd", header.uncompressed));
+                }
+                unpacked = unpacked.saturating_add(header.uncompressed.max(0) as u64);
+                if unpacked > UNPACKED.saturating_add(of.length.saturating_mul(ROWS_A_BYTE)) {
+                    let what = format!("{unpacked} bytes in the pages of {} are absurd", of.length);
+                    return bad(at, &what);
                 }
                 match header.encoding {
                     // Each text would be able to repeat all of the one before it.
