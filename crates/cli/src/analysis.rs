@@ -170,9 +170,6 @@ pub fn account(
     Ok(parts)
 }
 
-/// So long around incidents the readings of GPUs are looked at.
-const READINGS: Ns = Ns::secs(12);
-
 /// What the drivers of GPUs said around these incidents; nothing is read where there are none.
 pub fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<Readings> {
     let tracks: std::collections::HashSet<_> =
@@ -182,7 +179,7 @@ pub fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<R
     }
     let (mut counters, mut marks) = (Vec::new(), Vec::new());
     for incident in incidents {
-        let range = incident.from.saturating_sub(READINGS)..incident.to.saturating_add(Ns::secs(1));
+        let range = Readings::around(incident.from, incident.to);
         for rows in trace.read::<schema::Counter>(range.clone()) {
             counters.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
         }

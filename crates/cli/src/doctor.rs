@@ -72,8 +72,7 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
 /// Whether programs can be seen from inside.
 fn library(found: Option<std::path::PathBuf>) -> Check {
     let there = found.as_ref().is_some_and(|path| path.is_file());
-    let off = std::env::var_os("GPUWHY_OFF").is_some_and(|v| !v.is_empty() && v != "0");
-    let (ok, found, fix) = match (found, off) {
+    let (ok, found, fix) = match (found, gpuwhy_wire::is_off()) {
         (_, true) => (
             false,
             "GPUWHY_OFF is set: it does nothing in programs that inherit that".into(),

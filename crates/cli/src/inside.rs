@@ -64,7 +64,7 @@ impl Doors {
                     // Whoever may not write there has asked for nothing in particular.
                     return Ok(Doors::none());
                 }
-                if Path::new(DEFAULT_DOOR).exists() && is_listened_to(&path) {
+                if is_listened_to(&path) {
                     doors.notes.push(format!(
                         "another collector listens at {DEFAULT_DOOR}: what libraries tell goes there"
                     ));
@@ -75,24 +75,19 @@ impl Doors {
         };
         if command {
             let library = library(args.inject_library.as_deref());
-            doors.environment(library, &socket, settings)?;
+            doors.environment(library, &socket, settings);
         }
         doors.config = Some(DoorConfig { socket, mode, settings });
         Ok(doors)
     }
 
-    fn environment(
-        &mut self,
-        library: Option<PathBuf>,
-        socket: &Path,
-        settings: Settings,
-    ) -> Result<()> {
+    fn environment(&mut self, library: Option<PathBuf>, socket: &Path, settings: Settings) {
         let Some(library) = library else {
             self.notes.push(format!(
                 "{LIBRARY} lies neither beside gpuwhy nor where GPUWHY_INJECT says: kernels and \
                  collectives are not seen from inside"
             ));
-            return Ok(());
+            return;
         };
         let theirs = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         self.environment.push((gpuwhy_wire::DOOR_ENV.into(), socket.into()));
@@ -115,15 +110,11 @@ impl Doors {
             }
             self.environment.push(("NCCL_PROFILER_PLUGIN".into(), library.into()));
         }
-        Ok(())
     }
 }
 
 fn settings(args: &Inside) -> Settings {
-    let (nodes_for_ms, nodes_every_ms) = match args.graph_nodes {
-        Some((on, every)) => (on, every),
-        None => (0, 0),
-    };
+    let (nodes_for_ms, nodes_every_ms) = args.graph_nodes.unwrap_or((0, 0));
     Settings {
         kernels: match args.kernels {
             KernelDetail::Off => Kernels::Off,
@@ -205,7 +196,7 @@ mod tests {
     fn what_the_user_has_set_is_kept() {
         let mut doors = Doors::none();
         let socket = Path::new("/run/door");
-        doors.environment(Some("/lib/ours.so".into()), socket, Settings::USUAL).unwrap();
+        doors.environment(Some("/lib/ours.so".into()), socket, Settings::USUAL);
         let get = |name: &str| {
             let found = doors.environment.iter().find(|(key, _)| key == name);
             found.map(|(_, value)| value.to_string_lossy().into_owned())
@@ -215,7 +206,7 @@ mod tests {
         assert_eq!(get("GPUWHY_DOOR").as_deref(), Some("/run/door"));
 
         let mut doors = Doors::none();
-        doors.environment(None, socket, Settings::USUAL).unwrap();
+        doors.environment(None, socket, Settings::USUAL);
         assert!(doors.environment.is_empty() && doors.notes.len() == 1);
     }
 }

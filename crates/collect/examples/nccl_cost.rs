@@ -28,21 +28,6 @@ fn main() {
     let mut line = String::new();
     says.read_line(&mut line).expect("it is ready");
 
-    // One recorder for all: others of its probes are off, so that only this one is measured.
-    let off = [
-        "interrupts",
-        "run_queue",
-        "self_cost",
-        "block_io",
-        "network",
-        "memory",
-        "stacks",
-        "psi",
-        "steal",
-        "cgroup",
-        "nvml",
-    ];
-    let off = off.map(String::from).to_vec();
     let pid = child.id() as i32;
     let mut measure = |recorder: Option<Recorder>| {
         let mut recorder = recorder;
@@ -67,9 +52,10 @@ fn main() {
     // A function that begins with no push, for comparison.
     let (binary, symbol) = (library.into(), "ncclGetErrorString".into());
     let step = UprobeStep { binary, symbol };
+    // One recorder for all calls, and nothing else on, so that only this is measured.
+    let only = Config::only(&["nccl_calls", "steps"]);
     let mut recorder =
-        Recorder::start(Config { targets, off, steps: vec![step], ..Config::default() })
-            .expect("it starts");
+        Recorder::start(Config { targets, steps: vec![step], ..only }).expect("it starts");
     let (began, mut longest) = (Instant::now(), Duration::ZERO);
     while began.elapsed() < Duration::from_secs(3) {
         let before = gpuwhy_collect::thread_time();

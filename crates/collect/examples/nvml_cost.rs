@@ -20,20 +20,7 @@ fn thread_seconds(name: &str) -> f64 {
 
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(60);
-    let others = [
-        "interrupts",
-        "run_queue",
-        "self_cost",
-        "block_io",
-        "network",
-        "memory",
-        "stacks",
-        "psi",
-        "steal",
-        "cgroup",
-    ];
-    let off = others.map(String::from).to_vec();
-    let mut recorder = Recorder::start(Config { off, ..Config::default() }).expect("it starts");
+    let mut recorder = Recorder::start(Config::only(&["nvml"])).expect("it starts");
     let (mut rows, mut count) = (Rows::default(), 0);
     let mut run = |time: Duration, count: &mut usize| {
         let end = Instant::now() + time;

@@ -275,17 +275,12 @@ impl Book {
                     Some(graph) if &**name == "CUDA graph" => self.graph_name(graph),
                     _ => Name::clone(name),
                 };
-                let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
-                let worked = self.worked.entry(pid).or_default();
-                *worked = end.max(*worked);
-                let stream = self.stream(pid, device, stream, cx);
-                if !stream.fits(ts, end) {
-                    self.dropped += 1;
+                let at = (ns(start), ns(dur));
+                let launch = (pid, correlation);
+                let Some((id, gpu)) = self.on_stream(launch, (device, stream), name, at, cx) else {
                     return;
-                }
-                let (id, track, gpu) = (cx.ids.next_id(), stream.track, stream.gpu);
-                cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
-                let process = Some(cx.people.process(&mut cx.lanes, pid, None));
+                };
+                let (ts, process) = (at.0, Some(cx.people.process(&mut cx.lanes, pid, None)));
                 cx.rows.kernel.push(gpuwhy_schema::Kernel {
                     id,
                     ts,
@@ -302,23 +297,16 @@ impl Book {
                     shared_bytes: None,
                     graph_node: None,
                 });
-                self.join((pid, correlation), Half::Kernel(id, ts), cx);
             }
             Event::Copy { name, device, stream, correlation, bytes, start, dur } => {
-                let (ts, end) = (ns(start), ns(start).saturating_add(ns(dur)));
-                let worked = self.worked.entry(pid).or_default();
-                *worked = end.max(*worked);
-                let stream = self.stream(pid, device, stream, cx);
-                if !stream.fits(ts, end) {
-                    self.dropped += 1;
-                    return;
-                }
-                let (id, track, gpu) = (cx.ids.next_id(), stream.track, stream.gpu);
                 let (kind, text, pinned) = way(name);
-                let name = text.into();
-                cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
+                let (at, name) = ((ns(start), ns(dur)), text.into());
+                let launch = (pid, correlation);
+                let Some((id, gpu)) = self.on_stream(launch, (device, stream), name, at, cx) else {
+                    return;
+                };
                 let on = |yes: bool| yes.then_some(gpu);
-                let process = Some(cx.people.process(&mut cx.lanes, pid, None));
+                let (ts, process) = (at.0, Some(cx.people.process(&mut cx.lanes, pid, None)));
                 cx.rows.copy.push(Copy {
                     id,
                     ts,
@@ -330,7 +318,6 @@ impl Book {
                     process,
                     correlation: Some(correlation),
                 });
-                self.join((pid, correlation), Half::Kernel(id, ts), cx);
             }
             Event::Wait { name, start, dur, .. } => {
                 let (name, source) = (Name::clone(name), self.source);
@@ -588,6 +575,30 @@ impl Book {
                 serial: whose == Devices::Simulated,
             }
         })
+    }
+
+    /// A piece of a stream's work, from when and for how long: its span and its GPU. `None` where
+    /// its stream has no room then.
+    fn on_stream(
+        &mut self,
+        launch: (u32, u64),
+        (device, stream): (u16, u32),
+        name: Name,
+        (ts, dur): (Ns, Ns),
+        cx: &mut Context,
+    ) -> Option<(Id, EntityId)> {
+        let end = ts.saturating_add(dur);
+        let worked = self.worked.entry(launch.0).or_default();
+        *worked = end.max(*worked);
+        let stream = self.stream(launch.0, device, stream, cx);
+        if !stream.fits(ts, end) {
+            self.dropped += 1;
+            return None;
+        }
+        let (id, track, gpu) = (cx.ids.next_id(), stream.track, stream.gpu);
+        cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
+        self.join(launch, Half::Kernel(id, ts), cx);
+        Some((id, gpu))
     }
 
     /// Links a launch with its kernel, whichever of them comes first.

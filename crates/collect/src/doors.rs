@@ -106,6 +106,7 @@ impl Probe for Doors {
             if let Ok(pid) = u32::try_from(pid) {
                 cx.inside.remove(&pid);
                 self.book.process_ended(pid);
+                self.silent.retain(|gone| *gone != pid);
             }
         }
         if seen.refused > 0 {
@@ -271,7 +272,6 @@ mod tests {
     use gpuwhy_wire::{Event, Heard, Visit};
 
     use super::*;
-    use crate::recorder;
 
     #[test]
     fn a_containers_thread_is_found_by_its_own_number() {
@@ -404,12 +404,10 @@ mod tests {
     fn what_a_library_tells_comes_out_of_the_recorder() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("door");
-        let off = recorder::PROBE_LIST.iter().map(|p| p.0.to_owned()).filter(|n| n != "inject");
         let settings = Settings::USUAL;
         let config = crate::Config {
             doors: Some(DoorConfig { socket: socket.clone(), mode: 0o600, settings }),
-            off: off.collect(),
-            ..crate::Config::default()
+            ..crate::Config::only(&["inject"])
         };
         let mut recorder = crate::Recorder::start(config).unwrap();
         let visit = Visit::knock(&socket).unwrap();

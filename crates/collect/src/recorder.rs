@@ -116,6 +116,15 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// The usual, with no probes but these.
+    pub fn only(names: &[&str]) -> Config {
+        let all = PROBE_LIST.iter().map(|probe| probe.0);
+        let off = all.filter(|name| !names.contains(name)).map(str::to_owned).collect();
+        Config { off, ..Config::default() }
+    }
+}
+
 /// What recording has cost and lost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {

@@ -75,19 +75,12 @@ impl Probe for WireSource {
 mod tests {
     use gpuwhy_wire::Producer;
 
-    use crate::recorder;
-
     #[test]
     fn steps_written_by_a_program_come_out_of_the_recorder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ring");
         // Without the probes that need privileges.
-        let off = recorder::PROBE_LIST.iter().map(|p| p.0.to_owned()).filter(|n| n != "wire");
-        let config = crate::Config {
-            wire: Some(path.clone()),
-            off: off.collect(),
-            ..crate::Config::default()
-        };
+        let config = crate::Config { wire: Some(path.clone()), ..crate::Config::only(&["wire"]) };
         let mut recorder = crate::Recorder::start(config).unwrap();
         let producer = Producer::open(&path).unwrap();
         for size in 0..3 {

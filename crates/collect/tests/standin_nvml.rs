@@ -49,20 +49,7 @@ struct Recording {
 
 impl Recording {
     fn start() -> Recording {
-        let others = [
-            "interrupts",
-            "run_queue",
-            "self_cost",
-            "block_io",
-            "network",
-            "memory",
-            "stacks",
-            "psi",
-            "steal",
-            "cgroup",
-        ];
-        let off = others.map(String::from).to_vec();
-        let recorder = Recorder::start(Config { off, ..Config::default() }).unwrap();
+        let recorder = Recorder::start(Config::only(&["nvml"])).unwrap();
         Recording { recorder, rows: Rows::default() }
     }
 

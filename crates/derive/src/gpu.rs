@@ -57,6 +57,9 @@ pub(crate) enum Doing {
     Copy(EntityId),
 }
 
+/// What lasts longer is not looked for among what began before a window.
+const LONGEST: Ns = Ns::secs(60);
+
 /// A piece of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -94,6 +97,33 @@ struct Gpu {
     faults: Vec<Ns>,
     kernels: Vec<(Ns, Ns, EntityId)>,
     copies: Vec<(Ns, Ns, EntityId)>,
+    /// Whose kernels are told.
+    seen: HashSet<EntityId>,
+}
+
+impl Gpu {
+    /// Kernels of others than `process` that reach into the window, as they begin.
+    fn others_kernels(
+        &self,
+        process: EntityId,
+        window: Interval,
+    ) -> impl Iterator<Item = (Ns, Ns, EntityId)> {
+        let first = self.kernels.partition_point(|k| k.0 < window.0.saturating_sub(LONGEST));
+        let near = self.kernels[first..].iter().take_while(move |k| k.0 < window.1);
+        near.filter(move |k| k.2 != process && k.1 > window.0).copied()
+    }
+
+    /// Who of these used it most around the window, and how much, percent, by the driver's word.
+    fn most_using(
+        &self,
+        window: Interval,
+        of: impl Fn(EntityId) -> bool,
+    ) -> Option<(EntityId, f64)> {
+        let users = self.users.iter().filter(|(who, _)| of(**who));
+        users
+            .filter_map(|(who, list)| Some((*who, mean(list, told_around(window))?)))
+            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+    }
 }
 
 /// All of it, by process and by GPU.
@@ -244,6 +274,7 @@ impl Gpus {
             gpu.users.values_mut().for_each(|u| u.sort_unstable_by_key(|c| c.0));
             gpu.faults.sort_unstable();
             gpu.kernels.sort_unstable();
+            gpu.seen = gpu.kernels.iter().map(|k| k.2).collect();
             gpu.copies.sort_unstable();
         }
     }
@@ -340,34 +371,13 @@ impl Gpus {
         gpu: EntityId,
         out: &mut Vec<Piece>,
     ) {
-        let mut left = Vec::new();
-        let mut at = window.0;
-        for &(from, to, late) in &work.late {
-            let (from, to) = (from.max(at), to.min(window.1));
-            if from < to {
-                left.push((at, from));
-                out.push(Piece { from, to, doing: Doing::Late(late) });
-                at = to;
-            }
-        }
-        left.push((at, window.1));
+        let late = work.late.iter().map(|&(from, to, who)| ((from, to), Doing::Late(who)));
+        let stalled = stalls.iter().map(|&(window, gpu)| (window, Doing::Fault(gpu)));
         let mut rest = Vec::new();
-        for piece in left {
-            let mut at = piece.0;
-            for &((from, to), gpu) in stalls {
-                let (from, to) = (from.max(at), to.min(piece.1));
-                if from < to {
-                    rest.push((at, from));
-                    out.push(Piece { from, to, doing: Doing::Fault(gpu) });
-                    at = to;
-                }
-            }
-            rest.push((at, piece.1));
+        for left in cut_out(window, late, out) {
+            rest.extend(cut_out(left, stalled.clone(), out));
         }
         for (from, to) in rest {
-            if from >= to {
-                continue;
-            }
             let others = self.others(gpu, process, (from, to));
             let theirs = others.map_or(Ns::ZERO, |(_, ns)| ns.min(to - from));
             let ours = to - theirs;
@@ -384,11 +394,8 @@ impl Gpus {
     fn others(&self, gpu: EntityId, process: EntityId, window: Interval) -> Option<(EntityId, Ns)> {
         let gpu = self.gpus.get(&gpu)?;
         let mut seen: HashMap<EntityId, Vec<Interval>> = HashMap::new();
-        let first = gpu.kernels.partition_point(|k| k.0 < window.0.saturating_sub(Ns::secs(10)));
-        for &(from, to, who) in gpu.kernels[first..].iter().take_while(|k| k.0 < window.1) {
-            if who != process && to > window.0 {
-                seen.entry(who).or_default().push((from, to));
-            }
+        for (from, to, who) in gpu.others_kernels(process, window) {
+            seen.entry(who).or_default().push((from, to));
         }
         if !seen.is_empty() {
             // They take turns, so that each of n gets a share of one in n.
@@ -399,13 +406,11 @@ impl Gpus {
             });
             return most.max_by_key(|(who, ns)| (*ns, *who)).filter(|(_, ns)| *ns > Ns::ZERO);
         }
-        let near = (window.0.saturating_sub(USERS_WITHIN), window.1.saturating_add(USERS_WITHIN));
-        let own = gpu.users.get(&process).and_then(|u| mean(u, near)).unwrap_or(0.0);
-        let told = gpu.users.iter().filter(|(who, _)| **who != process);
-        let told = told.filter(|(who, _)| !gpu.kernels.iter().any(|k| k.2 == **who));
-        let (who, theirs) = told
-            .filter_map(|(who, list)| Some((*who, mean(list, near)?)))
-            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+        // Of whom kernels are told, nothing else is: none ran here.
+        let (who, theirs) =
+            gpu.most_using(window, |who| who != process && !gpu.seen.contains(&who))?;
+        let own = gpu.users.get(&process).and_then(|u| mean(u, told_around(window)));
+        let own = own.unwrap_or(0.0);
         let share = if own > 0.0 { theirs / (own + theirs) } else { theirs / 100.0 };
         let share = share.clamp(0.0, 1.0);
         let ns = Ns(((window.1 - window.0).0 as f64 * share) as i64);
@@ -433,9 +438,9 @@ impl Gpus {
         let Some(gpu) = self.gpus.get(&gpu) else { return Vec::new() };
         let mut out = Vec::new();
         let mut at = window.0;
-        for &(from, to, who) in gpu.kernels.iter().take_while(|k| k.0 < window.1) {
+        for (from, to, who) in gpu.others_kernels(process, window) {
             let (from, to) = (from.max(at), to.min(window.1));
-            if who != process && from < to {
+            if from < to {
                 out.push((from, to, who));
                 at = to;
             }
@@ -443,11 +448,8 @@ impl Gpus {
         if !out.is_empty() {
             return out;
         }
-        let near = (window.0.saturating_sub(USERS_WITHIN), window.1.saturating_add(USERS_WITHIN));
-        let told = gpu.users.iter().filter(|(who, _)| **who != process);
-        let most = told
-            .filter_map(|(who, list)| Some((*who, (mean(list, near)? / 100.0).clamp(0.0, 1.0))))
-            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        let most = gpu.most_using(window, |who| who != process);
+        let most = most.map(|(who, percent)| (who, (percent / 100.0).clamp(0.0, 1.0)));
         if let Some((who, share)) = most.filter(|(_, share)| *share >= LEAST_SHARE) {
             let ns = Ns(((window.1 - window.0).0 as f64 * share) as i64);
             out.push((window.1 - ns, window.1, who));
@@ -502,13 +504,11 @@ impl Gpus {
     pub fn behind(&self, process: EntityId, window: Interval) -> Vec<(Ns, Ns, EntityId)> {
         let Some(work) = self.processes.get(&process) else { return Vec::new() };
         let mut out = Vec::new();
-        for gpu in self.gpus.values().filter(|g| g.kernels.iter().any(|k| k.2 == process)) {
-            for &(from, to, who) in gpu.kernels.iter().take_while(|k| k.0 < window.1) {
-                if who != process && to > window.0 {
-                    let both = (from.max(window.0), to.min(window.1));
-                    let queued = clip(&work.queued, both);
-                    out.extend(queued.into_iter().map(|(from, to)| (from, to, who)));
-                }
+        for gpu in self.gpus.values().filter(|g| g.seen.contains(&process)) {
+            for (from, to, who) in gpu.others_kernels(process, window) {
+                let both = (from.max(window.0), to.min(window.1));
+                let queued = clip(&work.queued, both);
+                out.extend(queued.into_iter().map(|(from, to)| (from, to, who)));
             }
         }
         out.sort_unstable();
@@ -522,10 +522,34 @@ fn put(out: &mut Vec<Piece>, from: Ns, to: Ns, doing: Doing) {
     }
 }
 
-/// Those that may lie in the window; the list is sorted by their begins, and what lasts longer than
-/// a minute is looked for among all.
+/// Takes each of `parts`, as they begin, out of the window, and returns what is left.
+fn cut_out(
+    window: Interval,
+    parts: impl Iterator<Item = (Interval, Doing)>,
+    out: &mut Vec<Piece>,
+) -> Vec<Interval> {
+    let (mut left, mut at) = (Vec::new(), window.0);
+    for ((from, to), doing) in parts {
+        let (from, to) = (from.max(at), to.min(window.1));
+        if from < to {
+            left.push((at, from));
+            out.push(Piece { from, to, doing });
+            at = to;
+        }
+    }
+    left.push((at, window.1));
+    left.retain(|(from, to)| from < to);
+    left
+}
+
+/// When the driver's word on a window counts.
+fn told_around(window: Interval) -> Interval {
+    (window.0.saturating_sub(USERS_WITHIN), window.1.saturating_add(USERS_WITHIN))
+}
+
+/// Those that may lie in the window; the list is sorted by their begins.
 fn near(list: &[Busy], window: Interval) -> impl Iterator<Item = &Busy> {
-    let first = list.partition_point(|b| b.from < window.0.saturating_sub(Ns::secs(60)));
+    let first = list.partition_point(|b| b.from < window.0.saturating_sub(LONGEST));
     list[first..].iter().take_while(move |b| b.from < window.1).filter(move |b| b.to > window.0)
 }
 

@@ -139,20 +139,21 @@ pub struct Incident {
     pub slowed: Vec<Slowed>,
 }
 
-/// Steps that may hold nearly all of the time that an incident cost.
+/// So few steps may hold most of the time that an incident cost.
 const FEW: usize = 3;
-/// The share that nearly all is.
-const NEARLY_ALL: f64 = 0.8;
+/// The share that most is.
+const MOST: f64 = 2.0 / 3.0;
 /// How many times as long as usual such a step takes.
 const HANGS: f64 = 10.0;
 
 impl Incident {
-    /// The incident with, of each series, only the steps in which nearly all of the time was lost,
+    /// The incident with, of each series, only the steps in which most of the time was lost,
     /// where these are a few that hung: a rank that is stopped while a neighbour has slowed a hundred
     /// steps a little. What is asked is where the time went, and a mean over all steps, or a sample
     /// of them, would tell of the neighbour.
     pub fn where_it_hung(&self, steps: &[Step]) -> Incident {
         let mut out = self.clone();
+        let mut hung = Vec::new();
         for slowed in &mut out.slowed {
             let ns = |i: &usize| steps[*i].dur.0 as f64;
             let usual =
@@ -163,11 +164,15 @@ impl Incident {
             longest.truncate(FEW);
             longest.retain(|i| ns(i) >= HANGS * usual);
             let held: f64 = longest.iter().map(|i| ns(i) - usual).sum();
-            if !longest.is_empty() && held >= NEARLY_ALL * lost {
+            if !longest.is_empty() && held >= MOST * lost {
                 longest.sort_unstable();
                 slowed.slow = longest;
+                hung.push(lost);
             }
         }
+        // Nor are other series asked that lost little beside what hung.
+        let most = hung.iter().copied().fold(0.0, f64::max);
+        out.slowed.retain(|slowed| self::lost(steps, slowed) * 10.0 >= most);
         out
     }
 }
@@ -695,6 +700,17 @@ pub(crate) fn incident(
 ) -> Option<Incident> {
     let mut slowed = join_series(without_blips(steps, slowed));
     slowed.retain(|s| mean_excess(steps, s) > 0.0);
+    for one in &mut slowed {
+        if !worth_telling(steps, one, config) {
+            // Among many that are a little slow, one that hung is worth it by itself.
+            let hung = |i: &usize| hangs(steps[*i].dur, one.fit, config);
+            let slow: Vec<usize> = one.slow.iter().copied().filter(hung).collect();
+            let alone = Slowed { slow, ..one.clone() };
+            if worth_telling(steps, &alone, config) {
+                *one = alone;
+            }
+        }
+    }
     slowed.sort_by(|a, b| lost(steps, b).total_cmp(&lost(steps, a)));
     // Touching blips of other series must not stretch what the told ones say.
     let told: Vec<&Slowed> = slowed.iter().filter(|s| worth_telling(steps, s, config)).collect();

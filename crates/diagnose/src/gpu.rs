@@ -25,6 +25,8 @@ use crate::verdict::{Evidence, Pointer};
 
 /// So long before an incident is what it is compared with.
 const BEFORE: Ns = Ns::secs(10);
+/// A reading holds until the next one, which may be this far apart.
+const APART: Ns = Ns::secs(2);
 /// Drivers' readings come so late.
 const LATE: Ns = Ns::millis(300);
 /// A clock below this share of what it was is lowered.
@@ -75,12 +77,12 @@ pub fn xid(number: i64) -> &'static str {
 }
 
 /// What drivers said, by GPU.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Readings {
     gpus: BTreeMap<EntityId, Gpu>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Gpu {
     name: String,
     /// Readings by the track's name.
@@ -91,7 +93,7 @@ struct Gpu {
     events: Vec<(Ns, TrackId, String, Option<f64>)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct User {
     name: String,
     track: TrackId,
@@ -114,6 +116,11 @@ impl Readings {
                 | names::GPU_TEMPERATURE
                 | names::GPU_POWER
         ) || HELD_DOWN.iter().chain(LINK).any(|(counter, _)| *counter == name)
+    }
+
+    /// The time from which readings matter for an incident that lasted so.
+    pub fn around(from: Ns, to: Ns) -> std::ops::Range<Ns> {
+        from.saturating_sub(BEFORE).saturating_sub(APART)..to.saturating_add(Ns::secs(1))
     }
 
     /// Takes readings of tracks that [`Readings::wants`]; others are passed over.

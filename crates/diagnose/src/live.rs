@@ -216,6 +216,13 @@ mod tests {
             self.sized(n, ms, None);
         }
 
+        /// A step that has begun and taken so long so far.
+        fn open(&self, ms: i64) -> Step {
+            let (thread, rank) = (EntityId(1), None);
+            let (ts, dur) = (self.now, Ns::millis(ms));
+            Step { id: Id(77), ts, dur, thread, rank, name: "step".into(), size: None }
+        }
+
         fn sized(&mut self, n: usize, ms: f64, size: Option<i64>) {
             for _ in 0..n {
                 let dur = Ns((ms * 1e6 * (1.0 + self.random.below(40) as f64 / 1000.0)) as i64);
@@ -299,19 +306,10 @@ mod tests {
     fn a_step_that_hangs_is_told_before_it_ends_and_once() {
         let mut world = World::new();
         world.steps(500, 20.0);
-        let open = |world: &World, ms: i64| Step {
-            id: Id(77),
-            ts: world.now,
-            dur: Ns::millis(ms),
-            thread: EntityId(1),
-            rank: None,
-            name: "step".into(),
-            size: None,
-        };
-        assert!(world.live.set_open(vec![open(&world, 900)]).is_empty(), "not long enough");
+        assert!(world.live.set_open(vec![world.open(900)]).is_empty(), "not long enough");
         assert!(matches!(world.live.look(world.now + Ns::millis(900)), Look::Calm));
         let began = world.now;
-        assert_eq!(world.live.set_open(vec![open(&world, 1100)]).len(), 1);
+        assert_eq!(world.live.set_open(vec![world.open(1100)]).len(), 1);
         match world.live.look(world.now + Ns::millis(1100)) {
             Look::Present(incident) => assert_eq!(incident.from, began),
             other => panic!("{other:?}"),
@@ -322,8 +320,26 @@ mod tests {
         let over = world.told.iter().filter(|t| t.contains("over")).count();
         assert_eq!(over, 1, "{:?}", world.told);
         // A thread that is not known has no usual.
-        let stranger = Step { thread: EntityId(9), ..open(&world, 60_000) };
+        let stranger = Step { thread: EntityId(9), ..world.open(60_000) };
         assert!(world.live.set_open(vec![stranger]).is_empty());
+    }
+
+    #[test]
+    fn a_step_that_hangs_among_slow_ones_on_an_uneven_machine_is_told() {
+        let mut world = World::new();
+        // Its usual wanders by as much as the machine's other work does.
+        for _ in 0..9 {
+            world.steps(25, 19.0);
+            world.steps(25, 23.0);
+            world.steps(2, 35.0);
+        }
+        assert!(world.live.is_suspicious(), "the machine is busy: {:?}", world.told);
+        let (open, began) = (world.open(8000), world.now);
+        assert_eq!(world.live.set_open(vec![open]).len(), 1);
+        match world.live.look(world.now + Ns::secs(8)) {
+            Look::Present(incident) => assert!(incident.to >= began + Ns::secs(8)),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

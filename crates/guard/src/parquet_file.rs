@@ -108,8 +108,8 @@ pub fn check_pages(file: &File, of: &Checked, groups: &[usize], most: usize) -> 
             let bad = |at: u64, what: &str| {
                 Err(Unsound::Damaged(format!("column `{name}`, byte {at}: {what}")))
             };
-            let start = column.dictionary_page_offset().unwrap_or(i64::MAX);
-            let start = start.min(column.data_page_offset());
+            // Where the reader begins.
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let (Ok(start), Ok(length)) =
                 (u64::try_from(start), u64::try_from(column.compressed_size()))
             else {

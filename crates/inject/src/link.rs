@@ -21,7 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
 use std::thread::Thread;
 use std::time::Duration;
 
-use gpuwhy_wire::{DEFAULT_DOOR, DOOR_ENV, Event, Heard, NameId, Producer, Settings, Visit};
+use gpuwhy_wire::{
+    DEFAULT_DOOR, DOOR_ENV, Event, Heard, NameId, Producer, Settings, Visit, is_off,
+};
 
 use crate::published::{LINES, Published, Withdrawn};
 
@@ -94,11 +96,6 @@ pub fn with<R>(f: impl FnOnce(&Ring) -> R) -> Option<R> {
         return None;
     }
     RING.with(my_line(), f)
-}
-
-/// Whether `GPUWHY_OFF` says that nothing is to be done in this process.
-pub fn is_off() -> bool {
-    std::env::var_os("GPUWHY_OFF").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
 /// Has a collector looked for, from now on; waits a little for it, the first time.

@@ -29,8 +29,15 @@ use crate::record::Record;
 
 /// The environment variable that names the collector's socket.
 pub const DOOR_ENV: &str = "GPUWHY_DOOR";
+/// The environment variable that turns all of it off in a process, unless it is empty or `0`.
+pub const OFF_ENV: &str = "GPUWHY_OFF";
 /// Where a collector of the whole host listens. A container sees it if it is mounted there.
 pub const DEFAULT_DOOR: &str = "/run/gpuwhy/door";
+
+/// Whether [`OFF_ENV`] says that nothing is to be done in this process.
+pub fn is_off() -> bool {
+    std::env::var_os(OFF_ENV).is_some_and(|v| !v.is_empty() && v != "0")
+}
 
 /// What a message begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYDR");

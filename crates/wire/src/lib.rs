@@ -63,8 +63,8 @@ pub use clock::now;
 pub use consumer::{Consumer, Drained};
 #[cfg(feature = "std")]
 pub use door::{
-    Attended, Collectives, DEFAULT_DOOR, DOOR_ENV, Heard, Hospitality, Host, Kernels, Peer,
-    Settings, Visit,
+    Attended, Collectives, DEFAULT_DOOR, DOOR_ENV, Heard, Hospitality, Host, Kernels, OFF_ENV,
+    Peer, Settings, Visit, is_off,
 };
 #[cfg(feature = "std")]
 pub use map::{Error, Options, Ring};

@@ -11,6 +11,7 @@ use anyhow::Result;
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::baselines::GROUPS;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_diagnose::verdict::{self, Court, Judgement};
 use gpuwhy_schema::{Ns, Rows, State, ThreadState, Track, TrackId, names};
 use gpuwhy_store::Trace;
@@ -71,14 +72,12 @@ fn answers(
     }
     let incident = incident.where_it_hung(steps);
     let wanted = verdict::wanted(&incident, LOOKED_INTO);
+    let told = analysis::readings(disk.trace, disk.lanes, std::slice::from_ref(&incident))?;
     let mut out = BTreeMap::new();
     for group in groups() {
         let around = Without { disk, group };
         let lanes = around.less(Rows { source: disk.lanes.source.clone(), ..disk.rows(NEVER)? });
-        let readings = match group {
-            "gpu" => Default::default(),
-            _ => analysis::readings(disk.trace, disk.lanes, std::slice::from_ref(&incident))?,
-        };
+        let readings = if group == "gpu" { Readings::default() } else { told.clone() };
         let court = Court::new(&lanes).with_readings(readings);
         let parts = analysis::account(&around, steps, &wanted, &Accounting::default())?;
         let finding = verdict::judge(steps, &incident, &parts, &court, &Judgement::default());

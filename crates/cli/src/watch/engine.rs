@@ -202,6 +202,10 @@ const SHARE: i64 = 20;
 const WHERE_IT_WAS: Ns = Ns::secs(4);
 /// How often a decided one is looked at again while it lasts.
 const REVISE: Ns = Ns::secs(10);
+/// And how soon, at first, while a step hangs.
+const HANG_REVISE: Ns = Ns::secs(1);
+/// What was told is told again if the loss is so many times as large.
+const GROWN: f64 = 4.0;
 /// What is written of the time before the first slow step.
 const BEFORE: Ns = Ns::secs(5);
 /// What may not be lost when we are killed.
@@ -213,8 +217,8 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 struct Present {
     tried: Ns,
     tries: u32,
-    /// Whether a step hung when it was tried last.
-    hung: bool,
+    /// Since when a step has hung, if one did when it was tried last.
+    hung: Option<Ns>,
     class: Option<String>,
     /// The last verdict that was news.
     told: Option<Box<Told>>,
@@ -621,7 +625,6 @@ impl Engine {
             .collect();
     }
 
-    /// Rows for the steps that hang, as if they had ended now, and what threads do at present.
     /// What the drivers of GPUs said around an incident.
     fn readings(&self, lanes: &Rows, incident: &Incident) -> Readings {
         let tracks: HashSet<TrackId> =
@@ -629,16 +632,16 @@ impl Engine {
         if tracks.is_empty() {
             return Readings::default();
         }
-        let until = incident.to.saturating_add(Ns::secs(1));
-        let range = incident.from.saturating_sub(Ns::secs(10))..until;
-        let counters = self.recent.sums.rows(range).counter;
+        let range = Readings::around(incident.from, incident.to);
         // An error is told within a second of it, and exact rows are many.
-        let near = incident.from.saturating_sub(Ns::secs(1))..until;
+        let near = incident.from.saturating_sub(Ns::secs(1))..range.end;
+        let counters = self.recent.sums.rows(range).counter;
         let mut marks = self.recent.exact.rows(near).mark;
         marks.retain(|mark| tracks.contains(&mark.track));
         Readings::new(&lanes.entity, &lanes.track, &counters, &marks)
     }
 
+    /// Rows for the steps that hang, as if they had ended now, and what threads do at present.
     fn open_rows(&self) -> Rows {
         let mut rows = Rows::default();
         for (step, dur) in &self.open {
@@ -702,7 +705,7 @@ impl Engine {
             self.present = Some(Present {
                 tried: Ns::ZERO,
                 tries: 0,
-                hung: false,
+                hung: None,
                 class: None,
                 told: None,
                 parts: Parts::default(),
@@ -715,9 +718,12 @@ impl Engine {
         self.retain(now)?;
         let Some(present) = &self.present else { return Ok(()) };
         let hangs = !self.open.is_empty();
+        let hung = present.hung.filter(|_| hangs);
         let patience = match present.class {
-            // Something else has begun.
-            Some(_) if hangs && !present.hung => Ns::ZERO,
+            // Something else has begun, and matters the more the longer it lasts.
+            Some(_) if hangs => {
+                hung.map_or(Ns::ZERO, |since| present.tried.saturating_sub(since).max(HANG_REVISE))
+            }
             Some(_) => REVISE,
             None => {
                 Ns(TRY.0 << present.tries.saturating_sub(1).min(5)).max(Ns(SHARE * self.cost.0))
@@ -730,10 +736,12 @@ impl Engine {
         let Some(present) = &mut self.present else { return Ok(()) };
         present.tried = now;
         present.tries += 1;
-        present.hung = hangs;
+        present.hung = hangs.then_some(hung.unwrap_or(now));
         let class = told.finding.class.to_string();
         let decided = told.finding.outcome == Outcome::Decided;
-        if decided && present.class.as_ref() != Some(&class) {
+        let told_ms = present.told.as_ref().map_or(0.0, |t| t.finding.excess_ms);
+        let grown = told.finding.excess_ms >= GROWN * told_ms;
+        if decided && (grown || present.class.as_ref() != Some(&class)) {
             present.class = Some(class);
             present.told = Some(Box::new(told.clone()));
             news.push(News::Verdict(Box::new(told)));

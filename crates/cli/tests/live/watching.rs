@@ -127,24 +127,28 @@ fn root_a_step_that_hangs_is_told_before_it_ends() {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     };
     signal("STOP");
-    // It is still stopped when this comes.
+    // It is still stopped when this comes. A rank that a busy machine makes late comes before it.
+    let of_hang = |finding: &Value| {
+        finding["culprit"]["pid"] == stopped && finding["slow_ms"].as_f64().unwrap() > 500.0
+    };
     let finding = loop {
         let verdict = event(&documents, "verdict");
-        if verdict["finding"]["culprit"]["pid"] == stopped {
+        if of_hang(&verdict["finding"]) {
             break verdict["finding"].clone();
         }
     };
     signal("CONT");
     assert_eq!(finding["class"], "collective_straggler", "{finding}");
-    assert!(finding["slow_ms"].as_f64().unwrap() > 500.0, "{finding}");
     let over = loop {
         let over = event(&documents, "over");
         if over["finding"]["to_ns"].as_i64() > finding["from_ns"].as_i64() {
-            break over;
+            break over["finding"].clone();
         }
     };
-    // What it was, was told while it lasted; judged once more, it is as slow as it was.
-    assert!(over["finding"]["excess_ms"].as_f64().unwrap() > 100.0, "{over}");
+    // What it was, was told while it lasted; judged once more, with all that was slow around it,
+    // no less time was lost.
+    let lost = over["excess_ms"].as_f64().unwrap() * over["slow_steps"].as_f64().unwrap();
+    assert!(lost > 1000.0, "{over}");
 }
 
 /// A node that is not one: what it says is what the test says.

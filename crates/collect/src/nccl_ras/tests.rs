@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::answer::read;
 use super::*;
-use crate::recorder;
 
 const CALM: &str = "\
 NCCL version 2.26.2 compiled with CUDA 12.4
@@ -341,9 +340,8 @@ fn whoever_is_slow_endless_or_somebody_else_is_left() {
 fn a_recorder_asks_while_something_is_the_matter_and_only_then() {
     let ranks: Vec<String> = (0..8).map(|r| rank(r, 9 - u64::from(r == 3), "")).collect();
     let (address, server) = stand_in(true, json(&ranks, &[], 0).into_bytes());
-    let off = recorder::PROBE_LIST.iter().map(|p| p.0.to_owned()).filter(|n| n != "nccl_ras");
     let ras = Some(RasAt::Named(address));
-    let config = crate::Config { ras, off: off.collect(), ..crate::Config::default() };
+    let config = crate::Config { ras, ..crate::Config::only(&["nccl_ras"]) };
     let mut recorder = crate::Recorder::start(config).unwrap();
     let mut rows = gpuwhy_schema::Rows::default();
     let poll = |recorder: &mut crate::Recorder, rows: &mut gpuwhy_schema::Rows| {
@@ -372,7 +370,7 @@ fn a_recorder_asks_while_something_is_the_matter_and_only_then() {
 
 #[test]
 fn silence_is_told_by_the_source_and_gone_with_the_next_answer() {
-    let mut cx = recorder::context();
+    let mut cx = crate::recorder::context();
     let source = cx.lanes.source("nccl_ras", "test", "0", "");
     let mut book = Book { source, recorded: 0, dropped: 0, elsewhere: Vec::new() };
     let state = |cx: &mut Context| {

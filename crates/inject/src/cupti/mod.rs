@@ -82,7 +82,7 @@ static FORCED: AtomicBool = AtomicBool::new(false);
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> i32 {
     crate::guarded(1, || {
-        if link::is_off() || OPENED.swap(true, AcqRel) {
+        if gpuwhy_wire::is_off() || OPENED.swap(true, AcqRel) {
             return 1;
         }
         INSIDE.store(true, Release);

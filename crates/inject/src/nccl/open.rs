@@ -220,7 +220,6 @@ pub fn mask(version: Version, detail: Detail, instead: Option<u64>) -> u64 {
 pub fn settings() -> Settings {
     use std::os::unix::ffi::OsStrExt;
     let get = |name: &str| std::env::var_os(name);
-    let off = get("GPUWHY_OFF").is_some_and(|v| v == "1");
     let mask = get("GPUWHY_NCCL_MASK").and_then(|v| {
         let text = v.to_str()?.trim();
         match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -229,7 +228,7 @@ pub fn settings() -> Settings {
         }
     });
     let next = get("GPUWHY_NCCL_NEXT").and_then(|v| std::ffi::CString::new(v.as_bytes()).ok());
-    Settings { off, mask, next }
+    Settings { off: gpuwhy_wire::is_off(), mask, next }
 }
 
 /// The version by which NCCL made a communicator.
