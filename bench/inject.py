@@ -80,7 +80,7 @@ class Bench:
     # Commands. Each gives its figures by name.
 
     def spans(self):
-        told = answer([os.path.join(EXAMPLES, "cost")])
+        told = answer([os.path.join(EXAMPLES, "ring_cost")])
         names = {
             "span": "span_ns",
             "step": "step_ns",
@@ -96,7 +96,7 @@ class Bench:
         return {"span_after_work_ns": after, **{name: told[key]["ns"] for key, name in names.items()}}
 
     def nccl(self):
-        told = answer([os.path.join(EXAMPLES, "cost-nccl")])
+        told = answer([os.path.join(EXAMPLES, "plugin_cost")])
         return {
             "nccl_event_ns": told["ring-low"]["ns_per_event"],
             "nccl_event_with_phases_ns": told["ring-phases"]["ns_per_event"],

@@ -7,9 +7,6 @@ cd "$(dirname "$0")/.."
 gpuwhy=$(realpath "$1")
 target=${CARGO_TARGET_DIR:-target}
 cargo build --release --locked --quiet --package gpuwhy-inject --package gpuwhy-standin --package gpuwhy-testkit
-cargo build --release --locked --quiet --package gpuwhy-inject --example cost
-# Both examples are called `cost`, and the next build takes this one's place.
-rm -f "$target/release/examples/cost-nccl"
-cp "$target/release/examples/cost" "$target/release/examples/cost-nccl"
-cargo build --release --locked --quiet --package gpuwhy-wire --example cost --example host
+cargo build --release --locked --quiet --package gpuwhy-inject --example plugin_cost
+cargo build --release --locked --quiet --package gpuwhy-wire --example ring_cost --example host
 exec python3 bench/inject.py "$gpuwhy" "$(realpath "$target/release")"

@@ -142,6 +142,14 @@ if [ -n "$skipped" ]; then
     echo "tests that skipped themselves (count, reason):"
     echo "$skipped"
 fi
+# Whoever sees only the end of a long log wants to know which tests failed, and what they said first.
+broken=$(awk '/^failures:$/ {on = !on; next} /^---- / {name = $2} !on {next}
+    /panicked at/ {print name; left = 4; next} left-- > 0 && !/^(stack backtrace|note): / {print "    " $0}' \
+    "$logs/tests.log" 2>/dev/null | cut -c1-600)
+if [ -n "$broken" ]; then
+    echo "tests that failed:"
+    echo "$broken"
+fi
 outcome=ok
 [ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
 echo "test result: $outcome. $(sum passed) passed; $(sum failed) failed; $(sum ignored) ignored;" \

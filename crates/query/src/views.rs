@@ -221,6 +221,46 @@ pub const VIEWS: &[View] = &[
               c.algorithm, c.protocol from collective c join span s on s.id = c.id",
     },
     View {
+        name: "collective_stages",
+        says: "A stage of a call of one rank on its GPU or in its network, as NCCL tells it.",
+        columns: &[
+            ID,
+            TS,
+            DUR,
+            ("stage", "`initial_sync`: it waits for the others; `compute`; `final_sync`; `net:…`."),
+            ("op", ""),
+            ("communicator", ""),
+            ("seq", "Equal on all ranks."),
+            RANK,
+            PROCESS,
+            PID,
+        ],
+        sql: "select s.id, s.ts, s.dur, s.name as stage, c.op, c.communicator, c.seq, c.rank, \
+              l.process, l.pid from span s join lanes l on l.track = s.track \
+              join collective c on c.id = s.parent where l.lane = 'collective_stages'",
+    },
+    View {
+        name: "stragglers",
+        says: "A collective for which ranks waited on their GPUs, and the rank that came last: the one that \
+               waited least.",
+        columns: &[
+            ("op", ""),
+            ("communicator", ""),
+            ("seq", ""),
+            ("ts", "When the first rank's kernel began to wait, ns on the trace clock."),
+            ("ranks", "Ranks whose wait is known; those of other hosts are not in this trace."),
+            ("last_rank", ""),
+            ("last_pid", ""),
+            ("lost_ns", "How much longer the first rank waited than the last."),
+        ],
+        sql: "select op, communicator, seq, min(ts) as ts, count(*) as ranks, \
+              first_value(rank order by dur, rank) as last_rank, \
+              first_value(pid order by dur, rank) as last_pid, \
+              max(dur) - min(dur) as lost_ns from collective_stages \
+              where stage = 'initial_sync' and dur is not null \
+              group by op, communicator, seq having count(*) > 1",
+    },
+    View {
         name: "steps",
         says: "A step of the work.",
         columns: &[

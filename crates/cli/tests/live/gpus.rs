@@ -12,7 +12,7 @@ use gpuwhy_testkit::gpuloop::{self, Label, Place};
 use gpuwhy_testkit::helper;
 use serde_json::{Value, json};
 
-use crate::{alone, folder, gpuwhy, may_record, said};
+use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
 
 /// A machine with a scripted GPU, and the libraries that show it.
 struct Bench {
@@ -76,7 +76,10 @@ impl Bench {
     fn recorded(&self, options: &[&str], workload: Value, meanwhile: impl FnOnce()) -> Value {
         let workload = workload.to_string();
         let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
+        let machine = Machine::open(&self.machine, 1).unwrap();
         let record = self.record(options, &gpuloop);
+        // A machine that has much else to do starts programs late.
+        wait_until("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
         meanwhile();
         let output = record.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{alone, folder, gpuwhy, may_record, said};
+use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
 
 /// A command that is ended with its test.
 struct Running(Child);
@@ -54,14 +54,16 @@ fn event(documents: &Receiver<String>, wanted: &str) -> Value {
     }
 }
 
-/// `watch` over a steploop that runs this long, and its documents.
+/// `watch` over a steploop that runs this long, and its documents. It has begun.
 fn watched_steploop(trace: &Path, work: &Path, lasts: &str) -> (Running, Receiver<String>) {
     let mut watch = own();
     watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
     watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", lasts, "--work-dir"]);
     let mut watch = watch.arg(work).stdout(Stdio::piped()).spawn().unwrap();
     let documents = lines(watch.stdout.take().unwrap());
-    (Running(watch), documents)
+    let watch = Running(watch);
+    wait_until("the workload has begun", || work.join("ready.json").is_file());
+    (watch, documents)
 }
 
 #[test]
@@ -73,7 +75,7 @@ fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     let (_keep, folder) = folder();
     let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
     let (_watch, documents) = watched_steploop(&trace, &work, "20s");
-    std::thread::sleep(Duration::from_secs(11));
+    std::thread::sleep(Duration::from_secs(10));
     // So strong that it stands out on a machine that has much else to do.
     let inject = ["inject", "sigstop", "--for", "3s", "--intensity", "4", "--work-dir"];
     let output = gpuwhy(&[&inject[..], &[work.to_str().unwrap()]].concat());
@@ -117,7 +119,7 @@ fn root_a_step_that_hangs_is_told_before_it_ends() {
     let (_keep, folder) = folder();
     let (trace, work) = (folder.join("watch.trace"), folder.join("work"));
     let (_watch, documents) = watched_steploop(&trace, &work, "25s");
-    std::thread::sleep(Duration::from_secs(11));
+    std::thread::sleep(Duration::from_secs(10));
     let ready = std::fs::read_to_string(work.join("ready.json")).unwrap();
     let ready: Value = serde_json::from_str(&ready).unwrap();
     let stopped = ready["ranks"][1]["pid"].as_i64().unwrap();

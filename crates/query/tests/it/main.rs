@@ -190,6 +190,94 @@ fn kernels_and_copies_are_told_with_names_in_place_of_ids() {
     assert_eq!(csv(&trace, sql), "kind,bytes,from_gpu,to_gpu,dur\nh2d,4096,,GPU 0,300\n");
 }
 
+/// Two calls of two ranks: rank 1 comes 700 ns late into the first, rank 0 200 ns into the second.
+fn collectives(path: &Path) {
+    let entity = |id: u32, kind, number| Entity {
+        id: EntityId(id),
+        kind,
+        parent: (id > 1).then_some(EntityId(1)),
+        key: format!("{id}").into(),
+        name: format!("rank{number}").as_str().into(),
+        number: Some(number),
+        from: None,
+        to: None,
+    };
+    let track = |id: u32, entity: u32, name: &str| Track {
+        id: TrackId(id),
+        entity: EntityId(entity),
+        parent: None,
+        shape: Shape::Span,
+        name: name.into(),
+        unit: None,
+        measure: None,
+        discipline: None,
+        source: SourceId(1),
+    };
+    let mut rows = Rows {
+        entity: vec![
+            entity(1, EntityKind::Host, 0),
+            entity(2, EntityKind::Process, 70),
+            entity(3, EntityKind::Process, 71),
+        ],
+        track: (0..2)
+            .flat_map(|rank| {
+                [
+                    track(2 * rank, rank + 2, "nccl"),
+                    track(2 * rank + 1, rank + 2, names::COLLECTIVE_STAGES),
+                ]
+            })
+            .collect(),
+        ..Rows::default()
+    };
+    for (seq, waits) in [[750, 50], [100, 300]].into_iter().enumerate() {
+        for (rank, wait) in waits.into_iter().enumerate() {
+            let n = (seq * 2 + rank) as u64 * 3 + 1;
+            let at = 10_000 * (seq as i64 + 1) - wait;
+            let id = Id::new(1, n);
+            let mut span = |n: u64, ts: i64, dur, track: usize, parent, name: &str| {
+                let (id, ts, dur) = (Id::new(1, n), Ns(ts), Some(Ns(dur)));
+                let track = TrackId(track as u32);
+                rows.span.push(Span { id, ts, dur, track, parent, name: name.into() });
+            };
+            span(n, at - 100, 900 + wait, 2 * rank, None, "AllReduce");
+            span(n + 1, at, wait, 2 * rank + 1, Some(id), "initial_sync");
+            span(n + 2, at + wait, 500, 2 * rank + 1, Some(id), "compute");
+            rows.collective.push(Collective {
+                id,
+                ts: Ns(at - 100),
+                communicator: 9,
+                seq: seq as u64,
+                op: "AllReduce".into(),
+                bytes: 1 << 20,
+                rank: rank as u32,
+                ranks: 2,
+                peer: None,
+                algorithm: None,
+                protocol: None,
+                channels: None,
+            });
+        }
+    }
+    let mut writer = Writer::create(path, Options::default()).unwrap();
+    writer.append(&mut rows).unwrap();
+    writer.finish().unwrap();
+}
+
+#[test]
+fn the_rank_that_comes_last_into_a_collective_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("collectives.trace");
+    collectives(&trace);
+    assert_eq!(
+        csv(&trace, "select * from stragglers order by seq"),
+        "op,communicator,seq,ts,ranks,last_rank,last_pid,lost_ns\n\
+         AllReduce,9,0,9250,2,1,71,700\n\
+         AllReduce,9,1,19700,2,0,70,200\n"
+    );
+    let sql = "select stage, count(*) as n, sum(dur) as ns from collective_stages group by stage order by stage";
+    assert_eq!(csv(&trace, sql), "stage,n,ns\ncompute,4,2000\ninitial_sync,4,1200\n");
+}
+
 #[test]
 fn what_was_written_open_and_ended_later_comes_once() {
     let (_dir, trace) = small_trace();

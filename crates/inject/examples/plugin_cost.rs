@@ -1,6 +1,6 @@
 //! What the NCCL door costs the program that it lives in, in ns of its own CPU time.
 //!
-//! `cargo run --release -p gpuwhy-inject --example cost` prints one line of JSON. An *event* is
+//! `cargo run --release -p gpuwhy-inject --example plugin_cost` prints one line of JSON. An *event* is
 //! one call of `startEvent`, of which each has a `stopEvent` and half have a state. Cases: a ring
 //! with room, a ring that is full, no ring; `low` is a call as it is by default (group, append,
 //! launch, collective: 4 events), `phases` is that and one channel with three phases (8 events,

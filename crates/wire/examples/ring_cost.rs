@@ -1,6 +1,6 @@
 //! What a span costs the program that marks it, in ns of its own CPU time.
 //!
-//! `cargo run --release -p gpuwhy-wire --example cost` prints one line of JSON: for each kind of
+//! `cargo run --release -p gpuwhy-wire --example ring_cost` prints one line of JSON: for each kind of
 //! call the fastest, the median and the slowest of 31 rounds, each of as many calls as fit the
 //! ring, so that nothing is lost. The consumer empties the ring between rounds, unmeasured; the
 //! clock is CLOCK_THREAD_CPUTIME_ID. A span is its begin and its end: two readings of the clock and
