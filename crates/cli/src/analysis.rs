@@ -11,18 +11,29 @@ use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement};
 use gpuwhy_schema::{self as schema, Id, Ns, Part, Rows};
 use gpuwhy_store::Trace;
 
+use crate::rounds;
+
 /// What was found, and what it was found in.
 pub struct Analysis {
     /// Lanes, sources and clocks of the trace.
     pub lanes: Rows,
-    /// Every finished step, by its end.
+    /// Every finished step, by its end; rounds, where none are marked.
     pub steps: Vec<Step>,
+    /// The rounds, by process.
+    pub rounds: Vec<rounds::Told>,
     /// What was slower, most excess first.
     pub incidents: Vec<Incident>,
     /// The judgement of each incident.
     pub findings: Vec<Finding>,
     /// Parts of the steps that were looked into.
     pub parts: Vec<Part>,
+}
+
+impl Analysis {
+    /// What [`Analysis::steps`] are.
+    pub fn what(&self) -> &'static str {
+        if self.rounds.is_empty() { "steps" } else { "rounds" }
+    }
 }
 
 /// How to analyse.
@@ -45,6 +56,9 @@ const JUDGED: usize = 8;
 const MARGIN: Ns = Ns::millis(600);
 /// Rows are read for at most so long a stretch at a time.
 const STRETCH: Ns = Ns::secs(4);
+
+/// The lane of rounds, which is none.
+const NOWHERE: schema::TrackId = schema::TrackId(u32::MAX);
 
 const EVER: std::ops::Range<Ns> = Ns::MIN..Ns::MAX;
 
@@ -162,6 +176,12 @@ pub fn account(
         let mut rows = around.rows(first.ts.saturating_sub(MARGIN)..end.saturating_add(MARGIN))?;
         let ids: std::collections::HashSet<Id> = stretch.iter().map(|s| s.id).collect();
         rows.step.retain(|s| ids.contains(&s.id));
+        for round in stretch.iter().filter(|s| rounds::is_round(s)) {
+            let Step { id, ts, dur, thread, rank, size, .. } = **round;
+            let (track, name, dur) = (NOWHERE, round.name.clone(), Some(dur));
+            rows.span.push(schema::Span { id, ts, dur, track, parent: None, name });
+            rows.step.push(schema::Step { id, ts, thread, seq: 0, size, rank });
+        }
         rows.step.extend(workload.iter().cloned());
         parts.extend(
             gpuwhy_derive::parts(&rows, accounting).into_iter().filter(|p| ids.contains(&p.step)),
@@ -193,7 +213,11 @@ pub fn readings(trace: &Trace, lanes: &Rows, incidents: &[Incident]) -> Result<R
 /// Finds what was slower in a trace and why.
 pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     let lanes = lanes(trace).context("cannot read the trace's lanes")?;
-    let steps = steps(trace, &lanes).context("cannot read the trace's steps")?;
+    let mut steps = steps(trace, &lanes).context("cannot read the trace's steps")?;
+    let mut told = Vec::new();
+    if steps.is_empty() {
+        (steps, told) = rounds::steps(trace, &lanes).context("cannot read the trace's rounds")?;
+    }
     let mut incidents = detect::incidents(&steps, &options.detection);
     incidents.truncate(JUDGED);
     let judged: Vec<Incident> = incidents.iter().map(|i| i.where_it_hung(&steps)).collect();
@@ -210,5 +234,5 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
         findings.push(verdict::judge(&steps, incident, &parts, &court, &options.judgement));
     }
     drop(court);
-    Ok(Analysis { lanes, steps, incidents, findings, parts })
+    Ok(Analysis { lanes, steps, rounds: told, incidents, findings, parts })
 }

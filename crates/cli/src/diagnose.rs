@@ -12,6 +12,7 @@ use crate::analysis::{self, Analysis, Options};
 use crate::args::{Detector, Diagnose};
 use crate::exit;
 use crate::paint::Paint;
+use crate::rounds::Told;
 
 /// The JSON document of a diagnosis.
 #[derive(Serialize)]
@@ -19,6 +20,9 @@ pub struct Document<'a> {
     schema_version: u32,
     trace: String,
     steps: usize,
+    /// Where no steps are marked: what was judged in their place.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    rounds: &'a [Told],
     /// `found`, `nothing_anomalous` or `no_steps`.
     verdict: &'static str,
     findings: &'a [Finding],
@@ -54,6 +58,7 @@ pub fn run(args: &Diagnose) -> Result<ExitCode> {
             schema_version: 1,
             trace: args.trace.display().to_string(),
             steps: analysis.steps.len(),
+            rounds: &analysis.rounds,
             verdict: verdict(&analysis),
             findings: &analysis.findings,
         };
@@ -81,14 +86,23 @@ pub fn text(analysis: &Analysis, trace: &str, paint: Paint) -> String {
     if analysis.steps.is_empty() {
         let _ = writeln!(
             out,
-            "{trace} holds no steps, so nothing can be slower than usual.\n\
+            "{trace} holds no steps, and no GPU waits or collectives that come regularly enough to be\n\
+             taken for them, so nothing can be slower than usual.\n\
              Mark them (GPUWHY_RING, include/gpuwhy.h) or name a function that is one step:\n  \
              gpuwhy record --step uprobe:BINARY:SYMBOL -p PID"
         );
         return out;
     }
+    if !analysis.rounds.is_empty() {
+        out.push_str("No steps are marked. What was judged in their place:\n");
+        for told in &analysis.rounds {
+            let _ = writeln!(out, "  {}", told.says());
+        }
+        out.push('\n');
+    }
     if analysis.findings.is_empty() {
-        let _ = writeln!(out, "Nothing anomalous in {} steps of {trace}.", analysis.steps.len());
+        let (n, what) = (analysis.steps.len(), analysis.what());
+        let _ = writeln!(out, "Nothing anomalous in {n} {what} of {trace}.");
         return out;
     }
     for (n, finding) in analysis.findings.iter().enumerate() {

@@ -19,6 +19,7 @@ mod paint;
 mod parallel;
 mod query;
 mod record;
+mod rounds;
 mod validate;
 mod variability;
 mod watch;

@@ -104,7 +104,7 @@ fn the_verdict(analysis: &Analysis, finding: Option<&Finding>) -> report::Verdic
             outcome: report::Outcome::Nothing,
             sentence: match all_steps {
                 0 => "This trace holds no steps.".into(),
-                n => format!("Nothing anomalous in {n} steps."),
+                n => format!("Nothing anomalous in {n} {}.", analysis.what()),
             },
             all_steps,
             ..Default::default()

@@ -17,6 +17,7 @@ mod gpu;
 pub mod idle;
 mod intervals;
 pub mod nvtx;
+pub mod rounds;
 mod sums;
 pub mod sweep;
 mod syscall;

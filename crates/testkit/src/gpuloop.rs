@@ -64,6 +64,9 @@ pub struct Config {
     pub batch_mib: u32,
     /// Whether three of four steps replay a graph.
     pub graph: bool,
+    /// Whether it marks no steps.
+    #[serde(default)]
+    pub unmarked: bool,
     /// CUDA's number of the device.
     pub device: u32,
     /// Where it runs.
@@ -80,6 +83,7 @@ impl Default for Config {
             kernel_us: 400,
             batch_mib: 4,
             graph: false,
+            unmarked: false,
             device: 0,
             place: Place::default(),
         }
@@ -125,7 +129,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     sys::set_exact_timers();
     // Before the driver starts threads, which then leave signals to us.
     let end = Ends::new(config.seconds)?;
-    let gpuwhy = Producer::from_env();
+    let gpuwhy = if config.unmarked { Producer::default() } else { Producer::from_env() };
     let gpu = Gpu::open(config.device)?;
     let kernels = KERNELS.iter().map(|name| gpu.kernel(name)).collect::<Result<Vec<_>>>()?;
     let bytes = (config.batch_mib.max(1) as usize) << 20;

@@ -168,7 +168,6 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Gpuloop { seconds, rank, kernels, kernel_us, batch_mib, graph, device, quiet } => {
-            let place = gpuloop::Place::default();
             let config = gpuloop::Config {
                 seconds,
                 rank,
@@ -177,7 +176,7 @@ fn main() -> Result<()> {
                 batch_mib,
                 graph,
                 device,
-                place,
+                ..gpuloop::Config::default()
             };
             let waiter = Waiter::new().context("cannot take over signals")?;
             let summary = gpuloop::start(&config)?.finish_or_interrupt(&waiter)?;

@@ -101,6 +101,10 @@ impl Settings {
         nodes_for_ms: 0,
     };
 
+    /// The least: nothing.
+    pub const NOTHING: Settings =
+        Settings { kernels: Kernels::Off, collectives: Collectives::Off, ..Settings::USUAL };
+
     pub(crate) fn encode(self) -> [u8; BYTES] {
         let mut out = message();
         out[12] = self.kernels as u8;
@@ -204,6 +208,11 @@ struct Guest {
 }
 
 impl Guest {
+    /// Who does not read is asked again by nobody; it tells what it told.
+    fn ask(&self, all: Settings) {
+        let _ = send(self.socket.as_raw_fd(), &self.settings(all).encode(), None);
+    }
+
     fn settings(&self, all: Settings) -> Settings {
         match self.spared {
             true => Settings {
@@ -298,11 +307,7 @@ impl Host {
     pub fn ask(&mut self, settings: Settings) {
         if settings != self.settings {
             self.settings = settings;
-            for guest in &self.guests {
-                // Who does not read is asked again by nobody; it tells what it told.
-                let bytes = guest.settings(settings).encode();
-                let _ = send(guest.socket.as_raw_fd(), &bytes, None);
-            }
+            self.guests.iter().for_each(|guest| guest.ask(settings));
         }
     }
 
@@ -311,8 +316,7 @@ impl Host {
         let settings = self.settings;
         for guest in self.guests.iter_mut().filter(|guest| guest.peer.pid == pid) {
             guest.spared = true;
-            let bytes = guest.settings(settings).encode();
-            let _ = send(guest.socket.as_raw_fd(), &bytes, None);
+            guest.ask(settings);
         }
     }
 

@@ -13,6 +13,18 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// A trace of somebody else's; says so where there are none.
+fn others(name: &str) -> Option<String> {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let data = std::env::var("GPUWHY_TRACES").unwrap_or_else(|_| beside.into());
+    let path = format!("{data}/{name}");
+    if !Path::new(&path).exists() {
+        println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
+        return None;
+    }
+    Some(path)
+}
+
 /// A generated database, and the label of its stalls.
 fn generated(folder: &Path, more: &[&str]) -> (String, Value) {
     let path = folder.join("generated");
@@ -114,17 +126,11 @@ fn what_cannot_be_imported_is_told_and_leaves_nothing() {
 
 #[test]
 fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
-    let data = std::env::var("GPUWHY_TRACES").unwrap_or_else(|_| beside.into());
-    let ranks = [2, 3, 4].map(|rank| format!("{data}/nsys/jacobi_mpi8/rank{rank}.sqlite"));
-    if !Path::new(&ranks[0]).exists() {
-        println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
-        return;
-    }
+    let ranks = [2, 3, 4].map(|rank| others(&format!("nsys/jacobi_mpi8/rank{rank}.sqlite")));
+    let [Some(a), Some(b), Some(c)] = &ranks else { return };
     let (_keep, folder) = folder();
     let trace = folder.join("job.trace");
     let trace = trace.to_str().unwrap();
-    let [a, b, c] = &ranks;
     let told = json(&["import", a, b, c, "-o", trace, "--json"]);
     let alignment = &told["about"]["alignment"];
     assert_eq!(alignment["by"], "MPI_Allreduce");
@@ -152,17 +158,39 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
     let link = says("slow_link");
     assert!(link.contains("GPU 5") && link.contains("to GPU 4") && link.contains("4608"), "{link}");
     assert!(says("shared_stall").starts_with("3 of 3 devices stall together from 3.600"));
+
+    // Nobody marked its steps; the rounds of its waits are slow where its devices stall.
+    let verdict = json(&["diagnose", trace, "--json"]);
+    let rounds = verdict["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 3, "{rounds:?}");
+    assert!(rounds.iter().all(|r| r["of"] == "gpu_waits" && r["each"].as_u64() <= Some(3)));
+    let stall =
+        report["statements"].as_array().unwrap().iter().find(|s| s["kind"] == "shared_stall");
+    let sql = stall.unwrap()["sql"].as_str().unwrap();
+    let mut numbers = sql.split(' ').filter_map(|word| word.parse::<i64>().ok());
+    let (from, to) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let findings = verdict["findings"].as_array().unwrap();
+    let ns = |what: &str| findings[0][what].as_i64().unwrap();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(ns("from_ns") < to && ns("to_ns") > from, "{findings:?}");
+}
+
+#[test]
+fn a_real_solver_that_marks_nothing_has_rounds_and_nothing_is_found_in_them() {
+    let Some(path) = others("nsys/jacobi_p2p_gpus03.sqlite") else { return };
+    let (_keep, folder) = folder();
+    let trace = folder.join("t.trace");
+    let trace = trace.to_str().unwrap();
+    json(&["import", &path, "-o", trace, "--json"]);
+    let verdict = json(&["diagnose", trace, "--json"]);
+    assert_eq!(verdict["verdict"], "nothing_anomalous");
+    let rounds = &verdict["rounds"][0];
+    assert_eq!((&rounds["each"], &rounds["rounds"]), (&2.into(), &1503.into()), "{rounds}");
 }
 
 #[test]
 fn operators_of_a_real_profile_launch_what_another_tool_says() {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
-    let data = std::env::var("GPUWHY_TRACES").unwrap_or_else(|_| beside.into());
-    let path = format!("{data}/kineto/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz");
-    if !Path::new(&path).exists() {
-        println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
-        return;
-    }
+    let Some(path) = others("kineto/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz") else { return };
     let (_keep, folder) = folder();
     let trace = folder.join("t.trace");
     let trace = trace.to_str().unwrap();

@@ -153,6 +153,12 @@ fn root_a_gpu_held_back_by_its_power_cap_is_told() {
 }
 
 #[test]
+fn root_a_program_that_marks_no_steps_is_judged_by_its_waits() {
+    let unmarked = [("unmarked", json!(true))];
+    happens(Kind::Throttle, &unmarked, &["its clock was 990 MHz", "held down by its power cap"]);
+}
+
+#[test]
 fn root_a_link_that_sends_packets_again_is_told() {
     happens(Kind::PcieReplay, &[("batch_mib", json!(48))], &["packets were sent again over PCIe"]);
 }
@@ -193,6 +199,16 @@ fn libnccl(version: &str) -> Option<PathBuf> {
 
 #[test]
 fn root_a_rank_that_comes_late_into_collectives_is_named() {
+    a_rank_comes_late("");
+}
+
+#[test]
+fn root_a_rank_that_comes_late_is_named_where_nobody_marks_steps() {
+    a_rank_comes_late("unset GPUWHY_RING;");
+}
+
+/// A rank comes late into 500 of its collectives; the ranks are started by a shell, after `first`.
+fn a_rank_comes_late(first: &str) {
     if !may_record() {
         return;
     }
@@ -216,7 +232,7 @@ fn root_a_rank_that_comes_late_into_collectives_is_named() {
         barrier.display()
     );
     let late = "--late-us 3000 --late-from 1200 --late-until 1700";
-    let script = format!("{play} --rank 0 & {play} --rank 1 {late} & echo late $!; wait");
+    let script = format!("{first} {play} --rank 0 & {play} --rank 1 {late} & echo late $!; wait");
     let record = bench.record(&["--collectives", "phases"], &["sh", "-c", &script]);
     let output = record.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));

@@ -190,13 +190,7 @@ struct Door {
 impl Door {
     const fn new() -> Door {
         Door {
-            asked: Settings {
-                kernels: Kernels::Off,
-                launches: false,
-                collectives: gpuwhy_wire::Collectives::Off,
-                nodes_every_ms: 0,
-                nodes_for_ms: 0,
-            },
+            asked: Settings::NOTHING,
             state: State::Closed,
             on: 0,
             no_nodes: false,
@@ -274,8 +268,8 @@ impl Door {
         let mut version = 0;
         // SAFETY: the pointer is to our stack.
         unsafe { (cupti.version)(&raw mut version) };
-        if let Some(who) = other_subscriber(&cupti) {
-            self.say(Code::CuptiShared, who, Some(f64::from(version)));
+        if is_subscribed(&cupti) {
+            self.say(Code::CuptiShared, SHARED, Some(f64::from(version)));
             return;
         }
         if !BUFFERS.make() {
@@ -390,8 +384,8 @@ impl Door {
             return;
         }
         self.seen.0 = now;
-        if let Some(who) = other_subscriber(cupti) {
-            self.say(Code::CuptiShared, who, None);
+        if is_subscribed(cupti) {
+            self.say(Code::CuptiShared, SHARED, None);
             // The switches are his now: they are left as they are.
             self.on = 0;
             self.state = State::Away(now + AGAIN_NS);
@@ -460,22 +454,20 @@ fn pool_limit() -> Option<usize> {
     std::env::var("GPUWHY_CUPTI_POOL_LIMIT").ok()?.parse().ok()
 }
 
-/// Whether another profiler subscribes to CUPTI, and what to say of it. Ours lasts for the blink of
-/// this call.
-fn other_subscriber(cupti: &Cupti) -> Option<&'static str> {
+const SHARED: &str = "another profiler uses CUPTI: it is left alone";
+
+/// Whether another profiler subscribes to CUPTI. Ours lasts for the blink of this call.
+fn is_subscribed(cupti: &Cupti) -> bool {
     unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
     let mut subscriber = null_mut();
     // SAFETY: the pointer is to our stack; the callback does nothing and stays where it is.
-    match unsafe { (cupti.subscribe)(&raw mut subscriber, nothing, null_mut()) } {
-        0 => {
-            // SAFETY: the subscriber that was just made.
-            unsafe { (cupti.unsubscribe)(subscriber) };
-            None
-        }
-        abi::MULTIPLE_SUBSCRIBERS => Some("another profiler uses CUPTI: it is left alone"),
-        // Anything else, such as a driver that is not ready yet, says nothing about others.
-        _ => None,
+    let answer = unsafe { (cupti.subscribe)(&raw mut subscriber, nothing, null_mut()) };
+    if answer == 0 {
+        // SAFETY: the subscriber that was just made.
+        unsafe { (cupti.unsubscribe)(subscriber) };
     }
+    // Anything else, such as a driver that is not ready yet, says nothing about others.
+    answer == abi::MULTIPLE_SUBSCRIBERS
 }
 
 /// Switches the records of calls that launch on or off, one by one.

@@ -70,10 +70,14 @@ fn generated(dir: &Path, kernels: &str, gpus: &str) -> PathBuf {
     trace
 }
 
-/// Two kernels and a copy on one stream, a step that was written open and ended later, and names
-/// that nobody should trust.
-fn small(path: &Path) {
-    let entity = |id: u32, kind, parent: Option<u32>, name: &str, number| Entity {
+fn entity(
+    id: u32,
+    kind: EntityKind,
+    parent: Option<u32>,
+    name: &str,
+    number: Option<i64>,
+) -> Entity {
+    Entity {
         id: EntityId(id),
         kind,
         parent: parent.map(EntityId),
@@ -82,8 +86,12 @@ fn small(path: &Path) {
         number,
         from: None,
         to: None,
-    };
-    let track = |id: u32, entity: u32, name: &str| Track {
+    }
+}
+
+/// A lane of spans.
+fn track(id: u32, entity: u32, name: &str) -> Track {
+    Track {
         id: TrackId(id),
         entity: EntityId(entity),
         parent: None,
@@ -93,7 +101,12 @@ fn small(path: &Path) {
         measure: None,
         discipline: None,
         source: SourceId(1),
-    };
+    }
+}
+
+/// Two kernels and a copy on one stream, a step that was written open and ended later, and names
+/// that nobody should trust.
+fn small(path: &Path) {
     let span = |n: u64, ts, dur: Option<i64>, track: u32, name: &str| Span {
         id: Id::new(1, n),
         ts: Ns(ts),
@@ -192,32 +205,11 @@ fn kernels_and_copies_are_told_with_names_in_place_of_ids() {
 
 /// Two calls of two ranks: rank 1 comes 700 ns late into the first, rank 0 200 ns into the second.
 fn collectives(path: &Path) {
-    let entity = |id: u32, kind, number| Entity {
-        id: EntityId(id),
-        kind,
-        parent: (id > 1).then_some(EntityId(1)),
-        key: format!("{id}").into(),
-        name: format!("rank{number}").as_str().into(),
-        number: Some(number),
-        from: None,
-        to: None,
-    };
-    let track = |id: u32, entity: u32, name: &str| Track {
-        id: TrackId(id),
-        entity: EntityId(entity),
-        parent: None,
-        shape: Shape::Span,
-        name: name.into(),
-        unit: None,
-        measure: None,
-        discipline: None,
-        source: SourceId(1),
-    };
     let mut rows = Rows {
         entity: vec![
-            entity(1, EntityKind::Host, 0),
-            entity(2, EntityKind::Process, 70),
-            entity(3, EntityKind::Process, 71),
+            entity(1, EntityKind::Host, None, "here", None),
+            entity(2, EntityKind::Process, Some(1), "rank0", Some(70)),
+            entity(3, EntityKind::Process, Some(1), "rank1", Some(71)),
         ],
         track: (0..2)
             .flat_map(|rank| {

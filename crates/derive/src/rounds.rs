@@ -1,0 +1,180 @@
+//! Rounds of a program that marks no steps.
+//!
+//! # What it sees
+//! Moments that come again and again in a program's own order: the ends of its waits for its GPU, or the
+//! begins of its collectives. A training loop waits for its device a fixed number of times an iteration;
+//! so many moments make a round, and a round is as good as a step: it has a usual length, and can be
+//! longer.
+//!
+//! # Why it matters
+//! Nobody marks steps in a program that is slow today. Without steps nothing can be slower than usual.
+//!
+//! # What fools it
+//! - Work that varies by itself (requests of all sizes, idle time between them) has no rounds, and is
+//!   told to have none ([`rounds`] returns `None`) rather than found slow all day.
+//! - What an iteration does only now and then, such as a checkpoint with waits of its own, shifts where
+//!   later rounds begin within their iteration; their length stays what it was.
+//! - A round need not begin where the programmer's iteration does.
+
+use gpuwhy_schema::Ns;
+
+/// So many rounds there must be.
+const LEAST: usize = 24;
+/// At most so many moments make a round.
+const MOST_IN_ONE: usize = 64;
+/// Regularity is that of the middle one of so many stretches of time: in some of them something may have
+/// happened.
+const STRETCHES: usize = 9;
+/// A stretch has so many rounds at least.
+const IN_A_STRETCH: usize = 12;
+/// Of the differences between one round and the next the largest share of each stretch is not looked at.
+const LEFT_OUT: f64 = 0.02;
+/// Rounds that differ from the one before by no more than this share, on average, are good; the
+/// fewest moments that make such ones do.
+const GOOD: f64 = 0.15;
+/// And with more than this they are none.
+const REGULAR: f64 = 0.5;
+/// Where none are good, the fewest that are no more irregular than the best by so many times.
+const NEARLY: f64 = 3.0;
+/// So many times as long as usual at most a share of the rounds may be: more is idle time, and no
+/// disturbance.
+const IDLE: (f64, f64) = (10.0, 0.01);
+
+/// Rounds, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// How many moments make one.
+    pub each: usize,
+    /// When each begins and ends.
+    pub list: Vec<(Ns, Ns)>,
+}
+
+/// The rounds that moments, oldest first, make; `None` where they come too irregularly, or too few.
+pub fn rounds(moments: &[Ns]) -> Option<Rounds> {
+    let most = MOST_IN_ONE.min(moments.len().saturating_sub(1) / LEAST);
+    // Sums of anything become regular, as the root of how many are summed.
+    let score = |each: usize| {
+        let change = change(&lengths(moments, each))?;
+        Some(change * (each as f64).sqrt()).filter(|score| *score <= REGULAR)
+    };
+    let scores: Vec<(usize, f64)> = (1..=most).filter_map(|n| Some((n, score(n)?))).collect();
+    let best = scores.iter().map(|s| s.1).fold(f64::INFINITY, f64::min);
+    let good = |limit: f64| scores.iter().find(|s| s.1 <= limit);
+    let (each, _) = *good(GOOD).or_else(|| good(best * NEARLY))?;
+    let lengths = lengths(moments, each);
+    let (times, share) = IDLE;
+    let usual = median(&lengths);
+    let idle = lengths.iter().filter(|length| **length >= times * usual).count();
+    let may_idle = (lengths.len() as f64 * share).max(3.0);
+    if idle as f64 > may_idle {
+        return None;
+    }
+    let ends: Vec<Ns> = moments.iter().copied().step_by(each).collect();
+    let list = ends.windows(2).map(|pair| (pair[0], pair[1])).filter(|(from, to)| from < to);
+    Some(Rounds { each, list: list.collect() })
+}
+
+/// How long so many moments at a time take, ns.
+fn lengths(moments: &[Ns], each: usize) -> Vec<f64> {
+    let ends: Vec<Ns> = moments.iter().copied().step_by(each).collect();
+    ends.windows(2).map(|pair| (pair[1].saturating_sub(pair[0])).0 as f64).collect()
+}
+
+/// By how much one length differs from the next, as a share of the usual.
+fn change(lengths: &[f64]) -> Option<f64> {
+    let size = (lengths.len() / STRETCHES).max(IN_A_STRETCH);
+    let of = |stretch: &[f64]| {
+        let mut steps: Vec<f64> =
+            stretch.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+        steps.sort_by(f64::total_cmp);
+        let kept = steps.len() - (steps.len() as f64 * LEFT_OUT).ceil() as usize;
+        let usual = median(stretch);
+        (kept > 0 && usual > 0.0).then(|| steps[..kept].iter().sum::<f64>() / kept as f64 / usual)
+    };
+    let all: Vec<f64> = lengths.chunks_exact(size).filter_map(of).collect();
+    (!all.is_empty()).then(|| median(&all))
+}
+
+fn median(list: &[f64]) -> f64 {
+    let mut sorted = list.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Noise of so many parts in a thousand.
+    struct Clock {
+        at: i64,
+        random: u64,
+        moments: Vec<Ns>,
+    }
+
+    impl Clock {
+        fn new() -> Clock {
+            Clock { at: 0, random: 1, moments: vec![Ns::ZERO] }
+        }
+
+        fn gap(&mut self, us: i64, noise: i64) {
+            self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let noise = (self.random >> 33) as i64 % (2 * noise + 1) - noise;
+            self.at += us * (1000 + noise);
+            self.moments.push(Ns(self.at));
+        }
+    }
+
+    #[test]
+    fn moments_of_one_iteration_make_one_round() {
+        for gaps in [&[5000][..], &[1000, 9000], &[100, 100, 100, 20_000], &[300, 8000, 300, 2000]]
+        {
+            let mut clock = Clock::new();
+            for _ in 0..200 {
+                gaps.iter().for_each(|us| clock.gap(*us, 30));
+            }
+            let rounds = rounds(&clock.moments).unwrap();
+            assert_eq!((rounds.each, rounds.list.len()), (gaps.len(), 200), "{gaps:?}");
+        }
+    }
+
+    #[test]
+    fn what_happened_to_some_rounds_changes_nothing_of_what_a_round_is() {
+        let mut clock = Clock::new();
+        for round in 0..300 {
+            let slow = if (100..160).contains(&round) { 2 } else { 1 };
+            for us in [500, 500, 4000] {
+                clock.gap(us * slow, 50);
+            }
+            if round == 200 {
+                clock.gap(3_000_000, 0);
+            }
+        }
+        let rounds = rounds(&clock.moments).unwrap();
+        assert_eq!(rounds.each, 3);
+        let longest = rounds.list.iter().map(|(from, to)| (*to - *from).0).max().unwrap();
+        assert!(longest >= 3_000_000_000, "{longest}");
+    }
+
+    #[test]
+    fn what_comes_at_no_particular_time_has_no_rounds() {
+        // Requests of all sizes.
+        let mut clock = Clock::new();
+        for _ in 0..2000 {
+            let size = 1 << ((clock.random >> 40) % 10);
+            clock.gap(100 * size, 300);
+        }
+        assert_eq!(rounds(&clock.moments), None);
+        // Bursts of equal work, and idle time between them.
+        let mut clock = Clock::new();
+        for _ in 0..40 {
+            (0..25).for_each(|_| clock.gap(20_000, 20));
+            clock.gap(2_000_000, 900);
+        }
+        assert_eq!(rounds(&clock.moments), None);
+        // Too few, and none at all.
+        assert_eq!(rounds(&clock.moments[..20]), None);
+        assert_eq!(rounds(&[]), None);
+        assert_eq!(rounds(&[Ns::ZERO; 1000]), None);
+    }
+}
