@@ -35,6 +35,40 @@ pub struct Told {
     pub rounds: usize,
 }
 
+impl Of {
+    /// What the moments of a lane are, by its name.
+    pub fn lane(name: &str) -> Option<Of> {
+        match name {
+            names::SYNCHRONIZATION => Some(Of::GpuWaits),
+            names::COLLECTIVES => Some(Of::Collectives),
+            _ => None,
+        }
+    }
+
+    /// When a span of such a lane comes.
+    pub fn moment(self, span: &schema::Span) -> Option<Ns> {
+        let dur = span.dur?;
+        Some(if self == Of::GpuWaits { span.ts.saturating_add(dur) } else { span.ts })
+    }
+
+    /// What its rounds are called: those of another kind are another series.
+    pub fn name(self) -> &'static str {
+        match self {
+            Of::GpuWaits => "round",
+            Of::Collectives => "round of collectives",
+        }
+    }
+}
+
+/// The process that an entity belongs to, or is.
+pub fn process_of<'a>(
+    entity: EntityId,
+    get: impl Fn(EntityId) -> Option<&'a Entity>,
+) -> Option<&'a Entity> {
+    let chain = std::iter::successors(get(entity), |e| get(e.parent?));
+    chain.take(8).find(|e| e.kind == EntityKind::Process)
+}
+
 impl Told {
     /// For people.
     pub fn says(&self) -> String {
@@ -63,22 +97,14 @@ pub fn is_round(step: &Step) -> bool {
 pub fn steps(trace: &Trace, lanes: &Rows) -> Result<(Vec<Step>, Vec<Told>)> {
     let ever = Ns::MIN..Ns::MAX;
     let entities: HashMap<EntityId, &Entity> = lanes.entity.iter().map(|e| (e.id, e)).collect();
-    let process_of = |entity: EntityId| {
-        let above = |e: &&Entity| entities.get(&e.parent?).copied();
-        let chain = std::iter::successors(entities.get(&entity).copied(), |e| above(e));
-        chain.take(8).find(|e| e.kind == EntityKind::Process).map(|e| e.id)
-    };
     // Calls into one communicator are a train of their own: those into another come when they come.
     let trains: HashMap<TrackId, (EntityId, Of)> = lanes
         .track
         .iter()
         .filter_map(|track| {
-            let of = match &*track.name {
-                names::SYNCHRONIZATION => Of::GpuWaits,
-                names::COLLECTIVES => Of::Collectives,
-                _ => return None,
-            };
-            Some((track.id, (process_of(track.entity)?, of)))
+            let of = Of::lane(&track.name)?;
+            let process = process_of(track.entity, |id| entities.get(&id).copied())?;
+            Some((track.id, (process.id, of)))
         })
         .collect();
     // What was kept around findings alone has holes, which would be long rounds.
@@ -95,10 +121,8 @@ pub fn steps(trace: &Trace, lanes: &Rows) -> Result<(Vec<Step>, Vec<Told>)> {
     for rows in trace.read::<schema::Span>(ever) {
         for span in rows? {
             let Some(&(process, of)) = trains.get(&span.track) else { continue };
-            let Some(dur) = span.dur else { continue };
-            let end = span.ts.saturating_add(dur);
-            let train = moments.entry(span.track).or_default();
-            train.push(if of == Of::GpuWaits { end } else { span.ts });
+            let Some(moment) = of.moment(&span) else { continue };
+            moments.entry(span.track).or_default().push(moment);
             if let Some(rank) = ranks.get(&span.id) {
                 rank_of.insert(process, *rank);
             }
@@ -138,7 +162,7 @@ pub fn steps(trace: &Trace, lanes: &Rows) -> Result<(Vec<Step>, Vec<Told>)> {
                 dur: to - from,
                 thread,
                 rank: rank_of.get(&process).copied(),
-                name: "round".into(),
+                name: of.name().into(),
                 size: None,
             });
         }

@@ -7,6 +7,7 @@
 mod engine;
 mod fleet;
 mod governor;
+mod rhythm;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::{ExitCode, Stdio};

@@ -16,6 +16,8 @@
 //!   later rounds begin within their iteration; their length stays what it was.
 //! - A round need not begin where the programmer's iteration does.
 
+use std::collections::VecDeque;
+
 use gpuwhy_schema::Ns;
 
 /// So many rounds there must be.
@@ -72,6 +74,79 @@ pub fn rounds(moments: &[Ns]) -> Option<Rounds> {
     let ends: Vec<Ns> = moments.iter().copied().step_by(each).collect();
     let list = ends.windows(2).map(|pair| (pair[0], pair[1])).filter(|(from, to)| from < to);
     Some(Rounds { each, list: list.collect() })
+}
+
+/// So many moments of a train are remembered.
+const REMEMBERED: usize = 4096;
+/// After so many it is looked for rounds first, and at most so many later again.
+const LOOKS: (usize, usize) = (128, 2048);
+/// And they must last so long: what a program does at first it does not do later.
+const FIRST: Ns = Ns::secs(5);
+
+/// Moments as they come, and their rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Train {
+    moments: VecDeque<Ns>,
+    seen: usize,
+    look_at: usize,
+    each: Option<usize>,
+    /// Of the round that has begun: when, and how many moments it has.
+    begun: (Ns, usize),
+    /// The end of the last one that was told.
+    told: Ns,
+}
+
+impl Train {
+    /// Takes the next moment. Rounds that have ended go to `out`; when rounds are seen for the first
+    /// time, those before come too.
+    pub fn push(&mut self, moment: Ns, out: &mut Vec<(Ns, Ns)>) {
+        // Of several streams, what ended first may be told last.
+        let moment = self.moments.back().map_or(moment, |last| moment.max(*last));
+        if self.moments.len() >= REMEMBERED {
+            self.moments.pop_front();
+        }
+        self.moments.push_back(moment);
+        self.seen += 1;
+        if let Some(each) = self.each {
+            self.begun.1 += 1;
+            if self.begun.1 >= each {
+                out.push((self.begun.0, moment));
+                self.begun = (moment, 0);
+                self.told = moment;
+            }
+        }
+        if self.seen >= self.look_at.max(LOOKS.0) {
+            self.look_at = self.seen + self.seen.clamp(LOOKS.0, LOOKS.1);
+            self.look(out);
+        }
+    }
+
+    fn look(&mut self, out: &mut Vec<(Ns, Ns)>) {
+        let moments = self.moments.make_contiguous();
+        let (Some(first), Some(last)) = (moments.first(), moments.last()) else { return };
+        if last.saturating_sub(*first) < FIRST {
+            return;
+        }
+        let found = rounds(moments);
+        if found.as_ref().map(|found| found.each) == self.each {
+            return;
+        }
+        let Some(found) = found else {
+            self.each = None;
+            return;
+        };
+        let whole = (moments.len() - 1) / found.each * found.each;
+        self.begun = (moments[whole], moments.len() - 1 - whole);
+        if self.each.replace(found.each).is_none() {
+            out.extend(found.list.into_iter().filter(|(from, _)| *from >= self.told));
+        }
+        self.told = self.told.max(self.begun.0);
+    }
+
+    /// When the round began that has not ended; `None` where there are no rounds.
+    pub fn begun(&self) -> Option<Ns> {
+        self.each.map(|_| self.begun.0)
+    }
 }
 
 /// How long so many moments at a time take, ns.
@@ -154,6 +229,34 @@ mod tests {
         assert_eq!(rounds.each, 3);
         let longest = rounds.list.iter().map(|(from, to)| (*to - *from).0).max().unwrap();
         assert!(longest >= 3_000_000_000, "{longest}");
+    }
+
+    #[test]
+    fn rounds_as_they_come_are_those_of_the_whole() {
+        let mut clock = Clock::new();
+        for round in 0..3000 {
+            let slow = if (2000..2100).contains(&round) { 3 } else { 1 };
+            for us in [500, 4000, 500] {
+                clock.gap(us * slow, 50);
+            }
+        }
+        let (mut train, mut told) = (Train::default(), Vec::new());
+        for moment in &clock.moments {
+            train.push(*moment, &mut told);
+            assert!(train.begun().is_none_or(|begun| begun <= *moment));
+        }
+        let whole = rounds(&clock.moments).unwrap();
+        // None is told twice or left out, from the first on.
+        assert_eq!(told, whole.list);
+        assert_eq!(train.begun(), clock.moments.last().copied());
+        assert!(train.moments.len() <= REMEMBERED);
+        // What has no rounds any more tells none.
+        for _ in 0..3 * REMEMBERED {
+            let size = 1 << ((clock.random >> 40) % 10);
+            clock.gap(100 * size, 300);
+            train.push(Ns(clock.at), &mut told);
+        }
+        assert_eq!(train.begun(), None);
     }
 
     #[test]

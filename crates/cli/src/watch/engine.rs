@@ -18,6 +18,7 @@ use gpuwhy_store::{Keep, Options, Ring, Writer};
 use serde::Serialize;
 
 use super::governor::{Governor, Limits, Order};
+use super::rhythm::Rhythm;
 use crate::analysis::{self, Around};
 
 /// What to watch and how.
@@ -280,6 +281,7 @@ pub struct Engine {
     recent: Recent,
     step_tracks: HashSet<TrackId>,
     live: Live,
+    rhythm: Rhythm,
     /// Steps that have not ended, as long as they took so far, if they hang.
     open: Vec<(OpenStep, Ns)>,
     present: Option<Present>,
@@ -407,6 +409,7 @@ impl Engine {
             recent: Recent::new(keep),
             step_tracks: HashSet::new(),
             live: Live::new(setup.detection),
+            rhythm: Rhythm::default(),
             open: Vec::new(),
             present: None,
             governor: Governor::new(setup.limits, start),
@@ -533,7 +536,9 @@ impl Engine {
         Ok((news, ended))
     }
 
-    fn take(&mut self, rows: Rows) -> Result<()> {
+    fn take(&mut self, mut rows: Rows) -> Result<()> {
+        let lanes = self.rhythm.take(&mut rows, self.source, self.recorder.context());
+        self.step_tracks.extend(lanes);
         let (mut sums, mut exact, steps) = sort(rows, &mut self.step_tracks);
         self.writer.append(&mut sums.clone())?;
         if self.setup.everything {
@@ -603,7 +608,8 @@ impl Engine {
         // What was recorded until then has arrived.
         let until = now.saturating_sub(SETTLED);
         let old = until.saturating_sub(self.setup.detection.hang);
-        let steps = self.recorder.open_steps(old);
+        let mut steps = self.recorder.open_steps(old);
+        steps.extend(self.rhythm.open(old, self.recorder.context()));
         if steps.is_empty() && self.open.is_empty() {
             return;
         }

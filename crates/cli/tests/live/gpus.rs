@@ -12,6 +12,7 @@ use gpuwhy_testkit::gpuloop::{self, Label, Place};
 use gpuwhy_testkit::helper;
 use serde_json::{Value, json};
 
+use crate::watching::{Running, event, lines};
 use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
 
 /// A machine with a scripted GPU, and the libraries that show it.
@@ -53,11 +54,11 @@ impl Bench {
         self.folder.join("t.trace")
     }
 
-    /// Records a command under the stand-ins.
-    fn record(&self, options: &[&str], command: &[&str]) -> Child {
+    /// Records a command under the stand-ins, or watches it.
+    fn start(&self, how: &str, options: &[&str], command: &[&str]) -> Child {
         Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
             .envs(self.env.iter().copied())
-            .args(["record", "--json", "-o"])
+            .args([how, "--json", "-o"])
             .arg(self.trace())
             .arg("--inject-library")
             .arg(built("libgpuwhy_inject.so"))
@@ -77,7 +78,7 @@ impl Bench {
         let workload = workload.to_string();
         let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
         let machine = Machine::open(&self.machine, 1).unwrap();
-        let record = self.record(options, &gpuloop);
+        let record = self.start("record", options, &gpuloop);
         // A machine that has much else to do starts programs late.
         wait_until("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
         meanwhile();
@@ -159,6 +160,37 @@ fn root_a_program_that_marks_no_steps_is_judged_by_its_waits() {
 }
 
 #[test]
+fn root_a_watched_program_that_marks_no_steps_is_judged_while_its_gpu_is_held_back() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let bench = Bench::new();
+    let machine = Machine::open(&bench.machine, 1).unwrap();
+    let workload = workload(25.0, &[("unmarked", json!(true))]).to_string();
+    let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
+    let mut watch = bench.start("watch", &["--max-cpu", "50"], &gpuloop);
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    wait_until("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
+    std::thread::sleep(Duration::from_secs(10));
+    let place = bench.place();
+    let spec = gpufault::Spec { kind: Kind::Throttle, seconds: Some(4.0), gpu: 0, pid: 0, place };
+    let label: Label = gpufault::start(&spec).unwrap().finish().unwrap();
+    // A busy machine may be told of before.
+    loop {
+        let finding = event(&documents, "over")["finding"].clone();
+        if finding["class"].as_str() == label.class.as_deref() {
+            assert!(finding["to_ns"].as_i64().unwrap() > label.from_ns as i64, "{finding:#}");
+            break;
+        }
+    }
+    event(&documents, "ended");
+    // Its rounds are steps in the trace: what was kept is judged alike.
+    assert_eq!(bench.finding()["class"].as_str(), label.class.as_deref());
+}
+
+#[test]
 fn root_a_link_that_sends_packets_again_is_told() {
     happens(Kind::PcieReplay, &[("batch_mib", json!(48))], &["packets were sent again over PCIe"]);
 }
@@ -233,7 +265,7 @@ fn a_rank_comes_late(first: &str) {
     );
     let late = "--late-us 3000 --late-from 1200 --late-until 1700";
     let script = format!("{first} {play} --rank 0 & {play} --rank 1 {late} & echo late $!; wait");
-    let record = bench.record(&["--collectives", "phases"], &["sh", "-c", &script]);
+    let record = bench.start("record", &["--collectives", "phases"], &["sh", "-c", &script]);
     let output = record.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let text = said(&output);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
 
 /// A command that is ended with its test.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -25,7 +25,7 @@ fn own() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
 }
 
-fn lines(out: impl std::io::Read + Send + 'static) -> Receiver<String> {
+pub fn lines(out: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -38,7 +38,7 @@ fn lines(out: impl std::io::Read + Send + 'static) -> Receiver<String> {
 }
 
 /// The next document that is this event, of those that come within 30 s.
-fn event(documents: &Receiver<String>, wanted: &str) -> Value {
+pub fn event(documents: &Receiver<String>, wanted: &str) -> Value {
     let by = Instant::now() + Duration::from_secs(30);
     let mut others = Vec::new();
     loop {
