@@ -4,6 +4,7 @@
 //! which has only what lay around findings, need not find them again.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use gpuwhy_collect::{Context, OpenStep};
 use gpuwhy_derive::rounds::Train;
@@ -114,16 +115,16 @@ impl Rhythm {
         cx: &mut Context,
         lanes: &mut Vec<TrackId>,
     ) -> Option<&mut Home> {
-        if !self.processes.contains_key(&process) {
-            let pid = u32::try_from(cx.lanes.get(process)?.number?).ok()?;
-            let thread = cx.people.thread(&mut cx.lanes, pid, pid, None);
-            let lane = Lane::spans(names::STEPS, Discipline::Overlap);
-            let track = cx.lanes.track(thread, None, lane, source);
-            lanes.push(track);
-            let home = Home { thread, track, seq: 0, next: cx.ids.next_id() };
-            self.processes.insert(process, home);
-        }
-        self.processes.get_mut(&process)
+        let place = match self.processes.entry(process) {
+            Entry::Occupied(home) => return Some(home.into_mut()),
+            Entry::Vacant(place) => place,
+        };
+        let pid = u32::try_from(cx.lanes.get(process)?.number?).ok()?;
+        let thread = cx.people.thread(&mut cx.lanes, pid, pid, None);
+        let lane = Lane::spans(names::STEPS, Discipline::Overlap);
+        let track = cx.lanes.track(thread, None, lane, source);
+        lanes.push(track);
+        Some(place.insert(Home { thread, track, seq: 0, next: cx.ids.next_id() }))
     }
 
     /// Rounds that began before `before` and have not ended, of processes that live.
