@@ -77,7 +77,9 @@ impl Doors {
             let library = library(args.inject_library.as_deref());
             doors.environment(library, &socket, settings);
         }
-        doors.config = Some(DoorConfig { socket, mode, settings });
+        // The host's own is nobody's in particular: another recorder may have taken it just now.
+        let needed = command || args.door.is_some();
+        doors.config = Some(DoorConfig { socket, mode, settings, needed });
         Ok(doors)
     }
 

@@ -79,6 +79,15 @@ pub enum CollectError {
         #[source]
         source: gpuwhy_wire::Error,
     },
+    /// The socket at which libraries knock cannot be made.
+    #[error("cannot listen at `{path}` for libraries inside processes")]
+    Door {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: gpuwhy_wire::Error,
+    },
     /// A function to be traced was not found.
     #[error("no function `{symbol}` in `{binary}`{hint}")]
     Symbol {

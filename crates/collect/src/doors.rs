@@ -57,7 +57,7 @@ pub fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         mode: config.mode,
     };
     let host = Host::listen(&config.socket, hospitality, config.settings)
-        .map_err(|source| CollectError::Wire { path: config.socket.clone(), source })?;
+        .map_err(|source| CollectError::Door { path: config.socket.clone(), source })?;
     Ok(Box::new(Doors {
         host,
         usual: config.settings,
@@ -78,6 +78,8 @@ pub struct DoorConfig {
     pub mode: u32,
     /// What is asked while nothing is the matter.
     pub settings: Settings,
+    /// Whether a recording is not to begin without it; else its source says what is wrong.
+    pub needed: bool,
 }
 
 impl Probe for Doors {
@@ -401,12 +403,30 @@ mod tests {
     }
 
     #[test]
+    fn two_recorders_at_once_share_no_door_and_only_who_named_it_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |needed| {
+            let (socket, settings) = (dir.path().join("door"), Settings::USUAL);
+            let doors = Some(DoorConfig { socket, mode: 0o600, settings, needed });
+            crate::Recorder::start(crate::Config { doors, ..crate::Config::only(&["inject"]) })
+        };
+        let _first = start(false).unwrap();
+        let refused = start(true).err().expect("the door is taken");
+        assert!(matches!(refused, CollectError::Door { .. }), "{refused}");
+        let mut second = start(false).unwrap();
+        let rows = second.poll(Duration::from_millis(20)).unwrap();
+        let source = rows.source.iter().rfind(|s| &*s.kind == "inject").unwrap();
+        assert_eq!(source.state, gpuwhy_schema::SourceState::Unavailable);
+        assert!(source.note.as_deref().unwrap().contains("door"), "{source:?}");
+    }
+
+    #[test]
     fn what_a_library_tells_comes_out_of_the_recorder() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("door");
         let settings = Settings::USUAL;
         let config = crate::Config {
-            doors: Some(DoorConfig { socket: socket.clone(), mode: 0o600, settings }),
+            doors: Some(DoorConfig { socket: socket.clone(), mode: 0o600, settings, needed: true }),
             ..crate::Config::only(&["inject"])
         };
         let mut recorder = crate::Recorder::start(config).unwrap();

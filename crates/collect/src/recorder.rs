@@ -180,6 +180,15 @@ pub(crate) fn has_a_subject(name: &str, config: &Config) -> bool {
     }
 }
 
+/// Whether the user has asked for this by name, so that there is no recording without it.
+fn was_named(name: &str, config: &Config) -> bool {
+    match name {
+        "steps" | "wire" => true,
+        "inject" => config.doors.as_ref().is_some_and(|door| door.needed),
+        _ => false,
+    }
+}
+
 /// A probe that runs, and its source.
 struct Running {
     probe: Box<dyn Probe>,
@@ -286,7 +295,7 @@ impl Recorder {
                     probes.push(Running { probe, source, number });
                 }
                 // What the user named and cannot be had is an error; what the host lacks is not.
-                Err(error) if matches!(name, "steps" | "wire" | "inject") => return Err(error),
+                Err(error) if was_named(name, &config) => return Err(error),
                 Err(error) => refuse(&mut cx.lanes, source, story(&error)),
             }
         }

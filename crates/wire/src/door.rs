@@ -34,6 +34,24 @@ pub const OFF_ENV: &str = "GPUWHY_OFF";
 /// Where a collector of the whole host listens. A container sees it if it is mounted there.
 pub const DEFAULT_DOOR: &str = "/run/gpuwhy/door";
 
+/// Of several collectors that begin at once, none is to take the socket that another has made and does
+/// not listen at yet for a dead one's: the folder is locked, if nobody holds that up, while the
+/// result lives.
+fn take_turn(socket: &Path) -> Option<std::fs::File> {
+    let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    for _ in 0..TURN_MS {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(std::fs::TryLockError::WouldBlock) => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(std::fs::TryLockError::Error(_)) => return None,
+        }
+    }
+    None
+}
+
 /// Whether [`OFF_ENV`] says that nothing is to be done in this process.
 pub fn is_off() -> bool {
     std::env::var_os(OFF_ENV).is_some_and(|v| !v.is_empty() && v != "0")
@@ -44,6 +62,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYDR");
 const VERSION: u32 = 1;
 /// Bytes of every message, either way.
 const BYTES: usize = 64;
+/// How long another collector may take to begin, ms.
+const TURN_MS: u32 = 500;
 /// How long a visitor may take to say who it is.
 const SPEAK_NS: u64 = 1_000_000_000;
 
@@ -260,6 +280,7 @@ impl Host {
     ) -> Result<Host, Error> {
         let path = path.as_ref();
         let error = |tried, source| Error::Io { tried, path: path.to_owned(), source };
+        let _turn = take_turn(path);
         if let Ok(meta) = std::fs::symlink_metadata(path) {
             if !meta.file_type().is_socket() {
                 return Err(error("listen on", io::ErrorKind::AlreadyExists.into()));
@@ -814,6 +835,30 @@ mod tests {
         let error = Host::listen(&file, Hospitality::default(), Settings::USUAL).unwrap_err();
         assert!(error.to_string().contains("file"), "{error}");
         assert_eq!(std::fs::read(&file).unwrap(), b"no socket");
+    }
+
+    #[test]
+    fn of_collectors_that_begin_at_once_one_listens_and_the_others_hear_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        for _ in 0..50 {
+            // What a killed one has left, as often as not.
+            drop(std::os::unix::net::UnixListener::bind(&path));
+            let start = std::sync::Barrier::new(4);
+            let listen = || {
+                start.wait();
+                Host::listen(&path, Hospitality::default(), Settings::USUAL)
+            };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(listen)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let busy = all.iter().filter(|host| matches!(host, Err(Error::Busy { .. }))).count();
+            assert_eq!(busy, 3, "{all:?}");
+            let mut host = all.into_iter().find_map(Result::ok).unwrap();
+            let (_visit, heard, _) = visit(&mut host);
+            assert!(matches!(heard, Heard::Welcome(..)));
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl fmt::Display for Error {
             Error::Io { tried, path, .. } => write!(f, "cannot {tried} `{}`", path.display()),
             Error::Bad { path, .. } => write!(f, "`{}` is not a ring", path.display()),
             Error::Busy { path } => {
-                write!(f, "the ring `{}` already has a consumer", path.display())
+                write!(f, "`{}` already has a consumer", path.display())
             }
         }
     }

@@ -37,6 +37,8 @@ struct Followed {
 }
 
 struct Home {
+    /// Whose rounds are told, of several lanes that have some.
+    heard: TrackId,
     thread: EntityId,
     track: TrackId,
     seq: u64,
@@ -53,6 +55,9 @@ impl Rhythm {
             self.marked = true;
             self.followed.clear();
             return Vec::new();
+        }
+        if self.followed.len() >= FOLLOWED && !rows.track.is_empty() {
+            self.forget(cx);
         }
         for track in &rows.track {
             let process = || process_of(track.entity, |id| cx.lanes.get(id));
@@ -80,14 +85,14 @@ impl Rhythm {
         let (mut lanes, mut ended) = (Vec::new(), Vec::new());
         for (moment, track) in moments {
             let Some(followed) = self.followed.get_mut(&track) else { continue };
+            ended.clear();
             followed.train.push(moment, &mut ended);
             let (process, of) = (followed.process, followed.of);
-            if ended.is_empty() || !self.is_heard(process, of) {
-                ended.clear();
+            if ended.is_empty() {
                 continue;
             }
             let rank = self.ranks.get(&process).copied();
-            let Some(home) = self.home(process, source, cx, &mut lanes) else { continue };
+            let Some(home) = self.home(process, track, source, cx, &mut lanes) else { continue };
             for (from, to) in ended.drain(..) {
                 let (id, thread, track) = (home.next, home.thread, home.track);
                 let (name, dur) = (of.name().into(), Some(to - from));
@@ -101,22 +106,27 @@ impl Rhythm {
         lanes
     }
 
-    /// Whether rounds of this kind count: waits before collectives.
-    fn is_heard(&self, process: EntityId, of: Of) -> bool {
-        let waits = |f: &&Followed| f.process == process && f.of == Of::GpuWaits;
-        of == Of::GpuWaits
-            || !self.followed.values().filter(waits).any(|f| f.train.begun().is_some())
-    }
-
+    /// Where the rounds of a process go that are those of `from`; `None` where another lane's are told.
+    /// One is told as long as it has rounds, so that no two make one series, and waits before
+    /// collectives.
     fn home(
         &mut self,
         process: EntityId,
+        from: TrackId,
         source: SourceId,
         cx: &mut Context,
         lanes: &mut Vec<TrackId>,
     ) -> Option<&mut Home> {
         let place = match self.processes.entry(process) {
-            Entry::Occupied(home) => return Some(home.into_mut()),
+            Entry::Occupied(home) => {
+                let home = home.into_mut();
+                let told = self.followed.get(&home.heard).filter(|f| f.train.begun().is_some());
+                let of = self.followed.get(&from).map(|f| f.of);
+                if told.is_none_or(|told| Some(told.of) > of) {
+                    home.heard = from;
+                }
+                return (home.heard == from).then_some(home);
+            }
             Entry::Vacant(place) => place,
         };
         let pid = u32::try_from(cx.lanes.get(process)?.number?).ok()?;
@@ -124,26 +134,34 @@ impl Rhythm {
         let lane = Lane::spans(names::STEPS, Discipline::Overlap);
         let track = cx.lanes.track(thread, None, lane, source);
         lanes.push(track);
-        Some(place.insert(Home { thread, track, seq: 0, next: cx.ids.next_id() }))
+        Some(place.insert(Home { heard: from, thread, track, seq: 0, next: cx.ids.next_id() }))
+    }
+
+    /// Who has ended comes by nothing any more.
+    fn forget(&mut self, cx: &Context) {
+        let lives = |process: &EntityId| cx.lanes.get(*process).is_some_and(|e| e.to.is_none());
+        self.followed.retain(|_, followed| lives(&followed.process));
+        self.processes.retain(|process, _| lives(process));
+        self.ranks.retain(|process, _| lives(process));
     }
 
     /// Rounds that began before `before` and have not ended, of processes that live.
     pub fn open(&self, before: Ns, cx: &Context) -> Vec<OpenStep> {
-        let open = |followed: &Followed| {
-            let ts = followed.train.begun().filter(|ts| *ts < before.saturating_sub(LATE))?;
-            let lives = cx.lanes.get(followed.process)?.to.is_none();
-            let home = self.processes.get(&followed.process)?;
-            (lives && self.is_heard(followed.process, followed.of)).then(|| OpenStep {
+        let open = |(process, home): (&EntityId, &Home)| {
+            let heard = self.followed.get(&home.heard)?;
+            let ts = heard.train.begun().filter(|ts| *ts < before.saturating_sub(LATE))?;
+            let lives = cx.lanes.get(*process)?.to.is_none();
+            lives.then(|| OpenStep {
                 id: home.next,
                 ts,
                 thread: home.thread,
                 track: home.track,
                 seq: home.seq,
-                name: followed.of.name().into(),
+                name: heard.of.name().into(),
                 size: None,
-                rank: self.ranks.get(&followed.process).copied(),
+                rank: self.ranks.get(process).copied(),
             })
         };
-        self.followed.values().filter_map(open).collect()
+        self.processes.iter().filter_map(open).collect()
     }
 }

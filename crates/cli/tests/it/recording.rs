@@ -47,11 +47,13 @@ fn root_an_existing_trace_is_replaced_only_when_asked() {
     let (_keep, folder) = folder();
     let trace = folder.join("run.trace");
     let args = ["record", "--for", "300ms", "-o", trace.to_str().unwrap()];
-    assert!(gpuwhy(&args).status.success());
+    let first = gpuwhy(&args);
+    assert!(first.status.success(), "{}", said(&first));
     let again = gpuwhy(&args);
     assert_eq!(again.status.code(), Some(1));
     assert!(said(&again).contains("--force"), "{}", said(&again));
-    assert!(gpuwhy(&[&args[..], &["--force"]].concat()).status.success());
+    let forced = gpuwhy(&[&args[..], &["--force"]].concat());
+    assert!(forced.status.success(), "{}", said(&forced));
 }
 
 /// CAP_BPF is 39 and CAP_PERFMON is 38; older setpriv does not know them by name.
