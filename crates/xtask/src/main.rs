@@ -15,7 +15,7 @@ mod leaks;
 mod source;
 mod unsafe_code;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -74,9 +74,10 @@ fn report(check: &str, found: Result<Vec<String>>) -> Result<()> {
     }
 }
 
-/// The root of the workspace, two folders above this crate.
+/// The root of the workspace that this is run in. Where the crate was compiled says nothing: several
+/// clones share a target directory, and with it what is built from equal sources.
 fn root() -> Result<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().nth(2).context("this crate lies in no workspace")?;
-    Ok(root.to_owned())
+    let here = std::env::current_dir().context("cannot tell the current folder")?;
+    let root = here.ancestors().find(|folder| folder.join("crates/xtask/Cargo.toml").is_file());
+    Ok(root.context("run it in a clone of this project")?.to_owned())
 }
