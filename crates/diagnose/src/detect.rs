@@ -153,7 +153,7 @@ impl Incident {
     /// of them, would tell of the neighbour.
     pub fn where_it_hung(&self, steps: &[Step]) -> Incident {
         let mut out = self.clone();
-        let mut hung = Vec::new();
+        let mut most = 0f64;
         for slowed in &mut out.slowed {
             let ns = |i: &usize| steps[*i].dur.0 as f64;
             let usual =
@@ -167,11 +167,10 @@ impl Incident {
             if !longest.is_empty() && held >= MOST * lost {
                 longest.sort_unstable();
                 slowed.slow = longest;
-                hung.push(lost);
+                most = most.max(lost);
             }
         }
         // Nor are other series asked that lost little beside what hung.
-        let most = hung.iter().copied().fold(0.0, f64::max);
         out.slowed.retain(|slowed| self::lost(steps, slowed) * 10.0 >= most);
         out
     }
@@ -700,22 +699,27 @@ pub(crate) fn incident(
 ) -> Option<Incident> {
     let mut slowed = join_series(without_blips(steps, slowed));
     slowed.retain(|s| mean_excess(steps, s) > 0.0);
+    // Touching blips of other series must not stretch what the told ones say.
+    let mut told: Vec<(Ns, Ns)> = Vec::new();
     for one in &mut slowed {
-        if !worth_telling(steps, one, config) {
+        let mut is_told = worth_telling(steps, one, config);
+        if !is_told {
             // Among many that are a little slow, one that hung is worth it by itself.
             let hung = |i: &usize| hangs(steps[*i].dur, one.fit, config);
             let slow: Vec<usize> = one.slow.iter().copied().filter(hung).collect();
             let alone = Slowed { slow, ..one.clone() };
-            if worth_telling(steps, &alone, config) {
+            is_told = worth_telling(steps, &alone, config);
+            if is_told {
                 *one = alone;
             }
         }
+        if is_told {
+            told.push((from(steps, one), to(steps, one)));
+        }
     }
+    let begin = told.iter().map(|t| t.0).min()?;
+    let end = told.iter().map(|t| t.1).max()?;
     slowed.sort_by(|a, b| lost(steps, b).total_cmp(&lost(steps, a)));
-    // Touching blips of other series must not stretch what the told ones say.
-    let told: Vec<&Slowed> = slowed.iter().filter(|s| worth_telling(steps, s, config)).collect();
-    let begin = told.iter().map(|s| from(steps, s)).min()?;
-    let end = told.iter().map(|s| to(steps, s)).max()?;
     slowed.retain(|s| from(steps, s) < end && to(steps, s) > begin);
     Some(Incident { from: begin, to: end, slowed })
 }
