@@ -23,3 +23,15 @@ pub mod inject;
 pub mod measure;
 pub mod steploop;
 pub mod sys;
+
+/// Waits for what another thread or process is about to do; only a machine that hangs makes this fail.
+///
+/// # Panics
+/// If it does not come true within 30 s.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < patience, "{what} did not come true within 30 s");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

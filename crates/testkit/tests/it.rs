@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use gpuwhy_testkit::inject::{Injector, Kind, Placement, Spec};
 use gpuwhy_testkit::measure::{StepRow, read_steps};
 use gpuwhy_testkit::steploop::{self, Config, Control, Ready, Running};
-use gpuwhy_testkit::{helper, sys};
+use gpuwhy_testkit::{eventually, helper, sys};
 use gpuwhy_wire::{Consumer, Event, Ring};
 
 /// A workload of short steps in a directory of its own, on the file system of the build.
@@ -38,15 +37,6 @@ fn is_root() -> bool {
         eprintln!("skipped: needs root for namespaces and control groups");
     }
     root
-}
-
-/// Waits for what other processes are about to do; only a machine that hangs makes this fail.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < patience, "{what} did not come true within 30 s");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn updates(ready: &Ready) -> u64 {

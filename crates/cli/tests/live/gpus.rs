@@ -9,11 +9,11 @@ use std::time::Duration;
 use gpuwhy_testkit::gpu::{self, Defect, Machine};
 use gpuwhy_testkit::gpufault::{self, Kind};
 use gpuwhy_testkit::gpuloop::{self, Label, Place};
-use gpuwhy_testkit::helper;
+use gpuwhy_testkit::{eventually, helper};
 use serde_json::{Value, json};
 
 use crate::watching::{Running, event, lines};
-use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
+use crate::{alone, folder, gpuwhy, may_record, said};
 
 /// A machine with a scripted GPU, and the libraries that show it.
 struct Bench {
@@ -80,7 +80,7 @@ impl Bench {
         let machine = Machine::open(&self.machine, 1).unwrap();
         let record = self.start("record", options, &gpuloop);
         // A machine that has much else to do starts programs late.
-        wait_until("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
+        eventually("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
         meanwhile();
         let output = record.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -172,7 +172,7 @@ fn root_a_watched_program_that_marks_no_steps_is_judged_while_its_gpu_is_held_ba
     let mut watch = bench.start("watch", &["--max-cpu", "50"], &gpuloop);
     let documents = lines(watch.stdout.take().unwrap());
     let _watch = Running(watch);
-    wait_until("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
+    eventually("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
     std::thread::sleep(Duration::from_secs(10));
     let place = bench.place();
     let spec = gpufault::Spec { kind: Kind::Throttle, seconds: Some(4.0), gpu: 0, pid: 0, place };

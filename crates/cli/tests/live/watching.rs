@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use gpuwhy_testkit::eventually;
 use serde_json::{Value, json};
 
-use crate::{alone, folder, gpuwhy, may_record, said, wait_until};
+use crate::{alone, folder, gpuwhy, may_record, said};
 
 /// A command that is ended with its test.
 pub struct Running(pub Child);
@@ -62,7 +63,7 @@ fn watched_steploop(trace: &Path, work: &Path, lasts: &str) -> (Running, Receive
     let mut watch = watch.arg(work).stdout(Stdio::piped()).spawn().unwrap();
     let documents = lines(watch.stdout.take().unwrap());
     let watch = Running(watch);
-    wait_until("the workload has begun", || work.join("ready.json").is_file());
+    eventually("the workload has begun", || work.join("ready.json").is_file());
     (watch, documents)
 }
 

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use gpuwhy_testkit::gpu::{Defect, Machine};
-use gpuwhy_testkit::sys;
+use gpuwhy_testkit::{eventually, sys};
 
-use crate::{Library, alone, eventually};
+use crate::{Library, alone};
 
 type Handle = *mut c_void;
 

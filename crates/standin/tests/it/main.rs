@@ -78,17 +78,6 @@ impl Library {
     }
 }
 
-/// Waits for what another thread is about to do; only a machine that hangs makes this fail.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("{what} did not come true within 30 s");
-}
-
 /// The object that is tested, for those who want its path.
 pub(crate) fn object() -> PathBuf {
     gpu::find_object().unwrap()

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use gpuwhy_testkit::gpu::{Held, Machine, Quantity, UTILISATION_NS, reason};
-use gpuwhy_testkit::sys;
+use gpuwhy_testkit::{eventually, sys};
 
 use crate::{Library, alone};
 
@@ -206,7 +206,7 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
         let begun = sys::now();
         gpu.launch(begun, 0, std::process::id(), 3 * UTILISATION_NS);
         assert_eq!(rates(), 0, "the window is not over");
-        crate::eventually("a full window", || rates() == 100);
+        eventually("a full window", || rates() == 100);
         let mut samples = [(0u64, 0u64); 64];
         let (mut count, mut kind) = (64u32, 0u32);
         let (of_gpu, since) = (1u32, 0u64);
@@ -226,7 +226,7 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
             assert_eq!(code, NOT_FOUND);
         }
         let mut found = [[0u32; 8]; 16];
-        crate::eventually("a process's second", || {
+        eventually("a process's second", || {
             let (mut count, since) = (16u32, 0u64);
             let code = call!(nvml.0, c"nvmlDeviceGetProcessUtilization", device => Device,
                 found.as_mut_ptr().cast() => *mut u32, &mut count => *mut u32, since => u64);
