@@ -4,11 +4,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use gpuwhy_collect::DoorConfig;
 use gpuwhy_wire::{Collectives, DEFAULT_DOOR, Kernels, Settings};
 
 use crate::args::{CollectiveDetail, Inside, KernelDetail};
+use crate::own::OwnFolder;
 
 /// What the library's file is called.
 const LIBRARY: &str = "libgpuwhy_inject.so";
@@ -21,15 +22,7 @@ pub struct Doors {
     pub environment: Vec<(OsString, OsString)>,
     /// What will not be seen, and why.
     pub notes: Vec<String>,
-    folder: Option<PathBuf>,
-}
-
-impl Drop for Doors {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
-            let _ = std::fs::remove_dir_all(folder);
-        }
-    }
+    folder: Option<OwnFolder>,
 }
 
 impl Doors {
@@ -49,13 +42,10 @@ impl Doors {
         let (socket, mode) = match (&args.door, command) {
             (Some(path), _) => (path.clone(), 0o666),
             (None, true) => {
-                let folder = ["/run", "/dev/shm"].iter().map(Path::new).find(|p| writable(p));
-                let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
-                let folder = folder.join(format!("gpuwhy-door-{}", std::process::id()));
-                std::fs::create_dir(&folder)
-                    .with_context(|| format!("cannot make `{}`", folder.display()))?;
-                doors.folder = Some(folder.clone());
-                (folder.join("door"), 0o600)
+                let folder = OwnFolder::make(["/run", "/dev/shm"])?;
+                let socket = folder.join("door");
+                doors.folder = Some(folder);
+                (socket, 0o600)
             }
             (None, false) => {
                 let path = PathBuf::from(DEFAULT_DOOR);

@@ -14,6 +14,7 @@ mod export;
 mod help;
 mod import;
 mod inside;
+mod own;
 mod page;
 mod paint;
 mod parallel;

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::args::Record;
 use crate::exit;
 use crate::inside::{self, Doors};
+use crate::own::OwnFolder;
 
 /// Records of one step are 64 bytes and a few a step; this holds seconds of them.
 const RING_SLOTS: u32 = 1 << 15;
@@ -178,42 +179,33 @@ impl Account {
 pub struct MarkRing {
     _ring: Option<gpuwhy_wire::Ring>,
     path: PathBuf,
-    own: bool,
+    _folder: Option<OwnFolder>,
 }
 
 impl MarkRing {
     /// At `path`, or at a path of its own.
     pub fn make(path: Option<&Path>) -> Result<MarkRing> {
-        let (path, own) = match path {
-            Some(path) => (path.to_path_buf(), false),
+        let (path, folder) = match path {
+            Some(path) => (path.to_path_buf(), None),
             None => {
-                let folder = ["/dev/shm", "/run"].iter().map(Path::new).find(|p| p.is_dir());
-                let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
-                (folder.join(format!("gpuwhy-ring-{}", std::process::id())), true)
+                let folder = OwnFolder::make(["/dev/shm", "/run"])?;
+                (folder.join("ring"), Some(folder))
             }
         };
         // A ring that is there already has programs that write to it.
-        let ring = match path.exists() && !own {
+        let ring = match path.exists() {
             true => None,
             false => Some(
                 gpuwhy_wire::Ring::create(&path, RING_SLOTS)
                     .with_context(|| format!("cannot make the ring `{}`", path.display()))?,
             ),
         };
-        Ok(MarkRing { _ring: ring, path, own })
+        Ok(MarkRing { _ring: ring, path, _folder: folder })
     }
 
     /// What GPUWHY_RING is to be.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Drop for MarkRing {
-    fn drop(&mut self) {
-        if self.own {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }
 
@@ -226,21 +218,17 @@ pub struct Gated {
 
 /// The file that tells a waiting command to begin; it goes away with its last holder.
 #[derive(Clone)]
-pub struct Gate(Arc<GateFile>);
-
-struct GateFile(PathBuf);
-
-impl Drop for GateFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+pub struct Gate(Arc<OwnFolder>);
 
 impl Gate {
+    fn path(&self) -> PathBuf {
+        self.0.join("gate")
+    }
+
     /// Lets the command begin.
     pub fn go(&self) -> Result<()> {
-        let path = &self.0.0;
-        std::fs::write(path, b"go").with_context(|| format!("cannot write `{}`", path.display()))
+        let path = self.path();
+        std::fs::write(&path, b"go").with_context(|| format!("cannot write `{}`", path.display()))
     }
 }
 
@@ -248,12 +236,11 @@ impl Gated {
     /// Starts `command`, waiting, with GPUWHY_RING set to `ring`, and what lets it be seen from
     /// inside.
     pub fn spawn(command: &[String], ring: &Path, doors: &Doors, output: Stdio) -> Result<Gated> {
-        let path = ring.with_file_name(format!("gpuwhy-gate-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
+        let gate = Gate(Arc::new(OwnFolder::make(["/dev/shm", "/run"])?));
         let own = std::env::current_exe().context("cannot find gpuwhy's own binary")?;
         let child = Command::new(own)
             .arg("__exec")
-            .arg(&path)
+            .arg(gate.path())
             .arg("--")
             .args(command)
             .env("GPUWHY_RING", ring)
@@ -261,7 +248,7 @@ impl Gated {
             .stdout(output)
             .spawn()
             .with_context(|| format!("cannot start `{}`", command[0]))?;
-        Ok(Gated { child, gate: Gate(Arc::new(GateFile(path))) })
+        Ok(Gated { child, gate })
     }
 
     /// What lets it become the command.

@@ -5,8 +5,14 @@
 //! baseline tolerates slow steps among those it learned from. The upper tail is fitted by its mean
 //! excess (peaks over threshold, an exponential tail of the log, which is a power law of the
 //! duration), and that fit turns a wished-for false-alarm rate into a threshold.
+//!
+//! A spell of slow steps among those learned from (a program that starts, a neighbour that stirred
+//! once) is no habit: the longest one is left out of the tail and of what [`Cusum`] is compared with,
+//! else what came once, for a tenth of a second, would excuse seconds of much slower steps. Spells
+//! that come again are left in, all but the longest, and excuse what is like them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::stats::{median_and_mad, quantile, sorted};
 
@@ -22,10 +28,48 @@ const NORMAL_TAIL: f64 = 1.2816;
 /// The tail begins here.
 const TAIL_FROM: f64 = 0.9;
 
+/// Steps that a baseline has at least before a spell is told from them.
+const TELLING: usize = 200;
+/// A spell is no more than one in so many of the steps; what is slow for longer is the usual.
+const SPELL_ONE_IN: usize = 3;
+/// The sum that a spell reaches at least, in spreads.
+const SPELL: f64 = 8.0;
+/// And how many times that of any other.
+const EXCEPTION: f64 = 2.5;
+
+/// What a CUSUM forgives per step, in spreads: half of the smallest shift worth seeing.
+pub(crate) const SLACK: f64 = 0.75;
+/// One step counts for no more than this many spreads, so that one outlier is not a shift.
+pub(crate) const CLIP: f64 = 4.0;
+
+/// One-sided cumulative sum of clipped deviations, in spreads.
+#[derive(Clone, Debug)]
+pub(crate) struct Cusum {
+    pub sum: f64,
+    /// Index at which the sum last left zero.
+    pub since: usize,
+}
+
+impl Cusum {
+    pub fn new() -> Cusum {
+        Cusum { sum: 0.0, since: 0 }
+    }
+
+    pub fn add(&mut self, z: f64, index: usize) -> f64 {
+        if self.sum <= 0.0 {
+            self.since = index;
+        }
+        self.sum = (self.sum + z.clamp(-CLIP, CLIP) - SLACK).max(0.0);
+        self.sum
+    }
+}
+
 /// The usual duration of one signature on one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     logs: VecDeque<f64>,
+    /// The longest spell among them, oldest first.
+    spell: Range<usize>,
     since_fit: usize,
     fit: Option<Fit>,
 }
@@ -79,12 +123,21 @@ impl Baseline {
     pub fn learn(&mut self, dur: f64) {
         if self.logs.len() == REMEMBERED {
             self.logs.pop_front();
+            self.spell = self.spell.start.saturating_sub(1)..self.spell.end.saturating_sub(1);
         }
         self.logs.push_back(dur.max(1.0).ln());
         self.since_fit += 1;
         // A fit costs two sorts; the early ones matter most.
         if self.fit.is_none() || self.since_fit >= 16 || self.logs.len() < 2 * NEEDED {
-            self.fit = (self.logs.len() >= NEEDED).then(|| Fit::of(self.logs.make_contiguous()));
+            let logs = self.logs.make_contiguous();
+            self.spell = 0..0;
+            self.fit = (logs.len() >= NEEDED).then(|| Fit::of(logs));
+            if let Some(fit) = &self.fit {
+                self.spell = spell(logs, fit);
+            }
+            if !self.spell.is_empty() {
+                self.fit = Some(Fit::of(&self.settled()));
+            }
             self.since_fit = 0;
         }
     }
@@ -94,10 +147,36 @@ impl Baseline {
         self.fit
     }
 
-    /// The log durations remembered, oldest first.
-    pub fn logs(&self) -> impl Iterator<Item = f64> + '_ {
-        self.logs.iter().copied()
+    /// The log durations remembered, oldest first, without the longest spell of slow ones.
+    pub fn settled(&self) -> Vec<f64> {
+        let all = self.logs.iter().copied().enumerate();
+        all.filter(|(i, _)| !self.spell.contains(i)).map(|(_, log)| log).collect()
     }
+}
+
+/// Where the longest spell of slow steps lies: the highest excursion of the cumulative sum, up to its
+/// top. Empty if it does not stand out, or is so long that it is no exception.
+fn spell(logs: &[f64], fit: &Fit) -> Range<usize> {
+    if logs.len() < TELLING {
+        return 0..0;
+    }
+    let mut cusum = Cusum::new();
+    let (mut highest, mut longest, mut next) = (0.0, 0..0, 0.0);
+    for (i, log) in logs.iter().enumerate() {
+        let sum = cusum.add(fit.spreads(*log), i);
+        let same = longest.contains(&cusum.since);
+        if sum > highest {
+            if !same {
+                next = highest;
+            }
+            (highest, longest) = (sum, cusum.since..i + 1);
+        } else if !same && sum > next {
+            next = sum;
+        }
+    }
+    let stands_out = highest >= EXCEPTION * f64::max(next, SPELL / EXCEPTION);
+    let exception = longest.len() * SPELL_ONE_IN <= logs.len();
+    if stands_out && exception { longest } else { 0..0 }
 }
 
 #[cfg(test)]
@@ -125,5 +204,28 @@ mod tests {
             baseline.learn(1e6);
         }
         assert_eq!(baseline.fit(), None);
+    }
+
+    /// 600 steps with noise of 1 %, and spells of so many steps that are a fifth slower.
+    fn with_spells(spells: &[(usize, usize)]) -> Baseline {
+        let mut baseline = Baseline::default();
+        let mut random = Random::new(5);
+        for n in 0..600 {
+            let slower = if spells.iter().any(|s| (s.0..s.1).contains(&n)) { 1.2 } else { 1.0 };
+            baseline.learn(10e6 * slower * (1.0 + 0.01 * (random.below(200) as f64 / 100.0 - 1.0)));
+        }
+        baseline
+    }
+
+    #[test]
+    fn a_spell_that_came_once_is_no_habit_and_one_that_comes_again_is() {
+        let clean = with_spells(&[]).fit().unwrap();
+        let threshold = |spells: &[(usize, usize)]| {
+            with_spells(spells).fit().unwrap().threshold(1e-6) - clean.threshold(1e-6)
+        };
+        assert!(threshold(&[(100, 180)]).abs() < 0.05, "left out: {}", threshold(&[(100, 180)]));
+        assert_eq!(with_spells(&[(100, 180)]).settled().len(), 520);
+        assert!(threshold(&[(100, 150), (300, 350), (500, 550)]) > 0.1, "this is how it is here");
+        assert!(threshold(&[(100, 350)]) > 0.1, "too long for an exception");
     }
 }

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::{EntityId, Id, Name, Ns};
 
-use crate::baseline::{Baseline, Fit};
+use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
 use crate::stats::Random;
 
 /// One finished step.
@@ -176,14 +176,6 @@ impl Incident {
     }
 }
 
-/// One-sided cumulative sum of clipped deviations, in scales.
-#[derive(Clone, Debug)]
-pub struct Cusum {
-    sum: f64,
-    /// Index at which the sum last left zero.
-    since: usize,
-}
-
 /// A step is an outlier if a usual one exceeds it once in so many.
 const OUTLIER_ONE_IN: f64 = 1e5;
 /// And if it took so many times as long as usual.
@@ -191,25 +183,6 @@ const OUTLIER_TIMES: f64 = 3.0;
 /// So many outliers among so many steps are no chance: where one in 100,000 is expected, four
 /// among a thousand come once in 10^10.
 const CLUSTER: (usize, usize) = (4, 1000);
-
-/// What a CUSUM forgives per step, in scales: half of the smallest shift worth seeing.
-const SLACK: f64 = 0.75;
-/// One step counts for no more than this many scales, so that one outlier is not a shift.
-const CLIP: f64 = 4.0;
-
-impl Cusum {
-    fn new() -> Cusum {
-        Cusum { sum: 0.0, since: 0 }
-    }
-
-    fn add(&mut self, z: f64, index: usize) -> f64 {
-        if self.sum <= 0.0 {
-            self.since = index;
-        }
-        self.sum = (self.sum + z.clamp(-CLIP, CLIP) - SLACK).max(0.0);
-        self.sum
-    }
-}
 
 /// Steps kept in order by the bootstrap, so that slow phases of the baseline stay together.
 const BLOCK: usize = 64;
@@ -412,8 +385,7 @@ impl Series {
             let over = open.latest.len() == config.calm && still * 4 <= config.calm;
             return if over { self.close(step.signature()) } else { None };
         }
-        let logs: Vec<f64> =
-            if self.limit.is_none() { self.baseline.logs().collect() } else { vec![] };
+        let logs: Vec<f64> = if self.limit.is_none() { self.baseline.settled() } else { vec![] };
         let limit = *self.limit.get_or_insert_with(|| shift_limit(&logs, &fit, p));
         let shift = sum > limit;
         if !spike && !shift {

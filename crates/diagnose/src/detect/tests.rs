@@ -146,3 +146,45 @@ fn one_step_far_out_is_nothing_and_a_handful_is_no_chance() {
     assert!((6..=12).contains(&slow), "{told}");
     assert!(told.contains(", 14"), "from the first of them: {told}");
 }
+
+/// Steps of 4.2 ms with a tail, a spell of so many of them a fifth of a second after the beginning that
+/// took so many times as long, and from 5 s on three seconds of steps of 7.4 ms.
+fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
+    let mut random = Random::new(1);
+    let (mut out, mut ts): (Vec<Step>, i64) = (Vec::new(), 0);
+    while ts < 10_000_000_000 {
+        let n = out.len();
+        let mut level = 4.2e6 * (1.0 + 0.01 * (random.below(2001) as f64 / 1000.0 - 1.0));
+        if random.below(50) == 0 {
+            level *= 1.0 + random.below(100) as f64 / 100.0;
+        }
+        if (50..50 + spell).contains(&n) {
+            level *= slower;
+        }
+        if (5_000_000_000..8_000_000_000).contains(&ts) {
+            level *= 7.4 / 4.2;
+        }
+        let dur = level as i64;
+        out.push(Step {
+            id: Id::new(1, n as u64),
+            ts: Ns(ts),
+            dur: Ns(dur),
+            thread: EntityId(1),
+            rank: None,
+            name: "step".into(),
+            size: None,
+        });
+        ts += dur;
+    }
+    out
+}
+
+#[test]
+fn a_spell_while_it_learned_does_not_excuse_seconds_of_much_slower_steps() {
+    for (spell, slower) in [(0, 1.0), (20, 1.05), (50, 1.2), (100, 1.4), (150, 1.9)] {
+        let found = incidents(&after_a_spell(spell, slower), &Detection::default());
+        assert_eq!(found.len(), 1, "{spell} steps {slower} times as long");
+        let seconds = (found[0].to - found[0].from).as_secs_f64();
+        assert!((2.9..3.3).contains(&seconds), "{spell} steps {slower}: {seconds} s");
+    }
+}
