@@ -7,7 +7,7 @@
 //! duration), and that fit turns a wished-for false-alarm rate into a threshold.
 //!
 //! A spell of slow steps among those learned from (a program that starts, a neighbour that stirred
-//! once) is no habit: the longest one is left out of the tail and of what [`Cusum`] is compared with,
+//! once) is no habit: the longest one is left out of the tail and of what the cumulative sum is compared with,
 //! else what came once, for a tenth of a second, would excuse seconds of much slower steps. Spells
 //! that come again are left in, all but the longest, and excuse what is like them.
 

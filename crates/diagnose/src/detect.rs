@@ -2,7 +2,7 @@
 //!
 //! # What it sees
 //! Each signature (name and size class) on each thread is a series of its own. A step beyond the
-//! tail threshold is a *spike*; a cumulative sum of clipped deviations ([`Cusum`], Page 1954)
+//! tail threshold is a *spike*; a cumulative sum of clipped deviations (CUSUM, Page 1954)
 //! sees a *shift* that no single step shows. Steps far out that are too few for a shift and not
 //! far enough for a spike are *outliers*: one is nothing, a handful close together does not come
 //! by chance. The first two thresholds come from one wished-for

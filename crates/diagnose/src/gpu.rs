@@ -31,6 +31,9 @@ const APART: Ns = Ns::secs(2);
 const LATE: Ns = Ns::millis(300);
 /// A clock below this share of what it was is lowered.
 const LOWERED: f64 = 0.98;
+/// So much of an incident's time a clock is lowered that has to do with it: incidents take up what
+/// happens near them.
+const LOWERED_FOR: f64 = 0.2;
 /// GPUs that are spoken of.
 const MOST: usize = 4;
 
@@ -176,10 +179,8 @@ impl Readings {
         let (before, during) =
             ((from.saturating_sub(BEFORE), from), (from, to.saturating_add(LATE)));
         let clocks = self.gpus.values().filter_map(|gpu| gpu.counter(names::SM_CLOCK));
-        let lowered = clocks.filter_map(|(_, clock)| {
-            Some(median(clock, during)? < LOWERED * median(clock, before)?)
-        });
-        lowered.reduce(|any, one| any || one)
+        let lowered = clocks.filter_map(|(_, clock)| Lowered::of(clock, before, during));
+        lowered.map(|clock| clock.matters()).reduce(|any, one| any || one)
     }
 
     fn gpu(&mut self, id: EntityId, called: impl Fn(EntityId) -> String) -> &mut Gpu {
@@ -215,6 +216,32 @@ struct Testimony {
     speaks_against: Vec<Evidence>,
 }
 
+/// A clock before an incident and during it.
+#[derive(Clone, Copy)]
+struct Lowered {
+    /// Its median before.
+    before: f64,
+    /// During it: the median of the readings that were lowered, or of all if none was.
+    during: f64,
+    /// Which share of its readings was lowered.
+    share: f64,
+}
+
+impl Lowered {
+    fn of(clock: &[(Ns, f64)], before: (Ns, Ns), during: (Ns, Ns)) -> Option<Lowered> {
+        let before = median(within(clock, before))?;
+        let all = within(clock, during);
+        let low: Vec<_> = all.iter().copied().filter(|r| r.1 < LOWERED * before).collect();
+        let share = low.len() as f64 / all.len() as f64;
+        let during = median(&low).or_else(|| median(all))?;
+        Some(Lowered { before, during, share })
+    }
+
+    fn matters(&self) -> bool {
+        self.share >= LOWERED_FOR
+    }
+}
+
 type Readout<'a> = (TrackId, &'a [(Ns, f64)]);
 
 impl Gpu {
@@ -239,17 +266,21 @@ impl Testimony {
     }
 
     fn throttling(&mut self, gpu: &Gpu) {
-        if let Some((track, clock)) = gpu.counter(names::SM_CLOCK) {
-            let (before, during) = (median(clock, self.before), median(clock, self.during));
-            if let (Some(before), Some(during)) = (before, during) {
-                let says = format!("its clock was {during:.0} MHz, {before:.0} MHz before");
-                if during < LOWERED * before {
-                    self.say(gpu, track, "counter", says);
-                } else {
-                    let says = format!("{}: {says}", gpu.name);
-                    let rows = self.pointer("counter", track);
-                    self.speaks_against.push(Evidence { says, rows });
-                }
+        if let Some((track, clock)) = gpu.counter(names::SM_CLOCK)
+            && let Some(clock) = Lowered::of(clock, self.before, self.during)
+        {
+            let Lowered { before, during, share } = clock;
+            let part = match share {
+                0.01..0.75 => format!(" for {:.0} % of the time", 100.0 * share),
+                _ => String::new(),
+            };
+            let says = format!("its clock was {during:.0} MHz{part}, {before:.0} MHz before");
+            if clock.matters() {
+                self.say(gpu, track, "counter", says);
+            } else {
+                let says = format!("{}: {says}", gpu.name);
+                let rows = self.pointer("counter", track);
+                self.speaks_against.push(Evidence { says, rows });
             }
         }
         for (name, why) in HELD_DOWN {
@@ -334,8 +365,7 @@ fn within(list: &[(Ns, f64)], (from, to): (Ns, Ns)) -> &[(Ns, f64)] {
     &list[first..last.max(first)]
 }
 
-fn median(list: &[(Ns, f64)], range: (Ns, Ns)) -> Option<f64> {
-    let list = within(list, range);
+fn median(list: &[(Ns, f64)]) -> Option<f64> {
     (!list.is_empty()).then(|| stats::quantile(&stats::sorted(list.iter().map(|r| r.1)), 0.5))
 }
 
@@ -409,6 +439,18 @@ mod tests {
                 ],
                 &[],
             );
+    }
+
+    #[test]
+    fn a_clock_that_was_lowered_for_a_part_of_a_longer_incident() {
+        let mut readings = vec![(8, 1980.0), (9, 1980.0)];
+        // Ten to twelve s is the incident.
+        readings.extend([(10, 1980.0), (11, 990.0)]);
+        Scene::new().counter(names::SM_CLOCK, Measure::Gauge, &readings).check(
+            Class::GpuThrottling,
+            &["gpu 0: its clock was 990 MHz for 50 % of the time, 1980 MHz before"],
+            &[],
+        );
     }
 
     #[test]
