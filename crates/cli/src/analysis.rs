@@ -222,7 +222,7 @@ pub fn analyse(trace: &Trace, options: &Options) -> Result<Analysis> {
     incidents.truncate(JUDGED);
     let judged: Vec<Incident> = incidents.iter().map(|i| i.where_it_hung(&steps)).collect();
     let mut wanted: Vec<usize> =
-        judged.iter().flat_map(|i| verdict::wanted(i, LOOKED_INTO)).collect();
+        judged.iter().flat_map(|i| verdict::wanted(&steps, i, LOOKED_INTO)).collect();
     wanted.sort_unstable();
     wanted.dedup();
     let around = OnDisk { trace, lanes: &lanes };

@@ -69,8 +69,29 @@ pub struct Compared<'a> {
     pub thread: EntityId,
     /// Before the incident.
     pub usual: Vec<&'a Profile>,
-    /// During it.
+    /// During it: the longest steps, and then a sample of the others.
     pub slow: Vec<&'a Profile>,
+    /// How many of `slow` are the longest steps.
+    longest: usize,
+    /// How many steps each of the others stands for.
+    each: f64,
+}
+
+impl<'a> Compared<'a> {
+    /// Of steps that all stand for themselves.
+    pub fn new(thread: EntityId, usual: Vec<&'a Profile>, slow: Vec<&'a Profile>) -> Compared<'a> {
+        Compared { thread, usual, slow, longest: 0, each: 1.0 }
+    }
+
+    /// How many slow steps the one at `i` stands for.
+    fn stands_for(&self, i: usize) -> f64 {
+        if i < self.longest { 1.0 } else { self.each }
+    }
+
+    /// How many slow steps there are, looked into or not.
+    fn slow_steps(&self) -> f64 {
+        self.longest as f64 + self.each * (self.slow.len() - self.longest) as f64
+    }
 }
 
 impl Profile {
@@ -83,22 +104,37 @@ impl Profile {
 /// The series of an incident that have profiles on both sides. Where something was recorded of
 /// some steps, those of which nothing was say nothing: a trace may hold exact rows of the time
 /// around incidents only.
+///
+/// How long every slow step took is known, so the longest ones, as far as all of them were looked
+/// into, are not a sample but all there are, and only the others stand for those that were not: a few
+/// long stops among hundreds of steps weigh as much as they cost, however the sample fell.
 pub fn compared<'a>(
+    steps: &[Step],
     incident: &Incident,
     profiles: &'a HashMap<usize, Profile>,
 ) -> Vec<Compared<'a>> {
-    let pick = |indices: &[usize]| -> Vec<&'a Profile> {
-        let all = indices.iter().filter_map(|i| profiles.get(i));
-        let seen: Vec<&Profile> = all.clone().filter(|p| p.is_seen()).collect();
-        if seen.is_empty() { all.collect() } else { seen }
+    let pick = |indices: &[usize]| -> Vec<Option<&'a Profile>> {
+        let all: Vec<_> = indices.iter().map(|i| profiles.get(i)).collect();
+        let seen = all.iter().flatten().any(|p| p.is_seen());
+        all.into_iter().map(|p| p.filter(|p| !seen || p.is_seen())).collect()
     };
     incident
         .slowed
         .iter()
-        .map(|s| Compared {
-            thread: s.signature.thread,
-            usual: pick(&s.usual),
-            slow: pick(&s.slow),
+        .map(|s| {
+            let mut slow = s.slow.clone();
+            slow.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+            let slow = pick(&slow);
+            let longest = slow.iter().take_while(|p| p.is_some()).count();
+            let others = slow[longest..].iter().flatten().count();
+            let left = slow.len() - longest;
+            Compared {
+                thread: s.signature.thread,
+                usual: pick(&s.usual).into_iter().flatten().collect(),
+                slow: slow.into_iter().flatten().collect(),
+                longest,
+                each: left as f64 / others.max(1) as f64,
+            }
         })
         .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
         .collect()
@@ -156,28 +192,36 @@ impl Excess {
 
     /// The excess of a resample with replacement of each series' usual and slow steps.
     pub fn resampled(series: &[Compared<'_>], random: &mut Random) -> Excess {
-        let mut draw = |n: usize| (0..n).map(|_| random.below(n)).collect::<Vec<_>>();
-        let picks: Vec<_> =
-            series.iter().map(|c| (draw(c.usual.len()), draw(c.slow.len()))).collect();
+        let mut draw = |of: std::ops::Range<usize>| -> Vec<usize> {
+            of.clone().map(|_| of.start + random.below(of.len())).collect()
+        };
+        let mut picks = Vec::new();
+        for c in series {
+            let slow = [draw(0..c.longest), draw(c.longest..c.slow.len())].concat();
+            picks.push((draw(0..c.usual.len()), slow));
+        }
         Excess::weighed(series, &picks)
     }
 
     fn weighed(series: &[Compared<'_>], picks: &[(Vec<usize>, Vec<usize>)]) -> Excess {
-        let total: usize = series.iter().map(|c| c.slow.len()).sum();
+        let total: f64 = series.iter().map(Compared::slow_steps).sum();
         let mut out = Excess {
-            slow_steps: total,
+            slow_steps: series.iter().map(|c| c.slow.len()).sum(),
             usual_steps: series.iter().map(|c| c.usual.len()).sum(),
             ..Excess::default()
         };
         let mut own: BTreeMap<EntityId, Grown> = BTreeMap::new();
         let mut awaited: BTreeMap<EntityId, Grown> = BTreeMap::new();
         for (one, (usual, slow)) in series.iter().zip(picks) {
-            let weight = one.slow.len() as f64 / total.max(1) as f64;
+            let weight = one.slow_steps() / total.max(1.0);
             let sides = [(&one.usual, usual), (&one.slow, slow)];
             for (side, (profiles, picks)) in sides.into_iter().enumerate() {
                 for &i in picks {
                     let profile = profiles[i];
-                    let w = weight / picks.len() as f64;
+                    let w = match side {
+                        0 => weight / picks.len() as f64,
+                        _ => one.stands_for(i) / total.max(1.0),
+                    };
                     let add = |sum: &mut (f64, f64), ns: f64| match side {
                         0 => sum.0 += w * ns,
                         _ => sum.1 += w * ns,
@@ -326,28 +370,33 @@ pub struct Without {
 /// one behind the other, so what is taken out of it shortens it by as much; that somebody else
 /// might have taken the place is not seen.
 pub fn without(series: &[Compared<'_>], who: EntityId) -> Option<Without> {
-    let slow = series.iter().flat_map(|one| &one.slow);
-    let steps: Vec<(f64, f64)> = slow
-        .map(|profile| {
+    // As it was, as it would have been, and how many steps it stands for.
+    let mut steps: Vec<[f64; 3]> = Vec::new();
+    for one in series {
+        for (i, profile) in one.slow.iter().enumerate() {
             let own = profile.parts.iter().map(|((_, blame), ns)| (*blame, *ns));
             let awaited = profile.awaited.iter().map(|(_, (_, blame), ns)| (*blame, *ns));
             let of = own.chain(awaited).filter(|(blame, _)| *blame == Some(who));
-            (profile.dur, profile.dur - of.map(|(_, ns)| ns).sum::<f64>())
-        })
-        .collect();
+            let without = profile.dur - of.map(|(_, ns)| ns).sum::<f64>();
+            steps.push([profile.dur, without, one.stands_for(i)]);
+        }
+    }
+    let all: f64 = steps.iter().map(|s| s[2]).sum();
     if steps.is_empty() {
         return None;
     }
-    let p99 = |of: fn(&(f64, f64)) -> f64| {
-        crate::stats::quantile(&crate::stats::sorted(steps.iter().map(of)), 0.99)
+    let mut p99 = |of: usize| {
+        steps.sort_by(|a, b| a[of].total_cmp(&b[of]));
+        let mut below = 0.0;
+        let found = steps.iter().find(|s| {
+            below += s[2];
+            below >= 0.99 * all
+        });
+        found.or(steps.last()).map_or(0.0, |s| s[of])
     };
-    let mean = |of: fn(&(f64, f64)) -> f64| steps.iter().map(of).sum::<f64>() / steps.len() as f64;
-    Some(Without {
-        p99: p99(|s| s.0),
-        p99_without: p99(|s| s.1),
-        mean: mean(|s| s.0),
-        mean_without: mean(|s| s.1),
-    })
+    let (p99, p99_without) = (p99(0), p99(1));
+    let mean = |of: usize| steps.iter().map(|s| s[of] * s[2]).sum::<f64>() / all;
+    Some(Without { p99, p99_without, mean: mean(0), mean_without: mean(1) })
 }
 
 /// When the blamed one was first in the way, of these steps.
@@ -382,13 +431,53 @@ mod tests {
         use PartKind::*;
         let usual = profile(&[(Run, 5.0), (Gpu, 10.0)], 0.0);
         let slow = profile(&[(Run, 5.5), (Gpu, 7.0), (Runnable, 8.0), (Unknown, 0.5)], 0.0);
-        let series = [Compared { thread: EntityId(1), usual: vec![&usual], slow: vec![&slow] }];
+        let series = [Compared::new(EntityId(1), vec![&usual], vec![&slow])];
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
         let classes = excess.classes();
         assert_eq!(classes.values().sum::<f64>(), 6.0);
         assert_eq!(classes[&Class::CpuContention], 8.0);
         assert_eq!(classes[&Class::GpuThrottling], -3.0);
+    }
+
+    #[test]
+    fn a_few_long_stops_among_many_slow_steps_weigh_what_they_cost() {
+        use PartKind::*;
+        let step = |n: usize, dur: i64| Step {
+            id: Id::new(1, n as u64),
+            ts: Ns(1000 * n as i64),
+            dur: Ns(dur),
+            thread: EntityId(1),
+            rank: None,
+            name: "step".into(),
+            size: None,
+        };
+        // A thousand usual steps, and a thousand that a lowered clock slows, of which five are
+        // stopped as well.
+        let stopped = |n: usize| n >= 1000 && n.is_multiple_of(200);
+        let dur = |n: usize| if n < 1000 { 40 } else { 70 + 1000 * i64::from(stopped(n)) };
+        let steps: Vec<Step> = (0..2000).map(|n| step(n, dur(n))).collect();
+        let incident =
+            crate::detect::incident_of(&steps, &(1000..2000).collect::<Vec<_>>()).unwrap();
+        let wanted = crate::verdict::wanted(&steps, &incident, 40);
+        assert!(wanted.len() <= 80, "{}", wanted.len());
+        let of = |&n: &usize| {
+            let throttled = if n < 1000 { 0.0 } else { 30.0 };
+            let stop = if stopped(n) { 1000.0 } else { 0.0 };
+            (n, profile(&[(Gpu, 40.0), (GpuThrottled, throttled), (Stopped, stop)], 0.0))
+        };
+        let profiles = wanted.iter().map(of).collect();
+        let series = compared(&steps, &incident, &profiles);
+        let excess = Excess::of(&series);
+        assert!((excess.total() - 35.0).abs() < 1e-9, "{}", excess.total());
+        assert!((excess.classes()[&Class::GpuThrottling] - 30.0).abs() < 1e-9);
+        assert!((excess.classes()[&Class::CollectiveStraggler] - 5.0).abs() < 1e-9);
+        // However the sample falls, the stops never come out first.
+        let mut random = Random::new(1);
+        for _ in 0..100 {
+            let classes = Excess::resampled(&series, &mut random).classes();
+            assert!(classes[&Class::CollectiveStraggler] < 30.0, "{classes:?}");
+        }
     }
 
     #[test]
@@ -402,7 +491,7 @@ mod tests {
             misses: 0.0,
         };
         let (a, b) = (slow(5.0), slow(15.0));
-        let series = [Compared { thread: EntityId(1), usual: vec![], slow: vec![&a, &b] }];
+        let series = [Compared::new(EntityId(1), vec![], vec![&a, &b])];
         let without = without(&series, EntityId(7)).unwrap();
         assert_eq!((without.mean, without.mean_without), (20.0, 10.0));
         assert_eq!(without.p99_without, 10.0);
@@ -428,8 +517,8 @@ mod tests {
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.5, 0.5), waits(0.5, 6.5));
         let series = [
-            Compared { thread: EntityId(1), usual: vec![&usual1], slow: vec![&slow1] },
-            Compared { thread: EntityId(0), usual: vec![&usual0], slow: vec![&slow0] },
+            Compared::new(EntityId(1), vec![&usual1], vec![&slow1]),
+            Compared::new(EntityId(0), vec![&usual0], vec![&slow0]),
         ];
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
@@ -456,8 +545,8 @@ mod tests {
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.0), waits(6.0));
         let series = [
-            Compared { thread: EntityId(1), usual: vec![&usual1], slow: vec![&slow1] },
-            Compared { thread: EntityId(0), usual: vec![&usual0], slow: vec![&slow0] },
+            Compared::new(EntityId(1), vec![&usual1], vec![&slow1]),
+            Compared::new(EntityId(0), vec![&usual0], vec![&slow0]),
         ];
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
@@ -472,12 +561,8 @@ mod tests {
         let more = profile(&[(CacheMiss, 10.0)], 10.0);
         let slower = profile(&[(CacheMiss, 10.0)], 2.0);
         let class = |slow| {
-            let classes = Excess::of(&[Compared {
-                thread: EntityId(1),
-                usual: vec![&usual],
-                slow: vec![slow],
-            }])
-            .classes();
+            let classes =
+                Excess::of(&[Compared::new(EntityId(1), vec![&usual], vec![slow])]).classes();
             (classes[&Class::MemoryPressure], classes[&Class::BlockIo])
         };
         assert_eq!(class(&more), (8.0, 0.0));

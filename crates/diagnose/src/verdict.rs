@@ -6,7 +6,7 @@
 //! records leave open, [calibrated](crate::calibration) on trials of known cause. Below [`Judgement::decide_at`] the verdict is "insufficient evidence", and
 //! the causes are still listed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpuwhy_schema::{Class, Entity, EntityId, EntityKind, Name, Ns, Part, PartKind, Rows};
 use gpuwhy_schema::{SourceState, Track, names};
@@ -385,15 +385,28 @@ const MS: f64 = 1e6;
 /// How far a throttled GPU is believed in whose clock nobody told.
 const UNCLOCKED: f64 = 0.4;
 
+/// Of the slow steps that are looked into, one in so many is one of the longest.
+const LONGEST_ONE_IN: usize = 4;
+
 /// Steps of an incident whose parts are needed to judge it, at most `most` slow and as many usual
-/// ones a series, spread evenly.
-pub fn wanted(incident: &Incident, most: usize) -> Vec<usize> {
-    let spread = |indices: &[usize]| -> Vec<usize> {
+/// ones a series: the longest slow ones, and of the others and of the usual ones some, spread evenly.
+pub fn wanted(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
+    let spread = |indices: &[usize], most: usize| -> Vec<usize> {
         let stride = indices.len().div_ceil(most.max(1)).max(1);
         indices.iter().step_by(stride).copied().collect()
     };
-    let mut out: Vec<usize> =
-        incident.slowed.iter().flat_map(|s| [spread(&s.usual), spread(&s.slow)].concat()).collect();
+    let mut out = Vec::new();
+    for slowed in &incident.slowed {
+        out.extend(spread(&slowed.usual, most));
+        let mut by_length = slowed.slow.clone();
+        by_length.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+        by_length.truncate(most / LONGEST_ONE_IN);
+        let longest: HashSet<usize> = by_length.into_iter().collect();
+        let others: Vec<usize> =
+            slowed.slow.iter().copied().filter(|i| !longest.contains(i)).collect();
+        out.extend(spread(&others, most - longest.len()));
+        out.extend(longest);
+    }
     out.sort_unstable();
     out.dedup();
     out
@@ -408,7 +421,7 @@ pub fn judge(
     judgement: &Judgement,
 ) -> Finding {
     let profiles = profiles(steps, parts);
-    let series = compared(incident, &profiles);
+    let series = compared(steps, incident, &profiles);
     let excess = Excess::of(&series);
     let lowered = court.readings.is_lowered(incident.from, incident.to);
     let gpu_work = match lowered {

@@ -71,7 +71,7 @@ fn answers(
         slowed.usual.retain(|&i| steps[i].ts >= since);
     }
     let incident = incident.where_it_hung(steps);
-    let wanted = verdict::wanted(&incident, LOOKED_INTO);
+    let wanted = verdict::wanted(steps, &incident, LOOKED_INTO);
     let told = analysis::readings(disk.trace, disk.lanes, std::slice::from_ref(&incident))?;
     let mut out = BTreeMap::new();
     for group in groups() {

@@ -831,7 +831,7 @@ impl Engine {
             slowed.usual.drain(..far);
             slowed.slow = within(&slowed.slow);
         }
-        let wanted = verdict::wanted(&looked_into, most);
+        let wanted = verdict::wanted(steps, &looked_into, most);
         let new: Vec<usize> =
             wanted.iter().filter(|i| !parts.known.contains_key(&steps[**i].id)).copied().collect();
         let around = WithOpen { recent: &self.recent, open: self.open_rows() };
