@@ -144,7 +144,7 @@ if [ -n "$skipped" ]; then
 fi
 # Whoever sees only the end of a long log wants to know which tests failed, and what they said first.
 broken=$(awk '/^failures:$/ {on = !on; next} /^---- / {name = $2} !on {next}
-    /panicked at/ {print name; left = 6; next} left-- > 0 && !/^(stack backtrace|note): / {print "    " $0}' \
+    /panicked at/ {print name; left = 6; next} /^(stack backtrace|note):/ {left = 0} left-- > 0 {print "    " $0}' \
     "$logs/tests.log" 2>/dev/null | cut -c1-600)
 if [ -n "$broken" ]; then
     echo "tests that failed:"
