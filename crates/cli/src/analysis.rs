@@ -60,7 +60,8 @@ const STRETCH: Ns = Ns::secs(4);
 /// The lane of rounds, which is none.
 const NOWHERE: schema::TrackId = schema::TrackId(u32::MAX);
 
-const EVER: std::ops::Range<Ns> = Ns::MIN..Ns::MAX;
+/// All of a trace.
+pub const EVER: std::ops::Range<Ns> = Ns::MIN..Ns::MAX;
 
 fn all<T: schema::Table>(trace: &Trace, range: std::ops::Range<Ns>) -> Result<Vec<T>> {
     let mut out = Vec::new();

@@ -24,24 +24,18 @@ pub struct OwnFolder {
 }
 
 impl OwnFolder {
-    /// Makes one in the first of these places that may be written to.
+    /// Makes one in the first of these places that may be written to, else where temporary files go.
     ///
     /// # Errors
     /// If none may.
     pub fn make(places: [&str; 2]) -> Result<OwnFolder> {
-        let places = places.map(PathBuf::from).into_iter().chain([std::env::temp_dir()]);
-        let mut last = None;
-        for place in places {
-            match OwnFolder::within(&place, LEFT_FOR) {
-                Ok(folder) => return Ok(folder),
-                Err(error) => {
-                    last = Some(Err(error).with_context(|| {
-                        format!("cannot make a folder of our own in `{}`", place.display())
-                    }));
-                }
-            }
+        let within = |place: &Path| OwnFolder::within(place, LEFT_FOR);
+        if let Some(folder) = places.iter().find_map(|place| within(Path::new(place)).ok()) {
+            return Ok(folder);
         }
-        last.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound).into()))
+        let last = std::env::temp_dir();
+        within(&last)
+            .with_context(|| format!("cannot make a folder of our own in `{}`", last.display()))
     }
 
     fn within(place: &Path, left_for: Duration) -> io::Result<OwnFolder> {

@@ -10,6 +10,8 @@ use gpuwhy_schema::{self as schema, Entity, EntityId, EntityKind, Id, Ns, Rows, 
 use gpuwhy_store::Trace;
 use serde::Serialize;
 
+use crate::analysis::EVER;
+
 /// What a process has rounds of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -95,7 +97,6 @@ pub fn is_round(step: &Step) -> bool {
 
 /// Rounds of the processes of a trace, by their ends.
 pub fn steps(trace: &Trace, lanes: &Rows) -> Result<(Vec<Step>, Vec<Told>)> {
-    let ever = Ns::MIN..Ns::MAX;
     let entities: HashMap<EntityId, &Entity> = lanes.entity.iter().map(|e| (e.id, e)).collect();
     // Calls into one communicator are a train of their own: those into another come when they come.
     let trains: HashMap<TrackId, (EntityId, Of)> = lanes
@@ -108,17 +109,17 @@ pub fn steps(trace: &Trace, lanes: &Rows) -> Result<(Vec<Step>, Vec<Told>)> {
         })
         .collect();
     // What was kept around findings alone has holes, which would be long rounds.
-    let has_holes = trace.read::<schema::Finding>(ever.clone()).next().transpose()?.is_some();
+    let has_holes = trace.read::<schema::Finding>(EVER).next().transpose()?.is_some();
     if trains.is_empty() || has_holes {
         return Ok((Vec::new(), Vec::new()));
     }
     let mut ranks: HashMap<Id, u32> = HashMap::new();
-    for rows in trace.read::<schema::Collective>(ever.clone()) {
+    for rows in trace.read::<schema::Collective>(EVER) {
         ranks.extend(rows?.iter().map(|row| (row.id, row.rank)));
     }
     let mut moments: HashMap<TrackId, Vec<Ns>> = HashMap::new();
     let mut rank_of: HashMap<EntityId, u32> = HashMap::new();
-    for rows in trace.read::<schema::Span>(ever) {
+    for rows in trace.read::<schema::Span>(EVER) {
         for span in rows? {
             let Some(&(process, of)) = trains.get(&span.track) else { continue };
             let Some(moment) = of.moment(&span) else { continue };

@@ -198,6 +198,17 @@ mod tests {
             self.at += us * (1000 + noise);
             self.moments.push(Ns(self.at));
         }
+
+        /// So many iterations with these gaps, all so many times as long.
+        fn iterate(&mut self, n: usize, gaps: &[i64], times: i64, noise: i64) {
+            (0..n).for_each(|_| gaps.iter().for_each(|us| self.gap(us * times, noise)));
+        }
+
+        /// A request of any size.
+        fn request(&mut self) {
+            let size = 1 << ((self.random >> 40) % 10);
+            self.gap(100 * size, 300);
+        }
     }
 
     #[test]
@@ -205,9 +216,7 @@ mod tests {
         for gaps in [&[5000][..], &[1000, 9000], &[100, 100, 100, 20_000], &[300, 8000, 300, 2000]]
         {
             let mut clock = Clock::new();
-            for _ in 0..200 {
-                gaps.iter().for_each(|us| clock.gap(*us, 30));
-            }
+            clock.iterate(200, gaps, 1, 30);
             let rounds = rounds(&clock.moments).unwrap();
             assert_eq!((rounds.each, rounds.list.len()), (gaps.len(), 200), "{gaps:?}");
         }
@@ -216,15 +225,11 @@ mod tests {
     #[test]
     fn what_happened_to_some_rounds_changes_nothing_of_what_a_round_is() {
         let mut clock = Clock::new();
-        for round in 0..300 {
-            let slow = if (100..160).contains(&round) { 2 } else { 1 };
-            for us in [500, 500, 4000] {
-                clock.gap(us * slow, 50);
-            }
-            if round == 200 {
-                clock.gap(3_000_000, 0);
-            }
+        for (n, times) in [(100, 1), (60, 2), (41, 1)] {
+            clock.iterate(n, &[500, 500, 4000], times, 50);
         }
+        clock.gap(3_000_000, 0);
+        clock.iterate(99, &[500, 500, 4000], 1, 50);
         let rounds = rounds(&clock.moments).unwrap();
         assert_eq!(rounds.each, 3);
         let longest = rounds.list.iter().map(|(from, to)| (*to - *from).0).max().unwrap();
@@ -234,11 +239,8 @@ mod tests {
     #[test]
     fn rounds_as_they_come_are_those_of_the_whole() {
         let mut clock = Clock::new();
-        for round in 0..3000 {
-            let slow = if (2000..2100).contains(&round) { 3 } else { 1 };
-            for us in [500, 4000, 500] {
-                clock.gap(us * slow, 50);
-            }
+        for (n, times) in [(2000, 1), (100, 3), (900, 1)] {
+            clock.iterate(n, &[500, 4000, 500], times, 50);
         }
         let (mut train, mut told) = (Train::default(), Vec::new());
         for moment in &clock.moments {
@@ -252,8 +254,7 @@ mod tests {
         assert!(train.moments.len() <= REMEMBERED);
         // What has no rounds any more tells none.
         for _ in 0..3 * REMEMBERED {
-            let size = 1 << ((clock.random >> 40) % 10);
-            clock.gap(100 * size, 300);
+            clock.request();
             train.push(Ns(clock.at), &mut told);
         }
         assert_eq!(train.begun(), None);
@@ -263,15 +264,12 @@ mod tests {
     fn what_comes_at_no_particular_time_has_no_rounds() {
         // Requests of all sizes.
         let mut clock = Clock::new();
-        for _ in 0..2000 {
-            let size = 1 << ((clock.random >> 40) % 10);
-            clock.gap(100 * size, 300);
-        }
+        (0..2000).for_each(|_| clock.request());
         assert_eq!(rounds(&clock.moments), None);
         // Bursts of equal work, and idle time between them.
         let mut clock = Clock::new();
         for _ in 0..40 {
-            (0..25).for_each(|_| clock.gap(20_000, 20));
+            clock.iterate(25, &[20_000], 1, 20);
             clock.gap(2_000_000, 900);
         }
         assert_eq!(rounds(&clock.moments), None);

@@ -130,11 +130,8 @@ impl Baseline {
         // A fit costs two sorts; the early ones matter most.
         if self.fit.is_none() || self.since_fit >= 16 || self.logs.len() < 2 * NEEDED {
             let logs = self.logs.make_contiguous();
-            self.spell = 0..0;
             self.fit = (logs.len() >= NEEDED).then(|| Fit::of(logs));
-            if let Some(fit) = &self.fit {
-                self.spell = spell(logs, fit);
-            }
+            self.spell = self.fit.map_or(0..0, |fit| spell(logs, &fit));
             if !self.spell.is_empty() {
                 self.fit = Some(Fit::of(&self.settled()));
             }

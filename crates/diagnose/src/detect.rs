@@ -128,6 +128,15 @@ pub struct Slowed {
     pub score: f64,
 }
 
+impl Slowed {
+    /// Its slow steps, the longest first.
+    pub(crate) fn longest_first(&self, steps: &[Step]) -> Vec<usize> {
+        let mut slow = self.slow.clone();
+        slow.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+        slow
+    }
+}
+
 /// An interval in which something was slower than it should have been.
 #[derive(Clone, Debug)]
 pub struct Incident {
@@ -159,8 +168,7 @@ impl Incident {
             let usual =
                 crate::stats::quantile(&crate::stats::sorted(slowed.usual.iter().map(ns)), 0.5);
             let lost: f64 = slowed.slow.iter().map(|i| (ns(i) - usual).max(0.0)).sum();
-            let mut longest = slowed.slow.clone();
-            longest.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+            let mut longest = slowed.longest_first(steps);
             longest.truncate(FEW);
             longest.retain(|i| ns(i) >= HANGS * usual);
             let held: f64 = longest.iter().map(|i| ns(i) - usual).sum();
@@ -385,8 +393,8 @@ impl Series {
             let over = open.latest.len() == config.calm && still * 4 <= config.calm;
             return if over { self.close(step.signature()) } else { None };
         }
-        let logs: Vec<f64> = if self.limit.is_none() { self.baseline.settled() } else { vec![] };
-        let limit = *self.limit.get_or_insert_with(|| shift_limit(&logs, &fit, p));
+        let baseline = &self.baseline;
+        let limit = *self.limit.get_or_insert_with(|| shift_limit(&baseline.settled(), &fit, p));
         let shift = sum > limit;
         if !spike && !shift {
             self.learn_settled();

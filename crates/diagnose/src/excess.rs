@@ -122,9 +122,7 @@ pub fn compared<'a>(
         .slowed
         .iter()
         .map(|s| {
-            let mut slow = s.slow.clone();
-            slow.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
-            let slow = pick(&slow);
+            let slow = pick(&s.longest_first(steps));
             let longest = slow.iter().take_while(|p| p.is_some()).count();
             let others = slow[longest..].iter().flatten().count();
             let left = slow.len() - longest;

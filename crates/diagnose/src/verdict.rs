@@ -6,7 +6,7 @@
 //! records leave open, [calibrated](crate::calibration) on trials of known cause. Below [`Judgement::decide_at`] the verdict is "insufficient evidence", and
 //! the causes are still listed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use gpuwhy_schema::{Class, Entity, EntityId, EntityKind, Name, Ns, Part, PartKind, Rows};
 use gpuwhy_schema::{SourceState, Track, names};
@@ -398,10 +398,11 @@ pub fn wanted(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
     let mut out = Vec::new();
     for slowed in &incident.slowed {
         out.extend(spread(&slowed.usual, most));
-        let mut by_length = slowed.slow.clone();
-        by_length.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
-        by_length.truncate(most / LONGEST_ONE_IN);
-        let longest: HashSet<usize> = by_length.into_iter().collect();
+        let mut longest = slowed.longest_first(steps);
+        longest.truncate(most / LONGEST_ONE_IN);
+        // A step may stand in two of the anomalies that were joined.
+        longest.sort_unstable();
+        longest.dedup();
         let others: Vec<usize> =
             slowed.slow.iter().copied().filter(|i| !longest.contains(i)).collect();
         out.extend(spread(&others, most - longest.len()));

@@ -25,6 +25,15 @@ fn others(name: &str) -> Option<String> {
     Some(path)
 }
 
+/// What it is as a trace of ours, in a folder that is kept meanwhile.
+fn imported(name: &str) -> Option<(tempfile::TempDir, String)> {
+    let path = others(name)?;
+    let (keep, folder) = folder();
+    let trace = folder.join("t.trace").to_str().unwrap().to_owned();
+    json(&["import", &path, "-o", &trace, "--json"]);
+    Some((keep, trace))
+}
+
 /// A generated database, and the label of its stalls.
 fn generated(folder: &Path, more: &[&str]) -> (String, Value) {
     let path = folder.join("generated");
@@ -149,11 +158,12 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
         // As an independent reference implementation found them.
         assert_eq!(worst[..3], [36, 35, 51], "{of}");
     }
-    let says = |kind: &str| {
+    let statement = |kind: &str, what: &str| {
         let of_kind = |s: &&Value| s["kind"] == kind;
         let found = report["statements"].as_array().unwrap().iter().find(of_kind);
-        found.unwrap_or_else(|| panic!("no {kind}"))["says"].as_str().unwrap().to_owned()
+        found.unwrap_or_else(|| panic!("no {kind}"))[what].as_str().unwrap().to_owned()
     };
+    let says = |kind: &str| statement(kind, "says");
     assert!(says("straggler").starts_with("rank 3 is waited for"), "{}", says("straggler"));
     let link = says("slow_link");
     assert!(link.contains("GPU 5") && link.contains("to GPU 4") && link.contains("4608"), "{link}");
@@ -164,9 +174,7 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
     let rounds = verdict["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 3, "{rounds:?}");
     assert!(rounds.iter().all(|r| r["of"] == "gpu_waits" && r["each"].as_u64() <= Some(3)));
-    let stall =
-        report["statements"].as_array().unwrap().iter().find(|s| s["kind"] == "shared_stall");
-    let sql = stall.unwrap()["sql"].as_str().unwrap();
+    let sql = statement("shared_stall", "sql");
     let mut numbers = sql.split(' ').filter_map(|word| word.parse::<i64>().ok());
     let (from, to) = (numbers.next().unwrap(), numbers.next().unwrap());
     let findings = verdict["findings"].as_array().unwrap();
@@ -177,12 +185,8 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
 
 #[test]
 fn a_real_solver_that_marks_nothing_has_rounds_and_nothing_is_found_in_them() {
-    let Some(path) = others("nsys/jacobi_p2p_gpus03.sqlite") else { return };
-    let (_keep, folder) = folder();
-    let trace = folder.join("t.trace");
-    let trace = trace.to_str().unwrap();
-    json(&["import", &path, "-o", trace, "--json"]);
-    let verdict = json(&["diagnose", trace, "--json"]);
+    let Some((_keep, trace)) = imported("nsys/jacobi_p2p_gpus03.sqlite") else { return };
+    let verdict = json(&["diagnose", &trace, "--json"]);
     assert_eq!(verdict["verdict"], "nothing_anomalous");
     let rounds = &verdict["rounds"][0];
     assert_eq!((&rounds["each"], &rounds["rounds"]), (&2.into(), &1503.into()), "{rounds}");
@@ -190,12 +194,9 @@ fn a_real_solver_that_marks_nothing_has_rounds_and_nothing_is_found_in_them() {
 
 #[test]
 fn operators_of_a_real_profile_launch_what_another_tool_says() {
-    let Some(path) = others("kineto/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz") else { return };
-    let (_keep, folder) = folder();
-    let trace = folder.join("t.trace");
-    let trace = trace.to_str().unwrap();
-    json(&["import", &path, "-o", trace, "--json"]);
-    let report = json(&["variability", trace, "--json"]);
+    let real = imported("kineto/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz");
+    let Some((_keep, trace)) = real else { return };
+    let report = json(&["variability", &trace, "--json"]);
     let of = |name: &str| {
         let ranges = report["launches"]["ranges"].as_array().unwrap();
         let of = ranges.iter().find(|r| r["lane"] == "operators" && r["name"] == name);

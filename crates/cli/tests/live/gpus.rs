@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use gpuwhy_testkit::gpu::{self, Defect, Machine};
@@ -23,6 +24,7 @@ struct Bench {
     libraries: PathBuf,
     /// Which CUDA the stand-ins are.
     env: Vec<(&'static str, &'static str)>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// What cargo built beside this test.
@@ -36,13 +38,18 @@ fn built(name: &str) -> PathBuf {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    /// Alone on this machine; `None`, and says why, where nothing can be recorded.
+    fn new() -> Option<Bench> {
+        if !may_record() {
+            return None;
+        }
+        let _alone = alone();
         helper::set_program(env!("CARGO_BIN_EXE_gpuwhy"));
         let (keep, folder) = folder();
         let (machine, libraries) = (folder.join("machine"), folder.join("libraries"));
         std::fs::create_dir(&machine).unwrap();
         gpu::lay_links(&libraries, &built("libgpuwhy_standin.so")).unwrap();
-        Bench { _keep: keep, folder, machine, libraries, env: Vec::new() }
+        Some(Bench { _keep: keep, folder, machine, libraries, env: Vec::new(), _alone })
     }
 
     fn place(&self) -> Place {
@@ -73,14 +80,20 @@ impl Bench {
             .unwrap()
     }
 
-    /// Records the workload, and what happens meanwhile; what the recording said of itself.
-    fn recorded(&self, options: &[&str], workload: Value, meanwhile: impl FnOnce()) -> Value {
+    /// Records the workload, or watches it, and returns when it uses its GPU.
+    fn begun(&self, how: &str, options: &[&str], workload: Value) -> Child {
         let workload = workload.to_string();
         let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
         let machine = Machine::open(&self.machine, 1).unwrap();
-        let record = self.start("record", options, &gpuloop);
+        let child = self.start(how, options, &gpuloop);
         // A machine that has much else to do starts programs late.
         eventually("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
+        child
+    }
+
+    /// Records the workload, and what happens meanwhile; what the recording said of itself.
+    fn recorded(&self, options: &[&str], workload: Value, meanwhile: impl FnOnce()) -> Value {
+        let record = self.begun("record", options, workload);
         meanwhile();
         let output = record.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -125,11 +138,7 @@ fn evidence(finding: &Value) -> String {
 
 /// Something happens to the GPU for three seconds of ten.
 fn happens(kind: Kind, more: &[(&str, Value)], says: &[&str]) {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     let mut label = None;
     bench.recorded(&[], workload(10.0, more), || {
         std::thread::sleep(Duration::from_secs(5));
@@ -164,18 +173,11 @@ fn root_a_program_that_marks_no_steps_is_judged_by_its_waits() {
 
 #[test]
 fn root_a_watched_program_that_marks_no_steps_is_judged_while_its_gpu_is_held_back() {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
-    let bench = Bench::new();
-    let machine = Machine::open(&bench.machine, 1).unwrap();
-    let workload = workload(25.0, &[("unmarked", json!(true))]).to_string();
-    let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
-    let mut watch = bench.start("watch", &["--max-cpu", "50"], &gpuloop);
+    let Some(bench) = Bench::new() else { return };
+    let workload = workload(25.0, &[("unmarked", json!(true))]);
+    let mut watch = bench.begun("watch", &["--max-cpu", "50"], workload);
     let documents = lines(watch.stdout.take().unwrap());
     let _watch = Running(watch);
-    eventually("the workload uses its GPU", || machine.gpu(0).unwrap().busy() > 0);
     std::thread::sleep(Duration::from_secs(10));
     let place = bench.place();
     let spec = gpufault::Spec { kind: Kind::Throttle, seconds: Some(4.0), gpu: 0, pid: 0, place };
@@ -205,11 +207,7 @@ fn root_a_gpu_that_stands_still_after_an_xid_is_told() {
 
 #[test]
 fn root_a_process_that_competes_for_the_gpu_is_named() {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     let mut label = None;
     bench.recorded(&[], workload(10.0, &[]), || {
         std::thread::sleep(Duration::from_secs(5));
@@ -244,9 +242,7 @@ fn root_a_rank_that_comes_late_is_named_where_nobody_marks_steps() {
 
 /// A rank comes late into 500 of its collectives; the ranks are started by a shell, after `first`.
 fn a_rank_comes_late(first: &str) {
-    if !may_record() {
-        return;
-    }
+    let Some(bench) = Bench::new() else { return };
     let Some(library) = libnccl("2.32.3") else {
         println!("skipped: there is no libnccl 2.32.3; `scripts/nccl.sh` fetches it");
         return;
@@ -257,8 +253,6 @@ fn a_rank_comes_late(first: &str) {
         println!("skipped: `cargo build -p gpuwhy-inject --examples` makes {}", driver.display());
         return;
     }
-    let _alone = alone();
-    let bench = Bench::new();
     let barrier = bench.folder.join("barrier");
     let play = format!(
         "{} {} $NCCL_PROFILER_PLUGIN straggler --ranks 2 --steps 2200 --barrier {}",
@@ -283,11 +277,7 @@ fn a_rank_comes_late(first: &str) {
 
 /// With a defect of CUPTI, what the recording says of itself.
 fn with_defect(defect: Defect, options: &[&str], more: &[(&str, Value)], says: &str) {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     let machine = Machine::open(&bench.machine, 1).unwrap();
     if defect == Defect::GraphGrowth {
         machine.set_defect_growth(4 << 30);
@@ -328,11 +318,7 @@ fn root_buffers_that_do_not_come_back_are_noticed() {
 
 #[test]
 fn root_another_profiler_is_left_alone() {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     Machine::open(&bench.machine, 1).unwrap().set_defect(Defect::SubscriberRefused, true);
     let told = bench.recorded(&[], workload(2.0, &[]), || {});
     let degraded = told["degraded"].to_string();
@@ -360,14 +346,10 @@ fn kernels_within_steps(trace: &Path) -> (usize, usize) {
 
 #[test]
 fn root_kernels_lie_within_their_steps_whatever_cuda_it_is_and_whosever_the_clock() {
-    if !may_record() {
-        return;
-    }
-    let _alone = alone();
     for (cuda, cupti, own_clock) in
         [("12080", "26", false), ("13000", "130001", true), ("13000", "130501", false)]
     {
-        let mut bench = Bench::new();
+        let Some(mut bench) = Bench::new() else { return };
         bench.env = vec![("GPUWHY_STANDIN_CUDA", cuda), ("GPUWHY_STANDIN_CUPTI", cupti)];
         let machine = Machine::open(&bench.machine, 1).unwrap();
         machine.set_defect(Defect::NoTimestampCallback, own_clock);
