@@ -37,10 +37,11 @@ doctor: release ## What this machine lets gpuwhy see, and the fix for what it do
 .PHONY: release
 release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@scripts/setup.sh build run
-	cargo build --release --locked --package gpuwhy --bin gpuwhy
+	cargo build --release --locked --package gpuwhy --package gpuwhy-bench --bins
 	cargo build --release --locked --package gpuwhy-inject --lib
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
+	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy-bench' target/bin/gpuwhy-bench
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/libgpuwhy_inject.so' target/bin/libgpuwhy_inject.so
 
 .PHONY: query

@@ -1,4 +1,4 @@
-//! `gpuwhy doctor`: what this host lets us see, and the exact fix for what it does not.
+//! `gpuwhy doctor`: what this host allows to be recorded, and the exact fix for what it does not.
 
 use std::process::ExitCode;
 
@@ -6,12 +6,20 @@ use anyhow::Result;
 use gpuwhy_collect::host::Check;
 use serde::Serialize;
 
-use crate::args::Doctor;
 use crate::exit;
 use crate::paint::Paint;
 
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// A check in the JSON document.
 #[derive(Serialize)]
-struct Told<'a> {
+struct CheckRow<'a> {
     name: &'a str,
     ok: bool,
     found: &'a str,
@@ -24,13 +32,13 @@ struct Told<'a> {
 struct Document<'a> {
     schema_version: u32,
     can_record: bool,
-    checks: Vec<Told<'a>>,
+    checks: Vec<CheckRow<'a>>,
 }
 
-/// Looks at the host. Exit code 5 if nothing can be recorded.
-pub fn run(args: &Doctor) -> Result<ExitCode> {
-    let mut checks = gpuwhy_collect::host::facts();
-    checks.push(library(crate::inside::library(None)));
+/// Checks the host. Exit code 5 if nothing can be recorded.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut checks = gpuwhy_collect::host::checks();
+    checks.push(library(gpuwhy_engine::launch::library(None)));
     let refusal = refusal_of(&checks);
     if args.json {
         let document = Document {
@@ -38,7 +46,7 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
             can_record: refusal.is_none(),
             checks: checks
                 .iter()
-                .map(|c| Told {
+                .map(|c| CheckRow {
                     name: &c.name,
                     ok: c.ok,
                     found: &c.found,
@@ -69,39 +77,39 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
     Ok(if refusal.is_none() { ExitCode::SUCCESS } else { exit::privilege() })
 }
 
-/// Whether programs can be seen from inside.
+/// Whether GPU programs can be observed from inside.
 fn library(found: Option<std::path::PathBuf>) -> Check {
     let there = found.as_ref().is_some_and(|path| path.is_file());
     let (ok, found, fix) = match (found, gpuwhy_wire::is_off()) {
         (_, true) => (
             false,
-            "GPUWHY_OFF is set: it does nothing in programs that inherit that".into(),
+            "GPUWHY_OFF is set: the library does nothing in programs that inherit it".into(),
             "unset GPUWHY_OFF",
         ),
         (Some(path), _) if there => (true, path.display().to_string(), ""),
         (Some(path), _) => (
             false,
-            format!("GPUWHY_INJECT names {}, which is not there", path.display()),
-            "build it, `make release`, or name the one that is there",
+            format!("GPUWHY_INJECT names {}, which does not exist", path.display()),
+            "build it with `make release`, or let GPUWHY_INJECT name the file that exists",
         ),
         (None, _) => (
             false,
-            "not beside gpuwhy, not in its lib folder".into(),
-            "`make release` builds it; GPUWHY_INJECT may name another place",
+            "neither beside gpuwhy nor in the lib folder beside its bin".into(),
+            "build it with `make release`, or let GPUWHY_INJECT name it",
         ),
     };
     Check {
         name: "library inside programs".into(),
         ok,
         needed: false,
-        why_it_matters: "kernels, copies and collectives are told by libgpuwhy_inject.so, which the \
-                         CUDA driver and NCCL load into the program",
+        why_it_matters: "kernels, copies and collectives are recorded by libgpuwhy_inject.so, which \
+                         the CUDA driver and NCCL load into the program",
         found,
         fix: fix.into(),
     }
 }
 
-/// Why this host cannot be recorded now, and what would change that.
+/// Why this user cannot record this host, and what would change that; `None` if it is possible.
 pub fn refusal() -> Option<String> {
     refusal_of(&gpuwhy_collect::host::needed())
 }
@@ -114,7 +122,7 @@ fn refusal_of(checks: &[Check]) -> Option<String> {
         .collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "this host cannot be recorded by this user:\n{}\n`gpuwhy doctor` tells all of it",
+            "this host cannot be recorded by this user:\n{}\n`gpuwhy doctor` lists all checks",
             missing.join("\n")
         )
     })

@@ -1,23 +1,40 @@
-//! `gpuwhy export`: other tools' formats.
+//! `gpuwhy export`: a trace in another tool's format.
 
-use std::fs::File;
-use std::io::BufWriter;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use gpuwhy_engine::TraceSource;
+use gpuwhy_engine::view::perfetto;
 use gpuwhy_schema::Ns;
-use gpuwhy_store::Trace;
 
-use crate::analysis;
-use crate::args::Export;
+/// Arguments of `export`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace to convert
+    #[arg(value_name = "T.trace")]
+    trace: PathBuf,
+    /// Write a trace for the Perfetto UI to this file
+    #[arg(long, value_name = "FILE")]
+    perfetto: PathBuf,
+    /// Start at this second of the recording
+    #[arg(long, value_name = "S")]
+    from: Option<f64>,
+    /// End at this second of the recording
+    #[arg(long, value_name = "S")]
+    to: Option<f64>,
+    /// Print one JSON document about what was written
+    #[arg(long)]
+    json: bool,
+}
 
 /// Writes the trace as a Perfetto trace, findings included.
-pub fn run(args: &Export) -> Result<ExitCode> {
-    let trace = Trace::open(&args.trace)?;
-    let begin = Ns(trace.summary().start.unwrap_or(0));
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let source = TraceSource::open(&args.trace)?;
+    let begin = Ns(source.trace().summary().start.unwrap_or(0));
     let at = |s: f64| begin.saturating_add(Ns((s * 1e9) as i64));
     let range = args.from.map_or(Ns::MIN, at)..args.to.map_or(Ns::MAX, at);
-    let stats = perfetto(&trace, &args.perfetto, range)?;
+    let stats = perfetto::write(&source, &args.perfetto, range)?;
     if args.json {
         let document = serde_json::json!({
             "schema_version": 1,
@@ -46,22 +63,4 @@ pub fn run(args: &Export) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes the rows of `range` and the findings in them to `path`.
-pub fn perfetto(
-    trace: &Trace,
-    path: &std::path::Path,
-    range: std::ops::Range<Ns>,
-) -> Result<gpuwhy_formats::perfetto::Stats> {
-    let mut rows = trace
-        .rows(range.clone())
-        .context("if there are too many rows, choose a window with --from and --to")?;
-    let analysis = analysis::analyse(trace, &Default::default())?;
-    crate::page::findings_into(&analysis, &mut rows);
-    let file = File::create(path).with_context(|| format!("cannot make `{}`", path.display()))?;
-    let options = gpuwhy_formats::perfetto::Options { range: Some(range), ..Default::default() };
-    let stats = gpuwhy_formats::perfetto::write(&rows, BufWriter::new(file), options)
-        .with_context(|| format!("cannot write `{}`", path.display()))?;
-    Ok(stats)
 }

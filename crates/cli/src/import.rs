@@ -15,9 +15,34 @@ use gpuwhy_schema::Rows;
 use gpuwhy_store::{Bulk, Options};
 use serde_json::{Value, json};
 
-use crate::args::Import;
-use crate::parallel::in_order;
-use crate::record::{make_room, replaceable, stop_flag};
+use gpuwhy_engine::launch::{is_replaced, make_room};
+use gpuwhy_engine::parallel::in_order;
+
+use crate::args::stop_flag;
+
+/// Arguments of `import`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// SQLite exports of Nsight Systems (`nsys export -t sqlite`) or traces of the PyTorch profiler
+    /// (.json, .json.gz); several files of one job, one a rank, become one trace
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The trace directory to create
+    #[arg(short, long, default_value = "import.trace", value_name = "T.trace")]
+    output: PathBuf,
+    /// Memory for rows, MiB; the names of very many kernels, threads and tracks come on top
+    #[arg(long, default_value_t = 384, value_name = "MIB")]
+    max_memory: usize,
+    /// Threads that read; one a CPU by default. The trace does not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Replace the output if it is a trace already
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON document that says what was imported
+    #[arg(long)]
+    json: bool,
+}
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +134,7 @@ impl Drop for Partial {
 }
 
 /// Imports files as one trace.
-pub fn run(args: &Import) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     let formats: Vec<Format> = args.files.iter().map(|f| Format::of(f)).collect::<Result<_>>()?;
     let format = formats[0];
     if let Some(other) = formats.iter().position(|f| *f != format) {
@@ -122,7 +147,7 @@ pub fn run(args: &Import) -> Result<ExitCode> {
         );
     }
     // Refused now rather than after the work; replaced when there is something to put there.
-    replaceable(&args.output, args.force)?;
+    is_replaced(&args.output, args.force)?;
     let mut name = args.output.clone().into_os_string();
     name.push(".partial");
     let stop = stop_flag()?;

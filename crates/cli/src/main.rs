@@ -1,45 +1,97 @@
 //! The `gpuwhy` command: what was typed becomes calls of the libraries below.
+//!
+//! Each command is one file with its arguments, `run`, and what it prints. Adding one takes that file,
+//! its `mod` and its line in the list below, and a test.
 
 #![forbid(unsafe_code)]
 
-mod analysis;
 mod args;
-mod bench;
-mod darzi;
-mod demo;
+mod companion;
 mod diagnose;
 mod doctor;
 mod exit;
 mod export;
-mod help;
 mod import;
-mod inside;
-mod own;
-mod page;
 mod paint;
-mod parallel;
-mod query;
 mod record;
-mod rounds;
 mod validate;
 mod variability;
 mod watch;
-mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use args::{BenchCommand, Cli, Command};
+/// Why did this GPU work take longer than it should have, who did it, and how sure are we?
+#[derive(Debug, Parser)]
+#[command(name = "gpuwhy", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing anomalous or \
+inconclusive, 5 a privilege is missing.\nStart with `gpuwhy doctor`, then \
+`gpuwhy record -o run.trace -- CMD` and `gpuwhy diagnose run.trace`.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One command.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check what this host allows to be recorded, with the exact fix for what it does not
+    Doctor(doctor::Args),
+    /// Record a trace from every source that this host offers
+    Record(record::Args),
+    /// Record and judge at once: a verdict within seconds of a slowdown
+    Watch(watch::Args),
+    /// Find what was slow in a trace and why: ranked causes with evidence
+    Diagnose(diagnose::Args),
+    /// Convert other profilers' files into a trace: Nsight Systems, PyTorch profiler
+    Import(import::Args),
+    /// Find the intervals, ranks and links of GPU work that differ from the others
+    Variability(variability::Args),
+    /// Query a trace in SQL (runs gpuwhy-query)
+    #[command(disable_help_flag = true)]
+    Query(companion::Args),
+    /// Check that a trace keeps every rule of its schema
+    Validate(validate::Args),
+    /// Convert a trace into another tool's format
+    Export(export::Args),
+    /// Disturb a running steploop, with a label that says what was done (runs gpuwhy-bench)
+    #[command(disable_help_flag = true)]
+    Inject(companion::Args),
+    /// Run the simulated distributed training loop that `inject` disturbs (runs gpuwhy-bench)
+    #[command(disable_help_flag = true)]
+    Steploop(companion::Args),
+    /// See a real verdict about a real slowdown on this machine (runs gpuwhy-bench)
+    #[command(disable_help_flag = true)]
+    Demo(companion::Args),
+    /// Run the benchmarks that the documents quote (runs gpuwhy-bench)
+    #[command(disable_help_flag = true)]
+    Bench(companion::Args),
+    /// Print shell completions
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// The manual page in roff
+    #[command(hide = true)]
+    Man,
+    /// Wait for the recorder, then become the command
+    #[command(hide = true, name = "__exec")]
+    Exec {
+        /// The file whose appearance lets the command begin
+        gate: PathBuf,
+        /// The command
+        #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
 
 fn main() -> ExitCode {
-    // Ranks and culprits are this program, started again in another role.
-    gpuwhy_testkit::helper::dispatch();
-    let cli = Cli::parse();
-    match run(cli.command) {
+    match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            // A reader that closed the pipe has seen what it wanted.
+            // A reader that closed the pipe has read what it wanted.
             if error.chain().any(|e| {
                 e.downcast_ref::<std::io::Error>()
                     .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
@@ -58,39 +110,35 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Record(args) => record::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
-        Command::Query { args } => query::run(&args),
-        Command::Validate(args) => validate::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),
-        Command::Inject(args) => workload::inject(&args),
-        Command::Steploop(args) => workload::steploop(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Bench(args) => match args.which {
-            BenchCommand::Injectors(args) => bench::injectors::run(&args),
-            BenchCommand::Faults(args) => bench::faults::run(&args),
-            BenchCommand::Rates(args) => bench::live::rates(&args),
-            BenchCommand::Overload(args) => bench::live::overload(&args),
-            BenchCommand::Soak(args) => bench::live::soak(&args),
-            BenchCommand::Nodes(args) => bench::nodes::run(&args),
-            BenchCommand::Darzi(args) => bench::darzi::run(&args),
-            BenchCommand::Crash(args) => bench::crash::run(&args),
-            BenchCommand::Server(args) => bench::server::run(&args),
-            BenchCommand::Overhead(args) => bench::overhead::run(&args),
-            BenchCommand::TraceData(args) => bench::trace_data::run(&args),
-        },
+        Command::Query(args) => companion::query(&args),
+        Command::Inject(args) => companion::bench("inject", &args),
+        Command::Steploop(args) => companion::bench("steploop", &args),
+        Command::Demo(args) => companion::bench("demo", &args),
+        Command::Bench(args) => companion::bench("bench", &args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "gpuwhy", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::HelpAll => {
-            print!("{}", help::markdown());
             Ok(ExitCode::SUCCESS)
         }
         Command::Man => {
             clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::ExecWhenTold { gate, command } => record::exec_when_told(&gate, &command),
+        Command::Exec { gate, command } => {
+            match gpuwhy_engine::launch::exec_when_open(&gate, &command)? {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
     }
 }

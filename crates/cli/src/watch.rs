@@ -1,224 +1,265 @@
-//! `gpuwhy watch`: rows are judged as they arrive.
-//!
-//! Aggregates and steps go to the trace at once. Exact rows (states, wakeups, messages, requests,
-//! kernels) are held in memory for the last half minute, and go to the trace only around what
-//! turned out to be slower; then they are there from before the onset on.
-
-mod engine;
-mod fleet;
-mod governor;
-mod rhythm;
+//! `gpuwhy watch`: record and judge at once, or join what several nodes report.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::{Config, Target, UprobeStep};
-use gpuwhy_diagnose::detect::Detection;
+use gpuwhy_collect::Config;
 use gpuwhy_diagnose::verdict::Outcome;
+use gpuwhy_engine::fleet::{Correlator, FleetEvent, NodeLink};
+use gpuwhy_engine::launch::{self, GatedCommand, Instrumentation, MarkRing};
+use gpuwhy_engine::live::{self, Event};
+use gpuwhy_engine::parse_duration;
+use gpuwhy_engine::watch::governor::Limits;
+use gpuwhy_engine::watch::{WatchOptions, Watcher};
 use gpuwhy_schema::Ns;
+use serde::Serialize;
 
-pub use engine::{Engine, News, Setup};
-pub use governor::Limits;
+use crate::args::{Judging, Recorded, check_pids, stop_flag};
+use crate::{exit, record};
 
-use crate::args::Watch;
-use crate::inside::{self, Doors};
-use crate::record::{Gated, MarkRing, prepare, stop_flag, targets};
+/// Arguments of `watch`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace directory to create: aggregates throughout, all rows around findings
+    #[arg(short, long, default_value = "gpuwhy-watch.trace", value_name = "T.trace")]
+    output: PathBuf,
+    /// Stop after this long
+    #[arg(long = "for", value_name = "30m", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    #[command(flatten)]
+    recorded: Recorded,
+    /// How much of the recent past is held in memory in full
+    #[arg(long, value_name = "30s", default_value = "30s", value_parser = parse_duration)]
+    recent: Duration,
+    /// Keep only the latest part of the trace on disk
+    #[arg(long, value_name = "24h", value_parser = parse_duration)]
+    keep: Option<Duration>,
+    /// Record less when recording takes more than this share of the machine's CPU time, in per cent
+    #[arg(long, default_value_t = 4.0, value_name = "PERCENT")]
+    max_cpu: f64,
+    /// Hold less of the past when gpuwhy takes more memory than this, MiB
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    max_memory: u64,
+    #[command(flatten)]
+    judging: Judging,
+    /// Report steps and findings to the correlator at this address, and answer its questions
+    #[arg(long, value_name = "HOST:PORT")]
+    to: Option<String>,
+    /// The name of this node at the correlator; the host name by default
+    #[arg(long, value_name = "NAME", requires = "to")]
+    node: Option<String>,
+    /// Shift the times that are reported to the correlator by this many seconds, for tests
+    #[arg(long, value_name = "S", default_value_t = 0, hide = true, allow_negative_numbers = true)]
+    skew: i64,
+    /// The phase of a step in which ranks wait for each other
+    #[arg(long, value_name = "PHASE", default_value = "allreduce")]
+    collective: String,
+    /// Be the correlator: record nothing here, but join what nodes report at this address, name the
+    /// rank that comes late, and ask its node why. There is no encryption; listen where only the nodes
+    /// can reach
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["to", "pids", "steps", "command"])]
+    join: Option<String>,
+    /// Print JSON documents, one a line, instead of text
+    #[arg(long)]
+    json: bool,
+    /// The command to run and watch
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
 
-impl Watch {
-    fn setup(&self, ring: &MarkRing, doors: &Doors, targets: Vec<Target>) -> Setup {
-        let steps = self
-            .steps
-            .iter()
-            .map(|s| UprobeStep { binary: s.binary.clone(), symbol: s.symbol.clone() })
-            .collect();
-        let mut setup = Setup::new(Config {
-            targets,
-            hz: self.hz,
-            steps,
+impl Args {
+    fn options(
+        &self,
+        ring: &MarkRing,
+        observed: &Instrumentation,
+        command: Option<&GatedCommand>,
+    ) -> WatchOptions {
+        let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
+        let config = Config {
+            targets: launch::targets(pids, command),
+            hz: *hz,
+            steps: steps.clone(),
             wire: Some(ring.path().to_path_buf()),
-            doors: doors.config.clone(),
-            ras: self.inside.nccl_ras.clone(),
-            off: self.off.clone(),
+            agent_socket: observed.socket.clone(),
+            nccl_ras: in_process.nccl_ras.clone(),
+            off: off.clone(),
             ..Config::default()
-        });
-        setup.detection = Detection {
-            false_alarms_per_day: self.false_alarms_per_day.max(1e-6),
-            min_effect: (self.min_effect / 100.0).max(0.0),
-            ..Detection::default()
         };
-        setup.judgement.decide_at = self.decide_at;
-        setup.recent = Ns(self.recent.as_nanos() as i64);
-        setup.keep = self.keep;
-        setup.summed = self.to.is_some();
-        setup.limits =
-            Limits { cpu_share: (self.max_cpu / 100.0).max(1e-4), rss: self.max_memory << 20 };
-        setup
+        WatchOptions {
+            judge: live::Options {
+                detection: self.judging.detection(),
+                judging: self.judging.options(),
+                collect_steps: self.to.is_some(),
+            },
+            recent: Ns(self.recent.as_nanos() as i64),
+            keep: self.keep,
+            limits: Limits {
+                cpu_share: (self.max_cpu / 100.0).max(1e-4),
+                rss: self.max_memory << 20,
+            },
+            ..WatchOptions::new(config)
+        }
+    }
+
+    fn node_link(&self) -> Option<NodeLink> {
+        let node = self.node.clone().unwrap_or_else(|| {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            name.trim().to_string()
+        });
+        let to = self.to.as_ref()?;
+        Some(NodeLink::connect(to, &node, &self.collective, self.skew))
     }
 }
 
 /// Watches until told to stop.
-pub fn run(args: &Watch) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(address) = &args.join {
-        return fleet::correlate(address, args.json, args.duration);
+        return correlate(address, args);
     }
-    if let Some(refused) = prepare(&args.pids, &args.output, args.force)? {
-        return Ok(refused);
+    let recorded = &args.recorded;
+    check_pids(&recorded.pids)?;
+    if let Some(reason) = crate::doctor::refusal() {
+        eprintln!("gpuwhy: {reason}");
+        return Ok(exit::privilege());
     }
-    inside::check(&args.inside)?;
-    let ring = MarkRing::make(args.ring.as_deref())?;
-    let doors = Doors::prepare(&args.inside, !args.command.is_empty())?;
-    let mut gated = match &args.command[..] {
-        [] => None,
-        command => {
-            // Standard output is for what we have to say.
-            Some(Gated::spawn(command, ring.path(), &doors, Stdio::null())?)
-        }
-    };
-    let targets = targets(&args.pids, gated.as_ref());
-    let mut engine = Engine::start(&args.output, args.setup(&ring, &doors, targets))?;
+    launch::make_room(&args.output, recorded.force)?;
+    let ring = MarkRing::make(recorded.ring.as_deref())?;
+    let observed =
+        Instrumentation::prepare(&recorded.in_process.options(), !args.command.is_empty())?;
+    // Standard output carries our events.
+    let mut command = record::spawn(&args.command, &ring, &observed, Stdio::null())?;
+    let options = args.options(&ring, &observed, command.as_ref());
+    let mut watcher = Watcher::start(&args.output, options)?;
     let stop = stop_flag()?;
     let end = args.duration.map(|d| Instant::now() + d);
-    if let Some(gated) = &gated {
-        gated.gate().go()?;
+    if let Some(command) = &command {
+        command.gate().open()?;
     }
-    let node = args.node.clone().unwrap_or_else(|| {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        name.trim().to_string()
-    });
-    let mut line =
-        args.to.as_ref().map(|to| fleet::Line::to(to, &node, &args.collective, args.skew));
-    let mut mouth = Mouth::new(args.json);
-    mouth.line(&format!(
-        "watching; the trace is {}, marked programs find the ring by GPUWHY_RING={}; ^C ends it",
+    let mut link = args.node_link();
+    let mut printer = Printer::new(args.json);
+    printer.note(&format!(
+        "watching; the trace is {}, programs that mark steps find the ring by GPUWHY_RING={}; ^C ends it",
         args.output.display(),
         ring.path().display()
-    ))?;
+    ));
     let mut ended = false;
     while !ended {
         let mut findings = Vec::new();
-        for news in engine.turn()? {
-            if let News::Over(told) = &news {
-                findings.push(serde_json::to_value(&told.finding)?);
+        for event in watcher.tick()? {
+            if let Event::Over(verdict) = &event {
+                findings.push(serde_json::to_value(&verdict.finding)?);
             }
-            mouth.tell(&news)?;
+            printer.event(&event)?;
         }
-        if let Some(line) = &mut line {
-            line.turn(&mut engine, &findings)?;
+        if let Some(link) = &mut link {
+            link.tick(&mut watcher, &findings)?;
         }
-        mouth.status(&engine)?;
-        if let Some(gated) = &mut gated {
-            ended = gated.child.try_wait()?.is_some();
+        printer.status(&watcher)?;
+        if let Some(command) = &mut command {
+            ended = command.child.try_wait()?.is_some();
         }
         ended |= stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
     }
-    if let Some(gated) = &mut gated
-        && gated.child.try_wait()?.is_none()
+    if let Some(mut command) = command
+        && command.child.try_wait()?.is_none()
     {
-        let _ = gpuwhy_collect::signal(gated.child.id() as i32, signal_hook::consts::SIGTERM);
-        let _ = gated.child.wait();
+        record::terminate(command);
     }
-    let (last, told) = engine.finish()?;
-    for news in last {
-        mouth.tell(&news)?;
+    let (last, summary) = watcher.finish()?;
+    for event in last {
+        printer.event(&event)?;
     }
-    mouth.tell(&News::Ended(told))?;
+    printer.event(&Event::Ended(summary))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what there is to say, as text or as JSON lines, and on a terminal how it goes.
-struct Mouth {
+/// Joins what nodes report, until told to stop.
+fn correlate(address: &str, args: &Args) -> Result<ExitCode> {
+    let mut correlator = Correlator::listen(address)?;
+    eprintln!("waiting for nodes at {}", correlator.address());
+    let stop = stop_flag()?;
+    let end = args.duration.map(|d| Instant::now() + d);
+    let printer = Printer::new(args.json);
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        for event in correlator.poll()? {
+            printer.fleet_event(&event)?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints events as text or as JSON lines, and on a terminal the status.
+struct Printer {
     json: bool,
-    status: bool,
-    told_at: Instant,
+    show_status: bool,
+    printed: Instant,
 }
 
 const CLEAR: &str = "\r\x1b[K";
 
-impl Mouth {
-    fn new(json: bool) -> Mouth {
-        let status = std::io::stderr().is_terminal() && !json;
-        Mouth { json, status, told_at: Instant::now() }
+impl Printer {
+    fn new(json: bool) -> Printer {
+        let show_status = std::io::stderr().is_terminal() && !json;
+        Printer { json, show_status, printed: Instant::now() }
     }
 
-    fn line(&self, text: &str) -> Result<()> {
+    /// A line on standard error, for people.
+    fn note(&self, text: &str) {
         if !self.json {
-            let clear = if self.status { CLEAR } else { "" };
+            let clear = if self.show_status { CLEAR } else { "" };
             eprintln!("{clear}{text}");
         }
-        Ok(())
     }
 
-    fn tell(&mut self, news: &News) -> Result<()> {
+    fn print(&self, event: &impl Serialize, text: Option<String>) -> Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
-            serde_json::to_writer(&mut out, news)?;
+            serde_json::to_writer(&mut out, event)?;
             writeln!(out)?;
-            return Ok(());
-        }
-        if self.status {
-            eprint!("{CLEAR}");
-        }
-        let clock = crate::watch::engine::wall_clock;
-        match news {
-            News::Slow(slow) => writeln!(
-                out,
-                "{}  slower since {:.1} s ago: {} ({})",
-                clock(slow.at_ns),
-                (slow.at_ns - slow.since_ns) as f64 / 1e9,
-                slow.what,
-                slow.series.join(", ")
-            )?,
-            News::Verdict(told) => {
-                let sign = match told.finding.outcome {
-                    Outcome::Decided => "VERDICT",
-                    Outcome::InsufficientEvidence => "undecided",
-                };
-                writeln!(
-                    out,
-                    "{}  {sign}, {:.1} s after the onset: {}",
-                    clock(told.at_ns),
-                    (told.at_ns - told.finding.from_ns) as f64 / 1e9,
-                    told.finding.summary
-                )?;
+        } else if let Some(text) = text {
+            if self.show_status {
+                eprint!("{CLEAR}");
             }
-            News::Over(told) => {
-                writeln!(out, "{}  over: {}", clock(told.at_ns), told.finding.summary)?;
-                if let Some(without) = &told.counterfactual {
-                    writeln!(out, "          {without}")?;
-                }
-                for (place, share) in told.culprit_was_in.iter().take(2) {
-                    writeln!(out, "          it was in {place} for {:.0} %", 100.0 * share)?;
-                }
-            }
-            News::Shed(shed) => writeln!(out, "{}  {}", clock(shed.at_ns), shed.says)?,
-            News::Status(_) => {}
-            News::Ended(told) => writeln!(
-                out,
-                "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
-                 {:.2} s here ({:.2} % of the machine), {} MiB",
-                told.trace,
-                told.seconds,
-                told.steps,
-                told.findings,
-                told.bpf_seconds.unwrap_or(0.0),
-                told.cpu_seconds,
-                100.0 * told.machine_share,
-                told.rss_bytes >> 20
-            )?,
+            writeln!(out, "{text}")?;
         }
         out.flush().context("cannot write to standard output")
     }
 
-    fn status(&mut self, engine: &Engine) -> Result<()> {
-        if !self.status || self.told_at.elapsed() < Duration::from_secs(1) {
+    fn event(&self, event: &Event) -> Result<()> {
+        self.print(event, text(event))
+    }
+
+    fn fleet_event(&self, event: &FleetEvent) -> Result<()> {
+        let clock = wall_clock(gpuwhy_collect::now().0);
+        let text = match event {
+            FleetEvent::Refused { from, why } => {
+                eprintln!("{from}: connection closed: {why}");
+                return Ok(());
+            }
+            FleetEvent::Joined { node, from } => format!("{node} has joined from {from}"),
+            FleetEvent::Left { node } => format!("{node} has left"),
+            FleetEvent::Node { node, finding } => {
+                format!("{node}: {}", finding["summary"].as_str().unwrap_or("a finding"))
+            }
+            FleetEvent::Straggler(report) => format!("STRAGGLER: {}", report.text()),
+            FleetEvent::Cause(report) => format!("CAUSE: {}", report.text()),
+            FleetEvent::Over(report) => format!("over: {}", report.text()),
+        };
+        self.print(event, Some(format!("{clock}  {text}")))
+    }
+
+    fn status(&mut self, watcher: &Watcher) -> Result<()> {
+        if !self.show_status || self.printed.elapsed() < Duration::from_secs(1) {
             return Ok(());
         }
-        self.told_at = Instant::now();
-        let now = engine.status();
-        let shed = if now.shedding.is_empty() { "" } else { "  SHEDDING" };
+        self.printed = Instant::now();
+        let now = watcher.status();
+        let shed = if now.shedding.is_empty() { "" } else { "  RECORDING LESS" };
         eprint!(
             "{CLEAR}{:>6.0} s  {:>9} steps  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
             now.seconds,
@@ -232,4 +273,64 @@ impl Mouth {
         );
         std::io::stderr().flush().context("cannot write to standard error")
     }
+}
+
+/// An event for people; `None` for what only programs read.
+fn text(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Slow(slow) => format!(
+            "{}  slower since {:.1} s ago: {} ({})",
+            wall_clock(slow.at_ns),
+            (slow.at_ns - slow.since_ns) as f64 / 1e9,
+            slow.what,
+            slow.series.join(", ")
+        ),
+        Event::Verdict(verdict) => {
+            let sign = match verdict.finding.outcome {
+                Outcome::Decided => "VERDICT",
+                Outcome::InsufficientEvidence => "undecided",
+            };
+            format!(
+                "{}  {sign}, {:.1} s after the onset: {}",
+                wall_clock(verdict.at_ns),
+                (verdict.at_ns - verdict.finding.from_ns) as f64 / 1e9,
+                verdict.finding.summary
+            )
+        }
+        Event::Over(verdict) => {
+            let mut out =
+                format!("{}  over: {}", wall_clock(verdict.at_ns), verdict.finding.summary);
+            if let Some(without) = &verdict.counterfactual {
+                out += &format!("\n          {without}");
+            }
+            for (place, share) in verdict.culprit_was_in.iter().take(2) {
+                out += &format!("\n          it was in {place} for {:.0} %", 100.0 * share);
+            }
+            out
+        }
+        Event::Shed(shed) => format!("{}  {}", wall_clock(shed.at_ns), shed.says),
+        Event::Status(_) => return None,
+        Event::Ended(ended) => format!(
+            "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
+             {:.2} s here ({:.2} % of the machine), {} MiB",
+            ended.trace,
+            ended.seconds,
+            ended.steps,
+            ended.findings,
+            ended.bpf_seconds.unwrap_or(0.0),
+            ended.cpu_seconds,
+            100.0 * ended.machine_share,
+            ended.rss_bytes >> 20
+        ),
+    })
+}
+
+/// A time of the trace clock as the wall clock has it, to the tenth of a second, UTC.
+fn wall_clock(at_ns: i64) -> String {
+    let ago = gpuwhy_collect::now().0 - at_ns;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let at = now.map_or(0, |d| d.as_nanos() as i64) - ago;
+    let s = at.div_euclid(1_000_000_000);
+    let tenth = at.rem_euclid(1_000_000_000) / 100_000_000;
+    format!("{:02}:{:02}:{:02}.{tenth}", s / 3600 % 24, s / 60 % 60, s % 60)
 }

@@ -1,7 +1,7 @@
-//! Prints what this host lets us see.
+//! Prints what can be recorded on this host.
 
 fn main() {
-    for check in gpuwhy_collect::host::facts() {
+    for check in gpuwhy_collect::host::checks() {
         let mark = if check.ok { "ok  " } else { "MISS" };
         println!("{mark} {:28} {}", check.name, check.found);
         if !check.ok {

@@ -1,9 +1,9 @@
-//! What looking at NCCL's calls costs whoever makes them: `nccl_cost ACTOR LIBRARY`, where ACTOR is
+//! What recording NCCL's calls costs the calling process: `nccl_cost ACTOR LIBRARY`, where ACTOR is
 //! `tests/nccl_actor.c`, compiled (`cc -O1 -pthread -o ACTOR ... -ldl`), and LIBRARY a libnccl.so.2.
 //!
-//! ns of CPU time of a call, the least and the median of 200 bursts of 100: first with nobody looking,
-//! then with the recorder attached; a burst is short enough that every call is told. For
-//! `ncclGroupStart` it is that of two calls, with `ncclGroupEnd`.
+//! Prints the CPU time of a call in ns, the least and the median of 200 bursts of 100 calls: first
+//! without a recorder, then with one attached. A burst is short enough that every call is recorded.
+//! For `ncclGroupStart` it is the time of two calls, with `ncclGroupEnd`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -23,47 +23,47 @@ fn main() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the actor starts");
-    let mut says = BufReader::new(child.stdout.take().expect("it has one"));
-    let mut hears = child.stdin.take().expect("it has one");
+    let mut output = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+    let mut input = child.stdin.take().expect("stdin is a pipe");
     let mut line = String::new();
-    says.read_line(&mut line).expect("it is ready");
+    output.read_line(&mut line).expect("the actor is ready");
 
     let pid = child.id() as i32;
     let mut measure = |recorder: Option<Recorder>| {
         let mut recorder = recorder;
         for call in CALLS {
-            hears.write_all(format!("{call}\n").as_bytes()).expect("it listens");
+            input.write_all(format!("{call}\n").as_bytes()).expect("the actor reads");
             let until = Instant::now() + Duration::from_secs(4);
             let mut rows = 0;
             while let Some(recorder) = &mut recorder
                 && Instant::now() < until
             {
-                let told: Rows = recorder.poll(Duration::from_millis(10)).expect("it goes on");
-                rows += told.span.len();
+                let polled: Rows = recorder.poll(Duration::from_millis(10)).expect("it records");
+                rows += polled.span.len();
             }
             let mut line = String::new();
-            says.read_line(&mut line).expect("it answers");
+            output.read_line(&mut line).expect("the actor answers");
             println!("  {call}: {} ns (least, median), {rows} spans", line.trim());
         }
     };
-    println!("{library}\n nobody looks");
+    println!("{library}\n without a recorder");
     measure(None);
     let targets = vec![Target::Pid(pid)];
-    // A function that begins with no push, for comparison.
+    // For comparison, a function whose first instruction is no push (a uprobe on it is slower).
     let (binary, symbol) = (library.into(), "ncclGetErrorString".into());
     let step = UprobeStep { binary, symbol };
-    // One recorder for all calls, and nothing else on, so that only this is measured.
+    // One recorder for all calls with no other probe, so that only these are measured.
     let only = Config::only(&["nccl_calls", "steps"]);
     let mut recorder =
         Recorder::start(Config { targets, steps: vec![step], ..only }).expect("it starts");
-    let (began, mut longest) = (Instant::now(), Duration::ZERO);
-    while began.elapsed() < Duration::from_secs(3) {
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < Duration::from_secs(3) {
         let before = gpuwhy_collect::thread_time();
-        recorder.poll(Duration::from_millis(10)).expect("it goes on");
+        recorder.poll(Duration::from_millis(10)).expect("it records");
         let took = gpuwhy_collect::thread_time() - before;
         longest = longest.max(Duration::from_nanos(took.0.unsigned_abs()));
     }
-    println!(" attached; the longest tick, which attached, took {longest:?} of CPU");
+    println!(" with a recorder; its longest poll, which attached, took {longest:?} of CPU time");
     measure(Some(recorder));
     let _ = child.kill();
     let _ = child.wait();

@@ -1,5 +1,5 @@
-//! What the NVML source costs: `nvml_cost [SECONDS]`, with `GPUWHY_NVML` naming the library where
-//! there is no GPU. CPU time of its thread and of the whole process, a minute.
+//! What the NVML source costs: `nvml_cost [SECONDS]` prints the CPU time of its thread and of the
+//! whole process per minute. Without a GPU, set `GPUWHY_NVML` to the path of a stand-in library.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpuwhy_collect::{Config, Recorder, cpu_time};
 use gpuwhy_schema::Rows;
 
-/// CPU time of our thread of this name, in s; 0 if there is none.
+/// CPU time of the thread of this name in this process, in s; 0 if there is none.
 fn thread_seconds(name: &str) -> f64 {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let ours = tasks
@@ -25,7 +25,7 @@ fn main() {
     let mut run = |time: Duration, count: &mut usize| {
         let end = Instant::now() + time;
         while Instant::now() < end {
-            rows.append(&mut recorder.poll(Duration::from_millis(10)).expect("it goes on"));
+            rows.append(&mut recorder.poll(Duration::from_millis(10)).expect("it records"));
             *count += rows.len();
             rows = Rows::default();
         }

@@ -1,4 +1,5 @@
-//! Records a process for some seconds and prints what came of it: `watch PID [SECONDS [STEP...]]`, PID 0 for none.
+//! Records a process for some seconds and prints sums of its rows: `watch PID [SECONDS [STEP...]]`.
+//! PID 0 records no process; the environment variable OFF names probes to switch off.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,19 +36,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tracks: BTreeMap<TrackId, (EntityId, String)> =
         rows.track.iter().map(|t| (t.id, (t.entity, t.name.to_string()))).collect();
     let mut sums: BTreeMap<(String, String, String), (u64, f64)> = BTreeMap::new();
-    let mut add = |track: TrackId, what: String, n: f64| {
-        let (entity, lane) = &tracks[&track];
-        let whose = names.get(entity).cloned().unwrap_or_default();
-        let sum = sums.entry((whose, lane.clone(), what)).or_default();
+    let mut add = |track: TrackId, value: String, n: f64| {
+        let (entity, name) = &tracks[&track];
+        let entity = names.get(entity).cloned().unwrap_or_default();
+        let sum = sums.entry((entity, name.clone(), value)).or_default();
         sum.0 += 1;
         sum.1 += n;
     };
     for row in &rows.state {
-        let what = match tracks[&row.track].1.as_str() {
+        let value = match tracks[&row.track].1.as_str() {
             "thread_state" => ThreadState::from_code(row.value).map_or("?", |s| s.as_str()).into(),
             _ => names.get(&EntityId(row.value as u32)).cloned().unwrap_or_else(|| "idle".into()),
         };
-        add(row.track, what, row.dur.map_or(0.0, |d| d.as_millis_f64()));
+        add(row.track, value, row.dur.map_or(0.0, |d| d.as_millis_f64()));
     }
     for row in &rows.counter {
         add(row.track, String::new(), row.value);
@@ -56,8 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let waker = row.waker.and_then(|w| names.get(&w)).cloned().unwrap_or_default();
         println!("{:>16} {:8} {:?} <- {waker}", row.ts.0, names[&row.woken], row.context);
     }
-    for ((whose, lane, what), (n, sum)) in sums {
-        println!("{whose:30} {lane:20} {what:24} {n:8} {sum:14.3}");
+    for ((entity, track, value), (n, sum)) in sums {
+        println!("{entity:30} {track:20} {value:24} {n:8} {sum:14.3}");
     }
     for source in &rows.source {
         println!("{source:?}");

@@ -1,14 +1,14 @@
-//! What a cgroup path says: which hierarchy, and which container, pod, batch job, service or
-//! virtual machine it was made for.
+//! Reads a cgroup path: its hierarchy, and the container, pod, batch job, service or virtual machine
+//! that it was made for.
 //!
-//! Text in, names out; nothing here opens a file. The shapes are those that runtimes are known to
+//! Text in, names out; nothing here opens a file. The forms are those that runtimes are known to
 //! write (docker, containerd, cri-o, podman, LXC, kubelet with both cgroup drivers, Slurm under v1
-//! and v2, libvirt with and without systemd, systemd services). A path of another shape belongs to
-//! nobody but the cgroup itself.
+//! and v2, libvirt with and without systemd, systemd services). A path of another form has no owner
+//! but the cgroup itself.
 
 /// One line of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Membership {
+pub(crate) struct Membership {
     /// The hierarchy: `v2`, or `v1:` and the controller that matters most of those mounted
     /// together (`v1:cpu` for `cpu,cpuacct`, `v1:systemd` for `name=systemd`).
     pub hierarchy: String,
@@ -28,7 +28,7 @@ impl Membership {
 }
 
 /// All lines of a `/proc/PID/cgroup`; lines of another form are left out.
-pub fn memberships(text: &str) -> Vec<Membership> {
+pub(crate) fn memberships(text: &str) -> Vec<Membership> {
     let line = |line: &str| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -48,15 +48,15 @@ fn hierarchy(controllers: &str) -> String {
     }
     let main = ["cpu", "memory", "blkio"]
         .into_iter()
-        .find(|wanted| controllers.split(',').any(|c| c == *wanted))
+        .find(|main| controllers.split(',').any(|c| c == *main))
         .or_else(|| controllers.split(',').next())
         .unwrap_or(controllers);
     format!("v1:{}", main.strip_prefix("name=").unwrap_or(main))
 }
 
-/// The membership that tells most about a process: one that names a container or a job before one
-/// that does not, and then the hierarchy that rations the CPU. `None` if all are roots.
-pub fn most_telling(memberships: &[Membership]) -> Option<&Membership> {
+/// The membership that a process is shown in: one that names a container or a job before one that
+/// does not, and then the hierarchy that limits the CPU. `None` if all are roots.
+pub(crate) fn main_membership(memberships: &[Membership]) -> Option<&Membership> {
     let rank = |m: &&Membership| {
         let hierarchy = match m.hierarchy.as_str() {
             "v1:cpu" => 0,
@@ -71,9 +71,9 @@ pub fn most_telling(memberships: &[Membership]) -> Option<&Membership> {
     memberships.iter().filter(|m| !m.is_root()).min_by_key(rank)
 }
 
-/// For whom a cgroup was made.
+/// What a cgroup was made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owners {
+pub(crate) struct Owners {
     /// A container.
     pub container: Option<Owner>,
     /// A pod, batch job or service.
@@ -82,18 +82,18 @@ pub struct Owners {
     pub vm: Option<Owner>,
 }
 
-/// One of them.
+/// A container, job or virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// What tells it from others: a container's id, `k8s:<pod uid>`, `slurm:<job id>`.
+pub(crate) struct Owner {
+    /// What distinguishes it from others: a container's id, `k8s:<pod uid>`, `slurm:<job id>`.
     pub key: String,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
 }
 
-/// Who a cgroup path was made for.
-pub fn owners(path: &str) -> Owners {
-    let path = unescape(path);
+/// What a cgroup path was made for.
+pub(crate) fn owners(path: &str) -> Owners {
+    let path = unescape_systemd(path);
     // containerd under a kubelet that disagrees about the driver writes
     // `…/kubepods-burstable-pod<uid>.slice:cri-containerd:<id>` as one folder.
     let segments: Vec<&str> = path.split(['/', ':']).filter(|s| !s.is_empty()).collect();
@@ -133,7 +133,7 @@ pub fn owners(path: &str) -> Owners {
 }
 
 /// systemd writes a `-` within a name as `\x2d`.
-fn unescape(path: &str) -> String {
+fn unescape_systemd(path: &str) -> String {
     path.replace("\\x2d", "-")
 }
 
@@ -168,7 +168,7 @@ fn container(segment: &str, before: &str) -> Option<Owner> {
         Some((runtime, id)) => (runtime, id),
         None => (before, segment),
     };
-    // `crio-conmon-<id>` holds the monitor of a container, not the container.
+    // `crio-conmon-<id>` holds the monitor process of a container, not the container.
     if id.len() != 64 || !hex(id) || runtime.ends_with("conmon") {
         return None;
     }
@@ -196,7 +196,7 @@ fn vm(segment: &str, before: &str) -> Option<Owner> {
 
 /// Where cgroup hierarchies are mounted, from `/proc/self/mountinfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mounts(Vec<Mount>);
+pub(crate) struct Mounts(Vec<Mount>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
@@ -207,7 +207,7 @@ struct Mount {
 }
 
 impl Mounts {
-    /// Of the text of a `mountinfo`.
+    /// The mounts in the text of a `mountinfo`.
     pub fn parse(mountinfo: &str) -> Mounts {
         let line = |line: &str| {
             let (left, right) = line.split_once(" - ")?;
@@ -224,7 +224,7 @@ impl Mounts {
                 }
                 _ => return None,
             };
-            Some(Mount { hierarchy, root: plain(root), point: plain(point) })
+            Some(Mount { hierarchy, root: unescape_octal(root), point: unescape_octal(point) })
         };
         Mounts(mountinfo.lines().filter_map(line).collect())
     }
@@ -255,7 +255,7 @@ impl Mounts {
 }
 
 /// `mountinfo` writes space, tab, newline and backslash in octal.
-fn plain(field: &str) -> String {
+fn unescape_octal(field: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(field.to_owned(), |text, (code, character)| text.replace(code, character))
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_pods_jobs_and_machines_are_known_by_their_paths() {
+    fn containers_pods_jobs_and_virtual_machines_are_recognised_by_their_paths() {
         check("/", "- | - | -");
         check("/user.slice/user-1000.slice/session-2.scope", "- | - | -");
         check("/docker/ID64", "ID64 | - | -");
@@ -329,12 +329,12 @@ mod tests {
     fn member(text: &str, expected: &str) {
         let all = memberships(text);
         let keys: Vec<String> = all.iter().map(Membership::key).collect();
-        let shown = most_telling(&all).map_or("-".into(), Membership::key);
+        let shown = main_membership(&all).map_or("-".into(), Membership::key);
         assert_eq!(format!("{} > {shown}", keys.join(" ")), expected);
     }
 
     #[test]
-    fn a_process_is_shown_in_the_cgroup_that_rations_its_cpu() {
+    fn a_process_is_shown_in_the_cgroup_that_limits_its_cpu() {
         member("0::/\n", "v2:/ > -");
         member("0::/user.slice\n", "v2:/user.slice > v2:/user.slice");
         member(

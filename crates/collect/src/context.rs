@@ -1,245 +1,92 @@
-//! What every probe is given, and what it has to offer.
+//! What probes write rows into, and look things up in.
 
-use std::collections::HashMap;
-use std::io;
-use std::ops::Range;
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::fs;
 
-use foldhash::HashSet;
-use gpuwhy_schema::{EntityId, Id, Ids, Lanes, Name, Ns, Rows, SourceId, State, TrackId};
+use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Rows, SourceId, SourceState};
 
-use crate::kernel::Kernel;
-use crate::{Attribution, Config, Target};
+use crate::attribution::Attribution;
+use crate::between_probes::{GpuUse, NewTargets, PluginProcesses};
 
-/// Why something could not be collected.
-#[derive(Debug, thiserror::Error)]
-pub enum CollectError {
-    /// The kernel refused a BPF object.
-    #[error("cannot load the BPF programs of `{probe}`{why}")]
-    Load {
-        /// The probe.
-        probe: &'static str,
-        /// What the verifier or libbpf complained of last, in brackets; may be empty.
-        why: String,
-        /// What libbpf says.
-        #[source]
-        source: libbpf_rs::Error,
-    },
-    /// The kernel refused to attach a BPF program.
-    #[error("cannot attach `{probe}` to {to}")]
-    Attach {
-        /// The probe.
-        probe: &'static str,
-        /// The tracepoint or function.
-        to: String,
-        /// What libbpf says.
-        #[source]
-        source: libbpf_rs::Error,
-    },
-    /// A BPF map could not be read or written.
-    #[error("cannot use the BPF map `{map}`")]
-    Map {
-        /// The map.
-        map: &'static str,
-        /// What libbpf says.
-        #[source]
-        source: libbpf_rs::Error,
-    },
-    /// A file could not be read.
-    #[error("cannot read `{path}`")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        #[source]
-        source: io::Error,
-    },
-    /// A system call failed.
-    #[error("cannot {what}")]
-    System {
-        /// What was tried, on what.
-        what: String,
-        /// What the system says.
-        #[source]
-        source: io::Error,
-    },
-    /// A target that does not exist.
-    #[error("there is no process {pid}")]
-    NoProcess {
-        /// Its number.
-        pid: i32,
-    },
-    /// A ring of marked steps cannot be used.
-    #[error("cannot take marked steps from `{path}`")]
-    Wire {
-        /// The ring.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: gpuwhy_wire::Error,
-    },
-    /// The socket at which libraries knock cannot be made.
-    #[error("cannot listen at `{path}` for libraries inside processes")]
-    Door {
-        /// The socket.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: gpuwhy_wire::Error,
-    },
-    /// A function to be traced was not found.
-    #[error("no function `{symbol}` in `{binary}`{hint}")]
-    Symbol {
-        /// The binary.
-        binary: PathBuf,
-        /// The function asked for.
-        symbol: String,
-        /// Near names, or what else would help; begins with a separator.
-        hint: String,
-    },
-    /// This host lacks what the probe needs.
-    #[error("{what}; {fix}")]
-    Unsupported {
-        /// What is missing.
-        what: String,
-        /// What would change that.
-        fix: String,
-    },
-}
-
-/// What probes write into and look things up in.
+/// What probes write rows into, and look things up in.
 #[derive(Debug)]
-pub struct Context {
+pub(crate) struct Context {
     /// Entities, tracks and sources.
-    pub lanes: Lanes,
-    /// Rows gathered since the last [`crate::Recorder::poll`].
+    pub catalog: Lanes,
+    /// Rows gathered since they were last handed out.
     pub rows: Rows,
     /// Ids of spans and marks.
     pub ids: Ids,
-    /// Whose a tid or pid is.
-    pub people: Attribution,
+    /// The threads and processes that tids and pids belong to.
+    pub attribution: Attribution,
     /// This host.
     pub host: EntityId,
     /// Its CPUs, by index; possible CPUs, so some may be offline.
     pub cpus: Vec<EntityId>,
-    /// Processes that a probe found to be targets; the recorder adds them after the tick.
-    pub wanted: Vec<Target>,
-    /// Bytes of GPU memory that processes have, by pid, as last read.
-    pub gpu_memory: HashMap<u32, u64>,
-    /// When processes were last seen to use the multiprocessors of a GPU.
-    pub gpu_used: HashMap<u32, Ns>,
-    /// Processes whose NCCL tells of its collectives from inside, by our plug-in: what is seen of
-    /// them from outside would be told twice.
-    pub inside: HashSet<u32>,
+    /// Processes that probes found and that are to become targets.
+    pub new_targets: NewTargets,
+    /// What `nvml` knows of processes on GPUs.
+    pub gpu_use: GpuUse,
+    /// Processes that report collectives to `inject`.
+    pub plugins: PluginProcesses,
 }
 
-/// What a probe is started with.
-pub struct Start<'a> {
-    /// Shared maps, and the loader of BPF objects.
-    pub kernel: &'a Rc<Kernel>,
-    /// What the user asked for.
-    pub config: &'a Config,
-    /// Where rows go.
-    pub cx: &'a mut Context,
-    /// The probe's own source, whose state the recorder keeps; a probe that sees less than it was
-    /// asked to sets `Degraded` and a note by itself.
-    pub source: SourceId,
-}
-
-/// A step that has begun and not ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OpenStep {
-    /// The span that it will be.
-    pub id: Id,
-    /// When it began.
-    pub ts: Ns,
-    /// Whose time it is.
-    pub thread: EntityId,
-    /// The track that it will lie on.
-    pub track: TrackId,
-    /// Its number on its thread.
-    pub seq: u64,
-    /// What it is.
-    pub name: Name,
-    /// How much there is to do.
-    pub size: Option<i64>,
-    /// The rank that takes it.
-    pub rank: Option<u32>,
-}
-
-/// One source of rows, started and running until it is dropped.
-///
-/// A probe has `fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError>` and a line in
-/// the recorder's list.
-pub trait Probe {
-    /// As in [`Config::off`] and, behind `bpf:` or `proc:`, in `source.kind`.
-    fn name(&self) -> &'static str;
-
-    /// Called every tick, after the ring was drained: reads aggregates into `cx.rows`.
-    ///
-    /// # Errors
-    /// A reading that failed; the recorder writes it to the probe's source and goes on.
-    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError>;
-
-    /// The kinds of ring records that this probe takes.
-    fn kinds(&self) -> Range<u16> {
-        0..0
+impl Context {
+    /// With the entities that every recording has: this host and its CPUs.
+    pub fn new() -> Context {
+        let mut catalog = Lanes::default();
+        let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let name = read("/proc/sys/kernel/hostname");
+        let machine = read("/etc/machine-id");
+        // Containers often lack a machine id; the boot id tells hosts apart as well, for one boot.
+        let key =
+            if machine.is_empty() { read("/proc/sys/kernel/random/boot_id") } else { machine };
+        let host = catalog.entity(EntityKind::Host, &key, |e| e.name = name.as_str().into());
+        let count = libbpf_rs::num_possible_cpus().unwrap_or(1);
+        let cpus: Vec<EntityId> = (0..count)
+            .map(|i| {
+                catalog.entity(EntityKind::Cpu, &format!("{key}/cpu{i}"), |e| {
+                    e.parent = Some(host);
+                    e.name = format!("cpu{i}").as_str().into();
+                    e.number = Some(i as i64);
+                })
+            })
+            .collect();
+        Context {
+            catalog,
+            rows: Rows::default(),
+            ids: Ids::of_shard(0),
+            attribution: Attribution::new(host),
+            host,
+            cpus,
+            new_targets: NewTargets::default(),
+            gpu_use: GpuUse::default(),
+            plugins: PluginProcesses::default(),
+        }
     }
 
-    /// A ring record whose kind lies in [`Probe::kinds`]; `bytes` is all of it, head included.
-    fn event(&mut self, _kind: u16, _bytes: &[u8], _cx: &mut Context) {}
-
-    /// Events that did not reach the rows by other ways than a full ring, so far.
-    fn dropped(&self) -> u64 {
-        0
+    /// The thread `tid` of process `tgid`; see [`Attribution::thread`].
+    pub fn thread(&mut self, tid: u32, tgid: u32, comm: Option<&[u8]>) -> EntityId {
+        self.attribution.thread(&mut self.catalog, tid, tgid, comm)
     }
 
-    /// Events that reached the rows in sums, so far.
-    fn counted(&self) -> u64 {
-        0
+    /// The process `tgid`; see [`Attribution::process`].
+    pub fn process(&mut self, tgid: u32, comm: Option<&[u8]>) -> EntityId {
+        self.attribution.process(&mut self.catalog, tgid, comm)
     }
 
-    /// One more target. Probes that know no targets ignore it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn add_target(&mut self, _target: Target, _cx: &mut Context) -> Result<(), CollectError> {
-        Ok(())
+    /// The source sees less than it was asked to, and why.
+    pub fn degraded(&mut self, source: SourceId, note: &str) {
+        self.catalog.update_source(source, |s| {
+            s.state = SourceState::Degraded;
+            s.note = Some(note.into());
+        });
     }
 
-    /// Sees nothing for a while, or sees again. Probes that are never shed ignore it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn pause(&mut self, _paused: bool) -> Result<(), CollectError> {
-        Ok(())
+    /// Rows gathered since the last call, declarations of entities and tracks first.
+    pub fn take_rows(&mut self) -> Rows {
+        let mut rows = Rows::default();
+        self.catalog.drain(&mut rows);
+        rows.append(&mut self.rows);
+        rows
     }
-
-    /// Looks more closely while something is the matter, and no longer. Probes that have nothing
-    /// more to show ignore it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn detail(&mut self, _wanted: bool) -> Result<(), CollectError> {
-        Ok(())
-    }
-
-    /// Told every second whether a step has been open for long. Probes that have nothing to say about
-    /// that ignore it.
-    fn hangs(&mut self, _hangs: bool) {}
-
-    /// Steps that have begun before `ts` and not ended, as far as this probe knows of them.
-    fn open_steps(&self, _before: Ns, _out: &mut Vec<OpenStep>) {}
-
-    /// What threads do since their last row, if they still do it: states without an end.
-    fn going_on(&self, _out: &mut Vec<State>) {}
-
-    /// The recording ends at `now`: rows for what is still open.
-    fn finish(&mut self, _now: Ns, _cx: &mut Context) {}
-}
-
-/// The trace clock: CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads as well.
-pub fn now() -> Ns {
-    crate::kernel::monotonic()
 }

@@ -1,8 +1,8 @@
-//! What this host lets us see: the facts behind `gpuwhy doctor`.
+//! What this host allows to be recorded: the checks of `gpuwhy doctor`.
 //!
 //! Whatever can be tried is tried instead of being concluded from versions: each probe is started
-//! and stopped, a uprobe is attached to a function of our own that nobody calls. Every fact says why it
-//! matters, what was found and, where something is missing, what would change it.
+//! and stopped, a uprobe is attached to a function of our own that is never called. Every check says
+//! why it matters, what was found and, where something is missing, what would change it.
 
 mod gpu;
 
@@ -13,42 +13,45 @@ use std::time::Duration;
 
 use gpuwhy_schema::{Rows, SourceState};
 
-use crate::kernel::{self, Kernel};
-use crate::nccl_ras::ask;
-use crate::recorder::{self, Config};
-use crate::{CollectError, Start, steps, story};
+use crate::bpf::{self, Bpf, OLDEST_KERNEL, run_time};
+use crate::config::Config;
+use crate::context::Context;
+use crate::error::error_chain;
+use crate::probe::Start;
+use crate::probes::nccl_ras::client::{self, RasError};
+use crate::probes::{self, steps};
 
-/// One fact about this host.
+/// One check of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at: `capabilities`, `probe run_queue`.
+    /// What was checked: `capabilities`, `probe run_queue`.
     pub name: String,
     /// Whether it is as it should be.
     pub ok: bool,
-    /// Whether nothing can be recorded without it.
+    /// Whether no recording is possible without it.
     pub needed: bool,
-    /// What is seen with it, or missed without it.
+    /// What it makes possible, or what is missing without it.
     pub why_it_matters: &'static str,
     /// What was found.
     pub found: String,
-    /// What would make it right; empty if it is.
+    /// What would change that; empty if it is as it should be.
     pub fix: String,
 }
 
-/// What recording cannot do without, as far as it can be told without trying: cheap enough to be
-/// asked before every recording.
+/// The checks of what every recording needs, as far as they can be made without loading anything:
+/// cheap enough to be made before every recording.
 pub fn needed() -> Vec<Check> {
     vec![
-        kernel_version(&read("/proc/sys/kernel/osrelease")),
+        kernel_version(&read("/proc/sys/kernel/osrelease"), bpf::has_newest_helper),
         btf(),
         capabilities(&read("/proc/self/status")),
     ]
 }
 
-/// Looks at everything; takes about a second, most of it in the kernel's verifier.
-pub fn facts() -> Vec<Check> {
+/// All checks; they take about a second, most of it in the kernel's verifier.
+pub fn checks() -> Vec<Check> {
     let mut checks = vec![
-        kernel_version(&read("/proc/sys/kernel/osrelease")),
+        kernel_version(&read("/proc/sys/kernel/osrelease"), bpf::has_newest_helper),
         btf(),
         capabilities(&read("/proc/self/status")),
         pid_namespace(),
@@ -59,29 +62,30 @@ pub fn facts() -> Vec<Check> {
         pressure(),
         statistics(),
     ];
-    let kernel = Rc::new(Kernel::new(1 << 16));
-    checks.push(shared(&kernel));
-    checks.push(uprobes(&kernel));
-    checks.extend(probes(&kernel));
-    checks.extend(gpu::facts());
-    checks.push(ras(ask::USUAL));
+    let bpf = Rc::new(Bpf::new(1 << 16));
+    checks.push(shared_maps(&bpf));
+    checks.push(uprobes(&bpf));
+    checks.extend(start_probes(&bpf));
+    checks.extend(gpu::checks_of_this_host());
+    checks.push(nccl_ras(client::DEFAULT_ADDRESS));
     checks
 }
 
-/// Whether a job's NCCL can be asked. It is greeted and asked for nothing, which does it no harm.
-fn ras(address: &str) -> Check {
-    let patience =
-        ask::Patience { line: Duration::from_millis(500), whole: Duration::from_secs(1) };
-    let found = match ask::greet(address, patience) {
+/// Whether the RAS of a job's NCCL answers. Only the protocol's version is exchanged, which does the
+/// job no harm.
+fn nccl_ras(address: &str) -> Check {
+    let timeouts =
+        client::Timeouts { line: Duration::from_millis(500), total: Duration::from_secs(1) };
+    let found = match client::protocol(address, timeouts) {
         Ok(protocol) => format!("answers at {address}, protocol {protocol}"),
-        Err(ask::Silence::Nobody { .. }) => format!("no job of this host listens at {address}"),
-        Err(silence) => silence.to_string(),
+        Err(RasError::NoServer { .. }) => format!("no job of this host listens at {address}"),
+        Err(error) => error.to_string(),
     };
     Check {
         name: "NCCL RAS".into(),
         ok: true,
         needed: false,
-        why_it_matters: "with --nccl-ras it is asked which rank is behind, when a step hangs",
+        why_it_matters: "with --nccl-ras, gpuwhy asks it which rank is behind when a step hangs",
         found,
         fix: String::new(),
     }
@@ -91,17 +95,24 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-fn kernel_version(release: &str) -> Check {
+/// Whether the kernel is new enough, by its version or, as distributions bring features to older
+/// kernels, by `has_newest_helper`.
+fn kernel_version(release: &str, has_newest_helper: impl FnOnce() -> bool) -> Check {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let ok = version >= (5, 11);
+    let ok = version >= OLDEST_KERNEL || has_newest_helper();
+    let (major, minor) = OLDEST_KERNEL;
     Check {
         name: "kernel".into(),
         ok,
         needed: true,
-        why_it_matters: "task storage for tracing came with 5.11, uprobe multi links with 6.6",
+        why_it_matters: "the probes need BPF helpers of Linux 5.15; --step uprobe: needs 6.6",
         found: release.to_owned(),
-        fix: if ok { String::new() } else { "boot a kernel of version 5.11 or newer".into() },
+        fix: if ok {
+            String::new()
+        } else {
+            format!("boot a kernel of version {major}.{minor} or newer")
+        },
     }
 }
 
@@ -111,12 +122,12 @@ fn btf() -> Check {
         name: "kernel types (BTF)".into(),
         ok,
         needed: true,
-        why_it_matters: "one build of the probes finds its way in any kernel by them",
+        why_it_matters: "they tell the probes where this kernel keeps the fields that they read",
         found: (if ok { "/sys/kernel/btf/vmlinux" } else { "none" }).into(),
         fix: if ok {
             String::new()
         } else {
-            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are".into()
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as those of distributions are".into()
         },
     }
 }
@@ -142,7 +153,7 @@ fn has_capability(status: &str, name: &str) -> bool {
 
 fn capabilities(status: &str) -> Check {
     let have = |name: &str| has_capability(status, name);
-    // Before 5.8 and for the kernel still today, CAP_SYS_ADMIN includes the two others.
+    // The kernel accepts CAP_SYS_ADMIN instead of the two others.
     let all = have("CAP_SYS_ADMIN");
     let missing: Vec<&str> =
         ["CAP_BPF", "CAP_PERFMON"].into_iter().filter(|name| !all && !have(name)).collect();
@@ -154,7 +165,7 @@ fn capabilities(status: &str) -> Check {
         ok: missing.is_empty(),
         needed: true,
         why_it_matters: "CAP_BPF loads the probes, CAP_PERFMON lets them read the kernel's memory",
-        found: if found.is_empty() { "none that matter".into() } else { found.join(", ") },
+        found: if found.is_empty() { "none of those needed".into() } else { found.join(", ") },
         fix: if missing.is_empty() {
             String::new()
         } else {
@@ -174,7 +185,7 @@ fn pid_namespace() -> Check {
         name: "pid namespace".into(),
         ok,
         needed: false,
-        why_it_matters: "probes see the host's pids; in another namespace they belong to nobody",
+        why_it_matters: "probes record the host's pids, which /proc does not know in another namespace",
         found: if ok { "the host's".into() } else { found.display().to_string() },
         fix: if ok {
             String::new()
@@ -192,8 +203,8 @@ fn unprivileged() -> Check {
         name: "unprivileged_bpf_disabled".into(),
         ok: true,
         needed: false,
-        why_it_matters: "with 1 or 2, BPF needs CAP_BPF, which is as it should be",
-        found: if found.is_empty() { "not known to this kernel".into() } else { found },
+        why_it_matters: "with 1 or 2, only programs with CAP_BPF can use BPF, as is recommended",
+        found: if found.is_empty() { "this kernel has no such setting".into() } else { found },
         fix: String::new(),
     }
 }
@@ -205,12 +216,12 @@ fn lockdown(text: &str) -> Check {
         name: "lockdown".into(),
         ok,
         needed: true,
-        why_it_matters: "in mode `confidentiality` the kernel lets nobody read its memory",
+        why_it_matters: "in mode `confidentiality` no program may read the kernel's memory",
         found: mode,
         fix: if ok {
             String::new()
         } else {
-            "boot with lockdown=integrity or without secure boot's lockdown".into()
+            "boot with lockdown=integrity, or without the lockdown of secure boot".into()
         },
     }
 }
@@ -221,8 +232,8 @@ fn paranoid() -> Check {
         name: "perf_event_paranoid".into(),
         ok: true,
         needed: false,
-        why_it_matters: "nothing here goes through perf events; other profilers do",
-        found: if found.is_empty() { "no perf events".into() } else { found },
+        why_it_matters: "it limits other profilers; gpuwhy needs CAP_PERFMON instead",
+        found: if found.is_empty() { "this kernel has no perf events".into() } else { found },
         fix: String::new(),
     }
 }
@@ -245,7 +256,7 @@ fn cgroups(mountinfo: &str) -> Check {
             _ => {}
         }
     }
-    // What is mounted a second time, for a container or a chroot, is the same.
+    // A hierarchy may be mounted twice, for a container or a chroot.
     let mut seen = HashSet::new();
     found.retain(|(what, _)| seen.insert(what.clone()));
     let ok = !found.is_empty();
@@ -255,12 +266,12 @@ fn cgroups(mountinfo: &str) -> Check {
         name: "control groups".into(),
         ok,
         needed: false,
-        why_it_matters: "quotas are read from them, and containers, pods and jobs named by them",
+        why_it_matters: "they have the quotas, and the names of containers, pods and jobs",
         found: if ok { found.join(", ") } else { "none mounted".into() },
         fix: if ok {
             String::new()
         } else {
-            "mount -t cgroup2 none /sys/fs/cgroup, or give the container the host's".into()
+            "mount -t cgroup2 none /sys/fs/cgroup, or bind the host's into the container".into()
         },
     }
 }
@@ -271,7 +282,7 @@ fn pressure() -> Check {
         name: "pressure (PSI)".into(),
         ok,
         needed: false,
-        why_it_matters: "the kernel's own measure of time lost to full CPUs, memory and disks",
+        why_it_matters: "the kernel's own measure of time lost to busy CPUs, memory and disks",
         found: (if ok { "/proc/pressure" } else { "none" }).into(),
         fix: if ok { String::new() } else { "boot with psi=1".into() },
     }
@@ -279,15 +290,15 @@ fn pressure() -> Check {
 
 fn statistics() -> Check {
     let on = read("/proc/sys/kernel/bpf_stats_enabled") == "1";
-    let tried = kernel::enable_bpf_stats();
+    let tried = run_time::measure();
     let ok = on || tried.is_ok();
     Check {
         name: "BPF run time".into(),
         ok,
         needed: false,
-        why_it_matters: "with it the recorder knows what its own probes cost",
+        why_it_matters: "the recorder needs it to know what its own probes cost",
         found: match &tried {
-            _ if on => "measured for everybody".into(),
+            _ if on => "always measured".into(),
             Ok(_) => "measured while recording".into(),
             Err(error) => error.to_string(),
         },
@@ -299,33 +310,34 @@ fn statistics() -> Check {
     }
 }
 
-fn shared(kernel: &Kernel) -> Check {
-    let refused = kernel.refused();
+fn shared_maps(bpf: &Bpf) -> Check {
+    let refusal = bpf.refusal();
     Check {
         name: "ring and task storage".into(),
-        ok: refused.is_none(),
+        ok: refusal.is_none(),
         needed: true,
-        why_it_matters: "all exact events come through them",
-        fix: if refused.is_none() {
+        why_it_matters: "all exact events pass through them",
+        fix: if refusal.is_none() {
             String::new()
         } else {
             "give the capabilities above; in a container also allow the bpf system call".into()
         },
-        found: refused.map_or_else(|| "created".into(), str::to_owned),
+        found: refusal.map_or_else(|| "created".into(), str::to_owned),
     }
 }
 
-fn uprobes(kernel: &Kernel) -> Check {
-    let (ok, found) = match (steps::trial(kernel, true), steps::trial(kernel, false)) {
+fn uprobes(bpf: &Bpf) -> Check {
+    let tries = (steps::try_attaching(bpf, true), steps::try_attaching(bpf, false));
+    let (ok, found) = match tries {
         (Ok(()), _) => (true, "sessions: both ends of a call in one link".into()),
         (Err(_), Ok(())) => (true, "multi links, two for each function".into()),
-        (Err(_), Err(error)) => (false, story(&error)),
+        (Err(_), Err(error)) => (false, error_chain(&error)),
     };
     Check {
         name: "uprobes".into(),
         ok,
         needed: false,
-        why_it_matters: "--step uprobe:BINARY:SYMBOL makes steps of unmodified programs",
+        why_it_matters: "--step uprobe:BINARY:SYMBOL records steps of unmodified programs by them",
         found,
         fix: if ok {
             String::new()
@@ -337,56 +349,36 @@ fn uprobes(kernel: &Kernel) -> Check {
     }
 }
 
-fn probes(kernel: &Rc<Kernel>) -> Vec<Check> {
+/// Starts and stops each probe that needs nothing of the user.
+fn start_probes(bpf: &Rc<Bpf>) -> Vec<Check> {
     let config = Config::default();
     let mut checks = Vec::new();
-    for &(name, kind, start) in recorder::PROBE_LIST {
-        // Uprobes are tried above.
-        if !recorder::has_a_subject(name, &config) {
-            continue;
-        }
-        let mut cx = recorder::context();
-        let source = cx.lanes.source(kind, "gpuwhy", env!("CARGO_PKG_VERSION"), "");
-        let started: Result<_, CollectError> =
-            start(Start { kernel, config: &config, cx: &mut cx, source });
+    for spec in probes::ALL.iter().filter(|spec| (spec.wanted_if)(&config)) {
+        let mut cx = Context::new();
+        let (kind, version) = (spec.source.kind, env!("CARGO_PKG_VERSION"));
+        let source = cx.catalog.source(kind, "gpuwhy", version, "");
+        let started = (spec.start)(Start { bpf, config: &config, cx: &mut cx, source });
         let mut rows = Rows::default();
-        cx.lanes.drain(&mut rows);
+        cx.catalog.drain(&mut rows);
         let note = rows.source.last().and_then(|s| {
             (s.state != SourceState::Ok).then(|| s.note.as_deref().unwrap_or_default().to_owned())
         });
         let (ok, found, fix) = match (started, note) {
-            (Err(error), _) => (false, story(&error), "as the message says".into()),
-            (Ok(_), Some(note)) => (false, format!("runs, but {note}"), "as the note says".into()),
+            (Err(error), _) => (false, error_chain(&error), "see the message".into()),
+            (Ok(_), Some(note)) => (false, format!("starts, but {note}"), "see the note".into()),
             (Ok(_), None) => (true, "starts".into(), String::new()),
         };
         checks.push(Check {
-            name: format!("probe {name}"),
+            name: format!("probe {}", spec.name),
             ok,
             needed: false,
-            why_it_matters: what_it_sees(name),
+            why_it_matters: spec.records,
             found,
             fix,
         });
     }
-    kernel.started();
+    bpf.forget_kernel_types();
     checks
-}
-
-fn what_it_sees(probe: &str) -> &'static str {
-    match probe {
-        "run_queue" => "thread states, who woke whom, who had the CPU meanwhile",
-        "interrupts" => "time that interrupts take, and whether a waker is to be believed",
-        "block_io" => "requests to disks and who made them",
-        "network" => "queues, drops and bytes of network devices, messages between processes",
-        "memory" => "reclaim, faults, and who emptied the page cache",
-        "psi" => "pressure on CPU, memory and disks",
-        "steal" => "time that the hypervisor took",
-        "cgroup" => "CPU quotas that were used up",
-        "nvml" => "clocks, throttling, power, links and errors of NVIDIA GPUs, and who uses them",
-        "nccl_calls" => "calls of NCCL in processes that do not have our plug-in",
-        "self_cost" => "what the recording itself costs",
-        _ => "more of what happens on this host",
-    }
 }
 
 #[cfg(test)]
@@ -394,27 +386,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told_what_is_missing() {
-        let check = kernel_version("4.18.0-553.el8.x86_64");
+    fn a_kernel_is_new_enough_by_its_version_or_by_what_was_brought_to_it() {
+        let old = |release: &str| kernel_version(release, || false);
+        let check = old("4.18.0-553.el8.x86_64");
         assert!(!check.ok && check.needed);
-        assert!(kernel_version("5.15.0-91-generic").ok);
-        assert!(kernel_version("6.18.44-fc-v445").ok);
-        assert!(!kernel_version("").ok);
+        assert_eq!(check.fix, "boot a kernel of version 5.15 or newer");
+        assert!(!old("5.14.0-100").ok);
+        assert!(kernel_version("5.14.0-503.el9.x86_64", || true).ok, "RHEL 9");
+        assert!(old("5.15.0-91-generic").ok);
+        assert!(old("6.18.44-fc-v445").ok);
+        assert!(!old("").ok);
     }
 
     #[test]
-    fn two_capabilities_suffice_and_each_one_alone_does_not() {
+    fn a_kernel_with_types_names_its_helpers() {
+        let release = read("/proc/sys/kernel/osrelease");
+        if btf().ok && kernel_version(&release, || false).ok {
+            assert!(bpf::has_newest_helper(), "{release}");
+        }
+    }
+
+    #[test]
+    fn two_capabilities_suffice_and_one_alone_does_not() {
         let check = |hex: &str| capabilities(&format!("Name:\tx\nCapEff:\t{hex}\n"));
         assert!(check("000000c000000000").ok, "CAP_BPF and CAP_PERFMON");
         assert!(check("0000000000200000").ok, "CAP_SYS_ADMIN");
         let only_bpf = check("0000008000000000");
         assert!(!only_bpf.ok && only_bpf.fix.contains("setcap cap_bpf,cap_perfmon+ep"));
         assert_eq!(only_bpf.found, "CAP_BPF");
-        assert_eq!(check("0").found, "none that matter");
+        assert_eq!(check("0").found, "none of those needed");
     }
 
     #[test]
-    fn hybrid_hierarchies_are_both_named() {
+    fn both_hierarchies_of_a_hybrid_set_up_are_listed() {
         let text = "\
 30 25 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
 31 25 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
@@ -425,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_strictest_lockdown_is_in_the_way() {
+    fn only_the_strictest_lockdown_prevents_recording() {
         assert!(lockdown("none [integrity] confidentiality").ok);
         assert!(!lockdown("none integrity [confidentiality]").ok);
         assert!(lockdown("").ok, "a kernel without lockdown");

@@ -1,6 +1,6 @@
 //! Live sources of one host: eBPF probes, /proc and cgroups, NVML, marked steps.
 //!
-//! A [`Recorder`] starts every probe that the host offers, and each probe turns what it reads into
+//! A [`Recorder`] starts every probe that the host can run, and each probe turns what it reads into
 //! rows of [`gpuwhy_schema`]. A probe that cannot run says so in its `source` row, with what would
 //! change that, and the recording goes on with the others.
 //!
@@ -10,40 +10,40 @@
 //! everything else is summed in the kernel, in pages that user space maps and reads without a
 //! system call. The ring, every map and every queue is bounded; what does not fit is counted.
 //!
-//! *One file, one probe*: `run_queue.bpf.c` beside `run_queue.rs`. *Invariants:* this crate knows
-//! no file format; unsafe code lives in `kernel` alone.
+//! *A probe is a pair of files*: `probes/run_queue.bpf.c` beside `probes/run_queue.rs`; it describes
+//! itself in its `PROBE`, and `probes.rs` lists all of them. *Invariants:* this crate knows no file
+//! format of traces; unsafe code is only in `bpf` and `sys`, the two folders that make system calls.
 
 mod attribution;
-mod block_io;
-mod book;
-mod cgroup;
+mod between_probes;
+mod bpf;
 mod cgroup_path;
+mod config;
 mod context;
-mod delta;
-mod doors;
+mod delta_counter;
+mod elf;
+mod error;
+mod event_rows;
 pub mod host;
-mod interrupts;
-mod kernel;
-mod memory;
-mod nccl_calls;
-mod nccl_ras;
-mod nest;
-mod network;
-mod nvml;
-mod psi;
+mod polled_files;
+mod probe;
+mod probes;
+mod procfs;
 mod recorder;
-mod run_queue;
-mod self_cost;
-mod stacks;
-mod steal;
-mod steps;
-mod sums;
-mod wire_source;
+mod shed;
+mod span_nesting;
+mod status;
+mod sys;
+mod thread_spans;
 
-pub use attribution::Attribution;
-pub use context::{CollectError, Context, OpenStep, Probe, Start, now};
-pub use doors::DoorConfig;
-pub use kernel::{GivingWay, cpu_time, give_back_memory, give_way, nice, signal, thread_time};
-pub use nccl_ras::RasAt;
-pub(crate) use recorder::story;
-pub use recorder::{BadStep, Config, Recorder, Shed, Status, Target, UprobeStep};
+pub use config::{
+    Config, InvalidStep, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
+};
+pub use error::CollectError;
+pub use probe::OpenStep;
+pub use recorder::Recorder;
+pub use shed::Shed;
+pub use status::Status;
+pub use sys::{
+    IdlePriority, cpu_time, idle_priority, nice, now, release_free_memory, signal, thread_time,
+};

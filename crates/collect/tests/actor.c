@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The people of the situations in root_threads.rs: each does one thing until it is killed. */
+/* The processes that root_threads.rs records: each does one thing until it is killed. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -39,9 +39,9 @@ static void nap(long ns)
 	nanosleep(&t, NULL);
 }
 
-static void name(const char *what)
+static void name(const char *thread)
 {
-	prctl(PR_SET_NAME, what);
+	prctl(PR_SET_NAME, thread);
 }
 
 static void pin(int cpu)
@@ -51,25 +51,25 @@ static void pin(int cpu)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	sched_setaffinity(0, sizeof(set), &set);
-	/* Whatever else this machine does is not part of the situation. */
+	/* Other processes of this machine shall not disturb the test. */
 	setpriority(PRIO_PROCESS, 0, -15);
 }
 
-/* A question and its answer, each behind its own condition. */
+/* Two threads that take turns: each works, then wakes the other. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t turn_changed = PTHREAD_COND_INITIALIZER;
 static int turn;
 
 static void take_turn(int mine)
 {
 	pthread_mutex_lock(&lock);
 	while (turn != mine)
-		pthread_cond_wait(&turned, &lock);
+		pthread_cond_wait(&turn_changed, &lock);
 	pthread_mutex_unlock(&lock);
 	work(200000);
 	pthread_mutex_lock(&lock);
 	turn = !mine;
-	pthread_cond_signal(&turned);
+	pthread_cond_signal(&turn_changed);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -118,37 +118,37 @@ __attribute__((noinline)) void leap(int jump)
 
 int main(int argc, char **argv)
 {
-	const char *what = argc > 1 ? argv[1] : "";
+	const char *role = argc > 1 ? argv[1] : "";
 	int n = argc > 2 ? atoi(argv[2]) : 0;
 
 	prctl(PR_SET_PDEATHSIG, 9);
-	if (!strcmp(what, "spin")) {
+	if (!strcmp(role, "spin")) {
 		name("spinner");
 		pin(n);
 		for (;;)
 			work(1000000);
-	} else if (!strcmp(what, "pace")) {
+	} else if (!strcmp(role, "pace")) {
 		name("pacer");
 		pin(n);
 		for (;;) {
 			work(2000000);
 			nap(3000000);
 		}
-	} else if (!strcmp(what, "nap")) {
+	} else if (!strcmp(role, "nap")) {
 		name("napper");
 		for (;;)
 			nap(5000000);
-	} else if (!strcmp(what, "sleep")) {
+	} else if (!strcmp(role, "sleep")) {
 		name("sleeper");
 		pause();
-	} else if (!strcmp(what, "pingpong")) {
+	} else if (!strcmp(role, "pingpong")) {
 		pthread_t thread;
 
 		name("asker");
 		pthread_create(&thread, NULL, answerer, NULL);
 		for (;;)
 			take_turn(0);
-	} else if (!strcmp(what, "chain")) {
+	} else if (!strcmp(role, "chain")) {
 		/* first -> second -> third and back to first; pids in this order on stdout. */
 		int a[2], b[2], c[2];
 		int second, third;
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 			name("third");
 			relay(b[0], c[1]);
 		}
-		/* The one that is watched is a child too, so that the others are not its children. */
+		/* The recorded process is a child too, so that the others are not its children. */
 		if (fork()) {
 			wait(NULL);
 			return 0;
@@ -182,7 +182,7 @@ int main(int argc, char **argv)
 				return 1;
 			nap(1000000);
 		}
-	} else if (!strcmp(what, "storm")) {
+	} else if (!strcmp(role, "storm")) {
 		int a[2], b[2];
 		char byte = 0;
 
@@ -197,7 +197,7 @@ int main(int argc, char **argv)
 		}
 		while (write(a[1], &byte, 1) == 1 && read(b[0], &byte, 1) == 1)
 			;
-	} else if (!strcmp(what, "family")) {
+	} else if (!strcmp(role, "fork")) {
 		name("parent");
 		nap(300000000);
 		if (!fork()) {
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
 			_exit(1);
 		}
 		pause();
-	} else if (!strcmp(what, "flood")) {
+	} else if (!strcmp(role, "flood")) {
 		struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(47611) };
 		int in = socket(AF_INET, SOCK_DGRAM, 0), s = socket(AF_INET, SOCK_DGRAM, 0);
 		char packet[1400] = { 0 };
@@ -217,11 +217,11 @@ int main(int argc, char **argv)
 		bind(in, (struct sockaddr *)&to, sizeof(to));
 		for (;;)
 			sendto(s, packet, sizeof(packet), 0, (struct sockaddr *)&to, sizeof(to));
-	} else if (!strcmp(what, "serve")) {
+	} else if (!strcmp(role, "serve")) {
 		int calls = 0;
 
 		name("server");
-		/* Waits for a byte, so that whoever watches is there first. */
+		/* Waits for a byte, so that the recorder is attached before the first call. */
 		getchar();
 		for (; calls < n; calls++) {
 			serve(3);

@@ -1,9 +1,9 @@
-// Calls NCCL as a program would that has no GPU: the library is opened by dlopen, and the calls have
-// arguments that it refuses at once.
+// Calls NCCL without a GPU: opens the library by dlopen and calls it with arguments that it refuses
+// at once.
 //
 //   nccl_actor LIBRARY calls   one round of calls every 20 ms, until it is killed
-//   nccl_actor LIBRARY cost    the same call again and again; each line read says which, each line
-//                              written what it costs: the least and the median of ns of CPU time
+//   nccl_actor LIBRARY cost    for each line read, the name of a function, repeats that call and
+//                              writes its cost: the least and the median, in ns of CPU time
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,18 +35,18 @@ static int by_size(const void* a, const void* b) {
   return x < y ? -1 : x > y;
 }
 
-static void cost(const char* which) {
+static void cost(const char* function) {
   enum { BURSTS = 200, CALLS = 100 };
   double each[BURSTS];
   for (int i = 0; i < BURSTS; i++) {
     int64_t from = cpu();
     for (int k = 0; k < CALLS; k++) {
-      if (!strcmp(which, "ncclGetErrorString")) error_string(k & 3);
-      else if (!strcmp(which, "ncclGroupStart")) group_start(), group_end();
+      if (!strcmp(function, "ncclGetErrorString")) error_string(k & 3);
+      else if (!strcmp(function, "ncclGroupStart")) group_start(), group_end();
       else all_reduce(0, 0, 4, 7, 0, 0, 0);
     }
     each[i] = (cpu() - from) / (double)CALLS;
-    // No more than the recorder's limit a second.
+    // Stays below the recorder's limit of calls a second.
     usleep(12000);
   }
   qsort(each, BURSTS, sizeof *each, by_size);
@@ -54,11 +54,11 @@ static void cost(const char* which) {
   fflush(stdout);
 }
 
-static void* rounds(void* given) {
+static void* rounds(void* argument) {
   Id id;
   for (int i = 0; i < 128; i++) id.internal[i] = (char)i;
   void* comm = 0;
-  // A library that has no GPU refuses; a stand-in does not.
+  // The real library refuses without a GPU; the stand-in succeeds.
   init_rank(&comm, 4, id, 1);
   for (;;) {
     group_start();
@@ -68,7 +68,7 @@ static void* rounds(void* given) {
     send_to(0, 99, 0, 3, comm, 0);
     usleep(20000);
   }
-  return given;
+  return argument;
 }
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// A library that is called as NCCL and does as if it had GPUs.
+// A library with some of NCCL's functions, which succeed without a GPU.
 #include <stddef.h>
 
 typedef struct { char internal[128]; } Id;
@@ -7,7 +7,7 @@ static int comms[16];
 int ncclGroupStart(void) { return 0; }
 int ncclGroupEnd(void) { return 0; }
 int ncclAllReduce(const void* s, void* r, size_t n, int t, int op, void* c, void* st) {
-  // What a library calls of its own does not concern the caller.
+  // Calls that the library makes itself, which must not be recorded.
   return ncclGroupStart() || ncclGroupEnd() || !c;
 }
 int ncclReduce(const void* s, void* r, size_t n, int t, int op, int root, void* c, void* st) {

@@ -1,7 +1,8 @@
-//! Real disks, links and memory: the kernel is made to do the thing, and the rows must say so.
+//! Real disks, network links and memory. Each test makes the kernel do something and compares the
+//! recorded rows with it.
 //!
-//! Everything here loads BPF programs and so needs root or CAP_BPF with CAP_PERFMON; without, each
-//! test says why it did nothing.
+//! All tests load BPF programs, which needs root or CAP_BPF with CAP_PERFMON. Without them each test
+//! prints why it was skipped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,11 +19,11 @@ use gpuwhy_schema::{
     Span, Table, TrackId, names,
 };
 
-/// One recording at a time: they would see each other's disks and links.
+/// One recording at a time: two would record each other's disks and links.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Records while `act` runs on another thread, and half a second more for what is read ten times
-/// a second. `None`, with a word why, where BPF programs cannot be loaded.
+/// Records while `act` runs on another thread, and half a second longer for the files that are read
+/// ten times a second. `None`, after printing why, where BPF programs cannot be loaded.
 fn record<T: Send>(targets: &[u32], act: impl FnOnce() -> T + Send) -> Option<(Trace, T)> {
     if fs::metadata("/proc/self").map(|m| m.uid()).ok() != Some(0) {
         println!("skipped: loading BPF programs needs root");
@@ -50,7 +51,7 @@ fn record<T: Send>(targets: &[u32], act: impl FnOnce() -> T + Send) -> Option<(T
     Some((Trace { rows }, done))
 }
 
-/// What was recorded.
+/// The recorded rows.
 struct Trace {
     rows: Rows,
 }
@@ -61,7 +62,7 @@ impl Trace {
         self.rows.entity.iter().rev().find(|e| e.id == id).expect("entities are declared")
     }
 
-    /// The process that a thread belongs to, or the thing itself.
+    /// The process of a thread; any other entity itself.
     fn process(&self, id: EntityId) -> &Entity {
         let entity = self.entity(id);
         match entity.kind {
@@ -70,25 +71,25 @@ impl Trace {
         }
     }
 
-    /// Tracks of this name, with whose they are.
+    /// Tracks of this name, with their entities.
     fn tracks<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (TrackId, &'a Entity)> + 'a {
         let named = self.rows.track.iter().filter(move |t| &*t.name == name);
         named.map(|t| (t.id, self.entity(t.entity)))
     }
 
-    /// Rows of counters of this name that belong to an entity that `whose` wants.
+    /// Counter rows on tracks of this name whose entity `is_selected`.
     fn counters<'a>(
         &'a self,
         name: &'a str,
-        whose: impl Fn(&Entity) -> bool + 'a,
+        is_selected: impl Fn(&Entity) -> bool + 'a,
     ) -> impl Iterator<Item = &'a Counter> + 'a {
         let tracks: Vec<TrackId> =
-            self.tracks(name).filter(|(_, e)| whose(e)).map(|(id, _)| id).collect();
+            self.tracks(name).filter(|(_, e)| is_selected(e)).map(|(id, _)| id).collect();
         self.rows.counter.iter().filter(move |c| tracks.contains(&c.track))
     }
 
-    fn sum(&self, name: &str, whose: impl Fn(&Entity) -> bool) -> f64 {
-        self.counters(name, whose).map(|c| c.value).sum()
+    fn sum(&self, name: &str, is_selected: impl Fn(&Entity) -> bool) -> f64 {
+        self.counters(name, is_selected).map(|c| c.value).sum()
     }
 
     /// Block requests of process `pid`, with their spans.
@@ -98,7 +99,7 @@ impl Trace {
         self.rows.io.iter().filter(of).map(|io| (span(io), io)).collect()
     }
 
-    /// The source runs, whatever it has left out.
+    /// Checks that the source recorded something; it may have left out parts.
     #[track_caller]
     fn source_ran(&self, kind: &str) {
         let source = self.rows.source.iter().rev().find(|s| &*s.kind == kind).expect(kind);
@@ -107,7 +108,7 @@ impl Trace {
     }
 }
 
-/// A file on a real disk, gone at the end.
+/// The path of a file on a real disk, in a folder that is removed at the end.
 fn file(name: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join(name);
@@ -124,7 +125,7 @@ fn spawn(program: &str, args: &[&str]) -> Child {
 }
 
 #[test]
-fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
+fn root_a_direct_write_has_its_bytes_its_disk_and_its_writer() {
     let (_folder, path) = file("direct");
     let command = format!("exec dd if=/dev/zero of={} bs=1M count=8 oflag=direct", path.display());
     let mut dd = waiting(&command);
@@ -143,7 +144,7 @@ fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
     for (span, io) in &writes {
         let issued = io.issued.expect("writes reach the device");
         assert!(span.ts <= issued && issued <= span.end().unwrap(), "{span:?} {io:?}");
-        assert!(io.sync, "a direct write is waited for");
+        assert!(io.sync, "the writer waits for a direct write");
         assert_eq!(trace.entity(io.disk).kind, EntityKind::Disk);
         assert_eq!(&*trace.process(io.thread).name, "dd");
     }
@@ -152,13 +153,13 @@ fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
     let dd = trace.sum(names::DISK_BYTES, of_dd);
     let all = trace.sum(names::DISK_BYTES, |e| e.id == disk);
     assert!(dd >= (8 << 20) as f64 && dd <= all, "dd {dd} of {all}");
-    // A share hangs below the whole.
+    // The track of a process's share has the disk's track as its parent.
     let share = trace
         .rows
         .track
         .iter()
         .find(|t| &*t.name == names::DISK_BYTES && of_dd(trace.entity(t.entity)));
-    let whole = share.and_then(|t| t.parent).expect("a process's track has a parent");
+    let whole = share.and_then(|t| t.parent).expect("the share of a process has a parent");
     assert!(trace.tracks(names::DISK_BYTES).any(|(id, e)| id == whole && e.id == disk));
     let time: Ns = writes.iter().map(|(s, io)| s.end().unwrap() - io.issued.unwrap()).sum();
     let counted = trace.sum(names::DISK_TIME, of_dd);
@@ -166,7 +167,7 @@ fn root_a_direct_write_is_on_the_disk_with_its_bytes_and_its_writer() {
 }
 
 #[test]
-fn root_each_fsync_waits_for_a_request_that_is_its_own_or_the_journals() {
+fn root_each_fsync_waits_for_a_request_of_its_own_thread_or_of_the_journal() {
     let (_folder, path) = file("storm");
     let Some((trace, calls)) = record(&[std::process::id()], || {
         let mut file = File::create(&path).unwrap();
@@ -205,7 +206,7 @@ fn root_each_fsync_waits_for_a_request_that_is_its_own_or_the_journals() {
 }
 
 #[test]
-fn root_more_requests_than_rows_allowed_are_summed_and_the_source_says_so() {
+fn root_requests_beyond_the_limit_of_rows_are_summed_and_the_source_is_degraded() {
     let (_folder, path) = file("many");
     let Some((trace, made)) = record(&[], || {
         let all = vec![1; 4 << 20];
@@ -213,7 +214,7 @@ fn root_more_requests_than_rows_allowed_are_summed_and_the_source_says_so() {
         let mut file = OpenOptions::new();
         let file = file.read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
         file.sync_all().unwrap();
-        // One aligned sector run, read again and again.
+        // Reads of 4096 aligned bytes, one after the other.
         let mut memory = vec![0_u8; 3 * 4096];
         let skip = memory.as_ptr().align_offset(4096);
         let begin = gpuwhy_collect::now();
@@ -234,15 +235,15 @@ fn root_more_requests_than_rows_allowed_are_summed_and_the_source_says_so() {
     println!("{made} reads, {rows} rows, {bytes} bytes");
     assert!(bytes >= (made * 4096) as f64, "{made} reads, {bytes} bytes");
     let source = trace.rows.source.iter().rev().find(|s| &*s.kind == "bpf:block_io").unwrap();
-    // A slow disk may stay below the limit: then every read is a row.
+    // On a slow disk all reads may fit below the limit: then each is a row.
     if rows < made {
         assert!(source.one_in > 1 && source.state == SourceState::Degraded, "{source:?}");
     }
     assert_eq!(source.dropped, 0, "{source:?}");
 }
 
-/// Two network namespaces, joined by a veth pair `a0`–`b0` (10.77.0.1 and 10.77.0.2), gone at the
-/// end.
+/// Two network namespaces, connected by a veth pair `a0`–`b0` (10.77.0.1 and 10.77.0.2) and removed
+/// at the end.
 struct Link {
     a: String,
     b: String,
@@ -268,23 +269,23 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        for space in [&self.a, &self.b].into_iter().filter(|space| !space.is_empty()) {
-            let _ = Command::new("ip").args(["netns", "delete", space]).status();
+        for namespace in [&self.a, &self.b].into_iter().filter(|name| !name.is_empty()) {
+            let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
         }
     }
 }
 
-fn ip(words: &str) {
-    run("ip", words);
+fn ip(args: &str) {
+    run("ip", args);
 }
 
-fn run(program: &str, words: &str) {
-    let output = Command::new(program).args(words.split(' ')).output().unwrap();
-    assert!(output.status.success(), "{program} {words}: {output:?}");
+fn run(program: &str, args: &str) {
+    let output = Command::new(program).args(args.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} {args}: {output:?}");
 }
 
 #[test]
-fn root_packets_wait_behind_a_rate_limit_and_their_sender_is_named() {
+fn root_packets_queued_by_a_rate_limit_have_a_delay_and_a_sender() {
     let mut pid = 0;
     let Some((trace, ())) = record(&[], || {
         let link = Link::new();
@@ -310,8 +311,8 @@ fn root_packets_wait_behind_a_rate_limit_and_their_sender_is_named() {
     let of_sender = trace.sum(names::NIC_TX_BYTES, |e| e.number == Some(i64::from(pid)));
     let sender = trace.tracks(names::NIC_TX_BYTES).find(|(_, e)| e.number == Some(i64::from(pid)));
     assert_eq!(sender.map(|(_, e)| e.name.to_string()), Some("bash".into()), "{sender:?}");
-    // 1000 bytes with 42 of headers each; the first waits for the address of the other end and is
-    // sent by the softirq that receives it.
+    // 1000 bytes and 42 bytes of headers each. The first packet waits for ARP and is sent by the
+    // softirq that receives the answer, so that it may lack a sender.
     assert!(of_sender >= 99.0 * 1042.0 && all >= of_sender, "{of_sender} of {all}");
     let longest = trace.counters(names::NIC_QUEUE, a0).map(|c| c.value).fold(0.0, f64::max);
     assert!((40.0..=80.0).contains(&longest), "{longest} packets");
@@ -320,7 +321,7 @@ fn root_packets_wait_behind_a_rate_limit_and_their_sender_is_named() {
     assert!((7.0..30.0).contains(&delay), "{delay} s");
     let drops = trace.sum(names::NIC_DROPS, a0);
     assert!((20.0..=60.0).contains(&drops), "{drops} drops");
-    // It ends empty.
+    // The queue is empty at the end.
     let last = trace.counters(names::NIC_QUEUE, a0).last().unwrap();
     assert_eq!(last.value, 0.0);
 }
@@ -330,7 +331,7 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     let Some((trace, ())) = record(&[std::process::id()], || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // Recorded exactly from the first context switch on.
+        // Messages are recorded from this process's first context switch on.
         std::thread::sleep(Duration::from_millis(50));
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -354,8 +355,8 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     trace.source_ran("bpf:network");
     let rows = &trace.rows.message;
     let of = |direction, bytes| {
-        let want = move |m: &&Message| m.direction == direction && m.bytes == bytes;
-        rows.iter().filter(want).collect::<Vec<_>>()
+        let matches = move |m: &&Message| m.direction == direction && m.bytes == bytes;
+        rows.iter().filter(matches).collect::<Vec<_>>()
     };
     for bytes in [1000, 10] {
         let sent = of(Direction::Send, bytes);
@@ -377,7 +378,7 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
 }
 
 #[test]
-fn root_pages_thrown_out_of_the_cache_count_for_who_threw_them_out() {
+fn root_evicted_pages_count_for_the_process_that_evicts_them() {
     let (_folder, path) = file("cached");
     let pages = 2000;
     let Some((trace, pid)) = record(&[], || {
@@ -402,7 +403,8 @@ fn root_pages_thrown_out_of_the_cache_count_for_who_threw_them_out() {
     assert_eq!(&*evictor.name, "dd");
 }
 
-/// A v1 cgroup of our own; `None`, with a word why, where that hierarchy is not mounted.
+/// A cgroup of its own below the mount of a controller (`unified`: version 2); `None`, after printing
+/// why, where that hierarchy is not mounted.
 struct Group(PathBuf);
 
 impl Group {
@@ -430,7 +432,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its processes may take a moment to be gone.
+        // A cgroup can be removed only when its last process has exited.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -440,7 +442,8 @@ impl Drop for Group {
     }
 }
 
-/// A shell that waits for a line before it goes on with `script`, so that it can be put somewhere.
+/// A shell that waits for a line on stdin before it runs `script`, so that it can be moved into a
+/// cgroup first.
 fn waiting(script: &str) -> Child {
     Command::new("bash")
         .args(["-c", &format!("read line; {script}")])
@@ -456,7 +459,7 @@ fn go(child: &mut Child) {
 }
 
 #[test]
-fn root_a_process_at_its_memory_limit_makes_room_itself() {
+fn root_a_process_at_its_memory_limit_has_reclaim_spans() {
     let Some(group) = Group::new("memory") else { return };
     group.set("memory.limit_in_bytes", 64 << 20);
     let (_folder, path) = file("large");
@@ -464,7 +467,7 @@ fn root_a_process_at_its_memory_limit_makes_room_itself() {
     File::open(&path).unwrap().sync_all().unwrap();
     let drop = format!("if={}", path.display());
     assert!(spawn("dd", &[&drop, "iflag=nocache", "count=0"]).wait().unwrap().success());
-    // Reading more than the limit makes it throw out what it has read before.
+    // Reading more than the limit makes the process evict pages that it read before.
     let mut reader = waiting(&format!("cat {} > /dev/null; true", path.display()));
     let pid = reader.id();
     group.set("cgroup.procs", pid);
@@ -480,19 +483,19 @@ fn root_a_process_at_its_memory_limit_makes_room_itself() {
     assert!(memcg > 10, "{memcg} of {} spans", spans.len());
     let thread = trace.rows.track.iter().find(|t| t.id == spans[0].track).unwrap().entity;
     assert_eq!(&*trace.entity(thread).name, "cat");
-    let whose = |e: &Entity| e.kind == EntityKind::Process && &*e.name == "cat";
+    let is_reader = |e: &Entity| e.kind == EntityKind::Process && &*e.name == "cat";
     let spanned: i64 =
         spans.iter().filter(|s| &*s.name != "compaction").map(|s| s.dur.unwrap().0).sum();
-    let summed = trace.sum(names::RECLAIM, whose);
+    let summed = trace.sum(names::RECLAIM, is_reader);
     assert!(summed >= spanned as f64 * 0.99, "{summed} {spanned}");
-    let evicted = trace.sum(names::PAGE_CACHE_EVICTED, whose);
+    let evicted = trace.sum(names::PAGE_CACHE_EVICTED, is_reader);
     assert!(evicted > 10_000.0, "{evicted} pages");
     let group = |e: &Entity| e.kind == EntityKind::Cgroup && e.name.contains("gpuwhy-test");
     assert!(trace.sum("memory_limit_hits", group) > 10.0);
 }
 
 #[test]
-fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
+fn root_throttled_time_of_a_cgroup_agrees_with_its_statistics() {
     let Some(group) = Group::new("cpu") else { return };
     let mut burner = waiting("for ((;;)); do :; done");
     let pid = burner.id();
@@ -500,7 +503,7 @@ fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
     let Some((trace, throttled)) = record(&[pid], || {
         go(&mut burner);
         std::thread::sleep(Duration::from_millis(300));
-        // Set while we record, as somebody else would.
+        // The quota changes during the recording.
         group.set("cpu.cfs_quota_us", 5_000);
         std::thread::sleep(Duration::from_millis(1500));
         group.set("cpu.cfs_quota_us", -1);
@@ -513,10 +516,10 @@ fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
         return;
     };
     let ours = |e: &Entity| e.kind == EntityKind::Cgroup && e.key.contains("v1:cpu:/gpuwhy-test");
-    let seen = trace.sum(names::THROTTLED, ours);
+    let recorded = trace.sum(names::THROTTLED, ours);
     assert!(throttled > 0.5e9, "{throttled}");
-    assert!((seen - throttled).abs() <= throttled * 0.1, "{seen} of {throttled}");
-    // The process hangs below the cgroup that slows it down.
+    assert!((recorded - throttled).abs() <= throttled * 0.1, "{recorded} of {throttled}");
+    // The parent of the process is the cgroup that limits it.
     let burner = trace
         .rows
         .entity
@@ -528,9 +531,9 @@ fn root_a_quota_that_is_used_up_shows_on_its_cgroup_as_in_its_own_statistics() {
 }
 
 #[test]
-fn root_pressure_is_written_as_the_kernel_counts_it() {
+fn root_pressure_of_the_host_is_a_growing_total() {
     let Some((trace, ())) = record(&[], || {
-        // Two who want the same CPU.
+        // Two processes on one CPU.
         let mut hogs: Vec<Child> = (0..2)
             .map(|_| spawn("taskset", &["-c", "0", "bash", "-c", "for ((;;)); do :; done"]))
             .collect();
@@ -554,7 +557,8 @@ fn root_pressure_is_written_as_the_kernel_counts_it() {
 fn root_packets_that_pass_through_virtual_devices_keep_their_sender() {
     let mut pid = 0;
     let Some((trace, ())) = record(&[], || {
-        // `a0` and `b0`, then a router in b, then `b1` and `c0`: as from a container to the world.
+        // `a0` to `b0`, then a router in b, then `b1` to `c0`: the path of a packet that leaves a
+        // container.
         let link = Link::new();
         let (a, b) = (link.a.as_str(), link.b.as_str());
         let c = format!("gpuwhy-c{}", std::process::id());
@@ -584,7 +588,7 @@ fn root_packets_that_pass_through_virtual_devices_keep_their_sender() {
     }) else {
         return;
     };
-    let mine = |track: TrackId| {
+    let nic_of_share = |track: TrackId| {
         let parent = trace.rows.track.iter().find(|t| t.id == track)?.parent?;
         let nic = trace.rows.track.iter().find(|t| t.id == parent)?.entity;
         Some(&*trace.entity(nic).name)
@@ -592,19 +596,19 @@ fn root_packets_that_pass_through_virtual_devices_keep_their_sender() {
     let sent = |nic: &str| -> f64 {
         let of_sender = trace
             .tracks(names::NIC_TX_BYTES)
-            .filter(|(id, e)| e.number == Some(i64::from(pid)) && mine(*id) == Some(nic));
+            .filter(|(id, e)| e.number == Some(i64::from(pid)) && nic_of_share(*id) == Some(nic));
         let tracks: Vec<TrackId> = of_sender.map(|(id, _)| id).collect();
         let rows = trace.rows.counter.iter().filter(|c| tracks.contains(&c.track));
         rows.map(|c| c.value).sum()
     };
     let (a0, b1) = (sent("a0"), sent("b1"));
     assert!(a0 >= 1e6, "{a0} bytes");
-    // Some acknowledgements and retransmissions may find nobody.
+    // Some acknowledgements and retransmissions may lack a sender.
     assert!(b1 >= 0.9 * a0 && b1 <= 1.1 * a0, "{b1} of {a0} bytes");
 }
 
 #[test]
-fn root_whom_the_kernel_kills_for_its_memory_is_marked() {
+fn root_the_victim_of_an_oom_kill_has_a_mark() {
     let Some(group) = Group::new("memory") else { return };
     group.set("memory.limit_in_bytes", 24 << 20);
     let mut eater = waiting("x=$(head -c 100000000 /dev/zero | tr '\\0' x); true");
@@ -625,7 +629,7 @@ fn root_whom_the_kernel_kills_for_its_memory_is_marked() {
 }
 
 #[test]
-fn root_pressure_within_a_cgroup_of_a_target_is_its_own() {
+fn root_pressure_of_a_targets_cgroup_is_recorded() {
     let Some(group) = Group::new("unified") else { return };
     let hog = "for ((;;)); do :; done";
     let mut hogs: Vec<Child> =
@@ -649,6 +653,6 @@ fn root_pressure_within_a_cgroup_of_a_target_is_its_own() {
     let ours = |e: &Entity| e.kind == EntityKind::Cgroup && e.key.starts_with("v2:/gpuwhy-test");
     let rows: Vec<f64> = trace.counters("psi.cpu.some", ours).map(|c| c.value).collect();
     assert!(rows.windows(2).all(|w| w[0] < w[1]), "a total grows: {rows:?}");
-    // Two on one CPU: somebody waits all the time.
+    // Two processes on one CPU: one of them always waits.
     assert!(rows.last().unwrap() - rows[0] > 300_000.0, "{rows:?}");
 }

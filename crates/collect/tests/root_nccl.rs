@@ -1,8 +1,8 @@
-//! NCCL seen from outside: a child process calls the real library, or a stand-in that succeeds, and
-//! the rows must say what it called.
+//! NCCL calls recorded from outside the process: a child process calls the real library, or a
+//! stand-in whose calls succeed, and each test compares the recorded rows with those calls.
 //!
-//! Needs root or CAP_BPF with CAP_PERFMON, and for the real library one in `$GPUWHY_NCCL_LIBS` or where
-//! `scripts/nccl.sh` puts it; without, each test says why it did nothing.
+//! Needs root or CAP_BPF with CAP_PERFMON. The real library is read from `$GPUWHY_NCCL_LIBS` or from
+//! where `scripts/nccl.sh` puts it. Without them each test prints why it was skipped.
 
 use std::env;
 use std::fs;
@@ -19,8 +19,8 @@ use gpuwhy_schema::{Rows, SourceState, Span, names};
 /// One recording at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// As long as a machine may take that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a recording may take on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn privileged() -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
@@ -32,20 +32,20 @@ fn privileged() -> bool {
 
 /// Compiles a C file of this folder.
 fn compiled(source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new("cc")
         .args(["-O1", "-pthread"])
         .args(flags)
         .arg("-o")
-        .args([&made, &source])
+        .args([&binary, &source])
         .arg("-ldl")
         .status()
-        .expect("cc is there: rustc links with it");
+        .expect("rustc links with cc, so it is installed");
     assert!(status.success(), "{} compiles", source.display());
-    made
+    binary
 }
 
 fn actor() -> &'static Path {
@@ -53,11 +53,11 @@ fn actor() -> &'static Path {
     ACTOR.get_or_init(|| compiled("nccl_actor.c", "nccl_actor", &[]))
 }
 
-/// Where real libraries lie, a folder for each version.
+/// The real libraries that are installed, one for each version.
 fn libraries() -> Vec<PathBuf> {
-    let home = |name: &str| env::var_os(name).map(PathBuf::from);
-    let folder = home("GPUWHY_NCCL_LIBS").unwrap_or_else(|| {
-        let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
+    let variable = |name: &str| env::var_os(name).map(PathBuf::from);
+    let folder = variable("GPUWHY_NCCL_LIBS").unwrap_or_else(|| {
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
         cache.unwrap_or_default().join("gpuwhy/nccl")
     });
     let folders = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -74,9 +74,9 @@ fn libraries() -> Vec<PathBuf> {
 struct Caller(Child);
 
 impl Caller {
-    /// Started, with the library loaded; `under` makes it the child of a shell.
-    fn new(library: &Path, under: bool) -> Caller {
-        let mut command = match under {
+    /// Starts it and waits until it has loaded the library.
+    fn new(library: &Path, in_a_shell: bool) -> Caller {
+        let mut command = match in_a_shell {
             false => Command::new(actor()),
             true => {
                 let mut shell = Command::new("sh");
@@ -116,9 +116,8 @@ impl Drop for Caller {
     }
 }
 
-/// What was recorded of `caller` when `enough` of its calls were, or at the end of all patience.
-/// It begins to call `before` it is looked at, or `after` half a second.
-fn record(caller: &mut Caller, begins: Begins, enough: usize) -> Told {
+/// Records until `enough` calls of `caller` are recorded, or until the timeout.
+fn record(caller: &mut Caller, begins: Begins, enough: usize) -> Trace {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if begins == Begins::Before {
         caller.go();
@@ -126,34 +125,36 @@ fn record(caller: &mut Caller, begins: Begins, enough: usize) -> Told {
     }
     let targets = vec![Target::Pid(caller.0.id() as i32)];
     let mut recorder = Recorder::start(Config { targets, ..Config::default() }).unwrap();
-    let (begun, mut rows, mut gone) = (Instant::now(), Rows::default(), false);
-    while begun.elapsed() < PATIENCE {
+    let (begin, mut rows, mut calling) = (Instant::now(), Rows::default(), false);
+    while begin.elapsed() < TIMEOUT {
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
-        if begins == Begins::After && !gone && begun.elapsed() > Duration::from_secs(3) {
-            gone = true;
+        if begins == Begins::After && !calling && begin.elapsed() > Duration::from_secs(3) {
+            calling = true;
             caller.go();
         }
-        if Told::calls(&rows).count() >= enough {
+        if Trace::calls(&rows).count() >= enough {
             break;
         }
     }
     rows.append(&mut recorder.finish());
-    Told { rows }
+    Trace { rows }
 }
 
+/// When the caller begins to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begins {
-    /// Before anybody looks: what it makes then is not seen.
+    /// Before the recording: the creation of its communicators is not recorded.
     Before,
-    /// After it was found to have NCCL.
+    /// Three seconds into the recording, when the recorder has found its library.
     After,
 }
 
-struct Told {
+/// The recorded rows.
+struct Trace {
     rows: Rows,
 }
 
-impl Told {
+impl Trace {
     fn calls(rows: &Rows) -> impl Iterator<Item = &Span> {
         let is_calls = |span: &&Span| {
             rows.track.iter().any(|t| t.id == span.track && &*t.name == names::NCCL_CALLS)
@@ -161,18 +162,19 @@ impl Told {
         rows.span.iter().filter(is_calls)
     }
 
-    /// Every call of this name with what is known of it, each line once.
+    /// All calls of this name as text with their attributes, without repetitions.
     fn of(&self, name: &str) -> Vec<String> {
-        let pid = |text: &str| match text.split_once(" of pid ") {
-            Some((_, _)) => "an address".to_owned(),
-            None => text.to_owned(),
+        // An address in the process differs from run to run.
+        let stable = |text: &str| match text.contains(" of pid ") {
+            true => "an address".to_owned(),
+            false => text.to_owned(),
         };
         let mut lines = Vec::new();
-        for span in Told::calls(&self.rows).filter(|s| &*s.name == name) {
+        for span in Trace::calls(&self.rows).filter(|s| &*s.name == name) {
             let mut words = Vec::new();
             for c in self.rows.collective.iter().filter(|c| c.id == span.id) {
                 words.push(format!(
-                    "{} {} By {}/{} of {:x}{}",
+                    "{} {} by {}/{} of {:x}{}",
                     c.op,
                     c.bytes,
                     c.rank,
@@ -182,7 +184,7 @@ impl Told {
                 ));
             }
             for a in self.rows.attr.iter().filter(|a| a.id == span.id && &*a.key != "seq") {
-                words.push(format!("{}={}", a.key, pid(&a.value)));
+                words.push(format!("{}={}", a.key, stable(&a.value)));
             }
             lines.push(words.join(" "));
         }
@@ -191,8 +193,8 @@ impl Told {
         lines
     }
 
-    /// Whether the numbers of this operation go up by one.
-    fn is_counted(&self, op: &str) -> bool {
+    /// Whether the sequence numbers of this operation increase by one.
+    fn is_numbered(&self, op: &str) -> bool {
         let mut numbers: Vec<u64> =
             self.rows.collective.iter().filter(|c| &*c.op == op).map(|c| c.seq).collect();
         numbers.sort_unstable();
@@ -203,54 +205,55 @@ impl Told {
         let source = self.rows.source.iter().rev().find(|s| &*s.kind == "bpf:nccl_calls").unwrap();
         assert_eq!((source.state, source.dropped), (SourceState::Ok, 0), "{source:?}");
         assert!(source.recorded > 0);
-        for span in Told::calls(&self.rows) {
+        for span in Trace::calls(&self.rows) {
             assert!(span.dur.unwrap().0 >= 0);
         }
-        // Calls from inside the library are not told: a group of one round, the library's own two.
-        let count = |name: &str| Told::calls(&self.rows).filter(|s| &*s.name == name).count();
+        // Calls from inside the library are not recorded: each round has one group of the caller and
+        // more that the library makes.
+        let count = |name: &str| Trace::calls(&self.rows).filter(|s| &*s.name == name).count();
         let (rounds, groups) = (count("ncclAllReduce"), count("ncclGroupStart"));
         assert!(groups.abs_diff(rounds) <= 1, "{groups} groups in {rounds} rounds");
     }
 }
 
 #[test]
-fn root_calls_of_the_real_library_are_seen_in_a_process_that_runs() {
+fn root_calls_of_the_real_library_are_recorded_in_a_running_process() {
     if !privileged() {
         return;
     }
     for library in libraries() {
         let mut caller = Caller::new(&library, true);
-        let told = record(&mut caller, Begins::Before, 50);
-        println!("{}: {} calls", library.display(), Told::calls(&told.rows).count());
-        told.check();
-        assert_eq!(told.of("ncclAllReduce"), ["result=invalid argument"]);
-        assert_eq!(told.of("ncclReduce"), ["result=invalid argument"]);
-        assert_eq!(told.of("ncclSend"), ["result=invalid argument"]);
-        assert!(!told.of("ncclGroupEnd").is_empty());
+        let trace = record(&mut caller, Begins::Before, 50);
+        println!("{}: {} calls", library.display(), Trace::calls(&trace.rows).count());
+        trace.check();
+        assert_eq!(trace.of("ncclAllReduce"), ["result=invalid argument"]);
+        assert_eq!(trace.of("ncclReduce"), ["result=invalid argument"]);
+        assert_eq!(trace.of("ncclSend"), ["result=invalid argument"]);
+        assert!(!trace.of("ncclGroupEnd").is_empty());
     }
 }
 
 #[test]
-fn root_a_communicator_whose_making_was_seen_has_ranks_and_numbers() {
+fn root_a_communicator_created_during_the_recording_has_ranks_and_numbers() {
     if !privileged() {
         return;
     }
     let standin = compiled("nccl_standin.c", "libnccl.so.2", &["-shared", "-fPIC"]);
     let mut caller = Caller::new(&standin, false);
-    let told = record(&mut caller, Begins::After, 50);
-    told.check();
-    // As NCCL would call it, see `functions`.
+    let trace = record(&mut caller, Begins::After, 50);
+    trace.check();
+    // The hash that NCCL computes from this unique id, see `functions.rs`.
     let of = "1/4 of 6afe1cc17717e1f4";
-    assert_eq!(told.of("ncclAllReduce"), [format!("AllReduce 4096 By {of}")]);
-    assert_eq!(told.of("ncclReduce"), [format!("Reduce 128 By {of} peer 2")]);
-    assert_eq!(told.of("ncclSend"), [format!("Send 99 By {of} peer 3")]);
-    assert_eq!(told.of("ncclCommInitRank"), [""]);
-    assert!(told.is_counted("AllReduce") && told.is_counted("Send"));
+    assert_eq!(trace.of("ncclAllReduce"), [format!("AllReduce 4096 by {of}")]);
+    assert_eq!(trace.of("ncclReduce"), [format!("Reduce 128 by {of} peer 2")]);
+    assert_eq!(trace.of("ncclSend"), [format!("Send 99 by {of} peer 3")]);
+    assert_eq!(trace.of("ncclCommInitRank"), [""]);
+    assert!(trace.is_numbered("AllReduce") && trace.is_numbered("Send"));
 
     let mut caller = Caller::new(&standin, false);
-    let told = record(&mut caller, Begins::Before, 50);
-    told.check();
+    let trace = record(&mut caller, Begins::Before, 50);
+    trace.check();
     let of = "communicator=an address bytes";
-    assert_eq!(told.of("ncclAllReduce"), [format!("{of}=4096")]);
-    assert_eq!(told.of("ncclReduce"), [format!("{of}=128 peer=2")]);
+    assert_eq!(trace.of("ncclAllReduce"), [format!("{of}=4096")]);
+    assert_eq!(trace.of("ncclReduce"), [format!("{of}=128 peer=2")]);
 }

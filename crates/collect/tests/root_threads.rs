@@ -1,8 +1,8 @@
-//! Real threads: the kernel is made to run, wake, stop and throttle them, and the rows must say
-//! what happened.
+//! Real threads that run, wake each other, are stopped and are throttled. Each test compares the
+//! recorded rows with what the threads did.
 //!
-//! Everything here loads BPF programs and so needs root or CAP_BPF with CAP_PERFMON; without, each
-//! test says why it did nothing.
+//! All tests load BPF programs, which needs root or CAP_BPF with CAP_PERFMON. Without them each test
+//! prints why it was skipped.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,16 +20,17 @@ use gpuwhy_schema::{
     WakeContext, names,
 };
 
-/// One recording at a time: they would contend for the CPUs.
+/// One recording at a time: two would contend for the CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Names the compiled `actor.c` to a test that may not look into the target folder.
+/// The environment variable with the path of the compiled `actor.c`, for a test that runs as a user
+/// who cannot read the target folder.
 const ACTOR: &str = "GPUWHY_TEST_ACTOR";
 
 /// A process of `actor.c`, killed when it is dropped.
 struct Actor(Child);
 
-/// A command of the shell's own: a bare machine may lack the program `kill`.
+/// A command line run by `sh`: its built-in `kill` works where no program `kill` is installed.
 fn shell(line: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", line]);
@@ -37,9 +38,9 @@ fn shell(line: &str) -> Command {
 }
 
 impl Actor {
-    fn new(words: &[&str]) -> Actor {
+    fn new(args: &[&str]) -> Actor {
         let child = Command::new(Actor::program())
-            .args(words)
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -53,12 +54,12 @@ impl Actor {
         let compile = || {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/actor.c");
             let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("actor");
-            let made = Command::new("cc")
+            let status = Command::new("cc")
                 .args(["-O1", "-g", "-pthread", "-o"])
                 .args([&program, &source])
                 .status()
-                .expect("cc is there: rustc links with it");
-            assert!(made.success(), "actor.c compiles");
+                .expect("rustc links with cc, so it is installed");
+            assert!(status.success(), "actor.c compiles");
             program
         };
         PROGRAM.get_or_init(|| env::var_os(ACTOR).map_or_else(compile, PathBuf::from)).clone()
@@ -68,19 +69,19 @@ impl Actor {
         self.0.id() as i32
     }
 
-    fn say(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         self.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
     }
 
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
     fn signal(&self, name: &str) {
-        let done = shell(&format!("kill {name} {}", self.pid())).status().unwrap();
-        assert!(done.success());
+        let status = shell(&format!("kill {name} {}", self.pid())).status().unwrap();
+        assert!(status.success());
     }
 }
 
@@ -91,10 +92,10 @@ impl Drop for Actor {
     }
 }
 
-/// Whether BPF programs can be loaded here; says why not.
+/// Whether BPF programs can be loaded here; prints what is missing if not.
 fn privileged() -> bool {
     static MISSING: OnceLock<Option<host::Check>> = OnceLock::new();
-    let missing = MISSING.get_or_init(|| host::facts().into_iter().find(|c| c.needed && !c.ok));
+    let missing = MISSING.get_or_init(|| host::checks().into_iter().find(|c| c.needed && !c.ok));
     if let Some(check) = missing {
         println!("skipped: {}: {}; {}", check.name, check.found, check.fix);
     }
@@ -105,18 +106,13 @@ fn targets(pids: &[i32]) -> Config {
     Config { targets: pids.iter().map(|&p| Target::Pid(p)).collect(), ..Config::default() }
 }
 
-/// Records for some time, with a word in between.
-fn record_with(config: Config, millis: u64, mut halfway: impl FnMut(&mut Recorder)) -> Trace {
+/// Records for some time.
+fn record(config: Config, millis: u64) -> Trace {
     let mut recorder = Recorder::start(config).unwrap();
     let mut rows = Rows::default();
-    let begun = Instant::now();
-    let mut told = false;
-    while begun.elapsed() < Duration::from_millis(millis) {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(millis) {
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
-        if !told && begun.elapsed() > Duration::from_millis(millis / 2) {
-            halfway(&mut recorder);
-            told = true;
-        }
     }
     rows.append(&mut recorder.finish());
     let trace = Trace { rows };
@@ -124,10 +120,7 @@ fn record_with(config: Config, millis: u64, mut halfway: impl FnMut(&mut Recorde
     trace
 }
 
-fn record(config: Config, millis: u64) -> Trace {
-    record_with(config, millis, |_| {})
-}
-
+/// The recorded rows.
 struct Trace {
     rows: Rows,
 }
@@ -137,7 +130,7 @@ impl Trace {
         self.rows.entity.iter().rev().find(|e| e.id == id).expect("entities are declared")
     }
 
-    /// The last thread of this name that was declared.
+    /// The thread of this name that was declared last.
     fn thread(&self, name: &str) -> &Entity {
         let found = self
             .rows
@@ -175,8 +168,8 @@ impl Trace {
         self.rows.source.iter().rev().find(|s| &*s.kind == kind).unwrap()
     }
 
-    /// What no recording may violate: the rows of a thread or CPU follow each other, and without
-    /// loss the targets' states leave no gap.
+    /// Checks what holds in every recording: the states of a thread or CPU do not overlap, and the
+    /// states of a target have no gap unless records were lost.
     fn check(&self) {
         let lost = self.source("bpf:run_queue").dropped > 0;
         for track in &self.rows.track {
@@ -194,20 +187,20 @@ impl Trace {
                 let target = self.entity(track.entity).from.is_some() && !occupant;
                 if target && !lost && end < pair[1].ts {
                     let gap = pair[1].ts - end;
-                    // Wakers are of interest for a time only.
+                    // The wakers of a target are recorded for a limited time only.
                     assert!(gap > Ns::secs(9), "{gap} between {:?} and {:?}", pair[0], pair[1]);
                 }
             }
         }
         for wakeup in &self.rows.wakeup {
-            let believed = wakeup.context == WakeContext::Task;
-            assert!(believed || wakeup.waker.is_none(), "{wakeup:?} believes an interrupt");
+            let task = wakeup.context == WakeContext::Task;
+            assert!(task || wakeup.waker.is_none(), "{wakeup:?} names an interrupted thread");
         }
     }
 }
 
 #[test]
-fn root_who_waits_for_a_cpu_learns_who_had_it() {
+fn root_the_thread_that_occupies_the_cpu_of_a_waiting_thread_is_named() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -220,23 +213,23 @@ fn root_who_waits_for_a_cpu_learns_who_had_it() {
     let spinner = trace.thread("spinner").id;
     let waited = trace.time_in(pacer, ThreadState::Runnable);
     assert!(waited > Ns::millis(100), "waited only {waited}");
-    let track = trace.track(trace.cpu(0), names::OCCUPANT).expect("somebody had it").id;
-    let mut had: BTreeMap<i64, Ns> = BTreeMap::new();
+    let track = trace.track(trace.cpu(0), names::OCCUPANT).expect("CPU 0 has occupants").id;
+    let mut occupied: BTreeMap<i64, Ns> = BTreeMap::new();
     for (state, wait) in trace.states(pacer) {
         if state != ThreadState::Runnable {
             continue;
         }
-        assert_eq!(wait.arg, Some(0), "it is pinned to CPU 0");
+        assert_eq!(wait.arg, Some(0), "the pacer is pinned to CPU 0");
         let end = wait.ts + wait.dur.unwrap_or(Ns::ZERO);
         for row in trace.rows.state.iter().filter(|s| s.track == track) {
             let time = Ns::overlap(wait.ts, end, row.ts, row.ts + row.dur.unwrap());
-            *had.entry(row.value).or_default() += time;
+            *occupied.entry(row.value).or_default() += time;
         }
     }
-    let known: Ns = had.values().copied().sum();
+    let known: Ns = occupied.values().copied().sum();
     assert!(known.0 * 100 >= waited.0 * 95, "of {waited} only {known} is accounted for");
-    let most = had.iter().max_by_key(|(_, time)| **time).unwrap().0;
-    assert_eq!(*most, i64::from(spinner.0), "{had:?}");
+    let most = occupied.iter().max_by_key(|(_, time)| **time).unwrap().0;
+    assert_eq!(*most, i64::from(spinner.0), "{occupied:?}");
 }
 
 #[test]
@@ -258,7 +251,7 @@ fn root_a_thread_that_wakes_another_is_named() {
     let by_answerer = by_task.iter().filter(|w| w.waker == Some(answerer.id)).count();
     assert!(by_task.len() > 50, "{} wakeups", by_task.len());
     assert!(by_answerer * 10 >= by_task.len() * 9, "{by_answerer} of {}", by_task.len());
-    // It sleeps in futex(2), number 202 on x86-64 and 98 on arm64.
+    // The thread sleeps in futex(2), which is number 202 on x86-64 and 98 on arm64.
     let futex = if cfg!(target_arch = "x86_64") { 202 } else { 98 };
     let states = trace.states(asker.id);
     let sleeps: Vec<_> = states.iter().filter(|(s, _)| *s == ThreadState::Sleep).collect();
@@ -267,13 +260,14 @@ fn root_a_thread_that_wakes_another_is_named() {
 }
 
 #[test]
-fn root_a_timer_wakes_in_interrupt_context_and_nobody_is_believed() {
+fn root_a_thread_that_a_timer_wakes_has_no_waker() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
     }
     let actor = Actor::new(&["nap"]);
-    // Without it the CPUs are idle when the timer fires; with it an innocent thread is current.
+    // Without spinners the CPUs are idle when the timer fires; with them an unrelated thread is the
+    // current one, which a naive recorder would call the waker.
     let _spinners = [Actor::new(&["spin", "0"]), Actor::new(&["spin", "1"])];
     let trace = record(targets(&[actor.pid()]), 800);
     let napper = trace.thread("napper").id;
@@ -283,60 +277,59 @@ fn root_a_timer_wakes_in_interrupt_context_and_nobody_is_believed() {
         assert_eq!((wakeup.context, wakeup.waker), (WakeContext::Hardirq, None), "{wakeup:?}");
     }
     let sleep = trace.time_in(napper, ThreadState::Sleep);
-    assert!(sleep > Ns::millis(400), "it sleeps most of the time: {sleep}");
+    assert!(sleep > Ns::millis(400), "the napper sleeps most of the time: {sleep}");
 }
 
 #[test]
-fn root_a_flood_over_loopback_shows_as_softirq_time() {
+fn root_packets_over_loopback_are_softirq_time() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
     }
     let actor = Actor::new(&["flood", "0"]);
     let trace = record(targets(&[actor.pid()]), 800);
-    let track = trace.track(trace.cpu(0), "softirq.NET_RX").expect("packets were received").id;
+    let track = trace.track(trace.cpu(0), "softirq.NET_RX").expect("CPU 0 received packets").id;
     let net: f64 = trace.rows.counter.iter().filter(|c| c.track == track).map(|c| c.value).sum();
     assert!(net > 50e6, "{net} ns of NET_RX");
     let flooder = trace.thread("flooder").id;
     let softirq = trace.time_in(flooder, ThreadState::Softirq);
     assert!(softirq > Ns::millis(50), "only {softirq} in the flooder's own slices");
-    let vector = |row: &State| row.arg;
-    let most: Vec<_> = trace.states(flooder);
+    let states = trace.states(flooder);
     let net_rx =
-        most.iter().filter(|(s, row)| *s == ThreadState::Softirq && vector(row) == Some(3)).count();
+        states.iter().filter(|(s, row)| *s == ThreadState::Softirq && row.arg == Some(3)).count();
     assert!(net_rx > 0, "NET_RX took most of a slice");
     assert!(softirq.0 as f64 <= net * 1.1 + 20e6, "{softirq} in one thread, {net} on its CPU");
 }
 
 #[test]
-fn root_children_and_what_they_execute_are_recorded_too() {
+fn root_child_processes_are_recorded_and_named_by_the_program_they_execute() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
     }
-    let actor = Actor::new(&["family"]);
+    let actor = Actor::new(&["fork"]);
     let trace = record(targets(&[actor.pid()]), 1000);
     let child = trace.thread("napper");
-    assert!(trace.states(child.id).len() > 50, "the child's states are there");
+    assert!(trace.states(child.id).len() > 50, "the child's states are recorded");
     let process = trace.entity(child.parent.unwrap());
-    assert_ne!(process.number, Some(i64::from(actor.pid())), "a process of its own");
-    assert_eq!(&*process.name, "napper", "called as what it executes");
+    assert_ne!(process.number, Some(i64::from(actor.pid())), "the child is another process");
+    assert_eq!(&*process.name, "napper", "named by the program it executes");
     let parent = trace.thread("parent").id;
     let last = trace.states(parent).pop().expect("the parent has states");
-    assert_eq!((last.0, last.1.dur), (ThreadState::Sleep, None), "it still sleeps");
+    assert_eq!((last.0, last.1.dur), (ThreadState::Sleep, None), "the parent still sleeps");
 }
 
 #[test]
-fn root_wakers_of_wakers_are_followed() {
+fn root_wakers_of_wakers_are_recorded_as_far_as_hops_allow() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
     }
     let mut actor = Actor::new(&["chain"]);
-    let first: i32 = actor.line().parse().unwrap();
-    let watched = |hops| record(Config { hops, ..targets(&[first]) }, 700);
+    let first: i32 = actor.read_line().parse().unwrap();
+    let record = |hops| record(Config { hops, ..targets(&[first]) }, 700);
 
-    let trace = watched(2);
+    let trace = record(2);
     for name in ["first", "second", "third"] {
         let thread = trace.thread(name).id;
         let ran = trace.time_in(thread, ThreadState::Running);
@@ -351,7 +344,7 @@ fn root_wakers_of_wakers_are_followed() {
     assert!(woken_by("first", "third") > 20);
     assert!(woken_by("third", "second") > 20);
 
-    let trace = watched(0);
+    let trace = record(0);
     let first = trace.thread("first").id;
     assert!(!trace.states(first).is_empty());
     let others = trace
@@ -360,11 +353,11 @@ fn root_wakers_of_wakers_are_followed() {
         .iter()
         .filter(|t| &*t.name == names::THREAD_STATE && t.entity != first)
         .count();
-    assert_eq!(others, 0, "without hops nobody else is recorded");
+    assert_eq!(others, 0, "without hops only the target is recorded");
 }
 
 #[test]
-fn root_a_full_ring_is_counted_and_what_came_through_still_fits() {
+fn root_records_lost_in_a_full_ring_are_counted_and_the_others_are_consistent() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -378,7 +371,7 @@ fn root_a_full_ring_is_counted_and_what_came_through_still_fits() {
 }
 
 #[test]
-fn root_a_stopped_process_says_who_stopped_it() {
+fn root_the_sender_of_a_stop_signal_is_recorded() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -410,7 +403,7 @@ fn root_a_stopped_process_says_who_stopped_it() {
     assert!(stopped[0].1.dur.unwrap() > Ns::millis(50));
     assert_eq!(stopped[0].1.arg, Some(sender));
     let process = napper.parent.unwrap();
-    let track = trace.track(process, names::SIGNALS).expect("signals were sent").id;
+    let track = trace.track(process, names::SIGNALS).expect("two signals were sent").id;
     let marks: Vec<_> = trace.rows.mark.iter().filter(|m| m.track == track).collect();
     let names: Vec<&str> = marks.iter().map(|m| &*m.name).collect();
     assert_eq!(names, ["SIGSTOP", "SIGCONT"]);
@@ -418,7 +411,7 @@ fn root_a_stopped_process_says_who_stopped_it() {
 }
 
 #[test]
-fn root_who_sleeps_from_before_to_after_the_recording_is_seen_to_sleep() {
+fn root_a_thread_that_sleeps_during_the_whole_recording_has_one_sleep_state() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -448,11 +441,11 @@ fn root_calls_of_a_named_function_are_steps() {
     let config = Config { steps: vec![step("serve"), step("leap")], ..Config::default() };
     let mut recorder = Recorder::start(config).unwrap();
     let mut rows = Rows::default();
-    actor.say("go\n");
+    actor.send("go\n");
     for _ in 0..60 {
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
     }
-    assert_eq!(actor.line(), "100", "it has called each function so often");
+    assert_eq!(actor.read_line(), "100", "it called each function 100 times");
     rows.append(&mut recorder.finish());
     let trace = Trace { rows };
     trace.check();
@@ -461,12 +454,12 @@ fn root_calls_of_a_named_function_are_steps() {
         trace.rows.span.iter().filter(|s| &*s.name == name).collect()
     };
     let serve = spans("serve");
-    assert_eq!(serve.len(), 100, "recursion makes no steps of its own");
+    assert_eq!(serve.len(), 100, "a recursive call is no step");
     assert!(serve.iter().all(|s| s.dur.unwrap() > Ns::millis(2)), "each sleeps for 2 ms");
     let leap = spans("leap");
-    assert_eq!(leap.len(), 90, "a call that is left by a jump never returns");
+    assert_eq!(leap.len(), 90, "a call left by longjmp has no end and is no step");
     let lost = trace.source("bpf:steps").dropped;
-    // The last jump is noticed at the next call, and there is one after it.
+    // A call left by longjmp is noticed at the next call, and the last of the 10 has one after it.
     assert_eq!(lost, 10);
 
     let server = trace.thread("server").id;
@@ -476,7 +469,7 @@ fn root_calls_of_a_named_function_are_steps() {
         serve.iter().map(|s| steps.iter().find(|t| t.id == s.id).unwrap().seq).collect();
     seq.sort_unstable();
     assert_eq!(seq, (0..100).collect::<Vec<_>>());
-    // Whoever takes steps has become a target: its states lie under them.
+    // A process with steps becomes a target: its thread states cover each step.
     let inside: Ns = serve
         .iter()
         .skip(20)
@@ -489,11 +482,11 @@ fn root_calls_of_a_named_function_are_steps() {
         })
         .sum();
     let whole: Ns = serve.iter().skip(20).map(|s| s.dur.unwrap()).sum();
-    assert_eq!(inside, whole, "every ns of a step has a state");
+    assert_eq!(inside, whole, "every ns of a step has a thread state");
 }
 
 #[test]
-fn root_a_function_that_is_not_there_is_answered_with_names_near_it() {
+fn root_a_missing_function_is_refused_with_similar_names() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -501,14 +494,14 @@ fn root_a_function_that_is_not_there_is_answered_with_names_near_it() {
     let step = UprobeStep { binary: Actor::program(), symbol: "serv".into() };
     let error = Recorder::start(Config { steps: vec![step], ..Config::default() })
         .err()
-        .expect("there is no such function");
+        .expect("the actor has no such function");
     let text = error.to_string();
     assert!(text.starts_with("no function `serv` in `"), "{text}");
-    assert!(text.ends_with("; near it are serve"), "{text}");
+    assert!(text.ends_with("; similar names are serve"), "{text}");
 }
 
 #[test]
-fn root_out_of_quota_is_throttled_as_long_as_the_group_says() {
+fn root_throttled_time_of_a_thread_agrees_with_its_cgroup() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -522,7 +515,7 @@ fn root_out_of_quota_is_throttled_as_long_as_the_group_says() {
     let spinner = Actor::new(&["spin", "0"]);
     let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
     write("cpu.cfs_period_us", "50000".into());
-    // So little that it is used up on a busy machine too.
+    // Small enough to be used up on a busy machine too.
     write("cpu.cfs_quota_us", "5000".into());
     write("cpu.shares", "262144".into());
     write("cgroup.procs", spinner.pid().to_string());
@@ -533,32 +526,34 @@ fn root_out_of_quota_is_throttled_as_long_as_the_group_says() {
     };
     let mut recorder = Recorder::start(targets(&[spinner.pid()])).unwrap();
     let mut rows = recorder.poll(Duration::from_millis(20)).unwrap();
-    let (before, begun) = (throttled(), gpuwhy_collect::now());
-    while gpuwhy_collect::now() < begun + Ns::millis(2000) {
+    let (before, begin) = (throttled(), gpuwhy_collect::now());
+    while gpuwhy_collect::now() < begin + Ns::millis(2000) {
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
     }
-    let (by_group, ended) = (throttled() - before, gpuwhy_collect::now());
+    let (by_group, end) = (throttled() - before, gpuwhy_collect::now());
     rows.append(&mut recorder.finish());
     let trace = Trace { rows };
     trace.check();
-    let ours: Ns = trace
+    let by_states: Ns = trace
         .states(trace.thread("spinner").id)
         .iter()
         .filter(|(state, _)| *state == ThreadState::Throttled)
-        .map(|(_, row)| Ns::overlap(begun, ended, row.ts, row.ts + row.dur.unwrap_or(Ns::ZERO)))
+        .map(|(_, row)| Ns::overlap(begin, end, row.ts, row.ts + row.dur.unwrap_or(Ns::ZERO)))
         .sum();
     drop(spinner);
     while fs::remove_dir(group).is_err() && group.exists() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    println!("throttled: {ours} by thread states, {} by cpu.stat", Ns(by_group));
-    assert!(ours > Ns::millis(500), "throttled for only {ours}");
-    // The group counts a throttling when it ends: one of 45 ms may lie at each edge.
-    assert!((ours.0 - by_group).abs() < by_group / 50 + 90_000_000, "{ours}, {}", Ns(by_group));
+    println!("throttled: {by_states} by thread states, {} by cpu.stat", Ns(by_group));
+    assert!(by_states > Ns::millis(500), "throttled for only {by_states}");
+    // The cgroup counts a throttling when it ends, so that one of 45 ms may be missing or added at
+    // each end of the measured time.
+    let difference = (by_states.0 - by_group).abs();
+    assert!(difference < by_group / 50 + 90_000_000, "{by_states}, {}", Ns(by_group));
 }
 
 #[test]
-fn root_a_probe_that_is_off_says_so_and_wakers_are_unknown_without_interrupts() {
+fn root_a_disabled_probe_is_noted_and_without_interrupts_wakers_are_unknown() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
@@ -580,7 +575,7 @@ fn root_two_capabilities_suffice() {
     if !privileged() {
         return;
     }
-    // Nobody may look into root's folders: copies of this test and of the actor lie elsewhere.
+    // Other users cannot read root's folders, so that they run copies of this test and of the actor.
     let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir();
     let dir = dir.unwrap();
     let (test, actor) = (dir.path().join("test"), dir.path().join("actor"));
@@ -609,30 +604,30 @@ fn root_two_capabilities_suffice() {
 }
 
 #[test]
-fn root_stacks_are_sampled_only_while_detail_is_wanted_however_often_it_is() {
+fn root_stacks_are_sampled_while_detail_is_on_each_time() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {
         return;
     }
     let mut recorder = Recorder::start(Config::default()).unwrap();
-    let samples = |recorder: &mut Recorder, wanted: bool| {
-        recorder.detail(wanted).unwrap();
-        let begun = std::time::Instant::now();
+    let samples = |recorder: &mut Recorder, detail: bool| {
+        recorder.detail(detail).unwrap();
+        let begin = Instant::now();
         let (mut n, mut x) = (0, 1u64);
-        // Those that are wanted are waited for: this thread may not get a CPU for itself.
-        let (enough, ms) = if wanted { (6, 30_000) } else { (usize::MAX, 400) };
-        while n < enough && begun.elapsed() < Duration::from_millis(ms) {
-            let busy = std::time::Instant::now() + Duration::from_millis(20);
-            while std::time::Instant::now() < busy {
+        // With detail on, wait for samples: on a busy machine this thread gets little CPU time.
+        let (enough, ms) = if detail { (6, 30_000) } else { (usize::MAX, 400) };
+        while n < enough && begin.elapsed() < Duration::from_millis(ms) {
+            let busy = Instant::now() + Duration::from_millis(20);
+            while Instant::now() < busy {
                 x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
             }
             n += recorder.poll(Duration::from_millis(1)).unwrap().sample.len();
         }
         n
     };
-    // Twice: what is attached again must not hold what was given up before.
+    // Twice: attaching again must not reuse the perf events that were closed.
     for _ in 0..2 {
-        assert!(samples(&mut recorder, true) > 5, "this thread is busy, and is sampled");
+        assert!(samples(&mut recorder, true) > 5, "this busy thread is sampled");
         samples(&mut recorder, false);
         assert_eq!(samples(&mut recorder, false), 0);
     }

@@ -1,7 +1,8 @@
-//! The NVML source against a scripted machine: what happens to its GPUs, and the rows that say so.
+//! The NVML source on a scripted machine: each test makes something happen to its GPUs and checks the
+//! recorded rows.
 //!
-//! The library is the stand-in of `crates/standin`, which reads its machine from the environment. So
-//! each test starts itself again with that set, and the process it starts is the one that records.
+//! The library is the stand-in of `crates/standin`, which finds its machine by environment variables.
+//! So each test starts itself again with these variables, and that second process records.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use gpuwhy_collect::{Config, Recorder};
 use gpuwhy_schema::{Counter, Entity, EntityKind, Rows, Source, SourceState, Track, names};
 use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
 
-/// Names the library, as for installations where it lies elsewhere.
+/// The environment variable with the path of the library.
 const LIBRARY: &str = "GPUWHY_NVML";
 
 /// The stand-in's object, which cargo builds for this test.
@@ -20,8 +21,7 @@ fn standin() -> PathBuf {
     gpu::find_object().expect("cargo builds the stand-in for this test")
 }
 
-/// Lets `situation` happen on a machine with so many GPUs, in a process of its own: the test of this
-/// name, started again.
+/// Runs `situation` on a machine with `gpus` GPUs in a second process, which runs only `test`.
 fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
     if std::env::var_os(gpu::ENV).is_some() {
         return situation(&Machine::from_env().unwrap());
@@ -53,19 +53,19 @@ impl Recording {
         Recording { recorder, rows: Rows::default() }
     }
 
-    fn go_on(&mut self, time: Duration) {
+    fn record_for(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.rows.append(&mut self.recorder.poll(Duration::from_millis(10)).unwrap());
         }
     }
 
-    /// Until the rows so far say so, but not for ever.
-    fn until(&mut self, what: &str, says: impl Fn(&Trace) -> bool) {
+    /// Records until `is_reached`; fails after 20 s.
+    fn until(&mut self, what: &str, is_reached: impl Fn(&Trace) -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
-        while !says(&Trace { rows: &self.rows }) {
-            assert!(Instant::now() < end, "it never came to this: {what}");
-            self.go_on(Duration::from_millis(50));
+        while !is_reached(&Trace { rows: &self.rows }) {
+            assert!(Instant::now() < end, "not recorded within 20 s: {what}");
+            self.record_for(Duration::from_millis(50));
         }
     }
 
@@ -75,7 +75,7 @@ impl Recording {
     }
 }
 
-/// What was recorded, by name.
+/// The recorded rows.
 struct Trace<'r> {
     rows: &'r Rows,
 }
@@ -92,8 +92,8 @@ impl<'r> Trace<'r> {
     fn track(&self, gpu: usize, name: &str) -> Option<&'r Track> {
         let entities = self.entities();
         self.rows.track.iter().find(|t| {
-            let whose = entities[&t.entity.0];
-            whose.kind == EntityKind::Gpu && whose.number == Some(gpu as i64) && &*t.name == name
+            let entity = entities[&t.entity.0];
+            entity.kind == EntityKind::Gpu && entity.number == Some(gpu as i64) && &*t.name == name
         })
     }
 
@@ -107,7 +107,7 @@ impl<'r> Trace<'r> {
     }
 
     /// Values without repetitions.
-    fn course(&self, gpu: usize, name: &str) -> Vec<f64> {
+    fn changes(&self, gpu: usize, name: &str) -> Vec<f64> {
         let mut values = self.values(gpu, name);
         values.dedup();
         values
@@ -120,17 +120,17 @@ impl<'r> Trace<'r> {
         marks.map(|m| m.value.map_or(m.name.to_string(), |v| format!("{} {v}", m.name))).collect()
     }
 
-    /// Values of a track of a process, and the track above it.
+    /// Values of a track of a process, and the parent of that track.
     fn of_process(&self, pid: u32, name: &str) -> (Vec<f64>, Option<&'r Track>) {
         let entities = self.entities();
         let track = self.rows.track.iter().find(|t| {
-            let whose = entities[&t.entity.0];
-            whose.number == Some(i64::from(pid)) && &*t.name == name
+            let entity = entities[&t.entity.0];
+            entity.number == Some(i64::from(pid)) && &*t.name == name
         });
         let Some(track) = track else { return (Vec::new(), None) };
         let values = self.rows.counter.iter().filter(|c| c.track == track.id).map(|c| c.value);
-        let above = self.rows.track.iter().find(|t| Some(t.id) == track.parent);
-        (values.collect(), above)
+        let parent = self.rows.track.iter().find(|t| Some(t.id) == track.parent);
+        (values.collect(), parent)
     }
 }
 
@@ -138,11 +138,12 @@ fn now() -> u64 {
     gpuwhy_collect::now().0 as u64
 }
 
-const MOMENT: Duration = Duration::from_millis(350);
+/// Some periods of the sampler.
+const A_FEW_SAMPLES: Duration = Duration::from_millis(350);
 
 #[test]
-fn a_power_cap_lowers_the_clock_and_says_so() {
-    on_a_machine("a_power_cap_lowers_the_clock_and_says_so", 1, |machine| {
+fn a_power_cap_lowers_the_clock_and_is_recorded_as_its_reason() {
+    on_a_machine("a_power_cap_lowers_the_clock_and_is_recorded_as_its_reason", 1, |machine| {
         let gpu = machine.gpu(0).unwrap();
         let full = gpu.get(Quantity::SmClockMax) as f64;
         let mut recording = Recording::start();
@@ -155,18 +156,18 @@ fn a_power_cap_lowers_the_clock_and_says_so() {
         recording.until("the lower clock", |trace| clock(trace, 1200.0));
         gpu.heal(now());
         recording.until("the full clock again", |trace| clock(trace, full));
-        recording.go_on(MOMENT);
+        recording.record_for(A_FEW_SAMPLES);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
-        assert_eq!(trace.course(0, names::SM_CLOCK), [full, 1200.0, full]);
-        let reasons = trace.course(0, names::CLOCK_EVENT_REASONS);
+        assert_eq!(trace.changes(0, names::SM_CLOCK), [full, 1200.0, full]);
+        let reasons = trace.changes(0, names::CLOCK_EVENT_REASONS);
         let capped = |bits: &f64| *bits as u64 & reason::SW_POWER_CAP != 0;
         assert_eq!(reasons.iter().filter(|bits| capped(bits)).count(), 1, "{reasons:?}");
         assert!(!capped(&reasons[0]) && !capped(reasons.last().unwrap()), "{reasons:?}");
         let held = trace.values(0, names::THROTTLED_POWER);
         assert_eq!(held[0], 0.0);
         assert_eq!(*held.last().unwrap() as u64, gpu.cumulative(Held::Power, now()));
-        assert_eq!(trace.course(0, names::THROTTLED_HW_THERMAL), [0.0]);
+        assert_eq!(trace.changes(0, names::THROTTLED_HW_THERMAL), [0.0]);
         let source = trace.source();
         assert_eq!(source.state, SourceState::Ok, "{source:?}");
         assert!(source.recorded > 0 && source.dropped == 0, "{source:?}");
@@ -178,11 +179,11 @@ fn a_power_cap_lowers_the_clock_and_says_so() {
 }
 
 #[test]
-fn a_throttle_between_two_readings_is_in_the_totals_where_it_was() {
-    on_a_machine("a_throttle_between_two_readings_is_in_the_totals_where_it_was", 1, |machine| {
+fn throttling_between_two_samples_is_in_the_totals_at_its_time() {
+    on_a_machine("throttling_between_two_samples_is_in_the_totals_at_its_time", 1, |machine| {
         let gpu = machine.gpu(0).unwrap();
         let mut recording = Recording::start();
-        recording.go_on(2 * MOMENT);
+        recording.record_for(2 * A_FEW_SAMPLES);
         let begin = now();
         gpu.throttle(reason::HW_THERMAL | reason::HW_SLOWDOWN, 345, begin);
         let end = now().max(begin + 3_000_000);
@@ -190,17 +191,20 @@ fn a_throttle_between_two_readings_is_in_the_totals_where_it_was() {
         recording.until("the total", |trace| {
             trace.values(0, names::THROTTLED_HW_THERMAL).last() > Some(&0.0)
         });
-        recording.go_on(MOMENT);
+        recording.record_for(A_FEW_SAMPLES);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
         let held = trace.counters(0, names::THROTTLED_HW_THERMAL);
-        let grown = held.iter().position(|c| c.value > 0.0).expect("it is seen");
+        let grown = held.iter().position(|c| c.value > 0.0).expect("the total grows");
         assert_eq!(held[grown].value as u64, end - begin);
-        // It lies between the last reading before and the first one after it.
+        // The growth lies between the last sample before and the first one after it.
         assert!(grown > 0 && held[grown - 1].value == 0.0);
         assert!(held[grown - 1].ts.0 as u64 <= end && held[grown].ts.0 as u64 >= begin);
         let apart = held[grown].ts - held[grown - 1].ts;
-        assert!(apart < held.last().unwrap().ts - held[0].ts, "not all over the recording");
+        assert!(
+            apart < held.last().unwrap().ts - held[0].ts,
+            "the growth has a time within the recording"
+        );
     });
 }
 
@@ -209,64 +213,68 @@ fn an_xid_is_a_mark_with_its_number_and_replays_are_counted() {
     on_a_machine("an_xid_is_a_mark_with_its_number_and_replays_are_counted", 1, |machine| {
         let gpu = machine.gpu(0).unwrap();
         let mut recording = Recording::start();
-        recording.until("the width", |trace| !trace.course(0, names::PCIE_LINK_WIDTH).is_empty());
+        recording.until("the width", |trace| !trace.changes(0, names::PCIE_LINK_WIDTH).is_empty());
         gpu.xid(31, u64::from(std::process::id()), now());
         gpu.add(Quantity::PcieReplays, 5);
         gpu.set(Quantity::PcieWidth, 8);
-        recording.until("the width", |trace| trace.course(0, names::PCIE_LINK_WIDTH).len() == 2);
+        recording.until("the width", |trace| trace.changes(0, names::PCIE_LINK_WIDTH).len() == 2);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
         assert_eq!(trace.marks(0), ["xid 31"]);
-        assert_eq!(trace.course(0, names::PCIE_REPLAY), [0.0, 5.0]);
-        assert_eq!(trace.course(0, names::PCIE_LINK_WIDTH), [16.0, 8.0]);
+        assert_eq!(trace.changes(0, names::PCIE_REPLAY), [0.0, 5.0]);
+        assert_eq!(trace.changes(0, names::PCIE_LINK_WIDTH), [16.0, 8.0]);
     });
 }
 
 #[test]
-fn one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on() {
-    on_a_machine("one_gpu_falls_off_the_bus_and_returns_and_the_other_goes_on", 2, |machine| {
-        let (zero, one) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
-        let mut recording = Recording::start();
-        recording.until("both", |trace| {
-            [0, 1].iter().all(|&i| !trace.values(i, names::SM_CLOCK).is_empty())
-        });
-        one.fall_off_bus(now());
-        recording.until("gpu lost", |trace| trace.marks(1).contains(&"gpu lost".to_owned()));
-        zero.set(Quantity::SmClock, 1000);
-        recording.until("the other goes on", |trace| {
-            trace.values(0, names::SM_CLOCK).last() == Some(&1000.0)
-        });
-        {
-            let trace = Trace { rows: &recording.rows };
-            let note = trace.source().note.clone().unwrap();
-            assert_eq!(trace.source().state, SourceState::Degraded);
-            assert!(note.starts_with("gpu 1: NVIDIA") && note.contains("not answer"), "{note}");
-            assert!(trace.marks(0).is_empty());
-        }
-        one.heal(now());
-        one.set(Quantity::SmClock, 900);
-        recording.until("gpu back", |trace| {
-            trace.marks(1).last().is_some_and(|mark| mark == "gpu back")
-                && trace.values(1, names::SM_CLOCK).last() == Some(&900.0)
-        });
-        one.xid(13, 0, now());
-        recording.until("events are heard again", |trace| {
-            trace.marks(1).last().is_some_and(|mark| mark == "xid 13")
-        });
-        let rows = recording.finish();
-        let trace = Trace { rows: &rows };
-        let marks = trace.marks(1);
-        let lost = marks.iter().position(|mark| mark == "gpu lost").unwrap();
-        assert!(marks[..lost].contains(&"xid 79".to_owned()), "why it was lost: {marks:?}");
-        assert_eq!(marks[lost..], ["gpu lost", "gpu back", "xid 13"]);
-        assert_eq!(trace.source().state, SourceState::Ok);
-    });
-}
-
-#[test]
-fn a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded() {
+fn one_gpu_falls_off_the_bus_and_returns_while_the_other_is_sampled() {
     on_a_machine(
-        "a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded",
+        "one_gpu_falls_off_the_bus_and_returns_while_the_other_is_sampled",
+        2,
+        |machine| {
+            let (zero, one) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
+            let mut recording = Recording::start();
+            recording.until("both", |trace| {
+                [0, 1].iter().all(|&i| !trace.values(i, names::SM_CLOCK).is_empty())
+            });
+            one.fall_off_bus(now());
+            recording.until("gpu lost", |trace| trace.marks(1).contains(&"gpu lost".to_owned()));
+            zero.set(Quantity::SmClock, 1000);
+            recording.until("the other GPU is sampled", |trace| {
+                trace.values(0, names::SM_CLOCK).last() == Some(&1000.0)
+            });
+            {
+                let trace = Trace { rows: &recording.rows };
+                let note = trace.source().note.clone().unwrap();
+                assert_eq!(trace.source().state, SourceState::Degraded);
+                assert!(note.starts_with("gpu 1: NVIDIA") && note.contains("not answer"), "{note}");
+                assert!(trace.marks(0).is_empty());
+            }
+            one.heal(now());
+            one.set(Quantity::SmClock, 900);
+            recording.until("gpu back", |trace| {
+                trace.marks(1).last().is_some_and(|mark| mark == "gpu back")
+                    && trace.values(1, names::SM_CLOCK).last() == Some(&900.0)
+            });
+            one.xid(13, 0, now());
+            recording.until("an event after the return", |trace| {
+                trace.marks(1).last().is_some_and(|mark| mark == "xid 13")
+            });
+            let rows = recording.finish();
+            let trace = Trace { rows: &rows };
+            let marks = trace.marks(1);
+            let lost = marks.iter().position(|mark| mark == "gpu lost").unwrap();
+            assert!(marks[..lost].contains(&"xid 79".to_owned()), "why it was lost: {marks:?}");
+            assert_eq!(marks[lost..], ["gpu lost", "gpu back", "xid 13"]);
+            assert_eq!(trace.source().state, SourceState::Ok);
+        },
+    );
+}
+
+#[test]
+fn a_gpu_lost_before_the_recording_is_noted_and_the_other_is_recorded() {
+    on_a_machine(
+        "a_gpu_lost_before_the_recording_is_noted_and_the_other_is_recorded",
         2,
         |machine| {
             machine.gpu(1).unwrap().fall_off_bus(now());
@@ -281,7 +289,7 @@ fn a_gpu_that_was_gone_before_we_came_is_named_and_the_other_is_recorded() {
     );
 }
 
-/// A process that is there until it is dropped.
+/// A process that runs until it is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -298,13 +306,13 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn processes_on_a_gpu_are_known_with_their_memory_and_their_share() {
-    on_a_machine("processes_on_a_gpu_are_known_with_their_memory_and_their_share", 1, |machine| {
+fn processes_on_a_gpu_have_their_memory_and_their_share() {
+    on_a_machine("processes_on_a_gpu_have_their_memory_and_their_share", 1, |machine| {
         let gpu = machine.gpu(0).unwrap();
         let sleeper = Sleeper::start();
         let pid = sleeper.0.id();
         let mut recording = Recording::start();
-        recording.go_on(MOMENT);
+        recording.record_for(A_FEW_SAMPLES);
         assert!(gpu.allocate(pid, 3 << 30, now()));
         gpu.launch(now(), 0, pid, 2_500_000_000);
         recording.until("memory and share", |trace| {
@@ -318,13 +326,13 @@ fn processes_on_a_gpu_are_known_with_their_memory_and_their_share() {
         drop(sleeper);
         let rows = recording.finish();
         let trace = Trace { rows: &rows };
-        let (memory, above) = trace.of_process(pid, names::PROCESS_GPU_MEMORY);
+        let (memory, parent) = trace.of_process(pid, names::PROCESS_GPU_MEMORY);
         assert_eq!(memory[0], (3_u64 << 30) as f64);
-        let above = above.unwrap();
-        assert_eq!(Some(above.id), trace.track(0, names::GPU_MEMORY_USED).map(|t| t.id));
-        let (share, above) = trace.of_process(pid, names::PROCESS_SM_UTILIZATION);
+        let parent = parent.unwrap();
+        assert_eq!(Some(parent.id), trace.track(0, names::GPU_MEMORY_USED).map(|t| t.id));
+        let (share, parent) = trace.of_process(pid, names::PROCESS_SM_UTILIZATION);
         assert!(share[0] > 0.0 && share[0] <= 100.0, "{share:?}");
-        assert_eq!(above.map(|t| &*t.name), Some(names::GPU_UTILIZATION));
+        assert_eq!(parent.map(|t| &*t.name), Some(names::GPU_UTILIZATION));
         let used = trace.values(0, names::GPU_MEMORY_USED);
         assert!(used.iter().any(|&bytes| bytes >= (3_u64 << 30) as f64), "{used:?}");
         let busy = trace.counters(0, names::GPU_UTILIZATION);
@@ -333,15 +341,15 @@ fn processes_on_a_gpu_are_known_with_their_memory_and_their_share() {
             "{:?}",
             trace.values(0, names::GPU_UTILIZATION)
         );
-        assert!(busy.windows(2).all(|two| two[0].ts < two[1].ts), "times go forward");
+        assert!(busy.windows(2).all(|two| two[0].ts < two[1].ts), "times increase");
         let process = rows.entity.iter().rev().find(|e| e.number == Some(i64::from(pid))).unwrap();
         assert_eq!((process.kind, &*process.name), (EntityKind::Process, "sleep"));
     });
 }
 
 #[test]
-fn a_gpu_that_is_split_has_its_slices_below_it() {
-    on_a_machine("a_gpu_that_is_split_has_its_slices_below_it", 1, |machine| {
+fn the_mig_slices_of_a_gpu_are_its_children() {
+    on_a_machine("the_mig_slices_of_a_gpu_are_its_children", 1, |machine| {
         machine.gpu(0).unwrap().set_mig(2);
         let mut recording = Recording::start();
         recording.until("two slices with their memory", |trace| {
@@ -361,14 +369,14 @@ fn a_gpu_that_is_split_has_its_slices_below_it() {
 }
 
 #[test]
-fn a_host_without_a_gpu_is_not_told_that_nvml_is_missing() {
+fn on_a_host_without_a_gpu_missing_nvml_is_no_source() {
     let there = ["/proc/driver/nvidia", "/dev/nvidiactl"].iter().any(|p| Path::new(p).exists());
     if there || std::env::var_os(LIBRARY).is_some() {
         println!("skipped: this host has an NVIDIA GPU");
         return;
     }
     let mut recording = Recording::start();
-    recording.go_on(Duration::from_millis(50));
+    recording.record_for(Duration::from_millis(50));
     let rows = recording.finish();
     assert!(rows.source.iter().all(|s| &*s.kind != "nvml"));
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use gpuwhy_schema::{Class, Entity, EntityId, EntityKind, Name, Ns, Part, PartKind, Rows};
-use gpuwhy_schema::{SourceState, Track, names};
+use gpuwhy_schema::{SourceState, Track, names, sources};
 use serde::Serialize;
 
 use crate::calibration::Calibration;
@@ -250,25 +250,6 @@ struct Loss {
 /// Losses rarer than one event in so many do not move a verdict.
 const LOSS_TOLD_ONE_IN: u64 = 1000;
 
-/// The classes that a source is evidence for, where it is not for all.
-fn about(kind: &str) -> &'static [Class] {
-    match kind {
-        "bpf:block_io" => &[Class::BlockIo, Class::MemoryPressure],
-        "bpf:network" => &[Class::Network],
-        "bpf:memory" => &[Class::MemoryPressure],
-        "bpf:interrupts" => &[Class::Interrupts],
-        "nvml" => &[Class::GpuThrottling, Class::GpuContention, Class::Pcie, Class::GpuFault],
-        "inject" => &[
-            Class::GpuThrottling,
-            Class::GpuContention,
-            Class::Pcie,
-            Class::GpuFault,
-            Class::CollectiveStraggler,
-        ],
-        _ => &[],
-    }
-}
-
 impl<'a> Court<'a> {
     /// Looks names and tracks up in `rows`, and what its sources lost.
     pub fn new(rows: &'a Rows) -> Court<'a> {
@@ -293,7 +274,7 @@ impl<'a> Court<'a> {
                 let sql = "select * from 'source/*.parquet'".to_string();
                 let rows = Pointer { table: "source", track: None, from_ns: 0, to_ns: 0, sql };
                 let evidence = Evidence { says, rows: Some(rows) };
-                Some(Loss { evidence, about: about(&s.kind), lost })
+                Some(Loss { evidence, about: sources::evidence_for(&s.kind), lost })
             })
             .collect();
         Court { entities, tracks, loss, readings: Readings::default() }

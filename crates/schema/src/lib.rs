@@ -17,6 +17,7 @@ pub mod cell;
 pub mod docs;
 mod lanes;
 pub mod names;
+pub mod sources;
 mod table;
 pub mod tables;
 mod units;

@@ -9,7 +9,8 @@
 //! <!-- bench:injectors trials by injector: slowed, excess -->  the same, one line for each injector
 //! ```
 //!
-//! The format of the files is described in `docs/benchmarks.md`.
+//! What each key means comes from `bench/keys.toml`, and a key without a meaning is an error. The format
+//! of the files is described in `docs/measurements.md`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -94,29 +95,66 @@ pub fn table(root: &Path, wanted: &Wanted<'_>) -> Result<String> {
         .with_context(|| format!("cannot read `bench/results/{name}.json`"))?;
     let result: Value = serde_json::from_str(&text)
         .with_context(|| format!("`bench/results/{name}.json` is not JSON"))?;
+    let path = root.join("bench/keys.toml");
+    let text = std::fs::read_to_string(&path).context("cannot read `bench/keys.toml`")?;
+    let keys = Keys { all: text.parse().context("`bench/keys.toml` is not TOML")?, name };
     match &wanted.rows {
-        None => figures(&result),
-        Some(table) => rows(&result, table),
+        None => figures(&result, &keys),
+        Some(table) => rows(&result, table, &keys),
     }
 }
 
-fn figures(result: &Value) -> Result<String> {
+/// What the keys of a result mean.
+struct Keys<'a> {
+    all: toml::Table,
+    name: &'a str,
+}
+
+impl Keys<'_> {
+    /// The meaning of a key in a section of this result, or in all results.
+    fn meaning(&self, section: &str, key: &str) -> Result<&str> {
+        let own = self.all.get(self.name).and_then(|result| result.get(section));
+        let sections = [own, self.all.get("all")].into_iter().flatten();
+        let found = sections.filter_map(toml::Value::as_table).find_map(|table| {
+            // The longest pattern is the most particular one.
+            let fits = table.iter().filter(|(pattern, _)| fits(key, pattern));
+            fits.max_by_key(|(pattern, _)| pattern.len()).and_then(|(_, text)| text.as_str())
+        });
+        let name = self.name;
+        found.with_context(|| {
+            format!("`bench/keys.toml` does not define `{key}` of [{name}.{section}]")
+        })
+    }
+}
+
+/// Whether a key is `pattern`, in which one `*` stands for any text.
+fn fits(key: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        None => key == pattern,
+        Some((head, tail)) => {
+            key.len() >= head.len() + tail.len() && key.starts_with(head) && key.ends_with(tail)
+        }
+    }
+}
+
+fn figures(result: &Value, keys: &Keys<'_>) -> Result<String> {
     let made = |key: &str| {
         result["made"][key].as_str().with_context(|| format!("`made.{key}` is not text"))
     };
     let (command, machine, date) = (made("command")?, made("machine")?, made("date")?);
     let mut out = format!("`{command}`, commit {}, {date}, on {machine}.\n", made("commit")?);
     let Some(figures) = result["figures"].as_object() else { return Ok(out) };
-    out.push_str("\n| figure | value | spread | of |\n|---|---|---|---|\n");
+    out.push_str("\n| figure | value | spread | n | what it is |\n|---|---|---|---|---|\n");
     for (name, figure) in figures {
         let value = figure.get("value").with_context(|| format!("`{name}` has no `value`"))?;
         let n = figure.get("n").map(cell).unwrap_or_default();
-        writeln!(out, "| {name} | {} | {} | {n} |", cell(value), spread(figure))?;
+        let meaning = keys.meaning("figures", name)?;
+        writeln!(out, "| {name} | {} | {} | {n} | {meaning} |", cell(value), spread(figure))?;
     }
     Ok(out)
 }
 
-fn rows(result: &Value, table: &Table<'_>) -> Result<String> {
+fn rows(result: &Value, table: &Table<'_>, keys: &Keys<'_>) -> Result<String> {
     let rows = result[table.key].as_array().with_context(|| format!("no rows `{}`", table.key))?;
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut head: Vec<String> = table.by.into_iter().map(str::to_owned).collect();
@@ -145,6 +183,14 @@ fn rows(result: &Value, table: &Table<'_>) -> Result<String> {
         }
         out.push_str(&line(&cells));
     }
+    out.push('\n');
+    let columns = table.by.iter().chain(&table.columns);
+    let meanings = columns.map(|key| {
+        let title = key.replace('_', " ");
+        Ok(format!("*{title}*: {}", keys.meaning(table.key, key)?))
+    });
+    out.push_str(&meanings.collect::<Result<Vec<_>>>()?.join("; "));
+    out.push_str(".\n");
     Ok(out)
 }
 
@@ -159,12 +205,7 @@ fn summary(values: &[&Value]) -> String {
     if !numbers.is_empty() && numbers.len() == said.len() {
         numbers.sort_by(f64::total_cmp);
         let (low, high) = (numbers[0], numbers[numbers.len() - 1]);
-        return format!(
-            "{} ({} to {})",
-            short(numbers[numbers.len() / 2]),
-            short(low),
-            short(high)
-        );
+        return format!("{} [{}, {}]", short(numbers[numbers.len() / 2]), short(low), short(high));
     }
     let mut texts: Vec<String> = said.iter().map(|v| cell(v)).collect();
     texts.dedup();
@@ -173,7 +214,7 @@ fn summary(values: &[&Value]) -> String {
 
 fn spread(figure: &Value) -> String {
     match figure["spread"].as_array().map(Vec::as_slice) {
-        Some([low, high]) => format!("{} to {}", cell(low), cell(high)),
+        Some([low, high]) => format!("[{}, {}]", cell(low), cell(high)),
         _ => String::new(),
     }
 }
@@ -190,8 +231,8 @@ fn cell(value: &Value) -> String {
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(", "),
         Value::Object(figure) if figure.contains_key("value") => {
             let spread = spread(value);
-            let spread = if spread.is_empty() { spread } else { format!(" ({spread})") };
-            format!("{}{spread}", cell(&figure["value"]))
+            let space = if spread.is_empty() { "" } else { " " };
+            format!("{}{space}{spread}", cell(&figure["value"]))
         }
         Value::Object(parts) => {
             let parts: Vec<String> =
@@ -203,7 +244,11 @@ fn cell(value: &Value) -> String {
 
 /// A number with three significant digits; whole numbers keep all of theirs.
 fn short(x: f64) -> String {
-    if x == 0.0 || !x.is_finite() {
+    // Zero has no sign in a table, and what rounds to it has none either.
+    if x.abs() < 1e-12 {
+        return "0".to_owned();
+    }
+    if !x.is_finite() {
         return x.to_string();
     }
     let digits = 2 - x.abs().log10().floor() as i32;
@@ -253,9 +298,12 @@ mod tests {
             ],
         });
         let wanted = Wanted::parse(wanted).unwrap();
+        let text = "[all]\nms = \"time, ms\"\n[x.figures]\n\"n*\" = \"time, ns\"\n[x.trials]\n\
+                    injector = \"fault\"\nright = \"whether\"\nculprit = \"who\"\nsays = \"text\"\n";
+        let keys = Keys { all: text.parse().unwrap(), name: "x" };
         let made = match &wanted.rows {
-            None => figures(&result),
-            Some(table) => rows(&result, table),
+            None => figures(&result, &keys),
+            Some(table) => rows(&result, table, &keys),
         };
         assert_eq!(made.unwrap_or_else(|e| format!("error: {e}")), expected);
     }
@@ -265,8 +313,8 @@ mod tests {
         check(
             "x",
             "`gpuwhy bench x`, commit 0123456789ab, 2026-11-21, on 2 x CPU.\n\n\
-             | figure | value | spread | of |\n|---|---|---|---|\n\
-             | ns | 142 | 130 to 160 | 5 |\n",
+             | figure | value | spread | n | what it is |\n|---|---|---|---|---|\n\
+             | ns | 142 | [130, 160] | 5 | time, ns |\n",
         );
     }
 
@@ -275,12 +323,13 @@ mod tests {
         check(
             "x trials: injector, right, ms",
             "| injector | right | ms |\n|---|---|---|\n| a\\|b | yes | 3 |\n| c | no | 12.3 |\n\
-             | c | yes | 1 |\n",
+             | c | yes | 1 |\n\n*injector*: fault; *right*: whether; *ms*: time, ms.\n",
         );
         check(
             "x trials by injector: right, culprit, ms, says",
             "| injector | right | culprit | ms | says |\n|---|---|---|---|---|\n\
-             | a\\|b | 1/1 |  | 3 (3 to 3) | x |\n| c | 1/2 | 1/2 | 12.3 (1 to 12.3) | y |\n",
+             | a\\|b | 1/1 |  | 3 [3, 3] | x |\n| c | 1/2 | 1/2 | 12.3 [1, 12.3] | y |\n\n\
+             *injector*: fault; *right*: whether; *culprit*: who; *ms*: time, ms; *says*: text.\n",
         );
     }
 
@@ -288,6 +337,22 @@ mod tests {
     fn a_column_or_rows_that_are_not_there_are_named() {
         check("x trials: nerve", "error: a row without `nerve`");
         check("x kills: ms", "error: no rows `kills`");
+    }
+
+    #[test]
+    fn a_key_that_is_not_defined_is_named() {
+        let keys = Keys { all: toml::Table::new(), name: "x" };
+        let error = keys.meaning("figures", "ece_raw").unwrap_err().to_string();
+        assert_eq!(error, "`bench/keys.toml` does not define `ece_raw` of [x.figures]");
+        assert!(fits("top1_darzi", "top1_*") && !fits("top1", "top1_*"));
+    }
+
+    #[test]
+    fn zero_has_no_sign() {
+        assert_eq!(
+            (short(-0.0), short(-1e-17), short(0.0838)),
+            ("0".into(), "0".into(), "0.0838".into())
+        );
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
 fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut pages = vec![(PathBuf::from("docs/schema.md"), gpuwhy_schema::docs::markdown())];
     if root.join("crates/cli/Cargo.toml").exists() {
-        pages.push((PathBuf::from("docs/cli.md"), help_all(root)?));
+        pages.push((PathBuf::from("docs/cli.md"), help_pages(root)?));
     }
     for path in markdown(root)? {
         if pages.iter().any(|(made, _)| *made == path) {
@@ -95,31 +95,79 @@ fn pages(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(pages)
 }
 
-/// What `gpuwhy help-all` prints: the page `docs/cli.md`.
-///
-/// `GPUWHY_BIN` names a binary that was built already. Without it Cargo builds one, which compiles
-/// more than a build of the whole workspace left behind: other features are on.
-fn help_all(root: &Path) -> Result<String> {
-    let mut command = match std::env::var_os("GPUWHY_BIN") {
-        Some(binary) => Command::new(binary),
-        None => {
-            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-            cargo.args(["run", "--quiet", "--package", "gpuwhy", "--bin", "gpuwhy", "--"]);
-            cargo
-        }
-    };
-    let out = command
-        .arg("help-all")
+/// The help pages of the program and of each of its commands: the page `docs/cli.md`.
+fn help_pages(root: &Path) -> Result<String> {
+    let program = built(root)?;
+    let mut page = String::from(
+        "# The commands\n\nMade by `cargo xtask docs` from the programs' own help; do not edit.\n",
+    );
+    add_help(&mut page, root, &program, &mut Vec::new())?;
+    Ok(page)
+}
+
+/// Adds the help of a command, and of its subcommands.
+fn add_help(page: &mut String, root: &Path, program: &Path, path: &mut Vec<String>) -> Result<()> {
+    let out = Command::new(program)
+        .args(&*path)
+        .arg("--help")
         .current_dir(root)
         // The width of somebody's terminal is not part of the page.
         .env("COLUMNS", "100")
         .env("NO_COLOR", "1")
         .output()
-        .with_context(|| format!("cannot run `{}`", command.get_program().display()))?;
+        .with_context(|| format!("cannot run `{}`", program.display()))?;
+    let name = ["gpuwhy".to_owned()].into_iter().chain(path.iter().cloned());
+    let name = name.collect::<Vec<_>>().join(" ");
     if !out.status.success() {
-        bail!("`gpuwhy help-all` failed: {}", String::from_utf8_lossy(&out.stderr).trim());
+        bail!("`{name} --help` failed: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
-    String::from_utf8(out.stdout).context("`gpuwhy help-all` printed what is not UTF-8")
+    let help = String::from_utf8(out.stdout)
+        .with_context(|| format!("`{name} --help` printed what is not UTF-8"))?;
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    let text = lines.join("\n");
+    page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", text.trim_end()));
+    for command in commands(&help) {
+        path.push(command.to_owned());
+        add_help(page, root, program, path)?;
+        path.pop();
+    }
+    Ok(())
+}
+
+/// The commands that a help page lists and that have a page here. `query` is the SQL engine's program,
+/// which not every build has; docs/query.md describes it.
+fn commands(help: &str) -> Vec<&str> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    list.take_while(|line| !line.is_empty())
+        // Descriptions that take several lines are indented further.
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| !matches!(*name, "help" | "query"))
+        .collect()
+}
+
+/// A `gpuwhy` with its companion programs beside it: the one that GPUWHY_BIN names, or one that Cargo
+/// builds now, which compiles more than a build of the whole workspace left behind, as other features
+/// are on.
+fn built(root: &Path) -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("GPUWHY_BIN") {
+        return Ok(named.into());
+    }
+    let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let packages = ["build", "--quiet", "--package", "gpuwhy", "--package", "gpuwhy-bench"];
+    let status = cargo().args(packages).current_dir(root).status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("gpuwhy does not build");
+    }
+    let out = cargo()
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root)
+        .output()
+        .context("cannot run `cargo metadata`")?;
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&out.stdout).context("`cargo metadata` printed no JSON")?;
+    let target = metadata["target_directory"].as_str().context("no `target_directory`")?;
+    Ok(Path::new(target).join("debug/gpuwhy"))
 }
 
 /// The first line, from 1, at which the texts differ, as it is and as it should be.
@@ -145,6 +193,13 @@ mod tests {
     fn links_to_files_are_found_and_links_to_the_world_are_not() {
         let text = "[a](docs/a.md)\n[b](https://x.y/z) [c](../c.h#part) [d](#here)\n";
         assert_eq!(links(text), [(1, "docs/a.md"), (2, "../c.h")]);
+    }
+
+    #[test]
+    fn the_commands_of_a_help_page_are_its_list() {
+        let help = "About\n\nCommands:\n  record  Record a trace\n          at once\n  query   SQL\n  help    \
+                    Print\n\nOptions:\n  -h, --help\n";
+        assert_eq!(commands(help), ["record"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod bench;
 mod docs;
+mod house;
 mod layers;
 mod leaks;
 mod source;
@@ -40,6 +41,19 @@ fn run(args: &[String]) -> Result<()> {
         ["docs", "--check"] => report("docs", docs::stale(&root)),
         ["unsafe-check"] => report("unsafe-check", unsafe_code::run(&root)),
         ["leaks"] => report("leaks", leaks::run(&root)),
+        ["house"] => {
+            print!("{}", house::measure(&root)?.text());
+            Ok(())
+        }
+        ["house", "--json"] => {
+            println!("{:#}", house::measure(&root)?.json());
+            Ok(())
+        }
+        ["house", "--undocumented"] => {
+            house::measure(&root)?.undocumented().iter().for_each(|line| println!("{line}"));
+            Ok(())
+        }
+        ["house", "--check"] => report("house", house::measure(&root).map(|h| h.broken())),
         ["all"] => {
             let outcomes = [
                 report("layers", layers::run(&root)),

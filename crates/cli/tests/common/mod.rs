@@ -8,6 +8,19 @@ pub fn gpuwhy(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpuwhy")).args(args).output().expect("gpuwhy starts")
 }
 
+/// What cargo built beside this test.
+///
+/// # Panics
+/// If it is not there: `cargo build --workspace` builds it.
+pub fn built(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let newest = near.filter(|path| path.is_file()).max_by_key(|path| {
+        path.metadata().and_then(|meta| meta.modified()).expect("a file has a time")
+    });
+    newest.unwrap_or_else(|| panic!("no {name} beside {}: cargo build --workspace", own.display()))
+}
+
 /// Both outputs as text, for messages of failed tests.
 pub fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

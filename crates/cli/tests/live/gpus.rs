@@ -14,7 +14,7 @@ use gpuwhy_testkit::{eventually, helper};
 use serde_json::{Value, json};
 
 use crate::watching::{Running, event, lines};
-use crate::{alone, folder, gpuwhy, may_record, said};
+use crate::{alone, built, folder, gpuwhy, may_record, said};
 
 /// A machine with a scripted GPU, and the libraries that show it.
 struct Bench {
@@ -27,16 +27,6 @@ struct Bench {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What cargo built beside this test.
-fn built(name: &str) -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join(name));
-    let newest = near.filter(|path| path.is_file()).max_by_key(|path| {
-        path.metadata().and_then(|meta| meta.modified()).expect("a file has a time")
-    });
-    newest.unwrap_or_else(|| panic!("no {name} beside {}", own.display()))
-}
-
 impl Bench {
     /// Alone on this machine; `None`, and says why, where nothing can be recorded.
     fn new() -> Option<Bench> {
@@ -44,7 +34,7 @@ impl Bench {
             return None;
         }
         let _alone = alone();
-        helper::set_program(env!("CARGO_BIN_EXE_gpuwhy"));
+        helper::set_program(built("gpuwhy-bench"));
         let (keep, folder) = folder();
         let (machine, libraries) = (folder.join("machine"), folder.join("libraries"));
         std::fs::create_dir(&machine).unwrap();
@@ -83,7 +73,8 @@ impl Bench {
     /// Records the workload, or watches it, and returns when it uses its GPU.
     fn begun(&self, how: &str, options: &[&str], workload: Value) -> Child {
         let workload = workload.to_string();
-        let gpuloop = [env!("CARGO_BIN_EXE_gpuwhy"), "__testkit", "gpuloop", &workload];
+        let bench = built("gpuwhy-bench");
+        let gpuloop = [bench.to_str().unwrap(), "__testkit", "gpuloop", &workload];
         let machine = Machine::open(&self.machine, 1).unwrap();
         let child = self.start(how, options, &gpuloop);
         // A machine that has much else to do starts programs late.

@@ -3,37 +3,27 @@
  * What all probes share: the ring of records, what is known of each task, and one page of
  * counters for each CPU that user space reads without a system call.
  *
- * A probe's file defines PROBE (one of enum probe) before it includes this. The maps are declared
- * in every object; user space creates them once and hands the same descriptor to all of them.
+ * The build defines PROBE, the number of the file that is compiled, and PROBE_SLOTS, one more than
+ * the largest such number. The maps are declared in every object; user space creates them once and
+ * hands the same descriptor to all of them.
+ *
+ * Structs and enums that the Rust half declares too (`shared_with_c!`) are compared with it by a
+ * test, so that a change on one side only is an error.
  */
 #ifndef GPUWHY_H
 #define GPUWHY_H
 
 #include "kernel.h"
 
-/* Keep in step with `kernel.rs`. Record kinds of probe P are P << 8 .. (P + 1) << 8. */
-enum probe {
-	PROBE_RUN_QUEUE = 1,
-	PROBE_INTERRUPTS = 2,
-	PROBE_STEPS = 3,
-	PROBE_BLOCK_IO = 4,
-	PROBE_NETWORK = 5,
-	PROBE_MEMORY = 6,
-	PROBE_STACKS = 7,
-	PROBE_NCCL_CALLS = 8,
-	PROBES = 9,
-};
-
-#define KIND(n) ((PROBE << 8) | (n))
-
 #define SOFTIRQS 10
 
-/* Every record begins with this. */
+/* The beginning of every record. */
 struct head {
 	__u64 ts;   /* ns, CLOCK_MONOTONIC */
-	__u16 kind;
+	__u8 kind;  /* which of the probe's records it is */
+	__u8 probe; /* PROBE */
 	__u16 cpu;
-	__u32 tid;  /* whose record it is, 0 if no thread's */
+	__u32 tid;  /* the thread that it is about, 0 for none */
 };
 
 /*
@@ -51,21 +41,20 @@ struct cpu {
 	__u64 slice_hardirq_ns;
 	__u64 slice_softirq_ns;
 	__u64 slice_vec_ns[SOFTIRQS]; /* meaningful only while slice_softirq_ns is not 0 */
-	__u64 runq_wait_ns;           /* all threads together waited so long for this CPU */
+	__u64 runq_wait_ns;           /* how long all threads together waited for this CPU */
 	__u64 switches;
-	__u64 recorded[PROBES];       /* records written to the ring, per probe */
-	__u64 dropped[PROBES];        /* records lost because the ring was full, per probe */
+	__u64 recorded[PROBE_SLOTS];  /* records written to the ring, per probe */
+	__u64 dropped[PROBE_SLOTS];   /* records lost because the ring was full, per probe */
 	__u64 credit;                 /* ns of records that the scheduler probe may still write */
-	__u64 credited;               /* when that was last reckoned */
-	__u64 spare[1];
+	__u64 credited;               /* when the credit was last computed */
 };
 
-/* In which context code runs that a tracepoint interrupted. Keep in step with `run_queue.rs`. */
+/* In which context the code runs that a tracepoint interrupted. */
 enum context {
-	CONTEXT_UNKNOWN = 0,
-	CONTEXT_TASK = 1,
-	CONTEXT_SOFTIRQ = 2,
-	CONTEXT_HARDIRQ = 3,
+	CONTEXT_UNKNOWN,
+	CONTEXT_TASK,
+	CONTEXT_SOFTIRQ,
+	CONTEXT_HARDIRQ,
 };
 
 /* The wait of a thread off its CPU: as far as known while it lasts, all of it at its end. */
@@ -77,7 +66,7 @@ struct wait {
 	__u32 waker;       /* tid that ran the waking code, whatever the context */
 	__u32 waker_tgid;
 	__s32 syscall;     /* that it sleeps in, -1 for none */
-	__u8 state;        /* enum off */
+	__u8 off_cpu;      /* enum off_cpu: why it waits */
 	__u8 context;      /* enum context of the waking code */
 	__u16 wake_cpu;
 	__u32 pad;
@@ -86,11 +75,11 @@ struct wait {
 
 /* What is known of one task. */
 struct task {
-	__u64 until;       /* ns until which it is of interest; FOREVER for targets, 0 for nobody */
+	__u64 until;       /* ns until which it is of interest; FOREVER for targets, 0 for others */
 	__u64 since;       /* when it was last switched in or out; 0 if not seen */
 	__u64 wake_ts;     /* when it was last woken */
 	__u64 throttled0;  /* its queue's throttled time when the wait began */
-	__u32 hops;        /* how many more wakers out from it are of interest */
+	__u32 hops;        /* how many more wakers away from it are of interest */
 	__u32 generation;  /* of the list of targets, when this was last compared with it */
 	struct wait wait;  /* the present one, or the last one while it runs */
 };
@@ -115,7 +104,7 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* The targets: processes by tgid, and how many wakers out from them are of interest too. */
+/* The targets: processes by tgid, and how many wakers away from them are of interest too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -131,13 +120,13 @@ struct {
 	__type(value, __u32);
 } generation SEC(".maps");
 
-/* What user space turns while the programs run. Keep in step with `kernel.rs`. */
+/* What user space changes while the programs run. */
 struct knobs {
-	__u32 record_ns;       /* one CPU may write an exact record each so many ns, and save up a second's */
-	__u32 without_wakers;  /* nobody becomes of interest for having woken somebody */
+	__u32 record_ns;       /* ns that one exact record costs a CPU, which may save up a second's worth */
+	__u32 without_wakers;  /* no thread becomes of interest by waking one that is */
 	__u32 without_messages;
 	__u32 pad;
-	__u64 resumed;         /* ns; what the scheduler probe saw before is of another time */
+	__u64 resumed;         /* ns; what the scheduler probe noted before is out of date */
 };
 
 struct {
@@ -147,9 +136,10 @@ struct {
 	__type(value, struct knobs);
 } knobs SEC(".maps");
 
-/* Keeps a type that only local variables have among the object's types, where a test compares it
- * with its other half in Rust. The section is not loaded. */
+/* Keeps a type that only local variables have among the object's types, where the test finds it
+ * that compares it with its Rust half. The section is not loaded. */
 #define SHARED(type) const struct type *shared_##type SEC(".types")
+#define SHARED_ENUM(type) const enum type *shared_enum_##type SEC(".types")
 
 SHARED(head);
 SHARED(knobs);
@@ -168,8 +158,17 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &cpu);
 }
 
+/* Counts an event that is not recorded. */
+static __always_inline void count_dropped(void)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
+}
+
 /* Room for a record in the ring; when it is full, counts the loss and returns NULL. */
-static __always_inline void *reserve(__u32 kind, __u64 size, __u64 ts, __u32 tid)
+static __always_inline void *reserve(__u8 kind, __u64 size, __u64 ts, __u32 tid)
 {
 	struct cpu *cpu = this_cpu();
 	struct head *head = bpf_ringbuf_reserve(&events, size, 0);
@@ -183,12 +182,16 @@ static __always_inline void *reserve(__u32 kind, __u64 size, __u64 ts, __u32 tid
 		__sync_fetch_and_add(&cpu->recorded[PROBE], 1);
 	head->ts = ts;
 	head->kind = kind;
+	head->probe = PROBE;
 	head->cpu = bpf_get_smp_processor_id();
 	head->tid = tid;
 	return head;
 }
 
-/* User space looks at the ring every tick by itself, so that no record has to wake it. */
+/* Of a probe that writes one kind of records only. */
+#define ONLY_KIND 0
+
+/* User space drains the ring at every tick by itself, so that no record has to wake it. */
 static __always_inline void submit(void *record)
 {
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
@@ -196,7 +199,7 @@ static __always_inline void submit(void *record)
 
 #define FOREVER (~0ULL)
 
-/* Looks whether the task has become a target since we last looked; true if it is one anew. */
+/* Whether the task has become a target since this was last asked. */
 static __always_inline bool became_target(struct task *t, struct task_struct *p)
 {
 	__u32 zero = 0, tgid;
@@ -216,7 +219,7 @@ static __always_inline bool became_target(struct task *t, struct task_struct *p)
 	return true;
 }
 
-/* Whether the running thread is one that rows are wanted of. */
+/* Whether the running thread is recorded exactly. */
 static __always_inline bool of_interest(__u64 now)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
@@ -226,6 +229,14 @@ static __always_inline bool of_interest(__u64 now)
 		return false;
 	became_target(task, p);
 	return task->until > now;
+}
+
+/* Whether the running thread itself is what runs, and not an interrupt that borrowed it. */
+static __always_inline bool in_task(void)
+{
+	struct cpu *cpu = this_cpu();
+
+	return !cpu || !(cpu->softirq_vec || cpu->hardirq_depth);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The few kernel types that the probes look into, instead of a vmlinux.h of 2.8 MB.
+ * The few kernel types that the probes read, instead of a vmlinux.h of 2.8 MB.
  *
  * Only members that are read are declared; CO-RE finds their real offsets at load time. A member
  * that not every kernel has is read behind bpf_core_field_exists. Names with three underscores

@@ -1,7 +1,7 @@
-//! What this host lets us see of its NVIDIA GPUs.
+//! What this host allows to be recorded of its NVIDIA GPUs.
 //!
-//! [`look`] gathers facts, [`checks`] judges them and touches nothing, so that tests can tell of any
-//! host. Where there is no GPU that is one line, not a list of what is missing.
+//! [`gather`] gathers facts, and [`checks`] turns them into checks without touching the host, so that
+//! tests can describe any host. Where there is no GPU that is one line, not a list of what is missing.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,39 +14,39 @@ use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode;
 use nvml_wrapper::error::NvmlError;
 
 use super::Check;
-use crate::nvml;
+use crate::probes::nvml;
 
-/// A GPU that fell off the bus can keep NVML for ever.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long NVML may take: a call on a GPU that fell off the bus may never return.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What other profilers set to be loaded into programs.
+/// Variables by which profilers are loaded into programs.
 const INJECTIONS: [&str; 3] =
     ["CUDA_INJECTION64_PATH", "NCCL_PROFILER_PLUGIN", "KINETO_USE_DAEMON"];
 
-/// All that the checks look at.
+/// All that the checks need.
 #[derive(Clone, Debug, Default)]
 struct Facts {
     /// The line of /proc/driver/nvidia/version that names the module.
     driver: Option<String>,
-    /// Whether something says that there is a GPU: its driver, its device file, or the user.
+    /// Whether there are signs of a GPU: its driver, its device file, or the user's word.
     expected: bool,
-    nvml: Nvml,
+    nvml: NvmlAnswer,
     cupti: Vec<Library>,
     nccl: Vec<Library>,
     /// Whether the driver lets only administrators read hardware counters.
     admin_only: Option<bool>,
-    /// Whether we are one.
+    /// Whether we are an administrator.
     admin: bool,
     /// Of [`INJECTIONS`], those that are set.
     injections: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default)]
-enum Nvml {
+enum NvmlAnswer {
     #[default]
     NotAsked,
     /// Why not.
-    Refuses(String),
+    Fails(String),
     Hangs,
     Answers {
         driver: String,
@@ -61,21 +61,21 @@ struct Card {
     virtual_: Option<GpuVirtualizationMode>,
 }
 
-/// A library that lies somewhere.
+/// A library that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Library {
     path: PathBuf,
-    /// Why it was looked for there.
+    /// Why this folder was searched.
     place: &'static str,
 }
 
-/// The facts of this host, judged.
-pub(super) fn facts() -> Vec<Check> {
-    checks(&look())
+/// The checks of this host.
+pub(super) fn checks_of_this_host() -> Vec<Check> {
+    checks(&gather())
 }
 
-fn look() -> Facts {
-    let expected = nvml::expected();
+fn gather() -> Facts {
+    let expected = nvml::is_expected();
     if !expected {
         return Facts::default();
     }
@@ -86,7 +86,7 @@ fn look() -> Facts {
     Facts {
         driver: driver.as_deref().and_then(|text| Some(text.lines().next()?.to_owned())),
         expected,
-        nvml: ask(),
+        nvml: ask_nvml(),
         cupti: libraries(&places, "libcupti.so"),
         nccl: libraries(&places, "libnccl.so"),
         admin_only: admin_only(&params),
@@ -95,21 +95,21 @@ fn look() -> Facts {
     }
 }
 
-/// Asks NVML, and waits for the answer no longer than is reasonable.
-fn ask() -> Nvml {
-    let (tell, told) = mpsc::channel();
-    let asks = move || {
-        let answer = census().unwrap_or_else(|error| Nvml::Refuses(error.to_string()));
-        // Whoever asked may have gone.
-        let _ = tell.send(answer);
+/// Asks NVML for its GPUs, and waits for [`TIMEOUT`] at most.
+fn ask_nvml() -> NvmlAnswer {
+    let (sender, answer) = mpsc::channel();
+    let ask = move || {
+        let answer = list_gpus().unwrap_or_else(|error| NvmlAnswer::Fails(error.to_string()));
+        // The receiver is gone if the timeout is over.
+        let _ = sender.send(answer);
     };
-    match std::thread::Builder::new().name("gpuwhy-nvml".into()).spawn(asks) {
-        Ok(_) => told.recv_timeout(PATIENCE).unwrap_or(Nvml::Hangs),
-        Err(error) => Nvml::Refuses(error.to_string()),
+    match std::thread::Builder::new().name("gpuwhy-nvml".into()).spawn(ask) {
+        Ok(_) => answer.recv_timeout(TIMEOUT).unwrap_or(NvmlAnswer::Hangs),
+        Err(error) => NvmlAnswer::Fails(error.to_string()),
     }
 }
 
-fn census() -> Result<Nvml, NvmlError> {
+fn list_gpus() -> Result<NvmlAnswer, NvmlError> {
     let nvml = nvml::open(&nvml::libraries())?;
     let gpus = (0..nvml.device_count()?)
         .map(|i| {
@@ -126,7 +126,7 @@ fn census() -> Result<Nvml, NvmlError> {
             }
         })
         .collect();
-    Ok(Nvml::Answers { driver: nvml.sys_driver_version()?, gpus })
+    Ok(NvmlAnswer::Answers { driver: nvml.sys_driver_version()?, gpus })
 }
 
 /// The value of RmProfilingAdminOnly.
@@ -135,7 +135,7 @@ fn admin_only(params: &str) -> Option<bool> {
     Some(value.trim() != "0")
 }
 
-/// Where libraries of CUDA may lie, with the reason.
+/// Folders in which libraries of CUDA may lie, with the reason.
 fn places() -> Vec<(PathBuf, &'static str)> {
     let mut places = Vec::new();
     let list = |name: &str| -> Vec<PathBuf> {
@@ -201,7 +201,7 @@ fn wheels(prefix: &Path, places: &mut Vec<(PathBuf, &'static str)>) {
     }
 }
 
-/// What lies in a folder, by name; nothing if there is none.
+/// The entries of a folder, by name; none if there is no such folder.
 fn children(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -209,7 +209,7 @@ fn children(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Libraries of this name and any version, each file once, by the most telling of its names.
+/// Libraries of this name and any version, each file once, by the name that has the full version.
 fn libraries(places: &[(PathBuf, &'static str)], name: &str) -> Vec<Library> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -229,20 +229,20 @@ fn libraries(places: &[(PathBuf, &'static str)], name: &str) -> Vec<Library> {
     found
 }
 
-/// What the facts mean.
+/// The checks that follow from the facts.
 fn checks(facts: &Facts) -> Vec<Check> {
     if !facts.expected {
         return vec![Check {
             name: "NVIDIA GPU".into(),
             ok: true,
             needed: false,
-            why_it_matters: "with one, its clocks, its links and its users are recorded too",
+            why_it_matters: "with one, its clocks, its links and the processes on it are recorded",
             found: "none on this host".into(),
             fix: String::new(),
         }];
     }
     let mut checks = vec![driver(facts), nvml_check(&facts.nvml)];
-    if let Nvml::Answers { gpus, .. } = &facts.nvml {
+    if let NvmlAnswer::Answers { gpus, .. } = &facts.nvml {
         checks.push(partitions(gpus));
     }
     checks.extend([cupti(&facts.cupti), nccl(&facts.nccl), counters(facts), injection(facts)]);
@@ -251,16 +251,16 @@ fn checks(facts: &Facts) -> Vec<Check> {
 
 fn driver(facts: &Facts) -> Check {
     // In WSL the driver is the host's and has no file here.
-    let answers = matches!(facts.nvml, Nvml::Answers { .. });
+    let answers = matches!(facts.nvml, NvmlAnswer::Answers { .. });
     let ok = facts.driver.is_some() || answers;
     Check {
         name: "NVIDIA driver".into(),
         ok,
         needed: false,
-        why_it_matters: "it runs the GPU and counts what holds it up",
+        why_it_matters: "it runs the GPU and counts what throttles it",
         found: match &facts.driver {
             Some(version) => version.clone(),
-            None if answers => "not a module of this kernel, but NVML reaches it".into(),
+            None if answers => "not a module of this kernel, but NVML works".into(),
             None => "no /proc/driver/nvidia/version".into(),
         },
         fix: if ok {
@@ -272,9 +272,9 @@ fn driver(facts: &Facts) -> Check {
     }
 }
 
-fn nvml_check(nvml: &Nvml) -> Check {
+fn nvml_check(nvml: &NvmlAnswer) -> Check {
     let (ok, found, fix) = match nvml {
-        Nvml::Answers { driver, gpus } => {
+        NvmlAnswer::Answers { driver, gpus } => {
             let names: Vec<&str> = gpus.iter().map(|card| card.name.as_str()).collect();
             let what = match names.len() {
                 0 => "no GPU".to_owned(),
@@ -282,32 +282,33 @@ fn nvml_check(nvml: &Nvml) -> Check {
                 n if names.iter().all(|name| *name == names[0]) => format!("{n} x {}", names[0]),
                 _ => names.join(", "),
             };
-            (!gpus.is_empty(), format!("driver {driver}, {what}"), "make a GPU visible to us")
+            (!gpus.is_empty(), format!("driver {driver}, {what}"), "give this process a GPU")
         }
-        Nvml::Hangs => (
+        NvmlAnswer::Hangs => (
             false,
-            format!("no answer within {} s", PATIENCE.as_secs()),
-            "look for `NVRM: Xid` in the kernel's log; a GPU that fell off the bus needs a reset or \
-             a reboot",
+            format!("no answer within {} s", TIMEOUT.as_secs()),
+            "search the kernel's log for `NVRM: Xid`; a GPU that fell off the bus needs a reset or a \
+             reboot",
         ),
-        Nvml::Refuses(why) if why.contains("mismatch") => (
+        NvmlAnswer::Fails(why) if why.contains("mismatch") => (
             false,
             why.clone(),
             "the driver was updated while it was loaded: reboot, or unload the nvidia modules",
         ),
-        Nvml::Refuses(why) => (
+        NvmlAnswer::Fails(why) => (
             false,
             why.clone(),
             "install the driver's libraries (libnvidia-ml.so.1), in a container with \
-             NVIDIA_DRIVER_CAPABILITIES=utility,compute; GPUWHY_NVML names one that lies elsewhere",
+             NVIDIA_DRIVER_CAPABILITIES=utility,compute; GPUWHY_NVML may name a library in another \
+             place",
         ),
-        Nvml::NotAsked => (false, "not asked".into(), "run it again"),
+        NvmlAnswer::NotAsked => (false, "not asked".into(), "run `gpuwhy doctor` again"),
     };
     Check {
         name: "NVML".into(),
         ok,
         needed: false,
-        why_it_matters: "clocks, what holds them down, power, links, errors and users of the GPU",
+        why_it_matters: "it reads clocks, throttling, power, links, errors and processes of the GPU",
         found,
         fix: if ok { String::new() } else { fix.into() },
     }
@@ -334,22 +335,22 @@ fn partitions(gpus: &[Card]) -> Check {
         name: "GPU partitions".into(),
         ok: true,
         needed: false,
-        why_it_matters: "a slice or a virtual GPU shares clocks and memory with those of others",
+        why_it_matters: "a slice or a virtual GPU shares clocks and memory with others on the same GPU",
         found: if found.is_empty() { "whole GPUs".into() } else { found.join(", ") },
         fix: String::new(),
     }
 }
 
-fn said(libraries: &[Library]) -> String {
-    let mut says: Vec<String> = libraries
+fn list(libraries: &[Library]) -> String {
+    let mut list: Vec<String> = libraries
         .iter()
         .take(4)
         .map(|library| format!("{} ({})", library.path.display(), library.place))
         .collect();
     if libraries.len() > 4 {
-        says.push(format!("and {} more", libraries.len() - 4));
+        list.push(format!("and {} more", libraries.len() - 4));
     }
-    says.join(", ")
+    list.join(", ")
 }
 
 fn cupti(found: &[Library]) -> Check {
@@ -358,8 +359,8 @@ fn cupti(found: &[Library]) -> Check {
         name: "CUPTI".into(),
         ok,
         needed: false,
-        why_it_matters: "kernels and copies of unmodified programs are seen by it",
-        found: if ok { said(found) } else { "no libcupti.so".into() },
+        why_it_matters: "kernels and copies of unmodified programs are recorded by it",
+        found: if ok { list(found) } else { "no libcupti.so".into() },
         fix: if ok {
             String::new()
         } else {
@@ -384,10 +385,10 @@ fn nccl(found: &[Library]) -> Check {
         name: "NCCL".into(),
         ok: true,
         needed: false,
-        why_it_matters: "collectives between GPUs are seen by its profiler plug-in",
+        why_it_matters: "collectives between GPUs are recorded by its profiler plug-in",
         found: match found {
-            [] => "no libnccl.so; programs on one GPU need none".into(),
-            found => format!("{version}{}", said(found)),
+            [] => "no libnccl.so; programs on one GPU do not need it".into(),
+            found => format!("{version}{}", list(found)),
         },
         fix: String::new(),
     }
@@ -401,9 +402,9 @@ fn counters(facts: &Facts) -> Check {
         needed: false,
         why_it_matters: "profilers that count within kernels need them; times of kernels do not",
         found: match (facts.admin_only, facts.admin) {
-            (Some(true), true) => "for administrators, as we are".into(),
+            (Some(true), true) => "for administrators, which we are".into(),
             (Some(true), false) => "for administrators only (RmProfilingAdminOnly: 1)".into(),
-            (Some(false), _) => "for everybody".into(),
+            (Some(false), _) => "for all users".into(),
             (None, _) => "the driver does not say".into(),
         },
         fix: if ok {
@@ -428,12 +429,12 @@ fn injection(facts: &Facts) -> Check {
         name: "other profilers".into(),
         ok,
         needed: false,
-        why_it_matters: "CUPTI serves one profiler in a process; the second one sees nothing",
+        why_it_matters: "CUPTI serves one profiler in a process; a second one records nothing",
         found: if ok { "none set in the environment".into() } else { foreign.join(" ") },
         fix: if ok {
             String::new()
         } else {
-            "unset these for the programs that are to be looked into".into()
+            "unset these for the programs that gpuwhy is to record".into()
         },
     }
 }
@@ -446,12 +447,12 @@ mod tests {
         Card { name: name.into(), split: false, virtual_: Some(GpuVirtualizationMode::Bare) }
     }
 
-    /// A machine on which everything is as it should be.
-    fn sound() -> Facts {
+    /// A host on which everything is as it should be.
+    fn healthy() -> Facts {
         Facts {
             driver: Some("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07".into()),
             expected: true,
-            nvml: Nvml::Answers {
+            nvml: NvmlAnswer::Answers {
                 driver: "580.82.07".into(),
                 gpus: vec![card("NVIDIA H100 80GB HBM3"); 8],
             },
@@ -469,8 +470,8 @@ mod tests {
         }
     }
 
-    /// `ok name: found` of each line, and the beginning of the fix where there is one.
-    fn told(facts: &Facts) -> String {
+    /// `ok name: found` of each check.
+    fn lines(facts: &Facts) -> String {
         let line = |c: &Check| {
             assert!(!c.needed && !c.why_it_matters.is_empty(), "{}", c.name);
             assert_eq!(c.ok, c.fix.is_empty(), "{}", c.name);
@@ -481,33 +482,33 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_gpu_is_told_so_in_one_line() {
-        assert_eq!(told(&Facts::default()), "ok NVIDIA GPU: none on this host\n");
+    fn a_host_without_a_gpu_has_one_line() {
+        assert_eq!(lines(&Facts::default()), "ok NVIDIA GPU: none on this host\n");
     }
 
     #[test]
-    fn a_sound_host_has_nothing_to_mend() {
+    fn a_healthy_host_has_nothing_to_fix() {
         let expected = "\
 ok NVIDIA driver: NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07
 ok NVML: driver 580.82.07, 8 x NVIDIA H100 80GB HBM3
 ok GPU partitions: whole GPUs
 ok CUPTI: /usr/local/cuda/extras/CUPTI/lib64/libcupti.so.2025.3.1 (the CUDA toolkit)
 ok NCCL: 2.27.7: /usr/lib/x86_64-linux-gnu/libnccl.so.2.27.7 (the system)
-ok GPU hardware counters: for everybody
+ok GPU hardware counters: for all users
 ok other profilers: none set in the environment
 ";
-        assert_eq!(told(&sound()), expected);
+        assert_eq!(lines(&healthy()), expected);
     }
 
     #[test]
-    fn a_container_without_the_libraries_is_told_how_to_get_them() {
+    fn the_fix_for_a_container_without_the_libraries_says_how_to_get_them() {
         let facts = Facts {
-            nvml: Nvml::Refuses("libnvidia-ml.so.1: cannot open shared object file".into()),
+            nvml: NvmlAnswer::Fails("libnvidia-ml.so.1: cannot open shared object file".into()),
             cupti: Vec::new(),
             nccl: Vec::new(),
-            ..sound()
+            ..healthy()
         };
-        let text = told(&facts);
+        let text = lines(&facts);
         assert!(text.contains("MISS NVML: libnvidia-ml.so.1: cannot open"), "{text}");
         assert!(text.contains("MISS CUPTI: no libcupti.so\nok NCCL: no libnccl.so"), "{text}");
         assert!(!text.contains("partitions"), "{text}");
@@ -516,28 +517,29 @@ ok other profilers: none set in the environment
     }
 
     #[test]
-    fn a_gpu_that_keeps_nvml_hanging_and_a_driver_that_was_exchanged_are_told_apart() {
-        let fix = |nvml| checks(&Facts { nvml, ..sound() })[1].fix.clone();
-        assert!(fix(Nvml::Hangs).contains("NVRM: Xid"));
+    fn a_gpu_that_hangs_and_a_driver_that_was_updated_have_different_fixes() {
+        let fix = |nvml| checks(&Facts { nvml, ..healthy() })[1].fix.clone();
+        assert!(fix(NvmlAnswer::Hangs).contains("NVRM: Xid"));
         let why = NvmlError::LibRmVersionMismatch.to_string();
-        assert!(fix(Nvml::Refuses(why)).contains("reboot"));
+        assert!(fix(NvmlAnswer::Fails(why)).contains("reboot"));
     }
 
     #[test]
-    fn slices_and_virtual_gpus_are_named() {
+    fn slices_and_virtual_gpus_are_listed() {
         let mut gpus = vec![card("A"), card("B"), card("C")];
         gpus[0].split = true;
         gpus[1].virtual_ = Some(GpuVirtualizationMode::Vgpu);
-        let facts = Facts { nvml: Nvml::Answers { driver: "580.1".into(), gpus }, ..sound() };
-        let text = told(&facts);
+        let facts =
+            Facts { nvml: NvmlAnswer::Answers { driver: "580.1".into(), gpus }, ..healthy() };
+        let text = lines(&facts);
         assert!(text.contains("ok NVML: driver 580.1, A, B, C\n"), "{text}");
         assert!(text.contains("ok GPU partitions: gpu 0 is split (MIG), gpu 1 is a virtual one\n"));
     }
 
     #[test]
-    fn counters_that_only_root_may_read_are_a_miss_for_others() {
+    fn counters_that_only_root_may_read_are_missing_for_other_users() {
         let of = |params: &str, admin| {
-            let facts = Facts { admin_only: admin_only(params), admin, ..sound() };
+            let facts = Facts { admin_only: admin_only(params), admin, ..healthy() };
             counters(&facts).ok
         };
         let params = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n";
@@ -546,10 +548,10 @@ ok other profilers: none set in the environment
     }
 
     #[test]
-    fn another_profiler_in_the_environment_is_named_and_we_are_not_another() {
+    fn another_profiler_in_the_environment_is_listed_and_our_own_is_not() {
         let with = |name: &str, value: &str| {
             let injections = vec![(name.to_owned(), value.to_owned())];
-            injection(&Facts { injections, ..sound() })
+            injection(&Facts { injections, ..healthy() })
         };
         let other = with("CUDA_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so");
         assert!(!other.ok && other.found.starts_with("CUDA_INJECTION64_PATH=/opt/nsys"));

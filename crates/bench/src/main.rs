@@ -1,0 +1,133 @@
+//! `gpuwhy-bench`: what measures gpuwhy, apart from it: the workload, the injectors, the benchmarks and
+//! the demo. `gpuwhy bench`, `inject`, `steploop` and `demo` run this program.
+
+#![forbid(unsafe_code)]
+
+mod crash;
+mod darzi;
+mod demo;
+mod faults;
+mod injectors;
+mod live;
+mod nodes;
+mod overhead;
+mod program;
+mod result;
+mod server;
+mod stage;
+mod trace_data;
+mod trial;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The workload, the injectors, the benchmarks and the demo of gpuwhy
+#[derive(Debug, Parser)]
+#[command(name = "gpuwhy", bin_name = "gpuwhy", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Disturb a running steploop, with a label that says what was done
+    Inject(workload::InjectArgs),
+    /// Run the simulated distributed training loop that `inject` disturbs
+    Steploop(workload::SteploopArgs),
+    /// See a real verdict about a real slowdown on this machine
+    Demo(demo::Args),
+    /// Run the benchmarks that the documents quote
+    Bench {
+        #[command(subcommand)]
+        which: Bench,
+    },
+    /// Wait for the recorder, then become the command
+    #[command(hide = true, name = "__exec")]
+    Exec {
+        /// The file whose appearance lets the command begin
+        gate: PathBuf,
+        /// The command
+        #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// One benchmark.
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Cost of watching and time to a verdict, over read rates
+    Rates(live::RatesArgs),
+    /// A workload that overloads the watcher: what is no longer recorded, and how much it is slowed
+    Overload(live::OverloadArgs),
+    /// A long watch with a disturbance every minute: does its memory stay flat?
+    Soak(live::SoakArgs),
+    /// Three nodes with wrong clocks, one disturbed: does the correlator name the rank, and why?
+    Nodes(nodes::Args),
+    /// Faults of random kind, strength, place and time, judged while they happen
+    Faults(faults::Args),
+    /// Several fresh trials of every injector: are class and culprit right?
+    Injectors(injectors::Args),
+    /// False alarms per clean 5 s window: ours and the published method on the same recordings
+    Darzi(darzi::Args),
+    /// Cost of recording, on five workloads
+    Overhead(overhead::Args),
+    /// The recorder killed at random moments: does every trace open, validate and hold all?
+    Crash(crash::Args),
+    /// An unmodified Redis, disturbed by a CPU hog and by a disk hog
+    Server(server::Args),
+    /// Write a generated database of Nsight Systems, or trace of the PyTorch profiler, with stalls at
+    /// known places
+    TraceData(trace_data::Args),
+}
+
+fn main() -> ExitCode {
+    // Ranks and culprits are this program, started again in another role.
+    gpuwhy_testkit::helper::dispatch();
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("gpuwhy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Inject(args) => workload::inject(&args),
+        Command::Steploop(args) => workload::steploop(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench { which } => match which {
+            Bench::Rates(args) => live::rates(&args),
+            Bench::Overload(args) => live::overload(&args),
+            Bench::Soak(args) => live::soak(&args),
+            Bench::Nodes(args) => nodes::run(&args),
+            Bench::Faults(args) => faults::run(&args),
+            Bench::Injectors(args) => injectors::run(&args),
+            Bench::Darzi(args) => darzi::run(&args),
+            Bench::Overhead(args) => overhead::run(&args),
+            Bench::Crash(args) => crash::run(&args),
+            Bench::Server(args) => server::run(&args),
+            Bench::TraceData(args) => trace_data::run(&args),
+        },
+        Command::Exec { gate, command } => {
+            match gpuwhy_engine::launch::exec_when_open(&gate, &command)? {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+}

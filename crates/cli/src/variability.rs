@@ -1,0 +1,194 @@
+//! `gpuwhy variability`: which intervals, ranks and links of GPU work differ from the others.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gpuwhy_engine::parse_duration;
+use gpuwhy_engine::variability::{
+    Change, DeviceSummary, KernelSummary, Launches, Options, Report, variability,
+};
+
+use crate::exit;
+
+/// Arguments of `variability`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A trace with GPU work, or SQLite exports of Nsight Systems as they are (without links and
+    /// stragglers, for which MPI calls must be imported)
+    #[arg(required = true, value_name = "T.trace | FILE")]
+    inputs: Vec<PathBuf>,
+    /// An earlier recording of the same work: report which kernels changed since
+    #[arg(long, value_name = "T.trace | FILE")]
+    against: Option<PathBuf>,
+    /// Also write a page with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Length of an interval [default: 1s]
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    interval: Option<Duration>,
+    /// How many anomalous intervals and kernels to print
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    top: usize,
+    /// Shards of time that are read separately; the answer does not depend on it
+    #[arg(long, value_name = "N")]
+    shards: Option<usize>,
+    /// Threads; one a CPU by default. The answer does not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Let the query engine read the rows: on the cluster of this scheduler, or `local` in a process on
+    /// this machine. The trace may then be at s3://BUCKET/PATH. The answer does not depend on it
+    #[arg(long, value_name = "df://HOST:PORT")]
+    cluster: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reports what differs.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let began = Instant::now();
+    let options = Options {
+        interval: args.interval,
+        top: args.top,
+        shards: args.shards,
+        threads: args.threads,
+        cluster: args.cluster.clone(),
+    };
+    let found = variability(&args.inputs, args.against.as_ref(), &options)?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, found.html()?)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&found.report)?);
+    } else {
+        print!("{}", text(&found.report, args.top));
+        eprintln!("{} rows in {:.2} s", found.rows, began.elapsed().as_secs_f64());
+    }
+    Ok(if found.report.is_quiet() { exit::nothing() } else { ExitCode::SUCCESS })
+}
+
+fn text(report: &Report, top: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{}: {} devices, {:.3} s in {} intervals of {} ms",
+        report.trace,
+        report.devices.len(),
+        report.seconds,
+        report.intervals,
+        report.interval_ms
+    );
+    report.devices.iter().for_each(|of| device(&mut out, of));
+    kernels(&mut out, &report.kernels, top);
+    if let Some(joined) = &report.launches {
+        launches(&mut out, joined, top);
+    }
+    if let Some(all) = &report.changes {
+        changes(&mut out, all, top);
+    }
+    if !report.statements.is_empty() {
+        let _ = writeln!(out, "\nfindings");
+        for statement in &report.statements {
+            let _ = writeln!(out, "  - {}", statement.says);
+            if let Some(sql) = &statement.sql {
+                let _ = writeln!(out, "    {sql}");
+            }
+        }
+    }
+    out
+}
+
+fn device(out: &mut String, of: &DeviceSummary) {
+    let _ = writeln!(
+        out,
+        "\n{}\n  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
+         kernels; idle {:.3} s",
+        of.device.label(),
+        of.kernels,
+        of.kernel_s,
+        of.copies,
+        of.copy_s,
+        of.exposed_s,
+        of.overlapped_s,
+        of.idle_s
+    );
+    let _ = writeln!(
+        out,
+        "  {} intervals stall beyond {:.3} ms (rule {})",
+        of.anomalous, of.fence_ms, of.rule
+    );
+    for anomaly in &of.worst {
+        let kinds: Vec<String> =
+            anomaly.by_kind.iter().map(|(kind, ms)| format!("{kind} {ms:.3} ms")).collect();
+        let _ = writeln!(
+            out,
+            "    {:>9.3} to {:.3} s: {:.3} ms of exposed copy ({})",
+            anomaly.from_s,
+            anomaly.to_s,
+            anomaly.exposed_ms,
+            kinds.join(", ")
+        );
+    }
+}
+
+fn kernels(out: &mut String, kernels: &[KernelSummary], top: usize) {
+    let _ = writeln!(out, "\nkernels by time");
+    for kernel in kernels.iter().take(top) {
+        let name: String = kernel.name.chars().take(90).collect();
+        let _ = writeln!(
+            out,
+            "  {:>10.3} ms  {:>8} x {:>10.3} us (p50 {:.3}, p99 {:.3}, std {:.3})  {name}",
+            kernel.total_ms,
+            kernel.count,
+            kernel.mean_us,
+            kernel.p50_us,
+            kernel.p99_us,
+            kernel.std_us
+        );
+    }
+}
+
+fn launches(out: &mut String, joined: &Launches, top: usize) {
+    let _ = writeln!(out, "\nidle between kernels, s: host wait, kernel wait, other");
+    for of in &joined.idle {
+        let _ = writeln!(
+            out,
+            "  {:>9.3} {:>9.3} {:>9.3}  {} ({} kernels)",
+            of.host_wait_s, of.kernel_wait_s, of.other_s, of.stream, of.kernels
+        );
+    }
+    if !joined.ranges.is_empty() {
+        let _ = writeln!(out, "\nranges by the device time launched within them");
+    }
+    for of in joined.ranges.iter().take(top) {
+        let name: String = of.name.chars().take(90).collect();
+        let _ = writeln!(
+            out,
+            "  {:>10.3} ms on devices, {:>10.3} ms on the host, {:>7} x {}: {name}",
+            of.device_ms, of.host_ms, of.ranges, of.lane
+        );
+    }
+}
+
+fn changes(out: &mut String, changes: &[Change], top: usize) {
+    let _ = writeln!(out, "\nkernels against the other recording, ms: by count, by duration");
+    for change in changes.iter().take(2 * top) {
+        let name: String = change.name.chars().take(90).collect();
+        let how = match (&change.before, &change.after, &change.built_as) {
+            (None, _, Some(_)) => " (built otherwise)",
+            (None, _, None) => " (new)",
+            (_, None, Some(_)) => " (built otherwise now)",
+            (_, None, None) => " (gone)",
+            _ => "",
+        };
+        let _ = writeln!(
+            out,
+            "  {:>+10.3} ({:+.3}, {:+.3})  {name}{how}",
+            change.delta_ms, change.by_count_ms, change.by_duration_ms
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! Functions of programs and libraries, by their symbol tables.
+
+use std::fs::File;
+use std::path::Path;
+
+use object::read::ReadCache;
+use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
+
+use crate::error::CollectError;
+
+/// Functions of a similar name that are gathered before the best of them are kept.
+const SIMILAR: usize = 4096;
+/// Functions of a similar name that an error lists.
+const LISTED: usize = 5;
+
+/// Where in the file the code at this address in memory is.
+pub(crate) fn file_offset<'data>(elf: &impl Object<'data>, address: u64) -> Option<usize> {
+    elf.segments().find_map(|segment| {
+        let (in_file, bytes) = segment.file_range();
+        let within = address.checked_sub(segment.address())?;
+        if within >= bytes { None } else { usize::try_from(within.checked_add(in_file)?).ok() }
+    })
+}
+
+/// Whether a symbol is a function that this file defines.
+pub(crate) fn is_function<'data>(symbol: &impl ObjectSymbol<'data>) -> bool {
+    symbol.kind() == SymbolKind::Text && symbol.address() != 0 && !symbol.is_undefined()
+}
+
+/// Where in the file the function begins; more than one place if several have the name.
+///
+/// # Errors
+/// The file cannot be read, is not an ELF file, or has no such function, in which case the error
+/// lists similar names.
+pub(crate) fn function_offsets(binary: &Path, symbol: &str) -> Result<Vec<usize>, CollectError> {
+    let read = |source| CollectError::Read { path: binary.to_owned(), source };
+    let none = |hint: String| CollectError::Symbol {
+        binary: binary.to_owned(),
+        symbol: symbol.to_owned(),
+        hint,
+    };
+    let file = File::open(binary).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(none(": it is not a file".into()));
+    }
+    // CUDA libraries have gigabytes; the cache reads only the parts that are asked for.
+    let cache = ReadCache::new(file);
+    let elf = object::File::parse(&cache)
+        .map_err(|error| none(format!(": it cannot be read: {error}")))?;
+
+    let mut offsets = Vec::new();
+    let mut similar = SimilarNames::default();
+    let tables = elf.symbol_table().into_iter().chain(elf.dynamic_symbol_table());
+    for entry in tables.flat_map(|table| table.symbols()).filter(is_function) {
+        let Ok(name) = entry.name() else { continue };
+        if name == symbol {
+            offsets.extend(file_offset(&elf, entry.address()));
+        } else {
+            similar.offer(name, symbol);
+        }
+    }
+    offsets.sort_unstable();
+    offsets.dedup();
+    // No function calls the entry point of a program: where a return address would lie, the number
+    // of arguments does, and a return probe would replace it.
+    if file_offset(&elf, elf.entry()).is_some_and(|entry| offsets.contains(&entry)) {
+        return Err(none(": the entry point of a program does not return; name a function".into()));
+    }
+    if !offsets.is_empty() {
+        return Ok(offsets);
+    }
+    let is_stripped = elf.symbol_table().is_none_or(|table| table.symbols().next().is_none());
+    Err(none(similar.hint(is_stripped)))
+}
+
+/// Names of functions that are similar to the one asked for, with how much they differ.
+#[derive(Default)]
+struct SimilarNames(Vec<(usize, String)>);
+
+impl SimilarNames {
+    fn offer(&mut self, name: &str, asked: &str) {
+        let Some(distance) = distance(name, asked) else { return };
+        self.0.push((distance, name.to_owned()));
+        if self.0.len() >= SIMILAR {
+            self.0.sort();
+            self.0.truncate(LISTED);
+        }
+    }
+
+    fn hint(mut self, is_stripped: bool) -> String {
+        self.0.sort();
+        self.0.dedup();
+        let names: Vec<&str> = self.0.iter().take(LISTED).map(|(_, name)| name.as_str()).collect();
+        if !names.is_empty() {
+            format!("; similar names are {}", names.join(", "))
+        } else if is_stripped {
+            ": it is stripped, and exports no function of a similar name; install its debug symbols \
+             or name an exported function"
+                .into()
+        } else {
+            String::new()
+        }
+    }
+}
+
+/// How much `name` differs from `asked`: the number of additional characters if it contains it, else
+/// the number of edits, if these are few.
+fn distance(name: &str, asked: &str) -> Option<usize> {
+    if asked.len() >= 3 && name.contains(asked) {
+        return Some(name.len() - asked.len());
+    }
+    if name.len().abs_diff(asked.len()) > 2 || asked.len() > 64 {
+        return None;
+    }
+    let (name, asked) = (name.as_bytes(), asked.as_bytes());
+    let mut row: Vec<usize> = (0..=asked.len()).collect();
+    for (i, a) in name.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in asked.iter().enumerate() {
+            let change = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    let edits = row[asked.len()];
+    (edits <= 2 && edits < asked.len()).then_some(edits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test's own binary has this function under its own name.
+    #[unsafe(no_mangle)]
+    extern "C" fn gpuwhy_test_function() {}
+
+    #[test]
+    fn a_function_is_found_and_similar_names_are_listed() {
+        gpuwhy_test_function();
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(function_offsets(&own, "gpuwhy_test_function").unwrap().len(), 1);
+        let entry = function_offsets(&own, "_start").unwrap_err().to_string();
+        assert!(entry.contains("entry point"), "{entry}");
+        let hint = |name: &str| function_offsets(&own, name).unwrap_err().to_string();
+        assert!(hint("gpuwhy_test_funktion").ends_with("; similar names are gpuwhy_test_function"));
+        assert!(hint("test_function").contains("similar names are gpuwhy_test_function"));
+        assert!(hint("no such thing at all").ends_with(&format!("in `{}`", own.display())));
+    }
+
+    #[test]
+    fn a_file_that_is_no_program_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notes.txt");
+        std::fs::write(&path, "not a program").unwrap();
+        let text = function_offsets(&path, "main").unwrap_err().to_string();
+        assert!(text.contains("notes.txt`: it cannot be read: "), "{text}");
+        let text = function_offsets(dir.path(), "main").unwrap_err().to_string();
+        assert!(text.ends_with(": it is not a file"), "{text}");
+        let text = function_offsets(&dir.path().join("nothing"), "main").unwrap_err().to_string();
+        assert!(text.starts_with("cannot read `"), "{text}");
+        // An ELF header and then nothing, at every length.
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        for len in [4, 16, 63, 64, 100, 1000] {
+            std::fs::write(&path, &own[..len]).unwrap();
+            assert!(function_offsets(&path, "main").is_err());
+        }
+    }
+}

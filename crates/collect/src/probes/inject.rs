@@ -1,0 +1,434 @@
+//! What libraries inside processes report: kernels, copies and waits by CUPTI, collectives by NCCL.
+//!
+//! *What it sees*: the records of `gpuwhy-inject`, one ring a process, handed out through the agent
+//! socket ([`gpuwhy_wire::Host`]). *Why it matters*: only from inside is it seen when a kernel ran and
+//! for which rank a process waited. *What fools it*: a process that was started without the library
+//! reports nothing; one that writes false records spoils the rows of its own process alone, since the
+//! kernel says which process has a ring (SO_PEERCRED), in this host's numbers, also of a process in a
+//! container.
+//!
+//! Records have the tid that the thread has in its own pid namespace; `/proc/PID/task` has both tids.
+
+use foldhash::{HashMap, HashMapExt as _};
+use gpuwhy_schema::{Ns, sources};
+use gpuwhy_wire::{Collectives, Hospitality, Host, Kernels, Options, Peer, Record, Settings};
+
+use crate::context::Context;
+use crate::error::CollectError;
+use crate::event_rows::{Devices, EventRows};
+use crate::probe::{Probe, ProbeSpec, Start};
+use crate::procfs;
+
+pub(crate) const PROBE: ProbeSpec = ProbeSpec {
+    wanted_if: |config| config.agent_socket.is_some(),
+    required_if: |config| config.agent_socket.as_ref().is_some_and(|socket| socket.required),
+    ..ProbeSpec::new(
+        "inject",
+        &sources::INJECT,
+        "kernels, copies and collectives, reported by libraries inside processes",
+        start,
+    )
+};
+
+/// Processes that are connected at a time.
+const PROCESSES: usize = 64;
+/// Records of one process, 5 MiB: CUPTI hands over what a device gathered at once, tens of thousands
+/// at times.
+const SLOTS: u32 = 1 << 16;
+/// Names of one process.
+const NAMES: u32 = 1 << 13;
+/// Threads whose tids are known.
+const THREADS: usize = 1 << 14;
+/// A process that uses a GPU reports work at least once in this time.
+const SILENT: Ns = Ns::secs(2);
+/// How much a process's GPU memory may grow while the nodes of its graphs are recorded.
+const GROWN: u64 = 512 << 20;
+/// During an incident the nodes of CUDA graphs are recorded for the first of these times in each of
+/// the second, ms.
+const NODES_MS: (u32, u32) = (200, 1000);
+
+struct Inject {
+    host: Host,
+    /// What the libraries record while there is no incident.
+    settings: Settings,
+    rows: EventRows,
+    /// Tids of this host, by pid and the tid in the process's own namespace.
+    threads: HashMap<(i32, u32), u32>,
+    refused: u64,
+    /// GPU memory of processes when nodes of graphs were first recorded of them; `None` once that was
+    /// given up.
+    memory: HashMap<i32, Option<u64>>,
+    /// Processes that use a GPU and report no work on it, which the source's note mentions.
+    silent: Vec<u32>,
+}
+
+/// Opens the socket.
+fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
+    let Some(config) = &start.config.agent_socket else {
+        return Err(CollectError::Unsupported {
+            missing: "no agent socket was named".into(),
+            fix: "name one at which in-process libraries can connect".into(),
+        });
+    };
+    let options = Hospitality {
+        most: PROCESSES,
+        ring: Options { slots: SLOTS, names: NAMES, ..Options::default() },
+        mode: config.mode,
+    };
+    let host = Host::listen(&config.socket, options, config.settings)
+        .map_err(|source| CollectError::Socket { path: config.socket.clone(), source })?;
+    Ok(Box::new(Inject {
+        host,
+        settings: config.settings,
+        rows: EventRows::new(start.source, Devices::Real),
+        threads: HashMap::new(),
+        refused: 0,
+        memory: HashMap::new(),
+        silent: Vec::new(),
+    }))
+}
+
+impl Probe for Inject {
+    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        let (rows, threads) = (&mut self.rows, &mut self.threads);
+        let mut ended: Vec<i32> = Vec::new();
+        let served = self.host.attend(
+            |peer, record| match writer_of(peer, &record, threads) {
+                Some((pid, tid)) => rows.record(&Record { pid, tid, event: record.event }, cx),
+                None => rows.dropped += 1,
+            },
+            |peer| ended.push(peer.pid),
+        );
+        rows.recorded += served.drained.records;
+        rows.dropped += served.drained.lost + served.drained.torn + served.drained.abandoned;
+        self.refused += served.refused as u64;
+        self.watch_memory(cx);
+        self.watch_silence(cx);
+        for pid in ended {
+            self.threads.retain(|key, _| key.0 != pid);
+            self.memory.remove(&pid);
+            if let Ok(pid) = u32::try_from(pid) {
+                cx.plugins.remove(pid);
+                self.rows.process_ended(pid);
+                self.silent.retain(|silent| *silent != pid);
+            }
+        }
+        if served.refused > 0 {
+            let note = format!(
+                "{} processes were refused: too many at once, or a library of another version",
+                self.refused
+            );
+            self.rows.add_to_note(&note, cx);
+        }
+        Ok(())
+    }
+
+    fn recorded(&self) -> u64 {
+        self.rows.recorded
+    }
+
+    fn dropped(&self) -> u64 {
+        self.rows.dropped
+    }
+
+    fn detail(&mut self, on: bool) -> Result<(), CollectError> {
+        self.host.ask(if on { detailed(self.settings) } else { self.settings });
+        Ok(())
+    }
+
+    fn finish(&mut self, now: Ns, cx: &mut Context) {
+        // Records that have been written since the last tick.
+        let _ = self.tick(now, cx);
+        self.rows.finish(cx);
+    }
+}
+
+impl Inject {
+    /// Notes processes that have reported kernels, report none any more, and still use the device
+    /// according to its driver: another profiler has registered its callbacks in the place of ours (the
+    /// last one to register wins), or CUPTI hangs.
+    fn watch_silence(&mut self, cx: &mut Context) {
+        if self.host.asked().kernels == Kernels::Off {
+            return;
+        }
+        for peer in self.host.peers() {
+            let Ok(pid) = u32::try_from(peer.pid) else { continue };
+            let last = (cx.gpu_use.last_busy(pid), self.rows.last_work(pid));
+            let (Some(busy), Some(reported)) = last else { continue };
+            let is_silent = busy > reported.saturating_add(SILENT);
+            match self.silent.iter().position(|p| *p == pid) {
+                Some(at) if !is_silent => {
+                    self.silent.swap_remove(at);
+                }
+                None if is_silent => {
+                    self.silent.push(pid);
+                    let note = format!(
+                        "pid {pid} uses its GPU, but CUPTI reports nothing any more: another \
+                         profiler has taken over its buffers, or CUPTI hangs"
+                    );
+                    self.rows.add_to_note(&note, cx);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// CUPTI 13.0 does not use its buffers on the device again while it records the nodes of CUDA
+    /// graphs (parca-dev/parcagpu #23): the process's GPU memory grows, by 1 GiB until all times
+    /// are 0. A program that allocates as much itself looks the same, and then recording its nodes is
+    /// given up without need.
+    fn watch_memory(&mut self, cx: &mut Context) {
+        let asked = self.host.asked();
+        if asked.kernels != Kernels::Nodes && asked.nodes_for_ms == 0 {
+            self.memory.retain(|_, first| first.is_none());
+            return;
+        }
+        let pids: Vec<i32> = self.host.peers().map(|peer| peer.pid).collect();
+        for pid in pids {
+            let now = u32::try_from(pid).ok().and_then(|pid| cx.gpu_use.memory(pid));
+            let Some(now) = now else { continue };
+            let first = self.memory.entry(pid).or_insert(Some(now));
+            let grown = first.map_or(0, |first| now.saturating_sub(first));
+            if grown >= GROWN {
+                *first = None;
+                self.host.spare(pid);
+                let note = format!(
+                    "pid {pid}: its GPU memory grew by {} MiB while nodes of CUDA graphs were \
+                     recorded, as with a known defect of CUPTI 13.0: they are not recorded any more",
+                    grown >> 20
+                );
+                self.rows.add_to_note(&note, cx);
+            }
+        }
+    }
+}
+
+/// What libraries record during an incident: the calls that launch too, the nodes of graphs for a
+/// part of the time, and the phases of collectives.
+fn detailed(settings: Settings) -> Settings {
+    let (nodes_for_ms, nodes_every_ms) = match settings.kernels {
+        Kernels::Graphs => NODES_MS,
+        Kernels::Off | Kernels::Nodes => (settings.nodes_for_ms, settings.nodes_every_ms),
+    };
+    Settings {
+        launches: settings.kernels != Kernels::Off,
+        collectives: match settings.collectives {
+            Collectives::Calls => Collectives::Phases,
+            other => other,
+        },
+        nodes_every_ms,
+        nodes_for_ms,
+        ..settings
+    }
+}
+
+/// The process and the thread that wrote a record, in this host's numbers. `None` if it is not of the
+/// process that the ring belongs to: a child that was cloned unseen would write such a record.
+fn writer_of<N: Copy>(
+    peer: Peer,
+    record: &Record<N>,
+    threads: &mut HashMap<(i32, u32), u32>,
+) -> Option<(u32, u32)> {
+    let pid = u32::try_from(peer.pid).ok().filter(|pid| *pid > 0)?;
+    if record.pid != peer.own_pid {
+        return None;
+    }
+    if peer.own_pid == pid {
+        return Some((pid, record.tid));
+    }
+    if let Some(&tid) = threads.get(&(peer.pid, record.tid)) {
+        return Some((pid, tid));
+    }
+    if threads.len() >= THREADS {
+        threads.clear();
+    }
+    // A thread that has ended already keeps its inner tid, below its process.
+    let tid = procfs::tid_of_inner(pid, record.tid).unwrap_or(record.tid);
+    threads.insert((peer.pid, record.tid), tid);
+    Some((pid, tid))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpuwhy_schema::EntityKind;
+    use gpuwhy_wire::{Event, Heard, Visit};
+
+    use super::*;
+    use crate::config::{Config, SocketConfig};
+    use crate::recorder::Recorder;
+
+    #[test]
+    fn a_record_of_another_process_than_the_rings_owner_is_dropped() {
+        let peer = Peer { pid: 4242, uid: 0, own_pid: 7 };
+        let at = |pid| Record { pid, tid: 9, event: Event::Mark { name: 0, at: 1, value: None } };
+        let mut threads = HashMap::new();
+        assert_eq!(writer_of(peer, &at(8), &mut threads), None);
+        assert_eq!(writer_of(peer, &at(7), &mut threads), Some((4242, 9)), "the thread has ended");
+        let outside = Peer { pid: 0, ..peer };
+        assert_eq!(writer_of(outside, &at(7), &mut threads), None);
+    }
+
+    /// Gives the socket to a process that plays the one in a container.
+    const CONTAINED: &str = "GPUWHY_TEST_CONTAINED";
+
+    /// Gives it a file that it must not see.
+    const HIDDEN: &str = "GPUWHY_TEST_HIDDEN";
+
+    /// Not a test of its own: the process in a container. Its two threads report their own names, and
+    /// stay until it is killed.
+    #[test]
+    fn contained() {
+        let Some(socket) = std::env::var_os(CONTAINED) else { return };
+        let hidden = std::env::var_os(HIDDEN).unwrap();
+        assert!(!std::path::Path::new(&hidden).exists(), "the host's files are visible");
+        let visit = Visit::knock(socket.as_ref()).unwrap();
+        let Heard::Welcome(ring, _) = visit.hear(10_000) else { panic!("refused") };
+        std::thread::scope(|scope| {
+            for name in ["first", "second"] {
+                let ring = &ring;
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                let report = move || {
+                    ring.mark(name, None);
+                    std::thread::sleep(Duration::from_secs(60));
+                };
+                thread.spawn_scoped(scope, report).unwrap();
+            }
+        });
+    }
+
+    /// A process in pid and mount namespaces of its own, that sees nothing of the host's temporary
+    /// files but the socket's directory: the kernel says which process of this host it is, and so its
+    /// threads are found.
+    #[test]
+    fn root_a_process_in_a_container_is_known_by_this_hosts_numbers() {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let root = dir.path().join("inside");
+        for folder in ["agent", "inside/agent"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let hidden = dir.path().join("hidden");
+        std::fs::write(&hidden, "").unwrap();
+        let socket = dir.path().join("agent/socket");
+        let mut host = Host::listen(&socket, Hospitality::default(), Settings::default()).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
+        // Its /tmp is `inside`, with the socket's directory in it, and its /proc is its own.
+        let script = "mount --make-rprivate / && mount --bind \"$1/agent\" \"$1/inside/agent\" && \
+            mount --rbind \"$1/inside\" /tmp && mount -t proc proc /proc && \
+            exec /tmp/program --exact probes::inject::tests::contained --nocapture";
+        let mut container = std::process::Command::new("unshare")
+            .args(["--pid", "--mount", "--fork", "--kill-child", "sh", "-c", script, "sh"])
+            .arg(dir.path())
+            .env(CONTAINED, "/tmp/agent/socket")
+            .env(HIDDEN, &hidden)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut threads = HashMap::new();
+        let mut seen = std::collections::BTreeMap::new();
+        while seen.len() < 2 {
+            if let Some(status) = container.try_wait().unwrap() {
+                let mut why = String::new();
+                let stderr = container.stderr.take().unwrap();
+                std::io::Read::read_to_string(&mut { stderr }, &mut why).unwrap();
+                let refused = ["not permitted", "denied", "unshare failed"];
+                assert!(refused.iter().any(|word| why.contains(word)), "{status}: {why}");
+                println!("skipped: no namespaces here without root: {}", why.trim());
+                return;
+            }
+            host.attend(
+                |peer, record| {
+                    assert!(peer.pid as u32 != peer.own_pid, "{peer:?} is in no namespace");
+                    assert_eq!(record.pid, peer.own_pid);
+                    let Event::Mark { name, .. } = record.event else { panic!("{record:?}") };
+                    let of = writer_of(peer, &record, &mut threads).unwrap();
+                    assert_eq!(of.0, peer.pid as u32);
+                    assert!(of.1 != record.tid, "that is its inner tid: {record:?}");
+                    seen.insert(name.to_string(), of);
+                },
+                |_| {},
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The numbers are right if these threads of this host have the names.
+        for (name, (pid, tid)) in &seen {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap();
+            assert_eq!(comm.trim(), name);
+        }
+        let program = std::fs::read_link(format!("/proc/{}/exe", seen["first"].0)).unwrap();
+        assert_eq!(program.file_name().unwrap(), "program");
+        container.kill().unwrap();
+        container.wait().unwrap();
+        let mut gone = Vec::new();
+        while gone.is_empty() {
+            host.attend(|_, _| {}, |peer| gone.push(peer.pid as u32));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(gone, [seen["first"].0], "its end is noticed");
+    }
+
+    #[test]
+    fn more_is_recorded_during_an_incident() {
+        let asked = detailed(Settings::USUAL);
+        assert!(asked.launches && asked.nodes_for_ms > 0);
+        assert_eq!(asked.collectives, Collectives::Phases);
+        assert_eq!(detailed(Settings::default()), Settings::default());
+    }
+
+    #[test]
+    fn two_recorders_share_no_socket_and_only_one_that_requires_it_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |required| {
+            let (socket, settings) = (dir.path().join("socket"), Settings::USUAL);
+            let agent_socket = Some(SocketConfig { socket, mode: 0o600, settings, required });
+            Recorder::start(Config { agent_socket, ..Config::only(&["inject"]) })
+        };
+        let _first = start(false).unwrap();
+        let refused = start(true).err().expect("the socket is taken");
+        assert!(matches!(refused, CollectError::Socket { .. }), "{refused}");
+        let mut second = start(false).unwrap();
+        let rows = second.poll(Duration::from_millis(20)).unwrap();
+        let source = rows.source.iter().rfind(|s| &*s.kind == "inject").unwrap();
+        assert_eq!(source.state, gpuwhy_schema::SourceState::Unavailable);
+        assert!(source.note.as_deref().unwrap().contains("socket"), "{source:?}");
+    }
+
+    #[test]
+    fn the_records_of_a_library_become_rows_of_the_recorder() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let settings = Settings::USUAL;
+        let agent_socket =
+            SocketConfig { socket: socket.clone(), mode: 0o600, settings, required: true };
+        let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
+        let mut recorder = Recorder::start(config).unwrap();
+        let visit = Visit::knock(&socket).unwrap();
+        let mut rows = recorder.poll(Duration::from_millis(20)).unwrap();
+        let Heard::Welcome(ring, asked) = visit.hear(1000) else { panic!("refused") };
+        assert_eq!(asked, settings);
+        let name = |text: &str| ring.name(text);
+        let (start, dur) = (gpuwhy_wire::now(), 1000);
+        ring.write(Event::Device { name: name("GPU-1"), device: 0, at: start });
+        let correlation = 1;
+        let (device, stream, graph) = (0, 7, None);
+        let kernel =
+            Event::Kernel { name: name("gemm"), device, stream, correlation, graph, start, dur };
+        ring.write(kernel);
+        let (name_, bytes) = (name("HtoD pinned"), 4096);
+        ring.write(Event::Copy { name: name_, device, stream, correlation: 2, bytes, start, dur });
+        drop(visit);
+        rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
+        rows.append(&mut recorder.finish());
+        let gpu = rows.entity.iter().find(|e| e.kind == EntityKind::Gpu).unwrap();
+        assert_eq!((&*gpu.key, rows.kernel[0].gpu), ("GPU-1", gpu.id));
+        let copy = &rows.copy[0];
+        assert_eq!(
+            (copy.to, copy.from, copy.pinned.as_deref()),
+            (Some(gpu.id), None, Some("pinned"))
+        );
+        let source = rows.source.iter().rev().find(|s| &*s.kind == "inject").unwrap();
+        assert_eq!((source.recorded, source.dropped), (3, 0));
+    }
+}

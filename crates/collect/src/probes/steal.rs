@@ -1,0 +1,120 @@
+//! Time that the hypervisor gave to other virtual machines while this one wanted to run.
+//!
+//! *What it sees*: the `steal` column of `/proc/stat` per CPU, ten times a second, or twice while
+//! nothing is stolen. *Why it matters*: a step that waits for a stolen CPU looks as if it ran.
+//! *What fools it*: the file counts in USER_HZ, so that a reading is true to 10 ms only; a
+//! hypervisor that does not report steal shows 0 for ever.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use gpuwhy_schema::{Lane, Measure, Ns, SourceId, names, sources};
+
+use crate::context::Context;
+use crate::delta_counter::DeltaCounter;
+use crate::error::CollectError;
+use crate::probe::{Probe, ProbeSpec, Start};
+use crate::sys;
+
+pub(crate) const PROBE: ProbeSpec =
+    ProbeSpec::new("steal", &sources::STEAL, "time that the hypervisor took", start);
+
+/// Between two readings: making the file costs the kernel up to 100 µs, and it counts in units of
+/// 10 ms.
+const EVERY: Ns = Ns::millis(100);
+
+/// Between two readings when nothing was stolen for [`QUIET`].
+const EVERY_QUIET: Ns = Ns::millis(500);
+
+/// After this time without steal, readings become rarer.
+const QUIET: Ns = Ns::secs(2);
+
+/// ns in a tick of USER_HZ, which is 100 on every architecture in use.
+const TICK: u64 = 10_000_000;
+
+const PATH: &str = "/proc/stat";
+
+struct Steal {
+    source: SourceId,
+    file: File,
+    buffer: Vec<u8>,
+    cpus: Vec<DeltaCounter>,
+    next: Ns,
+    /// When time was last stolen.
+    stolen: Ns,
+    recorded: u64,
+}
+
+fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
+    let file = File::open(PATH).map_err(read_error)?;
+    // The lines of the CPUs come first: a name and ten numbers each.
+    let mut buffer = vec![0; 256 * (start.cx.cpus.len() + 1)];
+    let n = file.read_at(&mut buffer, 0).map_err(read_error)?;
+    let mut cpus = vec![DeltaCounter::default(); start.cx.cpus.len()];
+    for (cpu, ticks) in steal(&buffer[..n]) {
+        if let Some(counter) = cpus.get_mut(cpu) {
+            *counter = DeltaCounter::starting_at(ticks * TICK);
+        }
+    }
+    let (source, stolen) = (start.source, sys::monotonic());
+    Ok(Box::new(Steal { source, file, buffer, cpus, next: Ns::ZERO, stolen, recorded: 0 }))
+}
+
+fn read_error(source: std::io::Error) -> CollectError {
+    CollectError::Read { path: PathBuf::from(PATH), source }
+}
+
+impl Probe for Steal {
+    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + if now - self.stolen < QUIET { EVERY } else { EVERY_QUIET };
+        let n = self.file.read_at(&mut self.buffer, 0).map_err(read_error)?;
+        for (cpu, ticks) in steal(&self.buffer[..n]) {
+            let (Some(counter), Some(&entity)) = (self.cpus.get_mut(cpu), cx.cpus.get(cpu)) else {
+                continue;
+            };
+            let added = counter.update(ticks * TICK, now, &mut cx.rows, || {
+                let kind = Lane::counter(names::STEAL, "ns", Measure::Delta);
+                cx.catalog.track(entity, None, kind, self.source)
+            });
+            if added > 0 {
+                self.recorded += 1;
+                self.stolen = now;
+            }
+        }
+        Ok(())
+    }
+
+    fn recorded(&self) -> u64 {
+        self.recorded
+    }
+}
+
+/// Index and stolen ticks of each CPU that has a whole line.
+fn steal(stat: &[u8]) -> impl Iterator<Item = (usize, u64)> {
+    let line = |line: &[u8]| {
+        let mut fields = str::from_utf8(line).ok()?.split_ascii_whitespace();
+        let cpu = fields.next()?.strip_prefix("cpu")?.parse().ok()?;
+        // user nice system idle iowait irq softirq steal
+        Some((cpu, fields.nth(7)?.parse().ok()?))
+    };
+    stat.split(|&b| b == b'\n').take_while(|l| l.starts_with(b"cpu")).filter_map(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_eighth_number_of_each_cpu_is_its_steal() {
+        let text = "cpu  10 0 20 300 4 0 5 66 0 0\ncpu0 5 0 10 150 2 0 3 60 0 0\n\
+                    cpu3 5 0 10 150 2 0 2 6 0 0\nintr 12 0\ncpu9 1 1 1 1 1 1 1 1\n";
+        let read = |text: &str| steal(text.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(read(text), [(0, 60), (3, 6)]);
+        assert_eq!(read("cpu0 1 2 3"), []);
+        assert_eq!(read(""), []);
+    }
+}

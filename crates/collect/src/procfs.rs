@@ -1,0 +1,181 @@
+//! Files of /proc that several probes read.
+
+use std::fs;
+
+/// Processes of one tree that are followed at most.
+const TREE: usize = 16_000;
+
+/// `pid` and its descendants that live now.
+pub(crate) fn process_tree(pid: i32) -> Vec<u32> {
+    let Ok(pid) = u32::try_from(pid) else { return Vec::new() };
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next) {
+        next += 1;
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            tree.extend(children.split_whitespace().filter_map(|c| c.parse::<u32>().ok()));
+        }
+        if tree.len() > TREE {
+            break;
+        }
+    }
+    tree
+}
+
+/// Some fields of `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// What the thread is called.
+    pub name: String,
+    /// The pid of the parent process.
+    pub parent: u32,
+    /// When it began, in clock ticks since boot.
+    pub start: u64,
+}
+
+impl Stat {
+    /// The fields of a line. The name may hold spaces and parentheses: it ends at the last one.
+    pub fn parse(line: &str) -> Option<Stat> {
+        let (open, close) = (line.find('(')?, line.rfind(')')?);
+        let name = line.get(open + 1..close)?.to_owned();
+        let fields: Vec<&str> = line[close + 1..].split_whitespace().take(20).collect();
+        let number = |i: usize| fields.get(i)?.parse::<u64>().ok();
+        Some(Stat { name, parent: u32::try_from(number(1)?).ok()?, start: number(19)? })
+    }
+}
+
+/// When a process began, in clock ticks since boot; `None` if it has ended.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    Some(Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.start)
+}
+
+/// The letter for a thread's state: `R` for running, `S` for sleeping, and so on; `None` if the thread
+/// has ended.
+pub(crate) fn state_letter(pid: u32, tid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat[stat.rfind(')')? + 1..].trim_start().chars().next()
+}
+
+/// The tid in our own pid namespace of the thread that has the tid `inner` in its innermost one.
+pub(crate) fn tid_of_inner(pid: u32, inner: u32) -> Option<u32> {
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().take(1 << 14) {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        if innermost_tid(&status) == Some(inner) {
+            return task.file_name().to_str()?.parse().ok();
+        }
+    }
+    None
+}
+
+/// The last number of `NSpid:`.
+fn innermost_tid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping<'a> {
+    /// Its addresses as the file has them: `55d0c000-55d0e000`.
+    pub range: &'a str,
+    /// Its first address.
+    pub from: u64,
+    /// The address behind its last one.
+    pub to: u64,
+    /// Whether code in it can be executed.
+    pub executable: bool,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// The device that the file is on: `fe:00`.
+    pub device: &'a str,
+    /// The file's inode; 0 for none.
+    pub inode: u64,
+    /// The file, `[heap]` and the like, or nothing.
+    pub path: &'a str,
+}
+
+impl Mapping<'_> {
+    /// Whether an address lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.from..self.to).contains(&address)
+    }
+
+    /// Where in the file an address that lies in it is.
+    pub fn file_offset(&self, address: u64) -> u64 {
+        address - self.from + self.offset
+    }
+}
+
+/// The mappings in a `/proc/PID/maps`; lines of another form are left out.
+pub(crate) fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    maps.lines().filter_map(|line| {
+        // "7f0a-7f0b r-xp 00059000 fe:00 1234      /usr/lib/libnccl.so.2"
+        let mut rest: &str = line;
+        let mut word = || {
+            let (word, behind) = rest.trim_start().split_once(' ').unwrap_or((rest, ""));
+            rest = behind;
+            word
+        };
+        let (range, rights, offset, device, inode) = (word(), word(), word(), word(), word());
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (from, to) = range.split_once('-')?;
+        Some(Mapping {
+            range,
+            from: hex(from)?,
+            to: hex(to)?,
+            executable: rights.as_bytes().get(2) == Some(&b'x'),
+            offset: hex(offset)?,
+            device,
+            inode: inode.parse().unwrap_or(0),
+            path: rest.trim(),
+        })
+    })
+}
+
+/// Resident memory of this process in bytes; 0 if /proc cannot be read.
+pub(crate) fn resident_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|s| s.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * crate::sys::page_size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_name_may_hold_any_characters() {
+        let tail = "S 1 2 3 0 -1 2129984 0 0 0 0 5 6 0 0 20 0 1 0 4711 8192 0";
+        let stat = Stat::parse(&format!("42 (a) (b c) {tail}")).unwrap();
+        assert_eq!(stat.name, "a) (b c");
+        assert_eq!((stat.parent, stat.start), (1, 4711));
+        for broken in ["", "42 (a", "42 )a( S", "42 (a) S 1 2", "42 (a) S x 2 3 0 -1 0"] {
+            assert_eq!(Stat::parse(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_containers_thread_is_found_by_its_inner_tid() {
+        let status = "Name:\tpython\nPid:\t4242\nNSpid:\t4242\t31\t7\nThreads:\t1\n";
+        assert_eq!(innermost_tid(status), Some(7));
+        assert_eq!(innermost_tid("Name:\tpython\n"), None);
+        let me = std::process::id();
+        assert_eq!(tid_of_inner(me, me), Some(me), "we have no namespace of our own");
+    }
+
+    #[test]
+    fn a_mapping_says_where_in_its_file_an_address_lies() {
+        let text = "55d0c000-55d0e000 r-xp 00002000 fe:00 42 /usr/bin/x y\nnonsense\n\
+                    7f000000-7f001000 rw-p 00000000 00:00 0\n";
+        let found: Vec<Mapping<'_>> = mappings(text).collect();
+        assert_eq!(found.len(), 2);
+        let code = found[0];
+        assert_eq!((code.device, code.inode, code.path), ("fe:00", 42, "/usr/bin/x y"));
+        assert!(code.executable && code.contains(0x55d0_c010) && !code.contains(0x55d0_e000));
+        assert_eq!(code.file_offset(0x55d0_c010), 0x2010);
+        assert_eq!((found[1].executable, found[1].inode, found[1].path), (false, 0, ""));
+    }
+}

@@ -1,0 +1,18 @@
+//! System calls that the standard library does not have.
+//!
+//! Unsafe code of this crate lies in this folder and in [`crate::bpf`]'s, each piece with its
+//! argument.
+
+mod clock;
+mod memory;
+mod perf_event;
+mod priority;
+mod signal;
+
+pub use clock::{cpu_time, now, thread_time};
+pub(crate) use clock::{monotonic, ns, sleep_until, wall};
+pub(crate) use memory::page_size;
+pub use memory::release_free_memory;
+pub(crate) use perf_event::cpu_timer;
+pub use priority::{IdlePriority, idle_priority, nice};
+pub use signal::signal;

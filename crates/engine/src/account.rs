@@ -1,0 +1,107 @@
+//! Where the time of selected steps went: their rows are read a few seconds at a time and walked over
+//! by `derive`.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use gpuwhy_derive::Accounting;
+use gpuwhy_diagnose::detect::Step;
+use gpuwhy_schema::{self as schema, Id, Ns, Part, TrackId};
+
+use crate::error::Result;
+use crate::source::RowSource;
+use crate::units::rounds;
+
+/// Rows around a step that its walk may need: the sleep that began before it, the message that
+/// ended a wait after it, counters read at 10 Hz.
+const MARGIN: Ns = Ns::millis(600);
+/// Rows are read for at most this long a stretch at a time.
+const STRETCH: Ns = Ns::secs(4);
+/// The track of rounds, which no row of the trace lies on.
+const NO_TRACK: TrackId = TrackId(u32::MAX);
+
+/// Parts of the steps that were accounted for, by step, so that no step is accounted for twice.
+#[derive(Clone, Debug, Default)]
+pub struct KnownParts {
+    by_step: HashMap<Id, Vec<Part>>,
+}
+
+impl KnownParts {
+    /// Whether a step was accounted for and has parts.
+    pub fn contains(&self, step: Id) -> bool {
+        self.by_step.contains_key(&step)
+    }
+
+    /// The parts of a step.
+    pub fn of(&self, step: Id) -> impl Iterator<Item = &Part> {
+        self.by_step.get(&step).into_iter().flatten()
+    }
+
+    /// Adds parts to those of their steps.
+    pub fn extend(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            self.by_step.entry(part.step).or_default().push(part);
+        }
+    }
+
+    /// Forgets the parts of a step that has not ended: it has others when it is examined again.
+    pub fn forget(&mut self, step: Id) {
+        self.by_step.remove(&step);
+    }
+
+    /// Each step with its parts.
+    pub fn into_steps(self) -> impl Iterator<Item = (Id, Vec<Part>)> {
+        self.by_step.into_iter()
+    }
+}
+
+/// The parts of the steps at `selected`, which are indices into `steps`.
+///
+/// # Errors
+/// Their rows cannot be read.
+pub fn account(
+    source: &dyn RowSource,
+    steps: &[Step],
+    selected: &[usize],
+    accounting: &Accounting,
+) -> Result<Vec<Part>> {
+    let mut selected: Vec<&Step> = selected.iter().map(|&i| &steps[i]).collect();
+    selected.sort_by_key(|s| s.ts);
+    let workload = workload(steps);
+    let mut parts = Vec::new();
+    let mut rest = &selected[..];
+    while let Some(first) = rest.first() {
+        let until = first.ts.saturating_add(STRETCH);
+        let n = rest.partition_point(|s| s.ts < until);
+        let (stretch, later) = rest.split_at(n);
+        rest = later;
+        let end = stretch.iter().map(|s| s.end()).max().unwrap_or(until);
+        let mut rows = source.rows(first.ts.saturating_sub(MARGIN)..end.saturating_add(MARGIN))?;
+        let ids: HashSet<Id> = stretch.iter().map(|s| s.id).collect();
+        rows.step.retain(|s| ids.contains(&s.id));
+        for round in stretch.iter().filter(|s| rounds::is_round(s)) {
+            let Step { id, ts, dur, thread, rank, size, .. } = **round;
+            let (track, name, dur) = (NO_TRACK, round.name.clone(), Some(dur));
+            rows.span.push(schema::Span { id, ts, dur, track, parent: None, name });
+            rows.step.push(schema::Step { id, ts, thread, seq: 0, size, rank });
+        }
+        rows.step.extend(workload.iter().cloned());
+        let of_all = gpuwhy_derive::parts(&rows, accounting);
+        parts.extend(of_all.into_iter().filter(|part| ids.contains(&part.step)));
+    }
+    Ok(parts)
+}
+
+/// One row for each thread that has steps. No span belongs to it, so it is not accounted for; it says
+/// that the thread's process is part of the workload.
+fn workload(steps: &[Step]) -> Vec<schema::Step> {
+    let threads: BTreeSet<_> = steps.iter().map(|s| s.thread).collect();
+    let row = |thread| schema::Step {
+        id: Id(u64::MAX),
+        ts: Ns::ZERO,
+        thread,
+        seq: 0,
+        size: None,
+        rank: None,
+    };
+    threads.into_iter().map(row).collect()
+}

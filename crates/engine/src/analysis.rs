@@ -1,0 +1,61 @@
+//! All of a trace: which units of work were slower than usual, and why.
+
+use gpuwhy_diagnose::detect::{self, Detection, Incident};
+use gpuwhy_diagnose::verdict::Finding;
+use gpuwhy_schema::Part;
+
+use crate::account::KnownParts;
+use crate::error::Result;
+use crate::investigate::{self, Budget, investigate};
+use crate::source::TraceSource;
+use crate::units::{self, Units};
+
+/// Incidents of a trace that are investigated; the others lost less time.
+const INVESTIGATED: usize = 8;
+
+/// How to analyse a trace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// When something is slower than usual.
+    pub detection: Detection,
+    /// Why.
+    pub judging: investigate::Options,
+}
+
+/// What was found in a trace.
+pub struct Analysis {
+    /// What was compared.
+    pub units: Units,
+    /// What was slower, most excess first.
+    pub incidents: Vec<Incident>,
+    /// The judgement of each incident.
+    pub findings: Vec<Finding>,
+    /// Parts of the steps that were examined.
+    pub parts: Vec<Part>,
+}
+
+/// Finds what was slower in a trace and why.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
+    let units = units::of_trace(source)?;
+    let mut incidents = detect::incidents(&units.steps, &options.detection);
+    incidents.truncate(INVESTIGATED);
+    let mut known = KnownParts::default();
+    let mut findings = Vec::new();
+    for incident in &incidents {
+        let found = investigate(
+            source,
+            &units.steps,
+            incident,
+            &options.judging,
+            &Budget::TRACE,
+            &mut known,
+        )?;
+        findings.push(found.finding);
+    }
+    let mut parts: Vec<Part> = known.into_steps().flat_map(|(_, parts)| parts).collect();
+    parts.sort_by_key(|part| (part.ts, part.step));
+    Ok(Analysis { units, incidents, findings, parts })
+}

@@ -1,0 +1,35 @@
+//! How people write a length of time.
+
+use std::time::Duration;
+
+/// `30s`, `500ms`, `5m`, `2h`, or a number of seconds.
+///
+/// # Errors
+/// What is wrong with `text`, and how to write it.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is not a duration; write it like `30s`"))?;
+    let seconds = match unit {
+        "" | "s" => number,
+        "ms" => number / 1e3,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(format!("`{unit}` is not a unit of time; use ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_errors_say_which() {
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("20"), Ok(Duration::from_secs(20)));
+        assert!(parse_duration("20 parsecs").unwrap_err().contains("ms, s, m or h"));
+        assert!(parse_duration("1e99h").is_err());
+    }
+}

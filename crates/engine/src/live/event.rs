@@ -1,0 +1,112 @@
+//! What a live judgement and its recorder report, as it happens.
+
+use gpuwhy_diagnose::verdict::Finding;
+use serde::Serialize;
+
+/// Something became slower.
+#[derive(Clone, Debug, Serialize)]
+pub struct Slow {
+    /// When it was noticed, trace clock.
+    pub at_ns: i64,
+    /// When the first slow step began.
+    pub since_ns: i64,
+    /// Which steps, and by how much.
+    pub what: String,
+    /// The threads whose steps they are.
+    pub series: Vec<String>,
+}
+
+/// A judgement of an incident.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// When it was reached, trace clock.
+    pub at_ns: i64,
+    /// Class, culprit, confidence, evidence.
+    pub finding: Finding,
+    /// What the steps would have taken without the culprit.
+    pub counterfactual: Option<String>,
+    /// Where the culprit was when its threads were sampled: the last three functions of the stack and
+    /// their share of the samples; the five most frequent.
+    pub culprit_was_in: Vec<(String, f64)>,
+}
+
+/// Less, or more, is recorded from now on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shedding {
+    /// Since when, trace clock.
+    pub at_ns: i64,
+    /// Why, and what changed.
+    pub says: String,
+    /// What is not recorded now.
+    pub left_out: Vec<&'static str>,
+}
+
+/// State and cost of a running watch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Steps so far.
+    pub steps: u64,
+    /// `calm`, `slow` or a class.
+    pub state: String,
+    /// Share of the machine that our BPF programs took in the last second.
+    pub bpf_share: f64,
+    /// Share of the machine that this process took in the last second.
+    pub cpu_share: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// Events lost so far.
+    pub dropped: u64,
+    /// What is not recorded, to stay within the limits.
+    pub shedding: Vec<&'static str>,
+}
+
+/// Summary of a watch that ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ended {
+    /// Path of the trace.
+    pub trace: String,
+    /// How long it was watched.
+    pub seconds: f64,
+    /// Steps seen.
+    pub steps: u64,
+    /// Findings reported.
+    pub findings: u64,
+    /// Slowdowns that began and ended with our own judging of a past incident, and were not reported.
+    pub own_doing: u64,
+    /// Events received.
+    pub events: u64,
+    /// Events lost.
+    pub dropped: u64,
+    /// CPU seconds of this process after its start.
+    pub cpu_seconds: f64,
+    /// Of these, for judging.
+    pub judging_seconds: f64,
+    /// Of these, for writing exact rows around findings.
+    pub keeping_seconds: f64,
+    /// CPU seconds of its BPF programs, where the kernel measures them.
+    pub bpf_seconds: Option<f64>,
+    /// Both, as a share of all CPUs' time.
+    pub machine_share: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// Something became slower.
+    Slow(Slow),
+    /// Why. Reported again when the class changes or the loss has grown.
+    Verdict(Box<Verdict>),
+    /// It is over; the judgement of the whole incident.
+    Over(Box<Verdict>),
+    /// Less, or more, is recorded from now on.
+    Shed(Shedding),
+    /// State and cost, every ten seconds.
+    Status(Status),
+    /// The watch ended.
+    Ended(Ended),
+}

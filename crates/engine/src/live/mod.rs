@@ -1,0 +1,504 @@
+//! Live judgement: rows in, events out.
+//!
+//! [`LiveJudge`] remembers the recent past, detects what becomes slower and investigates it. It reads
+//! no clock, starts no thread and knows no recorder: whoever drives it ([`crate::watch`], or a test
+//! that replays a trace) pushes rows, says what time it is, and decides at which priority the costly
+//! part ([`LiveJudge::examine`], [`LiveJudge::conclude`]) runs.
+
+mod event;
+mod recent;
+mod sleeps;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use gpuwhy_collect::OpenStep;
+use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::live::{Live, Look};
+use gpuwhy_diagnose::verdict::{self, Finding, Outcome};
+use gpuwhy_schema::{EntityId, Id, Ns, Rows, Span, State, TrackId};
+use gpuwhy_store::{Keep, Writer};
+
+use crate::account::KnownParts;
+use crate::error::Result;
+use crate::investigate::{self, Budget, investigate};
+use crate::units::steps::{self, FinishedStep};
+
+pub use event::{Ended, Event, Shedding, Slow, Status, Verdict};
+pub use recent::{Recent, SETTLED, Sorted};
+pub use sleeps::Sleeps;
+
+/// A step in which our own judging began has begun this long before it at most.
+const OWN_BEFORE: Ns = Ns::millis(100);
+/// Steps are as usual again this long after our own judging.
+const OWN_AFTER: Ns = Ns::millis(300);
+/// How soon a judgement that was not decided is tried again; twice as long after each try.
+const RETRY: Ns = Ns::millis(250);
+/// A judgement is not tried again before this many times the CPU time of the last one has passed.
+const RETRY_COST: i64 = 20;
+/// How often a decided judgement is revised while the incident lasts,
+const REVISE: Ns = Ns::secs(10);
+/// and how soon, at first, while a step hangs.
+const REVISE_HANG: Ns = Ns::secs(1);
+/// A verdict is reported again when the loss is this many times as large.
+const GROWN: f64 = 4.0;
+/// How much of an incident is searched for samples of the culprit.
+const SAMPLED: Ns = Ns::secs(4);
+/// Steps that can be asked for by their number.
+const NUMBERED: usize = 1 << 14;
+
+/// How to judge live.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// When something is slower than usual.
+    pub detection: Detection,
+    /// Why.
+    pub judging: investigate::Options,
+    /// Whether steps and their sleeps are kept for [`LiveJudge::ended_steps`].
+    pub collect_steps: bool,
+}
+
+/// What [`LiveJudge::look`] found.
+pub enum Phase {
+    /// Nothing is slower than usual.
+    Calm,
+    /// What began turned out to be nothing, seen as a whole. A verdict that was reported is not taken
+    /// back in silence: it is concluded as it stands.
+    Withdrawn(Option<Conclusion>),
+    /// An incident that has not ended.
+    Lasts(Incident),
+    /// An incident that has ended.
+    Over(Incident),
+}
+
+/// The end of an incident.
+pub struct Conclusion {
+    /// Its last judgement.
+    pub verdict: Box<Verdict>,
+    /// The parts of its steps that were not written before.
+    parts: Vec<gpuwhy_schema::Part>,
+}
+
+impl Conclusion {
+    /// The finding, its causes and the parts as rows.
+    pub fn rows(&self, id: Id, track: TrackId) -> Rows {
+        let mut rows = verdict::rows(&self.verdict.finding, id, track);
+        rows.part = self.parts.clone();
+        rows
+    }
+}
+
+/// An incident that was reported and is not over.
+struct Current {
+    tried: Ns,
+    tries: u32,
+    /// Since when a step has hung, if one did at the last try.
+    hung: Option<Ns>,
+    class: Option<String>,
+    /// The last verdict that was reported.
+    reported: Option<Box<Verdict>>,
+    known: KnownParts,
+}
+
+/// Judges rows as they arrive.
+pub struct LiveJudge {
+    options: Options,
+    recent: Recent,
+    detector: Live,
+    /// Steps that hang, with how long they have taken so far.
+    open: Vec<(OpenStep, Ns)>,
+    current: Option<Current>,
+    /// CPU time of the last judgement.
+    cost: Ns,
+    /// When we last judged something that was over: what is slow then and only then is slow because
+    /// of us.
+    own_work: (Ns, Ns),
+    own_doing: u64,
+    /// Steps whose parts have been written.
+    written: HashSet<Id>,
+    steps: u64,
+    findings: u64,
+    ended: Vec<FinishedStep>,
+    sleeps: Sleeps,
+    /// The latest steps by rank and number.
+    numbered: VecDeque<(Option<u32>, u64, Id)>,
+}
+
+impl LiveJudge {
+    /// Nothing seen yet; `keep` bounds the memory of the recent past.
+    pub fn new(options: Options, keep: Keep) -> LiveJudge {
+        LiveJudge {
+            options,
+            recent: Recent::new(keep),
+            detector: Live::new(options.detection),
+            open: Vec::new(),
+            current: None,
+            cost: Ns::ZERO,
+            own_work: (Ns::MIN, Ns::MIN),
+            own_doing: 0,
+            written: HashSet::new(),
+            steps: 0,
+            findings: 0,
+            ended: Vec::new(),
+            sleeps: Sleeps::default(),
+            numbered: VecDeque::new(),
+        }
+    }
+
+    /// The recent past.
+    pub fn recent(&mut self) -> &mut Recent {
+        &mut self.recent
+    }
+
+    /// Takes rows that arrived, as [`Recent::sort`] sorted them.
+    pub fn push(&mut self, rows: Sorted) {
+        let steps = steps::finished(&rows.aggregates);
+        if self.options.collect_steps {
+            self.sleeps.take(&rows.exact);
+        }
+        self.recent.push(rows);
+        self.steps += steps.len() as u64;
+        for finished in steps {
+            self.detector.push(finished.step.clone());
+            self.numbered.push_back((finished.step.rank, finished.seq, finished.step.id));
+            if self.numbered.len() > NUMBERED {
+                self.numbered.pop_front();
+            }
+            if self.options.collect_steps {
+                self.sleeps.follow(finished.step.thread);
+                self.ended.push(finished);
+            }
+        }
+    }
+
+    /// Steps so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Findings concluded so far.
+    pub fn findings(&self) -> u64 {
+        self.findings
+    }
+
+    /// Slowdowns so far that began and ended with our own judging, and were not reported.
+    pub fn own_doing(&self) -> u64 {
+        self.own_doing
+    }
+
+    /// Whether nothing is slower than usual.
+    pub fn is_calm(&self) -> bool {
+        self.current.is_none()
+    }
+
+    /// `calm`, `slow` or the class of the current incident.
+    pub fn state(&self) -> String {
+        match &self.current {
+            None => "calm".to_string(),
+            Some(current) => current.class.clone().unwrap_or_else(|| "slow".into()),
+        }
+    }
+
+    /// The steps that ended since the last call, if [`Options::collect_steps`].
+    pub fn ended_steps(&mut self) -> Vec<FinishedStep> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// When threads were asleep, if [`Options::collect_steps`].
+    pub fn sleeps(&mut self) -> &mut Sleeps {
+        &mut self.sleeps
+    }
+
+    /// Steps that have begun and not ended at `now`; those that take too long hang.
+    pub fn set_open(&mut self, open: Vec<OpenStep>, now: Ns) {
+        if open.is_empty() && self.open.is_empty() {
+            return;
+        }
+        // What was recorded until then has arrived.
+        let until = now.saturating_sub(SETTLED);
+        let so_far = |s: &OpenStep| Step {
+            id: s.id,
+            ts: s.ts,
+            dur: until.saturating_sub(s.ts),
+            thread: s.thread,
+            rank: s.rank,
+            name: s.name.clone(),
+            size: s.size,
+        };
+        let hanging = self.detector.set_open(open.iter().map(so_far).collect());
+        let hanging: HashSet<Id> = hanging.iter().map(|s| s.id).collect();
+        self.open = open
+            .into_iter()
+            .filter(|s| hanging.contains(&s.id))
+            .map(|s| (s.clone(), until.saturating_sub(s.ts)))
+            .collect();
+    }
+
+    /// Whether a step hangs: a judgement then needs the states that threads are in.
+    pub fn hangs(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Steps that are open at `now` can hang only if they began before this.
+    pub fn hanging_since(&self, now: Ns) -> Ns {
+        now.saturating_sub(SETTLED).saturating_sub(self.options.detection.hang)
+    }
+
+    /// What is slower than usual at `now`; each incident is over once.
+    pub fn look(&mut self, now: Ns) -> Phase {
+        let look = self.detector.look(now);
+        if let Look::Present(incident) | Look::Over(incident) = &look
+            && self.current.is_none()
+            && self.is_our_doing(incident, now)
+        {
+            self.own_doing += u64::from(matches!(look, Look::Over(_)));
+            return Phase::Calm;
+        }
+        match look {
+            Look::Calm => match self.current.take() {
+                None => Phase::Calm,
+                Some(Current { reported: None, .. }) => Phase::Withdrawn(None),
+                Some(Current { reported: Some(verdict), known, .. }) => {
+                    Phase::Withdrawn(Some(self.concluded(verdict, known)))
+                }
+            },
+            Look::Present(incident) => Phase::Lasts(incident),
+            Look::Over(incident) => Phase::Over(incident),
+        }
+    }
+
+    /// The last look: nothing more will come that could touch what has ended.
+    pub fn last_look(&mut self, now: Ns) -> Option<Incident> {
+        let calm = self.options.detection.merge_within.saturating_add(Ns::secs(1));
+        self.current.as_ref()?;
+        match self.detector.look(now.saturating_add(calm)) {
+            Look::Over(incident) | Look::Present(incident) => Some(incident),
+            Look::Calm => None,
+        }
+    }
+
+    /// Whether an incident began and ended with work of our own, as far as can be said so soon after.
+    fn is_our_doing(&self, incident: &Incident, now: Ns) -> bool {
+        let (from, to) = self.own_work;
+        let begins_with_it = incident.from >= from.saturating_sub(OWN_BEFORE)
+            && incident.from <= to.saturating_add(OWN_BEFORE);
+        let ends_with_it = incident.to <= to.saturating_add(OWN_AFTER);
+        begins_with_it && (ends_with_it || now < to.saturating_add(Ns(2 * OWN_AFTER.0)))
+    }
+
+    /// Reports an incident as begun, if it was not yet.
+    pub fn begin(&mut self, incident: &Incident, now: Ns) -> Option<Slow> {
+        if self.current.is_some() {
+            return None;
+        }
+        self.current = Some(Current {
+            tried: Ns::ZERO,
+            tries: 0,
+            hung: None,
+            class: None,
+            reported: None,
+            known: KnownParts::default(),
+        });
+        Some(self.slow(incident, now))
+    }
+
+    /// Whether the current incident is to be examined at `now`: at once, again when the last try was
+    /// not decided, and from time to time while it lasts.
+    pub fn is_due(&self, now: Ns) -> bool {
+        let Some(current) = &self.current else { return false };
+        if current.tries == 0 {
+            return true;
+        }
+        let hangs = !self.open.is_empty();
+        let patience = match current.class {
+            // Another thing has begun, and matters the more the longer it lasts.
+            Some(_) if hangs => current
+                .hung
+                .map_or(Ns::ZERO, |since| current.tried.saturating_sub(since).max(REVISE_HANG)),
+            Some(_) => REVISE,
+            None => Ns(RETRY.0 << current.tries.saturating_sub(1).min(5))
+                .max(Ns(RETRY_COST * self.cost.0)),
+        };
+        now >= current.tried.saturating_add(patience)
+    }
+
+    /// Investigates the current incident while it lasts; a verdict if it says something new.
+    /// `open_states` are the states that threads are in, if a step hangs.
+    ///
+    /// # Errors
+    /// Its rows cannot be read.
+    pub fn examine(
+        &mut self,
+        incident: &Incident,
+        now: Ns,
+        open_states: Vec<State>,
+    ) -> Result<Option<Box<Verdict>>> {
+        let verdict = self.judge(incident, now, open_states, &Budget::LIVE)?;
+        let hangs = self.hangs();
+        let Some(current) = &mut self.current else { return Ok(None) };
+        let hung = current.hung.filter(|_| hangs);
+        current.tried = now;
+        current.tries += 1;
+        current.hung = hangs.then_some(hung.unwrap_or(now));
+        let class = verdict.finding.class.to_string();
+        let decided = verdict.finding.outcome == Outcome::Decided;
+        let reported_ms = current.reported.as_ref().map_or(0.0, |v| v.finding.excess_ms);
+        let grown = verdict.finding.excess_ms >= GROWN * reported_ms;
+        if decided && (grown || current.class.as_ref() != Some(&class)) {
+            current.class = Some(class);
+            current.reported = Some(Box::new(verdict.clone()));
+            return Ok(Some(Box::new(verdict)));
+        }
+        Ok(None)
+    }
+
+    /// Investigates an incident that is over, as a whole. `open_states` as in
+    /// [`LiveJudge::examine`].
+    ///
+    /// # Errors
+    /// Its rows cannot be read.
+    pub fn conclude(
+        &mut self,
+        incident: &Incident,
+        now: Ns,
+        open_states: Vec<State>,
+    ) -> Result<Conclusion> {
+        let mut verdict = self.judge(incident, now, open_states, &Budget::ENDED)?;
+        // Looked up once, at the end: it walks over all rows of some seconds.
+        if let Some(culprit) = &verdict.finding.culprit {
+            let until = incident.to.min(incident.from.saturating_add(SAMPLED));
+            let rows = self.recent.exact_rows(incident.from..until);
+            verdict.culprit_was_in = recent::sampled_functions(&rows, EntityId(culprit.entity));
+        }
+        let known = self.current.take().map(|current| current.known).unwrap_or_default();
+        Ok(self.concluded(Box::new(verdict), known))
+    }
+
+    fn concluded(&mut self, verdict: Box<Verdict>, known: KnownParts) -> Conclusion {
+        self.findings += 1;
+        // What was a baseline step of this incident may have been one of the incident before.
+        let alive: HashSet<Id> = self.detector.steps().iter().map(|s| s.id).collect();
+        self.written.retain(|step| alive.contains(step));
+        let new = known.into_steps().filter(|(step, _)| self.written.insert(*step));
+        let mut parts: Vec<_> = new.flat_map(|(_, parts)| parts).collect();
+        parts.sort_by_key(|p| (p.ts, p.step));
+        Conclusion { verdict, parts }
+    }
+
+    /// The CPU time of the last judgement: the next one waits the longer, the more it was.
+    pub fn set_cost(&mut self, cost: Ns) {
+        self.cost = cost;
+    }
+
+    /// When we judged an incident that was over: a slowdown that begins and ends with that is our own
+    /// doing.
+    pub fn set_own_work(&mut self, from: Ns, to: Ns) {
+        self.own_work = (from, to);
+    }
+
+    /// Why a rank's steps of these numbers took as long as they did, whether they were found slow here
+    /// or not; `None` if none of them is remembered.
+    ///
+    /// # Errors
+    /// Their rows cannot be read.
+    pub fn explain(
+        &mut self,
+        rank: u32,
+        seqs: (u64, u64),
+        now: Ns,
+        open_states: Vec<State>,
+    ) -> Result<Option<Finding>> {
+        let selected: HashSet<Id> = self
+            .numbered
+            .iter()
+            .filter(|(r, seq, _)| *r == Some(rank) && (seqs.0..=seqs.1).contains(seq))
+            .map(|n| n.2)
+            .collect();
+        let steps = self.detector.steps();
+        let slow: Vec<usize> =
+            (0..steps.len()).filter(|&i| selected.contains(&steps[i].id)).collect();
+        let Some(incident) = detect::incident_of(steps, &slow) else { return Ok(None) };
+        Ok(Some(self.judge(&incident, now, open_states, &Budget::LIVE)?.finding))
+    }
+
+    /// Writes the exact rows of a stretch of time that were not written before.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn retain(&mut self, range: std::ops::Range<Ns>, writer: &mut Writer) -> Result<()> {
+        self.recent.retain(range, writer)
+    }
+
+    fn judge(
+        &mut self,
+        incident: &Incident,
+        now: Ns,
+        open_states: Vec<State>,
+        budget: &Budget,
+    ) -> Result<Verdict> {
+        let mut known =
+            self.current.as_mut().map(|c| std::mem::take(&mut c.known)).unwrap_or_default();
+        let source = self.recent.at(now, self.open_rows(open_states));
+        let found = investigate(
+            &source,
+            self.detector.steps(),
+            incident,
+            &self.options.judging,
+            budget,
+            &mut known,
+        )?;
+        self.open.iter().for_each(|(step, _)| known.forget(step.id));
+        if let Some(current) = &mut self.current {
+            current.known = known;
+        }
+        let finding = found.finding;
+        let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
+        Ok(Verdict { at_ns: now.0, finding, counterfactual, culprit_was_in: Vec::new() })
+    }
+
+    /// Rows for the steps that hang, as if they had ended now, and for the states that threads are in.
+    fn open_rows(&self, states: Vec<State>) -> Rows {
+        let mut rows = Rows::default();
+        for (step, dur) in &self.open {
+            let OpenStep { id, ts, thread, track, seq, name, size, rank } = step.clone();
+            rows.span.push(Span { id, ts, dur: Some(*dur), track, parent: None, name });
+            rows.step.push(gpuwhy_schema::Step { id, ts, thread, seq, size, rank });
+        }
+        rows.state = states;
+        rows
+    }
+
+    fn slow(&self, incident: &Incident, now: Ns) -> Slow {
+        let steps = self.detector.steps();
+        let catalog = self.recent.catalog();
+        let mean = |list: &[usize]| {
+            list.iter().map(|&i| steps[i].dur.as_millis_f64()).sum::<f64>()
+                / list.len().max(1) as f64
+        };
+        let first = &incident.slowed[0];
+        let hangs = |i: &usize| self.open.iter().any(|(step, _)| step.id == steps[*i].id);
+        let what = match first.slow.iter().find(|i| hangs(i)) {
+            Some(&open) => format!(
+                "{} has not ended after {:.1} ms; it takes {:.1} ms usually",
+                first.signature.name,
+                steps[open].dur.as_millis_f64(),
+                mean(&first.usual),
+            ),
+            None => format!(
+                "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
+                first.signature.name,
+                mean(&first.slow),
+                mean(&first.usual),
+                detect::mean_excess(steps, first) / 1e6
+            ),
+        };
+        let threads: HashMap<EntityId, _> = catalog.entity.iter().map(|e| (e.id, e)).collect();
+        let name = |s: &detect::Slowed| {
+            let thread = threads.get(&s.signature.thread);
+            thread.map_or(String::new(), |e| format!("{} {}", e.name, e.number.unwrap_or_default()))
+        };
+        let mut series: Vec<String> = incident.slowed.iter().map(name).collect();
+        series.sort();
+        series.dedup();
+        Slow { at_ns: now.0, since_ns: incident.from.0, what, series }
+    }
+}

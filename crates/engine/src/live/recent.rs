@@ -1,0 +1,206 @@
+//! The recent past in memory: exact rows and aggregates, each in a ring of bounded size.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use gpuwhy_diagnose::detect::{Incident, Step};
+use gpuwhy_diagnose::gpu::Readings;
+use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
+use gpuwhy_store::{Keep, Ring, Writer};
+
+use crate::error::Result;
+use crate::source::{RowSource, driver_tracks};
+use crate::units::steps::step_tracks;
+
+/// Rows of a step have arrived this long after it: the ring is drained every tick, aggregates are
+/// read at 10 Hz.
+pub const SETTLED: Ns = Ns::millis(150);
+
+/// Rows sorted by where they go.
+pub struct Sorted {
+    /// Steps and aggregates, which are written at once.
+    pub aggregates: Rows,
+    /// States, wakeups, messages, requests and kernels, which are held in memory and written around
+    /// findings only.
+    pub exact: Rows,
+}
+
+/// The recent past.
+pub struct Recent {
+    exact: Ring,
+    aggregates: Ring,
+    keep: Keep,
+    step_tracks: HashSet<TrackId>,
+}
+
+impl Recent {
+    /// Empty; `keep` bounds the exact rows, and a quarter of its bytes the aggregates.
+    pub fn new(keep: Keep) -> Recent {
+        Recent {
+            exact: Ring::new(keep),
+            aggregates: Ring::new(aggregates_keep(keep)),
+            keep,
+            step_tracks: HashSet::new(),
+        }
+    }
+
+    /// Tracks whose spans are steps.
+    pub fn add_step_tracks(&mut self, tracks: impl IntoIterator<Item = TrackId>) {
+        self.step_tracks.extend(tracks);
+    }
+
+    /// Parts rows into aggregates and exact ones. Entities and tracks go both ways.
+    pub fn sort(&mut self, mut rows: Rows) -> Sorted {
+        self.step_tracks.extend(step_tracks(&rows));
+        let is_step = |span: &Span| self.step_tracks.contains(&span.track);
+        let (steps, others) = std::mem::take(&mut rows.span).into_iter().partition(is_step);
+        rows.span = others;
+        let aggregates = Rows {
+            entity: rows.entity.clone(),
+            track: rows.track.clone(),
+            source: rows.source.clone(),
+            clock: rows.clock.clone(),
+            counter: std::mem::take(&mut rows.counter),
+            step: std::mem::take(&mut rows.step),
+            span: steps,
+            ..Rows::default()
+        };
+        Sorted { aggregates, exact: rows }
+    }
+
+    /// Remembers rows, and forgets what is too old or too much.
+    pub fn push(&mut self, mut rows: Sorted) {
+        self.aggregates.push(&mut rows.aggregates);
+        self.exact.push(&mut rows.exact);
+    }
+
+    /// Holds twice as much, or half as much, from now on; returns how many bytes.
+    pub fn resize(&mut self, more: bool) -> usize {
+        let bytes = &mut self.keep.bytes;
+        *bytes = if more { *bytes * 2 } else { *bytes / 2 };
+        self.exact.set_keep(self.keep);
+        self.aggregates.set_keep(aggregates_keep(self.keep));
+        self.keep.bytes
+    }
+
+    /// Writes the exact rows of a stretch of time that were not written before.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn retain(&mut self, range: Range<Ns>, writer: &mut Writer) -> Result<()> {
+        self.exact.retain(range, writer)?;
+        Ok(())
+    }
+
+    /// Entities, tracks, sources and clocks.
+    pub fn catalog(&self) -> Rows {
+        self.aggregates.rows(Ns::MIN..Ns::MIN)
+    }
+
+    /// Exact rows alone.
+    pub fn exact_rows(&self, range: Range<Ns>) -> Rows {
+        self.exact.rows(range)
+    }
+
+    /// The recent past as seen at `now`, with rows for steps that have not ended.
+    pub fn at(&self, now: Ns, open: Rows) -> RecentSource<'_> {
+        let available = self.exact.extent().start..now.saturating_sub(SETTLED);
+        RecentSource { recent: self, open, available }
+    }
+}
+
+fn aggregates_keep(keep: Keep) -> Keep {
+    Keep { bytes: keep.bytes / 4, ..keep }
+}
+
+/// The recent past at one moment, as a source of rows.
+pub struct RecentSource<'a> {
+    recent: &'a Recent,
+    /// Rows for the steps that have not ended, as if they ended now, and for the states that threads
+    /// are in.
+    open: Rows,
+    /// The time of which all exact rows are held.
+    available: Range<Ns>,
+}
+
+impl RowSource for RecentSource<'_> {
+    fn catalog(&self) -> Cow<'_, Rows> {
+        Cow::Owned(self.recent.catalog())
+    }
+
+    fn rows(&self, range: Range<Ns>) -> Result<Rows> {
+        let mut rows = self.recent.exact.rows(range.clone());
+        let Rows { mut span, mut counter, mut step, .. } = self.recent.aggregates.rows(range);
+        rows.span.append(&mut span);
+        rows.counter.append(&mut counter);
+        rows.step.append(&mut step);
+        rows.append(&mut self.open.clone());
+        Ok(rows)
+    }
+
+    fn gpu_readings(&self, incident: &Incident) -> Result<Readings> {
+        let catalog = self.recent.catalog();
+        let tracks = driver_tracks(&catalog);
+        if tracks.is_empty() {
+            return Ok(Readings::default());
+        }
+        let range = Readings::around(incident.from, incident.to);
+        // An Xid is reported within a second of it, and exact rows are many.
+        let near = incident.from.saturating_sub(Ns::secs(1))..range.end;
+        let counters = self.recent.aggregates.rows(range).counter;
+        let mut marks = self.recent.exact.rows(near).mark;
+        marks.retain(|mark| tracks.contains(&mark.track));
+        Ok(Readings::new(&catalog.entity, &catalog.track, &counters, &marks))
+    }
+
+    fn covers(&self, step: &Step) -> bool {
+        step.ts >= self.available.start && step.end() <= self.available.end
+    }
+}
+
+/// Where a process was when its threads were sampled: the last three functions, and the share of its
+/// samples; the five most frequent.
+pub fn sampled_functions(rows: &Rows, process: EntityId) -> Vec<(String, f64)> {
+    let parents: HashMap<EntityId, Option<EntityId>> =
+        rows.entity.iter().map(|e| (e.id, e.parent)).collect();
+    let tracks: HashSet<TrackId> = rows
+        .track
+        .iter()
+        .filter(|t| &*t.name == names::CPU_SAMPLES)
+        .filter(|t| t.entity == process || parents.get(&t.entity) == Some(&Some(process)))
+        .map(|t| t.id)
+        .collect();
+    let nodes: HashMap<u32, (Option<u32>, u32)> =
+        rows.stack.iter().map(|s| (s.id, (s.parent, s.frame))).collect();
+    let frames: HashMap<u32, String> = rows
+        .frame
+        .iter()
+        .map(|f| {
+            let name = match (&*f.name, &f.module) {
+                ("?", Some(module)) => format!("? of {module}"),
+                (name, _) => name.to_string(),
+            };
+            (f.id, name)
+        })
+        .collect();
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut all = 0;
+    for sample in rows.sample.iter().filter(|s| tracks.contains(&s.track)) {
+        let mut functions = Vec::new();
+        let mut at = sample.stack;
+        while let Some((parent, frame)) =
+            at.and_then(|id| nodes.get(&id)).filter(|_| functions.len() < 3)
+        {
+            functions.push(frames.get(frame).map_or("?", String::as_str));
+            at = *parent;
+        }
+        functions.reverse();
+        *counts.entry(functions.join(" > ")).or_default() += 1;
+        all += 1;
+    }
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    counts.truncate(5);
+    counts.into_iter().map(|(name, n)| (name, n as f64 / f64::from(all))).collect()
+}

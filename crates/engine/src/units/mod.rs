@@ -1,0 +1,46 @@
+//! Units of work: what is compared with its like, and may be slower than usual.
+//!
+//! A program that marks its *steps*, or of which a function is named that is one step, is judged by
+//! these ([`steps`]). A GPU program that marks none is judged by its *rounds*, if it has any: the
+//! regular pattern of its waits for the GPU or of its collectives ([`rounds`] in a trace,
+//! [`live_rounds`] as they happen).
+
+pub mod live_rounds;
+pub mod rounds;
+pub mod steps;
+
+use gpuwhy_diagnose::detect::Step;
+
+use crate::error::{Error, Result};
+use crate::source::TraceSource;
+use rounds::RoundsOfProcess;
+
+/// The units of work of a trace.
+#[derive(Debug, Default)]
+pub struct Units {
+    /// Every finished unit, ordered by its end.
+    pub steps: Vec<Step>,
+    /// What the units are, where no steps are marked: the rounds of each process.
+    pub rounds: Vec<RoundsOfProcess>,
+}
+
+impl Units {
+    /// What these units are called: `steps` or `rounds`.
+    pub fn name(&self) -> &'static str {
+        if self.rounds.is_empty() { "steps" } else { "rounds" }
+    }
+}
+
+/// The steps of a trace or, where none are marked, the rounds of its processes.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn of_trace(source: &TraceSource) -> Result<Units> {
+    let path = source.trace().path();
+    let steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
+    if !steps.is_empty() {
+        return Ok(Units { steps, rounds: Vec::new() });
+    }
+    let (steps, rounds) = rounds::of_trace(source).map_err(Error::read("rounds", path))?;
+    Ok(Units { steps, rounds })
+}

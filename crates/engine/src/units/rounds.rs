@@ -1,0 +1,219 @@
+//! Rounds: the units of work of a GPU program that marks no steps.
+//!
+//! *What it sees:* the ends of a process's waits for its GPU or, where it has none that are regular,
+//! the calls of one communicator's collectives. `derive::rounds` decides how many of them make a
+//! round, and whether they are regular enough to be one.
+//! *What fools it:* a trace that holds exact rows around findings only (`gpuwhy watch`) has holes,
+//! which would look like long rounds; none are made of such a trace.
+
+use std::collections::HashMap;
+
+use gpuwhy_derive::rounds::{Rounds, rounds};
+use gpuwhy_diagnose::detect::Step;
+use gpuwhy_schema::{self as schema, Entity, EntityId, EntityKind, Id, Ns, TrackId, names};
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::source::{EVER, TraceSource};
+
+/// What recurs in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recurring {
+    /// Its waits for the GPU; a wait counts at its end.
+    GpuWaits,
+    /// Its collectives; a collective counts at its call.
+    Collectives,
+}
+
+/// The rounds of one process.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundsOfProcess {
+    /// The process's name.
+    pub process: String,
+    /// Its pid.
+    pub pid: Option<i64>,
+    /// What recurs in it.
+    pub of: Recurring,
+    /// How many of these make one round.
+    pub each: usize,
+    /// How many rounds there are.
+    pub rounds: usize,
+}
+
+impl Recurring {
+    /// What recurs on a track, by the track's name.
+    pub fn on_track(name: &str) -> Option<Recurring> {
+        match name {
+            names::SYNCHRONIZATION => Some(Recurring::GpuWaits),
+            names::COLLECTIVES => Some(Recurring::Collectives),
+            _ => None,
+        }
+    }
+
+    /// The time at which a span of such a track counts; `None` if it has not ended.
+    pub fn moment(self, span: &schema::Span) -> Option<Ns> {
+        let dur = span.dur?;
+        Some(match self {
+            Recurring::GpuWaits => span.ts.saturating_add(dur),
+            Recurring::Collectives => span.ts,
+        })
+    }
+
+    /// The name of its rounds. Rounds of different kinds are different series.
+    pub fn round_name(self) -> &'static str {
+        match self {
+            Recurring::GpuWaits => "round",
+            Recurring::Collectives => "round of collectives",
+        }
+    }
+}
+
+/// The process that an entity is or belongs to.
+pub fn process_of<'a>(
+    entity: EntityId,
+    get: impl Fn(EntityId) -> Option<&'a Entity>,
+) -> Option<&'a Entity> {
+    let chain = std::iter::successors(get(entity), |e| get(e.parent?));
+    chain.take(8).find(|e| e.kind == EntityKind::Process)
+}
+
+impl RoundsOfProcess {
+    /// One line for people.
+    pub fn text(&self) -> String {
+        let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let what = match (self.of, self.each) {
+            (Recurring::GpuWaits, 1) => "from one wait for its GPU to the next".to_owned(),
+            (Recurring::GpuWaits, n) => format!("of {n} waits for its GPU each"),
+            (Recurring::Collectives, 1) => "from one collective to the next".to_owned(),
+            (Recurring::Collectives, n) => format!("of {n} collectives each"),
+        };
+        format!("{}{pid}: {} rounds {what}", self.process, self.rounds)
+    }
+}
+
+/// The id of a round. Rows count their ids from 0 upward, rounds from the top downward.
+fn round_id(n: usize) -> Id {
+    Id(u64::MAX - 1 - n as u64)
+}
+
+/// Whether a step is a round.
+pub fn is_round(step: &Step) -> bool {
+    step.id.0 > u64::MAX / 2
+}
+
+/// Moments of one track, and what a process's tracks are worth as its rounds.
+struct Moments {
+    /// By track, sorted.
+    by_track: HashMap<TrackId, Vec<Ns>>,
+    /// The rank of a process, as its collectives give it.
+    ranks: HashMap<EntityId, u32>,
+}
+
+/// The rounds of a trace's processes, ordered by their ends.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn of_trace(source: &TraceSource) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+    let catalog = source.entities_and_tracks();
+    let entities: HashMap<EntityId, &Entity> = catalog.entity.iter().map(|e| (e.id, e)).collect();
+    // Each communicator has a track of its own: calls into another one come at their own times.
+    let tracks: HashMap<TrackId, (EntityId, Recurring)> = catalog
+        .track
+        .iter()
+        .filter_map(|track| {
+            let of = Recurring::on_track(&track.name)?;
+            let process = process_of(track.entity, |id| entities.get(&id).copied())?;
+            Some((track.id, (process.id, of)))
+        })
+        .collect();
+    let has_findings = source.trace().read::<schema::Finding>(EVER).next().transpose()?.is_some();
+    if tracks.is_empty() || has_findings {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let moments = moments(source, &tracks)?;
+    let (mut steps, mut found) = (Vec::new(), Vec::new());
+    for (process, candidates) in candidates(&moments, &tracks) {
+        let rounds = candidates
+            .iter()
+            .find_map(|(of, track)| Some((*of, rounds(&moments.by_track[track])?)));
+        let Some(((of, rounds), thread)) = rounds.zip(main_thread(&entities, process)) else {
+            continue;
+        };
+        let Rounds { each, list } = rounds;
+        let entity = entities[&process];
+        found.push(RoundsOfProcess {
+            process: entity.name.to_string(),
+            pid: entity.number,
+            of,
+            each,
+            rounds: list.len(),
+        });
+        for (from, to) in list {
+            steps.push(Step {
+                id: round_id(steps.len()),
+                ts: from,
+                dur: to - from,
+                thread,
+                rank: moments.ranks.get(&process).copied(),
+                name: of.round_name().into(),
+                size: None,
+            });
+        }
+    }
+    steps.sort_by_key(|s| (s.end(), s.ts, s.id));
+    Ok((steps, found))
+}
+
+fn moments(
+    source: &TraceSource,
+    tracks: &HashMap<TrackId, (EntityId, Recurring)>,
+) -> Result<Moments> {
+    let mut rank_of_span: HashMap<Id, u32> = HashMap::new();
+    for rows in source.trace().read::<schema::Collective>(EVER) {
+        rank_of_span.extend(rows?.iter().map(|row| (row.id, row.rank)));
+    }
+    let mut found = Moments { by_track: HashMap::new(), ranks: HashMap::new() };
+    for rows in source.trace().read::<schema::Span>(EVER) {
+        for span in rows? {
+            let Some(&(process, of)) = tracks.get(&span.track) else { continue };
+            let Some(moment) = of.moment(&span) else { continue };
+            found.by_track.entry(span.track).or_default().push(moment);
+            if let Some(rank) = rank_of_span.get(&span.id) {
+                found.ranks.insert(process, *rank);
+            }
+        }
+    }
+    found.by_track.values_mut().for_each(|moments| moments.sort_unstable());
+    Ok(found)
+}
+
+/// The tracks of each process that may have rounds: waits before collectives, and of these the track
+/// with most moments first.
+fn candidates(
+    moments: &Moments,
+    tracks: &HashMap<TrackId, (EntityId, Recurring)>,
+) -> Vec<(EntityId, Vec<(Recurring, TrackId)>)> {
+    let mut by_process: HashMap<EntityId, Vec<(Recurring, usize, TrackId)>> = HashMap::new();
+    for (track, list) in &moments.by_track {
+        let (process, of) = tracks[track];
+        by_process.entry(process).or_default().push((of, usize::MAX - list.len(), *track));
+    }
+    let mut by_process: Vec<_> = by_process.into_iter().collect();
+    by_process.sort_unstable_by_key(|(process, _)| *process);
+    let in_order = |(process, mut all): (EntityId, Vec<(Recurring, usize, TrackId)>)| {
+        all.sort_unstable();
+        (process, all.into_iter().map(|(of, _, track)| (of, track)).collect())
+    };
+    by_process.into_iter().map(in_order).collect()
+}
+
+/// The thread that a process began with, which is the one that waits in most programs.
+fn main_thread(entities: &HashMap<EntityId, &Entity>, process: EntityId) -> Option<EntityId> {
+    let number = entities.get(&process)?.number;
+    entities
+        .values()
+        .filter(|e| e.kind == EntityKind::Thread && e.parent == Some(process))
+        .min_by_key(|e| (e.number != number, e.number, e.id))
+        .map(|e| e.id)
+}

@@ -1,0 +1,154 @@
+//! Two recordings of the same work: which kernels took longer, are new, are gone, or were built with
+//! other template arguments.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::KernelSummary;
+
+/// A kernel in one of the recordings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// Calls.
+    pub count: u64,
+    /// All of them, ms.
+    pub total_ms: f64,
+    /// One of them, µs.
+    pub mean_us: f64,
+}
+
+/// How a kernel differs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// Its name.
+    pub name: String,
+    /// Before.
+    pub before: Option<Side>,
+    /// After.
+    pub after: Option<Side>,
+    /// What that comes to, ms.
+    pub delta_ms: f64,
+    /// Of that, because there are more or fewer calls, ms.
+    pub by_count_ms: f64,
+    /// Of that, because a call takes longer or shorter, ms.
+    pub by_duration_ms: f64,
+    /// The kernel of the other recording that has the same name but for its template arguments, if there is
+    /// one: the same kernel, built otherwise.
+    pub built_as: Option<String>,
+}
+
+/// The name of a kernel without return type, template arguments and parameters.
+pub fn base_name(name: &str) -> &str {
+    let end = name.find(['<', '(']).unwrap_or(name.len());
+    let head = name[..end].trim_end();
+    head.rsplit(' ').next().unwrap_or(head)
+}
+
+/// Names of kernels that are in one of the recordings only, by their base names.
+type Alone<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+
+/// What changed from `before` to `after`, the greatest difference first.
+pub fn changes(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Change> {
+    let side =
+        |k: &KernelSummary| Side { count: k.count, total_ms: k.total_ms, mean_us: k.mean_us };
+    let mut all: BTreeMap<&str, (Option<Side>, Option<Side>)> = BTreeMap::new();
+    for kernel in before {
+        all.entry(&kernel.name).or_default().0 = Some(side(kernel));
+    }
+    for kernel in after {
+        all.entry(&kernel.name).or_default().1 = Some(side(kernel));
+    }
+    let (mut gone, mut new) = (Alone::new(), Alone::new());
+    for (name, sides) in &all {
+        match sides {
+            (Some(_), None) => gone.entry(base_name(name)).or_default().push(name),
+            (None, Some(_)) => new.entry(base_name(name)).or_default().push(name),
+            _ => {}
+        }
+    }
+    let mut changes: Vec<Change> = all
+        .into_iter()
+        .map(|(name, (before, after))| {
+            let other = match (&before, &after) {
+                (Some(_), None) => new.get(base_name(name)),
+                (None, Some(_)) => gone.get(base_name(name)),
+                _ => None,
+            };
+            let built_as = other.and_then(|names| names.first()).map(|name| name.to_string());
+            change(name, before, after, built_as)
+        })
+        .collect();
+    changes.sort_by(|a, b| {
+        b.delta_ms.abs().total_cmp(&a.delta_ms.abs()).then_with(|| a.name.cmp(&b.name))
+    });
+    changes
+}
+
+fn change(
+    name: &str,
+    before: Option<Side>,
+    after: Option<Side>,
+    built_as: Option<String>,
+) -> Change {
+    let total = |side: &Option<Side>| side.as_ref().map_or(0.0, |s| s.total_ms);
+    let delta_ms = total(&after) - total(&before);
+    let by_count_ms = match (&before, &after) {
+        // More calls, each as long as it took before.
+        (Some(b), Some(a)) => (a.count as f64 - b.count as f64) * b.mean_us / 1e3,
+        _ => delta_ms,
+    };
+    let by_duration_ms = delta_ms - by_count_ms;
+    Change {
+        name: name.to_string(),
+        before,
+        after,
+        delta_ms,
+        by_count_ms,
+        by_duration_ms,
+        built_as,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(name: &str, count: u64, mean_us: f64) -> KernelSummary {
+        KernelSummary {
+            name: name.into(),
+            count,
+            total_ms: count as f64 * mean_us / 1e3,
+            mean_us,
+            p50_us: mean_us,
+            p99_us: mean_us,
+            max_us: mean_us,
+            std_us: 0.0,
+            exact: true,
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_kernel_has_neither_template_nor_parameters() {
+        assert_eq!(base_name("void at::native::add<float, 4>(float*)"), "at::native::add");
+        assert_eq!(base_name("gemm_kernel"), "gemm_kernel");
+        assert_eq!(base_name("init(float*, int)"), "init");
+        assert_eq!(base_name(""), "");
+    }
+
+    #[test]
+    fn a_change_is_split_into_its_causes() {
+        let before =
+            [kernel("a", 100, 10.0), kernel("void g<64>(int)", 10, 100.0), kernel("gone", 1, 5.0)];
+        let after = [kernel("a", 150, 12.0), kernel("void g<128>(int)", 10, 80.0)];
+        let found = changes(&before, &after);
+        let a = found.iter().find(|c| c.name == "a").unwrap();
+        assert!((a.delta_ms - 0.8).abs() < 1e-9);
+        assert!((a.by_count_ms - 0.5).abs() < 1e-9 && (a.by_duration_ms - 0.3).abs() < 1e-9);
+        let built = found.iter().find(|c| c.name == "void g<128>(int)").unwrap();
+        assert_eq!(built.built_as.as_deref(), Some("void g<64>(int)"));
+        let gone = found.iter().find(|c| c.name == "gone").unwrap();
+        assert!(gone.after.is_none() && gone.built_as.is_none());
+        assert_eq!(found[0].name, "void g<64>(int)", "the greatest difference first");
+    }
+}

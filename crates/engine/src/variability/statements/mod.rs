@@ -1,0 +1,49 @@
+//! What stands out in a recording, one kind of statement a file.
+
+mod exchanges;
+mod host_functions;
+mod kernel_shift;
+mod managed_memory;
+mod shared_stall;
+mod slow_link;
+mod straggler;
+mod transfer_bound;
+
+use serde::Serialize;
+
+use super::{Gathered, Report};
+use crate::error::Result;
+
+/// A statement about a recording, with the rows that it rests on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Statement {
+    /// What kind of statement it is.
+    pub kind: &'static str,
+    /// One sentence for people.
+    pub says: String,
+    /// A query that shows the rows, for DuckDB in the trace's directory.
+    pub sql: Option<String>,
+}
+
+impl Statement {
+    fn new(kind: &'static str, says: String) -> Statement {
+        Statement { kind, says, sql: None }
+    }
+}
+
+/// All that can be said of a recording.
+pub fn all(report: &Report, gathered: &Gathered) -> Result<Vec<Statement>> {
+    let Gathered { sums, cut, names, devices, source } = gathered;
+    let mut all = shared_stall::statements(report, *cut);
+    all.extend(straggler::statements(sums));
+    all.extend(slow_link::statements(sums, names));
+    all.extend(kernel_shift::statements(sums, *cut));
+    all.extend(managed_memory::statements(report, sums));
+    all.extend(transfer_bound::statements(report));
+    all.extend(exchanges::statements(sums, devices));
+    if let Some(source) = source {
+        let stalls = shared_stall::worst(report, *cut);
+        all.extend(host_functions::statements(source.trace(), &stalls)?);
+    }
+    Ok(all)
+}

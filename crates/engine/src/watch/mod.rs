@@ -1,0 +1,433 @@
+//! `gpuwhy watch`: a recorder whose rows are judged as they arrive, into a trace of bounded size.
+//!
+//! [`Watcher`] drives a [`LiveJudge`]: it polls the recorder, writes aggregates and steps at once and
+//! exact rows around findings, and keeps the whole within its limits ([`governor`]). Everything runs
+//! on one thread, so what a judgement may cost is decided here: the kernel's ring holds some 100 ms
+//! of events of a busy machine while a judgement runs, and longer work gives way to everybody else.
+
+pub mod governor;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpuwhy_collect::{Config, Recorder, Shed};
+use gpuwhy_diagnose::detect::Incident;
+use gpuwhy_diagnose::verdict::Finding;
+use gpuwhy_schema::{Discipline, Lane, Ns, Rows, SourceId, State, TrackId, names};
+use gpuwhy_store::{Keep, Options, Writer};
+
+use crate::error::{Error, Result};
+use crate::live::{
+    self, Conclusion, Ended, Event, LiveJudge, Phase, SETTLED, Shedding, Sorted, Status,
+};
+use crate::units::live_rounds::LiveRounds;
+use crate::units::steps::FinishedStep;
+use governor::{Governor, Limits, Order};
+
+/// What to watch and how.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// What to record.
+    pub config: Config,
+    /// How to judge.
+    pub judge: live::Options,
+    /// How much of the past is held in full.
+    pub recent: Ns,
+    /// How much of the trace is kept on disk; all of it if `None`.
+    pub keep: Option<Duration>,
+    /// What recording may cost.
+    pub limits: Limits,
+    /// Whether every row is written, and not only what lies around findings.
+    pub everything: bool,
+}
+
+impl WatchOptions {
+    /// The defaults, for a recording.
+    pub fn new(config: Config) -> WatchOptions {
+        WatchOptions {
+            config,
+            judge: live::Options::default(),
+            recent: Ns::secs(30),
+            keep: None,
+            limits: Limits::default(),
+            everything: false,
+        }
+    }
+}
+
+/// Niceness while recording: a tick takes microseconds, and what it misses is lost.
+const RECORDING: i32 = -10;
+/// Niceness while a current incident is judged: the verdict is waited for, but so is the workload.
+const JUDGING: i32 = 0;
+/// Niceness of threads whose work nobody waits for.
+const BACKGROUND: i32 = 19;
+/// How long the recording waits for background work to be done on CPUs that others use; the kernel's
+/// ring holds as much of 60,000 events a second.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How often suspicious series are looked at.
+const LOOK: Ns = Ns::millis(50);
+/// Exact rows are written from this long before the first slow step on.
+const BEFORE: Ns = Ns::secs(5);
+/// What a kill may lose.
+const COMMIT_EVERY: Duration = Duration::from_millis(500);
+/// How often the status is an event.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// A running watch.
+pub struct Watcher {
+    options: WatchOptions,
+    recorder: Recorder,
+    writer: Writer,
+    path: PathBuf,
+    judge: LiveJudge,
+    rounds: LiveRounds,
+    governor: Governor,
+    source: SourceId,
+    findings_track: TrackId,
+    began: Instant,
+    committed: Instant,
+    status_sent: Instant,
+    looked: Ns,
+    start: gpuwhy_collect::Status,
+    /// Up to when exact rows of the current incident were written.
+    retained: Option<Ns>,
+    /// CPU time of judging, and of writing exact rows.
+    judging: Ns,
+    keeping: Ns,
+}
+
+impl Watcher {
+    /// Starts to watch, into a new trace.
+    ///
+    /// # Errors
+    /// The host cannot be recorded, or the trace cannot be made.
+    pub fn start(path: &Path, options: WatchOptions) -> Result<Watcher> {
+        // What slows everybody must not keep us from reporting it.
+        gpuwhy_collect::nice(RECORDING);
+        let mut recorder = Recorder::start(options.config.clone()).map_err(Error::Start)?;
+        let store = Options {
+            keep_recent: options.keep.map(|k| Ns(k.as_nanos() as i64)),
+            thread_begins: Some(|| gpuwhy_collect::nice(BACKGROUND)),
+            ..Default::default()
+        };
+        let writer = Writer::create(path, store)?;
+        let source = recorder.add_source("diagnose", "live");
+        let track = Lane::spans(names::FINDINGS, Discipline::Overlap);
+        let findings_track = recorder.track(recorder.host(), track, source);
+        let start = recorder.status();
+        let now = Instant::now();
+        // A third of the memory for the past leaves room for judging it.
+        let keep = Keep { bytes: options.limits.rss as usize / 3, duration: options.recent };
+        Ok(Watcher {
+            recorder,
+            writer,
+            path: path.into(),
+            judge: LiveJudge::new(options.judge, keep),
+            rounds: LiveRounds::default(),
+            governor: Governor::new(options.limits, start),
+            source,
+            findings_track,
+            began: now,
+            committed: now,
+            status_sent: now,
+            looked: Ns::ZERO,
+            start,
+            retained: None,
+            judging: Ns::ZERO,
+            keeping: Ns::ZERO,
+            options,
+        })
+    }
+
+    /// Records for about one tick, and judges what arrived.
+    ///
+    /// # Errors
+    /// The recording cannot go on.
+    pub fn tick(&mut self) -> Result<Vec<Event>> {
+        let rows = self.recorder.poll(Duration::from_millis(200))?;
+        self.take(rows)?;
+        let mut events = Vec::new();
+        let now = gpuwhy_collect::now();
+        if now >= self.looked.saturating_add(LOOK) {
+            self.looked = now;
+            self.look(now, &mut events)?;
+        }
+        if self.governor.is_due() {
+            events.extend(self.govern(now)?);
+        }
+        if self.committed.elapsed() >= COMMIT_EVERY {
+            self.writer.flush_journal()?;
+            self.committed = Instant::now();
+        }
+        if self.status_sent.elapsed() >= STATUS_EVERY {
+            self.status_sent = Instant::now();
+            events.push(Event::Status(self.status()));
+        }
+        Ok(events)
+    }
+
+    /// Whether nothing is slower than usual.
+    pub fn is_calm(&self) -> bool {
+        self.judge.is_calm()
+    }
+
+    /// CPU seconds so far of our BPF programs, and of this process without judging.
+    pub fn cost(&self) -> (f64, f64) {
+        let status = self.recorder.status();
+        let bpf = status.bpf.map_or(0.0, |b| b.as_secs_f64());
+        (bpf, status.cpu.saturating_sub(self.judging).as_secs_f64())
+    }
+
+    /// State and cost now.
+    pub fn status(&self) -> Status {
+        let status = self.recorder.status();
+        Status {
+            seconds: self.began.elapsed().as_secs_f64(),
+            steps: self.judge.steps(),
+            state: self.judge.state(),
+            bpf_share: self.governor.bpf_share,
+            cpu_share: self.governor.cpu_share,
+            rss_bytes: status.rss,
+            dropped: status.dropped,
+            shedding: self.recorder.shedding().iter().map(|s| s.missing()).collect(),
+        }
+    }
+
+    /// Stops watching: what is not over is judged as it stands.
+    ///
+    /// # Errors
+    /// The trace cannot be completed.
+    pub fn finish(mut self) -> Result<(Vec<Event>, Ended)> {
+        let mut events = Vec::new();
+        let now = gpuwhy_collect::now();
+        self.look(now, &mut events)?;
+        if let Some(incident) = self.judge.last_look(now) {
+            self.over(&incident, now, &mut events)?;
+        }
+        let status = self.recorder.status();
+        let rows = self.recorder.finish();
+        let Sorted { mut aggregates, mut exact } = self.judge.recent().sort(rows);
+        self.writer.append(&mut aggregates)?;
+        if self.options.everything {
+            self.writer.append(&mut exact)?;
+        }
+        self.writer.finish()?;
+        let seconds = self.began.elapsed().as_secs_f64();
+        let cpu = status.cpu.saturating_sub(self.start.cpu);
+        let bpf = status.bpf.map(|b| b.saturating_sub(self.start.bpf.unwrap_or(Ns::ZERO)));
+        let cpus = std::thread::available_parallelism().map_or(1.0, |n| usize::from(n) as f64);
+        let all = cpu.as_secs_f64() + bpf.map_or(0.0, |b| b.as_secs_f64());
+        let ended = Ended {
+            trace: self.path.display().to_string(),
+            seconds,
+            steps: self.judge.steps(),
+            findings: self.judge.findings(),
+            own_doing: self.judge.own_doing(),
+            events: status.events,
+            dropped: status.dropped,
+            cpu_seconds: cpu.as_secs_f64(),
+            judging_seconds: self.judging.as_secs_f64(),
+            keeping_seconds: self.keeping.as_secs_f64(),
+            bpf_seconds: bpf.map(|b| b.as_secs_f64()),
+            machine_share: all / seconds / cpus,
+            rss_bytes: status.rss,
+        };
+        Ok((events, ended))
+    }
+
+    /// The steps that ended since the last call, each with how long its thread slept in the phase
+    /// `collective`, if [`live::Options::collect_steps`].
+    pub fn ended_steps(&mut self, collective: &str) -> Vec<(FinishedStep, Ns)> {
+        let steps = self.judge.ended_steps();
+        let sleeps = self.judge.sleeps();
+        steps
+            .into_iter()
+            .map(|step| {
+                let slept = sleeps.in_phase(&step, collective);
+                (step, slept)
+            })
+            .collect()
+    }
+
+    /// What this host knows of why a rank's steps of these numbers took as long as they did, whether
+    /// they were found slow here or not.
+    ///
+    /// # Errors
+    /// Their rows cannot be read.
+    pub fn explain(&mut self, rank: u32, seqs: (u64, u64)) -> Result<Option<Finding>> {
+        let states = self.open_states();
+        self.judging(|judge, now| judge.explain(rank, seqs, now, states))
+    }
+
+    fn take(&mut self, mut rows: Rows) -> Result<()> {
+        let tracks = self.rounds.take(&mut rows, self.source, &mut self.recorder);
+        self.judge.recent().add_step_tracks(tracks);
+        let rows = self.judge.recent().sort(rows);
+        self.writer.append(&mut rows.aggregates.clone())?;
+        if self.options.everything {
+            // Entities and tracks went with the aggregates.
+            let mut exact = rows.exact.clone();
+            exact.entity.clear();
+            exact.track.clear();
+            exact.source.clear();
+            exact.clock.clear();
+            self.writer.append(&mut exact)?;
+        }
+        self.judge.push(rows);
+        Ok(())
+    }
+
+    fn look(&mut self, now: Ns, events: &mut Vec<Event>) -> Result<()> {
+        let since = self.judge.hanging_since(now);
+        let mut open = self.recorder.open_steps(since);
+        open.extend(self.rounds.open(since, &self.recorder));
+        self.judge.set_open(open, now);
+        match self.judge.look(now) {
+            Phase::Calm => {}
+            Phase::Withdrawn(conclusion) => {
+                self.retained = None;
+                let _ = self.recorder.detail(false);
+                if let Some(conclusion) = conclusion {
+                    self.write(conclusion, events)?;
+                }
+            }
+            Phase::Lasts(incident) => self.lasts(&incident, now, events)?,
+            Phase::Over(incident) => {
+                if self.judge.is_calm() {
+                    self.lasts(&incident, now, events)?;
+                }
+                self.over(&incident, now, events)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An incident that has not ended: reported once, and examined when that is due.
+    fn lasts(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
+        if let Some(slow) = self.judge.begin(incident, now) {
+            events.push(Event::Slow(slow));
+            self.retained = Some(incident.from.saturating_sub(BEFORE));
+            // What cannot be seen more closely is judged all the same.
+            let _ = self.recorder.detail(true);
+        }
+        self.retain(now)?;
+        if !self.judge.is_due(now) {
+            return Ok(());
+        }
+        let states = self.open_states();
+        let verdict = self.judging(|judge, _| judge.examine(incident, now, states))?;
+        if let Some(mut verdict) = verdict {
+            verdict.at_ns = gpuwhy_collect::now().0;
+            events.push(Event::Verdict(verdict));
+        }
+        Ok(())
+    }
+
+    /// An incident that has ended. Nobody waits for its last judgement, and at full speed that would
+    /// be the next disturbance.
+    fn over(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
+        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
+        let began = gpuwhy_collect::now();
+        let states = self.open_states();
+        let mut conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;
+        conclusion.verdict.at_ns = gpuwhy_collect::now().0;
+        self.retained = self.retained.map(|retained| retained.min(incident.to));
+        self.retain(now)?;
+        self.retained = None;
+        let _ = self.recorder.detail(false);
+        self.write(conclusion, events)?;
+        gpuwhy_collect::release_free_memory();
+        self.judge.set_own_work(began, gpuwhy_collect::now());
+        Ok(())
+    }
+
+    /// Writes the end of an incident, and reports it.
+    fn write(&mut self, conclusion: Conclusion, events: &mut Vec<Event>) -> Result<()> {
+        let id = self.recorder.next_id();
+        self.writer.append(&mut conclusion.rows(id, self.findings_track))?;
+        events.push(Event::Over(conclusion.verdict));
+        Ok(())
+    }
+
+    /// Writes exact rows that have arrived since the last time; not every tick, as entities and tracks
+    /// come with them.
+    fn retain(&mut self, now: Ns) -> Result<()> {
+        let Some(retained) = self.retained.filter(|_| !self.options.everything) else {
+            return Ok(());
+        };
+        let until = now.saturating_sub(SETTLED);
+        if until.saturating_sub(retained) < Ns::secs(1) {
+            return Ok(());
+        }
+        let began = gpuwhy_collect::thread_time();
+        gpuwhy_collect::nice(JUDGING);
+        let written = self.judge.retain(retained..until, &mut self.writer);
+        gpuwhy_collect::nice(RECORDING);
+        written?;
+        self.retained = Some(until);
+        self.keeping += gpuwhy_collect::thread_time() - began;
+        Ok(())
+    }
+
+    /// The states that threads are in, if a step hangs.
+    fn open_states(&self) -> Vec<State> {
+        if self.judge.hangs() { self.recorder.open_states() } else { Vec::new() }
+    }
+
+    /// Runs a judgement at the priority of one, and accounts for its CPU time.
+    fn judging<T>(&mut self, work: impl FnOnce(&mut LiveJudge, Ns) -> Result<T>) -> Result<T> {
+        let began = gpuwhy_collect::thread_time();
+        gpuwhy_collect::nice(JUDGING);
+        let result = work(&mut self.judge, gpuwhy_collect::now());
+        gpuwhy_collect::nice(RECORDING);
+        let cost = gpuwhy_collect::thread_time() - began;
+        self.judge.set_cost(cost);
+        self.judging += cost;
+        result
+    }
+
+    /// Keeps the last second's cost within the limits.
+    fn govern(&mut self, now: Ns) -> Result<Option<Event>> {
+        let status = self.recorder.status();
+        let recording = gpuwhy_collect::thread_time() - self.judging - self.keeping;
+        let Some(order) = self.governor.second(status, recording) else { return Ok(None) };
+        let says = match order {
+            Order::GiveBack => {
+                gpuwhy_collect::release_free_memory();
+                return Ok(None);
+            }
+            Order::Forget | Order::Remember => {
+                let more = order == Order::Remember;
+                let held = self.judge.recent().resize(more) >> 20;
+                gpuwhy_collect::release_free_memory();
+                let rss = status.rss >> 20;
+                match more {
+                    true => format!("{rss} MiB: at most {held} MiB of the past are held again"),
+                    false => format!(
+                        "{rss} MiB are more than the limit: at most {held} MiB of the past are held \
+                         from now on"
+                    ),
+                }
+            }
+            Order::Shed(count) => {
+                let before = self.recorder.shedding().len();
+                self.recorder.shed(count)?;
+                let share = 100.0 * (self.governor.bpf_share + self.governor.cpu_share);
+                match count > before {
+                    true => format!(
+                        "recording takes {share:.2} % of the machine, beyond the limit: from now on {}",
+                        Shed::ORDER[count - 1].missing()
+                    ),
+                    false => format!(
+                        "recording takes {share:.2} % of the machine: no longer so that {}",
+                        Shed::ORDER[before - 1].missing()
+                    ),
+                }
+            }
+        };
+        let source = self.source;
+        self.recorder.set_note(source, &says);
+        let left_out = self.recorder.shedding().iter().map(|s| s.missing()).collect();
+        Ok(Some(Event::Shed(Shedding { at_ns: now.0, says, left_out })))
+    }
+}

@@ -1,0 +1,71 @@
+//! The kinds of sources that gpuwhy's own recorder writes: the contract between those who record
+//! and those who judge, as [`crate::names`] is for tracks.
+//!
+//! A source row carries its kind. Where a source lost events or did not run, a judgement asks here
+//! which causes it would have been evidence for. Sources of other kinds are free to be in a trace.
+
+use crate::Class;
+
+/// A kind of source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceKind {
+    /// As in `source.kind`.
+    pub kind: &'static str,
+    /// The classes that its rows are evidence for; empty if they are evidence for all.
+    pub evidence_for: &'static [Class],
+}
+
+/// Declares each kind once: as a constant, and in [`ALL`].
+macro_rules! sources {
+    ($($(#[doc = $doc:literal])+ $name:ident = $kind:literal [$($class:ident),*],)+) => {
+        $(
+            $(#[doc = $doc])+
+            pub const $name: SourceKind =
+                SourceKind { kind: $kind, evidence_for: &[$(Class::$class),*] };
+        )+
+
+        /// Every kind.
+        pub const ALL: &[SourceKind] = &[$($name),+];
+    };
+}
+
+sources! {
+    /// Interrupt time, by BPF.
+    INTERRUPTS = "bpf:interrupts" [Interrupts],
+    /// Thread states, by BPF.
+    RUN_QUEUE = "bpf:run_queue" [],
+    /// Calls of functions that the user named as steps, by BPF.
+    STEPS = "bpf:steps" [],
+    /// Steps that programs mark themselves.
+    WIRE = "wire" [],
+    /// Device work and collectives, by libraries inside processes.
+    INJECT = "inject" [GpuThrottling, GpuContention, Pcie, GpuFault, CollectiveStraggler],
+    /// What the recording costs.
+    SELF_COST = "self" [],
+    /// Disk requests, by BPF.
+    BLOCK_IO = "bpf:block_io" [BlockIo, MemoryPressure],
+    /// Network devices and messages, by BPF.
+    NETWORK = "bpf:network" [Network],
+    /// Reclaim, faults and the page cache, by BPF.
+    MEMORY = "bpf:memory" [MemoryPressure],
+    /// Stack samples, by BPF.
+    STACKS = "bpf:stacks" [],
+    /// Pressure stall information.
+    PSI = "proc:psi" [],
+    /// Time taken by the hypervisor.
+    STEAL = "proc:steal" [],
+    /// Quotas and limits of cgroups.
+    CGROUP = "proc:cgroup" [],
+    /// Readings and events of NVIDIA GPUs.
+    NVML = "nvml" [GpuThrottling, GpuContention, Pcie, GpuFault],
+    /// Calls of NCCL as seen from outside, by BPF.
+    NCCL_CALLS = "bpf:nccl_calls" [],
+    /// Statements of NCCL's RAS.
+    NCCL_RAS = "nccl_ras" [],
+}
+
+/// The classes that a source of this kind is evidence for; empty if it is evidence for all, or if the
+/// kind is not known.
+pub fn evidence_for(kind: &str) -> &'static [Class] {
+    ALL.iter().find(|source| source.kind == kind).map_or(&[], |source| source.evidence_for)
+}
