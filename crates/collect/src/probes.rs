@@ -18,6 +18,7 @@ pub(crate) mod self_cost;
 pub(crate) mod stacks;
 pub(crate) mod steal;
 pub(crate) mod steps;
+pub(crate) mod tcp;
 pub(crate) mod wire;
 
 use crate::config::Config;
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &self_cost::PROBE,
     &block_io::PROBE,
     &network::PROBE,
+    &tcp::PROBE,
     &memory::PROBE,
     &stacks::PROBE,
     &psi::PROBE,

@@ -46,6 +46,8 @@ sources! {
     BLOCK_IO = "bpf:block_io" [BlockIo, MemoryPressure],
     /// Network devices and messages, by BPF.
     NETWORK = "bpf:network" [Network],
+    /// TCP retransmissions, by BPF.
+    TCP = "bpf:tcp" [Network],
     /// Reclaim, faults and the page cache, by BPF.
     MEMORY = "bpf:memory" [MemoryPressure],
     /// Stack samples, by BPF.
