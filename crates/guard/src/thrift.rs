@@ -9,8 +9,11 @@
 /// What a page header says, as far as it matters to who wants to be safe from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageHeader {
+    /// Bytes of the page when it is decompressed.
     pub uncompressed: i64,
+    /// Bytes of the page in the file, after its header.
     pub compressed: i64,
+    /// How the values are encoded: a number of Parquet's `Encoding`; `None` for dictionary and index pages.
     pub encoding: Option<i64>,
     /// How long it is itself.
     pub length: usize,

@@ -58,6 +58,16 @@ pub struct BadCell {
     pub found: String,
 }
 
+/// A word that its column does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is none of {}", choices.join(", "))]
+pub struct UnknownWord {
+    /// What stood there.
+    pub word: String,
+    /// What may stand there.
+    pub choices: &'static [&'static str],
+}
+
 fn no_null(column: &dyn Array) -> Result<(), BadCell> {
     if column.null_count() == 0 {
         return Ok(());

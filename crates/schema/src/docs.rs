@@ -4,16 +4,7 @@ use std::fmt::Write;
 
 use arrow_schema::DataType;
 
-use crate::{Column, VERSION};
-
-/// What the docs need of a table.
-pub(crate) struct TableDoc {
-    pub name: &'static str,
-    pub group: &'static str,
-    pub doc: &'static str,
-    pub columns: Vec<Column>,
-    pub time: &'static str,
-}
+use crate::VERSION;
 
 fn type_name(data_type: &DataType) -> &'static str {
     match data_type {

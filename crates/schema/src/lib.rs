@@ -23,7 +23,7 @@ pub mod tables;
 mod units;
 mod words;
 
-pub use cell::{Name, Names, Role};
+pub use cell::{Name, Names, Role, UnknownWord};
 pub use lanes::{Lane, Lanes, STACKS_LAST, remembered};
 pub use table::{Column, SchemaError, TABLE_KEY, Table, VERSION, VERSION_KEY, schema};
 pub use tables::*;

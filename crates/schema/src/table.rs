@@ -141,6 +141,15 @@ pub(crate) fn check_metadata<T: Table>(schema: &Schema) -> Result<(), SchemaErro
     }
 }
 
+/// What the docs need of a table.
+pub(crate) struct TableDoc {
+    pub name: &'static str,
+    pub group: &'static str,
+    pub doc: &'static str,
+    pub columns: Vec<Column>,
+    pub time: &'static str,
+}
+
 pub(crate) fn read_column<T: Table, C: crate::cell::Cell>(
     batch: &RecordBatch,
     column: &'static str,
@@ -260,9 +269,9 @@ macro_rules! tables {
             }
         }
 
-        pub(crate) fn table_docs() -> Vec<$crate::docs::TableDoc> {
+        pub(crate) fn table_docs() -> Vec<$crate::table::TableDoc> {
             use $crate::Table;
-            vec![$($crate::docs::TableDoc {
+            vec![$($crate::table::TableDoc {
                 name: $Row::NAME,
                 group: $Row::GROUP,
                 doc: $Row::DOC,

@@ -2,16 +2,6 @@
 
 use crate::cell::choice;
 
-/// A word that its column does not know.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is none of {}", choices.join(", "))]
-pub struct UnknownWord {
-    /// What stood there.
-    pub word: String,
-    /// What may stand there.
-    pub choices: &'static [&'static str],
-}
-
 choice! {
     /// What an entity is.
     EntityKind {

@@ -25,7 +25,9 @@ pub enum Durability {
 /// A trace directory and what it must survive.
 #[derive(Clone, Debug)]
 pub(crate) struct Dir {
+    /// Where it lies.
     pub path: PathBuf,
+    /// What must not lose committed rows.
     pub durability: Durability,
 }
 
@@ -35,6 +37,7 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing it is what releases
 
 /// What came of trying to become the writer.
 pub(crate) enum Locking {
+    /// This process is the writer now.
     Taken(Lock),
     /// Another process writes.
     Busy,
@@ -43,6 +46,7 @@ pub(crate) enum Locking {
 }
 
 impl Dir {
+    /// Tries to become the one writer; never waits.
     pub fn lock(&self) -> Locking {
         let path = self.path.join("lock");
         // A writer that finishes removes its lock file. Whoever opened it before that holds a
@@ -120,6 +124,7 @@ impl Dir {
         Ok(written)
     }
 
+    /// Flushes a folder's entries to disk, if the trace is to survive a loss of power.
     pub fn sync_folder(&self, folder: &Path) -> Result<()> {
         if self.durability == Durability::PowerLoss {
             File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io("flush", folder))?;
@@ -150,6 +155,7 @@ impl Dir {
         Ok(())
     }
 
+    /// The file of the journal that becomes segment `segment`.
     pub fn journal_path(&self, segment: u32) -> PathBuf {
         self.path.join(format!("journal/{segment:05}.journal"))
     }

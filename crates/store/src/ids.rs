@@ -51,6 +51,7 @@ impl IdSet {
         }
     }
 
+    /// Whether `id` was inserted.
     pub fn contains(&self, id: Id) -> bool {
         let low = id.0 as u16;
         match self.runs.get(&(id.0 >> 16)) {

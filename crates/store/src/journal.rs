@@ -49,14 +49,17 @@ const MAX_BROKEN: usize = 64;
 pub(crate) struct Frame {
     /// Index in [`TABLES`].
     pub table: u8,
+    /// How many rows it holds.
     pub rows: u32,
     /// Where its payload begins in the file.
     pub offset: u64,
+    /// Bytes of its payload.
     pub length: u32,
     payload_crc: u32,
 }
 
 impl Frame {
+    /// Whether its rows are of table `T`.
     pub fn is_of<T: Table>(&self) -> bool {
         TABLES.get(usize::from(self.table)) == Some(&T::NAME)
     }
@@ -66,9 +69,11 @@ impl Frame {
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
+    /// Its file.
     pub path: PathBuf,
     /// How much of it is whole.
     pub length: u64,
+    /// Its committed frames, in the order of the file.
     pub frames: Vec<Frame>,
     encoder: Encoder,
     /// What the next commit will write.
@@ -77,6 +82,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// An empty journal with its header; an older file at `path` is overwritten.
     pub fn create(path: PathBuf, segment: u32) -> Result<Journal> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
@@ -270,8 +276,11 @@ fn frame_at(bytes: &[u8], offset: u64) -> Option<Frame> {
 /// A journal as it was found.
 #[derive(Debug)]
 pub(crate) struct Found {
+    /// The file, open for reading.
     pub file: File,
+    /// Its path, for errors.
     pub path: PathBuf,
+    /// The frames whose checksums hold.
     pub frames: Vec<Frame>,
     /// The stretches of the file that no frame accounts for.
     pub torn: Vec<Range<u64>>,
@@ -297,6 +306,7 @@ impl Found {
         frames.map(|frame| read_frame::<T>(&self.file, &self.path, frame))
     }
 
+    /// How many bytes lie outside of sound frames.
     pub fn torn_bytes(&self) -> u64 {
         self.torn.iter().map(|t| t.end - t.start).sum()
     }

@@ -110,6 +110,7 @@ impl Latest {
         grown
     }
 
+    /// Whether the track was declared and is still remembered.
     pub fn has_track(&self, track: TrackId) -> bool {
         self.tracks.contains_key(&track)
     }

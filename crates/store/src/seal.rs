@@ -29,7 +29,9 @@ const LANE_FILES: usize = 16;
 pub(crate) struct Sealer {
     /// Called by each thread that seals, before it does: to give way to others.
     pub thread_begins: Option<fn()>,
+    /// The trace that is written.
     pub dir: Dir,
+    /// The manifest as last committed.
     pub manifest: Manifest,
     /// The last state of each track, which may reach into the next segment.
     last: HashMap<TrackId, State>,
@@ -42,7 +44,9 @@ pub(crate) struct Sealer {
 /// How many rows a segment got, table by table, and what it did not get because it was damaged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sealed {
+    /// Rows of all tables.
     pub rows: u64,
+    /// One sentence for each frame or table that could not be read.
     pub damaged: Vec<String>,
 }
 
@@ -119,6 +123,7 @@ fn without_open_twins<T: Table>(
 }
 
 impl Sealer {
+    /// Continues the trace in `dir` whose manifest is `manifest`; `keep_recent` as the field of that name.
     pub fn new(dir: Dir, manifest: Manifest, keep_recent: Option<Ns>) -> Sealer {
         Sealer {
             dir,

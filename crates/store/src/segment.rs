@@ -231,6 +231,7 @@ impl Batches {
         Ok(Batches { path, reader, schema: Arc::clone(metadata.schema()), row: 0, rows })
     }
 
+    /// The next batch; `None` after the last row. An error names the file and the row.
     pub fn next(&mut self) -> Option<Result<RecordBatch>> {
         let place = format!("rows from {} on", self.row);
         let batch = match guarded(|| self.reader.next()) {
@@ -253,6 +254,7 @@ impl Batches {
         Some(batch)
     }
 
+    /// The file that the batches come from.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -33,6 +33,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// An empty selection of rows that overlap `range`, and those that `links` lead to.
     pub fn new(range: Range<Ns>, links: Links) -> Selection {
         let (earliest, latest) = (range.start, range.end);
         Selection { range, links, ids: IdSet::default(), earliest, latest }

@@ -4,7 +4,9 @@
 //! `cargo xtask docs [--check]`: writes the generated pages, or says which are out of date.
 //! `cargo xtask unsafe-check`: unsafe code lies only where it may, each piece with its argument.
 //! `cargo xtask leaks`: nothing of one machine, and no file that does not belong, is committed.
-//! `cargo xtask all`: the four checks, all of them even if one fails.
+//! `cargo xtask house [--check | --json | --undocumented]`: sizes of crates, files and functions,
+//! circles between files, documented items; or what of it is beyond its limit.
+//! `cargo xtask all`: the five checks, all of them even if one fails.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +23,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask layers | docs [--check] | unsafe-check | leaks | all";
+const USAGE: &str = "usage: cargo xtask layers | docs [--check] | unsafe-check | leaks | \
+    house [--check | --json | --undocumented] | all";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -60,6 +63,7 @@ fn run(args: &[String]) -> Result<()> {
                 report("docs", docs::stale(&root)),
                 report("unsafe-check", unsafe_code::run(&root)),
                 report("leaks", leaks::run(&root)),
+                report("house", house::measure(&root).map(|h| h.broken())),
             ];
             let mut failed = Vec::new();
             for outcome in outcomes {

@@ -15,9 +15,13 @@ const MAX_DEPTH: usize = 64;
 
 /// What other rows are checked against.
 pub(super) struct Lanes {
+    /// Entities, by id: the last row of each.
     pub entities: HashMap<EntityId, Entity>,
+    /// Tracks, by id: the last row of each.
     pub tracks: HashMap<TrackId, Track>,
+    /// Ids of declared sources.
     pub sources: HashSet<SourceId>,
+    /// Ids of declared stacks.
     pub stacks: HashSet<u32>,
     /// The largest clock error of each host.
     errors: HashMap<EntityId, Ns>,
@@ -46,6 +50,7 @@ impl Lanes {
         if a == b { error(a) } else { error(a).saturating_add(error(b)) }
     }
 
+    /// Whether a track has this shape; true if it is not declared at all.
     pub fn is_of(&self, track: TrackId, shape: Shape) -> bool {
         // A track that is not there is another rule's business.
         self.tracks.get(&track).is_none_or(|t| t.shape == shape)
