@@ -5,7 +5,7 @@
 //!
 //! - [`source`]: where rows come from: a trace on disk, the recent past, either without some probes.
 //! - [`units`]: what is compared with its like: marked steps, or the rounds of a program without any.
-//! - [`investigate`]: **the** composition of accounting and judgement for one incident, within a
+//! - [`investigate()`]: **the** composition of accounting and judgement for one incident, within a
 //!   [`Budget`]; [`analysis`] does it for all incidents of a trace, [`live`] as rows arrive.
 //! - [`watch`] drives a recorder and a live judge within limits; [`record`] records without judging;
 //!   [`launch`] starts the command that is recorded; [`fleet`] joins several hosts.

@@ -1,10 +1,10 @@
 //! Which intervals, ranks and links of GPU work differ from the others.
 //!
 //! The time is cut into intervals, and what devices did is added up interval by interval: of a trace
-//! in shards that threads share ([`trace_rows`]), of profilers' reports without importing them
-//! ([`reports`]), or by the query engine on a cluster ([`remote`]). All three hand back sums of whole
+//! in shards that threads share (`trace_rows`), of profilers' reports without importing them
+//! (`reports`), or by the query engine on a cluster (`remote`). All three hand back sums of whole
 //! numbers, so the answer does not depend on how many shards, threads or machines there were. What
-//! the sums say is then stated, one kind of statement a file ([`statements`]).
+//! the sums say is then stated, one kind of statement a file (`statements`).
 
 mod compare;
 mod launches;
