@@ -16,6 +16,7 @@ endif
 sudo := $(if $(filter 0,$(shell id -u)),,sudo)
 # A copy in the clone: another clone may build into the same target directory.
 gpuwhy := target/bin/gpuwhy
+PREFIX ?= /usr/local
 
 .PHONY: help
 help: ## This list.
@@ -43,6 +44,19 @@ release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy-bench' target/bin/gpuwhy-bench
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/libgpuwhy_inject.so' target/bin/libgpuwhy_inject.so
+
+# `make install DESTDIR=…` stages a package.
+.PHONY: install
+install: release ## Copies the programs to PREFIX (/usr/local).
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	for program in gpuwhy gpuwhy-bench libgpuwhy_inject.so; do \
+		install -m 755 target/bin/$$program '$(DESTDIR)$(PREFIX)/bin/' || exit; done
+	[ ! -f target/bin/gpuwhy-query ] || install -m 755 target/bin/gpuwhy-query '$(DESTDIR)$(PREFIX)/bin/'
+
+.PHONY: pictures
+pictures: ## Takes the README's pictures of what `make demo` left; needs Chromium.
+	@scripts/setup.sh pictures
+	scripts/pictures.sh
 
 .PHONY: query
 query: release ## Builds the SQL engine, target/bin/gpuwhy-query: half an hour, once.

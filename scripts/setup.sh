@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks, and nothing that it has.
 #
-#   scripts/setup.sh [build] [run] [test] [bench]
+#   scripts/setup.sh [build] [run] [test] [bench] [pictures]
 #
 # build: what `cargo build` needs.  run: what `gpuwhy demo` and `gpuwhy inject` call.
 # test: what `make test` needs besides.  bench: load generators of `make bench-*`.
+# pictures: the browser of `make pictures`.
 # Without arguments: build and run. When all is there it takes no package manager and no root.
 set -euo pipefail
 
@@ -83,6 +84,10 @@ check_bench() {
     need redis-benchmark redis-tools
 }
 
+check_pictures() {
+    have chromium-browser || have google-chrome || need chromium chromium
+}
+
 # Says how to become able to install, and stops, where that cannot be done from here.
 install_packages() {
     local as_root=()
@@ -130,8 +135,8 @@ install_deny() {
 
 for profile in $profiles; do
     case $profile in
-        build|run|test|bench) "check_$profile" ;;
-        *) echo "setup: \`$profile\` is none of build, run, test, bench" >&2; exit 2 ;;
+        build|run|test|bench|pictures) "check_$profile" ;;
+        *) echo "setup: \`$profile\` is none of build, run, test, bench, pictures" >&2; exit 2 ;;
     esac
 done
 
