@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gpuwhy_collect::{RasAddress, UprobeStep};
+use gpuwhy_collect::{Config, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
@@ -32,7 +32,7 @@ pub struct Recorded {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub hz: u32,
     /// Switch a probe off, by the name that `doctor` lists; may be repeated
-    #[arg(long = "off", value_name = "PROBE")]
+    #[arg(long = "off", value_name = "PROBE", value_parser = probe)]
     pub off: Vec<String>,
     #[command(flatten)]
     pub in_process: InProcess,
@@ -161,7 +161,7 @@ impl Judging {
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second signal ends the program at once, as people expect of ^C ^C.
+        // A second signal ends the program at once, as is usual for ^C ^C.
         signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
         signal_hook::flag::register(signal, flag.clone())?;
     }
@@ -172,10 +172,29 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
 pub fn check_pids(pids: &[i32]) -> Result<()> {
     for pid in pids {
         if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            anyhow::bail!("there is no process {pid}");
+            anyhow::bail!("cannot record process {pid}: there is no such process");
         }
     }
     Ok(())
+}
+
+/// A probe's name.
+fn probe(text: &str) -> Result<String, String> {
+    if Config::probe_names().any(|name| name == text) {
+        return Ok(text.to_owned());
+    }
+    let names: Vec<&str> = Config::probe_names().collect();
+    Err(format!("there is no such probe; the probes are {}", names.join(", ")))
+}
+
+/// `correlator:7777` or `[::1]:7777`; the name is looked up later.
+pub fn host_port(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("write HOST:PORT, as in localhost:7777")?;
+    if host.is_empty() || host.contains(':') && !host.starts_with('[') {
+        return Err("write HOST:PORT, as in localhost:7777 or [::1]:7777".into());
+    }
+    port.parse::<u16>().map_err(|_| format!("`{port}` is no port: 0 to 65535"))?;
+    Ok(text.to_owned())
 }
 
 /// `200/10000`: 200 ms out of every 10 s.
@@ -191,6 +210,23 @@ fn share_of_time(text: &str) -> Result<(u32, u32), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for good in ["correlator:7777", "0.0.0.0:0", "[::1]:65535"] {
+            assert_eq!(host_port(good), Ok(good.into()));
+        }
+        for bad in ["", "correlator", ":7777", "correlator:", "correlator:99999", "::1:7777"] {
+            assert!(host_port(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_probe_that_does_not_exist_is_refused_with_those_that_do() {
+        assert_eq!(probe("psi"), Ok("psi".into()));
+        let error = probe("nosuch").unwrap_err();
+        assert!(error.contains("run_queue, ") && error.contains(", nvml"), "{error}");
+    }
 
     #[test]
     fn a_share_of_time_is_on_of_every() {

@@ -18,7 +18,7 @@ use gpuwhy_engine::watch::{WatchOptions, Watcher};
 use gpuwhy_schema::Ns;
 use serde::Serialize;
 
-use crate::args::{Judging, Recorded, check_pids, stop_flag};
+use crate::args::{Judging, Recorded, check_pids, host_port, stop_flag};
 use crate::{exit, record};
 
 /// Arguments of `watch`.
@@ -47,7 +47,7 @@ pub struct Args {
     #[command(flatten)]
     judging: Judging,
     /// Report steps and findings to the correlator at this address, and answer its questions
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
     to: Option<String>,
     /// The name of this node at the correlator; the host name by default
     #[arg(long, value_name = "NAME", requires = "to")]
@@ -61,7 +61,12 @@ pub struct Args {
     /// Be the correlator: record nothing here, but join what nodes report at this address, name the
     /// rank that comes late, and ask its node why. There is no encryption; listen where only the nodes
     /// can reach
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["to", "pids", "steps", "command"])]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_parser = host_port,
+        conflicts_with_all = ["to", "pids", "steps", "command"]
+    )]
     join: Option<String>,
     /// Print JSON documents, one a line, instead of text
     #[arg(long)]

@@ -57,7 +57,7 @@ pub enum CollectError {
         source: io::Error,
     },
     /// A target that does not exist.
-    #[error("there is no process {pid}")]
+    #[error("cannot record process {pid}: there is no such process")]
     NoProcess {
         /// Its number.
         pid: i32,

@@ -48,10 +48,15 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
 ];
 
 impl Config {
+    /// The names of all probes, as in [`Config::off`], in the order of starting.
+    pub fn probe_names() -> impl Iterator<Item = &'static str> {
+        ALL.iter().map(|spec| spec.name)
+    }
+
     /// The default, with no probes but these.
     pub fn only(names: &[&str]) -> Config {
-        let all = ALL.iter().map(|spec| spec.name);
-        let off = all.filter(|name| !names.contains(name)).map(str::to_owned).collect();
+        let off = Config::probe_names().filter(|name| !names.contains(name));
+        let off = off.map(str::to_owned).collect();
         Config { off, ..Config::default() }
     }
 }

@@ -150,8 +150,8 @@ impl Manifest {
             Ok(m) if !m.is_dir() => {
                 return Err(Error::NotATrace {
                     path: dir.into(),
-                    why: "a trace is a directory, this is a file; `gpuwhy import` reads other \
-                          people's files"
+                    why: "a trace is a directory, this is a file; `gpuwhy import` imports other \
+                          tools' files"
                         .into(),
                 });
             }
