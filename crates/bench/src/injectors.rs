@@ -2,7 +2,7 @@
 //!
 //! A trial counts as a success if the verdict's class is the label's and, where the label has a
 //! culprit, its pid is among the first two named. A trial whose injection did not slow the steps
-//! by a tenth is told as such and counts as neither.
+//! by a tenth is reported as such and counts as neither.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

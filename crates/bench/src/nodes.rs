@@ -276,10 +276,10 @@ fn judge(
     label: &Label,
     ranks: &[Option<i64>],
     from: Instant,
-    told: Vec<(Instant, Value)>,
+    events: Vec<(Instant, Value)>,
 ) -> Row {
-    let of = |event: &str| told.iter().rfind(|(_, v)| v["event"] == event);
-    let first = |event: &str| told.iter().find(|(_, v)| v["event"] == event);
+    let of = |event: &str| events.iter().rfind(|(_, v)| v["event"] == event);
+    let first = |event: &str| events.iter().find(|(_, v)| v["event"] == event);
     let last = of("over").or_else(|| of("cause")).or_else(|| of("straggler"));
     let value = last.map_or(&Value::Null, |(_, v)| v);
     let finding = &value["finding"];

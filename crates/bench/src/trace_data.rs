@@ -41,7 +41,7 @@ pub struct Args {
 const SLOT: i64 = 2_400_000;
 /// Kernel names.
 const NAMES: usize = 200;
-/// One slot in so many has a copy too.
+/// One slot in this many has a copy too.
 const COPY_EVERY: i64 = 10;
 /// Intervals with a stall, a GPU.
 const STALLS: usize = 5;
@@ -196,7 +196,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut stalls = plan.stalls.clone();
     stalls.sort_by_key(|s| (s.0, -s.2));
-    let told: Vec<_> = stalls
+    let stalls_label: Vec<_> = stalls
         .iter()
         .map(|(gpu, interval, ns)| json!({ "gpu": gpu, "interval": interval, "ns": ns }))
         .collect();
@@ -208,7 +208,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "bytes": std::fs::metadata(&args.output)?.len(),
             "kernels": plan.kernels,
             "copies": plan.copies,
-            "stalls": told,
+            "stalls": stalls_label,
         })
     );
     Ok(ExitCode::SUCCESS)

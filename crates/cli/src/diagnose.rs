@@ -136,7 +136,7 @@ fn clock(analysis: &Analysis, ns: i64) -> f64 {
     ns.saturating_sub(first) as f64 / 1e9
 }
 
-/// The diagnosis for people.
+/// The diagnosis as text.
 fn text(analysis: &Analysis, trace: &str, paint: Paint) -> String {
     let mut out = String::new();
     if analysis.units.steps.is_empty() {

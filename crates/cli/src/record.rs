@@ -1,4 +1,4 @@
-//! `gpuwhy record`: the recorder's rows into a trace directory, until told to stop.
+//! `gpuwhy record`: the recorder's rows into a trace directory, until a signal or a limit ends it.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -172,7 +172,7 @@ impl Progress {
     }
 }
 
-/// The summary for people, and what to do next.
+/// The summary for users, and what to do next.
 fn text(summary: &RecordingSummary) -> String {
     let mut out = format!(
         "{}: {:.1} s, {} events, {} lost, {} rows; the recorder used {:.2} s of CPU and {} MiB\n",

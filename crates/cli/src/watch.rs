@@ -120,7 +120,7 @@ impl Args {
     }
 }
 
-/// Watches until told to stop.
+/// Watches until a signal or a limit ends it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(address) = &args.join {
         return correlate(address, args);
@@ -182,7 +182,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Joins what nodes report, until told to stop.
+/// Joins what nodes report, until a signal ends it.
 fn correlate(address: &str, args: &Args) -> Result<ExitCode> {
     let mut correlator = Correlator::listen(address)?;
     eprintln!("waiting for nodes at {}", correlator.address());
@@ -213,7 +213,7 @@ impl Printer {
         Printer { json, show_status, printed: Instant::now() }
     }
 
-    /// A line on standard error, for people.
+    /// A line on standard error, for users.
     fn note(&self, text: &str) {
         if !self.json {
             let clear = if self.show_status { CLEAR } else { "" };
@@ -280,7 +280,7 @@ impl Printer {
     }
 }
 
-/// An event for people; `None` for what only programs read.
+/// An event as text; `None` for events that only programs read.
 fn text(event: &Event) -> Option<String> {
     Some(match event {
         Event::Slow(slow) => format!(

@@ -1,4 +1,4 @@
-//! How people write a length of time.
+//! Lengths of time as users write them.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Parquet and Arrow files from anywhere, looked over before their decoders do.
 //!
-//! The decoders are other people's and good, but they believe much: lengths that make them reserve
+//! The decoders are well-kept libraries, but they trust their input: lengths that make them reserve
 //! memory, lists without end, pages that unpack to anything; and some malformed files end in a panic
 //! inside them. Here is what makes them safe to point at a file that nobody vouches for, in bounded
 //! time and memory; the fuzz targets of those who use it are its tests.

@@ -39,7 +39,7 @@ pub struct Checked {
 /// Reads the footer of a file.
 ///
 /// # Errors
-/// It is none, or what it says cannot be.
+/// It is not a Parquet file, or contradicts itself.
 pub fn metadata(file: &File) -> Result<Checked> {
     let (bytes, length) = footer(file)?;
     let damaged = |what: String| Unsound::Damaged(format!("its footer: {what}"));

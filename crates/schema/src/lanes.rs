@@ -205,7 +205,7 @@ impl Lanes {
         }
     }
 
-    /// A new source that runs as asked until told otherwise.
+    /// A new source, `ok` until its state is changed.
     pub fn source(&mut self, kind: &str, tool: &str, version: &str, config: &str) -> SourceId {
         let id = SourceId(self.sources.len() as u32 + 1);
         let source = Source {

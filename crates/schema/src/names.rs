@@ -50,7 +50,7 @@ pub const ANNOTATIONS: &str = "annotations";
 pub const GPU_ANNOTATIONS: &str = "gpu_annotations";
 /// Mark track of a thread: points that a profiler noted.
 pub const MARKS: &str = "marks";
-/// Span track of a thread (nested): calls of a library that tells them by itself, `ncclAllReduce`.
+/// Span track of a thread (nested): calls that a library reports itself, such as `ncclAllReduce`.
 pub const LIBRARY_CALLS: &str = "library_calls";
 /// Span track of a thread (nested): calls of NCCL as seen from outside, `ncclAllReduce`: what enqueues
 /// a collective, not the collective; detail `collective` where its communicator was seen to be made.
@@ -139,7 +139,7 @@ pub const THROTTLED_RELIABILITY: &str = "throttled.reliability";
 pub const THROTTLED_SW_THERMAL: &str = "throttled.sw_thermal";
 /// Counter track of a GPU (total, ns): time that the hardware held its clock down to cool it.
 pub const THROTTLED_HW_THERMAL: &str = "throttled.hw_thermal";
-/// Counter track of a GPU (total, ns): time that the power supply told it to hold its clock down.
+/// Counter track of a GPU (total, ns): time in which the power supply asked it to lower its clock.
 pub const THROTTLED_POWER_BRAKE: &str = "throttled.power_brake";
 /// Counter track of a GPU (gauge, W): what it draws.
 pub const GPU_POWER: &str = "gpu_power";

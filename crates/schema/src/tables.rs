@@ -95,9 +95,9 @@ tables! {
         kind: EntityKind,
         /// What it belongs to: a thread to its process, a process to its cgroup.
         parent: Option<EntityId>,
-        /// What tells it from all others of its kind on all hosts.
+        /// What distinguishes it from all others of its kind on all hosts.
         key: Name,
-        /// What people call it.
+        /// The name that users know it by.
         name: Name,
         /// The system's own number for it: pid, tid, CPU index, ifindex, dev_t, rank.
         number: Option<i64>,
@@ -149,7 +149,7 @@ tables! {
         recorded: u64,
         /// Events that were seen but lost on the way.
         dropped: u64,
-        /// One event in so many was looked at; 1 is all of them.
+        /// One event in this many was looked at; 1 is all of them.
         one_in: u32,
     }
 

@@ -30,12 +30,12 @@ impl Ns {
         Ns(n.saturating_mul(1_000))
     }
 
-    /// As milliseconds, for people.
+    /// In milliseconds, for display.
     pub fn as_millis_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// As seconds, for people.
+    /// In seconds, for display.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Ns {
 /// The identity of a span or a mark: `shard 16 | sequence 48`.
 ///
 /// Shards are written in parallel without coordination, so each takes a shard number once and
-/// counts by itself from then on.
+/// counts from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u64);
 

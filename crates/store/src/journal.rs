@@ -40,7 +40,7 @@ const ALIGNMENT: usize = 8;
 const MAX_PAYLOAD: u32 = 64 << 20;
 /// Rows of one frame.
 pub(crate) const FRAME_ROWS: usize = 64 * 1024;
-/// After so many frames with a whole header but a broken payload, the rest of a journal is
+/// After this many frames with a whole header but a broken payload, the rest of a journal is
 /// given up: each costs a checksum over its length, and a hostile file is made of nothing else.
 const MAX_BROKEN: usize = 64;
 

@@ -105,7 +105,7 @@ pub struct Manifest {
     /// Set when old segments were dropped: rows that ended before this time, in ns, may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_since: Option<i64>,
-    /// The keys of the hosts that it tells of.
+    /// The keys of the hosts in it.
     #[serde(default)]
     pub hosts: Vec<String>,
     /// The shards whose ids it holds.

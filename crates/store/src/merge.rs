@@ -38,7 +38,7 @@ pub enum Shards {
 pub struct Merged {
     /// Rows that were written.
     pub rows: u64,
-    /// Entities that several of the traces told of.
+    /// Entities that several of the traces declare.
     pub shared_entities: u64,
     /// Shards that got another number.
     pub renumbered_shards: u64,

@@ -24,7 +24,7 @@ pub(crate) fn overlaps(start: Ns, end: Ns, range: &Range<Ns>) -> bool {
     start < range.end && (end > range.start || start >= range.start)
 }
 
-/// Where a row stands in its trace, for people.
+/// Where a row stands in its trace, for messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// Index in the list of sources of the read.

@@ -186,7 +186,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Opens the file that `file` tells of, and checks that it is what the manifest says; of its
+    /// Opens the file that `file` describes, and checks that it is what the manifest says; of its
     /// row groups only those are read that may overlap `range`.
     pub fn open<T: Table>(dir: &Path, file: &manifest::File, range: &Range<Ns>) -> Result<Batches> {
         let path = dir.join(&file.path);
@@ -293,7 +293,7 @@ fn check_columns<T: Table>(metadata: &ArrowReaderMetadata, path: &Path) -> Resul
     let found = metadata.schema();
     let empty = RecordBatch::new_empty(Arc::clone(found));
     T::rows(&empty).map_err(Error::schema(path, "its columns"))?;
-    // A column that is not ours costs memory and tells nothing; and a nested one, in a hostile
+    // A column that is not ours only costs memory; and a nested one, in a hostile
     // file, costs it without bound.
     if found.fields().len() != T::columns().len() {
         let what = format!(

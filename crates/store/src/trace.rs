@@ -19,7 +19,7 @@ use crate::seal::{LaneRow, is_lane, learn_shards};
 use crate::select::{Links, Selection};
 use crate::{Error, Result};
 
-/// Rows that [`Trace::rows`] is ready to hold, unless told otherwise: some 3 GiB.
+/// Rows that [`Trace::rows`] holds unless another limit is given: some 3 GiB.
 pub const MAX_ROWS: usize = 40_000_000;
 
 /// A trace that can be read.
@@ -110,7 +110,7 @@ impl Trace {
     /// The sources of a table's rows that may overlap `range`.
     pub(crate) fn places<T: Table>(&self, range: &Range<Ns>) -> Vec<Place> {
         let files = || self.manifest.file.iter().filter(|f| f.table == T::NAME);
-        // The last head that tells of all that still holds when the range begins. Earlier
+        // The last head that declares all that is still valid when the range begins. Earlier
         // segments have nothing to add to it. If they are gone, it is the only one to tell.
         let first_own = files().filter(|f| !f.is_head()).map(|f| f.segment).min();
         let head = files()
@@ -341,7 +341,7 @@ pub struct Summary {
     pub schema_version: u32,
     /// Who wrote it.
     pub tool: String,
-    /// The keys of the hosts it tells of.
+    /// The keys of the hosts in it.
     pub hosts: Vec<String>,
     /// Whether its writer came to its end.
     pub complete: bool,

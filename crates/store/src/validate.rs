@@ -1,6 +1,6 @@
 //! Checks every promise that the schema makes on every row of a trace.
 //!
-//! Two kinds of passes: over files, for what a file must be by itself, and over tables in the
+//! Two kinds of passes: over files, each alone, and over tables in the
 //! order of time, for what rows must be to each other. Both stream. What is held in memory is the
 //! lanes, one bit an id (two bytes where ids are sparse), one entry for each step that has parts,
 //! and a million links at a time.

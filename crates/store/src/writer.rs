@@ -177,7 +177,7 @@ impl Writer {
 
     /// Takes all of `rows` out; they are safe after the next [`Writer::flush_journal`].
     ///
-    /// Flushes by itself when many have gathered. After an error the rows are held, up to
+    /// Flushes when many have gathered. After an error the rows are held, up to
     /// [`Options::max_pending`], and [`Writer::flush_journal`] tries them again.
     pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
         let count = rows.len();

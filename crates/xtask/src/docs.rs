@@ -50,7 +50,7 @@ pub fn stale(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The pages for people: those at the root and in `docs/`.
+/// The pages that people read: those at the root and in `docs/`.
 fn markdown(root: &Path) -> Result<Vec<PathBuf>> {
     let mut pages = source::files(root)?;
     pages.retain(|path| {

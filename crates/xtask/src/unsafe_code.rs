@@ -92,7 +92,7 @@ fn crate_of_root(path: &str) -> Option<&str> {
 /// It stands on the line itself or in the comment above the statement that the line is part of:
 /// lines between them may hold only the statement's beginning, attributes and more comments.
 fn argument(lines: &[&str], code: &[&str], line: usize) -> Option<String> {
-    // A statement's first line lies at most so many lines above its `unsafe`.
+    // A statement's first line lies at most this many lines above its `unsafe`.
     const REACH: usize = 8;
     let mut said = String::new();
     for at in (line.saturating_sub(REACH * 3)..=line).rev() {

@@ -2,7 +2,7 @@
 //!
 //! The judgement is the one that `gpuwhy watch` passes when an incident is over: the same function
 //! with the same budget. A session's trace holds steps and aggregates of all of it, and exact rows
-//! around findings; a trial of which nothing was found cannot be judged again, and counts as missed.
+//! around findings; a trial in which nothing was found cannot be judged again, and counts as missed.
 
 use std::collections::BTreeMap;
 use std::path::Path;

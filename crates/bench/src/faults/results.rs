@@ -99,8 +99,8 @@ pub struct Row {
     pub baselines: BTreeMap<String, Vec<String>>,
     /// What the published method said without a group of probes.
     pub ablated: BTreeMap<String, Option<String>>,
-    /// The class that the stored trace tells this program later: with all probes, and without a
-    /// group; none if it tells of nothing.
+    /// The class that this program finds later in the stored trace: with all probes, and without a
+    /// group; none if it finds nothing.
     #[serde(default)]
     pub again: BTreeMap<String, Option<String>>,
 }
@@ -142,7 +142,7 @@ pub struct Session {
     pub calm_seconds: f64,
     /// Steps taken.
     pub steps: u64,
-    /// Incidents told while there was no fault: what each said.
+    /// Incidents reported while there was no fault: the summary of each.
     pub false_alarms: Vec<String>,
     /// Slowdowns that the watcher takes for its own doing and does not tell.
     #[serde(default)]

@@ -180,7 +180,7 @@ fn session(
 }
 
 impl Row {
-    /// A trial of which nothing is known but the choice.
+    /// A trial that has been chosen and not begun.
     fn new(session: u64, number: u32, choice: &Choice) -> Row {
         Row {
             session,

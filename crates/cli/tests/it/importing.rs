@@ -1,4 +1,4 @@
-//! Other people's files: what they become, and what is said of those that are none.
+//! Files of other profilers: what they become, and how files that are not of any known format are refused.
 
 use std::path::Path;
 
@@ -64,9 +64,9 @@ fn stalls_are_found_in_the_database_and_in_its_trace_with_any_shards_and_threads
     let trace = folder.join("t.trace");
     let trace = trace.to_str().unwrap();
     for threads in ["1", "3"] {
-        let told =
+        let printed =
             json(&["import", &database, "-o", trace, "--force", "--json", "--threads", threads]);
-        assert_eq!(told["format"], "Nsight Systems");
+        assert_eq!(printed["format"], "Nsight Systems");
         let output = gpuwhy(&["validate", trace]);
         assert!(output.status.success(), "{}", said(&output));
     }
@@ -95,8 +95,8 @@ fn a_profile_of_pytorch_shows_the_same_stalls() {
     let (path, label) = generated(&folder, &["--kineto"]);
     let trace = folder.join("t.trace");
     let trace = trace.to_str().unwrap();
-    let told = json(&["import", &path, "-o", trace, "--json"]);
-    assert_eq!(told["about"]["files"][0]["rank"], 0);
+    let printed = json(&["import", &path, "-o", trace, "--json"]);
+    assert_eq!(printed["about"]["files"][0]["rank"], 0);
     let output = gpuwhy(&["validate", trace]);
     assert!(output.status.success(), "{}", said(&output));
     finds_the_stalls(&json(&["variability", trace, "--json"]), &label);
@@ -112,9 +112,9 @@ fn what_cannot_be_imported_is_told_and_leaves_nothing() {
         let output = gpuwhy(&["import", path.to_str().unwrap(), "-o", trace.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(!trace.exists() && !folder.join("t.trace.partial").exists());
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains(name), "{told}");
-        told
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(printed.contains(name), "{printed}");
+        printed
     };
     let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
     assert!(refused(lfs, "a.sqlite").contains("git lfs pull"));
@@ -140,8 +140,8 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
     let (_keep, folder) = folder();
     let trace = folder.join("job.trace");
     let trace = trace.to_str().unwrap();
-    let told = json(&["import", a, b, c, "-o", trace, "--json"]);
-    let alignment = &told["about"]["alignment"];
+    let printed = json(&["import", a, b, c, "-o", trace, "--json"]);
+    let alignment = &printed["about"]["alignment"];
     assert_eq!(alignment["by"], "MPI_Allreduce");
     assert!(alignment["residual_p50_ns"].as_i64().unwrap() < 281, "{alignment}");
     let output = gpuwhy(&["validate", trace]);

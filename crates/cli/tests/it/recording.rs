@@ -85,9 +85,9 @@ fn root_two_capabilities_are_enough_to_record_and_without_them_doctor_says_what_
     let record = ["record", "--json", "--for", "2s", "-o", trace, "--", "sleep", "1"];
     let output = as_nobody(&binary, "+cap_38,+cap_39", &record);
     assert!(output.status.success(), "{}", said(&output));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(told["events"].as_u64().unwrap() > 0, "{told}");
-    let degraded = told["degraded"].to_string();
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(printed["events"].as_u64().unwrap() > 0, "{printed}");
+    let degraded = printed["degraded"].to_string();
     assert!(!degraded.contains("run_queue"), "{degraded}");
     assert!(gpuwhy(&["validate", trace]).status.success());
 

@@ -101,7 +101,7 @@ impl StragglerReport {
         }
     }
 
-    /// For people.
+    /// One line for users.
     pub fn text(&self) -> String {
         let mut out = match (self.rank, &self.node) {
             (Some(rank), Some(node)) => format!(

@@ -1,4 +1,4 @@
-//! What a live judgement and its recorder report, as it happens.
+//! What a live judgement and its recorder report while they run.
 
 use gpuwhy_diagnose::verdict::Finding;
 use serde::Serialize;

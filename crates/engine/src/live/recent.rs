@@ -120,7 +120,7 @@ pub struct RecentSource<'a> {
     /// Rows for the steps that have not ended, as if they ended now, and for the states that threads
     /// are in.
     open: Rows,
-    /// The time of which all exact rows are held.
+    /// The stretch of time for which all exact rows are held.
     available: Range<Ns>,
 }
 

@@ -79,7 +79,7 @@ pub fn process_of<'a>(
 }
 
 impl RoundsOfProcess {
-    /// One line for people.
+    /// One line for users.
     pub fn text(&self) -> String {
         let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
         let what = match (self.of, self.each) {

@@ -76,7 +76,7 @@ pub struct Device {
     pub name: String,
     /// The rank that used it.
     pub rank: Option<i64>,
-    /// What tells it from others: UUID, PCI address, or report and ordinal.
+    /// What distinguishes it from others: UUID, PCI address, or report and ordinal.
     #[serde(skip)]
     place: String,
 }
@@ -91,7 +91,7 @@ impl Device {
         }
     }
 
-    /// For people: its rank and its name.
+    /// Its rank and name, for users.
     pub fn label(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank}, {}", self.name),
@@ -402,7 +402,7 @@ fn kernels_of(sums: &Sums) -> Vec<KernelSummary> {
         .collect()
 }
 
-/// What people call the stream of a track: its GPU and its name.
+/// The displayed name of the stream of a track: its GPU and its name.
 fn stream_label(names: &Rows, track: TrackId) -> Option<String> {
     let track = names.track.iter().find(|t| t.id == track)?;
     let named = |id: EntityId| names.entity.iter().find(|e| e.id == id);

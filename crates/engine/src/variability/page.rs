@@ -12,7 +12,7 @@ use super::{Gathered, NS_MS, Report};
 use crate::error::Result;
 use crate::source::TraceSource;
 
-/// Intervals of which kernels and copies are drawn one by one.
+/// Intervals whose kernels and copies are drawn one by one.
 const CLOSE_UPS: usize = 6;
 /// Kernels in its table.
 const KERNELS: usize = 30;

@@ -156,7 +156,7 @@ impl<'a> ReportSweep<'a> {
         let place = match gpu {
             Some(nsys::Gpu { uuid: Some(uuid), .. }) => uuid.to_string(),
             Some(nsys::Gpu { bus: Some(bus), .. }) => bus.to_string(),
-            // Nothing tells it from other reports' devices.
+            // Nothing distinguishes it from other reports' devices.
             _ => format!("report {} {}", self.number, key.1),
         };
         let found = self.devices.iter().position(|d| d.place == place);

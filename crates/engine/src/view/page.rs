@@ -242,7 +242,7 @@ fn sources(source: &TraceSource) -> Vec<report::SourceRow> {
         .collect()
 }
 
-/// Stretches of the steps' threads of which nothing was recorded.
+/// Stretches of time for which nothing was recorded of the steps' threads.
 fn gaps(analysis: &Analysis, start: Ns) -> Vec<report::Gap> {
     let page = |ns: i64| ns.saturating_sub(start.0);
     let unseen = analysis

@@ -36,7 +36,7 @@ const LONGEST: u32 = 640;
 /// What is to be done about the cost of the last second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Leave out the first so many of [`Shed::ORDER`].
+    /// Leave out this many of [`Shed::ORDER`], from its beginning.
     Shed(usize),
     /// Give back memory that is no longer used.
     GiveBack,

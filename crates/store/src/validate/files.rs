@@ -1,4 +1,4 @@
-//! What each file must be by itself: readable, of the declared columns, sorted, as the manifest
+//! What each file must be: readable, of the declared columns, sorted, as the manifest
 //! says; and what each row must be to the lanes.
 
 use std::ops::Range;

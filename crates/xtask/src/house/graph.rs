@@ -52,7 +52,7 @@ struct Index<'a> {
     children: Vec<HashMap<String, usize>>,
     /// Names that `use` brings in, with the path that they stand for.
     aliases: Vec<HashMap<String, Vec<String>>>,
-    /// Modules of which everything is brought in.
+    /// Modules that are imported whole (`use module::*`).
     globs: Vec<Vec<Vec<String>>>,
     own: Vec<HashSet<String>>,
 }

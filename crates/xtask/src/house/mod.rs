@@ -143,7 +143,7 @@ impl House {
         self.crates.iter().find(|c| c.name == name).map_or(0, Crate::lines)
     }
 
-    /// The table for people.
+    /// The table as text.
     pub fn text(&self) -> String {
         let mut out = String::from(
             "crate         lines  files  lines of a file   functions  lines of a function  documented  circles\n\

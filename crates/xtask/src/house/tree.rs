@@ -20,7 +20,7 @@ pub struct Module {
 /// Reads the text of a file of the crate; none if it is not there.
 pub type Read<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// The modules of a crate of which `root` is the first file.
+/// The modules of the crate whose root file is `root`.
 pub fn parse(root: &str, read: &Read<'_>) -> Result<Module> {
     file("crate", root, &parent(root), read)
 }

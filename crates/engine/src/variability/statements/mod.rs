@@ -19,7 +19,7 @@ use crate::error::Result;
 pub struct Statement {
     /// What kind of statement it is.
     pub kind: &'static str,
-    /// One sentence for people.
+    /// One sentence for users.
     pub says: String,
     /// A query that shows the rows, for DuckDB in the trace's directory.
     pub sql: Option<String>,
