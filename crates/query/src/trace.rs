@@ -190,21 +190,21 @@ pub fn schemas() -> Vec<(&'static str, SchemaRef)> {
 
 /// The columns of the table `lanes`.
 pub const LANES: &[(&str, &str)] = &[
-    ("track", "The track, by which other tables refer to it."),
-    ("lane", "Its name: `stream`, `cuda_calls`, `thread_state`."),
-    ("shape", "The shape of its rows."),
-    ("unit", "The unit of a counter."),
-    ("entity", "Whose it is."),
-    ("entity_kind", "What that is."),
-    ("entity_name", "And how people call it."),
-    ("thread", "The thread's name, of a lane of a thread."),
-    ("tid", "And its number."),
-    ("process", "The process that it belongs to."),
-    ("pid", "And its number."),
-    ("gpu", "The GPU that it belongs to."),
-    ("device", "And its number among the devices of this trace, from 0, by rank."),
-    ("rank", "The rank that it belongs to; of a stream, the rank that used its GPU."),
-    ("host", "The host that it belongs to."),
+    ("track", "Id of the track, as in other tables."),
+    ("lane", "Name of the track: `stream`, `cuda_calls`, `thread_state` …"),
+    ("shape", "Shape of its rows."),
+    ("unit", "Unit of a counter."),
+    ("entity", "The entity that the track belongs to."),
+    ("entity_kind", "Kind of the entity."),
+    ("entity_name", "Name of the entity."),
+    ("thread", "Name of its thread, if it belongs to one."),
+    ("tid", "tid of that thread."),
+    ("process", "Name of its process."),
+    ("pid", "pid of that process."),
+    ("gpu", "Name of its GPU."),
+    ("device", "Number of that GPU among the devices of this trace, from 0, by rank."),
+    ("rank", "Its rank; for a stream, the rank that used its GPU."),
+    ("host", "Name of its host."),
 ];
 
 /// Each track with all that it belongs to.

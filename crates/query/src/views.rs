@@ -27,8 +27,8 @@ impl View {
 }
 
 const ID: (&str, &str) = ("id", "");
-const TS: (&str, &str) = ("ts", "When it began, ns on the trace clock.");
-const DUR: (&str, &str) = ("dur", "How long it took, ns; null while it has not ended.");
+const TS: (&str, &str) = ("ts", "Start, ns on the trace clock.");
+const DUR: (&str, &str) = ("dur", "Duration, ns; null until it ends.");
 const NAME: (&str, &str) = ("name", "");
 const THREAD: (&str, &str) = ("thread", "");
 const TID: (&str, &str) = ("tid", "");
@@ -37,7 +37,7 @@ const PID: (&str, &str) = ("pid", "");
 const RANK: (&str, &str) = ("rank", "");
 const GPU: (&str, &str) = ("gpu", "");
 const DEVICE: (&str, &str) =
-    ("device", "The GPU's number among the devices of this trace, by rank.");
+    ("device", "Number of the GPU among the devices of this trace, by rank.");
 const STREAM: (&str, &str) = ("stream", "");
 const HOST: (&str, &str) = ("host", "");
 
@@ -61,7 +61,7 @@ macro_rules! of_threads {
 pub const VIEWS: &[View] = &[
     View {
         name: "gpu_work",
-        says: "A kernel, a copy or a memset: all that streams did.",
+        says: "All work of streams: one kernel, copy or memset per row.",
         columns: &[
             ID,
             TS,
@@ -71,8 +71,8 @@ pub const VIEWS: &[View] = &[
             GPU,
             RANK,
             STREAM,
-            ("copy_kind", "`h2d`, `d2h`, `d2d`, `p2p`, `memset` …; null of a kernel."),
-            ("bytes", "Null of a kernel."),
+            ("copy_kind", "`h2d`, `d2h`, `d2d`, `p2p`, `memset` …; null for a kernel."),
+            ("bytes", "Null for a kernel."),
         ],
         sql: "select s.id, s.ts, s.dur, s.name, l.device, l.gpu, l.rank, l.entity_name as stream, \
               c.kind as copy_kind, cast(c.bytes as bigint) as bytes \
@@ -81,7 +81,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "kernels",
-        says: "A kernel.",
+        says: "One kernel per row.",
         columns: &[
             ID,
             TS,
@@ -92,11 +92,11 @@ pub const VIEWS: &[View] = &[
             RANK,
             STREAM,
             PROCESS,
-            ("correlation", "Ties it to the call that launched it, within its process."),
-            ("grid", "Blocks: `x,y,z`."),
-            ("block", "Threads of a block: `x,y,z`."),
-            ("registers", "A thread."),
-            ("shared_bytes", "A block."),
+            ("correlation", "Equal to that of the call that launched it; unique within a process."),
+            ("grid", "Number of blocks, `x,y,z`."),
+            ("block", "Threads per block, `x,y,z`."),
+            ("registers", "Per thread."),
+            ("shared_bytes", "Shared memory per block."),
             ("graph_node", ""),
         ],
         sql: "select s.id, s.ts, s.dur, s.name, l.device, l.gpu, l.rank, l.entity_name as stream, \
@@ -109,7 +109,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "copies",
-        says: "A copy or a memset.",
+        says: "One copy or memset per row.",
         columns: &[
             ID,
             TS,
@@ -134,7 +134,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "api",
-        says: "A call of the CUDA runtime or driver.",
+        says: "One call of the CUDA runtime or driver per row.",
         columns: &[
             ID,
             TS,
@@ -155,13 +155,13 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "launches",
-        says: "Device work with the call that launched it.",
+        says: "Device work, joined with the call that launched it.",
         columns: &[
-            ("work", "The id in `gpu_work`."),
-            ("call", "The id in `api`, or of a mark."),
-            ("call_ts", "When the call began."),
+            ("work", "Id of the work, in `gpu_work`."),
+            ("call", "Id of the call: in `api`, or of a mark."),
+            ("call_ts", "Start of the call, ns."),
             TS,
-            ("delay", "From the begin of the call to that of the work, ns."),
+            ("delay", "From the start of the call to the start of the work, ns."),
             DUR,
             NAME,
             DEVICE,
@@ -171,16 +171,20 @@ pub const VIEWS: &[View] = &[
               from link k join gpu_work w on w.id = k.\"to\" join span c on c.id = k.\"from\" \
               where k.kind = 'launch'",
     },
-    of_threads!("osrt", "A call of the operating system's libraries.", "l.lane = 'os_calls'"),
-    of_threads!("mpi", "A call of MPI.", "l.lane = 'mpi_calls'"),
+    of_threads!(
+        "osrt",
+        "One call of the operating system's libraries per row.",
+        "l.lane = 'os_calls'"
+    ),
+    of_threads!("mpi", "One MPI call per row.", "l.lane = 'mpi_calls'"),
     of_threads!(
         "operators",
-        "An operator of a framework, a function of Python or a range that its user named.",
+        "One operator of a framework, Python function or user annotation per row.",
         "l.lane in ('operators', 'python', 'annotations')"
     ),
     View {
         name: "nvtx",
-        says: "An NVTX range.",
+        says: "One NVTX range per row.",
         columns: &[
             ID,
             TS,
@@ -202,7 +206,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "collectives",
-        says: "A collective or point-to-point call of one rank.",
+        says: "One collective or point-to-point call of one rank per row.",
         columns: &[
             ID,
             TS,
@@ -210,9 +214,9 @@ pub const VIEWS: &[View] = &[
             ("op", ""),
             ("bytes", ""),
             ("communicator", ""),
-            ("seq", "Equal on all ranks."),
+            ("seq", "Number of the call, equal on all ranks."),
             RANK,
-            ("ranks", "How many take part."),
+            ("ranks", "Number of ranks that take part."),
             ("peer", ""),
             ("algorithm", ""),
             ("protocol", ""),
@@ -222,15 +226,18 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "collective_stages",
-        says: "A stage of a call of one rank on its GPU or in its network, as NCCL tells it.",
+        says: "One stage of a rank's call, on its GPU or in its network, as NCCL reports it.",
         columns: &[
             ID,
             TS,
             DUR,
-            ("stage", "`initial_sync`: it waits for the others; `compute`; `final_sync`; `net:…`."),
+            (
+                "stage",
+                "`initial_sync`: it waits for the other ranks; `compute`; `final_sync`; `net:…`.",
+            ),
             ("op", ""),
             ("communicator", ""),
-            ("seq", "Equal on all ranks."),
+            ("seq", "Number of the call, equal on all ranks."),
             RANK,
             PROCESS,
             PID,
@@ -241,17 +248,20 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "stragglers",
-        says: "A collective for which ranks waited on their GPUs, and the rank that came last: the one that \
-               waited least.",
+        says: "One collective per row for which ranks waited on their GPUs, with the rank that arrived last: \
+               the rank that waited least.",
         columns: &[
             ("op", ""),
             ("communicator", ""),
             ("seq", ""),
-            ("ts", "When the first rank's kernel began to wait, ns on the trace clock."),
-            ("ranks", "Ranks whose wait is known; those of other hosts are not in this trace."),
+            ("ts", "When the first rank began to wait, ns on the trace clock."),
+            (
+                "ranks",
+                "Number of ranks whose wait is known; ranks of other hosts are not in this trace.",
+            ),
             ("last_rank", ""),
             ("last_pid", ""),
-            ("lost_ns", "How much longer the first rank waited than the last."),
+            ("lost_ns", "How much longer the first rank waited than the last one, ns."),
         ],
         sql: "select op, communicator, seq, min(ts) as ts, count(*) as ranks, \
               first_value(rank order by dur, rank) as last_rank, \
@@ -262,7 +272,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "steps",
-        says: "A step of the work.",
+        says: "One step of the work per row.",
         columns: &[
             ID,
             TS,
@@ -282,15 +292,15 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "parts",
-        says: "Where a piece of a step's time went.",
+        says: "Where the time of a step went: one part per row.",
         columns: &[
-            ("step", "The id in `steps`."),
+            ("step", "Id of the step, in `steps`."),
             ("seq", ""),
             TS,
             DUR,
             ("kind", "`run`, `runnable`, `block_device`, `network`, `peer` …"),
-            ("thread", "Whose state this is."),
-            ("blame", "Who is to be blamed for it."),
+            ("thread", "The thread in this state."),
+            ("blame", "The process, cgroup or device that caused it."),
             ("hops", ""),
         ],
         sql: "select p.step, t.seq, p.ts, p.dur, p.kind, e.name as thread, b.name as blame, p.hops \
@@ -299,7 +309,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "requests",
-        says: "A request as its user sees it.",
+        says: "One request of a server per row, as its user sees it.",
         columns: &[
             ID,
             TS,
@@ -307,8 +317,8 @@ pub const VIEWS: &[View] = &[
             ("key", ""),
             ("prompt_tokens", ""),
             ("output_tokens", ""),
-            ("queue_ns", "Until it was first scheduled."),
-            ("first_token_ns", "Until its first token was out."),
+            ("queue_ns", "Time until it was first scheduled."),
+            ("first_token_ns", "Time until its first token was returned."),
             ("outcome", ""),
         ],
         sql: "select s.id, s.ts, s.dur, r.key, r.prompt_tokens, r.output_tokens, \
@@ -317,19 +327,19 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "findings",
-        says: "A cause of a finding: what was slower, and who did it.",
+        says: "One cause of a finding per row.",
         columns: &[
-            ("id", "Of the finding; its causes are ranked from 1."),
+            ("id", "Id of the finding."),
             TS,
             DUR,
             ("detector", ""),
             ("score", ""),
-            ("cause", "Its rank."),
+            ("cause", "Rank of the cause, from 1."),
             ("class", ""),
             ("culprit", ""),
-            ("excess_ns", "Per step."),
+            ("excess_ns", "Excess per step."),
             ("confidence", "From 0 to 1."),
-            ("lane", "What was slower."),
+            ("lane", "Track of the slow steps."),
             THREAD,
             RANK,
         ],
@@ -340,7 +350,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "block_io",
-        says: "A block request.",
+        says: "One block request per row.",
         columns: &[
             ID,
             TS,
@@ -349,8 +359,8 @@ pub const VIEWS: &[View] = &[
             ("sync", ""),
             ("bytes", ""),
             ("disk", ""),
-            ("thread", "Who submitted it."),
-            ("queue_ns", "From its insertion to its issue."),
+            ("thread", "The thread that submitted it."),
+            ("queue_ns", "From insertion into the queue to issue."),
         ],
         sql: "select s.id, s.ts, s.dur, i.op, i.sync, i.bytes, d.name as disk, e.name as thread, \
               i.issued - s.ts as queue_ns from io i join span s on s.id = i.id \
@@ -358,20 +368,20 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "states",
-        says: "A state of a thread.",
+        says: "One state of a thread per row.",
         columns: &[TS, DUR, ("state", ""), ("arg", ""), THREAD, TID, PROCESS, PID],
         sql: "select s.ts, s.dur, case s.value {states} end as state, s.arg, l.thread, l.tid, l.process, \
               l.pid from state s join lanes l on l.track = s.track where l.lane = 'thread_state'",
     },
     View {
         name: "samples",
-        says: "Where a thread was when it was looked at.",
+        says: "One stack sample of a thread per row.",
         columns: &[
-            ("ts", "When, ns on the trace clock."),
-            ("function", "The innermost one."),
+            ("ts", "Time, ns on the trace clock."),
+            ("function", "The innermost function."),
             ("module", ""),
-            ("stack", "Its place in the table `stack`, whose rows name their callers."),
-            ("weight", "What it stands for, in the unit of its lane."),
+            ("stack", "Its row in the table `stack`, whose rows refer to their callers."),
+            ("weight", "What the sample stands for, in the unit of its track."),
             THREAD,
             TID,
             PROCESS,
@@ -388,13 +398,13 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "counters",
-        says: "A measurement.",
+        says: "One value of a counter per row.",
         columns: &[
-            ("ts", "When it was measured; of a delta, the end of the tick."),
+            ("ts", "Time of the measurement; for a delta, the end of its interval."),
             NAME,
             ("value", ""),
             ("unit", ""),
-            ("of", "Whose it is."),
+            ("of", "The entity that was measured."),
             HOST,
         ],
         sql: "select c.ts, l.lane as name, c.value, l.unit, l.entity_name as \"of\", l.host \
@@ -402,14 +412,24 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "marks",
-        says: "A point in time.",
-        columns: &[ID, TS, NAME, ("value", ""), ("lane", ""), THREAD, TID, PROCESS, PID],
+        says: "One mark (a point in time) per row.",
+        columns: &[
+            ID,
+            ("ts", "Time, ns on the trace clock."),
+            NAME,
+            ("value", ""),
+            ("lane", ""),
+            THREAD,
+            TID,
+            PROCESS,
+            PID,
+        ],
         sql: "select m.id, m.ts, m.name, m.value, l.lane, l.thread, l.tid, l.process, l.pid \
               from mark m join lanes l on l.track = m.track",
     },
     View {
         name: "kernel_stats",
-        says: "The kernels of one name on one device.",
+        says: "Statistics of the kernels of one name on one device.",
         columns: &[
             NAME,
             DEVICE,
@@ -422,7 +442,7 @@ pub const VIEWS: &[View] = &[
             ("p50_ns", ""),
             ("p99_ns", ""),
             ("max_ns", ""),
-            ("std_ns", "Of a sample."),
+            ("std_ns", "Sample standard deviation."),
         ],
         sql: "select name, device, gpu, rank, t['count'] as \"count\", t['sum'] as sum_ns, \
               t['mean'] as mean_ns, t['min'] as min_ns, t['p50'] as p50_ns, t['p99'] as p99_ns, \
@@ -432,14 +452,13 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "device_intervals",
-        says: "One device in one interval (1 s, or what `--interval` says) in which it did something, as the \
-               aggregate of that name.",
+        says: "One device in one interval (`--interval`, default 1 s) in which it was active, as a struct.",
         columns: &[
             DEVICE,
             GPU,
             RANK,
-            ("shard", "The interval's number."),
-            ("stat", "See `device_interval` among the functions."),
+            ("shard", "Number of the interval."),
+            ("stat", "The struct of the function `device_interval`."),
         ],
         sql: "select device, gpu, rank, shard, \
               device_interval(copy_kind, ts, dur, bytes, {origin} + shard * {width}, {width}) as stat from ( \
@@ -449,23 +468,23 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "stalls",
-        says: "One device in one interval (1 s, or what `--interval` says): how long it computed, copied, \
+        says: "One device in one interval (`--interval`, default 1 s): how long it computed, copied, \
                waited for copies and was idle.",
         columns: &[
             DEVICE,
             GPU,
             RANK,
-            ("shard", "The interval's number."),
-            ("ts", "When the interval begins, ns."),
-            ("kernel_ns", "A kernel or memset ran."),
-            ("copy_ns", "A copy ran."),
-            ("exposed_ns", "A copy ran and no kernel: the memory stall."),
-            ("overlapped_ns", "A copy ran beneath a kernel."),
-            ("idle_ns", "Neither ran."),
-            ("kernels", "How many began."),
-            ("kernel_std_ns", "How much these vary."),
-            ("copies", "How many began."),
-            ("copy_std_ns", "How much these vary."),
+            ("shard", "Number of the interval."),
+            ("ts", "Start of the interval, ns."),
+            ("kernel_ns", "Time with a kernel or memset."),
+            ("copy_ns", "Time with a copy."),
+            ("exposed_ns", "Time with a copy and no kernel: the memory stall."),
+            ("overlapped_ns", "Time with a copy during a kernel."),
+            ("idle_ns", "Time with neither."),
+            ("kernels", "Number that began in the interval."),
+            ("kernel_std_ns", "Standard deviation of their durations."),
+            ("copies", "Number that began in the interval."),
+            ("copy_std_ns", "Standard deviation of their durations."),
         ],
         sql: "select device, gpu, rank, shard, {origin} + shard * {width} as ts, \
               stat['kernel_ns'] as kernel_ns, stat['copy_ns'] as copy_ns, \
@@ -501,7 +520,7 @@ pub fn markdown() -> String {
     }
     table(
         "lanes",
-        "A track, with all that it belongs to; a table to join with the schema's own.",
+        "One track per row, with the entities that it belongs to; for joins with the schema's tables.",
         crate::trace::LANES,
     );
     let _ = writeln!(out, "## Functions\n");

@@ -34,35 +34,35 @@ pub struct Told {
 pub const TOLD: &[Told] = &[
     Told {
         call: "time_shard(ts, origin, width)",
-        says: "The number of the interval of `width` ns, counted from `origin`, in which `ts` lies.",
+        says: "Number of the interval of `width` ns, counted from `origin`, that contains `ts`.",
     },
     Told {
         call: "time_shards(ts, dur, origin, width)",
-        says: "The numbers of all intervals that `[ts, ts + dur)` touches, as a list for `unnest`. \
-               At most 65,536.",
+        says: "Numbers of all intervals that `[ts, ts + dur)` touches, at most 65,536, as a list for \
+               `unnest`.",
     },
     Told {
         call: "duration_stats(dur)",
         says: "Aggregate: a struct of `count`, `sum`, `mean`, `min`, `max`, `std` (of a sample), `p50`, \
-               `p95`, `p99`, `exact` (whether the quantiles are; beyond 4096 values they are good to \
-               0.4 %), and `sum_part` and `quantiles_part` (the aggregate itself, as bytes that merge).",
+               `p95`, `p99`, `exact` (whether the quantiles are exact; above 4,096 values they are \
+               within 0.4 %), and `sum_part` and `quantiles_part` (the mergeable state, as bytes).",
     },
     Told {
         call: "duration_quantile(dur, q)",
-        says: "Aggregate: the `q`-quantile, exact up to 4096 values and good to 0.4 % beyond.",
+        says: "Aggregate: the `q`-quantile, exact up to 4,096 values and within 0.4 % above.",
     },
     Told {
         call: "duration_stretches(interval, dur)",
-        says: "Aggregate: statistics over at most 16 stretches of intervals, as bytes that merge; what \
-               `gpuwhy variability` finds shifts by.",
+        says: "Aggregate: statistics over at most 16 stretches of intervals, as mergeable bytes; \
+               `gpuwhy variability` finds shifts of kernels with it.",
     },
     Told {
         call: "device_interval(copy_kind, ts, dur, bytes, origin, width)",
-        says: "Aggregate: what one device did in the interval that begins at `origin`; `copy_kind` is \
-               null for kernels. A struct of `kernel_ns`, `copy_ns`, `exposed_ns` (copy and no kernel), \
-               `overlapped_ns`, `idle_ns`; `kernels` and `copies` with their `_sum_ns`, `_mean_ns`, \
-               `_min_ns`, `_max_ns`, `_std_ns`, of those that began in it; `exposed_h2d_ns` and so on \
-               by kind of copy; and `part`.",
+        says: "Aggregate: the activity of one device in the interval that begins at `origin`; \
+               `copy_kind` is null for kernels. A struct of `kernel_ns`, `copy_ns`, `exposed_ns` (copy \
+               and no kernel), `overlapped_ns`, `idle_ns`; `kernels` and `copies` that began in it, with \
+               `_sum_ns`, `_mean_ns`, `_min_ns`, `_max_ns`, `_std_ns`; `exposed_h2d_ns` and so on \
+               by kind of copy; and `part` (the mergeable state).",
     },
 ];
 
