@@ -29,7 +29,7 @@ impl Default for Calibration {
 }
 
 impl Calibration {
-    /// Fitted on trials of the benchmark of host interference (docs/benchmark.md): its figures
+    /// Fitted on trials of the benchmark of host interference (docs/faults-benchmark.md): its figures
     /// `calibration_slope` and `calibration_shift`.
     pub const MEASURED: Calibration = Calibration { slope: 0.827, shift: 1.007 };
 
