@@ -17,7 +17,13 @@ pub mod nccl;
 #[cfg(not(loom))]
 pub mod notice;
 pub mod published;
+#[cfg(not(loom))]
+pub mod ring;
 mod sync;
+#[cfg(not(loom))]
+mod tenant;
+#[cfg(not(loom))]
+mod tenants;
 
 #[cfg(all(test, loom))]
 mod models;

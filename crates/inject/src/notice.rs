@@ -51,9 +51,9 @@ const CODES: usize = 32;
 /// A code is not told more often, ns.
 const EVERY: u64 = 60_000_000_000;
 
-/// Says so at once, if a collector listens.
-pub fn tell(code: Code, text: &str, value: Option<f64>) {
-    crate::link::with(|ring| {
+/// Writes a notice at once, if an agent is connected.
+pub fn report(code: Code, text: &str, value: Option<f64>) {
+    crate::ring::with(|ring| {
         let name = ring.name(text);
         let at = gpuwhy_wire::now();
         ring.write(gpuwhy_wire::Event::Notice { name, code: code as u32, value, at });
@@ -153,7 +153,7 @@ impl Notices {
         self.values[code as usize].load(Relaxed)
     }
 
-    /// Whether [`Notices::tell`] may have something to say.
+    /// Whether [`Notices::report`] may have something to say.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.load(Relaxed) != 0
@@ -171,7 +171,7 @@ impl Notices {
     }
 
     /// Says what is new to somebody who listens, at `now`.
-    pub fn tell(&self, now: u64, mut write: impl FnMut(&'static str, u32, f64)) {
+    pub fn report(&self, now: u64, mut write: impl FnMut(&'static str, u32, f64)) {
         let news = self.news.load(Relaxed);
         for code in Code::COUNTED {
             let i = code as usize;
@@ -204,7 +204,7 @@ mod tests {
 
     fn told(notices: &Notices, now: u64) -> Vec<(u32, f64)> {
         let mut told = Vec::new();
-        notices.tell(now, |_, code, value| told.push((code, value)));
+        notices.report(now, |_, code, value| told.push((code, value)));
         told
     }
 

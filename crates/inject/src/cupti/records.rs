@@ -6,7 +6,7 @@ use gpuwhy_wire::{Event, NameId};
 
 use super::abi::{self, Plain, kind};
 use super::names::short;
-use crate::link::Ring;
+use crate::ring::Ring;
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -132,13 +132,13 @@ impl Next {
 
     /// Whether it asks for something else than NCCL has been told.
     #[inline]
-    pub fn has_changed_its_mind(&self, version: Version) -> bool {
+    pub fn has_changed_mask(&self, version: Version) -> bool {
         let index = version.index();
         self.seen[index].load(Relaxed) != self.masks[index].load(Relaxed)
     }
 
     /// NCCL is told what it asks for.
-    pub fn has_been_heard(&self, version: Version) {
+    pub fn mask_applied(&self, version: Version) {
         let index = version.index();
         self.seen[index].store(self.masks[index].load(Relaxed), Relaxed);
     }
@@ -162,7 +162,7 @@ impl Next {
             // SAFETY: as above.
             unsafe { init(&mut context, id, mask, name, nodes, ranks, rank, logger) }
         };
-        self.has_been_heard(version);
+        self.mask_applied(version);
         (result == super::abi::SUCCESS).then_some(context)
     }
 

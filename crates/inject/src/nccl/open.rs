@@ -88,7 +88,7 @@ pub struct Task {
     pub sums: [Sum; 4],
     pub theirs: AtomicU64,
     /// How often it was told that it is open.
-    pub told_open: AtomicU32,
+    pub open_reports: AtomicU32,
 }
 
 impl Empty for Task {
@@ -113,7 +113,7 @@ impl Empty for Task {
             Sum { count: AtomicU32::new(0), start: AtomicI64::new(0), dur: AtomicU64::new(0) }
         }; 4],
         theirs: AtomicU64::new(0),
-        told_open: AtomicU32::new(0),
+        open_reports: AtomicU32::new(0),
     };
 }
 
@@ -162,14 +162,14 @@ pub struct Communicator {
     pub version: AtomicU32,
     pub clock: AtomicU32,
     /// The generation of ring that knows of it.
-    pub told: AtomicU64,
+    pub reported_to: AtomicU64,
     pub mask: AtomicPtr<c_int>,
     /// Context of the other plug-in, and whether it has one.
     pub theirs: AtomicU64,
     pub shared: AtomicBool,
     /// Whether tasks of which the call is not known (launches of graphs, all before version 5)
     /// have channels: what was asked for when a graph was captured holds for all its launches.
-    pub channels_come: AtomicBool,
+    pub has_channels: AtomicBool,
 }
 
 impl Empty for Communicator {
@@ -181,11 +181,11 @@ impl Empty for Communicator {
         at: AtomicU64::new(0),
         version: AtomicU32::new(0),
         clock: AtomicU32::new(0),
-        told: AtomicU64::new(0),
+        reported_to: AtomicU64::new(0),
         mask: AtomicPtr::new(null_mut()),
         theirs: AtomicU64::new(0),
         shared: AtomicBool::new(false),
-        channels_come: AtomicBool::new(false),
+        has_channels: AtomicBool::new(false),
     };
 }
 

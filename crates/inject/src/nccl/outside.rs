@@ -38,12 +38,12 @@ impl Outside for Process {
     #[inline]
     fn with(&self, f: impl FnOnce(&dyn Sink)) {
         if !UNWANTED.load(Relaxed) {
-            crate::link::with(|ring| f(ring));
+            crate::ring::with(|ring| f(ring));
         }
     }
 }
 
-impl Sink for crate::link::Ring {
+impl Sink for crate::ring::Ring {
     #[inline]
     fn generation(&self) -> u64 {
         self.generation

@@ -34,8 +34,8 @@ pub enum State {
     Live = 2,
     /// Ended, but its children have not.
     Stopped = 3,
-    /// Being told.
-    Telling = 4,
+    /// Its record is being written.
+    Reporting = 4,
     /// Over; who it was can still be read.
     Done = 5,
 }
@@ -65,7 +65,7 @@ impl Word {
             0 => State::Free,
             2 => State::Live,
             3 => State::Stopped,
-            4 => State::Telling,
+            4 => State::Reporting,
             5 => State::Done,
             _ => State::Busy,
         }
@@ -199,12 +199,12 @@ impl<T: Empty, const N: usize> Pool<T, N> {
                 State::Free => true,
                 State::Done => word.holders() == 0 || old,
                 State::Live | State::Stopped if old => {
-                    let telling = Word::new(word.generation(), State::Telling, word.holders());
-                    if place.word.compare_exchange(word.0, telling.0, AcqRel, Relaxed).is_err() {
+                    let reporting = Word::new(word.generation(), State::Reporting, word.holders());
+                    if place.word.compare_exchange(word.0, reporting.0, AcqRel, Relaxed).is_err() {
                         continue;
                     }
                     given_up(index, word.generation());
-                    place.turn(word.generation(), &[State::Telling], State::Busy);
+                    place.turn(word.generation(), &[State::Reporting], State::Busy);
                     self.claim(place, word.generation() + 1, now);
                     return Some((index, (word.generation() + 1) & GENERATIONS, place));
                 }

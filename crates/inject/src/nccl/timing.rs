@@ -79,7 +79,7 @@ impl Envelope {
 
     /// At `host` we were told that it had been `gpu`.
     #[inline]
-    pub fn told(&self, host: u64, gpu: u64) {
+    pub fn observe(&self, host: u64, gpu: u64) {
         let difference = host.wrapping_sub(gpu) as i64;
         if difference >= self.window(host).least.load(Relaxed) {
             if self.odd.load(Relaxed) != 0 {
@@ -241,7 +241,7 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm }, Envelope::new());
         let (mut early, mut late) = (0, 0);
         for (i, (host, way)) in pairs.enumerate() {
-            envelope.told(host + way, clocks.gpu(host));
+            envelope.observe(host + way, clocks.gpu(host));
             let error = envelope.map(clocks.gpu(host), host + way).unwrap().at as i64 - host as i64;
             if i > 200 {
                 early = early.min(error);
@@ -279,7 +279,7 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm: 0.0 }, Envelope::new());
         let t = 5_500_000_000;
         assert_eq!(envelope.map(clocks.gpu(t), t), None);
-        envelope.told(t + 3_000, clocks.gpu(t));
+        envelope.observe(t + 3_000, clocks.gpu(t));
         assert_eq!(envelope.map(clocks.gpu(t), t + 3_000).unwrap().error, None);
         envelope.enqueued(t - 9_000, clocks.gpu(t));
         let mapped = envelope.map(clocks.gpu(t), t + 3_000).unwrap();
@@ -292,15 +292,15 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm: 0.0 }, Envelope::new());
         let at = |i: u64| 1_000_000_000 + i * 1_000_000;
         for i in 0..100 {
-            envelope.told(at(i) + 2_000, clocks.gpu(at(i)));
+            envelope.observe(at(i) + 2_000, clocks.gpu(at(i)));
         }
-        envelope.told(at(100), clocks.gpu(at(100)) + 7_000_000_000);
+        envelope.observe(at(100), clocks.gpu(at(100)) + 7_000_000_000);
         let error = |i: u64, set: u64| {
             envelope.map(clocks.gpu(at(i)) + set, at(i)).unwrap().at as i64 - at(i) as i64
         };
         assert!((0..10_000).contains(&error(101, 0)));
         for i in 101..140 {
-            envelope.told(at(i) + 2_000, clocks.gpu(at(i)) + 7_000_000_000);
+            envelope.observe(at(i) + 2_000, clocks.gpu(at(i)) + 7_000_000_000);
         }
         assert!((0..10_000).contains(&error(140, 7_000_000_000)));
     }
@@ -311,7 +311,7 @@ mod tests {
         fn any_pairs_are_survived(pairs in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..60)) {
             let envelope = Envelope::new();
             for (host, gpu, told) in pairs {
-                if told { envelope.told(host, gpu) } else { envelope.enqueued(host, gpu) }
+                if told { envelope.observe(host, gpu) } else { envelope.enqueued(host, gpu) }
                 let _ = envelope.map(gpu, host);
             }
         }
