@@ -1,4 +1,4 @@
-//! What the NCCL door costs the program that it lives in, in ns of its own CPU time.
+//! What the NCCL plug-in costs the program that it lives in, in ns of its own CPU time.
 //!
 //! `cargo run --release -p gpuwhy-inject --example plugin_cost` prints one line of JSON. An *event* is
 //! one call of `startEvent`, of which each has a `stopEvent` and half have a state. Cases: a ring

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::thread::Thread;
 use std::time::Duration;
 
-use gpuwhy_wire::{DEFAULT_DOOR, DOOR_ENV, Heard, Producer, Settings, Visit, is_off};
+use gpuwhy_wire::{Client, DEFAULT_SOCKET, Producer, Received, SOCKET_ENV, Settings, is_off};
 
 use crate::notice::{self, Code};
 use crate::published::Withdrawn;
@@ -90,14 +90,14 @@ unsafe extern "C" fn in_the_child() {
 /// Connects again and again, until the process ends.
 fn run(first: &Thread, tenants: &Tenants) {
     block_signals();
-    let path = std::env::var_os(DOOR_ENV).filter(|path| !path.is_empty());
-    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_DOOR.into()));
+    let path = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
+    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_SOCKET.into()));
     let mut retired: Vec<Withdrawn<Ring>> = Vec::new();
     let mut failed = 0;
     loop {
         ring::release(&mut retired);
         if retired.len() < RETIRED
-            && let Ok(client) = Visit::knock(&path)
+            && let Ok(client) = Client::connect(&path)
         {
             failed = 0;
             serve(&client, first, tenants, &mut retired);
@@ -110,22 +110,22 @@ fn run(first: &Thread, tenants: &Tenants) {
 }
 
 /// From the connection to its end.
-fn serve(client: &Visit, first: &Thread, tenants: &Tenants, retired: &mut Vec<Withdrawn<Ring>>) {
+fn serve(client: &Client, first: &Thread, tenants: &Tenants, retired: &mut Vec<Withdrawn<Ring>>) {
     SOCKET.store(client.as_raw_fd(), SeqCst);
-    let mut welcome = client.hear(WELCOME_MS);
-    while let Heard::Asked(_) = welcome {
-        welcome = client.hear(WELCOME_MS);
+    let mut welcome = client.recv(WELCOME_MS);
+    while let Received::Settings(_) = welcome {
+        welcome = client.recv(WELCOME_MS);
     }
-    if let Heard::Welcome(producer, settings) = welcome {
+    if let Received::Welcome(producer, settings) = welcome {
         retired.extend(ring::publish(producer));
         tenants.ask(settings);
         first.unpark();
         let mut reported = 0;
         loop {
-            match client.hear(TICK_MS) {
-                Heard::Asked(settings) => tenants.ask(settings),
-                Heard::Nothing => {}
-                Heard::Welcome(..) | Heard::Gone => break,
+            match client.recv(TICK_MS) {
+                Received::Settings(settings) => tenants.ask(settings),
+                Received::Nothing => {}
+                Received::Welcome(..) | Received::Closed => break,
             }
             tenants.tick();
             let panics = faults();

@@ -1,5 +1,5 @@
-//! What the doors have to say about what they cannot see: a code, a text and a number, each at
-//! most once a minute.
+//! Notices of what was lost or could not be recorded: a code, a text and a number, each at most once
+//! a minute.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -115,7 +115,7 @@ impl Code {
     }
 }
 
-/// What a door wants said.
+/// The notices of one tenant.
 pub struct Notices {
     /// What is said: a count, or the bits of a number.
     values: [AtomicU64; CODES],

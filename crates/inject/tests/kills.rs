@@ -22,8 +22,10 @@ use gpuwhy_testkit::gpu;
 use gpuwhy_testkit::gpuloop::{self, Config, Place, Summary};
 use gpuwhy_testkit::helper::{self, Played};
 use gpuwhy_testkit::sys::{self, Random};
-use gpuwhy_wire::{Attended, Consumer, DOOR_ENV, Drained, ENV, Event, Hospitality, Host, Options};
-use gpuwhy_wire::{Peer, Record, Ring, Settings};
+use gpuwhy_wire::{
+    Consumer, Drained, ENV, Event, Options, Peer, Polled, Record, Ring, SOCKET_ENV, Server,
+    ServerOptions, Settings,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a program does to itself, and after how many µs, in its environment.
@@ -49,8 +51,8 @@ fn main() -> Result<()> {
         play_it(&play);
     }
     helper::dispatch();
-    if let Some(door) = std::env::args().skip_while(|a| a != "--collector").nth(1) {
-        return collect(Path::new(&door));
+    if let Some(socket) = std::env::args().skip_while(|a| a != "--collector").nth(1) {
+        return collect(Path::new(&socket));
     }
     // Programs that crash on purpose leave no cores behind.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -104,15 +106,15 @@ impl House {
         Ok(House { dir, object })
     }
 
-    fn door(&self, name: &str) -> PathBuf {
+    fn socket(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A program whose collector listens there.
-    fn program(&self, door: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
+    fn program(&self, socket: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut env = vec![
-            (DOOR_ENV.to_owned(), text(door)),
+            (SOCKET_ENV.to_owned(), text(socket)),
             (OBJECT.to_owned(), text(&self.object)),
             (ENV.to_owned(), String::new()),
         ];
@@ -129,9 +131,9 @@ impl House {
     }
 
     /// Another process that attends, with a ring of so many slots for each program.
-    fn collector(&self, door: &Path, slots: u32) -> Result<Collector> {
+    fn collector(&self, socket: &Path, slots: u32) -> Result<Collector> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--collector").arg(door).env("GPUWHY_KILLS_SLOTS", slots.to_string());
+        command.arg("--collector").arg(socket).env("GPUWHY_KILLS_SLOTS", slots.to_string());
         sys::die_with_parent(&mut command, libc::SIGKILL);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().context("no stdout")?;
@@ -169,9 +171,9 @@ enum How {
     Exit,
     /// A thread forks; the child runs another program and outlives its parent, which is killed.
     ForkExec,
-    /// A thread forks; the child opens the door anew, works as its parent does, and is killed.
+    /// A thread forks; the child opens the socket anew, works as its parent does, and is killed.
     ForkWork,
-    /// Somebody opens and closes our object all the time, and calls its door again.
+    /// Somebody opens and closes our object all the time, and calls its socket again.
     Dlclose,
 }
 
@@ -250,7 +252,7 @@ fn play_it(play: &str) {
                     let child = libc::fork();
                     if child == 0 {
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                        open_the_door(libc::RTLD_NOLOAD);
+                        call_the_entry_point(libc::RTLD_NOLOAD);
                         libc::usleep(100_000);
                         libc::kill(libc::getpid(), libc::SIGKILL);
                     }
@@ -260,7 +262,7 @@ fn play_it(play: &str) {
                 }
                 "dlclose" => {
                     for _ in 0..200 {
-                        open_the_door(0);
+                        call_the_entry_point(0);
                     }
                     libc::kill(libc::getpid(), libc::SIGKILL);
                 }
@@ -270,8 +272,8 @@ fn play_it(play: &str) {
     });
 }
 
-/// Loads our object, calls its door as the driver does, and closes it.
-fn open_the_door(flags: i32) {
+/// Loads our object, calls its socket as the driver does, and closes it.
+fn call_the_entry_point(flags: i32) {
     let Ok(path) = std::env::var(OBJECT).map(|p| std::ffi::CString::new(p).unwrap_or_default())
     else {
         return;
@@ -282,10 +284,10 @@ fn open_the_door(flags: i32) {
         if object.is_null() {
             return;
         }
-        let door = libc::dlsym(object, c"InitializeInjection".as_ptr());
-        if !door.is_null() {
-            let door: extern "C" fn() -> i32 = std::mem::transmute(door);
-            door();
+        let socket = libc::dlsym(object, c"InitializeInjection".as_ptr());
+        if !socket.is_null() {
+            let socket: extern "C" fn() -> i32 = std::mem::transmute(socket);
+            socket();
         }
         libc::dlclose(object);
     }
@@ -334,20 +336,20 @@ impl std::fmt::Display for Outcome {
 }
 
 /// The collector in this process, and what it was told.
-struct Listening {
-    host: Host,
+struct Agent {
+    server: Server,
     told: HashMap<i32, u64>,
     gone: Vec<i32>,
     wrong: Vec<String>,
     begun: u64,
 }
 
-impl Listening {
-    fn attend(&mut self, outcome: &mut Outcome) {
+impl Agent {
+    fn poll(&mut self, outcome: &mut Outcome) {
         let before = Instant::now();
         let (told, gone, wrong) = (&mut self.told, &mut self.gone, &mut self.wrong);
         let begun = self.begun;
-        let Attended { drained, came, gone: left, refused } = self.host.attend(
+        let Polled { drained, connected, gone: left, refused } = self.server.poll(
             |peer, record| {
                 *told.entry(peer.pid).or_default() += 1;
                 if let Some(why) = is_wrong(peer, &record, begun)
@@ -361,7 +363,7 @@ impl Listening {
         let took = before.elapsed().as_secs_f64() * 1e3;
         outcome.attend_max_ms = outcome.attend_max_ms.max(took);
         outcome.attend_calls += 1;
-        outcome.came += came;
+        outcome.came += connected;
         outcome.gone += left;
         outcome.refused += refused;
         sum(outcome, &drained);
@@ -370,9 +372,9 @@ impl Listening {
     /// Attends until everybody has gone.
     fn until_gone(&mut self, outcome: &mut Outcome) -> Result<()> {
         let hang = Instant::now() + HANG;
-        while self.host.peers().count() > 0 {
-            ensure!(Instant::now() < hang, "still here: {:?}", Vec::from_iter(self.host.peers()));
-            self.attend(outcome);
+        while self.server.peers().count() > 0 {
+            ensure!(Instant::now() < hang, "still here: {:?}", Vec::from_iter(self.server.peers()));
+            self.poll(outcome);
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
@@ -414,31 +416,31 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
 }
 
 fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
-    let door = house.door("door");
-    let host = Host::listen(
-        &door,
-        Hospitality::default(),
+    let socket = house.socket("socket");
+    let server = Server::listen(
+        &socket,
+        ServerOptions::default(),
         Settings { launches: true, ..Settings::USUAL },
     )?;
     let begun = gpuwhy_wire::now();
     let mut here =
-        Listening { host, told: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
+        Agent { server, told: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
     let (mut outcome, mut random) = (Outcome { kills, ..Outcome::default() }, Random::new(seed));
     let began = Instant::now();
     // The first ones show what a collector at work takes.
     let first = (kills / 10).max(AT_ONCE.min(kills));
-    some_kills(house, &door, &mut here, &mut outcome, &mut random, first)?;
+    some_kills(house, &socket, &mut here, &mut outcome, &mut random, first)?;
     (outcome.rss_before_kib, outcome.descriptors_before) = (rss_kib(), descriptors());
-    some_kills(house, &door, &mut here, &mut outcome, &mut random, kills - first)?;
+    some_kills(house, &socket, &mut here, &mut outcome, &mut random, kills - first)?;
     (outcome.rss_after_kib, outcome.descriptors_after) = (rss_kib(), descriptors());
 
     // Who comes next is heard.
     let pid = {
-        let program = house.program(&door, &[])?;
+        let program = house.program(&socket, &[])?;
         let hang = Instant::now() + HANG;
         while here.told.get(&program.pid()).is_none_or(|told| *told < 100) {
             ensure!(Instant::now() < hang, "the next program is not heard");
-            here.attend(&mut outcome);
+            here.poll(&mut outcome);
             std::thread::sleep(Duration::from_millis(2));
         }
         let pid = program.pid();
@@ -468,8 +470,8 @@ fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
 
 fn some_kills(
     house: &House,
-    door: &Path,
-    here: &mut Listening,
+    socket: &Path,
+    here: &mut Agent,
     outcome: &mut Outcome,
     random: &mut Random,
     kills: usize,
@@ -478,9 +480,9 @@ fn some_kills(
     while started < kills || !victims.is_empty() {
         if started < kills && victims.len() < AT_ONCE {
             started += 1;
-            victims.push(victim(house, door, random)?);
+            victims.push(victim(house, socket, random)?);
         }
-        here.attend(outcome);
+        here.poll(outcome);
         let now = Instant::now();
         let mut still = Vec::new();
         for mut victim in victims {
@@ -508,14 +510,14 @@ fn some_kills(
     here.until_gone(outcome)
 }
 
-fn victim(house: &House, door: &Path, random: &mut Random) -> Result<Victim> {
+fn victim(house: &House, socket: &Path, random: &mut Random) -> Result<Victim> {
     let how = How::ALL[(random.next() % How::ALL.len() as u64) as usize];
     let after = random.next() % (LIFE_MS * 1000);
     let mut env = Vec::new();
     if let Some(play) = how.played() {
         env.push((PLAY, format!("{play}:{after}")));
     }
-    let program = house.program(door, &env)?;
+    let program = house.program(socket, &env)?;
     let at = Instant::now() + Duration::from_micros(after);
     let later = |random: &mut Random, ms: u64| Duration::from_micros(random.next() % (ms * 1000));
     let next = match how {
@@ -590,20 +592,20 @@ impl Drop for Collector {
 }
 
 /// Plays a collector until it is killed.
-fn collect(door: &Path) -> Result<()> {
+fn collect(socket: &Path) -> Result<()> {
     let slots = std::env::var("GPUWHY_KILLS_SLOTS").ok().and_then(|n| n.parse().ok());
     let ring = Options { slots: slots.unwrap_or(1 << 14), ..Options::default() };
-    let hospitality = Hospitality { ring, ..Hospitality::default() };
-    let mut host = Host::listen(door, hospitality, Settings::USUAL)?;
+    let options = ServerOptions { ring, ..ServerOptions::default() };
+    let mut server = Server::listen(socket, options, Settings::USUAL)?;
     let mut said = Said::default();
     let mut next = Instant::now();
     loop {
         let told = &mut said.told;
-        let seen = host.attend(|peer, _| *told.entry(peer.pid).or_default() += 1, |_| {});
+        let seen = server.poll(|peer, _| *told.entry(peer.pid).or_default() += 1, |_| {});
         said.lost += seen.drained.lost;
         said.torn += seen.drained.torn;
         said.abandoned += seen.drained.abandoned;
-        said.here = host.peers().count();
+        said.here = server.peers().count();
         if Instant::now() >= next {
             next = Instant::now() + Duration::from_millis(20);
             println!("{}", serde_json::to_string(&said)?);
@@ -615,16 +617,16 @@ fn collect(door: &Path) -> Result<()> {
 
 /// Two programs go on while their collector is killed and another one comes: they are heard again.
 fn restarted(house: &House, times: usize) -> Result<Vec<u64>> {
-    let door = house.door("restarted");
-    let mut collector = house.collector(&door, 1 << 14)?;
-    let mut programs = [house.program(&door, &[])?, house.program(&door, &[])?];
+    let socket = house.socket("restarted");
+    let mut collector = house.collector(&socket, 1 << 14)?;
+    let mut programs = [house.program(&socket, &[])?, house.program(&socket, &[])?];
     let pids = programs.each_ref().map(Played::pid);
     let all = |said: &Said| pids.iter().all(|pid| said.told.get(pid).is_some_and(|n| *n > 10));
     collector.until("heard", all)?;
     let mut took = Vec::new();
     for _ in 0..times {
         drop(collector);
-        collector = house.collector(&door, 1 << 14)?;
+        collector = house.collector(&socket, 1 << 14)?;
         took.push(collector.until("heard again", all)?);
         let said = collector.said();
         ensure!(said.torn + said.abandoned == 0, "{said:?}");
@@ -641,10 +643,10 @@ fn restarted(house: &House, times: usize) -> Result<Vec<u64>> {
 
 /// A program runs for half a second before anybody listens.
 fn late(house: &House) -> Result<u64> {
-    let door = house.door("late");
-    let program = house.program(&door, &[])?;
+    let socket = house.socket("late");
+    let program = house.program(&socket, &[])?;
     std::thread::sleep(Duration::from_millis(500));
-    let collector = house.collector(&door, 1 << 14)?;
+    let collector = house.collector(&socket, 1 << 14)?;
     let pid = program.pid();
     let took = collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
     program.stop()?;
@@ -663,12 +665,12 @@ struct Stopped {
 /// A collector with a small ring is stopped for two seconds: the program takes its steps, and what
 /// found no room was counted.
 fn stopped(house: &House) -> Result<Stopped> {
-    let door = house.door("stopped");
-    let collector = house.collector(&door, 256)?;
+    let socket = house.socket("stopped");
+    let collector = house.collector(&socket, 256)?;
     // Its steps are told in another ring, which we read.
     let marks = Ring::memfd(Options { slots: 1 << 16, ..Options::default() })?;
     let mut reader = Consumer::open(marks.path())?;
-    let program = house.program(&door, &[(ENV, marks.path().to_string_lossy().into_owned())])?;
+    let program = house.program(&socket, &[(ENV, marks.path().to_string_lossy().into_owned())])?;
     let pid = program.pid();
     collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
     let mut steps = || {

@@ -24,11 +24,11 @@
 //! Records name things by number. The numbers are places in an append-only table in the same
 //! memory, so that they outlive the processes on either side.
 //!
-//! # Doors
+//! # The agent socket
 //!
 //! A program that marks its steps opens a ring by its path ([`Producer`]). A library that is loaded
-//! into somebody else's process knocks at the collector's socket instead ([`Visit`], [`Host`]) and
-//! is handed a ring of its own.
+//! into somebody else's process connects to the agent's socket instead ([`Client`], [`Server`]) and
+//! receives a ring of its own.
 //!
 //! # C
 //!
@@ -41,14 +41,14 @@ mod clock;
 #[cfg(feature = "std")]
 mod consumer;
 #[cfg(feature = "std")]
-mod door;
-#[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod producer;
+#[cfg(feature = "std")]
+mod socket;
 #[cfg(feature = "std")]
 mod thread;
 
@@ -62,12 +62,12 @@ pub use clock::now;
 #[cfg(feature = "std")]
 pub use consumer::{Consumer, Drained};
 #[cfg(feature = "std")]
-pub use door::{
-    Attended, Collectives, DEFAULT_DOOR, DOOR_ENV, Heard, Hospitality, Host, Kernels, OFF_ENV,
-    Peer, Settings, Visit, is_off,
-};
-#[cfg(feature = "std")]
 pub use map::{Error, Options, Ring};
 #[cfg(feature = "std")]
 pub use producer::{ENV, Label, Phase, Producer, Step, Stream};
 pub use record::{BadRecord, Event, NameId, Record, decode, encode, seal};
+#[cfg(feature = "std")]
+pub use socket::{
+    Client, Collectives, DEFAULT_SOCKET, Kernels, OFF_ENV, Peer, Polled, Received, SOCKET_ENV,
+    Server, ServerOptions, Settings, is_off,
+};

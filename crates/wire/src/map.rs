@@ -36,6 +36,11 @@ pub enum Error {
         /// The ring.
         path: PathBuf,
     },
+    /// Another agent listens on the socket.
+    Listening {
+        /// The socket.
+        path: PathBuf,
+    },
 }
 
 impl fmt::Display for Error {
@@ -46,6 +51,9 @@ impl fmt::Display for Error {
             Error::Busy { path } => {
                 write!(f, "`{}` already has a consumer", path.display())
             }
+            Error::Listening { path } => {
+                write!(f, "another agent listens on `{}`", path.display())
+            }
         }
     }
 }
@@ -55,7 +63,7 @@ impl core::error::Error for Error {
         match self {
             Error::Io { source, .. } => Some(source),
             Error::Bad { source, .. } => Some(source),
-            Error::Busy { .. } => None,
+            Error::Busy { .. } | Error::Listening { .. } => None,
         }
     }
 }

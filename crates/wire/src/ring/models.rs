@@ -9,7 +9,8 @@ use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
 use super::*;
-use crate::record::{Event, encode};
+use crate::record::{Event, Record, encode};
+use crate::sync::AtomicU64;
 
 /// Preemptions in one execution; most errors take two (Musuvathi and Qadeer, 2007).
 const PREEMPTIONS: usize = 2;
