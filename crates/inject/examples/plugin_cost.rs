@@ -162,7 +162,7 @@ fn one(case: &str) {
             caller.call(round * CALLS + call, phases, &mut events);
         }
         let ns = cpu_ns() - start;
-        // Unmeasured: the collector's work is another process's.
+        // Unmeasured: the agent's work is another process's.
         records = consumer.as_mut().map_or(0, |consumer| {
             let drained = consumer.drain(usize::MAX, |_| {});
             assert_eq!(drained.lost, 0);

@@ -1,12 +1,12 @@
-//! Programs that our object lives in are killed at random moments, in ten ways, while a collector
-//! attends; and the collector is killed, late or stopped, while programs run.
+//! Programs that have loaded our object are killed at random moments, in ten ways, while an agent polls;
+//! and the agent is killed, late or stopped, while programs run.
 //!
 //! The programs are `gpuloop` under the stand-in's driver, which loads the object as the real one
-//! would. Each time: the collector never hangs, what it is given is whole, everybody who has gone
-//! is gone, and who comes next is heard.
+//! would. Each time the agent never hangs, its records are whole, every program that has ended is gone, and the
+//! next program is recorded.
 //!
-//! `GPUWHY_KILLS` says how many (40), `GPUWHY_KILLS_SEED` which (1), `GPUWHY_KILLS_JSON` where the
-//! result goes (`bench/kills.sh` runs 1,000 of them).
+//! `GPUWHY_KILLS` is how many programs are killed (40), `GPUWHY_KILLS_SEED` the seed (1), and
+//! `GPUWHY_KILLS_JSON` the file of the result (`bench/kills.sh` runs 1,000 of them).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -36,7 +36,7 @@ const OBJECT: &str = "CUDA_INJECTION64_PATH";
 const AT_ONCE: usize = 6;
 /// The longest life of one, ms: records are flushed every 200 ms.
 const LIFE_MS: u64 = 500;
-/// How the names of the program's kernels begin, as our object tells them.
+/// How the names of the program's kernels begin, as our object records them.
 const KERNELS: [&str; 4] = [
     "gpuloop::gemm",
     "gpuloop::softmax",
@@ -51,8 +51,8 @@ fn main() -> Result<()> {
         play_it(&play);
     }
     helper::dispatch();
-    if let Some(socket) = std::env::args().skip_while(|a| a != "--collector").nth(1) {
-        return collect(Path::new(&socket));
+    if let Some(socket) = std::env::args().skip_while(|a| a != "--agent").nth(1) {
+        return run_agent(Path::new(&socket));
     }
     // Programs that crash on purpose leave no cores behind.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -65,15 +65,14 @@ fn main() -> Result<()> {
     let outcome = kill(&house, kills, number("GPUWHY_KILLS_SEED").unwrap_or(1))?;
     println!("programs killed at random moments ... ok: {outcome}");
     let restarts = (kills / 40).clamp(1, 10);
-    let back_ms =
-        restarted(&house, restarts).context("a collector that is killed and restarted")?;
+    let back_ms = restarted(&house, restarts).context("an agent that is killed and restarted")?;
     println!(
-        "a collector killed and restarted {restarts} times ... ok: heard again after {back_ms:?} ms"
+        "an agent killed and restarted {restarts} times ... ok: records again after {back_ms:?} ms"
     );
-    let late_ms = late(&house).context("a collector that comes late")?;
-    println!("a collector that comes late ... ok: heard after {late_ms} ms");
-    let stopped = stopped(&house).context("a collector that is stopped")?;
-    println!("a collector that is stopped for 2 s ... ok: {stopped:?}");
+    let late_ms = late(&house).context("an agent that starts late")?;
+    println!("an agent that starts late ... ok: records after {late_ms} ms");
+    let stopped = stopped(&house).context("an agent that is stopped")?;
+    println!("an agent that is stopped for 2 s ... ok: {stopped:?}");
     if let Some(path) = std::env::var_os("GPUWHY_KILLS_JSON") {
         let all = serde_json::json!({
             "kills": outcome, "restarted_heard_ms": back_ms, "late_heard_ms": late_ms,
@@ -85,7 +84,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The scripted machine, the libraries and the object, and where collectors listen.
+/// The scripted machine, the libraries and the object, and where agents listen.
 struct House {
     dir: tempfile::TempDir,
     object: PathBuf,
@@ -110,7 +109,7 @@ impl House {
         self.dir.path().join(name)
     }
 
-    /// A program whose collector listens there.
+    /// A program whose agent listens there.
     fn program(&self, socket: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut env = vec![
@@ -130,23 +129,23 @@ impl House {
         })
     }
 
-    /// Another process that attends, with a ring of so many slots for each program.
-    fn collector(&self, socket: &Path, slots: u32) -> Result<Collector> {
+    /// Another process that polls, with a ring of so many slots for each program.
+    fn agent(&self, socket: &Path, slots: u32) -> Result<AgentProcess> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--collector").arg(socket).env("GPUWHY_KILLS_SLOTS", slots.to_string());
+        command.arg("--agent").arg(socket).env("GPUWHY_KILLS_SLOTS", slots.to_string());
         sys::die_with_parent(&mut command, libc::SIGKILL);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().context("no stdout")?;
-        let said = Arc::new(Mutex::new(Said::default()));
-        let heard = said.clone();
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let shared = progress.clone();
         let listener = std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Ok(new) = serde_json::from_str(&line) {
-                    *heard.lock().unwrap() = new;
+                    *shared.lock().unwrap() = new;
                 }
             }
         });
-        Ok(Collector { child, said, listener: Some(listener) })
+        Ok(AgentProcess { child, progress, listener: Some(listener) })
     }
 }
 
@@ -173,7 +172,7 @@ enum How {
     ForkExec,
     /// A thread forks; the child opens the socket anew, works as its parent does, and is killed.
     ForkWork,
-    /// Somebody opens and closes our object all the time, and calls its socket again.
+    /// A thread opens and closes our object all the time, and calls its entry point again.
     Dlclose,
 }
 
@@ -308,8 +307,9 @@ struct Victim {
 struct Outcome {
     kills: usize,
     by: BTreeMap<String, usize>,
-    /// Programs whose end was seen by the collector, of those that it had let in.
-    heard: usize,
+    /// Programs whose end the agent noticed, of those that had connected.
+    #[serde(rename = "heard")]
+    ended: usize,
     came: usize,
     gone: usize,
     refused: usize,
@@ -317,8 +317,9 @@ struct Outcome {
     lost: u64,
     torn: u64,
     abandoned: u64,
-    /// Programs that were let in and told something.
-    told: usize,
+    /// Programs that connected and wrote records.
+    #[serde(rename = "told")]
+    recorded: usize,
     attend_calls: u64,
     attend_max_ms: f64,
     rss_before_kib: u64,
@@ -335,10 +336,10 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The collector in this process, and what it was told.
+/// The agent in this process, and what it received.
 struct Agent {
     server: Server,
-    told: HashMap<i32, u64>,
+    records: HashMap<i32, u64>,
     gone: Vec<i32>,
     wrong: Vec<String>,
     begun: u64,
@@ -347,11 +348,11 @@ struct Agent {
 impl Agent {
     fn poll(&mut self, outcome: &mut Outcome) {
         let before = Instant::now();
-        let (told, gone, wrong) = (&mut self.told, &mut self.gone, &mut self.wrong);
+        let (records, gone, wrong) = (&mut self.records, &mut self.gone, &mut self.wrong);
         let begun = self.begun;
         let Polled { drained, connected, gone: left, refused } = self.server.poll(
             |peer, record| {
-                *told.entry(peer.pid).or_default() += 1;
+                *records.entry(peer.pid).or_default() += 1;
                 if let Some(why) = is_wrong(peer, &record, begun)
                     && wrong.len() < 10
                 {
@@ -394,7 +395,7 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
     let (name, at, dur) = match record.event {
         Event::Kernel { name, start, dur, .. } => {
             if !KERNELS.iter().any(|kernel| name.starts_with(kernel)) {
-                return Some("a kernel that nobody launched");
+                return Some("a kernel that no program launched");
             }
             (name, start, dur)
         }
@@ -404,7 +405,7 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
         Event::Launch { name, start, dur, .. } => (name, start, dur),
         Event::Device { name, at, .. } | Event::Notice { name, at, .. } => (name, at, 0),
         Event::Counter { name, at, value, .. } if value >= 0.0 => (name, at, 0),
-        _ => return Some("nobody tells that"),
+        _ => return Some("no program writes that"),
     };
     if record.pid != peer.own_pid {
         return Some("of another process");
@@ -424,22 +425,22 @@ fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
     )?;
     let begun = gpuwhy_wire::now();
     let mut here =
-        Agent { server, told: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
+        Agent { server, records: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
     let (mut outcome, mut random) = (Outcome { kills, ..Outcome::default() }, Random::new(seed));
     let began = Instant::now();
-    // The first ones show what a collector at work takes.
+    // The first ones show what an agent at work takes.
     let first = (kills / 10).max(AT_ONCE.min(kills));
     some_kills(house, &socket, &mut here, &mut outcome, &mut random, first)?;
     (outcome.rss_before_kib, outcome.descriptors_before) = (rss_kib(), descriptors());
     some_kills(house, &socket, &mut here, &mut outcome, &mut random, kills - first)?;
     (outcome.rss_after_kib, outcome.descriptors_after) = (rss_kib(), descriptors());
 
-    // Who comes next is heard.
+    // The next program is recorded.
     let pid = {
         let program = house.program(&socket, &[])?;
         let hang = Instant::now() + HANG;
-        while here.told.get(&program.pid()).is_none_or(|told| *told < 100) {
-            ensure!(Instant::now() < hang, "the next program is not heard");
+        while here.records.get(&program.pid()).is_none_or(|records| *records < 100) {
+            ensure!(Instant::now() < hang, "the next program is not recorded");
             here.poll(&mut outcome);
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -450,8 +451,8 @@ fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
     here.until_gone(&mut outcome)?;
     ensure!(here.gone.last() == Some(&pid));
 
-    outcome.told = here.told.len();
-    outcome.heard = here.gone.len();
+    outcome.recorded = here.records.len();
+    outcome.ended = here.gone.len();
     outcome.seconds = began.elapsed().as_secs_f64();
     ensure!(here.wrong.is_empty(), "{:#?}", here.wrong);
     ensure!(outcome.came == outcome.gone && outcome.refused == 0, "{outcome}");
@@ -544,35 +545,35 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-// ---- collectors that end in the middle ----
+// ---- agents that end in the middle ----
 
-/// What a collector says of itself, ten times a second and more.
+/// What an agent prints, ten times a second and more.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Said {
+struct Progress {
     /// Records of each program.
-    told: BTreeMap<i32, u64>,
+    records: BTreeMap<i32, u64>,
     lost: u64,
     torn: u64,
     abandoned: u64,
     here: usize,
 }
 
-struct Collector {
+struct AgentProcess {
     child: Child,
-    said: Arc<Mutex<Said>>,
+    progress: Arc<Mutex<Progress>>,
     listener: Option<JoinHandle<()>>,
 }
 
-impl Collector {
-    fn said(&self) -> Said {
-        self.said.lock().unwrap().clone()
+impl AgentProcess {
+    fn progress(&self) -> Progress {
+        self.progress.lock().unwrap().clone()
     }
 
-    /// Waits until it says so; ms.
-    fn until(&self, what: &str, is: impl Fn(&Said) -> bool) -> Result<u64> {
+    /// Waits until its progress is so; ms.
+    fn until(&self, what: &str, is: impl Fn(&Progress) -> bool) -> Result<u64> {
         let began = Instant::now();
-        while !is(&self.said()) {
-            ensure!(began.elapsed() < HANG, "not {what}: {:?}", self.said());
+        while !is(&self.progress()) {
+            ensure!(began.elapsed() < HANG, "not {what}: {:?}", self.progress());
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(began.elapsed().as_millis() as u64)
@@ -583,7 +584,7 @@ impl Collector {
     }
 }
 
-impl Drop for Collector {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -591,53 +592,55 @@ impl Drop for Collector {
     }
 }
 
-/// Plays a collector until it is killed.
-fn collect(socket: &Path) -> Result<()> {
+/// Plays an agent until it is killed.
+fn run_agent(socket: &Path) -> Result<()> {
     let slots = std::env::var("GPUWHY_KILLS_SLOTS").ok().and_then(|n| n.parse().ok());
     let ring = Options { slots: slots.unwrap_or(1 << 14), ..Options::default() };
     let options = ServerOptions { ring, ..ServerOptions::default() };
     let mut server = Server::listen(socket, options, Settings::USUAL)?;
-    let mut said = Said::default();
+    let mut progress = Progress::default();
     let mut next = Instant::now();
     loop {
-        let told = &mut said.told;
-        let seen = server.poll(|peer, _| *told.entry(peer.pid).or_default() += 1, |_| {});
-        said.lost += seen.drained.lost;
-        said.torn += seen.drained.torn;
-        said.abandoned += seen.drained.abandoned;
-        said.here = server.peers().count();
+        let records = &mut progress.records;
+        let seen = server.poll(|peer, _| *records.entry(peer.pid).or_default() += 1, |_| {});
+        progress.lost += seen.drained.lost;
+        progress.torn += seen.drained.torn;
+        progress.abandoned += seen.drained.abandoned;
+        progress.here = server.peers().count();
         if Instant::now() >= next {
             next = Instant::now() + Duration::from_millis(20);
-            println!("{}", serde_json::to_string(&said)?);
+            println!("{}", serde_json::to_string(&progress)?);
             std::io::stdout().flush()?;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Two programs go on while their collector is killed and another one comes: they are heard again.
+/// Two programs go on while their agent is killed and another one starts: they are recorded again.
 fn restarted(house: &House, times: usize) -> Result<Vec<u64>> {
     let socket = house.socket("restarted");
-    let mut collector = house.collector(&socket, 1 << 14)?;
+    let mut agent = house.agent(&socket, 1 << 14)?;
     let mut programs = [house.program(&socket, &[])?, house.program(&socket, &[])?];
     let pids = programs.each_ref().map(Played::pid);
-    let all = |said: &Said| pids.iter().all(|pid| said.told.get(pid).is_some_and(|n| *n > 10));
-    collector.until("heard", all)?;
+    let all = |progress: &Progress| {
+        pids.iter().all(|pid| progress.records.get(pid).is_some_and(|n| *n > 10))
+    };
+    agent.until("recorded", all)?;
     let mut took = Vec::new();
     for _ in 0..times {
-        drop(collector);
-        collector = house.collector(&socket, 1 << 14)?;
-        took.push(collector.until("heard again", all)?);
-        let said = collector.said();
-        ensure!(said.torn + said.abandoned == 0, "{said:?}");
+        drop(agent);
+        agent = house.agent(&socket, 1 << 14)?;
+        took.push(agent.until("recorded again", all)?);
+        let progress = agent.progress();
+        ensure!(progress.torn + progress.abandoned == 0, "{progress:?}");
     }
     for program in &mut programs {
-        ensure!(program.ended()?.is_none(), "{program:?} has ended with its collector");
+        ensure!(program.ended()?.is_none(), "{program:?} has ended with its agent");
     }
     for program in programs {
         program.stop()?;
     }
-    collector.until("alone", |said| said.here == 0)?;
+    agent.until("alone", |progress| progress.here == 0)?;
     Ok(took)
 }
 
@@ -646,33 +649,34 @@ fn late(house: &House) -> Result<u64> {
     let socket = house.socket("late");
     let program = house.program(&socket, &[])?;
     std::thread::sleep(Duration::from_millis(500));
-    let collector = house.collector(&socket, 1 << 14)?;
+    let agent = house.agent(&socket, 1 << 14)?;
     let pid = program.pid();
-    let took = collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
+    let took =
+        agent.until("recorded", |progress| progress.records.get(&pid).is_some_and(|n| *n > 10))?;
     program.stop()?;
     Ok(took)
 }
 
-/// What a program did while its collector did not read.
+/// What a program did while its agent did not read.
 #[derive(Debug, Serialize)]
 struct Stopped {
     /// Steps in the two seconds before, in the two seconds of the stop, and in the two after.
     steps: [u64; 3],
-    /// Records that found no room, as the collector knew before and after.
+    /// Records that were lost, as the agent counted before and after.
     lost: [u64; 2],
 }
 
-/// A collector with a small ring is stopped for two seconds: the program takes its steps, and what
+/// An agent with a small ring is stopped for two seconds: the program takes its steps, and what
 /// found no room was counted.
 fn stopped(house: &House) -> Result<Stopped> {
     let socket = house.socket("stopped");
-    let collector = house.collector(&socket, 256)?;
-    // Its steps are told in another ring, which we read.
+    let agent = house.agent(&socket, 256)?;
+    // Its steps go to another ring, which we read.
     let marks = Ring::memfd(Options { slots: 1 << 16, ..Options::default() })?;
     let mut reader = Consumer::open(marks.path())?;
     let program = house.program(&socket, &[(ENV, marks.path().to_string_lossy().into_owned())])?;
     let pid = program.pid();
-    collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
+    agent.until("recorded", |progress| progress.records.get(&pid).is_some_and(|n| *n > 10))?;
     let mut steps = || {
         reader.drain(usize::MAX, |_| {});
         std::thread::sleep(Duration::from_secs(2));
@@ -681,16 +685,18 @@ fn stopped(house: &House) -> Result<Stopped> {
         steps
     };
     let before = steps();
-    let lost = collector.said().lost;
-    collector.signal(libc::SIGSTOP);
+    let lost = agent.progress().lost;
+    agent.signal(libc::SIGSTOP);
     let during = steps();
-    collector.signal(libc::SIGCONT);
+    agent.signal(libc::SIGCONT);
     let after = steps();
-    let told = collector.said().told.get(&pid).copied().unwrap_or(0);
-    collector.until("heard on", |said| said.told.get(&pid).is_some_and(|n| *n > told))?;
-    let stopped = Stopped { steps: [before, during, after], lost: [lost, collector.said().lost] };
+    let records = agent.progress().records.get(&pid).copied().unwrap_or(0);
+    agent.until("recorded on", |progress| {
+        progress.records.get(&pid).is_some_and(|n| *n > records)
+    })?;
+    let stopped = Stopped { steps: [before, during, after], lost: [lost, agent.progress().lost] };
     program.stop()?;
-    // Not a speed: one who waits for a stopped collector takes no step at all.
+    // Not a speed: a program that waits for a stopped agent takes no step at all.
     ensure!(during * 4 > before.min(after), "{stopped:?}");
     ensure!(stopped.lost[1] > stopped.lost[0], "{stopped:?}");
     Ok(stopped)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpuwhy.h: tells gpuwhy about the steps of a C or C++ program. Nothing to link.
+ * gpuwhy.h: reports the steps of a C or C++ program to gpuwhy. Nothing to link.
  *
  *     #include "gpuwhy.h"
  *
@@ -86,7 +86,7 @@ struct gpuwhy_header {
     uint64_t names_lost;
     uint64_t pad2[5];
     uint64_t tail;
-    uint64_t lost_told;
+    uint64_t lost_reported;
     uint64_t records;
     uint64_t torn;
     uint64_t abandoned;
@@ -107,7 +107,7 @@ struct gpuwhy_name_entry {
 
 /* What this process knows of its ring; one for all translation units. */
 struct gpuwhy_client {
-    int state; /* 0 not looked yet, 1 somebody is looking, 2 ring, 3 no ring */
+    int state; /* 0 not looked yet, 1 another thread is looking, 2 ring, 3 no ring */
     uint32_t slots;
     uint32_t names;
     char *base;

@@ -1,10 +1,10 @@
-//! How any program tells gpuwhy about its steps: fixed-size records in a bounded ring of shared
-//! memory, with many producers (threads of many processes) and one consumer.
+//! How programs report their steps to gpuwhy: fixed-size records in a bounded ring of shared memory,
+//! with many producers (threads of many processes) and one consumer.
 //!
-//! The producers are somebody else's programs, so nothing here blocks, prints or fails in them: a
-//! full ring means count and go on, and without a ring every call is a branch. The consumer
-//! believes nothing that it reads: every value is copied out first and checked afterwards, every
-//! loop is bounded, and what was lost, torn or abandoned is counted.
+//! The producers are other people's programs, so nothing here blocks, prints or fails in them: a full
+//! ring means count and go on, and without a ring every call is a branch. The consumer trusts nothing
+//! that it reads: every value is copied out first and checked afterwards, every loop is bounded, and
+//! lost, torn and abandoned records are counted.
 //!
 //! # The ring
 //!
@@ -27,7 +27,7 @@
 //! # The agent socket
 //!
 //! A program that marks its steps opens a ring by its path ([`Producer`]). A library that is loaded
-//! into somebody else's process connects to the agent's socket instead ([`Client`], [`Server`]) and
+//! into another program's process connects to the agent's socket instead ([`Client`], [`Server`]) and
 //! receives a ring of its own.
 //!
 //! # C

@@ -1,8 +1,8 @@
 //! The ring's algorithm over a piece of shared memory; no system calls, no clock, no allocation.
 //!
-//! Other processes write this memory at the same time, and may write anything. So it is touched
-//! only through atomics, sizes are read once and checked against the length of the mapping, and
-//! every loop has a bound of its own.
+//! Other processes write this memory at the same time, and may write anything. So it is accessed only
+//! through atomics, sizes are read once and checked against the length of the mapping, and every loop
+//! has a bound of its own.
 
 mod tail;
 
@@ -14,30 +14,30 @@ use crate::layout::*;
 use crate::record::{NameId, seal};
 pub use tail::{Tail, Taken};
 
-/// How often a producer tries again when others take its slot, before it counts a loss.
+/// How often a producer tries again when others take its slot, before it counts the record as lost.
 const TRIES: usize = if cfg!(loom) { 4 } else { 1000 };
-/// How many places a name may be away from where its hash points.
+/// How many places after the one that its hash selects a name may lie.
 const PROBES: u32 = 64;
 
-/// Why a piece of memory is not a ring.
+/// Why memory is not a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRing {
     /// Shorter than its header, or than its header says.
     Short {
         /// Bytes that there are.
         have: usize,
-        /// Bytes that there should be.
+        /// Bytes that the ring needs.
         want: u64,
     },
     /// It does not begin with [`MAGIC`].
     Magic(u64),
     /// Made by another version.
     Version(u32),
-    /// A size in the header that no ring has.
+    /// An invalid size in the header.
     Size {
-        /// Which.
+        /// The field.
         what: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
     },
 }
@@ -45,26 +45,34 @@ pub enum BadRing {
 impl fmt::Display for BadRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadRing::Short { have, want } => write!(f, "{have} bytes where a ring needs {want}"),
-            BadRing::Magic(found) => write!(f, "it begins with {found:#018x}, not as a ring"),
-            BadRing::Version(found) => {
-                write!(f, "it is a ring of version {found}, this program speaks {VERSION}")
+            BadRing::Short { have, want } => {
+                write!(f, "it has {have} bytes, but the ring needs {want}")
             }
-            BadRing::Size { what, value } => write!(f, "its header says {what} = {value}"),
+            BadRing::Magic(found) => write!(f, "it begins with {found:#018x} and not as a ring"),
+            BadRing::Version(found) => {
+                write!(
+                    f,
+                    "it is a ring of version {found}, this program needs {VERSION}: use the same \
+                     version of gpuwhy on both sides"
+                )
+            }
+            BadRing::Size { what, value } => {
+                write!(f, "its header has the invalid size {what} = {value}")
+            }
         }
     }
 }
 
 impl core::error::Error for BadRing {}
 
-/// What became of a record.
+/// What happened to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// The consumer will see it.
     Published,
     /// No slot was free; counted in `lost`.
     Full,
-    /// The consumer had given up on the slot; counted in `late`.
+    /// The consumer had given up the slot; counted in `late`.
     Late,
 }
 
@@ -77,7 +85,7 @@ pub struct RawRing {
 }
 
 // SAFETY: all access through `base` is by atomics (see `header`, `slot` and `name`), which may be
-// used from any thread; whoever made the ring promised that the memory outlives it.
+// used from any thread; the caller of `init` or `open` promised that the memory outlives it.
 unsafe impl Send for RawRing {}
 // SAFETY: as above.
 unsafe impl Sync for RawRing {}
@@ -86,8 +94,8 @@ impl RawRing {
     /// Makes a ring out of zeroed memory and opens it.
     ///
     /// # Errors
-    /// [`BadRing`] for numbers of slots or names that are out of bounds or no powers of two, and
-    /// for too little memory.
+    /// [`BadRing`] for numbers of slots or names that are out of bounds or not powers of two, and for too
+    /// little memory.
     ///
     /// # Safety
     /// As for [`RawRing::open`].
@@ -119,10 +127,10 @@ impl RawRing {
         Ok(ring)
     }
 
-    /// Opens a ring that somebody made.
+    /// Opens a ring that exists.
     ///
     /// # Errors
-    /// [`BadRing`] for memory that is no ring of this version, or a piece of one.
+    /// [`BadRing`] for memory that is not a ring of this version, or only a part of one.
     ///
     /// # Safety
     /// `base` is aligned to 64 bytes; `bytes` bytes from there are mapped readable and writable,
@@ -168,7 +176,7 @@ impl RawRing {
     /// The header, for its counts.
     pub fn header(&self) -> &Header {
         // SAFETY: `open` and `init` checked that the mapping holds a header; any bytes are a valid
-        // `Header`, which is all atomics and padding that nobody reads.
+        // `Header`, which is all atomics, and padding that is never read.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
@@ -189,7 +197,7 @@ impl RawRing {
         unsafe { self.base.add(offset).cast::<NameEntry>().as_ref() }
     }
 
-    /// Puts a record into the ring, or counts why not. Never waits.
+    /// Writes a record to the ring, or counts why it could not. Never waits.
     #[inline]
     pub fn push(&self, words: &mut [u64; RECORD_WORDS]) -> Pushed {
         match self.reserve() {
@@ -273,8 +281,8 @@ impl RawRing {
                     Err(now) => state = now,
                 }
             }
-            // A name that is being written is passed over, even if it is this one: its writer
-            // may be dead, and two numbers for one name do no harm.
+            // A name that is being written is passed over, even if it is this one: its writer may be
+            // dead, and two numbers for one name do no harm.
             if state == head | NAME_READY
                 && entry.text.iter().zip(text).all(|(have, want)| have.load(Relaxed) == *want)
             {
@@ -285,8 +293,8 @@ impl RawRing {
         NameId(0)
     }
 
-    /// Copies the text of a name into `buffer` and says how long it is; `None` for a number that
-    /// is not, not yet or not rightly in the table.
+    /// Copies the text of a name into `buffer` and returns its length; `None` for a number whose place in
+    /// the table is empty, not finished or invalid.
     pub fn name(&self, id: NameId, buffer: &mut [u8; NAME_BYTES]) -> Option<usize> {
         let index = id.0.checked_sub(1)?;
         if index >= self.names {

@@ -94,7 +94,7 @@ pub fn flush_forced(cupti: &Cupti) {
     IS_FORCED.store(false, Release);
 }
 
-/// In a forked child: whoever held the caches is not here.
+/// In a forked child: unlocks the caches, whose holder exists in the parent only.
 pub fn forget_after_fork() {
     KERNEL_NAMES.open_after_fork();
     CALL_NAMES.open_after_fork();
@@ -152,8 +152,8 @@ unsafe extern "C" fn completed(
             return;
         }
         let valid = valid.min(buffers::BYTES);
-        // SAFETY: a buffer of ours that CUPTI had until now: `BYTES` bytes, and nobody writes them
-        // while we hold it.
+        // SAFETY: a buffer of ours that CUPTI had until now: `BYTES` bytes, which are not
+        // written while we hold it.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
         match KERNEL_NAMES.with(|names| write_records(bytes, buffer, Some(names))) {
             Some(()) => {}

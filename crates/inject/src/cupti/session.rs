@@ -1,8 +1,8 @@
 //! When CUPTI is opened, what is switched on, and whether what it gives can be believed.
 //!
 //! Only one thread at a time works on the session: the driver's in `cuInit`, later the connection's,
-//! and at the end of the process the one that runs the exit handlers. Whoever finds it taken goes
-//! without.
+//! and at the end of the process the one that runs the exit handlers. A thread that finds it taken
+//! does nothing.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;

@@ -1,12 +1,12 @@
-//! From NCCL's calls to records: what is open, what belongs to what, and what is told at the end.
+//! From NCCL's calls to records: what is open, what belongs to what, and what is recorded at the end.
 //!
 //! NCCL's own events are not what they are called. The API event of a call covers only its being
 //! appended to a group; the group's event, which every single call has too, is the one that lasts
 //! as long as the call. The event of a collective covers the hand-over to the threads that feed
 //! network and profiler, after the launch. When the collective runs is known only from its
-//! kernel's channels, which are told later, by another thread, each with the GPU's own times.
+//! kernel's channels, which are reported later, by another thread, each with the GPU's own times.
 //!
-//! So a collective is told when its event and all channels that were announced have ended, from
+//! So a collective is recorded when its event and all channels that were announced have ended, from
 //! the first channel's start to the last one's end; without channels, from the append to the end
 //! of the hand-over, and marked as such.
 
@@ -31,7 +31,7 @@ use crate::notice::{Code, Notices};
 pub struct Tracker<O> {
     /// The clock, and the ring to which records are written.
     pub outside: O,
-    /// Which process this is, in handles; 0 is one that has not begun.
+    /// This process in handles; 0 until the first call.
     pub(super) process: AtomicU16,
     pub(super) pid: AtomicI32,
     pub(super) began_before: AtomicBool,
@@ -42,7 +42,7 @@ pub struct Tracker<O> {
     pub(super) detail: AtomicU32,
     /// What we ask for, by version.
     pub(super) ours: [AtomicU64; 4],
-    /// When we began to ask for kernels.
+    /// When kernels were last added to what we ask for, CLOCK_MONOTONIC ns.
     pub(super) raised: AtomicU64,
     pub(super) tasks: Pool<Task, TASKS>,
     pub(super) parts: Pool<Part, PARTS>,
@@ -89,13 +89,13 @@ impl<O: Outside> Tracker<O> {
         }
     }
 
-    /// In the child of a fork: all handles are another process's, and whoever held the lock is not here.
+    /// In the child of a fork: all handles are the parent's, and the lock's holder exists in the parent only.
     pub fn forget_after_fork(&self) {
         self.process.store(0, Relaxed);
         self.lock.store(false, Relaxed);
     }
 
-    /// Makes ready for this process, if that has not been done.
+    /// Prepares for this process, if that has not been done.
     pub(super) fn begin(&self, settings: impl FnOnce() -> Settings) {
         // SAFETY: cannot fail.
         let pid = unsafe { libc::getpid() };
@@ -220,7 +220,7 @@ impl<O: Outside> Tracker<O> {
         };
         let handle = match kind {
             bit::COLL | bit::P2P | bit::CE_COLL => {
-                // SAFETY: what NCCL says of strings: null or C strings.
+                // SAFETY: strings of NCCL are null or C strings.
                 unsafe { self.start_task(version, index, generation, kind, &d, pass_on) }
             }
             // SAFETY: as above.

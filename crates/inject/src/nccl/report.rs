@@ -23,8 +23,8 @@ impl<O: Outside> Tracker<O> {
                 continue;
             }
             let communicator = t.communicator.load(Relaxed);
-            let silent = t.called.load(Relaxed) == 0 && t.base.load(Relaxed) == 0;
-            if silent
+            let unknown = t.called.load(Relaxed) == 0 && t.base.load(Relaxed) == 0;
+            if unknown
                 && age >= NO_CHANNELS
                 && place.turn_if_free(word.generation(), State::Stopped, State::Reporting)
             {
@@ -59,7 +59,7 @@ impl<O: Outside> Tracker<O> {
         }
         let generation = sink.generation();
         if self.generation.swap(generation, Relaxed) != generation {
-            self.notices.again();
+            self.notices.forget_reported();
         }
         let Some(place) = self.communicators.at(communicator) else { return };
         let c = &place.of;
@@ -78,7 +78,7 @@ impl<O: Outside> Tracker<O> {
 
     /// Writes the notices that are due.
     pub(super) fn report_notices(&self, sink: &dyn Sink) {
-        if self.notices.has_news() {
+        if self.notices.has_changed() {
             self.notices.report(self.outside.now(), |text, code, value| {
                 let (name, at) = (sink.name(text), self.outside.now());
                 sink.write(Event::Notice { name, code, value: Some(value), at });

@@ -1,5 +1,5 @@
-//! The tracker with a fake NCCL of each version and a clock that the test sets: situations, and what
-//! is told of them.
+//! The tracker with a fake NCCL of each version and a clock that the test sets: situations, and the
+//! records of them.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -17,15 +17,15 @@ use super::open::{Settings, TASKS, mask};
 use super::outside::{Outside, Sink};
 use crate::notice::Code;
 
-/// The GPU's clock is so far ahead of the host's.
+/// How far the GPU's clock is ahead of the host's, ns.
 const AHEAD: u64 = 1_700_000_000_000_000_000;
 
-/// A listener that writes lines.
+/// An agent that receives records as lines.
 struct World {
     now: AtomicU64,
     generation: AtomicU64,
     names: Mutex<Vec<String>>,
-    told: Mutex<Vec<String>>,
+    lines: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
             now: AtomicU64::new(1_000_000_000),
             generation: AtomicU64::new(1),
             names: Mutex::new(Vec::new()),
-            told: Mutex::new(Vec::new()),
+            lines: Mutex::new(Vec::new()),
         }
     }
 
@@ -84,7 +84,7 @@ impl Sink for World {
 
     fn write(&self, event: Event) {
         let line = self.line(event);
-        self.told.lock().unwrap().push(line);
+        self.lines.lock().unwrap().push(line);
     }
 }
 
@@ -162,8 +162,8 @@ impl Nccl {
         AHEAD + 1_000_000_000 + now
     }
 
-    fn told(&self) -> Vec<String> {
-        let lines = std::mem::take(&mut *self.tracker.outside.told.lock().unwrap());
+    fn lines(&self) -> Vec<String> {
+        let lines = std::mem::take(&mut *self.tracker.outside.lines.lock().unwrap());
         // Times as the test gave them.
         let short = |word: &str| match word.split_once('+') {
             Some((start, dur)) => {
@@ -308,7 +308,7 @@ impl Nccl {
         self.tracker.stop(self.version, handle);
     }
 
-    /// A channel's end, as NCCL tells it.
+    /// A channel's end, as NCCL reports it.
     fn channel_ends(&self, handle: Handle, p_timer: u64) {
         self.state(handle, state::KERNEL_CH_STOP, p_timer);
         self.stop(handle);
@@ -327,10 +327,10 @@ macro_rules! tracker {
     }};
 }
 
-fn check(nccl: &Nccl, told: &str) {
-    let lines = told.lines().map(|line| line.trim_start()).filter(|line| !line.is_empty());
+fn check(nccl: &Nccl, expected: &str) {
+    let lines = expected.lines().map(|line| line.trim_start()).filter(|line| !line.is_empty());
     let want: Vec<_> = lines.map(|line| line.replace('.', "").to_owned()).collect();
-    let have: Vec<_> = nccl.told().iter().map(|line| line.trim_start().to_owned()).collect();
+    let have: Vec<_> = nccl.lines().iter().map(|line| line.trim_start().to_owned()).collect();
     assert_eq!(have, want, "{:?}", nccl.version);
 }
 
@@ -339,7 +339,7 @@ fn phases() -> Settings {
 }
 
 #[test]
-fn a_call_is_told_as_its_group_and_its_collective_from_the_append_to_the_hand_over() {
+fn a_call_is_recorded_as_its_group_and_its_collective_from_the_append_to_the_hand_over() {
     for (version, tracker) in
         [(Version::V5, tracker!()), (Version::V6, tracker!()), (Version::V7, tracker!())]
     {
@@ -374,9 +374,9 @@ fn before_version_5_a_collective_is_its_hand_over() {
 }
 
 #[test]
-fn a_group_of_several_calls_is_told_as_a_group() {
+fn a_group_of_several_calls_is_recorded_as_a_group() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
-    nccl.told();
+    nccl.lines();
     let group = nccl.at(100).group(2);
     let apis = [nccl.api(group, 0), nccl.api(group, 0)];
     apis.into_iter().for_each(|api| nccl.at(110).stop(api));
@@ -395,7 +395,7 @@ fn channels_give_a_collective_its_time_on_the_gpu_in_every_version() {
     {
         let settings = Settings { mask: Some(bit::COLL | bit::KERNEL_CH), ..Settings::default() };
         let nccl = Nccl::with(tracker, version, settings);
-        nccl.told();
+        nccl.lines();
         let coll = nccl.at(200).coll(null_mut(), all_reduce(5, 2));
         nccl.at(250).stop(coll);
         // The first pair has no way to us: from then on the clock is known exactly.
@@ -413,9 +413,9 @@ fn channels_give_a_collective_its_time_on_the_gpu_in_every_version() {
 }
 
 #[test]
-fn phases_are_told_as_means_over_the_channels() {
+fn phases_are_recorded_as_means_over_the_channels() {
     let nccl = Nccl::with(tracker!(), Version::V7, phases());
-    nccl.told();
+    nccl.lines();
     let coll = nccl.at(200).coll(null_mut(), all_reduce(7, 2));
     nccl.at(250).stop(coll);
     let starts = [1000, 1200];
@@ -440,10 +440,10 @@ fn phases_are_told_as_means_over_the_channels() {
 }
 
 #[test]
-fn with_network_detail_each_channel_and_each_wait_is_told() {
+fn with_network_detail_each_channel_and_each_wait_is_recorded() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     nccl.tracker.set_detail(Detail::Network);
-    nccl.told();
+    nccl.lines();
     let api = nccl.at(190).api(null_mut(), 0);
     let coll = nccl.at(200).coll(api, all_reduce(7, 1));
     nccl.stop(coll);
@@ -479,7 +479,7 @@ fn with_network_detail_each_channel_and_each_wait_is_told() {
 fn messages_count_by_peer_and_direction() {
     for (version, tracker) in [(Version::V4, tracker!()), (Version::V7, tracker!())] {
         let nccl = Nccl::with(tracker, version, Settings::default());
-        nccl.told();
+        nccl.lines();
         for (func, peer) in [(c"Send", 1), (c"Send", 2), (c"Recv", 1), (c"Send", 1)] {
             let message = nccl.at(10).p2p(null_mut(), func, peer);
             nccl.at(20).stop(message);
@@ -495,9 +495,9 @@ fn messages_count_by_peer_and_direction() {
 }
 
 #[test]
-fn symmetric_kernels_and_copy_engines_say_so() {
+fn symmetric_kernels_and_copy_engines_are_named() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
-    nccl.told();
+    nccl.lines();
     let variant = Coll {
         kernel_variant: c"AGxLL_R".as_ptr(),
         is_sym_coll: 1,
@@ -535,7 +535,7 @@ fn symmetric_kernels_and_copy_engines_say_so() {
 #[test]
 fn stops_may_come_late_twice_or_never() {
     let nccl = Nccl::with(tracker!(), Version::V7, phases());
-    nccl.told();
+    nccl.lines();
     let coll = nccl.at(200).coll(null_mut(), all_reduce(1, 1));
     // The channel ends before the collective does.
     let channel = nccl.at(1000).channel(coll, 0, nccl.gpu(1000));
@@ -553,12 +553,12 @@ fn stops_may_come_late_twice_or_never() {
     nccl.state(coll, 22, 5);
     nccl.phase(channel, 1, nccl.gpu(1), nccl.gpu(2));
     check(&nccl, "");
-    // One that never ends is told with its communicator's end.
+    // One that never ends is recorded when its communicator ends.
     let coll = nccl.at(2000).coll(null_mut(), all_reduce(2, 1));
     nccl.channel(coll, 0, nccl.gpu(2000));
     nccl.at(2500).finalize();
     check(&nccl, "0 AllReduce #2 2048 B RING/LL128/1 host 2000+500");
-    // And what comes then is nobody's.
+    // And what comes then belongs to no event.
     nccl.stop(coll);
     assert!(nccl.coll(null_mut(), all_reduce(3, 1)).is_null());
     nccl.finalize();
@@ -568,7 +568,7 @@ fn stops_may_come_late_twice_or_never() {
 #[test]
 fn a_full_pool_gives_null_and_goes_on_when_collectives_end() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
-    nccl.told();
+    nccl.lines();
     let handles: Vec<_> =
         (0..10_000).map(|i| nccl.at(i).coll(null_mut(), all_reduce(i, 0))).collect();
     let given = handles.iter().filter(|h| !h.is_null()).count();
@@ -576,32 +576,32 @@ fn a_full_pool_gives_null_and_goes_on_when_collectives_end() {
     // Out of order.
     handles.iter().rev().for_each(|h| nccl.stop(*h));
     assert_eq!(nccl.tracker.notices.value(Code::NcclFull), (10_000 - TASKS) as u64);
-    let told = nccl.told();
-    assert_eq!(told.iter().filter(|l| l.starts_with("0 AllReduce")).count(), TASKS);
-    assert!(told.iter().any(|l| l == "notice 1 5904"), "{:?}", &told[..3]);
+    let lines = nccl.lines();
+    assert_eq!(lines.iter().filter(|l| l.starts_with("0 AllReduce")).count(), TASKS);
+    assert!(lines.iter().any(|l| l == "notice 1 5904"), "{:?}", &lines[..3]);
     assert!(!nccl.coll(null_mut(), all_reduce(1, 0)).is_null());
     let numbers: std::collections::HashSet<_> = handles.into_iter().collect();
     assert_eq!(numbers.len(), TASKS + 1, "no handle twice");
 }
 
 #[test]
-fn what_never_ended_makes_room_after_a_minute_and_is_told() {
+fn what_never_ended_makes_room_after_a_minute_and_is_recorded() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     let old: Vec<_> = (0..TASKS as u64).map(|i| nccl.coll(null_mut(), all_reduce(i, 0))).collect();
     assert!(nccl.at(1_000_000_000).coll(null_mut(), all_reduce(1, 0)).is_null());
-    nccl.told();
+    nccl.lines();
     let new = nccl.at(62_000_000_000).coll(null_mut(), all_reduce(9_999, 0));
     assert!(!new.is_null());
-    assert_eq!(nccl.told().iter().filter(|l| l.contains("AllReduce #")).count(), 1);
+    assert_eq!(nccl.lines().iter().filter(|l| l.contains("AllReduce #")).count(), 1);
     nccl.stop(old[64 % TASKS]);
     nccl.stop(new);
-    assert!(nccl.told().iter().any(|l| l.contains("#9999")));
+    assert!(nccl.lines().iter().any(|l| l.contains("#9999")));
 }
 
 #[test]
-fn times_of_the_gpu_that_cannot_be_are_counted_and_the_hosts_are_told() {
+fn impossible_times_of_the_gpu_are_counted_and_the_hosts_are_recorded() {
     let nccl = Nccl::with(tracker!(), Version::V7, phases());
-    nccl.told();
+    nccl.lines();
     let g = |at| nccl.gpu(at);
     let cases = [(0, g(1)), (g(5), 0), (g(2000), g(1000)), (g(0), g(700_000_000_000)), (0, 0)];
     for (seq, (first, last)) in cases.into_iter().enumerate() {
@@ -611,9 +611,9 @@ fn times_of_the_gpu_that_cannot_be_are_counted_and_the_hosts_are_told() {
         nccl.channel_ends(channel, last);
     }
     assert_eq!(nccl.tracker.notices.value(Code::NcclTimer), cases.len() as u64);
-    let told = nccl.told();
-    let host = told.iter().filter(|line| line.contains("host 100+50")).count();
-    assert_eq!(host, cases.len(), "{told:#?}");
+    let lines = nccl.lines();
+    let host = lines.iter().filter(|line| line.contains("host 100+50")).count();
+    assert_eq!(host, cases.len(), "{lines:#?}");
 }
 
 #[test]
@@ -628,14 +628,14 @@ fn a_kernel_long_before_its_call_is_another_calls() {
     nccl.at(20 * second + 50).stop(coll);
     let channel = nccl.at(21 * second).channel(coll, 0, nccl.gpu(2 * second));
     nccl.channel_ends(channel, nccl.gpu(21 * second));
-    assert!(nccl.told().iter().any(|l| l.contains("#1 2048 B RING/LL128/1 host 20000000000+50")));
+    assert!(nccl.lines().iter().any(|l| l.contains("#1 2048 B RING/LL128/1 host 20000000000+50")));
     assert_eq!(nccl.tracker.notices.value(Code::NcclTimer), 1);
 }
 
 #[test]
 fn a_captured_call_gives_no_times_to_its_launches() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
-    nccl.told();
+    nccl.lines();
     let api = nccl.at(10).api(null_mut(), 1);
     nccl.at(20).stop(api);
     let coll = nccl.at(5000).coll(api, all_reduce(1, 1));
@@ -649,7 +649,7 @@ fn a_captured_call_gives_no_times_to_its_launches() {
 }
 
 #[test]
-fn a_new_listener_is_told_who_is_there() {
+fn a_new_agent_receives_the_communicators() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
     let one = |seq| {
@@ -705,7 +705,7 @@ fn masks_are_what_each_version_has_and_follow_the_detail() {
 }
 
 #[test]
-fn switched_off_it_asks_for_nothing_and_tells_nothing() {
+fn switched_off_it_asks_for_nothing_and_records_nothing() {
     let settings = Settings { off: true, ..Settings::default() };
     let nccl = Nccl::with(tracker!(), Version::V7, settings);
     assert_eq!(*nccl.mask, 0);
@@ -722,7 +722,7 @@ fn hostile_descriptors_are_survived() {
     let trackers: [&Tracker<World>; 4] = [tracker!(), tracker!(), tracker!(), tracker!()];
     for (version, tracker) in Version::ALL.into_iter().zip(trackers) {
         let nccl = Nccl::with(tracker, version, phases());
-        nccl.told();
+        nccl.lines();
         let nothing = Coll {
             func: null(),
             datatype: null(),
@@ -809,10 +809,10 @@ fn communicators_beyond_the_last_are_counted_and_ended_ones_make_room() {
 }
 
 #[test]
-fn after_a_fork_nothing_of_the_parents_fits_and_a_new_beginning_works() {
+fn after_a_fork_no_handle_of_the_parent_is_valid_and_a_new_communicator_works() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     let coll = nccl.coll(null_mut(), all_reduce(1, 1));
-    nccl.told();
+    nccl.lines();
     nccl.tracker.forget_after_fork();
     nccl.stop(coll);
     assert!(nccl.coll(null_mut(), all_reduce(1, 1)).is_null());
@@ -822,13 +822,13 @@ fn after_a_fork_nothing_of_the_parents_fits_and_a_new_beginning_works() {
     let child = Nccl::with(nccl.tracker, Version::V7, Settings::default());
     let coll = child.at(5).coll(null_mut(), all_reduce(2, 1));
     child.stop(coll);
-    assert_eq!(child.told().len(), 2);
+    assert_eq!(child.lines().len(), 2);
 }
 
 #[test]
-fn what_hangs_is_told_to_be_open() {
+fn a_collective_that_hangs_is_recorded_as_open() {
     let nccl = Nccl::with(tracker!(), Version::V7, phases());
-    nccl.told();
+    nccl.lines();
     let coll = nccl.at(0).coll(null_mut(), all_reduce(7, 1));
     nccl.stop(coll);
     nccl.channel(coll, 0, nccl.gpu(0));
@@ -845,7 +845,7 @@ fn what_hangs_is_told_to_be_open() {
 #[test]
 fn kernels_that_were_not_asked_for_in_time_are_not_waited_for() {
     let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
-    nccl.told();
+    nccl.lines();
     // Appended before the detail was raised, handed over after.
     let api = nccl.at(10).api(null_mut(), 0);
     nccl.at(20).tracker.set_detail(Detail::Phases);
@@ -872,7 +872,7 @@ fn kernels_that_were_not_asked_for_in_time_are_not_waited_for() {
         "0 AllReduce #3 2048 B RING/LL128/1 gpu 120+10
          AllReduce #3 channel mean gpu 120+10",
     );
-    // Another graph, made before: told when it was waited for in vain.
+    // Another graph, made before: recorded when its channels were waited for in vain.
     let graph = nccl.at(200).coll(null_mut(), all_reduce(4, 1));
     nccl.at(210).stop(graph);
     nccl.at(10_000_000_300).tracker.tick();
@@ -946,7 +946,7 @@ mod other {
 }
 
 #[test]
-fn the_users_own_plug_in_sees_what_it_asked_for_under_its_own_handles() {
+fn the_users_own_plug_in_gets_what_it_asked_for_under_its_own_handles() {
     let tracker = tracker!();
     tracker.next.take(Version::V7, &other::TABLE);
     let nccl = Nccl::with(tracker, Version::V7, Settings::default());
@@ -978,12 +978,12 @@ state 0x1030 22
 stop 0x1030
 finalize 0x77"
     );
-    let told = nccl.told();
-    assert!(told.iter().any(|l| l.contains("AllReduce #1")), "{told:?}");
+    let lines = nccl.lines();
+    assert!(lines.iter().any(|l| l.contains("AllReduce #1")), "{lines:?}");
 }
 
 #[test]
-fn a_plug_in_that_cannot_be_had_is_said() {
+fn a_plug_in_that_cannot_be_loaded_is_noticed() {
     let next = |name: &CStr| Settings { next: Some(name.to_owned()), ..Settings::default() };
     let nccl = Nccl::with(tracker!(), Version::V7, next(c"/nowhere/libplugin.so"));
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
@@ -992,7 +992,7 @@ fn a_plug_in_that_cannot_be_had_is_said() {
     // A library that is no plug-in at all.
     let nccl = Nccl::with(tracker!(), Version::V7, next(c"libc.so.6"));
     nccl.tracker.tick();
-    assert!(nccl.told().contains(&"notice 5 1".to_owned()));
+    assert!(nccl.lines().contains(&"notice 5 1".to_owned()));
     let nccl = Nccl::with(tracker!(), Version::V7, next(c"None"));
     nccl.tracker.tick();
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
@@ -1035,8 +1035,8 @@ fn threads_may_do_all_of_it_at_once() {
         let threads = [0, 1, 2, 3].map(work);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    let told = nccl.told();
-    let collectives = told.iter().filter(|l| l.starts_with("0 AllReduce")).count();
+    let lines = nccl.lines();
+    let collectives = lines.iter().filter(|l| l.starts_with("0 AllReduce")).count();
     assert_eq!(collectives, 12_000, "each once");
-    assert!(told.iter().all(|l| !l.contains("host")), "all by the GPU");
+    assert!(lines.iter().all(|l| !l.contains("host")), "all by the GPU");
 }

@@ -1,4 +1,4 @@
-//! What a record says, and its 56 bytes.
+//! Records, and their 56 bytes.
 //!
 //! | bytes | place | what |
 //! |---|---|---|
@@ -37,7 +37,7 @@ pub struct Record<N = NameId> {
     pub pid: u32,
     /// The thread that wrote it, in that process's own pid namespace.
     pub tid: u32,
-    /// What it says.
+    /// What happened.
     pub event: Event<N>,
 }
 
@@ -55,9 +55,9 @@ pub enum BadRecord {
     Length(usize),
     /// The checksum does not fit the words and the position: torn, or of another lap.
     Checksum,
-    /// No record is of this kind.
+    /// There is no such kind of record.
     Kind(u8),
-    /// This kind cannot have, or cannot lack, one of the fields that the flags name.
+    /// A field that this kind needs is missing, or there is one that it cannot have.
     Flags {
         /// The kind.
         kind: u8,
@@ -76,14 +76,16 @@ impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadRecord::Length(n) => write!(f, "a record has {RECORD_BYTES} bytes, not {n}"),
-            BadRecord::Checksum => write!(f, "the checksum fits neither the record nor its place"),
-            BadRecord::Kind(kind) => write!(f, "no record is of kind {kind}"),
+            BadRecord::Checksum => {
+                write!(f, "the checksum does not match the record at this position")
+            }
+            BadRecord::Kind(kind) => write!(f, "there is no kind of record {kind}"),
             BadRecord::Flags { kind, flags } => {
                 write!(f, "a record of kind {kind} cannot have the flags {flags:#x}")
             }
             BadRecord::Time => write!(f, "its time does not fit 63 bits of nanoseconds"),
             BadRecord::Value => write!(f, "its value is not finite"),
-            BadRecord::Number(n) => write!(f, "it counts to {n}, which does not fit 32 bits"),
+            BadRecord::Number(n) => write!(f, "its number {n} does not fit 32 bits"),
         }
     }
 }

@@ -7,23 +7,23 @@ use crate::layout::{RECORD_WORDS, Slot};
 use crate::record::{Record, decode_words};
 use crate::sync::AtomicU64;
 
-/// What a look at the ring's tail found.
+/// What was found at the ring's tail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Taken {
     /// A whole record.
     Record(Record),
-    /// A slot with something else than a record; it is free again.
+    /// A slot without a valid record; it is free again.
     Torn,
     /// A slot whose producer did not come back in time; it is free again.
     Abandoned,
     /// A reserved slot whose producer still has time, and records may wait behind it.
     Waiting,
-    /// Nothing.
+    /// No reserved slot.
     Empty,
 }
 
-/// The consumer's side. There must be one for a ring; its position lies in the ring, so that
-/// another one can go on after it.
+/// The consumer's side. A ring must have only one; its position lies in the ring, so that another
+/// consumer can continue after it.
 #[derive(Debug)]
 pub struct Tail {
     ring: RawRing,
@@ -34,13 +34,13 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Goes on where the last consumer of this ring left off. A slot may stay reserved for
+    /// Continues where the last consumer of this ring stopped. A slot may stay reserved for
     /// `patience` ns before it is abandoned.
     pub fn new(ring: RawRing, patience: u64) -> Tail {
         let slots = ring.slots as u64;
         let mut tail =
             Tail { ring, position: ring.header().tail.load(Acquire), patience, waiting: None };
-        // The last consumer may have died after it freed a slot and before it said so.
+        // The last consumer may have died after it freed a slot and before it stored its position.
         let mut freed = 0;
         while freed < slots && tail.is_freed() {
             tail.position = tail.position.wrapping_add(1);
@@ -59,7 +59,7 @@ impl Tail {
         sequence == next_lap || sequence == next_lap.wrapping_add(1)
     }
 
-    /// Takes what lies at the tail. `now` is any clock of ns that does not go back.
+    /// Takes the slot at the tail. `now` is any clock of ns that does not go back.
     pub fn take(&mut self, now: u64) -> Taken {
         let (ring, position) = (self.ring, self.position);
         let slots = ring.slots as u64;
@@ -93,8 +93,8 @@ impl Tail {
             return Taken::Torn;
         }
         if sequence != position {
-            // Neither free, reserved nor published here: overwritten. If the head stands here,
-            // producers could not pass; so the slot is made free at this position, else freed.
+            // Neither free, reserved nor published at this position: overwritten. If the head is here,
+            // producers could not pass; so the slot is made free at this position, else at the next lap.
             if reserved == 0 {
                 slot.sequence.store(position, Release);
             } else {
@@ -129,17 +129,17 @@ impl Tail {
         Taken::Abandoned
     }
 
-    /// Records that found no free slot since a consumer last asked, and records that came late.
+    /// Records that found no free slot, since the last call.
     pub fn lost(&mut self) -> u64 {
         let header = self.ring.header();
         let lost = header.lost.load(Relaxed);
-        let told = header.lost_told.load(Relaxed);
-        header.lost_told.store(lost, Relaxed);
-        // A count that went back was overwritten; then nothing is known.
-        lost.saturating_sub(told)
+        let reported = header.lost_reported.load(Relaxed);
+        header.lost_reported.store(lost, Relaxed);
+        // A count that decreased was overwritten; then nothing is known.
+        lost.saturating_sub(reported)
     }
 
-    /// The next position to be looked at.
+    /// The next position to be read.
     pub fn position(&self) -> u64 {
         self.position
     }

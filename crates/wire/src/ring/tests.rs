@@ -156,8 +156,8 @@ fn names_are_kept_once_and_their_table_has_an_end() {
     assert_eq!(ids.iter().filter(|id| id.0 == 0).count(), 1);
     assert_eq!(ring.header().names_lost.load(Relaxed), 1);
     assert_eq!(ring.intern("step"), step);
-    for nobody in [0, 5, u32::MAX] {
-        assert_eq!(ring.name(NameId(nobody), &mut buffer), None);
+    for unknown in [0, 5, u32::MAX] {
+        assert_eq!(ring.name(NameId(unknown), &mut buffer), None);
     }
 }
 

@@ -32,7 +32,7 @@ impl Client {
     /// [`Client::recv`].
     ///
     /// # Errors
-    /// Nobody listens there, or too many connect at once.
+    /// No agent listens there, or too many connect at once.
     pub fn connect(path: &Path) -> io::Result<Client> {
         let socket = unix::connect(path)?;
         unix::send(socket.as_raw_fd(), &hello(std::process::id()), None)?;

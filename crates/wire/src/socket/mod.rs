@@ -7,7 +7,7 @@
 //! the host but the socket: no path into its mount namespace, and it cannot lie about which process it
 //! is, since the kernel says whose socket that is (SO_PEERCRED), in the agent's pid namespace.
 //!
-//! The ring is the agent's memory: sealed, so that nobody can truncate it, and still there when the
+//! The ring is the agent's memory: sealed, so that it cannot be truncated, and still there when the
 //! process has crashed, with the last records that it wrote. Each process has one ring, so that one
 //! that writes too much, or garbage, harms itself alone. When the socket closes, the process is gone.
 //!

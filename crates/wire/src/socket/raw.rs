@@ -16,7 +16,7 @@ impl RawEnd {
     /// Connects to the agent at `path`, and sends nothing.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No agent listens there.
     pub fn connect(path: &Path) -> io::Result<RawEnd> {
         unix::connect(path).map(RawEnd)
     }

@@ -145,7 +145,7 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, Error> {
 }
 
 impl Server {
-    /// Listens at `path`. A socket there that nobody listens on any more is replaced.
+    /// Listens at `path`. An abandoned socket there is replaced.
     ///
     /// # Errors
     /// [`Error::Listening`] if another agent listens there, [`Error::Io`] if the socket cannot be made

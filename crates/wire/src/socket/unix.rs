@@ -60,10 +60,10 @@ pub fn listen(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
     if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A socket that is connected to whoever listens at `path`.
+/// A socket that is connected to the agent at `path`.
 ///
 /// # Errors
-/// Nobody listens there, or too many connect at once.
+/// No agent listens there, or too many connect at once.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     let (address, bytes) = address(path)?;
