@@ -34,9 +34,9 @@ pub const TICK_MS: u32 = 50;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// The pauses between attempts to connect, ms; the last one repeats.
 const RETRY_MS: [u64; 4] = [100, 250, 1000, 2000];
-/// While so many withdrawn rings may still be written to, no new one is accepted.
+/// While this many withdrawn rings may still be written to, the agent is not connected to again.
 const RETIRED: usize = 4;
-/// An agent that sends no ring for so long is disconnected, ms.
+/// An agent that sends no ring in this time is disconnected, ms.
 const WELCOME_MS: u32 = 2000;
 
 /// Those of the first call of [`start`]; null before.

@@ -116,7 +116,7 @@ struct gpuwhy_client {
 
 __attribute__((weak)) struct gpuwhy_client gpuwhy_client_ = {0, 0, 0, 0, 0};
 
-/* Who the calling thread is, valid while `key` is the process's. */
+/* Pid and tid of the calling thread, valid while `key` is the process's. */
 struct gpuwhy_thread {
     uint64_t key;
     uint32_t pid;
@@ -133,7 +133,7 @@ static inline uint64_t gpuwhy_exact_(void) {
 }
 
 #if defined(__x86_64__)
-/* Going on by the time-stamp counter from a reading of the clock that is at most a millisecond old:
+/* Extrapolating by the time-stamp counter from a reading of the clock that is at most a millisecond old:
  * src/clock.rs explains it. Rates are ns a tick, times 2^32. */
 #define GPUWHY_CLOCK_BASE 4000000u
 #define GPUWHY_CLOCK_REACH 1000000u

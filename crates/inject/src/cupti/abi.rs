@@ -237,7 +237,7 @@ pub struct Api {
     pub result: u32,
 }
 
-/// Types of which any bytes are a value.
+/// Types for which any bytes are a valid value.
 ///
 /// # Safety
 /// No byte pattern of the type's size is invalid.

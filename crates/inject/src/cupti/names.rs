@@ -137,7 +137,7 @@ impl<'a> Mangled<'a> {
                             out.push(b"std");
                             names += 1;
                         }
-                        // A substitution, of which nothing is left to see here.
+                        // A substitution stands for an earlier name, which is not kept.
                         _ => return None,
                     }
                 }

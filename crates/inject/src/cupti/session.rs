@@ -25,15 +25,15 @@ const FLUSH_NS: u64 = 200_000_000;
 const COST_NS: u64 = 1_000_000_000;
 /// After how long another profiler, or a CUPTI that was not found, is looked for again.
 const RETRY_NS: u64 = 5_000_000_000;
-/// If no record comes for so long while CUPTI has buffers of ours, another profiler is looked for.
+/// If no buffer comes back for this long while CUPTI has some, another profiler is looked for.
 const QUIET_NS: u64 = 2_000_000_000;
 /// A notice is repeated after this at the earliest.
 const NOTICE_NS: u64 = 60_000_000_000;
-/// Records without times are a defect if there are as many since the last check,
+/// Records without times are taken for a defect of CUPTI from this number on,
 const UNTIMED_LEAST: u64 = 32;
-/// and one in so many of all records is one.
+/// if their share is at least one in this number.
 const UNTIMED_ONE_IN: u64 = 100;
-/// After so many sound records the share is counted anew.
+/// After this many records with times the share is counted anew.
 const UNTIMED_WINDOW: u64 = 100_000;
 
 const SHARED: &str = "another profiler uses CUPTI: it is left alone";

@@ -182,7 +182,7 @@ impl Next {
         // A copy, because the plug-in has other handles for the parents.
         let mut copy = [0u64; size_of::<EventV7>() / 8];
         let bytes = version.descr_bytes();
-        // SAFETY: the caller promised so many bytes there; the copy is at least as large.
+        // SAFETY: the caller promised that many bytes there; the copy is at least as large.
         unsafe {
             core::ptr::copy_nonoverlapping(descr.cast::<u8>(), copy.as_mut_ptr().cast(), bytes)
         };

@@ -22,7 +22,7 @@ const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
 const READY: u32 = 2;
 
-/// The number of a name; 0 is none.
+/// The number of a name; 0 is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalName(pub u16);
 
@@ -30,7 +30,7 @@ struct Place {
     /// State in the lowest bits, the text's length above, the hash's upper half on top.
     state: AtomicU32,
     text: [AtomicU64; WORDS],
-    /// Low half: its number in a ring. High half: that ring's generation; 0 is none.
+    /// Low half: its number in a ring. High half: that ring's generation, 0 for no ring.
     ring: AtomicU64,
 }
 

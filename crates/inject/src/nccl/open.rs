@@ -21,7 +21,7 @@ pub const PROBES: usize = 64;
 
 /// A kernel that took longer has a wrong time (NCCL issue 2368), ns.
 pub const IMPLAUSIBLE: u64 = 600_000_000_000;
-/// A kernel cannot begin so long before its call, ns.
+/// A kernel whose time lies earlier before its call than this has a wrong time, ns.
 pub const BEFORE_CALL: u64 = 5_000_000;
 /// A launch that took this long waited for something, and is reported, ns.
 pub const LONG_LAUNCH: u64 = 1_000_000;

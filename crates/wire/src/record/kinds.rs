@@ -119,7 +119,7 @@ kinds! {
     /// A step has begun; an [`Event::Step`] of the same thread and `seq` follows when it ends. So a
     /// step that never ends is seen too.
     1 StepOpen {
-        /// What it is.
+        /// Its name.
         name: N in Name,
         /// Its number on its thread, from 0.
         seq: u64 in A,
@@ -133,7 +133,7 @@ kinds! {
 
     /// A step, written at its end.
     2 Step {
-        /// What it is.
+        /// Its name.
         name: N in Name,
         /// Its number on its thread, from 0.
         seq: u64 in A,
@@ -149,7 +149,7 @@ kinds! {
 
     /// A part of a step, written at its end; phases may contain each other.
     3 Phase {
-        /// What it is.
+        /// Its name.
         name: N in Name,
         /// `seq` of the step that it belongs to.
         step: Option<u64> in A,
@@ -161,7 +161,7 @@ kinds! {
 
     /// A point.
     4 Mark {
-        /// What it is.
+        /// Its name.
         name: N in Name,
         /// When.
         at: u64 in Start,

@@ -24,7 +24,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// A ring in memory of its own, of which each atomic was made in place.
+/// A ring in memory of its own, whose atomics were each made in place.
 struct Made {
     ring: RawRing,
     layout: Layout,
@@ -93,7 +93,7 @@ fn number(record: Record) -> (u64, NameId) {
     (at, name)
 }
 
-/// What has been seen by a consumer.
+/// What a consumer has taken.
 #[derive(Default)]
 struct Seen {
     records: Vec<u64>,
@@ -182,7 +182,7 @@ fn a_producer_that_was_given_up_comes_back() {
                     .collect::<Vec<_>>()
             })
         };
-        // Patience of nothing: what is reserved is given up at once.
+        // No patience: a reserved slot is given up at once.
         for _ in 0..3 {
             seen.look(&mut tail, 1);
         }

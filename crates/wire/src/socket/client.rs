@@ -23,7 +23,7 @@ pub enum Received {
     Settings(Settings),
     /// Nothing in the given time.
     Nothing,
-    /// The agent has gone, refused the process, or is none of this version.
+    /// The agent has gone, has refused the process, or is of another version.
     Closed,
 }
 

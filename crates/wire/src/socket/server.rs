@@ -53,7 +53,7 @@ pub struct ServerOptions {
     pub max_clients: usize,
     /// The ring of each.
     pub ring: Options,
-    /// Permissions of the socket's file: who may write to it may connect.
+    /// Permissions of the socket's file; connecting takes the permission to write.
     pub mode: u32,
 }
 
@@ -107,7 +107,7 @@ impl Connected {
 
 /// Locks the socket's folder, so that of several agents that start at once none takes a socket for
 /// abandoned that another one has bound and does not listen on yet. Waits [`LOCK_MS`] at most, and
-/// goes on without the lock where there is none to be had. The lock lasts as long as the result.
+/// proceeds without the lock if it cannot be had. The lock lasts as long as the result.
 fn lock_folder(socket: &Path) -> Option<File> {
     let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
