@@ -52,7 +52,7 @@ class Bench:
         compiled("launch.c", at("launch"), "-L" + at("libs"), "-l:libcuda.so.1")
         compiled("uprobe.c", at("uprobe"))
         self.at = at
-        self.door = at("door")
+        self.socket = at("agent.sock")
         with open(os.path.join(SOURCES, "kernels.txt")) as file:
             self.kernels = file.read()
 
@@ -67,11 +67,11 @@ class Bench:
         told lies in it afterwards."""
         told = {}
         process = subprocess.Popen(
-            [os.path.join(EXAMPLES, "host"), self.door, *asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [os.path.join(EXAMPLES, "agent"), self.socket, *asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         process.stdout.readline()
         try:
-            yield {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_DOOR": self.door}, told
+            yield {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_SOCKET": self.socket}, told
         finally:
             told.update(json.loads(process.communicate("", timeout=20)[0].splitlines()[-1]))
         if told["lost"]:
@@ -167,7 +167,7 @@ class Bench:
 
         if not asked:
             # Nobody is there: the library looks for a collector from time to time.
-            more = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_DOOR": self.door} if load else {}
+            more = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_SOCKET": self.socket} if load else {}
             return figures(answer(LOOP, env=self.environment(**more)))
         with self.host(*asked) as (environment, _):
             return figures(answer(LOOP, env=self.environment(**environment)))
@@ -187,7 +187,7 @@ def main():
 
 
 def measure(bench):
-    doors = {
+    settings = {
         "not loaded": lambda: bench.loop("not_loaded", load=False),
         "nothing asked": lambda: bench.loop("nothing_asked"),
         "kernels": lambda: bench.loop("kernels", "graphs"),
@@ -202,7 +202,7 @@ def measure(bench):
         "preload": bench.preload,
         "uprobe": bench.uprobe,
         "record --step": bench.record_step,
-        **doors,
+        **settings,
     }
     first, second, missing = {}, {}, {}
     turn = random.Random(1)
@@ -229,7 +229,7 @@ def measure(bench):
     whole = {name for name in first if len(first[name]) == ROUNDS == len(second.get(name, []))}
     of = {name: quartiles(first[name]) for name in first if name in whole}
     control = {name: quartiles([b / a for a, b in zip(first[name], second[name])]) for name in of if min(first[name]) > 0}
-    results = {"made": made("make bench-inject"), "figures": of, "goals": [], "rows": [], "doors": [], "missing": missing}
+    results = {"made": made("make bench-inject"), "figures": of, "goals": [], "rows": [], "settings": [], "missing": missing}
 
     def minus(a, b):
         """What `a` adds to `b`, round by round."""
@@ -274,11 +274,11 @@ def measure(bench):
         row(f"uprobe on {first_instruction}", f"uprobe_{name}_entry_ns", "entry")
         row(f"uprobe on {first_instruction}", f"uprobe_{name}_entry_return_ns", "entry and return")
         row(f"gpuwhy record --step on {first_instruction}", f"record_step_{name}_ns", "as many calls as go")
-    for name in doors:
+    for name in settings:
         key = f"launch_{name.replace(' ', '_')}"
         if key + "_caller_ns" not in of:
             continue
-        results["doors"].append(
+        results["settings"].append(
             {
                 "asked": name,
                 "caller_ns": of[key + "_caller_ns"],
@@ -294,7 +294,7 @@ def measure(bench):
         print(f"{goal['what']:<36} {goal['ns']['value']:7.1f} ns{says}")
     for row in results["rows"]:
         print(f"{row['way']:<36} {row['ns']['value']:9.1f} ns  {row['note']}")
-    for row in results["doors"]:
+    for row in results["settings"]:
         print(f"{row['asked']:<16} caller {row['caller_ns']['value']:8.1f}  process {row['process_ns']['value']:8.1f} ns a launch")
     if missing:
         print("not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()))

@@ -8,5 +8,5 @@ gpuwhy=$(realpath "$1")
 target=${CARGO_TARGET_DIR:-target}
 cargo build --release --locked --quiet --package gpuwhy-inject --package gpuwhy-standin --package gpuwhy-testkit
 cargo build --release --locked --quiet --package gpuwhy-inject --example plugin_cost
-cargo build --release --locked --quiet --package gpuwhy-wire --example ring_cost --example host
+cargo build --release --locked --quiet --package gpuwhy-wire --example ring_cost --example agent
 exec python3 bench/inject.py "$gpuwhy" "$(realpath "$target/release")"

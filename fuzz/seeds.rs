@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpuwhy_schema::*;
 use gpuwhy_store::{Options, Writer};
-use gpuwhy_wire::{Event, NameId, Record, encode, seal};
+use gpuwhy_wire::{encode, seal};
 
 fn rows() -> Rows {
     let mut lanes = Lanes::default();
@@ -99,98 +99,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         write("parquet_reader", table, &[&[number as u8], &*file].concat())?;
     }
 
-    let (pid, tid, name) = (42, 43, NameId(1));
-    let events = [
-        ("step", Event::Step { name, seq: 7, size: Some(-1), rank: Some(3), start: 10, dur: 5 }),
-        ("phase", Event::Phase { name, step: None, start: 10, dur: 5 }),
-        ("mark", Event::Mark { name, at: 10, value: Some(0.5) }),
-        ("counter", Event::Counter { name, unit: name, device: Some(1), at: 10, value: 2.0 }),
-        ("launch", Event::Launch { name, device: 1, stream: 7, correlation: 9, start: 10, dur: 5 }),
-        (
-            "kernel",
-            Event::Kernel {
-                name,
-                device: 1,
-                stream: 7,
-                correlation: 9,
-                graph: Some(3),
-                start: 10,
-                dur: 5,
-            },
-        ),
-        (
-            "copy",
-            Event::Copy {
-                name,
-                device: 1,
-                stream: 7,
-                correlation: 9,
-                bytes: 4096,
-                start: 10,
-                dur: 5,
-            },
-        ),
-        ("device", Event::Device { name, device: 1, at: 10 }),
-        (
-            "communicator",
-            Event::Communicator { name, communicator: 2, id: 99, rank: 3, ranks: 8, at: 10 },
-        ),
-        (
-            "collective",
-            Event::Collective {
-                name,
-                communicator: 2,
-                seq: 7,
-                bytes: 4096,
-                how: name,
-                on_gpu: true,
-                start: 10,
-                dur: 5,
-            },
-        ),
-        (
-            "message",
-            Event::Message {
-                name,
-                communicator: 2,
-                peer: 4,
-                seq: 7,
-                bytes: 4096,
-                on_gpu: false,
-                start: 10,
-                dur: 5,
-            },
-        ),
-        (
-            "stage",
-            Event::Stage {
-                name,
-                communicator: 2,
-                operation: name,
-                seq: 7,
-                channel: Some(1),
-                on_gpu: true,
-                start: 10,
-                dur: 5,
-            },
-        ),
-        ("wait", Event::Wait { name, stream: 7, correlation: 9, start: 10, dur: 5 }),
-        ("notice", Event::Notice { name, code: 16, value: Some(1.5), at: 10 }),
-        ("step_open", Event::StepOpen { name, seq: 7, size: None, rank: None, start: 10 }),
-    ];
-    for (file, event) in events {
-        let mut words = encode(&Record { pid, tid, event });
+    for (file, record) in gpuwhy_wire::fuzzing::valid_records() {
+        let mut words = encode(&record);
         seal(&mut words, 3);
         let record: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        write("wire_record", file, &[&3u64.to_le_bytes()[..], &[0], &record].concat())?;
+        write("wire_record", &file, &[&3u64.to_le_bytes()[..], &[0], &record].concat())?;
     }
 
-    let [hello, settings] = gpuwhy_wire::fuzzing::sound();
-    write("door", "visitor", &[&[0, 64], &*hello, b"more"].concat())?;
-    write("door", "visitor-twice", &[&[0, 64], &*hello, &*hello].concat())?;
-    write("door", "collector", &[&[128, 1, 64], &*settings, &*settings].concat())?;
-    write("door", "collector-two-rings", &[&[128, 3, 64], &*settings, &*settings].concat())?;
-    write("door", "collector-no-ring", &[&[128, 0, 64], &*settings, b"?"].concat())?;
+    let [hello, settings] = gpuwhy_wire::fuzzing::valid_messages();
+    write("agent_socket", "client", &[&[0, 64], &*hello, b"more"].concat())?;
+    write("agent_socket", "client-twice", &[&[0, 64], &*hello, &*hello].concat())?;
+    write("agent_socket", "agent", &[&[128, 1, 64], &*settings, &*settings].concat())?;
+    write("agent_socket", "agent-two-rings", &[&[128, 3, 64], &*settings, &*settings].concat())?;
+    write("agent_socket", "agent-no-ring", &[&[128, 0, 64], &*settings, b"?"].concat())?;
 
     let report = tmp.path().join("report.sqlite");
     nsys_report(&report)?;

@@ -4,7 +4,7 @@
 # Works with the stable toolchain: coverage comes from LLVM passes that `-C` flags switch on, and
 # libFuzzer from the crate that carries its source, so neither nightly nor cargo-fuzz is needed.
 # There is no address sanitizer in it: it would need a nightly compiler, and what is fuzzed is safe
-# Rust. ASAN=1 builds with it all the same, by the back door that rustc has for bootstrapping.
+# Rust. ASAN=1 builds with it all the same, by the variable that rustc has for bootstrapping.
 #
 # Seeds lie in fuzz/corpus/TARGET. What a run finds goes to the target directory, so that a run
 # leaves no trace in the tree; what breaks is left in its artifacts/ and printed.
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(trace_toml parquet_reader journal wire_record door nsys_report nsys_directory kineto_trace nccl_ras)
+[ ${#targets[@]} -gt 0 ] || targets=(trace_toml parquet_reader journal wire_record agent_socket nsys_report nsys_directory kineto_trace nccl_ras)
 
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')

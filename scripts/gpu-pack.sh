@@ -8,13 +8,13 @@ target=${CARGO_TARGET_DIR:-target}
 into=target/gpu
 
 cargo build --release --locked --package gpuwhy --package gpuwhy-inject --package gpuwhy-testkit --package gpuwhy-standin
-cargo build --release --locked --package gpuwhy-wire --example host
+cargo build --release --locked --package gpuwhy-wire --example agent
 cargo build --release --locked --package gpuwhy-inject --example nccl_driver
 cargo build --release --locked --package gpuwhy-collect --example nvml_cost
 rm -rf "$into"
 mkdir -p "$into/lib"
 for file in gpuwhy gpuwhy-testkit libgpuwhy_inject.so libgpuwhy_standin.so \
-            examples/host examples/nccl_driver examples/nvml_cost; do
+            examples/agent examples/nccl_driver examples/nvml_cost; do
     strip --strip-debug -o "$into/$(basename $file)" "$target/release/$file"
 done
 chmod 755 "$into"/*

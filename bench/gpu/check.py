@@ -55,7 +55,7 @@ def figure(values):
 
 
 def environment(**more):
-    env = {k: v for k, v in os.environ.items() if k not in ("CUDA_INJECTION64_PATH", "NCCL_PROFILER_PLUGIN", "GPUWHY_DOOR")}
+    env = {k: v for k, v in os.environ.items() if k not in ("CUDA_INJECTION64_PATH", "NCCL_PROFILER_PLUGIN", "GPUWHY_SOCKET")}
     return {**env, **more}
 
 
@@ -91,11 +91,11 @@ class Worker:
 
 
 class Host:
-    """A collector that can be told to ask for something else (crates/wire/examples/host.rs)."""
+    """A collector that can be told to ask for something else (crates/wire/examples/agent.rs)."""
 
-    def __init__(self, door, *words):
+    def __init__(self, socket, *words):
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "host"), door, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [os.path.join(BIN, "agent"), socket, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.process.stdout.readline()
 
@@ -176,11 +176,11 @@ def part_bpf(folder):
 
 
 def part_cupti(folder):
-    """What CUPTI does that the door relies on: times on our clock, kinds switched late, graphs that are captured
+    """What CUPTI does that the library relies on: times on our clock, kinds switched late, graphs that are captured
     while they are told as a whole, the last records of a process that ends, another profiler in the process."""
-    door = os.path.join(folder, "door")
-    host = Host(door)
-    worker = Worker(CUDA_INJECTION64_PATH=LIBRARY, GPUWHY_DOOR=door)
+    socket = os.path.join(folder, "agent.sock")
+    host = Host(socket)
+    worker = Worker(CUDA_INJECTION64_PATH=LIBRARY, GPUWHY_SOCKET=socket)
     worker.read()
     data, wrong = {}, []
 
@@ -251,10 +251,10 @@ def part_cost(folder):
     Three processes stay: one without us, one that has loaded the library and is asked nothing, and one that is
     asked for one thing after the other. They take turns, one works at a time, in an order that is shuffled.
     """
-    door = os.path.join(folder, "door")
-    host = Host(door)
-    loaded = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_DOOR": os.path.join(folder, "nobody")}
-    workers = {"plain": Worker(), "loaded": Worker(**loaded), "asked": Worker(**{**loaded, "GPUWHY_DOOR": door})}
+    socket = os.path.join(folder, "agent.sock")
+    host = Host(socket)
+    loaded = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_SOCKET": os.path.join(folder, "nobody")}
+    workers = {"plain": Worker(), "loaded": Worker(**loaded), "asked": Worker(**{**loaded, "GPUWHY_SOCKET": socket})}
     for worker in workers.values():
         worker.read()
     # As many steps as take a third of a second.
@@ -359,9 +359,9 @@ def nvml():
 def part_growth(folder):
     """Device memory that grows with the nodes of graphs, and records without times (parcagpu #23): with a pool of
     8 buffers of CUPTI it shows within a million records, if this CUPTI has it."""
-    door = os.path.join(folder, "door")
-    host = Host(door, "nodes")
-    env = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_DOOR": door}
+    socket = os.path.join(folder, "agent.sock")
+    host = Host(socket, "nodes")
+    env = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_SOCKET": socket}
     if STANDIN:
         # Records become wrong after 100,000 of them, so that the watchdog has something to say.
         env.update(GPUWHY_STANDIN_DEFECTS="graph-growth")

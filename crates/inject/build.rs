@@ -1,5 +1,5 @@
-//! The object stays in its process to the end: whoever closes it (NCCL does, after each
-//! communicator) must not take the code away from under its thread.
+//! The object stays in its process to the end: closing it, as NCCL does after each communicator, must not
+//! unmap the code of its running thread.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -55,10 +55,10 @@ pub struct InProcess {
     /// wait for
     #[arg(long, value_enum, default_value = "calls", value_name = "DETAIL")]
     pub collectives: CollectiveDetail,
-    /// The socket to which libraries inside processes connect, as named by their GPUWHY_DOOR; a command
-    /// gets one of its own, other processes use /run/gpuwhy/door
+    /// The socket to which libraries inside processes connect, as named by their GPUWHY_SOCKET; a
+    /// command gets one of its own, other processes use /run/gpuwhy/agent.sock
     #[arg(long, value_name = "PATH")]
-    pub door: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// While a step hangs, ask NCCL's RAS service which rank is behind, at HOST:PORT or at its usual
     /// port on this host. Answering has crashed jobs with NCCL before 2.29.2, and rarely since: see
     /// docs/inside.md
@@ -120,7 +120,7 @@ impl InProcess {
             nodes_for_ms,
         };
         let library = self.inject_library.clone();
-        InstrumentOptions { settings, socket: self.door.clone(), library }
+        InstrumentOptions { settings, socket: self.socket.clone(), library }
     }
 }
 

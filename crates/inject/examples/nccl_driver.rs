@@ -7,7 +7,7 @@
 //!
 //! Each step computes for C µs, and from step S1 to S2 for X more on a rank that is late; then all ranks meet in an
 //! all-reduce: its first phase lasts until the last rank is there, which is really waited for, at
-//! a barrier in FILE that all ranks share. The plug-in is told as NCCL would tell it, with times
+//! a barrier in FILE that all ranks share. The plug-in is called as NCCL would call it, with times
 //! of a GPU's clock. Steps and their `allreduce` phases are marked in the ring of `GPUWHY_RING`.
 //! NCCL's mask is followed: ask for phases with `GPUWHY_NCCL_MASK=0x8e46`.
 

@@ -1,4 +1,4 @@
-//! What the NCCL door costs the program that it lives in, in ns of its own CPU time.
+//! What the NCCL plug-in costs the program that it lives in, in ns of its own CPU time.
 //!
 //! `cargo run --release -p gpuwhy-inject --example plugin_cost` prints one line of JSON. An *event* is
 //! one call of `startEvent`, of which each has a `stopEvent` and half have a state. Cases: a ring
@@ -162,7 +162,7 @@ fn one(case: &str) {
             caller.call(round * CALLS + call, phases, &mut events);
         }
         let ns = cpu_ns() - start;
-        // Unmeasured: the collector's work is another process's.
+        // Unmeasured: the agent's work is another process's.
         records = consumer.as_mut().map_or(0, |consumer| {
             let drained = consumer.drain(usize::MAX, |_| {});
             assert_eq!(drained.lost, 0);

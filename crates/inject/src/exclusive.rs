@@ -1,40 +1,40 @@
-//! Something that one thread at a time may use, and that nobody waits for.
+//! A lock that is tried and never waited for.
 //!
-//! A mutex that a fork finds locked is locked in the child for ever; this one can be opened there.
+//! A mutex that is locked during a fork stays locked in the child for ever; this one can be unlocked
+//! there.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::sync::{AtomicBool, UnsafeCell};
 
-/// See the module.
+/// A value that one thread at a time may use.
 pub struct Exclusive<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is touched by whoever has set `taken` and by nobody else.
+// SAFETY: only the thread that has set `taken` touches `value`.
 unsafe impl<T: Send> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {
-    /// Free.
+    /// Unlocked.
     #[cfg(loom)]
     pub fn new(value: T) -> Exclusive<T> {
         Exclusive { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Free.
+    /// Unlocked.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Exclusive<T> {
         Exclusive { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Gives `f` the value, unless another thread, or this one further up, has it.
+    /// Calls `f` with the value, unless another thread is using it, or this one further up its stack.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // Who comes second writes nothing.
         self.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
         let free = Free(&self.taken);
         let out = self.value.with_mut(|value| {
-            // SAFETY: `taken` was false and is true now, so nobody else has a reference, until
+            // SAFETY: `taken` was false and is true now, so no other thread has a reference, until
             // `free` is dropped.
             f(unsafe { &mut *value })
         });
@@ -42,13 +42,13 @@ impl<T> Exclusive<T> {
         Some(out)
     }
 
-    /// In a forked child, which has one thread: whoever had it is not here.
+    /// Unlocks it in a forked child: the thread that held it exists in the parent only.
     pub fn open_after_fork(&self) {
         self.taken.store(false, Release);
     }
 }
 
-/// Frees it, also in a panic.
+/// Unlocks it, also in a panic.
 struct Free<'a>(&'a AtomicBool);
 
 impl Drop for Free<'_> {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_second_goes_without() {
+    fn a_second_user_goes_without() {
         let one = Exclusive::new(1);
         let inner = one.with(|n| {
             *n += 1;

@@ -1,11 +1,13 @@
-//! One shared object that lives inside somebody else's process and tells what happens there.
+//! One shared object that is loaded into other people's processes and records what happens there.
 //!
-//! It has two doors. The CUDA driver loads it because `CUDA_INJECTION64_PATH` names it, and NCCL
-//! because `NCCL_PROFILER_PLUGIN` does. Both write `gpuwhy-wire` records into a ring that a
-//! collector gave them ([`link`]); without a collector they do nothing.
+//! The CUDA driver loads it because `CUDA_INJECTION64_PATH` names it ([`cupti`]), and NCCL because
+//! `NCCL_PROFILER_PLUGIN` does ([`nccl`]). Both are tenants (`tenants`): their entry points write
+//! `gpuwhy-wire` records to the ring that an agent has sent ([`ring`]), and one thread, which holds
+//! the connection to the agent ([`link`]), calls them back. Without an agent they do nothing.
 //!
 //! *Invariants.* Nothing here blocks, prints, fails, or grows without bound, and no panic leaves
-//! it: a function that others call runs inside [`guarded`]. `GPUWHY_OFF=1` turns all of it off.
+//! the library: every function that other code calls runs inside [`guarded`]. `GPUWHY_OFF=1` turns
+//! all of it off.
 
 #[cfg(not(loom))]
 pub mod cupti;
@@ -17,16 +19,24 @@ pub mod nccl;
 #[cfg(not(loom))]
 pub mod notice;
 pub mod published;
+#[cfg(not(loom))]
+pub mod ring;
 mod sync;
+#[cfg(not(loom))]
+mod tenant;
+#[cfg(not(loom))]
+mod tenants;
 
 #[cfg(all(test, loom))]
 mod models;
 
-/// Panics that did not leave.
+/// Panics that were caught.
+#[cfg(not(loom))]
 static FAULTS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
-/// Runs `f` and turns a panic into `otherwise`: nothing unwinds into C code. It is counted, and the
-/// collector is told.
+/// Runs `f`; if it panics, counts that and returns `otherwise`, so that nothing unwinds into C code.
+/// The count is reported to the agent.
+#[cfg(not(loom))]
 pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or_else(|_| {
         FAULTS.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
@@ -34,7 +44,8 @@ pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
     })
 }
 
-/// How many panics did not leave.
+/// How many panics were caught in this process.
+#[cfg(not(loom))]
 pub(crate) fn faults() -> u64 {
     FAULTS.load(core::sync::atomic::Ordering::Relaxed)
 }

@@ -1,133 +1,79 @@
-//! The way to the collector: one thread that knocks, and the ring to write to while it is there.
+//! The connection to the agent: one thread that connects, and calls the tenants while it is connected.
 //!
-//! *What it does.* The first door that opens starts the thread. It knocks at the collector's
-//! socket until it is let in, publishes the ring that it is handed, hears what is asked, and lets
-//! the doors do what must be done now and then ([`TICK_MS`]). When the collector goes, the ring is
-//! withdrawn, the doors are told to be quiet, and the thread knocks again: late and restarted
-//! collectors are the same case.
-//!
-//! *Who writes never waits* ([`Published`]). A withdrawn ring is unmapped when no writer can be
-//! using it; until then it stays, and while too many stay no new one is taken.
+//! *What it does.* The first entry point that is called starts the thread. It connects to the agent
+//! socket, publishes the ring that it receives, passes settings on, and calls each tenant every
+//! [`TICK_MS`]. When the agent disappears, the ring is withdrawn, the tenants are asked to record
+//! nothing, and the thread connects again: an agent that starts late and one that restarts are the
+//! same case.
 //!
 //! *What fools it.* A child made by a bare clone(2), without exec, has its parent's ring and no
-//! thread; its records carry its own pid, and the collector drops them. A fork made through libc
-//! starts anew at its first door.
+//! thread; its records carry its own pid, and the agent drops them. A fork made through libc starts
+//! anew at its first entry point.
 
-use std::cell::Cell;
 use std::path::PathBuf;
-use std::ptr::null_mut;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
+use std::ptr::{from_ref, null_mut};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::thread::Thread;
 use std::time::Duration;
 
-use gpuwhy_wire::{
-    DEFAULT_DOOR, DOOR_ENV, Event, Heard, NameId, Producer, Settings, Visit, is_off,
-};
+use gpuwhy_wire::{Client, DEFAULT_SOCKET, Producer, Received, SOCKET_ENV, Settings, is_off};
 
-use crate::published::{LINES, Published, Withdrawn};
+use crate::notice::{self, Code};
+use crate::published::Withdrawn;
+use crate::ring::{self, Ring};
+use crate::tenant::Tenants;
+use crate::{faults, guarded};
 
-/// A ring to write to instead of looking for a collector: what tests and benchmarks set.
+/// A ring to write to instead of connecting to an agent: what tests and benchmarks set.
 pub const RING_ENV: &str = "GPUWHY_INJECT_RING";
-/// How often the doors may do something.
+/// The interval at which tenants are called, ms.
 pub const TICK_MS: u32 = 50;
-/// How long a process waits for its collector's first word, once, in the call that opened the
-/// first door: so that the first kernels are seen too.
+/// How long the first entry point waits for the agent's ring, once a process: so that the first
+/// kernels are recorded too.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// How long after a knock that nobody answered the next one is.
-const KNOCK_MS: [u64; 4] = [100, 250, 1000, 2000];
-/// Withdrawn rings that somebody may still be writing to.
+/// The pauses between attempts to connect, ms; the last one repeats.
+const RETRY_MS: [u64; 4] = [100, 250, 1000, 2000];
+/// While this many withdrawn rings may still be written to, the agent is not connected to again.
 const RETIRED: usize = 4;
-/// Words that a collector may not send for so long before it is taken for none.
+/// An agent that sends no ring in this time is disconnected, ms.
 const WELCOME_MS: u32 = 2000;
 
-/// A ring to write to.
-#[derive(Debug)]
-pub struct Ring {
-    producer: Producer,
-    /// Names have other numbers in another ring: caches of them are kept with this.
-    pub generation: u64,
-}
-
-impl Ring {
-    /// The number of a name in this ring.
-    #[inline]
-    pub fn name(&self, name: &str) -> NameId {
-        self.producer.name(name)
-    }
-
-    /// Writes one event, or counts that there was no room for it.
-    #[inline]
-    pub fn write(&self, event: Event) {
-        self.producer.write(event);
-    }
-
-    /// Writes one event of another thread.
-    #[inline]
-    pub fn write_as(&self, tid: u32, event: Event) {
-        self.producer.write_as(tid, event);
-    }
-}
-
-static RING: Published<Ring> = Published::new();
+/// Those of the first call of [`start`]; null before.
+static TENANTS: AtomicPtr<Tenants> = AtomicPtr::new(null_mut());
 static STARTED: AtomicBool = AtomicBool::new(false);
-static HANDLED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
-static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// The calling thread's counter of readers.
-fn my_line() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! { static LINE: Cell<usize> = const { Cell::new(usize::MAX) }; }
-    // A thread that is being torn down has no cell any more, and takes the first.
-    let line = LINE.try_with(|cell| {
-        if cell.get() == usize::MAX {
-            cell.set(NEXT.fetch_add(1, Relaxed) % LINES);
-        }
-        cell.get()
-    });
-    line.unwrap_or(0)
-}
-
-/// Gives `f` the ring, if a collector listens. Never waits.
-#[inline]
-pub fn with<R>(f: impl FnOnce(&Ring) -> R) -> Option<R> {
-    if !RING.is_there() {
-        return None;
-    }
-    RING.with(my_line(), f)
-}
-
-/// Has a collector looked for, from now on; waits a little for it, the first time.
-pub fn start() {
-    if is_off() || STARTED.swap(true, SeqCst) {
-        return;
-    }
-    if let Some(ring) = std::env::var_os(RING_ENV).filter(|path| !path.is_empty()) {
-        // By hand: a ring by its path, and nobody who asks for anything in particular.
-        if let Ok(producer) = Producer::open(ring) {
-            publish(producer);
-        }
-        return;
-    }
-    if !HANDLED.swap(true, SeqCst) {
+/// Starts to connect to the agent, if that has not been done, and waits up to [`FIRST_WAIT`] for its
+/// ring. Every entry point calls this first.
+pub(crate) fn start(tenants: &'static Tenants) {
+    if TENANTS.swap(from_ref(tenants).cast_mut(), SeqCst).is_null() {
         // SAFETY: the handler touches atomics and closes a descriptor, as a forked child may.
         unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
     }
-    // A fault of ours is the collector's business, and none of whoever reads this program's output.
+    if is_off() || STARTED.swap(true, SeqCst) {
+        return;
+    }
+    if let Some(path) = std::env::var_os(RING_ENV).filter(|path| !path.is_empty()) {
+        if let Ok(producer) = Producer::open(path) {
+            ring::publish(producer);
+        }
+        return;
+    }
+    // A panic of ours is reported to the agent, and not printed among the program's own output.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
-    let waiting = std::thread::current();
+    let first = std::thread::current();
     let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
-    if thread.spawn(move || crate::guarded((), || run(waiting))).is_ok() {
+    if thread.spawn(move || guarded((), || run(&first, tenants))).is_ok() {
         std::thread::park_timeout(FIRST_WAIT);
     }
 }
 
-/// The child of a fork has neither the thread nor a ring of its own; it begins anew when one of its
-/// doors opens.
+/// The child of a fork has neither the thread nor a ring of its own; it starts anew when one of its
+/// entry points is called.
 unsafe extern "C" fn in_the_child() {
-    RING.forget_after_fork();
+    ring::forget_after_fork();
     STARTED.store(false, SeqCst);
     let socket = SOCKET.swap(-1, SeqCst);
     if socket >= 0 {
@@ -135,75 +81,68 @@ unsafe extern "C" fn in_the_child() {
         // SAFETY: this copy of the descriptor is the child's, whose copy of the owner never runs.
         unsafe { libc::close(socket) };
     }
-    crate::cupti::forget();
+    // SAFETY: null, or a `&'static Tenants` that `start` stored.
+    if let Some(tenants) = unsafe { TENANTS.load(SeqCst).as_ref() } {
+        tenants.forget();
+    }
 }
 
-fn run(first: Thread) {
-    be_quiet();
-    let path = std::env::var_os(DOOR_ENV).filter(|p| !p.is_empty());
-    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_DOOR.into()));
+/// Connects again and again, until the process ends.
+fn run(first: &Thread, tenants: &Tenants) {
+    block_signals();
+    let path = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
+    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_SOCKET.into()));
     let mut retired: Vec<Withdrawn<Ring>> = Vec::new();
     let mut failed = 0;
     loop {
-        RING.release(&mut retired);
+        ring::release(&mut retired);
         if retired.len() < RETIRED
-            && let Ok(visit) = Visit::knock(&path)
+            && let Ok(client) = Client::connect(&path)
         {
             failed = 0;
-            serve(&visit, &first, &mut retired);
+            serve(&client, first, tenants, &mut retired);
         }
         first.unpark();
-        let wait = KNOCK_MS[failed.min(KNOCK_MS.len() - 1)];
+        let wait = RETRY_MS[failed.min(RETRY_MS.len() - 1)];
         failed += 1;
         std::thread::sleep(Duration::from_millis(wait));
     }
 }
 
-/// From the collector's welcome to its end.
-fn serve(visit: &Visit, first: &Thread, retired: &mut Vec<Withdrawn<Ring>>) {
-    SOCKET.store(visit.as_raw_fd(), SeqCst);
-    let mut welcome = visit.hear(WELCOME_MS);
-    while let Heard::Asked(_) = welcome {
-        welcome = visit.hear(WELCOME_MS);
+/// From the connection to its end.
+fn serve(client: &Client, first: &Thread, tenants: &Tenants, retired: &mut Vec<Withdrawn<Ring>>) {
+    SOCKET.store(client.as_raw_fd(), SeqCst);
+    let mut welcome = client.recv(WELCOME_MS);
+    while let Received::Settings(_) = welcome {
+        welcome = client.recv(WELCOME_MS);
     }
-    if let Heard::Welcome(producer, settings) = welcome {
-        retired.extend(publish(producer));
-        ask(settings);
+    if let Received::Welcome(producer, settings) = welcome {
+        retired.extend(ring::publish(producer));
+        tenants.ask(settings);
         first.unpark();
-        let mut faults = 0;
+        let mut reported = 0;
         loop {
-            match visit.hear(TICK_MS) {
-                Heard::Asked(settings) => ask(settings),
-                Heard::Nothing => {}
-                Heard::Welcome(..) | Heard::Gone => break,
+            match client.recv(TICK_MS) {
+                Received::Settings(settings) => tenants.ask(settings),
+                Received::Nothing => {}
+                Received::Welcome(..) | Received::Closed => break,
             }
-            crate::cupti::tick();
-            crate::nccl::tick();
-            if crate::faults() > faults {
-                faults = crate::faults();
-                let code = crate::notice::Code::OurFault;
-                crate::notice::tell(code, code.text(), Some(faults as f64));
+            tenants.tick();
+            let panics = faults();
+            if panics > reported {
+                reported = panics;
+                notice::report(Code::OurFault, Code::OurFault.text(), Some(panics as f64));
             }
-            RING.release(retired);
+            ring::release(retired);
         }
-        ask(Settings::default());
-        retired.extend(RING.withdraw());
+        tenants.ask(Settings::default());
+        retired.extend(ring::withdraw());
     }
     SOCKET.store(-1, SeqCst);
 }
 
-fn ask(settings: Settings) {
-    crate::cupti::ask(settings);
-    crate::nccl::ask(settings);
-}
-
-fn publish(producer: Producer) -> Option<Withdrawn<Ring>> {
-    let generation = GENERATION.fetch_add(1, Relaxed) + 1;
-    RING.publish(Box::new(Ring { producer, generation }))
-}
-
-/// The host's signal handlers run on the host's threads.
-fn be_quiet() {
+/// The program's signal handlers run on the program's own threads.
+fn block_signals() {
     // SAFETY: the set lies on our stack; the calls concern this thread alone.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

@@ -1,4 +1,4 @@
-//! What threads share here, under loom: small situations, in every order of events
+//! `Published` and `Exclusive` under loom: small situations, in every order of events
 //! (`scripts/loom.sh`).
 
 use loom::cell::UnsafeCell;
@@ -17,7 +17,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// A ring as far as it matters: who reads it while it is being freed, or afterwards, is found.
+/// Stands for a ring; loom fails the model if it is read while it is freed or afterwards.
 struct Ring {
     memory: UnsafeCell<u32>,
     freed: Arc<AtomicUsize>,
@@ -68,8 +68,8 @@ fn a_ring_is_withdrawn_while_writers_write() {
     });
 }
 
-/// A collector goes and the next one comes while a writer writes twice: it sees the one, the other
-/// or none, and never the first after the second.
+/// An agent disappears and the next one connects while a writer writes twice: it sees the first ring,
+/// the second or none, and never the first after the second.
 #[test]
 fn a_ring_is_replaced_while_a_writer_writes() {
     model(|| {
@@ -94,7 +94,7 @@ fn a_ring_is_replaced_while_a_writer_writes() {
     });
 }
 
-/// Of three that come at once one has it at a time, and who comes later sees what was done.
+/// Of three threads one has the value at a time, and a later one sees what it did.
 #[test]
 fn one_at_a_time_has_what_is_exclusive() {
     model(|| {
@@ -107,7 +107,7 @@ fn one_at_a_time_has_what_is_exclusive() {
             .into();
         let mine = one.with(|n| *n += 1).is_some() as u32;
         let had: u32 = others.into_iter().map(|t| t.join().unwrap()).sum::<u32>() + mine;
-        assert!(had >= 1, "nobody waits, and nobody is kept out of what is free");
+        assert!(had >= 1, "at least one of them gets the lock");
         assert_eq!(one.with(|n| *n), Some(had));
     });
 }

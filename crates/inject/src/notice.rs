@@ -1,5 +1,5 @@
-//! What the doors have to say about what they cannot see: a code, a text and a number, each at
-//! most once a minute.
+//! Notices of what was lost or could not be recorded: a code, a text and a number, each at most once
+//! a minute.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -8,52 +8,52 @@ use core::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Code {
-    /// Events for which there was no room.
+    /// Events that were not recorded, for lack of room.
     NcclFull = 1,
-    /// Communicators for which there was no room.
+    /// Communicators that were not followed, for lack of room.
     NcclCommunicators = 2,
-    /// Times of the GPU that cannot be.
+    /// Times of the GPU that cannot be right.
     NcclTimer = 3,
-    /// The plug-in that the user wants besides cannot be loaded.
+    /// The user's own plug-in cannot be loaded.
     NcclNextMissing = 4,
-    /// The plug-in that the user wants besides is of other versions than NCCL speaks.
+    /// The user's own plug-in lacks the version of the interface that NCCL uses.
     NcclNextVersion = 5,
-    /// Work that this process does for the tasks of another one (PXN).
+    /// Network operations that this process does for another one (PXN).
     NcclForeign = 6,
-    /// How well the GPU's clock is known.
+    /// The uncertainty of the GPU's clock, ns.
     NcclClock = 7,
-    /// Names for which there was no room.
+    /// Names that were not kept, for lack of room.
     NcclNames = 8,
-    /// Collectives of a graph.
+    /// Calls that were captured in a CUDA graph.
     NcclGraph = 9,
-    /// Pairs of ranks for which there was no room.
+    /// Sends and receives without a number, for lack of room.
     NcclPeers = 10,
     /// Events that never ended.
     NcclUnended = 11,
-    /// No CUPTI that can be used.
+    /// CUPTI cannot be used.
     CuptiMissing = 16,
     /// Another profiler uses CUPTI.
     CuptiShared = 17,
-    /// A kind of record cannot be had.
+    /// CUPTI does not record a kind of activity.
     CuptiKind = 19,
-    /// Records have no times.
+    /// CUPTI's records have no times.
     CuptiTimes = 20,
-    /// All buffers are CUPTI's.
+    /// CUPTI asked for a buffer when none was free.
     CuptiBuffers = 21,
     /// CUPTI dropped records.
     CuptiDropped = 22,
-    /// A fault of our own, which did not reach the program.
+    /// A panic in this library, which did not reach the program.
     OurFault = 23,
 }
 
 /// How many codes there may be.
 const CODES: usize = 32;
-/// A code is not told more often, ns.
+/// A code is not reported more often, ns.
 const EVERY: u64 = 60_000_000_000;
 
-/// Says so at once, if a collector listens.
-pub fn tell(code: Code, text: &str, value: Option<f64>) {
-    crate::link::with(|ring| {
+/// Writes a notice at once, if an agent is connected.
+pub fn report(code: Code, text: &str, value: Option<f64>) {
+    crate::ring::with(|ring| {
         let name = ring.name(text);
         let at = gpuwhy_wire::now();
         ring.write(gpuwhy_wire::Event::Notice { name, code: code as u32, value, at });
@@ -61,7 +61,7 @@ pub fn tell(code: Code, text: &str, value: Option<f64>) {
 }
 
 impl Code {
-    /// Those that are counted.
+    /// Codes that [`Notices`] counts.
     const COUNTED: [Code; 11] = [
         Code::NcclFull,
         Code::NcclCommunicators,
@@ -76,116 +76,115 @@ impl Code {
         Code::NcclUnended,
     ];
 
-    /// What it says; the notice's value is the number that the text speaks of.
+    /// The notice's text; its value is a count, but for [`Code::NcclClock`].
     pub const fn text(self) -> &'static str {
         match self {
-            Code::NcclFull => "nccl: so many events found no room and are not told",
+            Code::NcclFull => "nccl: events were not recorded: too many were open at once",
             Code::NcclCommunicators => {
-                "nccl: so many communicators found no room and their work is not told"
+                "nccl: the work of some communicators is not recorded: too many are open"
             }
-            Code::NcclTimer => {
-                "nccl: so many times of the GPU were missing, reversed or implausible"
-            }
+            Code::NcclTimer => "nccl: times of the GPU were missing, reversed or implausible",
             Code::NcclNextMissing => {
-                "nccl: the profiler plug-in of GPUWHY_NCCL_NEXT cannot be loaded"
+                "nccl: the profiler plug-in that GPUWHY_NCCL_NEXT names cannot be loaded"
             }
             Code::NcclNextVersion => {
-                "nccl: the profiler plug-in of GPUWHY_NCCL_NEXT lacks the version that this NCCL speaks"
+                "nccl: the profiler plug-in that GPUWHY_NCCL_NEXT names lacks this NCCL's version of the interface"
             }
             Code::NcclForeign => {
-                "nccl: so many network operations belong to tasks of other processes and are not told"
+                "nccl: network operations for other processes (PXN) are not recorded"
             }
-            Code::NcclClock => "nccl: times of the GPU are known to so many ns",
-            Code::NcclNames => "nccl: so many names found no room",
+            Code::NcclClock => "nccl: uncertainty of the GPU's clock, ns",
+            Code::NcclNames => "nccl: names were not kept: there are too many",
             Code::NcclGraph => {
-                "nccl: so many calls were captured in CUDA graphs, whose launches NCCL may not number"
+                "nccl: calls were captured in CUDA graphs; their launches may have no numbers of their own"
             }
-            Code::NcclPeers => {
-                "nccl: so many sends and receives have no number of their own, for too many peers"
-            }
-            Code::NcclUnended => "nccl: so many events never ended and were given up",
-            Code::CuptiMissing => "cupti: kernels are not seen",
+            Code::NcclPeers => "nccl: sends and receives have no numbers: there are too many peers",
+            Code::NcclUnended => "nccl: events never ended and were given up",
+            Code::CuptiMissing => "cupti: kernels are not recorded",
             Code::CuptiShared => "cupti: another profiler uses it",
-            Code::CuptiKind => "cupti: a kind of record cannot be had",
-            Code::CuptiTimes => "cupti: so many records have no times",
-            Code::CuptiBuffers => "cupti: so often no buffer was free",
-            Code::CuptiDropped => "cupti: so many records were dropped",
-            Code::OurFault => "so many faults of our own did not reach the program",
+            Code::CuptiKind => "cupti: a kind of activity is not recorded",
+            Code::CuptiTimes => "cupti: records without times",
+            Code::CuptiBuffers => "cupti: no buffer was free",
+            Code::CuptiDropped => "cupti: records were dropped",
+            Code::OurFault => "gpuwhy's library panicked; the program was not affected",
         }
     }
 }
 
-/// What a door wants said.
+/// The notices of one tenant.
 pub struct Notices {
-    /// What is said: a count, or the bits of a number.
+    /// By code: how often it happened, or a number.
     values: [AtomicU64; CODES],
-    told: [AtomicU64; CODES],
+    /// By code: the value that was last reported.
+    reported: [AtomicU64; CODES],
+    /// By code: when it may be reported again.
     next: [AtomicU64; CODES],
-    /// Codes of which there is news.
-    news: AtomicU64,
+    /// One bit for each code whose value has changed.
+    changed: AtomicU64,
 }
 
 impl Notices {
-    /// Nothing to say.
+    /// Nothing has happened.
     pub const fn new() -> Notices {
         Notices {
             values: [const { AtomicU64::new(0) }; CODES],
-            told: [const { AtomicU64::new(0) }; CODES],
+            reported: [const { AtomicU64::new(0) }; CODES],
             next: [const { AtomicU64::new(0) }; CODES],
-            news: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
         }
     }
 
-    /// It happened `more` times.
+    /// It happened `more` times more.
     pub fn count(&self, code: Code, more: u64) {
         self.values[code as usize].fetch_add(more, Relaxed);
-        self.news.fetch_or(1 << code as u32, Relaxed);
+        self.changed.fetch_or(1 << code as u32, Relaxed);
     }
 
     /// It is `value` now.
     pub fn set(&self, code: Code, value: u64) {
         self.values[code as usize].store(value, Relaxed);
-        self.news.fetch_or(1 << code as u32, Relaxed);
+        self.changed.fetch_or(1 << code as u32, Relaxed);
     }
 
-    /// How often it happened, or what it is.
+    /// How often it happened, or what was set.
     pub fn value(&self, code: Code) -> u64 {
         self.values[code as usize].load(Relaxed)
     }
 
-    /// Whether [`Notices::tell`] may have something to say.
+    /// Whether [`Notices::report`] may have something to report.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.news.load(Relaxed) != 0
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Relaxed) != 0
     }
 
-    /// A new listener knows nothing: what was said is said again.
-    pub fn again(&self) {
+    /// A new agent has received nothing: everything is reported again.
+    pub fn forget_reported(&self) {
         for code in Code::COUNTED {
             if self.value(code) != 0 {
-                self.told[code as usize].store(0, Relaxed);
+                self.reported[code as usize].store(0, Relaxed);
                 self.next[code as usize].store(0, Relaxed);
-                self.news.fetch_or(1 << code as u32, Relaxed);
+                self.changed.fetch_or(1 << code as u32, Relaxed);
             }
         }
     }
 
-    /// Says what is new to somebody who listens, at `now`.
-    pub fn tell(&self, now: u64, mut write: impl FnMut(&'static str, u32, f64)) {
-        let news = self.news.load(Relaxed);
+    /// Calls `write` with text, code and value of what has changed and is due at `now`, CLOCK_MONOTONIC
+    /// ns.
+    pub fn report(&self, now: u64, mut write: impl FnMut(&'static str, u32, f64)) {
+        let changed = self.changed.load(Relaxed);
         for code in Code::COUNTED {
             let i = code as usize;
-            if news & 1 << i == 0 || now < self.next[i].load(Relaxed) {
+            if changed & 1 << i == 0 || now < self.next[i].load(Relaxed) {
                 continue;
             }
-            // One thread of those that come at once speaks.
+            // Of several threads that come at once, one reports.
             let next = self.next[i].load(Relaxed);
             if self.next[i].compare_exchange(next, now + EVERY, Relaxed, Relaxed).is_err() {
                 continue;
             }
-            self.news.fetch_and(!(1 << i), Relaxed);
+            self.changed.fetch_and(!(1 << i), Relaxed);
             let value = self.values[i].load(Relaxed);
-            if self.told[i].swap(value, Relaxed) != value {
+            if self.reported[i].swap(value, Relaxed) != value {
                 write(code.text(), code as u32, value as f64);
             }
         }
@@ -202,25 +201,25 @@ impl Default for Notices {
 mod tests {
     use super::*;
 
-    fn told(notices: &Notices, now: u64) -> Vec<(u32, f64)> {
-        let mut told = Vec::new();
-        notices.tell(now, |_, code, value| told.push((code, value)));
-        told
+    fn reported(notices: &Notices, now: u64) -> Vec<(u32, f64)> {
+        let mut reported = Vec::new();
+        notices.report(now, |_, code, value| reported.push((code, value)));
+        reported
     }
 
     #[test]
-    fn a_thing_is_said_once_a_minute_with_all_that_came_together() {
+    fn a_code_is_reported_once_a_minute_with_all_that_happened_since() {
         let notices = Notices::new();
-        assert_eq!(told(&notices, 5), []);
+        assert_eq!(reported(&notices, 5), []);
         notices.count(Code::NcclFull, 2);
-        assert_eq!(told(&notices, 5), [(1, 2.0)]);
+        assert_eq!(reported(&notices, 5), [(1, 2.0)]);
         notices.count(Code::NcclFull, 1);
         notices.count(Code::NcclTimer, 1);
-        assert_eq!(told(&notices, 6), [(3, 1.0)]);
-        assert!(notices.has_news());
-        assert_eq!(told(&notices, 5 + EVERY), [(1, 3.0)]);
-        assert_eq!(told(&notices, 5 + 2 * EVERY), []);
-        notices.again();
-        assert_eq!(told(&notices, 6 + 2 * EVERY), [(1, 3.0), (3, 1.0)]);
+        assert_eq!(reported(&notices, 6), [(3, 1.0)]);
+        assert!(notices.has_changed());
+        assert_eq!(reported(&notices, 5 + EVERY), [(1, 3.0)]);
+        assert_eq!(reported(&notices, 5 + 2 * EVERY), []);
+        notices.forget_reported();
+        assert_eq!(reported(&notices, 6 + 2 * EVERY), [(1, 3.0), (3, 1.0)]);
     }
 }

@@ -1,15 +1,16 @@
-//! Something that many threads use while one may take it away; nobody waits for the other.
+//! A value that many threads use while one may withdraw it; neither waits for the other.
 //!
-//! A reader marks itself in one of a few counters, looks whether there is something, uses it, and
-//! unmarks itself. What was withdrawn is freed once each counter has been seen at zero since; until
-//! then it stays.
+//! A reader counts itself in one of a few counters, loads the pointer, uses the value, and counts
+//! itself out. A withdrawn value is freed once each counter has been seen at zero since; until then it
+//! stays.
 //!
-//! *Why it holds.* The mark and the look at the pointer, and the withdrawal and the look at the
-//! counter, are `SeqCst`: of one who marks and then looks, and one who withdraws and then looks, at
-//! least one sees the other. So a reader either finds nothing, or is seen; and who has seen zero
-//! after it (`Acquire` of the unmarking `Release`) has what the reader did behind it. An `Acquire`
-//! load of the counter would not do: it may be taken before the withdrawal is seen by others, as on
-//! ARM with LDAPR. `models.rs` has loom try all orders.
+//! *Why it holds.* The reader's count and its load of the pointer, and the withdrawal and the load of
+//! the counter, are all `SeqCst`: of a reader that counts and then loads, and an owner that withdraws
+//! and then loads, at least one sees the other. So a reader either finds null, or is seen. An owner
+//! that sees zero after a reader was there (its load acquires the reader's `Release`) sees everything
+//! that the reader did as past. An `Acquire` load of the counter would not do: it may be executed
+//! before the withdrawal is visible to others, as on ARM with LDAPR. `models.rs` has loom try all
+//! orders.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -18,29 +19,29 @@ use crate::sync::{AtomicPtr, AtomicUsize, in_order};
 
 /// Counters, so that readers on many CPUs do not share a cache line.
 pub const LINES: usize = if cfg!(loom) { 2 } else { 16 };
-/// How often a counter is looked at before it is left for the next time: readers stay for tens of
-/// ns, and one that was stopped in the middle keeps what it has.
+/// How often a counter is loaded before the rest is left for the next call: readers stay for tens of
+/// ns, and a thread that was stopped while it reads keeps the value alive.
 const LOOKS: usize = if cfg!(loom) { 2 } else { 1000 };
 
 /// A counter on a cache line of its own.
 #[repr(align(128))]
 struct Readers(AtomicUsize);
 
-/// See the module.
+/// A value that is published or not.
 pub struct Published<T> {
     current: AtomicPtr<T>,
     readers: [Readers; LINES],
 }
 
-/// What was withdrawn; [`Published::release`] frees it. Dropped otherwise, it stays for ever.
+/// A withdrawn value, which [`Published::release`] frees. If this is dropped instead, the value leaks.
 #[derive(Debug)]
 pub struct Withdrawn<T>(NonNull<T>);
 
-// SAFETY: it is the one owner of the value, which readers may still share.
+// SAFETY: it is the only owner of the value, which readers may still share.
 unsafe impl<T: Send + Sync> Send for Withdrawn<T> {}
 
 impl<T> Published<T> {
-    /// Nothing yet.
+    /// Nothing is published.
     #[cfg(not(loom))]
     pub const fn new() -> Published<T> {
         Published {
@@ -49,7 +50,7 @@ impl<T> Published<T> {
         }
     }
 
-    /// Nothing yet.
+    /// Nothing is published.
     #[cfg(loom)]
     pub fn new() -> Published<T> {
         Published {
@@ -58,41 +59,41 @@ impl<T> Published<T> {
         }
     }
 
-    /// Whether there seems to be something; what follows from it is up to [`Published::with`].
+    /// Whether a value seems to be published; only [`Published::with`] knows.
     #[inline]
     pub fn is_there(&self) -> bool {
         !self.current.load(Relaxed).is_null()
     }
 
-    /// Gives `f` what is published, if something is; the reader marks itself in counter `line` of
+    /// Calls `f` with the value, if one is published; the reader counts itself in counter `line` of
     /// [`LINES`]. Never waits.
     #[inline]
     pub fn with<R>(&self, line: usize, f: impl FnOnce(&T) -> R) -> Option<R> {
         let readers = &self.readers[line % LINES].0;
-        // Before the pointer is read: whoever withdraws sees this mark, or we see nothing.
+        // Before the pointer is loaded: the thread that withdraws sees this count, or we see null.
         readers.fetch_add(1, SeqCst);
-        let marked = Marked(readers);
+        let counted = Counted(readers);
         in_order();
         let current = self.current.load(SeqCst);
         // SAFETY: a published pointer is a leaked box. It is freed only after it was withdrawn and
         // each counter was seen at zero since; ours was above zero before the pointer was read and
-        // is so until `marked` is dropped.
+        // is so until `counted` is dropped.
         let out = unsafe { current.as_ref() }.map(f);
-        drop(marked);
+        drop(counted);
         out
     }
 
-    /// Publishes a value in the place of nothing; what was there is withdrawn.
+    /// Publishes a value, and withdraws the one that was published before.
     pub fn publish(&self, value: Box<T>) -> Option<Withdrawn<T>> {
         NonNull::new(self.current.swap(Box::into_raw(value), SeqCst)).map(Withdrawn)
     }
 
-    /// From now on there is nothing.
+    /// Withdraws the value that is published.
     pub fn withdraw(&self) -> Option<Withdrawn<T>> {
         NonNull::new(self.current.swap(null_mut(), SeqCst)).map(Withdrawn)
     }
 
-    /// Frees what was withdrawn here, if nobody can be using it: each counter is seen at zero once.
+    /// Frees withdrawn values of this, if no reader can be using them: each counter is seen at zero.
     pub fn release(&self, withdrawn: &mut Vec<Withdrawn<T>>) {
         if withdrawn.is_empty() {
             return;
@@ -114,8 +115,8 @@ impl<T> Published<T> {
         }
     }
 
-    /// In a forked child, which has one thread and that is not here: nobody reads, and what was
-    /// published is the parent's and stays where it is.
+    /// In a forked child, whose one thread is not reading: resets the counters, and leaks the value, which
+    /// is the parent's.
     pub fn forget_after_fork(&self) {
         self.current.store(null_mut(), SeqCst);
         for readers in &self.readers {
@@ -130,10 +131,10 @@ impl<T> Default for Published<T> {
     }
 }
 
-/// Unmarks a reader, also when it panics.
-struct Marked<'a>(&'a AtomicUsize);
+/// Counts a reader out, also when it panics.
+struct Counted<'a>(&'a AtomicUsize);
 
-impl Drop for Marked<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Release);
     }
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
+    fn a_withdrawn_value_is_freed_when_no_reader_uses_it() {
         let published = Published::new();
         assert_eq!(published.with(0, |_: &Arc<u32>| ()), None);
         let value = Arc::new(7);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_panics_keeps_nothing() {
+    fn a_reader_that_panics_keeps_no_value_alive() {
         let published = Published::new();
         assert!(published.publish(Box::new(1)).is_none());
         let panicked = std::thread::scope(|scope| {

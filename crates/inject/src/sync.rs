@@ -1,5 +1,5 @@
-//! What threads share here is made of these: the language's own, or those of loom, which tries
-//! every order in which threads may come and every value that a load may see (`scripts/loom.sh`).
+//! The atomics and cells that threads share here: the language's own, or those of loom, which tries
+//! every order of threads and every value that a load may see (`scripts/loom.sh`).
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
@@ -14,6 +14,7 @@ pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
+    /// A cell with this value.
     pub const fn new(value: T) -> UnsafeCell<T> {
         UnsafeCell(core::cell::UnsafeCell::new(value))
     }
@@ -27,8 +28,8 @@ impl<T> UnsafeCell<T> {
 
 /// Orders what came before it and what comes after it, between accesses that are all `SeqCst`.
 ///
-/// In the language they are ordered as they are, and this is nothing. Loom takes such accesses for
-/// `AcqRel` (it may then see more than can happen, never less) and knows their order by fences only.
+/// Rust's memory model orders `SeqCst` accesses without help, so this does nothing. Loom treats them as
+/// `AcqRel` (so that it may try more than can happen, never less) and orders them by fences only.
 #[inline]
 pub fn in_order() {
     #[cfg(loom)]

@@ -1,12 +1,12 @@
-//! Programs that our object lives in are killed at random moments, in ten ways, while a collector
-//! attends; and the collector is killed, late or stopped, while programs run.
+//! Programs that have loaded our object are killed at random moments, in ten ways, while an agent polls;
+//! and the agent is killed, late or stopped, while programs run.
 //!
 //! The programs are `gpuloop` under the stand-in's driver, which loads the object as the real one
-//! would. Each time: the collector never hangs, what it is given is whole, everybody who has gone
-//! is gone, and who comes next is heard.
+//! would. Each time the agent never hangs, its records are whole, every program that has ended is gone, and the
+//! next program is recorded.
 //!
-//! `GPUWHY_KILLS` says how many (40), `GPUWHY_KILLS_SEED` which (1), `GPUWHY_KILLS_JSON` where the
-//! result goes (`bench/kills.sh` runs 1,000 of them).
+//! `GPUWHY_KILLS` is how many programs are killed (40), `GPUWHY_KILLS_SEED` the seed (1), and
+//! `GPUWHY_KILLS_JSON` the file of the result (`bench/kills.sh` runs 1,000 of them).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -22,8 +22,10 @@ use gpuwhy_testkit::gpu;
 use gpuwhy_testkit::gpuloop::{self, Config, Place, Summary};
 use gpuwhy_testkit::helper::{self, Played};
 use gpuwhy_testkit::sys::{self, Random};
-use gpuwhy_wire::{Attended, Consumer, DOOR_ENV, Drained, ENV, Event, Hospitality, Host, Options};
-use gpuwhy_wire::{Peer, Record, Ring, Settings};
+use gpuwhy_wire::{
+    Consumer, Drained, ENV, Event, Options, Peer, Polled, Record, Ring, SOCKET_ENV, Server,
+    ServerOptions, Settings,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a program does to itself, and after how many µs, in its environment.
@@ -34,7 +36,7 @@ const OBJECT: &str = "CUDA_INJECTION64_PATH";
 const AT_ONCE: usize = 6;
 /// The longest life of one, ms: records are flushed every 200 ms.
 const LIFE_MS: u64 = 500;
-/// How the names of the program's kernels begin, as our object tells them.
+/// How the names of the program's kernels begin, as our object records them.
 const KERNELS: [&str; 4] = [
     "gpuloop::gemm",
     "gpuloop::softmax",
@@ -49,8 +51,8 @@ fn main() -> Result<()> {
         play_it(&play);
     }
     helper::dispatch();
-    if let Some(door) = std::env::args().skip_while(|a| a != "--collector").nth(1) {
-        return collect(Path::new(&door));
+    if let Some(socket) = std::env::args().skip_while(|a| a != "--agent").nth(1) {
+        return run_agent(Path::new(&socket));
     }
     // Programs that crash on purpose leave no cores behind.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -63,15 +65,14 @@ fn main() -> Result<()> {
     let outcome = kill(&house, kills, number("GPUWHY_KILLS_SEED").unwrap_or(1))?;
     println!("programs killed at random moments ... ok: {outcome}");
     let restarts = (kills / 40).clamp(1, 10);
-    let back_ms =
-        restarted(&house, restarts).context("a collector that is killed and restarted")?;
+    let back_ms = restarted(&house, restarts).context("an agent that is killed and restarted")?;
     println!(
-        "a collector killed and restarted {restarts} times ... ok: heard again after {back_ms:?} ms"
+        "an agent killed and restarted {restarts} times ... ok: records again after {back_ms:?} ms"
     );
-    let late_ms = late(&house).context("a collector that comes late")?;
-    println!("a collector that comes late ... ok: heard after {late_ms} ms");
-    let stopped = stopped(&house).context("a collector that is stopped")?;
-    println!("a collector that is stopped for 2 s ... ok: {stopped:?}");
+    let late_ms = late(&house).context("an agent that starts late")?;
+    println!("an agent that starts late ... ok: records after {late_ms} ms");
+    let stopped = stopped(&house).context("an agent that is stopped")?;
+    println!("an agent that is stopped for 2 s ... ok: {stopped:?}");
     if let Some(path) = std::env::var_os("GPUWHY_KILLS_JSON") {
         let all = serde_json::json!({
             "kills": outcome, "restarted_heard_ms": back_ms, "late_heard_ms": late_ms,
@@ -83,7 +84,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The scripted machine, the libraries and the object, and where collectors listen.
+/// The scripted machine, the libraries and the object, and where agents listen.
 struct House {
     dir: tempfile::TempDir,
     object: PathBuf,
@@ -104,15 +105,15 @@ impl House {
         Ok(House { dir, object })
     }
 
-    fn door(&self, name: &str) -> PathBuf {
+    fn socket(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// A program whose collector listens there.
-    fn program(&self, door: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
+    /// A program whose agent listens there.
+    fn program(&self, socket: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut env = vec![
-            (DOOR_ENV.to_owned(), text(door)),
+            (SOCKET_ENV.to_owned(), text(socket)),
             (OBJECT.to_owned(), text(&self.object)),
             (ENV.to_owned(), String::new()),
         ];
@@ -128,23 +129,23 @@ impl House {
         })
     }
 
-    /// Another process that attends, with a ring of so many slots for each program.
-    fn collector(&self, door: &Path, slots: u32) -> Result<Collector> {
+    /// Another process that polls, with a ring of so many slots for each program.
+    fn agent(&self, socket: &Path, slots: u32) -> Result<AgentProcess> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--collector").arg(door).env("GPUWHY_KILLS_SLOTS", slots.to_string());
+        command.arg("--agent").arg(socket).env("GPUWHY_KILLS_SLOTS", slots.to_string());
         sys::die_with_parent(&mut command, libc::SIGKILL);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().context("no stdout")?;
-        let said = Arc::new(Mutex::new(Said::default()));
-        let heard = said.clone();
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let shared = progress.clone();
         let listener = std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Ok(new) = serde_json::from_str(&line) {
-                    *heard.lock().unwrap() = new;
+                    *shared.lock().unwrap() = new;
                 }
             }
         });
-        Ok(Collector { child, said, listener: Some(listener) })
+        Ok(AgentProcess { child, progress, listener: Some(listener) })
     }
 }
 
@@ -169,9 +170,9 @@ enum How {
     Exit,
     /// A thread forks; the child runs another program and outlives its parent, which is killed.
     ForkExec,
-    /// A thread forks; the child opens the door anew, works as its parent does, and is killed.
+    /// A thread forks; the child opens the socket anew, works as its parent does, and is killed.
     ForkWork,
-    /// Somebody opens and closes our object all the time, and calls its door again.
+    /// A thread opens and closes our object all the time, and calls its entry point again.
     Dlclose,
 }
 
@@ -250,7 +251,7 @@ fn play_it(play: &str) {
                     let child = libc::fork();
                     if child == 0 {
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                        open_the_door(libc::RTLD_NOLOAD);
+                        call_the_entry_point(libc::RTLD_NOLOAD);
                         libc::usleep(100_000);
                         libc::kill(libc::getpid(), libc::SIGKILL);
                     }
@@ -260,7 +261,7 @@ fn play_it(play: &str) {
                 }
                 "dlclose" => {
                     for _ in 0..200 {
-                        open_the_door(0);
+                        call_the_entry_point(0);
                     }
                     libc::kill(libc::getpid(), libc::SIGKILL);
                 }
@@ -270,8 +271,8 @@ fn play_it(play: &str) {
     });
 }
 
-/// Loads our object, calls its door as the driver does, and closes it.
-fn open_the_door(flags: i32) {
+/// Loads our object, calls its socket as the driver does, and closes it.
+fn call_the_entry_point(flags: i32) {
     let Ok(path) = std::env::var(OBJECT).map(|p| std::ffi::CString::new(p).unwrap_or_default())
     else {
         return;
@@ -282,10 +283,10 @@ fn open_the_door(flags: i32) {
         if object.is_null() {
             return;
         }
-        let door = libc::dlsym(object, c"InitializeInjection".as_ptr());
-        if !door.is_null() {
-            let door: extern "C" fn() -> i32 = std::mem::transmute(door);
-            door();
+        let socket = libc::dlsym(object, c"InitializeInjection".as_ptr());
+        if !socket.is_null() {
+            let socket: extern "C" fn() -> i32 = std::mem::transmute(socket);
+            socket();
         }
         libc::dlclose(object);
     }
@@ -306,8 +307,9 @@ struct Victim {
 struct Outcome {
     kills: usize,
     by: BTreeMap<String, usize>,
-    /// Programs whose end was seen by the collector, of those that it had let in.
-    heard: usize,
+    /// Programs whose end the agent noticed, of those that had connected.
+    #[serde(rename = "heard")]
+    ended: usize,
     came: usize,
     gone: usize,
     refused: usize,
@@ -315,8 +317,9 @@ struct Outcome {
     lost: u64,
     torn: u64,
     abandoned: u64,
-    /// Programs that were let in and told something.
-    told: usize,
+    /// Programs that connected and wrote records.
+    #[serde(rename = "told")]
+    recorded: usize,
     attend_calls: u64,
     attend_max_ms: f64,
     rss_before_kib: u64,
@@ -333,23 +336,23 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The collector in this process, and what it was told.
-struct Listening {
-    host: Host,
-    told: HashMap<i32, u64>,
+/// The agent in this process, and what it received.
+struct Agent {
+    server: Server,
+    records: HashMap<i32, u64>,
     gone: Vec<i32>,
     wrong: Vec<String>,
     begun: u64,
 }
 
-impl Listening {
-    fn attend(&mut self, outcome: &mut Outcome) {
+impl Agent {
+    fn poll(&mut self, outcome: &mut Outcome) {
         let before = Instant::now();
-        let (told, gone, wrong) = (&mut self.told, &mut self.gone, &mut self.wrong);
+        let (records, gone, wrong) = (&mut self.records, &mut self.gone, &mut self.wrong);
         let begun = self.begun;
-        let Attended { drained, came, gone: left, refused } = self.host.attend(
+        let Polled { drained, connected, gone: left, refused } = self.server.poll(
             |peer, record| {
-                *told.entry(peer.pid).or_default() += 1;
+                *records.entry(peer.pid).or_default() += 1;
                 if let Some(why) = is_wrong(peer, &record, begun)
                     && wrong.len() < 10
                 {
@@ -361,7 +364,7 @@ impl Listening {
         let took = before.elapsed().as_secs_f64() * 1e3;
         outcome.attend_max_ms = outcome.attend_max_ms.max(took);
         outcome.attend_calls += 1;
-        outcome.came += came;
+        outcome.came += connected;
         outcome.gone += left;
         outcome.refused += refused;
         sum(outcome, &drained);
@@ -370,9 +373,9 @@ impl Listening {
     /// Attends until everybody has gone.
     fn until_gone(&mut self, outcome: &mut Outcome) -> Result<()> {
         let hang = Instant::now() + HANG;
-        while self.host.peers().count() > 0 {
-            ensure!(Instant::now() < hang, "still here: {:?}", Vec::from_iter(self.host.peers()));
-            self.attend(outcome);
+        while self.server.peers().count() > 0 {
+            ensure!(Instant::now() < hang, "still here: {:?}", Vec::from_iter(self.server.peers()));
+            self.poll(outcome);
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
@@ -392,7 +395,7 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
     let (name, at, dur) = match record.event {
         Event::Kernel { name, start, dur, .. } => {
             if !KERNELS.iter().any(|kernel| name.starts_with(kernel)) {
-                return Some("a kernel that nobody launched");
+                return Some("a kernel that no program launched");
             }
             (name, start, dur)
         }
@@ -402,7 +405,7 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
         Event::Launch { name, start, dur, .. } => (name, start, dur),
         Event::Device { name, at, .. } | Event::Notice { name, at, .. } => (name, at, 0),
         Event::Counter { name, at, value, .. } if value >= 0.0 => (name, at, 0),
-        _ => return Some("nobody tells that"),
+        _ => return Some("no program writes that"),
     };
     if record.pid != peer.own_pid {
         return Some("of another process");
@@ -414,31 +417,31 @@ fn is_wrong(peer: Peer, record: &Record<&Arc<str>>, begun: u64) -> Option<&'stat
 }
 
 fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
-    let door = house.door("door");
-    let host = Host::listen(
-        &door,
-        Hospitality::default(),
+    let socket = house.socket("socket");
+    let server = Server::listen(
+        &socket,
+        ServerOptions::default(),
         Settings { launches: true, ..Settings::USUAL },
     )?;
     let begun = gpuwhy_wire::now();
     let mut here =
-        Listening { host, told: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
+        Agent { server, records: HashMap::new(), gone: Vec::new(), wrong: Vec::new(), begun };
     let (mut outcome, mut random) = (Outcome { kills, ..Outcome::default() }, Random::new(seed));
     let began = Instant::now();
-    // The first ones show what a collector at work takes.
+    // The first ones show what an agent at work takes.
     let first = (kills / 10).max(AT_ONCE.min(kills));
-    some_kills(house, &door, &mut here, &mut outcome, &mut random, first)?;
+    some_kills(house, &socket, &mut here, &mut outcome, &mut random, first)?;
     (outcome.rss_before_kib, outcome.descriptors_before) = (rss_kib(), descriptors());
-    some_kills(house, &door, &mut here, &mut outcome, &mut random, kills - first)?;
+    some_kills(house, &socket, &mut here, &mut outcome, &mut random, kills - first)?;
     (outcome.rss_after_kib, outcome.descriptors_after) = (rss_kib(), descriptors());
 
-    // Who comes next is heard.
+    // The next program is recorded.
     let pid = {
-        let program = house.program(&door, &[])?;
+        let program = house.program(&socket, &[])?;
         let hang = Instant::now() + HANG;
-        while here.told.get(&program.pid()).is_none_or(|told| *told < 100) {
-            ensure!(Instant::now() < hang, "the next program is not heard");
-            here.attend(&mut outcome);
+        while here.records.get(&program.pid()).is_none_or(|records| *records < 100) {
+            ensure!(Instant::now() < hang, "the next program is not recorded");
+            here.poll(&mut outcome);
             std::thread::sleep(Duration::from_millis(2));
         }
         let pid = program.pid();
@@ -448,8 +451,8 @@ fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
     here.until_gone(&mut outcome)?;
     ensure!(here.gone.last() == Some(&pid));
 
-    outcome.told = here.told.len();
-    outcome.heard = here.gone.len();
+    outcome.recorded = here.records.len();
+    outcome.ended = here.gone.len();
     outcome.seconds = began.elapsed().as_secs_f64();
     ensure!(here.wrong.is_empty(), "{:#?}", here.wrong);
     ensure!(outcome.came == outcome.gone && outcome.refused == 0, "{outcome}");
@@ -468,8 +471,8 @@ fn kill(house: &House, kills: usize, seed: u64) -> Result<Outcome> {
 
 fn some_kills(
     house: &House,
-    door: &Path,
-    here: &mut Listening,
+    socket: &Path,
+    here: &mut Agent,
     outcome: &mut Outcome,
     random: &mut Random,
     kills: usize,
@@ -478,9 +481,9 @@ fn some_kills(
     while started < kills || !victims.is_empty() {
         if started < kills && victims.len() < AT_ONCE {
             started += 1;
-            victims.push(victim(house, door, random)?);
+            victims.push(victim(house, socket, random)?);
         }
-        here.attend(outcome);
+        here.poll(outcome);
         let now = Instant::now();
         let mut still = Vec::new();
         for mut victim in victims {
@@ -508,14 +511,14 @@ fn some_kills(
     here.until_gone(outcome)
 }
 
-fn victim(house: &House, door: &Path, random: &mut Random) -> Result<Victim> {
+fn victim(house: &House, socket: &Path, random: &mut Random) -> Result<Victim> {
     let how = How::ALL[(random.next() % How::ALL.len() as u64) as usize];
     let after = random.next() % (LIFE_MS * 1000);
     let mut env = Vec::new();
     if let Some(play) = how.played() {
         env.push((PLAY, format!("{play}:{after}")));
     }
-    let program = house.program(door, &env)?;
+    let program = house.program(socket, &env)?;
     let at = Instant::now() + Duration::from_micros(after);
     let later = |random: &mut Random, ms: u64| Duration::from_micros(random.next() % (ms * 1000));
     let next = match how {
@@ -542,35 +545,35 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-// ---- collectors that end in the middle ----
+// ---- agents that end in the middle ----
 
-/// What a collector says of itself, ten times a second and more.
+/// What an agent prints, ten times a second and more.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Said {
+struct Progress {
     /// Records of each program.
-    told: BTreeMap<i32, u64>,
+    records: BTreeMap<i32, u64>,
     lost: u64,
     torn: u64,
     abandoned: u64,
     here: usize,
 }
 
-struct Collector {
+struct AgentProcess {
     child: Child,
-    said: Arc<Mutex<Said>>,
+    progress: Arc<Mutex<Progress>>,
     listener: Option<JoinHandle<()>>,
 }
 
-impl Collector {
-    fn said(&self) -> Said {
-        self.said.lock().unwrap().clone()
+impl AgentProcess {
+    fn progress(&self) -> Progress {
+        self.progress.lock().unwrap().clone()
     }
 
-    /// Waits until it says so; ms.
-    fn until(&self, what: &str, is: impl Fn(&Said) -> bool) -> Result<u64> {
+    /// Waits until its progress is so; ms.
+    fn until(&self, what: &str, is: impl Fn(&Progress) -> bool) -> Result<u64> {
         let began = Instant::now();
-        while !is(&self.said()) {
-            ensure!(began.elapsed() < HANG, "not {what}: {:?}", self.said());
+        while !is(&self.progress()) {
+            ensure!(began.elapsed() < HANG, "not {what}: {:?}", self.progress());
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(began.elapsed().as_millis() as u64)
@@ -581,7 +584,7 @@ impl Collector {
     }
 }
 
-impl Drop for Collector {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -589,88 +592,91 @@ impl Drop for Collector {
     }
 }
 
-/// Plays a collector until it is killed.
-fn collect(door: &Path) -> Result<()> {
+/// Plays an agent until it is killed.
+fn run_agent(socket: &Path) -> Result<()> {
     let slots = std::env::var("GPUWHY_KILLS_SLOTS").ok().and_then(|n| n.parse().ok());
     let ring = Options { slots: slots.unwrap_or(1 << 14), ..Options::default() };
-    let hospitality = Hospitality { ring, ..Hospitality::default() };
-    let mut host = Host::listen(door, hospitality, Settings::USUAL)?;
-    let mut said = Said::default();
+    let options = ServerOptions { ring, ..ServerOptions::default() };
+    let mut server = Server::listen(socket, options, Settings::USUAL)?;
+    let mut progress = Progress::default();
     let mut next = Instant::now();
     loop {
-        let told = &mut said.told;
-        let seen = host.attend(|peer, _| *told.entry(peer.pid).or_default() += 1, |_| {});
-        said.lost += seen.drained.lost;
-        said.torn += seen.drained.torn;
-        said.abandoned += seen.drained.abandoned;
-        said.here = host.peers().count();
+        let records = &mut progress.records;
+        let seen = server.poll(|peer, _| *records.entry(peer.pid).or_default() += 1, |_| {});
+        progress.lost += seen.drained.lost;
+        progress.torn += seen.drained.torn;
+        progress.abandoned += seen.drained.abandoned;
+        progress.here = server.peers().count();
         if Instant::now() >= next {
             next = Instant::now() + Duration::from_millis(20);
-            println!("{}", serde_json::to_string(&said)?);
+            println!("{}", serde_json::to_string(&progress)?);
             std::io::stdout().flush()?;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Two programs go on while their collector is killed and another one comes: they are heard again.
+/// Two programs go on while their agent is killed and another one starts: they are recorded again.
 fn restarted(house: &House, times: usize) -> Result<Vec<u64>> {
-    let door = house.door("restarted");
-    let mut collector = house.collector(&door, 1 << 14)?;
-    let mut programs = [house.program(&door, &[])?, house.program(&door, &[])?];
+    let socket = house.socket("restarted");
+    let mut agent = house.agent(&socket, 1 << 14)?;
+    let mut programs = [house.program(&socket, &[])?, house.program(&socket, &[])?];
     let pids = programs.each_ref().map(Played::pid);
-    let all = |said: &Said| pids.iter().all(|pid| said.told.get(pid).is_some_and(|n| *n > 10));
-    collector.until("heard", all)?;
+    let all = |progress: &Progress| {
+        pids.iter().all(|pid| progress.records.get(pid).is_some_and(|n| *n > 10))
+    };
+    agent.until("recorded", all)?;
     let mut took = Vec::new();
     for _ in 0..times {
-        drop(collector);
-        collector = house.collector(&door, 1 << 14)?;
-        took.push(collector.until("heard again", all)?);
-        let said = collector.said();
-        ensure!(said.torn + said.abandoned == 0, "{said:?}");
+        drop(agent);
+        agent = house.agent(&socket, 1 << 14)?;
+        took.push(agent.until("recorded again", all)?);
+        let progress = agent.progress();
+        ensure!(progress.torn + progress.abandoned == 0, "{progress:?}");
     }
     for program in &mut programs {
-        ensure!(program.ended()?.is_none(), "{program:?} has ended with its collector");
+        ensure!(program.ended()?.is_none(), "{program:?} has ended with its agent");
     }
     for program in programs {
         program.stop()?;
     }
-    collector.until("alone", |said| said.here == 0)?;
+    agent.until("alone", |progress| progress.here == 0)?;
     Ok(took)
 }
 
 /// A program runs for half a second before anybody listens.
 fn late(house: &House) -> Result<u64> {
-    let door = house.door("late");
-    let program = house.program(&door, &[])?;
+    let socket = house.socket("late");
+    let program = house.program(&socket, &[])?;
     std::thread::sleep(Duration::from_millis(500));
-    let collector = house.collector(&door, 1 << 14)?;
+    let agent = house.agent(&socket, 1 << 14)?;
     let pid = program.pid();
-    let took = collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
+    let took =
+        agent.until("recorded", |progress| progress.records.get(&pid).is_some_and(|n| *n > 10))?;
     program.stop()?;
     Ok(took)
 }
 
-/// What a program did while its collector did not read.
+/// What a program did while its agent did not read.
 #[derive(Debug, Serialize)]
 struct Stopped {
     /// Steps in the two seconds before, in the two seconds of the stop, and in the two after.
     steps: [u64; 3],
-    /// Records that found no room, as the collector knew before and after.
+    /// Records that were lost, as the agent counted before and after.
     lost: [u64; 2],
 }
 
-/// A collector with a small ring is stopped for two seconds: the program takes its steps, and what
+/// An agent with a small ring is stopped for two seconds: the program takes its steps, and what
 /// found no room was counted.
 fn stopped(house: &House) -> Result<Stopped> {
-    let door = house.door("stopped");
-    let collector = house.collector(&door, 256)?;
-    // Its steps are told in another ring, which we read.
+    let socket = house.socket("stopped");
+    let agent = house.agent(&socket, 256)?;
+    // Its steps go to another ring, which we read.
     let marks = Ring::memfd(Options { slots: 1 << 16, ..Options::default() })?;
     let mut reader = Consumer::open(marks.path())?;
-    let program = house.program(&door, &[(ENV, marks.path().to_string_lossy().into_owned())])?;
+    let program = house.program(&socket, &[(ENV, marks.path().to_string_lossy().into_owned())])?;
     let pid = program.pid();
-    collector.until("heard", |said| said.told.get(&pid).is_some_and(|n| *n > 10))?;
+    agent.until("recorded", |progress| progress.records.get(&pid).is_some_and(|n| *n > 10))?;
     let mut steps = || {
         reader.drain(usize::MAX, |_| {});
         std::thread::sleep(Duration::from_secs(2));
@@ -679,16 +685,18 @@ fn stopped(house: &House) -> Result<Stopped> {
         steps
     };
     let before = steps();
-    let lost = collector.said().lost;
-    collector.signal(libc::SIGSTOP);
+    let lost = agent.progress().lost;
+    agent.signal(libc::SIGSTOP);
     let during = steps();
-    collector.signal(libc::SIGCONT);
+    agent.signal(libc::SIGCONT);
     let after = steps();
-    let told = collector.said().told.get(&pid).copied().unwrap_or(0);
-    collector.until("heard on", |said| said.told.get(&pid).is_some_and(|n| *n > told))?;
-    let stopped = Stopped { steps: [before, during, after], lost: [lost, collector.said().lost] };
+    let records = agent.progress().records.get(&pid).copied().unwrap_or(0);
+    agent.until("recorded on", |progress| {
+        progress.records.get(&pid).is_some_and(|n| *n > records)
+    })?;
+    let stopped = Stopped { steps: [before, during, after], lost: [lost, agent.progress().lost] };
     program.stop()?;
-    // Not a speed: one who waits for a stopped collector takes no step at all.
+    // Not a speed: a program that waits for a stopped agent takes no step at all.
     ensure!(during * 4 > before.min(after), "{stopped:?}");
     ensure!(stopped.lost[1] > stopped.lost[0], "{stopped:?}");
     Ok(stopped)

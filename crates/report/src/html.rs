@@ -1,4 +1,4 @@
-//! The two doors through which text from a trace reaches a page.
+//! The two functions through which text from a trace reaches a page.
 //!
 //! A process can be named `</script><script>…` or can turn the reading direction of a whole
 //! line, so besides HTML's own characters everything invisible is made visible.

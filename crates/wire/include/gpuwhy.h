@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpuwhy.h: tells gpuwhy about the steps of a C or C++ program. Nothing to link.
+ * gpuwhy.h: reports the steps of a C or C++ program to gpuwhy. Nothing to link.
  *
  *     #include "gpuwhy.h"
  *
@@ -86,7 +86,7 @@ struct gpuwhy_header {
     uint64_t names_lost;
     uint64_t pad2[5];
     uint64_t tail;
-    uint64_t lost_told;
+    uint64_t lost_reported;
     uint64_t records;
     uint64_t torn;
     uint64_t abandoned;
@@ -107,7 +107,7 @@ struct gpuwhy_name_entry {
 
 /* What this process knows of its ring; one for all translation units. */
 struct gpuwhy_client {
-    int state; /* 0 not looked yet, 1 somebody is looking, 2 ring, 3 no ring */
+    int state; /* 0 not looked yet, 1 another thread is looking, 2 ring, 3 no ring */
     uint32_t slots;
     uint32_t names;
     char *base;
@@ -116,7 +116,7 @@ struct gpuwhy_client {
 
 __attribute__((weak)) struct gpuwhy_client gpuwhy_client_ = {0, 0, 0, 0, 0};
 
-/* Who the calling thread is, valid while `key` is the process's. */
+/* Pid and tid of the calling thread, valid while `key` is the process's. */
 struct gpuwhy_thread {
     uint64_t key;
     uint32_t pid;
@@ -133,7 +133,7 @@ static inline uint64_t gpuwhy_exact_(void) {
 }
 
 #if defined(__x86_64__)
-/* Going on by the time-stamp counter from a reading of the clock that is at most a millisecond old:
+/* Extrapolating by the time-stamp counter from a reading of the clock that is at most a millisecond old:
  * src/clock.rs explains it. Rates are ns a tick, times 2^32. */
 #define GPUWHY_CLOCK_BASE 4000000u
 #define GPUWHY_CLOCK_REACH 1000000u

@@ -2,12 +2,12 @@
 //!
 //! clock_gettime(2) takes 21 ns on the machine that this was written on, and a span reads the clock
 //! twice; reading the CPU's time-stamp counter takes 9 ns. So each thread keeps a pair of readings,
-//! taken together at most a millisecond ago, and goes on from there by the counter. The pair's own
-//! uncertainty, tens of ns, bounds the error; a thread that marks seldom reads the clock itself
-//! each time and has none.
+//! taken together at most a millisecond ago, and extrapolates from there by the counter. The pair's own
+//! uncertainty, tens of ns, bounds the error; a thread that marks seldom reads the clock itself each
+//! time and has no such error.
 //!
-//! Only where the kernel makes CLOCK_MONOTONIC of that counter too, and so vouches for it on all
-//! CPUs; elsewhere, and where the two should ever disagree, every reading is a call.
+//! This is done only where the kernel derives CLOCK_MONOTONIC from that counter too, and so vouches for
+//! it on all CPUs; elsewhere, and where the two disagree, every reading is a call.
 
 /// CLOCK_MONOTONIC in ns, to a tenth of a microsecond; never goes back within a thread.
 #[inline]
@@ -40,25 +40,25 @@ mod tsc {
     const MS: u64 = 1_000_000;
     /// The counter's rate is known from readings at least this far apart.
     const BASE: u64 = 4 * MS;
-    /// A reading is gone on from for this long.
+    /// A reading is extrapolated for this long.
     const REACH: u64 = MS;
     /// A pair whose two readings are further apart was interrupted, ticks.
     const TIGHT: u64 = 1 << 11;
     /// Counter and clock may disagree by this much, ns.
     const TRUST: u64 = 3_000;
 
-    /// Whether the kernel vouches for the counter: 0 not asked yet, 1 yes, 2 no.
+    /// Whether the kernel vouches for the counter: 0 not read yet, 1 yes, 2 no.
     static VOUCHED: AtomicU8 = AtomicU8::new(0);
 
     /// How often counter and clock have disagreed.
     static STRIKES: AtomicU8 = AtomicU8::new(0);
 
-    /// What a thread knows. Rates are ns a tick, times 2^32.
+    /// What a thread has learned. Rates are ns per tick, times 2^32.
     struct Known {
         tsc: Cell<u64>,
         ns: Cell<u64>,
         rate: Cell<u64>,
-        /// Ticks after `tsc` for which it holds; 0 is not at all.
+        /// Ticks after `tsc` for which the pair may be extrapolated; 0 is not at all.
         reach: Cell<u64>,
         base_tsc: Cell<u64>,
         base_ns: Cell<u64>,
@@ -89,7 +89,7 @@ mod tsc {
             known.last.set(now);
             now
         };
-        // A thread that is being torn down has no memory any more.
+        // A thread that is being torn down has no thread-local values any more.
         KNOWN.try_with(read).unwrap_or_else(|_| super::exact())
     }
 
@@ -106,7 +106,7 @@ mod tsc {
             }
         }
 
-        /// Reads the clock, and learns from it.
+        /// Reads the clock, and compares the counter with it.
         #[cold]
         fn look(&self) -> u64 {
             match VOUCHED.load(Relaxed) {
@@ -127,8 +127,8 @@ mod tsc {
             let (ticks, rate) = (tsc.wrapping_sub(self.tsc.get()), self.rate.get());
             // Shortly after a reading that held, the two must agree.
             if self.reach.get() != 0 && ticks < 2 * self.reach.get() {
-                let told = self.ns.get() + ((ticks * rate) >> 32);
-                if told.abs_diff(ns) > TRUST {
+                let expected = self.ns.get() + ((ticks * rate) >> 32);
+                if expected.abs_diff(ns) > TRUST {
                     return self.distrust();
                 }
             }
@@ -187,7 +187,7 @@ mod tsc {
                 let now = now();
                 let after = super::super::exact();
                 fast += KNOWN.with(|k| (k.ns.get() != now) as u32);
-                // Readings are allowed to be off by no more than what is told to disagree.
+                // Readings may be off by no more than what counts as disagreement.
                 outside += (now + TRUST < before || now > after + TRUST) as u32;
                 assert!(now >= last);
                 last = now;

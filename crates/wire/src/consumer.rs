@@ -14,13 +14,13 @@ use crate::ring::{Tail, Taken};
 pub struct Drained {
     /// Records given to the callback.
     pub records: u64,
-    /// Records that found the ring full since the last time anybody asked.
+    /// Records that found the ring full, since the last call.
     pub lost: u64,
     /// Slots that held no whole record.
     pub torn: u64,
     /// Slots whose producer died or was stopped before it had finished.
     pub abandoned: u64,
-    /// A producer is in the middle of a record; there may be records behind it, for next time.
+    /// A producer is in the middle of a record; there may be records after it, for the next call.
     pub waiting: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Consumer {
     map: Map,
 }
 
-/// Names that have been read once; at most as many as the ring has places.
+/// Names that have been read; at most as many as the ring has places.
 #[derive(Debug)]
 struct Names {
     by_id: Vec<Option<Arc<str>>>,
@@ -70,17 +70,17 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
-    /// What a record is called whose name found no place in the ring or cannot be read.
+    /// The name of a record whose name found no place in the ring or cannot be read.
     pub const UNNAMED: &str = "?";
-    /// How long a producer may take between reserving a slot and publishing it. It needs tens of
-    /// ns; what it may need is a turn on a CPU in between.
+    /// How long a producer may take between reserving a slot and publishing it. It needs tens of ns, but
+    /// may lose its CPU in between.
     pub const PATIENCE_NS: u64 = 100_000_000;
 
-    /// Becomes the ring's consumer and goes on where the last one left off.
+    /// Becomes the ring's consumer, and continues where the last one stopped.
     ///
     /// # Errors
     /// [`Error::Busy`] while another consumer lives, [`Error::Io`] and [`Error::Bad`] for files
-    /// that cannot be opened or are no rings.
+    /// that cannot be opened or are not rings.
     pub fn open(path: impl AsRef<Path>) -> Result<Consumer, Error> {
         Consumer::open_with(path, Consumer::PATIENCE_NS)
     }
@@ -105,7 +105,7 @@ impl Consumer {
         })
     }
 
-    /// The consumer of a ring that this process made and that no other consumer knows of.
+    /// The consumer of a ring that this process made and that has no other consumer.
     pub fn of(ring: crate::map::Ring) -> Consumer {
         let map = ring.into_map();
         let tail = Tail::new(map.raw, Consumer::PATIENCE_NS);
@@ -116,8 +116,8 @@ impl Consumer {
         }
     }
 
-    /// Gives at most `max` records to `f`, oldest first, and never looks at more slots than the
-    /// ring has. Does not wait. A name is the same allocation whenever it comes.
+    /// Calls `f` with at most `max` records, oldest first, and never reads more slots than the ring has.
+    /// Does not wait. Equal names share one allocation.
     pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&Arc<str>>)) -> Drained {
         self.drain_at(crate::clock::now(), max, f)
     }

@@ -1,89 +1,115 @@
-//! What the fuzz targets call: both ends of the door, opposite somebody who says anything.
+//! What the fuzz targets call: each end of the agent socket, opposite an end that sends anything.
 //!
 //! Not part of the interface.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::door::{Heard, Hospitality, Host, Settings, Stranger};
 use crate::map::{Options, Ring};
-use crate::record::Event;
+use crate::record::{Event, Record};
+use crate::socket::{RawEnd, Received, Server, ServerOptions, Settings, hello};
 
 const RING: Options = Options { slots: 16, names: 16, mode: 0o600 };
 
-/// Two messages: the first byte says how long the first one is.
+/// Two messages: the first byte is the length of the first one.
 fn messages(data: &[u8]) -> [&[u8]; 2] {
     let Some((cut, rest)) = data.split_first() else { return [&[], &[]] };
     let (first, second) = rest.split_at(rest.len().min(usize::from(*cut)));
     [first, second]
 }
 
-/// A stranger at a collector's door says two things, with a descriptor beside the second. It is let
-/// in or sent away, and nothing of it is left when it has gone.
-pub fn host_hears(data: &[u8]) {
+/// Sends an agent two messages, with descriptors in the second. The process is welcomed or refused, and
+/// nothing of it is left when it has gone.
+pub fn server_receives(data: &[u8]) {
     thread_local! {
-        static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
+        static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
     }
     let path = std::env::temp_dir().join(format!("gpuwhy-fuzz-{}", std::process::id()));
-    HOST.with_borrow_mut(|host| {
-        let host = host.get_or_insert_with(|| {
-            let hospitality = Hospitality { most: 2, ring: RING, ..Hospitality::default() };
-            Host::listen(&path, hospitality, Settings::USUAL).expect("a socket of our own")
+    SERVER.with_borrow_mut(|server| {
+        let server = server.get_or_insert_with(|| {
+            let options = ServerOptions { max_clients: 2, ring: RING, ..ServerOptions::default() };
+            Server::listen(&path, options, Settings::USUAL).expect("a socket of our own")
         });
         let [first, second] = messages(data);
-        let stranger = Stranger::connect(host.path()).expect("we listen");
+        let other = RawEnd::connect(server.path()).expect("we listen");
         let descriptor = std::io::stderr().as_raw_fd();
         // An empty message is the end; what does not fit is refused by the system.
-        let _ = stranger.say(first, &[]);
-        let seen = host.attend(|_, _| {}, |_| {});
-        let _ = stranger.say(second, &[descriptor; 2]);
-        let again = host.attend(|_, _| {}, |_| {});
-        assert!(seen.came + again.came <= 1 && host.peers().count() <= 1);
-        drop(stranger);
-        host.attend(|_, _| {}, |_| {});
-        assert_eq!(host.peers().count(), 0, "who has gone is gone");
+        let _ = other.send(first, &[]);
+        let polled = server.poll(|_, _| {}, |_| {});
+        let _ = other.send(second, &[descriptor; 2]);
+        let again = server.poll(|_, _| {}, |_| {});
+        assert!(polled.connected + again.connected <= 1 && server.peers().count() <= 1);
+        drop(other);
+        server.poll(|_, _| {}, |_| {});
+        assert_eq!(server.peers().count(), 0, "a process that has gone is dropped");
     });
 }
 
-/// A collector says two things to a visitor, with a ring or something else beside the first. What is
-/// taken for a ring can be written to.
-pub fn visit_hears(data: &[u8]) {
-    let (beside, data) = data.split_first().unwrap_or((&0, &[]));
+/// Sends a client two messages, with a ring or another descriptor in the first. What it takes for a ring
+/// can be written to.
+pub fn client_receives(data: &[u8]) {
+    let (kind, data) = data.split_first().unwrap_or((&0, &[]));
     let [first, second] = messages(data);
-    let (stranger, visit) = Stranger::with_visit().expect("two sockets");
+    let (other, client) = RawEnd::with_client().expect("two sockets");
     let ring = Ring::memfd(RING).expect("memory for a small ring");
     let descriptors = [ring.as_fd().as_raw_fd(), std::io::stderr().as_raw_fd()];
-    let beside = match beside % 4 {
+    let descriptors = match kind % 4 {
         0 => &descriptors[..0],
         1 => &descriptors[..1],
         2 => &descriptors[1..],
         _ => &descriptors[..],
     };
-    let _ = stranger.say(first, beside);
-    let _ = stranger.say(second, &[]);
+    let _ = other.send(first, descriptors);
+    let _ = other.send(second, &[]);
     for _ in 0..2 {
-        match visit.hear(0) {
-            Heard::Welcome(producer, _) => {
+        match client.recv(0) {
+            Received::Welcome(producer, _) => {
                 let name = producer.name("fuzz");
                 producer.write(Event::Mark { name, at: 1, value: None });
             }
-            Heard::Asked(settings) => assert_eq!(again(settings), Some(settings)),
-            Heard::Nothing | Heard::Gone => {}
+            Received::Settings(settings) => assert_eq!(again(settings), Some(settings)),
+            Received::Nothing | Received::Closed => {}
         }
     }
 }
 
-/// What was understood, said and understood again.
+/// Settings that were received, sent and received again.
 fn again(settings: Settings) -> Option<Settings> {
-    let (stranger, visit) = Stranger::with_visit().ok()?;
-    stranger.say(&settings.encode(), &[]).ok()?;
-    match visit.hear(0) {
-        Heard::Asked(settings) => Some(settings),
+    let (other, client) = RawEnd::with_client().ok()?;
+    other.send(&settings.encode(), &[]).ok()?;
+    match client.recv(0) {
+        Received::Settings(settings) => Some(settings),
         _ => None,
     }
 }
 
-/// A sound hello of a visitor, and a collector's sound settings: seeds.
-pub fn sound() -> [Vec<u8>; 2] {
-    [crate::door::hello(7).to_vec(), Settings::USUAL.encode().to_vec()]
+/// A valid hello of a library, and an agent's valid settings: seeds.
+pub fn valid_messages() -> [Vec<u8>; 2] {
+    [hello(7).to_vec(), Settings::USUAL.encode().to_vec()]
+}
+
+/// A valid record of each kind, with and (`-bare`) without its optional fields: seeds, by name.
+pub fn valid_records() -> Vec<(String, Record)> {
+    let mut records = Vec::new();
+    for (suffix, first) in [("", 0), ("-bare", 1)] {
+        for &(kind, name) in Event::KINDS {
+            // Optional fields are there if their number is even.
+            let mut numbers = (first..).step_by(2);
+            let event = Event::example(kind, || numbers.next().unwrap_or(first));
+            let Some(event) = event else { continue };
+            records.push((snake_case(name) + suffix, Record { pid: 42, tid: 43, event }));
+        }
+    }
+    records
+}
+
+fn snake_case(name: &str) -> String {
+    let mut out = String::new();
+    for (i, letter) in name.char_indices() {
+        if letter.is_uppercase() && i > 0 {
+            out.push('_');
+        }
+        out.extend(letter.to_lowercase());
+    }
+    out
 }

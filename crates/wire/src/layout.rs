@@ -66,8 +66,8 @@ pub struct Header {
     _pad2: [u64; 5],
     /// The next position that the consumer will look at.
     pub tail: AtomicU64,
-    /// The part of `lost` that a consumer has already told about.
-    pub lost_told: AtomicU64,
+    /// The part of `lost` that a consumer has already reported.
+    pub lost_reported: AtomicU64,
     /// Records delivered since the ring was made.
     pub records: AtomicU64,
     /// Slots that held no whole record.
@@ -81,7 +81,7 @@ pub struct Header {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Whose turn it is; see the crate's documentation.
+    /// Whether it is free or published, and for which position; see the crate's documentation.
     pub sequence: AtomicU64,
     /// The record.
     pub words: [AtomicU64; RECORD_WORDS],
@@ -97,7 +97,7 @@ pub struct NameEntry {
     pub text: [AtomicU64; NAME_WORDS],
 }
 
-/// State of a name that somebody is writing.
+/// State of a name that is being written.
 pub const NAME_CLAIMED: u64 = 1;
 /// State of a name that can be read.
 pub const NAME_READY: u64 = 2;
@@ -107,12 +107,12 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 64 && size_of::<NameEntry>() == 128);
 
-/// Bytes of a ring with so many slots and names.
+/// Bytes of a ring with this many slots and names.
 pub const fn total_bytes(slots: u32, names: u32) -> usize {
     HEADER_BYTES + names as usize * size_of::<NameEntry>() + slots as usize * size_of::<Slot>()
 }
 
-/// Odd constants, one a word: the fractional digits of pi, which hide nothing.
+/// Odd constants, one for each word: the fractional digits of pi, so that they are above suspicion.
 const MULTIPLIERS: [u64; RECORD_WORDS + 1] = [
     0x243f_6a88_85a3_08d3,
     0x1319_8a2e_0370_7345,
@@ -127,8 +127,8 @@ const MULTIPLIERS: [u64; RECORD_WORDS + 1] = [
 /// The checksum of a record at a position; the low 32 bits of word 0, where it is kept, do not
 /// count.
 ///
-/// A multilinear sum, because its products do not wait for each other: a change of one word always
-/// changes the sum, and a mixture of two records passes once in 2^32.
+/// A multilinear sum, whose products can be computed in parallel: a change of one word always changes the
+/// sum, and a mixture of two records passes once in 2^32.
 pub fn check(words: &[u64; RECORD_WORDS], position: u64) -> u32 {
     let mut sum = position.wrapping_mul(MULTIPLIERS[RECORD_WORDS]);
     sum = sum.wrapping_add((words[0] >> 32).wrapping_mul(MULTIPLIERS[0]));

@@ -1,10 +1,10 @@
-//! How any program tells gpuwhy about its steps: fixed-size records in a bounded ring of shared
-//! memory, with many producers (threads of many processes) and one consumer.
+//! How programs report their steps to gpuwhy: fixed-size records in a bounded ring of shared memory,
+//! with many producers (threads of many processes) and one consumer.
 //!
-//! The producers are somebody else's programs, so nothing here blocks, prints or fails in them: a
-//! full ring means count and go on, and without a ring every call is a branch. The consumer
-//! believes nothing that it reads: every value is copied out first and checked afterwards, every
-//! loop is bounded, and what was lost, torn or abandoned is counted.
+//! The producers are other people's programs, so nothing here blocks, prints or fails in them: a full
+//! ring means count and go on, and without a ring every call is a branch. The consumer trusts nothing
+//! that it reads: every value is copied out first and checked afterwards, every loop is bounded, and
+//! lost, torn and abandoned records are counted.
 //!
 //! # The ring
 //!
@@ -24,11 +24,11 @@
 //! Records name things by number. The numbers are places in an append-only table in the same
 //! memory, so that they outlive the processes on either side.
 //!
-//! # Doors
+//! # The agent socket
 //!
 //! A program that marks its steps opens a ring by its path ([`Producer`]). A library that is loaded
-//! into somebody else's process knocks at the collector's socket instead ([`Visit`], [`Host`]) and
-//! is handed a ring of its own.
+//! into another program's process connects to the agent's socket instead ([`Client`], [`Server`]) and
+//! receives a ring of its own.
 //!
 //! # C
 //!
@@ -41,14 +41,14 @@ mod clock;
 #[cfg(feature = "std")]
 mod consumer;
 #[cfg(feature = "std")]
-mod door;
-#[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod producer;
+#[cfg(feature = "std")]
+mod socket;
 #[cfg(feature = "std")]
 mod thread;
 
@@ -62,12 +62,12 @@ pub use clock::now;
 #[cfg(feature = "std")]
 pub use consumer::{Consumer, Drained};
 #[cfg(feature = "std")]
-pub use door::{
-    Attended, Collectives, DEFAULT_DOOR, DOOR_ENV, Heard, Hospitality, Host, Kernels, OFF_ENV,
-    Peer, Settings, Visit, is_off,
-};
-#[cfg(feature = "std")]
 pub use map::{Error, Options, Ring};
 #[cfg(feature = "std")]
 pub use producer::{ENV, Label, Phase, Producer, Step, Stream};
 pub use record::{BadRecord, Event, NameId, Record, decode, encode, seal};
+#[cfg(feature = "std")]
+pub use socket::{
+    Client, Collectives, DEFAULT_SOCKET, Kernels, OFF_ENV, Peer, Polled, Received, SOCKET_ENV,
+    Server, ServerOptions, Settings, is_off,
+};

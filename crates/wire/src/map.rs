@@ -24,7 +24,7 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// The file is no ring.
+    /// The file is not a ring.
     Bad {
         /// The file.
         path: PathBuf,
@@ -34,6 +34,11 @@ pub enum Error {
     /// Another consumer has the ring.
     Busy {
         /// The ring.
+        path: PathBuf,
+    },
+    /// Another agent listens on the socket.
+    Listening {
+        /// The socket.
         path: PathBuf,
     },
 }
@@ -46,6 +51,9 @@ impl fmt::Display for Error {
             Error::Busy { path } => {
                 write!(f, "`{}` already has a consumer", path.display())
             }
+            Error::Listening { path } => {
+                write!(f, "another agent listens on `{}`", path.display())
+            }
         }
     }
 }
@@ -55,7 +63,7 @@ impl core::error::Error for Error {
         match self {
             Error::Io { source, .. } => Some(source),
             Error::Bad { source, .. } => Some(source),
-            Error::Busy { .. } => None,
+            Error::Busy { .. } | Error::Listening { .. } => None,
         }
     }
 }
@@ -67,12 +75,12 @@ pub struct Options {
     pub slots: u32,
     /// Names it can hold, rounded up to a power of two; 128 bytes each.
     pub names: u32,
-    /// Permissions of the file. Whoever may write it may write records, and garbage.
+    /// Permissions of the file. Every process that may write to it may write records, and garbage.
     pub mode: u32,
 }
 
 impl Default for Options {
-    /// 16,384 records, 1,024 names (1.1 MiB), for one's own processes.
+    /// 16,384 records, 1,024 names (1.1 MiB), for processes of the same user.
     fn default() -> Options {
         Options { slots: 1 << 14, names: 1 << 10, mode: 0o600 }
     }
@@ -129,7 +137,7 @@ impl Map {
         })
     }
 
-    /// A ring that somebody handed over as a memfd, sealed as [`Ring::memfd`] seals it.
+    /// A ring that was received as a memfd, sealed as [`Ring::memfd`] seals it.
     pub(crate) fn of(fd: std::os::fd::OwnedFd) -> Result<Map, Error> {
         let path = PathBuf::from("memfd:gpuwhy-ring");
         let error = |tried, source| Error::Io { tried, path: path.clone(), source };
@@ -137,8 +145,8 @@ impl Map {
         // SAFETY: the descriptor is open.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            // It could be cut later, and then whoever writes to it would be killed.
-            return Err(error("believe", io::ErrorKind::InvalidData.into()));
+            // It could be truncated later, and then writing to it would kill the process (SIGBUS).
+            return Err(error("use the unsealed ring", io::ErrorKind::InvalidData.into()));
         }
         let meta = file.metadata().map_err(|e| error("stat", e))?;
         let most = total_bytes(crate::layout::MAX_SLOTS, crate::layout::MAX_NAMES) as u64;
@@ -159,7 +167,7 @@ impl Map {
         bytes: usize,
         open: impl FnOnce(NonNull<u8>, usize) -> Result<RawRing, BadRing>,
     ) -> Result<Map, Error> {
-        // SAFETY: a new mapping of a file touches no memory of ours. The file may be cut by others
+        // SAFETY: a new mapping of a file touches no memory of ours. The file may be truncated by others
         // later, and then access ends by SIGBUS: memfds are sealed against that, files rely on
         // their permissions.
         let base = unsafe {
@@ -178,7 +186,7 @@ impl Map {
             return Err(Error::Io { tried: "map", path: path.to_owned(), source });
         };
         let raw = open(base, bytes).map_err(|source| {
-            // SAFETY: nobody else knows of the mapping.
+            // SAFETY: nothing else uses the mapping yet.
             unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
             Error::Bad { path: path.to_owned(), source }
         })?;
@@ -196,8 +204,8 @@ impl Map {
             return Err(Error::Bad { path: path.to_owned(), source });
         }
         let bytes = total_bytes(slots, names);
-        // All pages exist from the start: a full tmpfs is an error here and not a SIGBUS in
-        // somebody else's program.
+        // All pages exist from the start: a full tmpfs is an error here and not a SIGBUS in another
+        // program.
         // SAFETY: the descriptor is open.
         let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
         if failed != 0 {
@@ -215,15 +223,15 @@ fn power(n: u32) -> u32 {
     n.checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
-/// A ring that this process made. Dropping it leaves a file where it is; a memfd lives as long as
-/// somebody has it open or mapped.
+/// A ring that this process made. Dropping it leaves a file where it is; a memfd lives as long as a
+/// process has it open or mapped.
 #[derive(Debug)]
 pub struct Ring {
     map: Map,
 }
 
 impl Ring {
-    /// Makes a ring of so many records as a new file, readable and writable by its owner.
+    /// Makes a ring for `slots` records as a new file, readable and writable by its owner.
     ///
     /// # Errors
     /// [`Error::Io`] if the file exists already or cannot be made, [`Error::Bad`] for more slots
@@ -263,7 +271,7 @@ impl Ring {
     }
 
     /// Makes a ring without a file; others open it by [`Ring::path`] while this process lives, or
-    /// by the descriptor if they inherit it. Its size is sealed, so that nobody can cut it.
+    /// by the descriptor if they inherit it. Its size is sealed, so that it cannot be truncated.
     ///
     /// # Errors
     /// [`Error::Io`] if the system gives no memory, [`Error::Bad`] for sizes out of bounds.
@@ -289,7 +297,7 @@ impl Ring {
         Ok(Ring { map })
     }
 
-    /// Where other processes find the ring: what belongs into [`crate::ENV`].
+    /// Where other processes find the ring: the value for [`crate::ENV`].
     pub fn path(&self) -> &Path {
         &self.map.path
     }
@@ -303,7 +311,7 @@ impl Ring {
         self.map.raw.slots()
     }
 
-    /// Takes the ring's file away. Whoever has it open keeps it.
+    /// Removes the ring's file. Processes that have it open keep it.
     ///
     /// # Errors
     /// [`Error::Io`] if there is no such file.

@@ -1,4 +1,4 @@
-//! The client: what a program calls to tell about its steps.
+//! The client: what a program calls to report its steps.
 //!
 //! ```
 //! use gpuwhy_wire::Producer;
@@ -32,8 +32,7 @@ pub struct Producer {
     map: Option<Arc<Map>>,
 }
 
-/// What something is called: text, or the number that [`Producer::name`] gave for it, which saves
-/// the look-up.
+/// A name: text, or the number that [`Producer::name`] gave for it, which saves the look-up.
 pub trait Label {
     /// Its number in the ring of `producer`.
     fn id(&self, producer: &Producer) -> NameId;
@@ -67,13 +66,13 @@ impl Producer {
         Ok(Producer { map: Some(Arc::new(Map::open(path.as_ref())?)) })
     }
 
-    /// A producer for a ring that a collector handed over.
+    /// A producer for a ring that an agent sent.
     pub(crate) fn of(ring: std::os::fd::OwnedFd) -> Result<Producer, Error> {
         Ok(Producer { map: Some(Arc::new(Map::of(ring)?)) })
     }
 
-    /// Opens the ring that [`ENV`] names. Without it, or if it names no ring, the producer writes
-    /// nowhere: a program must not fail because nobody listens.
+    /// Opens the ring that [`ENV`] names. Without it, or if it names no ring, the producer writes nowhere:
+    /// a program must not fail because it is not recorded.
     pub fn from_env() -> Producer {
         match std::env::var_os(ENV) {
             Some(path) if !path.is_empty() => Producer::open(path).unwrap_or_default(),
@@ -87,7 +86,7 @@ impl Producer {
         self.map.is_some()
     }
 
-    /// The number of a name, for use in its place.
+    /// The number of a name in this ring, to be used instead of the text.
     #[inline]
     pub fn name(&self, name: &str) -> NameId {
         self.map.as_ref().map_or(NameId(0), |map| map.raw.intern(name))
@@ -142,7 +141,7 @@ impl Producer {
         Phase { producer: self, name: name.id(self), step, start: now() }
     }
 
-    /// Something happened now. A value that is not finite is left out.
+    /// Reports that something happened now. A value that is not finite is left out.
     #[inline]
     pub fn mark(&self, name: impl Label, value: Option<f64>) {
         if self.is_on() {
@@ -151,8 +150,8 @@ impl Producer {
         }
     }
 
-    /// A measurement of now, in a UCUM unit, of a GPU of this process or of the process itself.
-    /// A value that is not finite is left out.
+    /// Reports a measurement of now, in a UCUM unit, of a GPU of this process or of the process itself.
+    /// Nothing is reported if the value is not finite.
     #[inline]
     pub fn counter(&self, name: impl Label, unit: impl Label, device: Option<u16>, value: f64) {
         if self.is_on() && value.is_finite() {
@@ -215,7 +214,7 @@ impl<'a> Step<'a> {
         self.producer.begin_phase(name, Some(self.seq))
     }
 
-    /// When the step began, CLOCK_MONOTONIC ns; 0 if nobody listens.
+    /// When the step began, CLOCK_MONOTONIC ns; 0 without a ring.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -263,7 +262,7 @@ impl Drop for Phase<'_> {
     }
 }
 
-/// Where launches and kernels are told.
+/// A stream of a GPU, whose launches and kernels are reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
     producer: &'a Producer,
@@ -272,7 +271,7 @@ pub struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// A call that launched work, from `start` to `end`, CLOCK_MONOTONIC ns.
+    /// Reports a call that launched work, from `start` to `end`, CLOCK_MONOTONIC ns.
     #[inline]
     pub fn launch(&self, name: impl Label, correlation: u64, start: u64, end: u64) {
         if self.producer.is_on() {
@@ -282,7 +281,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Work that ran on the stream from `start` to `end`, CLOCK_MONOTONIC ns.
+    /// Reports work that ran on the stream from `start` to `end`, CLOCK_MONOTONIC ns.
     #[inline]
     pub fn kernel(&self, name: impl Label, correlation: u64, start: u64, end: u64) {
         if self.producer.is_on() {

@@ -1,4 +1,4 @@
-//! Who writes: pid and tid of the calling thread, cached, and right after a fork.
+//! Pid and tid of the calling thread, cached, and correct after a fork.
 //!
 //! The caches are keyed by a word in a page that the kernel wipes in every child
 //! (MADV_WIPEONFORK), however the child was made; where the kernel cannot, by a fork handler,
@@ -9,7 +9,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-/// A number that no other process of this tree has, or 0 in a child that has not asked yet.
+/// A number that no other process of this tree has, or 0 in a child that has not computed it yet.
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
@@ -52,7 +52,7 @@ fn me() -> Me {
 
 #[inline]
 fn key() -> u64 {
-    // Who sees the page sees that it is zeroed, also on a machine of weak order.
+    // A thread that sees the pointer sees that the page is zeroed, also on weakly ordered machines.
     let page = PAGE.load(Acquire);
     if page.is_null() {
         return 0;
@@ -72,7 +72,7 @@ fn ask() -> Me {
     };
     // SAFETY: as in `key`.
     let word = unsafe { &*page };
-    // The pid, made different from that of an ancestor which had the same pid by the time.
+    // The pid and the time, so that an ancestor that had the same pid has another key.
     let fresh = (pid as u64) << 32 | (crate::clock::now() & 0xffff_ffff) | 1;
     let key = match word.compare_exchange(0, fresh, Relaxed, Relaxed) {
         Ok(_) => fresh,
@@ -119,7 +119,7 @@ fn wiped_page() -> Option<*mut AtomicU64> {
     }
     // SAFETY: the mapping above is ours, page-aligned and of this length.
     if unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: nobody else knows of the mapping.
+        // SAFETY: nothing else uses the mapping yet.
         unsafe { libc::munmap(page, BYTES) };
         return None;
     }

@@ -25,12 +25,12 @@ fn ring(dir: &tempfile::TempDir, slots: u32) -> (Ring, PathBuf) {
 
 /// Everything in the ring, as text without times.
 fn read(consumer: &mut Consumer) -> (Vec<String>, Drained) {
-    let mut told = Vec::new();
-    let drained = consumer.drain(usize::MAX, |record| told.push(tell(&record.event)));
-    (told, drained)
+    let mut seen = Vec::new();
+    let drained = consumer.drain(usize::MAX, |record| seen.push(describe(&record.event)));
+    (seen, drained)
 }
 
-fn tell(event: &Event<&Arc<str>>) -> String {
+fn describe(event: &Event<&Arc<str>>) -> String {
     match event {
         Event::StepOpen { name, seq, size, rank, .. } => {
             format!("open {name} {seq} size {size:?} rank {rank:?}")
@@ -81,7 +81,7 @@ fn layout_in_rust() -> String {
         };
     }
     fields!("header" Header: magic version slot_bytes slots names name_bytes total_bytes created
-        head lost late names_lost tail lost_told records torn abandoned);
+        head lost late names_lost tail lost_reported records torn abandoned);
     let _ = writeln!(text, "header {}", size_of::<Header>());
     let _ = writeln!(text, "names at {}", layout::HEADER_BYTES);
     fields!("slot" Slot: sequence words);
@@ -121,14 +121,14 @@ fn marks_of(compiler: &str, flags: &[&str]) {
     let program = compile(dir.path(), compiler, flags, &["marks.c", "other.c"]);
     let output = run(&program, Some(&path));
     let mut consumer = Consumer::open(&path).unwrap();
-    let (mut told, mut writers) = (Vec::new(), Vec::new());
+    let (mut seen, mut writers) = (Vec::new(), Vec::new());
     let drained = consumer.drain(usize::MAX, |record| {
-        told.push(tell(&record.event));
+        seen.push(describe(&record.event));
         writers.push((record.pid, record.tid));
     });
-    assert_eq!(drained, Drained { records: told.len() as u64, ..Drained::default() });
+    assert_eq!(drained, Drained { records: seen.len() as u64, ..Drained::default() });
     assert_eq!(
-        told,
+        seen,
         [
             "open step 0 size Some(4096) rank Some(3)",
             "phase load of Some(0)",
@@ -246,13 +246,13 @@ fn names_and_place_outlive_a_consumer() {
     producer.mark("second", Some(2.0));
     let mut consumer = Consumer::open(&path).unwrap();
     assert!(matches!(Consumer::open(&path), Err(Error::Busy { .. })));
-    let mut told = Vec::new();
-    consumer.drain(1, |record| told.push(tell(&record.event)));
+    let mut seen = Vec::new();
+    consumer.drain(1, |record| seen.push(describe(&record.event)));
     drop(consumer);
     producer.mark("third", Some(f64::NAN));
     let (rest, drained) = read(&mut Consumer::open(&path).unwrap());
-    told.extend(rest);
-    assert_eq!(told, ["mark first None", "mark second Some(2.0)", "mark third None"]);
+    seen.extend(rest);
+    assert_eq!(seen, ["mark first None", "mark second Some(2.0)", "mark third None"]);
     assert_eq!(drained.records, 2);
 }
 
@@ -265,12 +265,12 @@ fn a_full_ring_loses_what_came_last_and_says_so_once() {
         producer.mark("m", Some(i as f64));
     }
     let mut consumer = Consumer::open(&path).unwrap();
-    let (told, drained) = read(&mut consumer);
-    assert_eq!(told.last().unwrap(), "mark m Some(3.0)");
+    let (seen, drained) = read(&mut consumer);
+    assert_eq!(seen.last().unwrap(), "mark m Some(3.0)");
     assert_eq!((drained.records, drained.lost), (4, 6));
     assert_eq!(read(&mut consumer), (vec![], Drained::default()));
     drop(consumer);
-    // Also another consumer is not told again.
+    // Another consumer does not get the same loss again.
     assert_eq!(read(&mut Consumer::open(&path).unwrap()).1.lost, 0);
 }
 
@@ -280,15 +280,15 @@ fn a_memfd_is_found_by_its_path_and_cannot_be_cut() {
     assert_eq!(ring.slots(), 8);
     let producer = Producer::open(ring.path()).unwrap();
     producer.mark("here", None);
-    let (told, _) = read(&mut Consumer::open(ring.path()).unwrap());
-    assert_eq!(told, ["mark here None"]);
+    let (seen, _) = read(&mut Consumer::open(ring.path()).unwrap());
+    assert_eq!(seen, ["mark here None"]);
     // SAFETY: numbers only.
     let cut = unsafe { libc::ftruncate(ring.as_fd().as_raw_fd(), 0) };
     assert_eq!(cut, -1);
 }
 
 #[test]
-fn what_is_no_ring_is_refused_with_its_reason() {
+fn a_file_that_is_not_a_ring_is_refused_with_the_reason() {
     let dir = dir();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -308,14 +308,14 @@ fn what_is_no_ring_is_refused_with_its_reason() {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
 
     for (path, reason) in [
-        (file("empty", b""), "0 bytes where a ring needs 4096"),
-        (file("cut", &whole[..whole.len() - 1]), "bytes where a ring needs"),
-        (file("text", &[b'x'; 8192]), "it begins with 0x7878787878787878, not as a ring"),
-        (file("newer", &changed(8, 2)), "it is a ring of version 2, this program speaks 1"),
-        (file("odd", &changed(16, 3)), "its header says slots = 3"),
-        (file("huge", &changed(19, 0x80)), "its header says slots = "),
-        (file("wide", &changed(12, 65)), "its header says slot_bytes = 65"),
-        (fifo, "0 bytes where a ring needs 4096"),
+        (file("empty", b""), "it has 0 bytes, but the ring needs 4096"),
+        (file("cut", &whole[..whole.len() - 1]), "bytes, but the ring needs"),
+        (file("text", &[b'x'; 8192]), "it begins with 0x7878787878787878 and not as a ring"),
+        (file("newer", &changed(8, 2)), "it is a ring of version 2, this program needs 1"),
+        (file("odd", &changed(16, 3)), "its header has the invalid size slots = 3"),
+        (file("huge", &changed(19, 0x80)), "its header has the invalid size slots = "),
+        (file("wide", &changed(12, 65)), "its header has the invalid size slot_bytes = 65"),
+        (fifo, "it has 0 bytes, but the ring needs 4096"),
         (dir.path().to_owned(), "Is a directory"),
         (dir.path().join("none"), "No such file"),
     ] {
@@ -428,7 +428,7 @@ fn storm(i: u64) -> (u16, u32, u64, u64, u64) {
 
 fn number_of(record: &Record<&Arc<str>>) -> u64 {
     let Event::Kernel { name, device, stream, correlation, start, dur, .. } = record.event else {
-        panic!("nobody wrote {record:?}");
+        panic!("no producer wrote {record:?}");
     };
     assert_eq!(&**name, "storm");
     assert_eq!((device, stream, correlation, start, dur), storm(correlation));
@@ -479,7 +479,7 @@ fn what_threads_write_is_delivered_whole_or_counted() {
         assert_eq!(sum, threads * each, "{slots} slots, patience {patience}: {total:?}");
         assert!(total.records > 0);
         if patience > 0 {
-            assert_eq!((total.torn, total.abandoned), (0, 0), "nobody was late");
+            assert_eq!((total.torn, total.abandoned), (0, 0), "no producer was late");
         }
     }
 }
@@ -499,7 +499,7 @@ fn child_storm() {
 }
 
 #[test]
-fn producers_that_are_killed_and_stopped_at_any_moment_harm_nobody() {
+fn producers_that_are_killed_and_stopped_at_any_moment_harm_no_one_else() {
     // The small ring is full most of the time; in the large one a producer is often killed
     // between reserve and publish.
     kill_and_stop(16);
@@ -521,7 +521,7 @@ fn kill_and_stop(slots: u32) {
         // SAFETY: between fork and exec only a system call is made.
         unsafe {
             command.pre_exec(|| {
-                // A test that fails leaves nobody behind.
+                // A test that fails leaves no process behind.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
@@ -587,7 +587,7 @@ fn kill_and_stop(slots: u32) {
     eprintln!("{slots} slots: {total:?}, {} writers", last.len());
 }
 
-/// Whoever may write the ring may write anything, at any time.
+/// A process that may write to the ring may write anything, at any time.
 #[test]
 fn a_ring_that_is_overwritten_all_the_time_is_survived() {
     let ring = Ring::memfd(Options { slots: 16, names: 16, ..Options::default() }).unwrap();

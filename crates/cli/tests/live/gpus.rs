@@ -297,7 +297,7 @@ fn root_gpu_memory_that_grows_while_nodes_of_graphs_are_told_is_noticed() {
 
 #[test]
 fn root_callbacks_that_somebody_replaced_are_noticed() {
-    with_defect(Defect::CallbacksReplaced, &[], &[], "CUPTI tells of nothing any more");
+    with_defect(Defect::CallbacksReplaced, &[], &[], "CUPTI reports nothing any more");
 }
 
 // Which of the two is said depends on how fast buffers run out: that none is free, or that nothing

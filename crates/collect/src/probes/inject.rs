@@ -1,7 +1,7 @@
 //! What libraries inside processes report: kernels, copies and waits by CUPTI, collectives by NCCL.
 //!
 //! *What it sees*: the records of `gpuwhy-inject`, one ring a process, handed out through the agent
-//! socket ([`gpuwhy_wire::Host`]). *Why it matters*: only from inside is it seen when a kernel ran and
+//! socket ([`gpuwhy_wire::Server`]). *Why it matters*: only from inside is it seen when a kernel ran and
 //! for which rank a process waited. *What fools it*: a process that was started without the library
 //! reports nothing; one that writes false records spoils the rows of its own process alone, since the
 //! kernel says which process has a ring (SO_PEERCRED), in this host's numbers, also of a process in a
@@ -11,7 +11,7 @@
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{Ns, sources};
-use gpuwhy_wire::{Collectives, Hospitality, Host, Kernels, Options, Peer, Record, Settings};
+use gpuwhy_wire::{Collectives, Kernels, Options, Peer, Record, Server, ServerOptions, Settings};
 
 use crate::context::Context;
 use crate::error::CollectError;
@@ -48,7 +48,7 @@ const GROWN: u64 = 512 << 20;
 const NODES_MS: (u32, u32) = (200, 1000);
 
 struct Inject {
-    host: Host,
+    server: Server,
     /// What the libraries record while there is no incident.
     settings: Settings,
     rows: EventRows,
@@ -70,15 +70,15 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
             fix: "name one at which in-process libraries can connect".into(),
         });
     };
-    let options = Hospitality {
-        most: PROCESSES,
+    let options = ServerOptions {
+        max_clients: PROCESSES,
         ring: Options { slots: SLOTS, names: NAMES, ..Options::default() },
         mode: config.mode,
     };
-    let host = Host::listen(&config.socket, options, config.settings)
+    let server = Server::listen(&config.socket, options, config.settings)
         .map_err(|source| CollectError::Socket { path: config.socket.clone(), source })?;
     Ok(Box::new(Inject {
-        host,
+        server,
         settings: config.settings,
         rows: EventRows::new(start.source, Devices::Real),
         threads: HashMap::new(),
@@ -92,16 +92,16 @@ impl Probe for Inject {
     fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
         let (rows, threads) = (&mut self.rows, &mut self.threads);
         let mut ended: Vec<i32> = Vec::new();
-        let served = self.host.attend(
+        let polled = self.server.poll(
             |peer, record| match writer_of(peer, &record, threads) {
                 Some((pid, tid)) => rows.record(&Record { pid, tid, event: record.event }, cx),
                 None => rows.dropped += 1,
             },
             |peer| ended.push(peer.pid),
         );
-        rows.recorded += served.drained.records;
-        rows.dropped += served.drained.lost + served.drained.torn + served.drained.abandoned;
-        self.refused += served.refused as u64;
+        rows.recorded += polled.drained.records;
+        rows.dropped += polled.drained.lost + polled.drained.torn + polled.drained.abandoned;
+        self.refused += polled.refused as u64;
         self.watch_memory(cx);
         self.watch_silence(cx);
         for pid in ended {
@@ -113,7 +113,7 @@ impl Probe for Inject {
                 self.silent.retain(|silent| *silent != pid);
             }
         }
-        if served.refused > 0 {
+        if polled.refused > 0 {
             let note = format!(
                 "{} processes were refused: too many at once, or a library of another version",
                 self.refused
@@ -132,7 +132,7 @@ impl Probe for Inject {
     }
 
     fn detail(&mut self, on: bool) -> Result<(), CollectError> {
-        self.host.ask(if on { detailed(self.settings) } else { self.settings });
+        self.server.ask(if on { detailed(self.settings) } else { self.settings });
         Ok(())
     }
 
@@ -148,10 +148,10 @@ impl Inject {
     /// according to its driver: another profiler has registered its callbacks in the place of ours (the
     /// last one to register wins), or CUPTI hangs.
     fn watch_silence(&mut self, cx: &mut Context) {
-        if self.host.asked().kernels == Kernels::Off {
+        if self.server.settings().kernels == Kernels::Off {
             return;
         }
-        for peer in self.host.peers() {
+        for peer in self.server.peers() {
             let Ok(pid) = u32::try_from(peer.pid) else { continue };
             let last = (cx.gpu_use.last_busy(pid), self.rows.last_work(pid));
             let (Some(busy), Some(reported)) = last else { continue };
@@ -178,12 +178,12 @@ impl Inject {
     /// are 0. A program that allocates as much itself looks the same, and then recording its nodes is
     /// given up without need.
     fn watch_memory(&mut self, cx: &mut Context) {
-        let asked = self.host.asked();
+        let asked = self.server.settings();
         if asked.kernels != Kernels::Nodes && asked.nodes_for_ms == 0 {
             self.memory.retain(|_, first| first.is_none());
             return;
         }
-        let pids: Vec<i32> = self.host.peers().map(|peer| peer.pid).collect();
+        let pids: Vec<i32> = self.server.peers().map(|peer| peer.pid).collect();
         for pid in pids {
             let now = u32::try_from(pid).ok().and_then(|pid| cx.gpu_use.memory(pid));
             let Some(now) = now else { continue };
@@ -191,7 +191,7 @@ impl Inject {
             let grown = first.map_or(0, |first| now.saturating_sub(first));
             if grown >= GROWN {
                 *first = None;
-                self.host.spare(pid);
+                self.server.stop_nodes(pid);
                 let note = format!(
                     "pid {pid}: its GPU memory grew by {} MiB while nodes of CUDA graphs were \
                      recorded, as with a known defect of CUPTI 13.0: they are not recorded any more",
@@ -253,7 +253,7 @@ mod tests {
     use std::time::Duration;
 
     use gpuwhy_schema::EntityKind;
-    use gpuwhy_wire::{Event, Heard, Visit};
+    use gpuwhy_wire::{Client, Event, Received};
 
     use super::*;
     use crate::config::{Config, SocketConfig};
@@ -283,8 +283,8 @@ mod tests {
         let Some(socket) = std::env::var_os(CONTAINED) else { return };
         let hidden = std::env::var_os(HIDDEN).unwrap();
         assert!(!std::path::Path::new(&hidden).exists(), "the host's files are visible");
-        let visit = Visit::knock(socket.as_ref()).unwrap();
-        let Heard::Welcome(ring, _) = visit.hear(10_000) else { panic!("refused") };
+        let client = Client::connect(socket.as_ref()).unwrap();
+        let Received::Welcome(ring, _) = client.recv(10_000) else { panic!("refused") };
         std::thread::scope(|scope| {
             for name in ["first", "second"] {
                 let ring = &ring;
@@ -311,7 +311,8 @@ mod tests {
         let hidden = dir.path().join("hidden");
         std::fs::write(&hidden, "").unwrap();
         let socket = dir.path().join("agent/socket");
-        let mut host = Host::listen(&socket, Hospitality::default(), Settings::default()).unwrap();
+        let options = ServerOptions::default();
+        let mut server = Server::listen(&socket, options, Settings::default()).unwrap();
         std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
         // Its /tmp is `inside`, with the socket's directory in it, and its /proc is its own.
         let script = "mount --make-rprivate / && mount --bind \"$1/agent\" \"$1/inside/agent\" && \
@@ -338,7 +339,7 @@ mod tests {
                 println!("skipped: no namespaces here without root: {}", why.trim());
                 return;
             }
-            host.attend(
+            server.poll(
                 |peer, record| {
                     assert!(peer.pid as u32 != peer.own_pid, "{peer:?} is in no namespace");
                     assert_eq!(record.pid, peer.own_pid);
@@ -363,7 +364,7 @@ mod tests {
         container.wait().unwrap();
         let mut gone = Vec::new();
         while gone.is_empty() {
-            host.attend(|_, _| {}, |peer| gone.push(peer.pid as u32));
+            server.poll(|_, _| {}, |peer| gone.push(peer.pid as u32));
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(gone, [seen["first"].0], "its end is noticed");
@@ -404,9 +405,9 @@ mod tests {
             SocketConfig { socket: socket.clone(), mode: 0o600, settings, required: true };
         let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
         let mut recorder = Recorder::start(config).unwrap();
-        let visit = Visit::knock(&socket).unwrap();
+        let client = Client::connect(&socket).unwrap();
         let mut rows = recorder.poll(Duration::from_millis(20)).unwrap();
-        let Heard::Welcome(ring, asked) = visit.hear(1000) else { panic!("refused") };
+        let Received::Welcome(ring, asked) = client.recv(1000) else { panic!("refused") };
         assert_eq!(asked, settings);
         let name = |text: &str| ring.name(text);
         let (start, dur) = (gpuwhy_wire::now(), 1000);
@@ -418,7 +419,7 @@ mod tests {
         ring.write(kernel);
         let (name_, bytes) = (name("HtoD pinned"), 4096);
         ring.write(Event::Copy { name: name_, device, stream, correlation: 2, bytes, start, dur });
-        drop(visit);
+        drop(client);
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
         rows.append(&mut recorder.finish());
         let gpu = rows.entity.iter().find(|e| e.kind == EntityKind::Gpu).unwrap();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gpuwhy_collect::SocketConfig;
-use gpuwhy_wire::{Collectives, DEFAULT_DOOR, Kernels, Settings};
+use gpuwhy_wire::{Collectives, DEFAULT_SOCKET, Kernels, Settings};
 
 use super::run_dir::RunDir;
 use crate::error::{Error, Result};
@@ -78,11 +78,11 @@ impl Instrumentation {
         }
         if command {
             let folder = RunDir::make(["/run", "/dev/shm"])?;
-            let socket = folder.join("door");
+            let socket = folder.join("agent.sock");
             self.folder = Some(folder);
             return Ok(Some((socket, 0o600)));
         }
-        let path = PathBuf::from(DEFAULT_DOOR);
+        let path = PathBuf::from(DEFAULT_SOCKET);
         let folder = path.parent().unwrap_or(Path::new("/"));
         if std::fs::create_dir_all(folder).is_err() || !is_writable(folder) {
             // A user who may not write there has not asked for the host's socket.
@@ -90,7 +90,7 @@ impl Instrumentation {
         }
         if is_served(&path) {
             self.notes.push(format!(
-                "another recorder listens at {DEFAULT_DOOR}; libraries inside processes report to it"
+                "another recorder listens at {DEFAULT_SOCKET}; libraries inside processes report to it"
             ));
             return Ok(None);
         }
@@ -106,7 +106,7 @@ impl Instrumentation {
             return;
         };
         let set_by_user = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-        self.environment.push((gpuwhy_wire::DOOR_ENV.into(), socket.into()));
+        self.environment.push((gpuwhy_wire::SOCKET_ENV.into(), socket.into()));
         if settings.kernels != Kernels::Off {
             match set_by_user("CUDA_INJECTION64_PATH") {
                 // The driver loads one library only; the user's own profiler keeps its place.
@@ -155,7 +155,7 @@ fn is_writable(folder: &Path) -> bool {
 
 /// Whether another recorder listens at a socket.
 fn is_served(socket: &Path) -> bool {
-    gpuwhy_wire::Visit::knock(socket).is_ok()
+    gpuwhy_wire::Client::connect(socket).is_ok()
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn variables_that_the_user_set_are_kept() {
         let mut prepared = Instrumentation::none();
-        let socket = Path::new("/run/door");
+        let socket = Path::new("/run/agent.sock");
         prepared.set_environment(Some("/lib/ours.so".into()), socket, Settings::USUAL);
         let get = |name: &str| {
             let found = prepared.environment.iter().find(|(key, _)| key == name);
@@ -173,7 +173,7 @@ mod tests {
         };
         assert_eq!(get("CUDA_INJECTION64_PATH").as_deref(), Some("/lib/ours.so"));
         assert_eq!(get("NCCL_PROFILER_PLUGIN").as_deref(), Some("/lib/ours.so"));
-        assert_eq!(get("GPUWHY_DOOR").as_deref(), Some("/run/door"));
+        assert_eq!(get("GPUWHY_SOCKET").as_deref(), Some("/run/agent.sock"));
 
         let mut prepared = Instrumentation::none();
         prepared.set_environment(None, socket, Settings::USUAL);

@@ -1,8 +1,8 @@
 //! CUPTI's numbers and record layouts, as far as this crate reads them.
 //!
 //! Offsets are those of the headers of CUPTI 12.9, 13.0, 13.1 and 13.5 (`cupti_activity.h`), which
-//! agree: later records only append. So one prefix a kind is enough, and the library itself says
-//! where the next record begins (`cuptiActivityGetNextRecord`).
+//! agree: later records only append. So one prefix for each kind is enough, and the library itself
+//! finds the next record (`cuptiActivityGetNextRecord`).
 
 use core::ffi::{c_char, c_void};
 
@@ -51,21 +51,31 @@ pub type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
     _a: [u8; 12],
+    /// When it began on the device, ns; 0 if unknown.
     pub start: u64,
+    /// When it ended, ns; 0 if unknown.
     pub end: u64,
     _b: [u8; 8],
+    /// The device's number in the process.
     pub device: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
     _c: [u8; 40],
+    /// Ties it to the call that launched it.
     pub correlation: u32,
     _d: [u8; 8],
+    /// The mangled name, a C string of CUPTI's.
     pub name: *const c_char,
     _e: [u8; 32],
+    /// The node of a CUDA graph, or 0.
     pub graph_node: u64,
     _f: [u8; 4],
+    /// The CUDA graph, or 0.
     pub graph: u32,
 }
 
@@ -73,17 +83,29 @@ pub struct Kernel {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Memcpy {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// The direction, `CUpti_ActivityMemcpyKind`.
     pub copy_kind: u8,
+    /// The kind of memory read, `CUpti_ActivityMemoryKind`.
     pub from: u8,
+    /// The kind of memory written, `CUpti_ActivityMemoryKind`.
     pub to: u8,
+    /// `CUpti_ActivityFlag`.
     pub flags: u8,
+    /// Bytes moved.
     pub bytes: u64,
+    /// When it began on the device, ns; 0 if unknown.
     pub start: u64,
+    /// When it ended, ns; 0 if unknown.
     pub end: u64,
+    /// The device's number in the process.
     pub device: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
+    /// Ties it to the call that launched it.
     pub correlation: u32,
 }
 
@@ -91,21 +113,37 @@ pub struct Memcpy {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MemcpyPeer {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// The direction, `CUpti_ActivityMemcpyKind`.
     pub copy_kind: u8,
+    /// The kind of memory read, `CUpti_ActivityMemoryKind`.
     pub from: u8,
+    /// The kind of memory written, `CUpti_ActivityMemoryKind`.
     pub to: u8,
+    /// `CUpti_ActivityFlag`.
     pub flags: u8,
+    /// Bytes moved.
     pub bytes: u64,
+    /// When it began on the device, ns; 0 if unknown.
     pub start: u64,
+    /// When it ended, ns; 0 if unknown.
     pub end: u64,
+    /// The device's number in the process.
     pub device: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
+    /// The device read from.
     pub source_device: u32,
+    /// The context read from.
     pub source_context: u32,
+    /// The device written to.
     pub target_device: u32,
+    /// The context written to.
     pub target_context: u32,
+    /// Ties it to the call that launched it.
     pub correlation: u32,
 }
 
@@ -113,14 +151,23 @@ pub struct MemcpyPeer {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Memset {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// The value written.
     pub value: u32,
+    /// Bytes written.
     pub bytes: u64,
+    /// When it began on the device, ns; 0 if unknown.
     pub start: u64,
+    /// When it ended, ns; 0 if unknown.
     pub end: u64,
+    /// The device's number in the process.
     pub device: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
+    /// Ties it to the call that launched it.
     pub correlation: u32,
 }
 
@@ -128,13 +175,21 @@ pub struct Memset {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GraphTrace {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// Ties it to the call that launched it.
     pub correlation: u32,
+    /// When it began on the device, ns; 0 if unknown.
     pub start: u64,
+    /// When it ended, ns; 0 if unknown.
     pub end: u64,
+    /// The device's number in the process.
     pub device: u32,
+    /// The CUDA graph.
     pub graph: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
 }
 
@@ -142,13 +197,21 @@ pub struct GraphTrace {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Synchronization {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// `CUpti_ActivitySynchronizationType`.
     pub what: u32,
+    /// When the wait began, ns.
     pub start: u64,
+    /// When the wait ended, ns.
     pub end: u64,
+    /// Ties it to the call that waited.
     pub correlation: u32,
+    /// The context's number.
     pub context: u32,
+    /// The stream's number.
     pub stream: u32,
+    /// The event's number.
     pub event: u32,
 }
 
@@ -156,24 +219,31 @@ pub struct Synchronization {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Api {
+    /// `CUpti_ActivityKind`.
     pub kind: u32,
+    /// `CUpti_driver_api_trace_cbid`.
     pub call: u32,
+    /// When the call began, ns.
     pub start: u64,
+    /// When the call returned, ns.
     pub end: u64,
+    /// The process's pid.
     pub process: u32,
+    /// The thread's tid, in the process's pid namespace.
     pub thread: u32,
+    /// Ties it to the work that it launched.
     pub correlation: u32,
+    /// What the call returned.
     pub result: u32,
 }
 
-/// Types of which any bytes are a value.
+/// Types for which any bytes are a valid value.
 ///
 /// # Safety
 /// No byte pattern of the type's size is invalid.
 pub unsafe trait Plain: Copy {}
 
-// SAFETY: numbers, and a pointer that nobody follows without asking; all patterns are
-// values of theirs.
+// SAFETY: numbers, and a raw pointer; all patterns are values of theirs.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for Kernel {}

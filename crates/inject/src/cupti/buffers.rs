@@ -1,8 +1,8 @@
 //! The memory that CUPTI fills with records: a fixed number of buffers, made once.
 //!
-//! A buffer is free, or CUPTI has it. When none is free CUPTI is given none and counts what it then
-//! drops, so that memory has a limit whatever the device does. Buffers are zeroed when they come
-//! back, on CUPTI's own thread, so that CUPTI need not do it on the program's.
+//! A buffer is free, or CUPTI has it. When none is free, CUPTI gets none and counts the records that it
+//! drops, so that memory has a limit whatever the device does. Buffers are zeroed when they come back,
+//! on CUPTI's own thread, so that CUPTI need not do it on the program's.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -13,17 +13,17 @@ pub const BYTES: usize = 128 << 10;
 /// How many there are: 4 MiB together.
 pub const COUNT: usize = 32;
 
-/// All of them.
+/// All buffers.
 pub struct Buffers {
     base: AtomicPtr<u8>,
-    /// One bit a buffer that is free.
+    /// One bit for each buffer that is free.
     free: AtomicU32,
-    /// How often none was.
+    /// How often none was free.
     starved: AtomicU64,
 }
 
 impl Buffers {
-    /// None yet.
+    /// No memory yet.
     pub const fn new() -> Buffers {
         Buffers {
             base: AtomicPtr::new(null_mut()),
@@ -32,7 +32,8 @@ impl Buffers {
         }
     }
 
-    /// Makes them if they are not there; false if the system gives no memory. One thread at a time.
+    /// Allocates them, unless that has been done; false if the system gives no memory. One thread at a
+    /// time.
     pub fn make(&self) -> bool {
         if !self.base.load(Acquire).is_null() {
             return true;
@@ -58,7 +59,7 @@ impl Buffers {
         true
     }
 
-    /// A free one, now CUPTI's.
+    /// A free buffer, which is now CUPTI's.
     pub fn take(&self) -> Option<*mut u8> {
         let mut free = self.free.load(Relaxed);
         loop {
@@ -78,7 +79,7 @@ impl Buffers {
         }
     }
 
-    /// Which one begins there, if CUPTI has it.
+    /// The index of the buffer that begins there, if CUPTI has it.
     fn index(&self, buffer: *mut u8) -> Option<u32> {
         let base = self.base.load(Acquire) as usize;
         let offset = (buffer as usize).checked_sub(base)?;
@@ -87,21 +88,21 @@ impl Buffers {
         (ours && self.free.load(Acquire) & (1 << index) == 0).then_some(index as u32)
     }
 
-    /// Whether that is one that CUPTI has.
+    /// Whether this is a buffer that CUPTI has.
     pub fn is_out(&self, buffer: *mut u8) -> bool {
         self.index(buffer).is_some()
     }
 
-    /// One has come back with so many bytes written; nobody else's is touched.
+    /// A buffer has come back with `written` bytes of records. A pointer to anything else is ignored.
     pub fn give_back(&self, buffer: *mut u8, written: usize) {
         let Some(index) = self.index(buffer) else { return };
-        // SAFETY: `buffer` is one of ours that was out, so nobody but its holder, who gives it
-        // back here, uses these `BYTES` bytes.
+        // SAFETY: `buffer` is one of ours that CUPTI had, and CUPTI gives it back here, so that only we
+        // use these `BYTES` bytes.
         unsafe { buffer.write_bytes(0, written.min(BYTES)) };
         self.free.fetch_or(1 << index, Release);
     }
 
-    /// How many CUPTI has.
+    /// How many buffers CUPTI has.
     pub fn out(&self) -> usize {
         match self.base.load(Acquire).is_null() {
             true => 0,
@@ -109,7 +110,7 @@ impl Buffers {
         }
     }
 
-    /// How often none was free.
+    /// How often CUPTI asked for a buffer when none was free.
     pub fn starved(&self) -> u64 {
         self.starved.load(Relaxed)
     }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_out_does_not_come_back() {
+    fn only_buffers_that_cupti_has_come_back() {
         let buffers = Buffers::new();
         assert!(buffers.make());
         let one = buffers.take().unwrap();

@@ -1,8 +1,8 @@
 //! The CUPTI that this process has, found at run time.
 //!
-//! Two copies of CUPTI in one process would each take the device for its own, so one that is loaded
-//! already is used (PyTorch links it); else the one that `GPUWHY_CUPTI` names; else one of the
-//! driver's major version on the loader's path or in the toolkit's folder.
+//! Two copies of CUPTI in one process would each take the device for their own, so one that is loaded
+//! already is used (PyTorch links it); else the one that `GPUWHY_CUPTI` names; else one of the driver's
+//! major version on the loader's path or in the toolkit's folder.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute_copy;
@@ -10,8 +10,8 @@ use std::ffi::CString;
 
 use super::abi::{Callback, Completed, Requested, Status, Timestamp};
 
-/// Declares the functions of a library: those that must be there, and behind the semicolon those
-/// that may be.
+/// Declares the functions of a library: those that it must have, and after the semicolon those that it
+/// may have.
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident {
         $($field:ident = $symbol:literal: $type:ty,)*
@@ -95,12 +95,12 @@ const LOADED: i32 = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
 const LOAD: i32 = libc::RTLD_LAZY | libc::RTLD_LOCAL;
 const NAMES: [&CStr; 3] = [c"libcupti.so.13", c"libcupti.so.12", c"libcupti.so"];
 
-/// The driver, which is loaded already where any of this matters.
+/// The driver, if this process has loaded it.
 pub fn cuda() -> Option<Cuda> {
     Cuda::of(open(c"libcuda.so.1", LOADED).or_else(|| open(c"libcuda.so", LOADED))?)
 }
 
-/// The CUPTI of this process, loaded if need be.
+/// The CUPTI of this process, loaded if necessary.
 pub fn cupti() -> Option<Cupti> {
     if let Some(handle) = NAMES.iter().find_map(|name| open(name, LOADED)) {
         return Cupti::of(handle);

@@ -1,14 +1,14 @@
-//! Kernel names short enough for a record, and still telling kernels apart.
+//! Kernel names that are short enough for a record, and still different for different kernels.
 //!
 //! A C++ kernel's name is mangled and often has a thousand letters, nearly all of them template
-//! arguments; a record's name has 120. So the path is kept (`at::native::vectorized_elementwise`),
-//! and what was left out stays as a number of six digits made of the whole name: two instances of
-//! one template differ, and the same instance is the same in every process and run.
+//! arguments; a record's name has 120. So the path is kept (`at::native::vectorized_elementwise`), and
+//! a hash of the whole name, in six hexadecimal digits, stands for what was left out: two instances of
+//! one template differ, and the same instance has the same name in every process and run.
 
-/// Letters that a record's name may have.
+/// Bytes that a record's name may have.
 const ROOM: usize = gpuwhy_wire::layout::NAME_BYTES;
 
-/// A name in place, without allocation.
+/// A name, without allocation.
 #[derive(Clone, Copy)]
 pub struct Short {
     bytes: [u8; ROOM],
@@ -16,7 +16,7 @@ pub struct Short {
 }
 
 impl Short {
-    /// The text; what is no UTF-8 ends it.
+    /// The text, up to the first byte that is no UTF-8.
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..self.len];
         match core::str::from_utf8(bytes) {
@@ -137,7 +137,7 @@ impl<'a> Mangled<'a> {
                             out.push(b"std");
                             names += 1;
                         }
-                        // A substitution, of which nothing is left to see here.
+                        // A substitution stands for an earlier name, which is not kept.
                         _ => return None,
                     }
                 }

@@ -1,4 +1,4 @@
-//! An activity record of CUPTI as an event of ours.
+//! An activity record of CUPTI as an event for the ring.
 
 use core::ffi::{CStr, c_char};
 
@@ -6,23 +6,23 @@ use gpuwhy_wire::{Event, NameId};
 
 use super::abi::{self, Plain, kind};
 use super::names::short;
-use crate::link::Ring;
+use crate::ring::Ring;
 
-/// What became of a record.
+/// What was read from a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Read {
-    /// It is this.
+    /// The event that it records.
     Event(Event),
-    /// Its times are none: 0, or an end before its start. Work whose record was forced out before
-    /// it had ended looks like this too.
+    /// It has no valid times: 0, or an end before its start. A record that was forced out before its
+    /// work ended looks the same.
     NoTime,
-    /// Nothing that is told.
+    /// Something that is not recorded as work.
     Other,
 }
 
-/// Which way a copy goes, `CUpti_ActivityMemcpyKind`, and whether the host's memory is pinned,
-/// `CUpti_ActivityMemoryKind`.
-fn way(copy_kind: u8, from: u8, to: u8) -> &'static str {
+/// The direction of a copy, from `CUpti_ActivityMemcpyKind`, and whether the host's memory is pinned,
+/// from `CUpti_ActivityMemoryKind`.
+fn direction(copy_kind: u8, from: u8, to: u8) -> &'static str {
     let host = if copy_kind == 1 { from } else { to };
     match (copy_kind, host) {
         (1, 1) => "HtoD pageable",
@@ -38,8 +38,8 @@ fn way(copy_kind: u8, from: u8, to: u8) -> &'static str {
     }
 }
 
-/// Names of kernels by where their text lies, since CUPTI gives one text for all launches of a
-/// kernel. The text's own letters are compared too, as a module that is gone leaves its place to
+/// Names of kernels by the address of their text, since CUPTI uses one text for all launches of a
+/// kernel. Letters of the text are compared too, since a module that is unloaded leaves its address to
 /// another.
 pub struct NameCache {
     places: [Place; NameCache::PLACES],
@@ -61,14 +61,14 @@ unsafe impl Send for NameCache {}
 impl NameCache {
     const PLACES: usize = 512;
 
-    /// Knows none.
+    /// An empty cache.
     pub const fn new() -> NameCache {
         let empty =
             Place { at: core::ptr::null(), head: [0; 16], tail: [0; 8], len: 0, id: NameId(0) };
         NameCache { places: [empty; NameCache::PLACES], generation: 0 }
     }
 
-    /// The number of the name `name`, which lies at `at`.
+    /// The number in the ring of the name `name`, which lies at `at`.
     fn id(&mut self, at: *const c_char, name: &[u8], ring: &Ring) -> NameId {
         if self.generation != ring.generation {
             *self = NameCache::new();
@@ -88,7 +88,7 @@ impl NameCache {
     }
 }
 
-/// The number of a kernel's name.
+/// The number in the ring of a kernel's name.
 ///
 /// # Safety
 /// `at` is null or a C string.
@@ -104,7 +104,7 @@ unsafe fn name(at: *const c_char, names: Option<&mut NameCache>, ring: &Ring) ->
     }
 }
 
-/// The `T` that a record begins with, if it is whole.
+/// The `T` that a record begins with, if the record is long enough.
 fn read<T: Plain>(record: &[u8]) -> Option<T> {
     // SAFETY: long enough; any bytes are a valid `T`, as `Plain` promises; `read_unaligned` asks
     // nothing of the address.
@@ -145,7 +145,7 @@ pub unsafe fn event(
             let Some(r) = read::<abi::Memcpy>(record) else { return Read::Other };
             let Some(times) = times(r.start, r.end) else { return Read::NoTime };
             copy(
-                ring.name(way(r.copy_kind, r.from, r.to)),
+                ring.name(direction(r.copy_kind, r.from, r.to)),
                 (r.device, r.stream, r.correlation),
                 r.bytes,
                 times,
@@ -203,14 +203,14 @@ fn copy(
     Event::Copy { name, device, stream, correlation, bytes, start, dur }
 }
 
-/// A launching call: what was called, by which of the process's own threads, and when.
+/// A driver call that launches work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
     /// `CUpti_driver_api_trace_cbid`.
     pub call: u32,
-    /// Its thread, in the process's own pid namespace.
+    /// The calling thread, in the process's own pid namespace.
     pub thread: u32,
-    /// What ties it to its kernels.
+    /// Ties it to its kernels.
     pub correlation: u64,
     /// When it began, CLOCK_MONOTONIC ns.
     pub start: u64,

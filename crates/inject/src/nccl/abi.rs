@@ -65,39 +65,65 @@ impl Version {
 
 /// Event bits; an event is one of them, a mask is any of them.
 pub mod bit {
-    #![allow(missing_docs)]
+    /// A legacy group of tasks.
     pub const GROUP: u64 = 1;
+    /// A collective, from its hand-over to the threads of NCCL.
     pub const COLL: u64 = 1 << 1;
+    /// A send or receive.
     pub const P2P: u64 = 1 << 2;
+    /// What the network thread does for one channel of a task.
     pub const PROXY_OP: u64 = 1 << 3;
+    /// One transfer of a proxy operation.
     pub const PROXY_STEP: u64 = 1 << 4;
+    /// The network thread at its own work: idle, asleep, appending.
     pub const PROXY_CTRL: u64 = 1 << 5;
+    /// A task's kernel on one channel.
     pub const KERNEL_CH: u64 = 1 << 6;
+    /// What a network plug-in defines.
     pub const NET_PLUGIN: u64 = 1 << 7;
+    /// A group of calls, also of one.
     pub const GROUP_API: u64 = 1 << 8;
+    /// A call of a collective.
     pub const COLL_API: u64 = 1 << 9;
+    /// A call of a send or receive.
     pub const P2P_API: u64 = 1 << 10;
+    /// The launch of the kernel of a group.
     pub const KERNEL_LAUNCH: u64 = 1 << 11;
+    /// A collective by copy engines.
     pub const CE_COLL: u64 = 1 << 12;
+    /// A barrier of a collective by copy engines.
     pub const CE_SYNC: u64 = 1 << 13;
+    /// Copies of a collective by copy engines.
     pub const CE_BATCH: u64 = 1 << 14;
+    /// A phase of a kernel on one channel.
     pub const KERNEL_PHASE: u64 = 1 << 15;
 }
 
-/// States that an event tells of while it runs.
+/// States that an event passes through; NCCL reports each as it is entered.
 pub mod state {
-    #![allow(missing_docs)]
+    /// A send waits for data of the GPU.
     pub const STEP_SEND_GPU_WAIT: c_int = 8;
+    /// A send waits for the network.
     pub const STEP_SEND_WAIT: c_int = 9;
+    /// A receive waits for the network.
     pub const STEP_RECV_WAIT: c_int = 10;
+    /// A receive waits for the data to reach the GPU's memory.
     pub const STEP_RECV_FLUSH_WAIT: c_int = 11;
+    /// A receive waits for the GPU to take the data.
     pub const STEP_RECV_GPU_WAIT: c_int = 12;
+    /// A proxy operation has begun.
     pub const PROXY_OP_IN_PROGRESS: c_int = 19;
+    /// A send waits for the other rank to be ready.
     pub const STEP_SEND_PEER_WAIT: c_int = 20;
+    /// A network plug-in's update.
     pub const NET_PLUGIN_UPDATE: c_int = 21;
+    /// A kernel has ended on a channel; comes with the time.
     pub const KERNEL_CH_STOP: c_int = 22;
+    /// `ncclGroupStart` has returned.
     pub const GROUP_START_API_STOP: c_int = 23;
+    /// `ncclGroupEnd` was called.
     pub const GROUP_END_API_START: c_int = 24;
+    /// A phase has ended; comes with the time.
     pub const KERNEL_PHASE_STOP: c_int = 31;
 
     use core::ffi::c_int;
@@ -255,15 +281,18 @@ events! {
 /// What comes with a state; versions 4 to 7.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[allow(missing_docs)]
 pub union StateArgs {
+    /// Bytes transferred, of a proxy step.
     pub trans_size: usize,
+    /// Operations appended, of the network thread.
     pub appended_proxy_ops: c_int,
+    /// What a network plug-in defines.
     pub data: Object,
+    /// The GPU's `%globaltimer`, ns.
     pub p_timer: u64,
 }
 
-/// `ncclResult_t` of a call that went well, which is all that we ever return.
+/// `ncclSuccess`, the only result that we ever return.
 pub const SUCCESS: c_int = 0;
 
 /// `init` of version 4; the last argument is NCCL's logger.
@@ -300,13 +329,18 @@ pub type Finalize = unsafe extern "C" fn(Object) -> c_int;
 /// What a plug-in exports; `I` is [`InitV4`] or [`InitV5`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub struct Table<I> {
+    /// The plug-in's name.
     pub name: Text,
+    /// A communicator is made.
     pub init: Option<I>,
+    /// An event begins.
     pub start: Option<Start>,
+    /// An event ends.
     pub stop: Option<Stop>,
+    /// An event changes its state.
     pub record_state: Option<RecordState>,
+    /// A communicator is finalised.
     pub finalize: Option<Finalize>,
 }
 

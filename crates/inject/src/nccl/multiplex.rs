@@ -1,9 +1,9 @@
-//! The user's own profiler plug-in beside ours: NCCL takes one only (its issue 1981), so we take
-//! the other and pass everything on.
+//! The user's own profiler plug-in beside ours: NCCL loads only one (its issue 1981), so we load the
+//! other and pass everything on.
 //!
-//! It sees what NCCL would have shown it: the events of its own mask, with the events above them
-//! that NCCL tells unasked, under its own handles. What it is not given: network operations of
-//! other processes' tasks, whose handles we cannot translate, and events that found no room.
+//! It gets what NCCL would have given it: the events of its own mask, with the events above them that
+//! NCCL reports unasked, under its own handles. It does not get network operations of other processes'
+//! tasks, whose handles we cannot translate, and events for which we had no room.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{offset_of, transmute};
@@ -14,14 +14,14 @@ use core::sync::atomic::{AtomicI32, AtomicPtr};
 use super::abi::{Coll, EventV7, InitV4, InitV5, P2p, StateArgs, Table, Version, bit};
 use crate::notice::{Code, Notices};
 
-/// Whether NCCL shows events of `kind` to who asked for `mask`.
+/// Whether NCCL gives events of `kind` to a plug-in that asked for `mask`.
 ///
-/// The events above one that is asked for are shown too (`src/plugin/profiler.cc`).
+/// It gives the events above one that is asked for too (`src/plugin/profiler.cc`).
 pub const fn delivered(mask: u64, kind: u64) -> bool {
     use bit::*;
     const BELOW: u64 = PROXY_OP | PROXY_STEP | KERNEL_CH | NET_PLUGIN;
     const CE: u64 = CE_COLL | CE_SYNC | CE_BATCH;
-    // NCCL asks for channels itself where phases are asked for.
+    // NCCL adds channels itself where phases are asked for.
     let mask = if mask & KERNEL_PHASE != 0 { mask | KERNEL_CH } else { mask };
     let by = match kind {
         GROUP_API => {
@@ -40,21 +40,21 @@ pub const fn delivered(mask: u64, kind: u64) -> bool {
     mask & by != 0
 }
 
-/// All tables look alike but for `init`.
+/// The tables of all versions have the same layout, but for the type of `init`.
 type AnyTable = Table<unsafe extern "C" fn()>;
 
 /// The arguments of `init` but for context and mask.
 #[derive(Clone, Copy)]
 pub struct InitArgs {
-    /// What the communicator is on all its ranks.
+    /// The communicator's identity, equal on all ranks.
     pub id: u64,
     /// Its name.
     pub name: *const c_char,
-    /// Nodes.
+    /// How many nodes it has.
     pub nodes: c_int,
-    /// Ranks.
+    /// How many ranks it has.
     pub ranks: c_int,
-    /// This one.
+    /// The rank of this process.
     pub rank: c_int,
     /// NCCL's logger.
     pub logger: *const c_void,
@@ -63,14 +63,14 @@ pub struct InitArgs {
 /// The other plug-in, if there is one.
 pub struct Next {
     tables: [AtomicPtr<AnyTable>; 4],
-    /// Where it thinks that NCCL's mask is.
+    /// Its masks of events, which it takes for NCCL's own.
     masks: [AtomicI32; 4],
-    /// What of that NCCL has been told.
+    /// Its masks when they were last given to NCCL.
     seen: [AtomicI32; 4],
 }
 
 impl Next {
-    /// None.
+    /// No other plug-in.
     pub const fn new() -> Next {
         Next {
             tables: [const { AtomicPtr::new(null_mut()) }; 4],
@@ -79,8 +79,8 @@ impl Next {
         }
     }
 
-    /// Loads the plug-in `name` as NCCL would, and takes its table of `version`. `ours` are our
-    /// own tables: a name that leads back to us is no other plug-in.
+    /// Loads the plug-in `name` as NCCL would, and uses its table of `version`. `ours` are our own
+    /// tables: a name that leads back to us is no other plug-in.
     pub fn open(
         &self,
         name: &CStr,
@@ -111,7 +111,7 @@ impl Next {
         }
     }
 
-    /// Takes a table that is there already.
+    /// Uses a table that is loaded already.
     #[cfg(test)]
     pub(crate) fn take<I>(&self, version: Version, table: &'static Table<I>) {
         self.tables[version.index()].store(core::ptr::from_ref(table).cast_mut().cast(), Relaxed);
@@ -124,27 +124,27 @@ impl Next {
         unsafe { table.as_ref() }
     }
 
-    /// What it asks for, of what `version` has.
+    /// The events that it asks for.
     #[inline]
     pub fn mask(&self, version: Version) -> u64 {
         self.masks[version.index()].load(Relaxed) as u32 as u64
     }
 
-    /// Whether it asks for something else than NCCL has been told.
+    /// Whether its mask has changed since it was given to NCCL.
     #[inline]
-    pub fn has_changed_its_mind(&self, version: Version) -> bool {
+    pub fn has_changed_mask(&self, version: Version) -> bool {
         let index = version.index();
         self.seen[index].load(Relaxed) != self.masks[index].load(Relaxed)
     }
 
-    /// NCCL is told what it asks for.
-    pub fn has_been_heard(&self, version: Version) {
+    /// Its mask is now given to NCCL.
+    pub fn mask_applied(&self, version: Version) {
         let index = version.index();
         self.seen[index].store(self.masks[index].load(Relaxed), Relaxed);
     }
 
-    /// Tells it of a communicator. Its context, or `None` if there is no plug-in or it wants none
-    /// of this one.
+    /// A communicator is made. Returns the plug-in's context, or `None` if there is no plug-in or it
+    /// refuses this communicator.
     pub fn init(&self, version: Version, args: InitArgs) -> Option<*mut c_void> {
         let table = self.table(version)?;
         let init = table.init?;
@@ -162,11 +162,11 @@ impl Next {
             // SAFETY: as above.
             unsafe { init(&mut context, id, mask, name, nodes, ranks, rank, logger) }
         };
-        self.has_been_heard(version);
+        self.mask_applied(version);
         (result == super::abi::SUCCESS).then_some(context)
     }
 
-    /// Begins an event; `translate` makes its handle of ours. Its handle, or 0.
+    /// An event begins; `translate` turns our handles into the plug-in's. Returns the plug-in's handle, or 0.
     ///
     /// # Safety
     /// `descr` must point to a whole descriptor of `version`.
@@ -179,10 +179,10 @@ impl Next {
         translate: impl Fn(u64) -> u64,
     ) -> u64 {
         let Some(start) = self.table(version).and_then(|table| table.start) else { return 0 };
-        // A copy, because its parents are other handles.
+        // A copy, because the plug-in has other handles for the parents.
         let mut copy = [0u64; size_of::<EventV7>() / 8];
         let bytes = version.descr_bytes();
-        // SAFETY: the caller promised so many bytes there; the copy is at least as large.
+        // SAFETY: the caller promised that many bytes there; the copy is at least as large.
         unsafe {
             core::ptr::copy_nonoverlapping(descr.cast::<u8>(), copy.as_mut_ptr().cast(), bytes)
         };
@@ -202,7 +202,7 @@ impl Next {
         handle as u64
     }
 
-    /// Ends an event of its own.
+    /// An event of the plug-in ends.
     pub fn stop(&self, version: Version, handle: u64) {
         if let Some(stop) = self.table(version).and_then(|table| table.stop) {
             // SAFETY: its own handle, which it gets back here once.
@@ -210,7 +210,7 @@ impl Next {
         }
     }
 
-    /// Tells it a state of an event of its own.
+    /// An event of the plug-in changes its state.
     pub fn record_state(&self, version: Version, handle: u64, state: c_int, args: *mut StateArgs) {
         if let Some(record) = self.table(version).and_then(|table| table.record_state) {
             // SAFETY: its own handle, and what NCCL gave for the state.
@@ -218,7 +218,7 @@ impl Next {
         }
     }
 
-    /// Ends a communicator of its own.
+    /// A communicator of the plug-in is finalised.
     pub fn finalize(&self, version: Version, context: u64) {
         if context == 0 {
             return;
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plug_in_sees_what_it_asked_for_and_what_is_above() {
+    fn a_plug_in_gets_what_it_asked_for_and_what_is_above() {
         assert!(delivered(COLL, COLL) && delivered(COLL, GROUP) && delivered(COLL, COLL_API));
         assert!(!delivered(COLL, P2P) && !delivered(COLL, KERNEL_CH));
         assert!(!delivered(COLL, PROXY_OP) && !delivered(COLL, KERNEL_LAUNCH));

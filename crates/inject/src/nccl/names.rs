@@ -1,8 +1,8 @@
-//! Names by small numbers of our own, so that an event is told with an array read where the ring
-//! would look a text up.
+//! Names by small numbers of our own, so that recording an event reads an array where the ring would
+//! look up a text.
 //!
-//! NCCL gives the same few dozen constants over and over. Each is kept once, for good, in a
-//! table of fixed size; with it its number in the ring, which is another one in another ring.
+//! NCCL uses the same few dozen constants over and over. Each is kept once, for good, in a table of
+//! fixed size, with its number in the current ring.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -11,7 +11,7 @@ use gpuwhy_wire::NameId;
 
 use super::outside::Sink;
 
-/// How many names there are at most; further ones are told as no name.
+/// The most names; further ones are recorded without a name.
 const PLACES: usize = 512;
 /// Longer names are cut.
 pub const BYTES: usize = 64;
@@ -22,7 +22,7 @@ const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
 const READY: u32 = 2;
 
-/// The number of a name; 0 is none.
+/// The number of a name; 0 is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalName(pub u16);
 
@@ -30,7 +30,7 @@ struct Place {
     /// State in the lowest bits, the text's length above, the hash's upper half on top.
     state: AtomicU32,
     text: [AtomicU64; WORDS],
-    /// Low half: its number in the ring. High half: of which generation of ring; 0 is unknown.
+    /// Low half: its number in a ring. High half: that ring's generation, 0 for no ring.
     ring: AtomicU64,
 }
 
@@ -87,7 +87,7 @@ impl Names {
                     Err(now) => state = now,
                 }
             }
-            // One that is being written is passed over: two numbers for one name do no harm.
+            // A name that is being written is passed over: two numbers for one name do no harm.
             let same = |(have, want): (&AtomicU64, &u64)| have.load(Relaxed) == *want;
             if state == head | READY && place.text.iter().zip(&text).take(used).all(same) {
                 return LocalName(index as u16 + 1);

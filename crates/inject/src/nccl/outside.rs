@@ -1,4 +1,4 @@
-//! What the door needs of the world: a clock and somebody who listens. The tests have their own.
+//! What the tracker needs from outside: a clock, and a ring to write to. Tests have their own.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -7,26 +7,27 @@ use gpuwhy_wire::{Event, NameId};
 
 /// A ring, or a test's list.
 pub trait Sink {
-    /// Changes when names get other numbers and a new listener knows nothing yet; not 0.
+    /// Not 0; another one for each ring, whose names have other numbers and whose agent has received
+    /// nothing yet.
     fn generation(&self) -> u64;
     /// The number of a name.
     fn name(&self, name: &str) -> NameId;
-    /// Takes an event.
+    /// Writes an event.
     fn write(&self, event: Event);
 }
 
-/// Clock and listener.
+/// Clock and ring.
 pub trait Outside: Sync {
     /// CLOCK_MONOTONIC, ns.
     fn now(&self) -> u64;
-    /// Calls `f` if somebody listens.
+    /// Calls `f` with the ring, if an agent wants records.
     fn with(&self, f: impl FnOnce(&dyn Sink));
 }
 
-/// Whether a collector listens that wants nothing of NCCL.
+/// Whether the agent wants no records of NCCL.
 pub static UNWANTED: AtomicBool = AtomicBool::new(false);
 
-/// The real ones.
+/// Those of the process.
 pub struct Process;
 
 impl Outside for Process {
@@ -38,12 +39,12 @@ impl Outside for Process {
     #[inline]
     fn with(&self, f: impl FnOnce(&dyn Sink)) {
         if !UNWANTED.load(Relaxed) {
-            crate::link::with(|ring| f(ring));
+            crate::ring::with(|ring| f(ring));
         }
     }
 }
 
-impl Sink for crate::link::Ring {
+impl Sink for crate::ring::Ring {
     #[inline]
     fn generation(&self) -> u64 {
         self.generation

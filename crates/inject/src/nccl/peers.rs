@@ -1,5 +1,5 @@
-//! Numbers of sends and receives, which NCCL does not give: each pair of ranks counts its own, in
-//! each direction, so that both sides have the same number for the same message.
+//! Sequence numbers of sends and receives, which NCCL does not give: they are counted for each pair of
+//! ranks and direction, so that both sides have the same number for the same message.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -22,16 +22,16 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Nobody has sent anything.
+    /// Nothing was sent.
     pub const fn new() -> Peers {
         Peers {
             places: [const { Place { key: AtomicU64::new(0), next: AtomicU64::new(0) } }; PLACES],
         }
     }
 
-    /// The number of the next message, from 0; `None` if there is no place for this pair. `alive`
-    /// says whether a communicator (and 15 bits of its generation) is still there: places of
-    /// others are taken over.
+    /// The number of the next message, from 0; `None` if there is no place for this pair. `alive` says
+    /// whether a communicator (with 15 bits of its generation) is still open: places of others are
+    /// reused.
     pub fn next(
         &self,
         communicator: usize,

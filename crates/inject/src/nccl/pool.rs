@@ -1,28 +1,28 @@
 //! The events that are open, in a bounded array, and the handles that NCCL keeps of them.
 //!
-//! NCCL has called plug-ins with handles of events that had ended long ago, from other threads,
-//! and has never ended others (its issues 1992 and 2000). So a handle is no address but a place
-//! and a generation: one that is too old fits nothing and is ignored, whatever is called with it.
+//! NCCL has called plug-ins with handles of events that had ended long ago, from other threads, and has
+//! never ended others (its issues 1992 and 2000). So a handle is not an address but a place and a
+//! generation: a handle of an earlier generation matches nothing and is ignored.
 //!
-//! Places are given out in turn, so that an event that has ended can still be asked who it was
-//! for as long as it takes the turn to come round: children begin after their parents ended. A
-//! place whose event never ends is taken back after [`AGE`], and only if the turn meets it.
+//! Places are given out in rotation, so that an event that has ended can still be read for one round:
+//! children begin after their parents ended. A place whose event never ends is taken back after
+//! [`AGE`], when the rotation meets it.
 //!
-//! One word a place says everything that two threads could disagree on: the generation, the
+//! One word for each place holds everything that two threads could disagree on: the generation, the
 //! state, and how many children hold it.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// An event that has not ended for so long is given up if its place is needed, ns.
+/// An event that has not ended for this long is given up if its place is needed, ns.
 pub const AGE: u64 = 60_000_000_000;
 
 const GENERATIONS: u64 = (1 << 28) - 1;
 const HOLDERS: u64 = (1 << 32) - 1;
-/// Places of all pools together that a handle can tell apart.
+/// The most places of all pools together that a handle can distinguish.
 pub const PLACES: usize = (1 << 20) - 1;
 
-/// What an event is up to.
+/// The state of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum State {
@@ -34,9 +34,9 @@ pub enum State {
     Live = 2,
     /// Ended, but its children have not.
     Stopped = 3,
-    /// Being told.
-    Telling = 4,
-    /// Over; who it was can still be read.
+    /// Its record is being written.
+    Reporting = 4,
+    /// Over; what is kept of it can still be read.
     Done = 5,
 }
 
@@ -59,20 +59,20 @@ impl Word {
         self.0 & HOLDERS
     }
 
-    /// What its event is up to.
+    /// The state of its event.
     pub fn state(self) -> State {
         match self.0 >> 32 & 15 {
             0 => State::Free,
             2 => State::Live,
             3 => State::Stopped,
-            4 => State::Telling,
+            4 => State::Reporting,
             5 => State::Done,
             _ => State::Busy,
         }
     }
 }
 
-/// What NCCL keeps: `process << 48 | generation << 20 | place`, with places from 1, so that no
+/// What NCCL gets for an event: `process << 48 | generation << 20 | place`, with places from 1, so that no
 /// handle is null. `process` keeps handles of other processes, and of a parent before a fork,
 /// apart from ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +99,9 @@ impl Handle {
     }
 }
 
-/// What is in an empty place.
+/// A type that a pool can hold.
 pub trait Empty {
-    /// All zero.
+    /// The content of an empty place: all zero.
     const EMPTY: Self;
 }
 
@@ -120,7 +120,8 @@ impl<T> Place<T> {
         Word(self.word.load(Acquire))
     }
 
-    /// Moves the event of `generation` on, from one of two states; false if it is elsewhere.
+    /// Moves the event of `generation` from one of the states `from` to `to`; false if it is in none of
+    /// them.
     pub fn turn(&self, generation: u64, from: &[State], to: State) -> bool {
         self.change(|word| {
             (word.generation() == generation && from.contains(&word.state()))
@@ -129,7 +130,7 @@ impl<T> Place<T> {
         .is_some()
     }
 
-    /// As [`Place::turn`], if nobody holds it.
+    /// As [`Place::turn`], if no child holds it.
     pub fn turn_if_free(&self, generation: u64, from: State, to: State) -> bool {
         self.change(|word| {
             (word == Word::new(generation, from, 0)).then(|| Word::new(generation, to, 0))
@@ -154,7 +155,7 @@ impl<T> Place<T> {
         });
     }
 
-    /// The last step of giving out: from now on its handle fits.
+    /// The last step of giving a place out: from now on its handle is valid.
     pub fn begin(&self, generation: u64) {
         self.word.store(Word::new(generation, State::Live, 0).0, Release);
     }
@@ -165,7 +166,7 @@ impl<T> Place<T> {
     }
 }
 
-/// So many places.
+/// A fixed number of places.
 pub struct Pool<T, const N: usize> {
     places: [Place<T>; N],
     turn: AtomicU64,
@@ -181,8 +182,8 @@ impl<T: Empty, const N: usize> Pool<T, N> {
         }
     }
 
-    /// A place to fill, with its index and generation, or `None` if the next `probes` are all in
-    /// use. `given_up` is called with an event that never ended before its place is taken.
+    /// A place to fill, with its index and generation, or `None` if the next `probes` are all in use.
+    /// `given_up` is called with an event that never ended before its place is reused.
     #[inline]
     pub fn give(
         &self,
@@ -199,12 +200,12 @@ impl<T: Empty, const N: usize> Pool<T, N> {
                 State::Free => true,
                 State::Done => word.holders() == 0 || old,
                 State::Live | State::Stopped if old => {
-                    let telling = Word::new(word.generation(), State::Telling, word.holders());
-                    if place.word.compare_exchange(word.0, telling.0, AcqRel, Relaxed).is_err() {
+                    let reporting = Word::new(word.generation(), State::Reporting, word.holders());
+                    if place.word.compare_exchange(word.0, reporting.0, AcqRel, Relaxed).is_err() {
                         continue;
                     }
                     given_up(index, word.generation());
-                    place.turn(word.generation(), &[State::Telling], State::Busy);
+                    place.turn(word.generation(), &[State::Reporting], State::Busy);
                     self.claim(place, word.generation() + 1, now);
                     return Some((index, (word.generation() + 1) & GENERATIONS, place));
                 }
@@ -236,7 +237,7 @@ impl<T: Empty, const N: usize> Pool<T, N> {
         self.places.iter().enumerate()
     }
 
-    /// Nothing of what is in it is in it any more: it was another process's.
+    /// Ends all events: they were another process's.
     pub fn forget(&self) {
         for place in &self.places {
             let word = place.word();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_refuses_and_goes_on_when_something_ends() {
+    fn a_full_pool_refuses_until_something_ends() {
         let pool = Four::new();
         let all: Vec<_> = (0..4).map(|_| give(&pool, 1).unwrap()).collect();
         assert_eq!(give(&pool, 1), None);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_can_be_asked_until_its_turn_comes_round() {
+    fn an_event_that_has_ended_can_be_read_for_one_round() {
         let pool = Four::new();
         let first = give(&pool, 1).unwrap();
         end(&pool, first);
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_others_fit_nothing() {
+    fn handles_of_others_match_nothing() {
         let handle = Handle::new(7, 3, 41);
         assert_eq!((handle.place(7), handle.generation()), (Some(41), 3));
         assert_eq!(handle.place(8), None);

@@ -1,5 +1,5 @@
-//! The door with a fake NCCL of each version and a clock that the test sets: situations, and what
-//! is told of them.
+//! The tracker with a fake NCCL of each version and a clock that the test sets: situations, and the
+//! records of them.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -11,21 +11,21 @@ use gpuwhy_wire::{Event, NameId, Record};
 
 use super::Detail;
 use super::abi::*;
-use super::follow::Door;
+use super::follow::Tracker;
 use super::multiplex::InitArgs;
 use super::open::{Settings, TASKS, mask};
 use super::outside::{Outside, Sink};
 use crate::notice::Code;
 
-/// The GPU's clock is so far ahead of the host's.
+/// How far the GPU's clock is ahead of the host's, ns.
 const AHEAD: u64 = 1_700_000_000_000_000_000;
 
-/// A listener that writes lines.
+/// An agent that receives records as lines.
 struct World {
     now: AtomicU64,
     generation: AtomicU64,
     names: Mutex<Vec<String>>,
-    told: Mutex<Vec<String>>,
+    lines: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
             now: AtomicU64::new(1_000_000_000),
             generation: AtomicU64::new(1),
             names: Mutex::new(Vec::new()),
-            told: Mutex::new(Vec::new()),
+            lines: Mutex::new(Vec::new()),
         }
     }
 
@@ -84,7 +84,7 @@ impl Sink for World {
 
     fn write(&self, event: Event) {
         let line = self.line(event);
-        self.told.lock().unwrap().push(line);
+        self.lines.lock().unwrap().push(line);
     }
 }
 
@@ -104,7 +104,7 @@ type Handle = *mut c_void;
 
 /// NCCL of one version, with one communicator.
 struct Nccl {
-    door: &'static Door<World>,
+    tracker: &'static Tracker<World>,
     version: Version,
     context: Handle,
     mask: &'static mut c_int,
@@ -136,24 +136,24 @@ fn args(id: u64, name: &'static CStr) -> InitArgs {
 }
 
 impl Nccl {
-    fn with(door: &'static Door<World>, version: Version, settings: Settings) -> Nccl {
-        Nccl::open(door, version, args(0xabc, c"world"), settings)
+    fn with(tracker: &'static Tracker<World>, version: Version, settings: Settings) -> Nccl {
+        Nccl::open(tracker, version, args(0xabc, c"world"), settings)
     }
 
     fn open(
-        door: &'static Door<World>,
+        tracker: &'static Tracker<World>,
         version: Version,
         args: InitArgs,
         settings: Settings,
     ) -> Nccl {
         let (mut context, mask) = (null_mut(), Box::leak(Box::new(0)));
         // SAFETY: both can be written, the mask for ever.
-        unsafe { door.init(version, &mut context, mask, args, &[null(); 4], || settings) };
-        Nccl { door, version, context, mask }
+        unsafe { tracker.init(version, &mut context, mask, args, &[null(); 4], || settings) };
+        Nccl { tracker, version, context, mask }
     }
 
     fn at(&self, now: u64) -> &Nccl {
-        self.door.outside.now.store(1_000_000_000 + now, Relaxed);
+        self.tracker.outside.now.store(1_000_000_000 + now, Relaxed);
         self
     }
 
@@ -162,8 +162,8 @@ impl Nccl {
         AHEAD + 1_000_000_000 + now
     }
 
-    fn told(&self) -> Vec<String> {
-        let lines = std::mem::take(&mut *self.door.outside.told.lock().unwrap());
+    fn lines(&self) -> Vec<String> {
+        let lines = std::mem::take(&mut *self.tracker.outside.lines.lock().unwrap());
         // Times as the test gave them.
         let short = |word: &str| match word.split_once('+') {
             Some((start, dur)) => {
@@ -179,7 +179,7 @@ impl Nccl {
         let mut handle = 1 as Handle;
         let at = core::ptr::from_mut(&mut descr).cast();
         // SAFETY: a descriptor of this version, by its callers.
-        unsafe { self.door.start(self.version, self.context, &mut handle, at) };
+        unsafe { self.tracker.start(self.version, self.context, &mut handle, at) };
         handle
     }
 
@@ -301,36 +301,36 @@ impl Nccl {
     fn state(&self, handle: Handle, what: c_int, p_timer: u64) {
         let mut args = StateArgs { p_timer };
         // SAFETY: these states have such arguments, the others none.
-        unsafe { self.door.record_state(self.version, handle, what, &mut args) };
+        unsafe { self.tracker.record_state(self.version, handle, what, &mut args) };
     }
 
     fn stop(&self, handle: Handle) {
-        self.door.stop(self.version, handle);
+        self.tracker.stop(self.version, handle);
     }
 
-    /// A channel's end, as NCCL tells it.
+    /// A channel's end, as NCCL reports it.
     fn channel_ends(&self, handle: Handle, p_timer: u64) {
         self.state(handle, state::KERNEL_CH_STOP, p_timer);
         self.stop(handle);
     }
 
     fn finalize(&self) {
-        self.door.finalize(self.version, self.context);
+        self.tracker.finalize(self.version, self.context);
     }
 }
 
-/// A door of the test's own.
-macro_rules! door {
+/// A tracker for this test alone.
+macro_rules! tracker {
     () => {{
-        static DOOR: Door<World> = Door::new(World::new());
-        &DOOR
+        static TRACKER: Tracker<World> = Tracker::new(World::new());
+        &TRACKER
     }};
 }
 
-fn check(nccl: &Nccl, told: &str) {
-    let lines = told.lines().map(|line| line.trim_start()).filter(|line| !line.is_empty());
+fn check(nccl: &Nccl, expected: &str) {
+    let lines = expected.lines().map(|line| line.trim_start()).filter(|line| !line.is_empty());
     let want: Vec<_> = lines.map(|line| line.replace('.', "").to_owned()).collect();
-    let have: Vec<_> = nccl.told().iter().map(|line| line.trim_start().to_owned()).collect();
+    let have: Vec<_> = nccl.lines().iter().map(|line| line.trim_start().to_owned()).collect();
     assert_eq!(have, want, "{:?}", nccl.version);
 }
 
@@ -339,10 +339,11 @@ fn phases() -> Settings {
 }
 
 #[test]
-fn a_call_is_told_as_its_group_and_its_collective_from_the_append_to_the_hand_over() {
-    for (version, door) in [(Version::V5, door!()), (Version::V6, door!()), (Version::V7, door!())]
+fn a_call_is_recorded_as_its_group_and_its_collective_from_the_append_to_the_hand_over() {
+    for (version, tracker) in
+        [(Version::V5, tracker!()), (Version::V6, tracker!()), (Version::V7, tracker!())]
     {
-        let nccl = Nccl::with(door, version, Settings::default());
+        let nccl = Nccl::with(tracker, version, Settings::default());
         let group = nccl.at(100).group(1);
         let api = nccl.api(group, 0);
         nccl.at(110).stop(api);
@@ -360,7 +361,7 @@ fn a_call_is_told_as_its_group_and_its_collective_from_the_append_to_the_hand_ov
 
 #[test]
 fn before_version_5_a_collective_is_its_hand_over() {
-    let nccl = Nccl::with(door!(), Version::V4, Settings::default());
+    let nccl = Nccl::with(tracker!(), Version::V4, Settings::default());
     assert_eq!(*nccl.mask, (bit::COLL | bit::P2P) as c_int);
     let coll = nccl.at(200).coll(null_mut(), all_reduce(0, 2));
     nccl.at(250).stop(coll);
@@ -373,9 +374,9 @@ fn before_version_5_a_collective_is_its_hand_over() {
 }
 
 #[test]
-fn a_group_of_several_calls_is_told_as_a_group() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.told();
+fn a_group_of_several_calls_is_recorded_as_a_group() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.lines();
     let group = nccl.at(100).group(2);
     let apis = [nccl.api(group, 0), nccl.api(group, 0)];
     apis.into_iter().for_each(|api| nccl.at(110).stop(api));
@@ -387,12 +388,14 @@ fn a_group_of_several_calls_is_told_as_a_group() {
 
 #[test]
 fn channels_give_a_collective_its_time_on_the_gpu_in_every_version() {
-    for (version, door) in
-        Version::ALL.into_iter().zip([door!(), door!(), door!(), door!()] as [&Door<World>; 4])
+    for (version, tracker) in
+        Version::ALL
+            .into_iter()
+            .zip([tracker!(), tracker!(), tracker!(), tracker!()] as [&Tracker<World>; 4])
     {
         let settings = Settings { mask: Some(bit::COLL | bit::KERNEL_CH), ..Settings::default() };
-        let nccl = Nccl::with(door, version, settings);
-        nccl.told();
+        let nccl = Nccl::with(tracker, version, settings);
+        nccl.lines();
         let coll = nccl.at(200).coll(null_mut(), all_reduce(5, 2));
         nccl.at(250).stop(coll);
         // The first pair has no way to us: from then on the clock is known exactly.
@@ -410,9 +413,9 @@ fn channels_give_a_collective_its_time_on_the_gpu_in_every_version() {
 }
 
 #[test]
-fn phases_are_told_as_means_over_the_channels() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
-    nccl.told();
+fn phases_are_recorded_as_means_over_the_channels() {
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
+    nccl.lines();
     let coll = nccl.at(200).coll(null_mut(), all_reduce(7, 2));
     nccl.at(250).stop(coll);
     let starts = [1000, 1200];
@@ -437,10 +440,10 @@ fn phases_are_told_as_means_over_the_channels() {
 }
 
 #[test]
-fn with_network_detail_each_channel_and_each_wait_is_told() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.door.set_detail(Detail::Network);
-    nccl.told();
+fn with_network_detail_each_channel_and_each_wait_is_recorded() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.tracker.set_detail(Detail::Network);
+    nccl.lines();
     let api = nccl.at(190).api(null_mut(), 0);
     let coll = nccl.at(200).coll(api, all_reduce(7, 1));
     nccl.stop(coll);
@@ -474,9 +477,9 @@ fn with_network_detail_each_channel_and_each_wait_is_told() {
 
 #[test]
 fn messages_count_by_peer_and_direction() {
-    for (version, door) in [(Version::V4, door!()), (Version::V7, door!())] {
-        let nccl = Nccl::with(door, version, Settings::default());
-        nccl.told();
+    for (version, tracker) in [(Version::V4, tracker!()), (Version::V7, tracker!())] {
+        let nccl = Nccl::with(tracker, version, Settings::default());
+        nccl.lines();
         for (func, peer) in [(c"Send", 1), (c"Send", 2), (c"Recv", 1), (c"Send", 1)] {
             let message = nccl.at(10).p2p(null_mut(), func, peer);
             nccl.at(20).stop(message);
@@ -492,9 +495,9 @@ fn messages_count_by_peer_and_direction() {
 }
 
 #[test]
-fn symmetric_kernels_and_copy_engines_say_so() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.told();
+fn symmetric_kernels_and_copy_engines_are_named() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.lines();
     let variant = Coll {
         kernel_variant: c"AGxLL_R".as_ptr(),
         is_sym_coll: 1,
@@ -531,8 +534,8 @@ fn symmetric_kernels_and_copy_engines_say_so() {
 
 #[test]
 fn stops_may_come_late_twice_or_never() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
-    nccl.told();
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
+    nccl.lines();
     let coll = nccl.at(200).coll(null_mut(), all_reduce(1, 1));
     // The channel ends before the collective does.
     let channel = nccl.at(1000).channel(coll, 0, nccl.gpu(1000));
@@ -550,12 +553,12 @@ fn stops_may_come_late_twice_or_never() {
     nccl.state(coll, 22, 5);
     nccl.phase(channel, 1, nccl.gpu(1), nccl.gpu(2));
     check(&nccl, "");
-    // One that never ends is told with its communicator's end.
+    // One that never ends is recorded when its communicator ends.
     let coll = nccl.at(2000).coll(null_mut(), all_reduce(2, 1));
     nccl.channel(coll, 0, nccl.gpu(2000));
     nccl.at(2500).finalize();
     check(&nccl, "0 AllReduce #2 2048 B RING/LL128/1 host 2000+500");
-    // And what comes then is nobody's.
+    // And what comes then belongs to no event.
     nccl.stop(coll);
     assert!(nccl.coll(null_mut(), all_reduce(3, 1)).is_null());
     nccl.finalize();
@@ -564,41 +567,41 @@ fn stops_may_come_late_twice_or_never() {
 
 #[test]
 fn a_full_pool_gives_null_and_goes_on_when_collectives_end() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.told();
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.lines();
     let handles: Vec<_> =
         (0..10_000).map(|i| nccl.at(i).coll(null_mut(), all_reduce(i, 0))).collect();
     let given = handles.iter().filter(|h| !h.is_null()).count();
     assert_eq!(given, TASKS);
     // Out of order.
     handles.iter().rev().for_each(|h| nccl.stop(*h));
-    assert_eq!(nccl.door.notices.value(Code::NcclFull), (10_000 - TASKS) as u64);
-    let told = nccl.told();
-    assert_eq!(told.iter().filter(|l| l.starts_with("0 AllReduce")).count(), TASKS);
-    assert!(told.iter().any(|l| l == "notice 1 5904"), "{:?}", &told[..3]);
+    assert_eq!(nccl.tracker.notices.value(Code::NcclFull), (10_000 - TASKS) as u64);
+    let lines = nccl.lines();
+    assert_eq!(lines.iter().filter(|l| l.starts_with("0 AllReduce")).count(), TASKS);
+    assert!(lines.iter().any(|l| l == "notice 1 5904"), "{:?}", &lines[..3]);
     assert!(!nccl.coll(null_mut(), all_reduce(1, 0)).is_null());
     let numbers: std::collections::HashSet<_> = handles.into_iter().collect();
     assert_eq!(numbers.len(), TASKS + 1, "no handle twice");
 }
 
 #[test]
-fn what_never_ended_makes_room_after_a_minute_and_is_told() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
+fn what_never_ended_makes_room_after_a_minute_and_is_recorded() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     let old: Vec<_> = (0..TASKS as u64).map(|i| nccl.coll(null_mut(), all_reduce(i, 0))).collect();
     assert!(nccl.at(1_000_000_000).coll(null_mut(), all_reduce(1, 0)).is_null());
-    nccl.told();
+    nccl.lines();
     let new = nccl.at(62_000_000_000).coll(null_mut(), all_reduce(9_999, 0));
     assert!(!new.is_null());
-    assert_eq!(nccl.told().iter().filter(|l| l.contains("AllReduce #")).count(), 1);
+    assert_eq!(nccl.lines().iter().filter(|l| l.contains("AllReduce #")).count(), 1);
     nccl.stop(old[64 % TASKS]);
     nccl.stop(new);
-    assert!(nccl.told().iter().any(|l| l.contains("#9999")));
+    assert!(nccl.lines().iter().any(|l| l.contains("#9999")));
 }
 
 #[test]
-fn times_of_the_gpu_that_cannot_be_are_counted_and_the_hosts_are_told() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
-    nccl.told();
+fn impossible_times_of_the_gpu_are_counted_and_the_hosts_are_recorded() {
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
+    nccl.lines();
     let g = |at| nccl.gpu(at);
     let cases = [(0, g(1)), (g(5), 0), (g(2000), g(1000)), (g(0), g(700_000_000_000)), (0, 0)];
     for (seq, (first, last)) in cases.into_iter().enumerate() {
@@ -607,15 +610,15 @@ fn times_of_the_gpu_that_cannot_be_are_counted_and_the_hosts_are_told() {
         let channel = nccl.at(3000).channel(coll, 0, first);
         nccl.channel_ends(channel, last);
     }
-    assert_eq!(nccl.door.notices.value(Code::NcclTimer), cases.len() as u64);
-    let told = nccl.told();
-    let host = told.iter().filter(|line| line.contains("host 100+50")).count();
-    assert_eq!(host, cases.len(), "{told:#?}");
+    assert_eq!(nccl.tracker.notices.value(Code::NcclTimer), cases.len() as u64);
+    let lines = nccl.lines();
+    let host = lines.iter().filter(|line| line.contains("host 100+50")).count();
+    assert_eq!(host, cases.len(), "{lines:#?}");
 }
 
 #[test]
 fn a_kernel_long_before_its_call_is_another_calls() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
     let second = 1_000_000_000;
     let first = nccl.coll(null_mut(), all_reduce(0, 1));
     let channel = nccl.at(20 * second - 50).channel(first, 0, nccl.gpu(20 * second - 50));
@@ -625,14 +628,14 @@ fn a_kernel_long_before_its_call_is_another_calls() {
     nccl.at(20 * second + 50).stop(coll);
     let channel = nccl.at(21 * second).channel(coll, 0, nccl.gpu(2 * second));
     nccl.channel_ends(channel, nccl.gpu(21 * second));
-    assert!(nccl.told().iter().any(|l| l.contains("#1 2048 B RING/LL128/1 host 20000000000+50")));
-    assert_eq!(nccl.door.notices.value(Code::NcclTimer), 1);
+    assert!(nccl.lines().iter().any(|l| l.contains("#1 2048 B RING/LL128/1 host 20000000000+50")));
+    assert_eq!(nccl.tracker.notices.value(Code::NcclTimer), 1);
 }
 
 #[test]
 fn a_captured_call_gives_no_times_to_its_launches() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.told();
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.lines();
     let api = nccl.at(10).api(null_mut(), 1);
     nccl.at(20).stop(api);
     let coll = nccl.at(5000).coll(api, all_reduce(1, 1));
@@ -646,8 +649,8 @@ fn a_captured_call_gives_no_times_to_its_launches() {
 }
 
 #[test]
-fn a_new_listener_is_told_who_is_there() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
+fn a_new_agent_receives_the_communicators() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
     let one = |seq| {
         let coll = nccl.at(5).coll(null_mut(), all_reduce(seq, 1));
@@ -655,18 +658,18 @@ fn a_new_listener_is_told_who_is_there() {
     };
     one(0);
     check(&nccl, "0 AllReduce #0 2048 B RING/LL128/1 host 5+0");
-    nccl.door.outside.generation.store(0, Relaxed);
+    nccl.tracker.outside.generation.store(0, Relaxed);
     one(1);
-    nccl.door.tick();
+    nccl.tracker.tick();
     check(&nccl, "");
     // Another ring: names have other numbers.
-    nccl.door.outside.names.lock().unwrap().clear();
-    nccl.door.outside.generation.store(2, Relaxed);
-    nccl.door.tick();
-    nccl.door.tick();
+    nccl.tracker.outside.names.lock().unwrap().clear();
+    nccl.tracker.outside.generation.store(2, Relaxed);
+    nccl.tracker.tick();
+    nccl.tracker.tick();
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
-    nccl.door.outside.names.lock().unwrap().clear();
-    nccl.door.outside.generation.store(3, Relaxed);
+    nccl.tracker.outside.names.lock().unwrap().clear();
+    nccl.tracker.outside.generation.store(3, Relaxed);
     one(2);
     check(
         &nccl,
@@ -679,47 +682,47 @@ fn a_new_listener_is_told_who_is_there() {
 fn masks_are_what_each_version_has_and_follow_the_detail() {
     let low = bit::COLL | bit::P2P | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH;
     let net = bit::PROXY_OP | bit::PROXY_STEP | bit::NET_PLUGIN;
-    let doors: [&Door<World>; 4] = [door!(), door!(), door!(), door!()];
-    for (version, door) in Version::ALL.into_iter().zip(doors) {
-        let nccl = Nccl::with(door, version, Settings::default());
+    let trackers: [&Tracker<World>; 4] = [tracker!(), tracker!(), tracker!(), tracker!()];
+    for (version, tracker) in Version::ALL.into_iter().zip(trackers) {
+        let nccl = Nccl::with(tracker, version, Settings::default());
         let mask = |nccl: &Nccl| *nccl.mask as u64;
         let ce = if version >= Version::V6 { bit::CE_COLL } else { 0 };
         let base = (low | ce) & version.bits();
         let phase = if version == Version::V7 { bit::KERNEL_PHASE } else { 0 };
         assert_eq!(mask(&nccl), base);
-        door.set_detail(Detail::Phases);
+        tracker.set_detail(Detail::Phases);
         assert_eq!(mask(&nccl), base | bit::KERNEL_CH | phase);
-        door.set_detail(Detail::Network);
+        tracker.set_detail(Detail::Network);
         assert_eq!(mask(&nccl), base | bit::KERNEL_CH | phase | net);
-        door.set_detail(Detail::Low);
+        tracker.set_detail(Detail::Low);
         assert_eq!(mask(&nccl), base);
         nccl.finalize();
-        door.set_detail(Detail::Network);
+        tracker.set_detail(Detail::Network);
         assert_eq!(mask(&nccl), base, "after the end the mask is not ours any more");
     }
     let settings = Settings { mask: Some(0x42), ..Settings::default() };
-    assert_eq!(*Nccl::with(door!(), Version::V7, settings).mask, 0x42);
+    assert_eq!(*Nccl::with(tracker!(), Version::V7, settings).mask, 0x42);
 }
 
 #[test]
-fn switched_off_it_asks_for_nothing_and_tells_nothing() {
+fn switched_off_it_asks_for_nothing_and_records_nothing() {
     let settings = Settings { off: true, ..Settings::default() };
-    let nccl = Nccl::with(door!(), Version::V7, settings);
+    let nccl = Nccl::with(tracker!(), Version::V7, settings);
     assert_eq!(*nccl.mask, 0);
-    nccl.door.set_detail(Detail::Network);
+    nccl.tracker.set_detail(Detail::Network);
     assert_eq!(*nccl.mask, 0);
     assert!(nccl.coll(null_mut(), all_reduce(1, 1)).is_null());
-    nccl.door.tick();
+    nccl.tracker.tick();
     nccl.finalize();
     check(&nccl, "");
 }
 
 #[test]
 fn hostile_descriptors_are_survived() {
-    let doors: [&Door<World>; 4] = [door!(), door!(), door!(), door!()];
-    for (version, door) in Version::ALL.into_iter().zip(doors) {
-        let nccl = Nccl::with(door, version, phases());
-        nccl.told();
+    let trackers: [&Tracker<World>; 4] = [tracker!(), tracker!(), tracker!(), tracker!()];
+    for (version, tracker) in Version::ALL.into_iter().zip(trackers) {
+        let nccl = Nccl::with(tracker, version, phases());
+        nccl.lines();
         let nothing = Coll {
             func: null(),
             datatype: null(),
@@ -745,27 +748,28 @@ fn hostile_descriptors_are_survived() {
         );
         nccl.finalize();
         nccl.stop(coll);
-        let nccl = Nccl::open(door, version, args(1, c""), Settings::default());
+        let nccl = Nccl::open(tracker, version, args(1, c""), Settings::default());
         for kind in [0, 3, 0xff, 1 << 20, u64::MAX, bit::PROXY_CTRL, bit::GROUP] {
             assert!(nccl.small(kind, null_mut(), |_| {}).is_null(), "{kind:#x}");
         }
         for kind in (0..16).map(|n| 1 << n) {
             let handle = nccl.small(kind, 7 as Handle, |_| {});
             // SAFETY: no state needs arguments.
-            (0..40)
-                .for_each(|what| unsafe { door.record_state(version, handle, what, null_mut()) });
+            (0..40).for_each(|what| unsafe {
+                tracker.record_state(version, handle, what, null_mut())
+            });
             nccl.stop(handle);
         }
         for handle in [0, 1, 42, u64::MAX, 1 << 63, nccl.context as u64] {
             nccl.stop(handle as Handle);
             // SAFETY: as above.
-            unsafe { door.record_state(version, handle as Handle, 22, null_mut()) };
+            unsafe { tracker.record_state(version, handle as Handle, 22, null_mut()) };
         }
         // SAFETY: null is allowed everywhere.
         unsafe {
-            door.start(version, nccl.context, null_mut(), null());
-            door.start(version, nccl.context, &mut null_mut(), null());
-            door.init(
+            tracker.start(version, nccl.context, null_mut(), null());
+            tracker.start(version, nccl.context, &mut null_mut(), null());
+            tracker.init(
                 version,
                 null_mut(),
                 null_mut(),
@@ -774,13 +778,13 @@ fn hostile_descriptors_are_survived() {
                 Settings::default,
             );
         }
-        door.finalize(version, 99 as Handle);
+        tracker.finalize(version, 99 as Handle);
     }
 }
 
 #[test]
 fn another_processs_network_operations_are_not_ours() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
     let coll = nccl.coll(null_mut(), all_reduce(1, 0));
     let pid = std::process::id() as c_int + 1;
     let proxy_op = ProxyOp { pid, channel_id: 4, peer: 1, n_steps: 1, chunk_size: 1, is_send: 1 };
@@ -788,48 +792,48 @@ fn another_processs_network_operations_are_not_ours() {
     let foreign =
         Nccl { context: 0x7f00_1234_5678 as Handle, mask: Box::leak(Box::new(0)), ..nccl };
     assert!(foreign.small(bit::PROXY_OP, coll, |of| of.proxy_op = proxy_op).is_null());
-    assert_eq!(foreign.door.notices.value(Code::NcclForeign), 2);
+    assert_eq!(foreign.tracker.notices.value(Code::NcclForeign), 2);
 }
 
 #[test]
 fn communicators_beyond_the_last_are_counted_and_ended_ones_make_room() {
-    let door = door!();
-    let open = |id| Nccl::open(door, Version::V7, args(id, c"c"), Settings::default());
+    let tracker = tracker!();
+    let open = |id| Nccl::open(tracker, Version::V7, args(id, c"c"), Settings::default());
     let all: Vec<_> = (0..256).map(open).collect();
     let none = open(999);
     assert!(none.context.is_null() && none.coll(null_mut(), all_reduce(1, 1)).is_null());
-    assert_eq!(door.notices.value(Code::NcclCommunicators), 1);
+    assert_eq!(tracker.notices.value(Code::NcclCommunicators), 1);
     all[17].finalize();
     assert!(!open(1000).context.is_null());
     assert!(all[17].coll(null_mut(), all_reduce(1, 1)).is_null(), "an old context fits nothing");
 }
 
 #[test]
-fn after_a_fork_nothing_of_the_parents_fits_and_a_new_beginning_works() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
+fn after_a_fork_no_handle_of_the_parent_is_valid_and_a_new_communicator_works() {
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
     let coll = nccl.coll(null_mut(), all_reduce(1, 1));
-    nccl.told();
-    nccl.door.forked();
+    nccl.lines();
+    nccl.tracker.forget_after_fork();
     nccl.stop(coll);
     assert!(nccl.coll(null_mut(), all_reduce(1, 1)).is_null());
     nccl.finalize();
-    nccl.door.tick();
+    nccl.tracker.tick();
     check(&nccl, "");
-    let child = Nccl::with(nccl.door, Version::V7, Settings::default());
+    let child = Nccl::with(nccl.tracker, Version::V7, Settings::default());
     let coll = child.at(5).coll(null_mut(), all_reduce(2, 1));
     child.stop(coll);
-    assert_eq!(child.told().len(), 2);
+    assert_eq!(child.lines().len(), 2);
 }
 
 #[test]
-fn what_hangs_is_told_to_be_open() {
-    let nccl = Nccl::with(door!(), Version::V7, phases());
-    nccl.told();
+fn a_collective_that_hangs_is_recorded_as_open() {
+    let nccl = Nccl::with(tracker!(), Version::V7, phases());
+    nccl.lines();
     let coll = nccl.at(0).coll(null_mut(), all_reduce(7, 1));
     nccl.stop(coll);
     nccl.channel(coll, 0, nccl.gpu(0));
     let second = 1_000_000_000;
-    (1..13).for_each(|s| nccl.at(s * second).door.tick());
+    (1..13).for_each(|s| nccl.at(s * second).tracker.tick());
     check(
         &nccl,
         "AllReduce #7 open mean host 0+5000000000
@@ -840,11 +844,11 @@ fn what_hangs_is_told_to_be_open() {
 /// NCCL keeps with each task, and with each graph, what was asked for when it was made.
 #[test]
 fn kernels_that_were_not_asked_for_in_time_are_not_waited_for() {
-    let nccl = Nccl::with(door!(), Version::V7, Settings::default());
-    nccl.told();
+    let nccl = Nccl::with(tracker!(), Version::V7, Settings::default());
+    nccl.lines();
     // Appended before the detail was raised, handed over after.
     let api = nccl.at(10).api(null_mut(), 0);
-    nccl.at(20).door.set_detail(Detail::Phases);
+    nccl.at(20).tracker.set_detail(Detail::Phases);
     let coll = nccl.at(30).coll(api, all_reduce(1, 1));
     nccl.at(40).stop(coll);
     // A graph's launches have no call: at first nothing is expected of them,
@@ -868,10 +872,10 @@ fn kernels_that_were_not_asked_for_in_time_are_not_waited_for() {
         "0 AllReduce #3 2048 B RING/LL128/1 gpu 120+10
          AllReduce #3 channel mean gpu 120+10",
     );
-    // Another graph, made before: told when it was waited for in vain.
+    // Another graph, made before: recorded when its channels were waited for in vain.
     let graph = nccl.at(200).coll(null_mut(), all_reduce(4, 1));
     nccl.at(210).stop(graph);
-    nccl.at(10_000_000_300).door.tick();
+    nccl.at(10_000_000_300).tracker.tick();
     check(&nccl, "0 AllReduce #4 2048 B RING/LL128/1 host 200+10");
 }
 
@@ -942,10 +946,10 @@ mod other {
 }
 
 #[test]
-fn the_users_own_plug_in_sees_what_it_asked_for_under_its_own_handles() {
-    let door = door!();
-    door.next.take(Version::V7, &other::TABLE);
-    let nccl = Nccl::with(door, Version::V7, Settings::default());
+fn the_users_own_plug_in_gets_what_it_asked_for_under_its_own_handles() {
+    let tracker = tracker!();
+    tracker.next.take(Version::V7, &other::TABLE);
+    let nccl = Nccl::with(tracker, Version::V7, Settings::default());
     let ours = mask(Version::V7, Detail::Low, None);
     assert_eq!(*nccl.mask as u64, ours | bit::KERNEL_CH);
     let message = nccl.p2p(null_mut(), c"Send", 1);
@@ -974,36 +978,36 @@ state 0x1030 22
 stop 0x1030
 finalize 0x77"
     );
-    let told = nccl.told();
-    assert!(told.iter().any(|l| l.contains("AllReduce #1")), "{told:?}");
+    let lines = nccl.lines();
+    assert!(lines.iter().any(|l| l.contains("AllReduce #1")), "{lines:?}");
 }
 
 #[test]
-fn a_plug_in_that_cannot_be_had_is_said() {
+fn a_plug_in_that_cannot_be_loaded_is_noticed() {
     let next = |name: &CStr| Settings { next: Some(name.to_owned()), ..Settings::default() };
-    let nccl = Nccl::with(door!(), Version::V7, next(c"/nowhere/libplugin.so"));
+    let nccl = Nccl::with(tracker!(), Version::V7, next(c"/nowhere/libplugin.so"));
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
-    nccl.door.tick();
+    nccl.tracker.tick();
     check(&nccl, "notice 4 1");
     // A library that is no plug-in at all.
-    let nccl = Nccl::with(door!(), Version::V7, next(c"libc.so.6"));
-    nccl.door.tick();
-    assert!(nccl.told().contains(&"notice 5 1".to_owned()));
-    let nccl = Nccl::with(door!(), Version::V7, next(c"None"));
-    nccl.door.tick();
+    let nccl = Nccl::with(tracker!(), Version::V7, next(c"libc.so.6"));
+    nccl.tracker.tick();
+    assert!(nccl.lines().contains(&"notice 5 1".to_owned()));
+    let nccl = Nccl::with(tracker!(), Version::V7, next(c"None"));
+    nccl.tracker.tick();
     check(&nccl, "communicator 0 `world` 0xabc rank 3 of 8");
 }
 
 #[test]
 fn threads_may_do_all_of_it_at_once() {
-    let door = door!();
-    let nccl = Nccl::with(door, Version::V7, phases());
+    let tracker = tracker!();
+    let nccl = Nccl::with(tracker, Version::V7, phases());
     let context = nccl.context as usize;
     std::thread::scope(|scope| {
         let work = |thread: u64| {
             scope.spawn(move || {
                 let mask = Box::leak(Box::new(0));
-                let nccl = Nccl { door, version: Version::V7, context: context as Handle, mask };
+                let nccl = Nccl { tracker, version: Version::V7, context: context as Handle, mask };
                 for i in 0..3_000 {
                     let coll = nccl.coll(null_mut(), all_reduce(thread << 32 | i, 2));
                     std::thread::scope(|scope| {
@@ -1012,7 +1016,7 @@ fn threads_may_do_all_of_it_at_once() {
                             scope.spawn(move || {
                                 let mask = Box::leak(Box::new(0));
                                 let context = context as Handle;
-                                let other = Nccl { door, version: Version::V7, context, mask };
+                                let other = Nccl { tracker, version: Version::V7, context, mask };
                                 let channel = other.channel(coll as Handle, 0, at);
                                 other.channel_ends(channel, at + 10);
                             });
@@ -1031,8 +1035,8 @@ fn threads_may_do_all_of_it_at_once() {
         let threads = [0, 1, 2, 3].map(work);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    let told = nccl.told();
-    let collectives = told.iter().filter(|l| l.starts_with("0 AllReduce")).count();
+    let lines = nccl.lines();
+    let collectives = lines.iter().filter(|l| l.starts_with("0 AllReduce")).count();
     assert_eq!(collectives, 12_000, "each once");
-    assert!(told.iter().all(|l| !l.contains("host")), "all by the GPU");
+    assert!(lines.iter().all(|l| !l.contains("host")), "all by the GPU");
 }

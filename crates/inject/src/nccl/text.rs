@@ -1,4 +1,4 @@
-//! Texts of C: read with a bound, written without an allocation.
+//! C strings, read with a bound, and numbers in digits, without allocation.
 
 use core::ffi::c_char;
 
@@ -37,8 +37,8 @@ pub fn decimal(n: u8, buffer: &mut [u8; 3]) -> &[u8] {
     &buffer[at..]
 }
 
-/// Bytes of an element: the first number in `ncclInt8`, `ncclBfloat16`, `ncclFloat8e4m3` counts
-/// its bits; 0 for types that have none.
+/// Bytes of an element: the first number in `ncclInt8`, `ncclBfloat16`, `ncclFloat8e4m3` is its size in
+/// bits; 0 for types without one.
 pub fn element_bytes(datatype: &[u8]) -> u64 {
     let digit = |b: &u8| b.is_ascii_digit();
     let digits = datatype.iter().skip_while(|b| !digit(b)).take_while(|b| digit(b)).take(4);

@@ -1,9 +1,9 @@
 //! The GPU's clock on the host's: `%globaltimer` to CLOCK_MONOTONIC.
 //!
 //! NCCL's kernels write `%globaltimer` into memory that a host thread watches, and that thread
-//! calls us. So each call is a pair of readings of which we know the order: the GPU's came first.
+//! calls us. So each call is a pair of readings whose order is known: the GPU's came first.
 //! The least difference of many pairs is the offset of the clocks plus the shortest way to us, a
-//! few µs; a host that is busy only makes pairs that say less. In the other direction, a kernel
+//! few µs; a busy host only makes pairs that are less precise. In the other direction, a kernel
 //! begins after the call that enqueued it, and the greatest difference of those pairs is a bound
 //! from below: between the two the offset must lie.
 //!
@@ -13,21 +13,21 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-/// A bound is kept for so many windows,
+/// How many windows a bound is kept for,
 const WINDOWS: usize = 8;
-/// of so many ns each.
+/// and the length of each, ns.
 const WINDOW: u64 = 1_000_000_000;
 /// How fast a bound is widened while the drift is not known, ns a second: crystals differ by tens
 /// of ppm.
 const DRIFT_UNKNOWN: i64 = 50_000;
 /// And when it is known.
 const DRIFT_KNOWN: i64 = 5_000;
-/// More drift than this is none, ns a second.
+/// A drift above this is not believed, ns a second.
 const DRIFT_MOST: i64 = 200_000;
-/// A pair that would move the offset by more than this is not believed, ns: a host may well have
-/// been late by less when it first told us,
+/// A pair that would move the offset by more than this is not believed, ns: the first pair of a busy host
+/// may well be off by less,
 const ODD: i64 = 100_000_000;
-/// unless so many in a row say so: then a clock was set.
+/// unless as many in a row agree: then a clock was set.
 const ODD_MOST: u32 = 16;
 
 struct Window {
@@ -39,7 +39,7 @@ struct Window {
     most: AtomicI64,
 }
 
-/// What is known of one GPU's clock.
+/// What is known about one GPU's clock.
 pub struct Envelope {
     windows: [Window; WINDOWS],
     latest: AtomicU64,
@@ -54,12 +54,12 @@ pub struct Envelope {
 pub struct Mapped {
     /// CLOCK_MONOTONIC, ns: not before the true time, but for the drift's uncertainty.
     pub at: u64,
-    /// The true time is at most so much earlier, ns; `None` if nothing bounds it from below.
+    /// The true time is earlier by this at most, ns; `None` if nothing bounds it from below.
     pub error: Option<u64>,
 }
 
 impl Envelope {
-    /// Nothing is known. All zero, so that a static of it takes no room in the object.
+    /// Nothing is known yet. All zero, so that a static takes no room in the object file.
     pub const fn new() -> Envelope {
         Envelope {
             windows: [const {
@@ -77,9 +77,9 @@ impl Envelope {
         }
     }
 
-    /// At `host` we were told that it had been `gpu`.
+    /// At `host`, CLOCK_MONOTONIC ns, we received a time `gpu` of the GPU, ns.
     #[inline]
-    pub fn told(&self, host: u64, gpu: u64) {
+    pub fn observe(&self, host: u64, gpu: u64) {
         let difference = host.wrapping_sub(gpu) as i64;
         if difference >= self.window(host).least.load(Relaxed) {
             if self.odd.load(Relaxed) != 0 {
@@ -99,7 +99,7 @@ impl Envelope {
         window.least_at.store(host, Relaxed);
     }
 
-    /// What began at `gpu` had been enqueued at `host`.
+    /// Work that began at `gpu` had been enqueued at `host`.
     pub fn enqueued(&self, host: u64, gpu: u64) {
         let difference = host.wrapping_sub(gpu) as i64;
         // A pair that contradicts the other bound is a wrong pair, not a better bound.
@@ -241,7 +241,7 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm }, Envelope::new());
         let (mut early, mut late) = (0, 0);
         for (i, (host, way)) in pairs.enumerate() {
-            envelope.told(host + way, clocks.gpu(host));
+            envelope.observe(host + way, clocks.gpu(host));
             let error = envelope.map(clocks.gpu(host), host + way).unwrap().at as i64 - host as i64;
             if i > 200 {
                 early = early.min(error);
@@ -279,7 +279,7 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm: 0.0 }, Envelope::new());
         let t = 5_500_000_000;
         assert_eq!(envelope.map(clocks.gpu(t), t), None);
-        envelope.told(t + 3_000, clocks.gpu(t));
+        envelope.observe(t + 3_000, clocks.gpu(t));
         assert_eq!(envelope.map(clocks.gpu(t), t + 3_000).unwrap().error, None);
         envelope.enqueued(t - 9_000, clocks.gpu(t));
         let mapped = envelope.map(clocks.gpu(t), t + 3_000).unwrap();
@@ -292,15 +292,15 @@ mod tests {
         let (clocks, envelope) = (Clocks { ppm: 0.0 }, Envelope::new());
         let at = |i: u64| 1_000_000_000 + i * 1_000_000;
         for i in 0..100 {
-            envelope.told(at(i) + 2_000, clocks.gpu(at(i)));
+            envelope.observe(at(i) + 2_000, clocks.gpu(at(i)));
         }
-        envelope.told(at(100), clocks.gpu(at(100)) + 7_000_000_000);
+        envelope.observe(at(100), clocks.gpu(at(100)) + 7_000_000_000);
         let error = |i: u64, set: u64| {
             envelope.map(clocks.gpu(at(i)) + set, at(i)).unwrap().at as i64 - at(i) as i64
         };
         assert!((0..10_000).contains(&error(101, 0)));
         for i in 101..140 {
-            envelope.told(at(i) + 2_000, clocks.gpu(at(i)) + 7_000_000_000);
+            envelope.observe(at(i) + 2_000, clocks.gpu(at(i)) + 7_000_000_000);
         }
         assert!((0..10_000).contains(&error(140, 7_000_000_000)));
     }
@@ -310,8 +310,8 @@ mod tests {
         #[test]
         fn any_pairs_are_survived(pairs in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..60)) {
             let envelope = Envelope::new();
-            for (host, gpu, told) in pairs {
-                if told { envelope.told(host, gpu) } else { envelope.enqueued(host, gpu) }
+            for (host, gpu, observed) in pairs {
+                if observed { envelope.observe(host, gpu) } else { envelope.enqueued(host, gpu) }
                 let _ = envelope.map(gpu, host);
             }
         }

@@ -1,4 +1,4 @@
-// Somebody else's profiler plug-in, for the test of two at once: counts its calls into a file.
+// Another profiler plug-in, for the test of two at once: counts its calls into a file.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -212,7 +212,7 @@ impl Nccl {
         }
     }
 
-    /// Tells a state.
+    /// Reports a state.
     pub fn state(&self, handle: Handle, state: c_int, p_timer: u64) {
         if !handle.is_null() {
             let mut args = StateArgs { p_timer };

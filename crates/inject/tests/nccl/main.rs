@@ -1,7 +1,7 @@
 //! The plug-in through the real libnccl of several versions, without a GPU.
 //!
 //! Each case runs this program again as a child, since a ring, a mask and a plug-in are a
-//! process's; the child plays NCCL, and the parent reads what the ring was told. Libraries come
+//! process's; the child plays NCCL, and the parent reads the ring. Libraries come
 //! from `scripts/nccl.sh` and are never part of the repository; one that is missing is skipped.
 
 mod driver;
@@ -20,10 +20,10 @@ use gpuwhy_wire::{Consumer, Event, Options, Ring};
 const CHILD: &str = "GPUWHY_TEST_NCCL_CHILD";
 const MICRO: u64 = 1_000;
 
-/// What a child wrote, and what its ring was told.
+/// What a child printed, and the records in its ring.
 struct Ran {
     output: String,
-    told: Vec<Event<String>>,
+    events: Vec<Event<String>>,
     lost: u64,
 }
 
@@ -56,13 +56,13 @@ fn run(scenario: &str, library: &Path, env: &[(&str, &str)]) -> Ran {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let all = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success(), "{scenario}: {}\n{all}", output.status);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut consumer = Consumer::open(&path).unwrap();
     let drained = consumer.drain(usize::MAX, |record| {
-        told.push(record.named(|name| name.to_string()).event);
+        events.push(record.named(|name| name.to_string()).event);
     });
     assert_eq!((drained.torn, drained.abandoned), (0, 0));
-    Ran { output: text(&output.stdout), told, lost: drained.lost }
+    Ran { output: text(&output.stdout), events, lost: drained.lost }
 }
 
 /// Runs the scenario that the parent wants, in a process of its own.
@@ -103,7 +103,7 @@ fn sleep_us(us: u64) {
     std::thread::sleep(Duration::from_micros(us));
 }
 
-/// Everything that NCCL tells, with stops in odd orders.
+/// Everything that NCCL reports, with stops in odd orders.
 fn conform(nccl: &driver::Nccl) {
     let world = nccl.init(c"world", 0xfeed, 1, 4);
     let other = nccl.init(c"tensor", 0xbeef, 0, 2);
@@ -162,10 +162,10 @@ fn conform(nccl: &driver::Nccl) {
     nccl.stop(bad);
     let channel = world.channel(bad, 0, 0);
     world.channel_ends(channel, 0);
-    // Never stopped: told when the communicator ends.
+    // Never stopped: recorded when the communicator ends.
     world.all_reduce(null_mut(), 5, 1, 1);
     world.finalize();
-    // Handles of a communicator that is gone, and of nobody.
+    // Handles of a communicator that is gone, and of no communicator.
     for handle in [coll, bad, group, 8 as Handle, usize::MAX as Handle] {
         nccl.state(handle, state::KERNEL_CH_STOP, 1);
         nccl.stop(handle);
@@ -250,38 +250,38 @@ fn conformance(release: &str) {
     let output = ran.output.split_once(&greeting).expect(&ran.output).1;
     assert!(output.starts_with(&format!("mask {:#x}\n", version.bits())), "{output}");
     assert_eq!(ran.lost, 0);
-    check_conform(&ran.told, version);
+    check_conform(&ran.events, version);
 
     let ran = run("low", &library, &[]);
     let mut want = bit::COLL | bit::P2P | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH;
     want = (want | bit::CE_COLL) & version.bits();
     assert!(ran.output.contains(&format!("mask {want:#x}\n")), "{}", ran.output);
-    let collectives = ran.told.iter().filter_map(|event| match event {
+    let collectives = ran.events.iter().filter_map(|event| match event {
         Event::Collective { name, seq, bytes, how, on_gpu: false, .. } => {
             Some((name.as_str(), *seq, *bytes, how.as_str()))
         }
         _ => None,
     });
     let want = (0..3).map(|seq| ("AllReduce", seq, 1024, "RING/SIMPLE/4"));
-    assert!(collectives.eq(want), "{:#?}", ran.told);
-    let phases = ran.told.iter().filter(|e| matches!(e, Event::Phase { .. })).count();
+    assert!(collectives.eq(want), "{:#?}", ran.events);
+    let phases = ran.events.iter().filter(|e| matches!(e, Event::Phase { .. })).count();
     assert_eq!(phases, if version >= Version::V5 { 3 } else { 0 });
 
     let ran = run("flood", &library, &[]);
     assert!(ran.output.contains("given 4096\n"), "{}", ran.output);
-    let told = ran.told.iter().filter(|e| matches!(e, Event::Collective { .. })).count();
-    assert_eq!(told, 4097);
+    let collectives = ran.events.iter().filter(|e| matches!(e, Event::Collective { .. })).count();
+    assert_eq!(collectives, 4097);
     let full = |e: &&Event<String>| matches!(e, Event::Notice { code: 1, value: Some(v), .. } if *v == 5904.0);
-    assert_eq!(ran.told.iter().filter(full).count(), 1);
+    assert_eq!(ran.events.iter().filter(full).count(), 1);
 
     let ran = run("conform", &library, &[("GPUWHY_OFF", "1")]);
     assert!(ran.output.contains("mask 0x0\n"), "{}", ran.output);
-    assert!(ran.told.is_empty(), "{:#?}", ran.told);
+    assert!(ran.events.is_empty(), "{:#?}", ran.events);
     println!("libnccl {release}: v{v}, conforms");
 }
 
-fn check_conform(told: &[Event<String>], version: Version) {
-    let communicators: Vec<_> = told
+fn check_conform(events: &[Event<String>], version: Version) {
+    let communicators: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             Event::Communicator { name, communicator, id, rank, ranks, .. } => {
@@ -292,7 +292,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
         .collect();
     assert_eq!(communicators, [("world", 0, 0xfeed, 1, 4), ("tensor", 1, 0xbeef, 0, 2)]);
 
-    let collectives: Vec<_> = told
+    let collectives: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur } => {
@@ -316,7 +316,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
     let now = gpuwhy_wire::now();
     assert!(start < now && now - start < 60_000_000_000, "{start} is {} ago", now - start);
 
-    let stages = told.iter().filter_map(|event| match event {
+    let stages = events.iter().filter_map(|event| match event {
         Event::Stage { name, communicator: 0, operation, seq, channel, on_gpu, start: at, dur } => {
             assert_eq!((operation.as_str(), *seq, *on_gpu), ("AllReduce", 3, true));
             Some((name.as_str(), *channel, (at - start) / MICRO, dur / MICRO))
@@ -335,7 +335,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
         assert_eq!(stages, [("channel", None, 10, 1500)]);
     }
 
-    let messages = told.iter().filter_map(|event| match event {
+    let messages = events.iter().filter_map(|event| match event {
         Event::Message { name, communicator: 1, peer, seq, bytes, on_gpu, dur, .. } => {
             Some((name.as_str(), *peer, *seq, *bytes, *on_gpu, dur / MICRO))
         }
@@ -349,7 +349,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
     // NCCL 2.27's messages have channels, too.
     assert_eq!(messages.collect::<Vec<_>>(), want);
 
-    let waits = count(told.iter().filter_map(|event| match event {
+    let waits = count(events.iter().filter_map(|event| match event {
         Event::Stage { name, communicator: 1, channel: Some(5), on_gpu: false, dur, .. } => {
             assert!(*dur >= 200 * MICRO);
             Some(name.as_str())
@@ -359,7 +359,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
     let want = ["net:send_gpu_wait", "net:send_peer_wait", "net:send_wait"].map(|wait| (wait, 3));
     assert_eq!(waits, want.into());
 
-    let phases: Vec<_> = told
+    let phases: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             Event::Phase { name, .. } => Some(name.as_str()),
@@ -369,7 +369,7 @@ fn check_conform(told: &[Event<String>], version: Version) {
     let want: &[_] = if version >= Version::V5 { &["ncclAllReduce"] } else { &[] };
     assert_eq!(phases, want);
 
-    let notices = count(told.iter().filter_map(|event| match event {
+    let notices = count(events.iter().filter_map(|event| match event {
         Event::Notice { code, .. } => Some(*code),
         _ => None,
     }));
@@ -406,20 +406,20 @@ fn multiplex(release: &str) {
     let file = counts.to_str().unwrap();
     let alone = [("COUNTS_FILE", file), ("GPUWHY_TEST_NCCL_PLUGIN", plugin)];
     let ran = run("conform_less", &library, &alone);
-    assert!(ran.told.is_empty());
+    assert!(ran.events.is_empty());
     let without_us = std::fs::read_to_string(&counts).unwrap();
 
     let with = [("COUNTS_FILE", file), ("GPUWHY_NCCL_NEXT", plugin), ("GPUWHY_NCCL_MASK", "0x46")];
     let ran = run("conform_less", &library, &with);
     assert_eq!(std::fs::read_to_string(&counts).unwrap(), without_us);
     let gpu = |e: &&Event<String>| matches!(e, Event::Collective { on_gpu: true, .. });
-    assert_eq!(ran.told.iter().filter(gpu).count(), 4, "{:#?}", ran.told);
+    assert_eq!(ran.events.iter().filter(gpu).count(), 4, "{:#?}", ran.events);
 
     // Ours off: the other one works all the same.
     let off = [("COUNTS_FILE", file), ("GPUWHY_NCCL_NEXT", plugin), ("GPUWHY_OFF", "1")];
     let ran = run("conform_less", &library, &off);
     assert_eq!(std::fs::read_to_string(&counts).unwrap(), without_us);
-    assert!(ran.told.is_empty(), "{:#?}", ran.told);
+    assert!(ran.events.is_empty(), "{:#?}", ran.events);
 
     // By its suffix, as NCCL would find it.
     let suffix = format!("counts{}", version as u8);
@@ -435,7 +435,7 @@ fn multiplex(release: &str) {
         let stranger = [("GPUWHY_NCCL_NEXT", plugin.to_str().unwrap())];
         let ran = run("conform_less", &library, &stranger);
         let notice = |e: &&Event<String>| matches!(e, Event::Notice { code: 5, .. });
-        assert_eq!(ran.told.iter().filter(notice).count(), 1, "{:#?}", ran.told);
+        assert_eq!(ran.events.iter().filter(notice).count(), 1, "{:#?}", ran.events);
     }
     println!("libnccl {release}, two plug-ins: {}", without_us.trim());
 }
@@ -464,17 +464,20 @@ fn the_rank_that_waits_is_not_the_one_that_is_late() {
             }
             _ => None,
         };
-        ran.told.iter().filter_map(wait).collect::<Vec<_>>()
+        ran.events.iter().filter_map(wait).collect::<Vec<_>>()
     };
     let [early, late] = [waits(&ranks[0]), waits(&ranks[1])];
-    assert_eq!(early.len(), 4, "{:#?}", ranks[0].told);
+    assert_eq!(early.len(), 4, "{:#?}", ranks[0].events);
     // The late one may come last of all, and find everybody there.
     let (early, late): (u64, u64) = (early.iter().sum(), late.iter().sum());
     assert!(early > late, "{early} ns and {late} ns");
     for ran in &ranks {
-        let steps = ran.told.iter().filter(|e| matches!(e, Event::Step { .. })).count();
-        let collectives =
-            ran.told.iter().filter(|e| matches!(e, Event::Collective { on_gpu: true, .. })).count();
+        let steps = ran.events.iter().filter(|e| matches!(e, Event::Step { .. })).count();
+        let collectives = ran
+            .events
+            .iter()
+            .filter(|e| matches!(e, Event::Collective { on_gpu: true, .. }))
+            .count();
         assert_eq!((steps, collectives), (4, 4));
     }
 }

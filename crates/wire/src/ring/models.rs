@@ -1,4 +1,4 @@
-//! The ring under loom: small situations, in every order of events with so many preemptions
+//! The ring under loom: small situations, in every order of events with a bound on preemptions
 //! (`scripts/loom.sh`). What a relaxed load may see is tried too.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -9,7 +9,8 @@ use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
 use super::*;
-use crate::record::{Event, encode};
+use crate::record::{Event, Record, encode};
+use crate::sync::AtomicU64;
 
 /// Preemptions in one execution; most errors take two (Musuvathi and Qadeer, 2007).
 const PREEMPTIONS: usize = 2;
@@ -18,12 +19,12 @@ const PATIENT: u64 = u64::MAX;
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Unless LOOM_MAX_PREEMPTIONS says otherwise.
+    // Unless LOOM_MAX_PREEMPTIONS is set.
     builder.preemption_bound.get_or_insert(PREEMPTIONS);
     builder.check(f);
 }
 
-/// A ring in memory of its own, of which each atomic was made in place.
+/// A ring in memory of its own, whose atomics were each made in place.
 struct Made {
     ring: RawRing,
     layout: Layout,
@@ -46,7 +47,7 @@ impl Made {
         words!(header; magic: AtomicU64, version: AtomicU32, slot_bytes: AtomicU32,
             slots: AtomicU32, names: AtomicU32, name_bytes: AtomicU32, reserved: AtomicU32,
             total_bytes: AtomicU64, created: AtomicU64, head: AtomicU64, lost: AtomicU64,
-            late: AtomicU64, names_lost: AtomicU64, tail: AtomicU64, lost_told: AtomicU64,
+            late: AtomicU64, names_lost: AtomicU64, tail: AtomicU64, lost_reported: AtomicU64,
             records: AtomicU64, torn: AtomicU64, abandoned: AtomicU64);
         for i in 0..slots as u64 {
             let slot = made.slot(i);
@@ -64,7 +65,7 @@ impl Made {
                 unsafe { (&raw const *word).cast_mut().write(AtomicU64::new(0)) };
             }
         }
-        // SAFETY: aligned, of this length, and freed when nobody has it any more.
+        // SAFETY: aligned, of this length, and freed when no thread has it any more.
         let ring = unsafe { RawRing::init(base, layout.size(), slots, names, 0) }.unwrap();
         Made { ring, layout }
     }
@@ -86,13 +87,13 @@ fn mark(number: u64, name: NameId) -> [u64; RECORD_WORDS] {
 /// The number that all fields follow from.
 fn number(record: Record) -> (u64, NameId) {
     let Event::Mark { name, at, value: Some(value) } = record.event else {
-        panic!("nobody wrote {record:?}")
+        panic!("no thread wrote {record:?}")
     };
     assert_eq!((value, record.pid, record.tid), (at as f64, at as u32, at as u32 + 1));
     (at, name)
 }
 
-/// What has been seen by a consumer.
+/// What a consumer has taken.
 #[derive(Default)]
 struct Seen {
     records: Vec<u64>,
@@ -122,7 +123,7 @@ impl Seen {
     }
 }
 
-/// Two threads tell two records each; there is room for two, and somebody reads meanwhile. Nothing
+/// Two threads write two records each; there is room for two, and a consumer reads meanwhile. Nothing
 /// is torn, nothing comes twice or out of order, and what is missing was counted.
 #[test]
 fn two_producers_a_consumer_and_two_slots() {
@@ -134,7 +135,7 @@ fn two_producers_a_consumer_and_two_slots() {
                 thread::spawn(move || {
                     for number in first..first + 2 {
                         let pushed = made.ring.push(&mut mark(number, NameId(0)));
-                        assert_ne!(pushed, Pushed::Late, "nobody gave the slot up");
+                        assert_ne!(pushed, Pushed::Late, "no consumer gave the slot up");
                     }
                 })
             })
@@ -181,7 +182,7 @@ fn a_producer_that_was_given_up_comes_back() {
                     .collect::<Vec<_>>()
             })
         };
-        // Patience of nothing: what is reserved is given up at once.
+        // No patience: a reserved slot is given up at once.
         for _ in 0..3 {
             seen.look(&mut tail, 1);
         }
@@ -191,7 +192,7 @@ fn a_producer_that_was_given_up_comes_back() {
         if late == Pushed::Published {
             expected.push(10);
         }
-        // Whole records are those that were told, at most one of them torn by who came late.
+        // Whole records are those that were written, at most one of them torn by the late producer.
         assert!(seen.records.iter().all(|n| expected.contains(n)), "{:?}", seen.records);
         assert_eq!(seen.records.len() as u64 + seen.torn, expected.len() as u64);
         assert!(seen.torn <= u64::from(late == Pushed::Late));
@@ -201,7 +202,7 @@ fn a_producer_that_was_given_up_comes_back() {
     });
 }
 
-/// Two threads name the same thing and tell of it: whoever reads their records finds the name.
+/// Two threads intern the same name and write records with it: the consumer finds the name.
 #[test]
 fn two_interners_of_one_name() {
     model(|| {
@@ -253,9 +254,9 @@ fn a_new_consumer_while_a_producer_writes() {
         let mut seen = Seen::default();
         let mut first = Tail::new(made.ring, PATIENT);
         seen.look(&mut first, 0);
-        // It freed a slot and died before it said so.
-        let said = first.position().saturating_sub(1);
-        made.ring.header().tail.store(said, Release);
+        // It freed a slot and died before it stored its position.
+        let stored = first.position().saturating_sub(1);
+        made.ring.header().tail.store(stored, Release);
         let mut second = Tail::new(made.ring, PATIENT);
         seen.look(&mut second, 0);
         producer.join().unwrap();

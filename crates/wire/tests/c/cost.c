@@ -1,5 +1,5 @@
 /* What a span costs a C program, in ns: cc -O2 -Iinclude tests/c/cost.c && GPUWHY_RING=... ./a.out
- * The ring must hold 1 << 14 records, and somebody must empty it: `cargo run --example listen`. */
+ * The ring must hold 1 << 14 records, and a consumer must empty it: `cargo run --example listen`. */
 #include <stdio.h>
 
 #include "gpuwhy.h"

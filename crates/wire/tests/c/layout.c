@@ -22,7 +22,7 @@ int main(void) {
     FIELD(header, late);
     FIELD(header, names_lost);
     FIELD(header, tail);
-    FIELD(header, lost_told);
+    FIELD(header, lost_reported);
     FIELD(header, records);
     FIELD(header, torn);
     FIELD(header, abandoned);

@@ -1,20 +1,20 @@
-//! The records: what is told of a task, a part, a communicator, and of what could not be seen.
+//! The records that are written: tasks, their stages, communicators, and notices of what was lost.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use gpuwhy_wire::{Event, NameId};
 
 use super::abi::bit;
-use super::follow::Door;
+use super::follow::Tracker;
 use super::names::LocalName;
 use super::open::*;
 use super::outside::{Outside, Sink};
 use super::pool::{Handle, State};
 use crate::notice::Code;
 
-impl<O: Outside> Door<O> {
-    /// Tells which tasks do not end: what hangs is never told otherwise.
-    pub(super) fn look_for_open(&self, sink: &dyn Sink) {
+impl<O: Outside> Tracker<O> {
+    /// Reports tasks that do not end: a collective that hangs would never be reported otherwise.
+    pub(super) fn report_open_tasks(&self, sink: &dyn Sink) {
         let now = self.outside.now();
         for (_, place) in self.tasks.all() {
             let (word, t) = (place.word(), &place.of);
@@ -23,21 +23,21 @@ impl<O: Outside> Door<O> {
                 continue;
             }
             let communicator = t.communicator.load(Relaxed);
-            let silent = t.called.load(Relaxed) == 0 && t.base.load(Relaxed) == 0;
-            if silent
+            let unknown = t.called.load(Relaxed) == 0 && t.base.load(Relaxed) == 0;
+            if unknown
                 && age >= NO_CHANNELS
-                && place.turn_if_free(word.generation(), State::Stopped, State::Telling)
+                && place.turn_if_free(word.generation(), State::Stopped, State::Reporting)
             {
                 if let Some(place) = self.communicators.at(communicator as usize) {
-                    place.of.channels_come.store(false, Relaxed);
+                    place.of.has_channels.store(false, Relaxed);
                 }
-                self.tell_task(t);
-                place.turn(word.generation(), &[State::Telling], State::Done);
+                self.report_task(t);
+                place.turn(word.generation(), &[State::Reporting], State::Done);
                 continue;
             }
-            let times = t.told_open.load(Relaxed);
+            let times = t.open_reports.load(Relaxed);
             if age >= OPEN << times.min(30) {
-                t.told_open.store(times + 1, Relaxed);
+                t.open_reports.store(times + 1, Relaxed);
                 sink.write(Event::Stage {
                     name: self.names.in_ring(self.names.id(b"open"), sink),
                     communicator,
@@ -52,18 +52,18 @@ impl<O: Outside> Door<O> {
         }
     }
 
-    /// Tells who a communicator is, if the listener does not know.
-    pub(super) fn greet(&self, sink: &dyn Sink, communicator: usize) {
+    /// Reports a communicator, if this agent has not received it.
+    pub(super) fn report_communicator(&self, sink: &dyn Sink, communicator: usize) {
         if self.off.load(Relaxed) {
             return;
         }
         let generation = sink.generation();
         if self.generation.swap(generation, Relaxed) != generation {
-            self.notices.again();
+            self.notices.forget_reported();
         }
         let Some(place) = self.communicators.at(communicator) else { return };
         let c = &place.of;
-        if c.told.swap(generation, Relaxed) == generation {
+        if c.reported_to.swap(generation, Relaxed) == generation {
             return;
         }
         sink.write(Event::Communicator {
@@ -76,25 +76,27 @@ impl<O: Outside> Door<O> {
         });
     }
 
-    /// Says what could not be seen.
-    pub(super) fn say(&self, sink: &dyn Sink) {
-        if self.notices.has_news() {
-            self.notices.tell(self.outside.now(), |text, code, value| {
+    /// Writes the notices that are due.
+    pub(super) fn report_notices(&self, sink: &dyn Sink) {
+        if self.notices.has_changed() {
+            self.notices.report(self.outside.now(), |text, code, value| {
                 let (name, at) = (sink.name(text), self.outside.now());
                 sink.write(Event::Notice { name, code, value: Some(value), at });
             });
         }
     }
 
-    pub(super) fn tell_phase(&self, name: LocalName, start: u64, end: u64) {
+    /// Reports a call of the calling thread, CLOCK_MONOTONIC ns.
+    pub(super) fn report_phase(&self, name: LocalName, start: u64, end: u64) {
         self.outside.with(|sink| {
             let name = self.names.in_ring(name, sink);
             sink.write(Event::Phase { name, step: None, start, dur: end.saturating_sub(start) });
         });
     }
 
-    /// Tells a stretch of the task that `p` belongs to.
-    pub(super) fn tell_stage(
+    /// Reports a stage of the task that `p` belongs to; from `first` to `last` by the GPU's clock if
+    /// `on_gpu`, else by CLOCK_MONOTONIC.
+    pub(super) fn report_stage(
         &self,
         p: &Part,
         stage: LocalName,
@@ -120,7 +122,7 @@ impl<O: Outside> Door<O> {
         };
         let channel = Some(p.channel.load(Relaxed)).filter(|c| *c != u16::MAX).map(u32::from);
         self.outside.with(|sink| {
-            self.greet(sink, communicator as usize);
+            self.report_communicator(sink, communicator as usize);
             sink.write(Event::Stage {
                 name: self.names.in_ring(stage, sink),
                 communicator,
@@ -143,12 +145,12 @@ impl<O: Outside> Door<O> {
         let clock = self.clock(t.communicator.load(Relaxed));
         let mapped = clock.map(first, now)?;
         if let Some(error) = mapped.error
-            && self.clock_told.load(Relaxed) + CLOCK_EVERY < now
+            && self.clock_reported.load(Relaxed) + CLOCK_EVERY < now
         {
-            self.clock_told.store(now, Relaxed);
+            self.clock_reported.store(now, Relaxed);
             self.notices.set(Code::NcclClock, error);
         }
-        // Counters that have come apart tell of a kernel of long ago (NCCL issue 2368).
+        // Counters that have come apart give times of an earlier kernel (NCCL issue 2368).
         let called = t.called.load(Relaxed);
         let too_early = called != 0 && mapped.at + BEFORE_CALL < called;
         if too_early || last < first || last - first > IMPLAUSIBLE {
@@ -158,14 +160,16 @@ impl<O: Outside> Door<O> {
         Some((mapped.at, last - first))
     }
 
-    pub(super) fn tell_task(&self, t: &Task) {
+    /// Reports the task: on the GPU if its channels were seen, else from its call to the end of the
+    /// hand-over.
+    pub(super) fn report_task(&self, t: &Task) {
         if self.off.load(Relaxed) {
             return;
         }
         self.outside.with(|sink| {
             let now = self.outside.now();
             let communicator = t.communicator.load(Relaxed);
-            self.greet(sink, communicator as usize);
+            self.report_communicator(sink, communicator as usize);
             let kind = t.kind.load(Relaxed) as u64;
             let gpu = self.on_gpu(t, now);
             let (start, dur) = gpu.unwrap_or_else(|| {
@@ -185,14 +189,15 @@ impl<O: Outside> Door<O> {
                 Event::Collective { name, communicator, seq, bytes, how, on_gpu, start, dur }
             });
             if on_gpu {
-                self.tell_means(sink, t, name, start, now);
+                self.report_means(sink, t, name, start, now);
             }
-            self.say(sink);
+            self.report_notices(sink);
         });
     }
 
-    /// One record a phase, with the mean over the channels; without phases one for the channels.
-    fn tell_means(&self, sink: &dyn Sink, t: &Task, operation: NameId, start: u64, now: u64) {
+    /// One record for each phase, with the mean over the channels; without phases one for the
+    /// channels.
+    fn report_means(&self, sink: &dyn Sink, t: &Task, operation: NameId, start: u64, now: u64) {
         let communicator = t.communicator.load(Relaxed);
         let has_phases = t.sums[..CHANNEL].iter().any(|sum| sum.count.load(Relaxed) != 0);
         let base = self.clock(communicator).map(t.base.load(Relaxed), now);

@@ -1,22 +1,16 @@
-//! What NCCL calls: a table for each version, all leading to one [`Door`].
+//! What NCCL calls: a table for each version, all leading to one [`Tracker`](super::follow::Tracker).
 //!
-//! NCCL tries the newest version that it knows first, so each NCCL meets us in its own language
-//! and none of its adapters is between.
+//! NCCL tries the newest version that it knows first, so each NCCL calls us through its own version
+//! and needs no adapter.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::from_ref;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
 
+use super::TRACKER;
 use super::abi::{InitV4, InitV5, SUCCESS, StateArgs, Table, Version};
-use super::follow::Door;
 use super::multiplex::InitArgs;
 use super::open::settings;
-use super::outside::Process;
-use crate::guarded;
-
-/// The process's door.
-pub static DOOR: Door<Process> = Door::new(Process);
+use crate::{guarded, link, tenants};
 
 const NAME: *const c_char = c"gpuwhy".as_ptr();
 
@@ -68,13 +62,8 @@ const fn version<const V: u8>() -> Version {
 }
 
 fn begin(version: Version, context: *mut *mut c_void, mask: *mut c_int, args: InitArgs) -> c_int {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
     guarded(SUCCESS, || {
-        crate::link::start();
-        if !WATCHED.swap(true, Relaxed) {
-            // SAFETY: the handler stores to atomics only, as a forked child may.
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-        }
+        link::start(&tenants::TENANTS);
         let tables = [
             from_ref(&ncclProfiler_v4).cast(),
             from_ref(&ncclProfiler_v5).cast(),
@@ -82,13 +71,9 @@ fn begin(version: Version, context: *mut *mut c_void, mask: *mut c_int, args: In
             from_ref(&ncclProfiler_v7).cast(),
         ];
         // SAFETY: NCCL called us with these.
-        unsafe { DOOR.init(version, context, mask, args, &tables, settings) };
+        unsafe { TRACKER.init(version, context, mask, args, &tables, settings) };
         SUCCESS
     })
-}
-
-unsafe extern "C" fn forked() {
-    DOOR.forked();
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -126,14 +111,14 @@ unsafe extern "C" fn start<const V: u8>(
 ) -> c_int {
     guarded(SUCCESS, || {
         // SAFETY: NCCL called us with these.
-        unsafe { DOOR.start(version::<V>(), context, handle, descr) };
+        unsafe { TRACKER.start(version::<V>(), context, handle, descr) };
         SUCCESS
     })
 }
 
 unsafe extern "C" fn stop<const V: u8>(handle: *mut c_void) -> c_int {
     guarded(SUCCESS, || {
-        DOOR.stop(version::<V>(), handle);
+        TRACKER.stop(version::<V>(), handle);
         SUCCESS
     })
 }
@@ -145,14 +130,14 @@ unsafe extern "C" fn record_state<const V: u8>(
 ) -> c_int {
     guarded(SUCCESS, || {
         // SAFETY: NCCL called us with these.
-        unsafe { DOOR.record_state(version::<V>(), handle, state, args) };
+        unsafe { TRACKER.record_state(version::<V>(), handle, state, args) };
         SUCCESS
     })
 }
 
 unsafe extern "C" fn finalize<const V: u8>(context: *mut c_void) -> c_int {
     guarded(SUCCESS, || {
-        DOOR.finalize(version::<V>(), context);
+        TRACKER.finalize(version::<V>(), context);
         SUCCESS
     })
 }

@@ -1,21 +1,21 @@
-//! Plays the collector: lets processes in at a socket, asks them for something, and counts what
-//! they tell.
+//! Plays the agent: listens on a socket, asks the processes that connect to record something, and
+//! counts their records.
 //!
-//! `cargo run -p gpuwhy-wire --example host -- SOCKET [WORD]...` asks for what the words say
+//! `cargo run -p gpuwhy-wire --example agent -- SOCKET [WORD]...` asks for what the words say
 //! (`graphs`, `nodes`, `launches`, `phases`; nothing without words). Each line of its standard
-//! input asks for something else; where that ends, it ends. After each line, and at the end, it
-//! prints a line of JSON: what was told since the last one. Programs find it by
-//! `GPUWHY_DOOR=SOCKET`.
+//! input asks for something else; when the input ends, the agent ends. After each line, and at the
+//! end, it prints a line of JSON: what was recorded since the last one. Programs find it by
+//! `GPUWHY_SOCKET=SOCKET`.
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use gpuwhy_wire::{Collectives, Event, Hospitality, Host, Kernels, Options, Settings};
+use gpuwhy_wire::{Collectives, Event, Kernels, Options, Server, ServerOptions, Settings};
 
 #[derive(Default)]
-struct Told {
+struct Recorded {
     records: u64,
     kernels: u64,
     graphs: u64,
@@ -29,11 +29,12 @@ struct Told {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args.next().ok_or("usage: host SOCKET [graphs|nodes|launches|phases]...")?;
+    let path = args.next().ok_or("usage: agent SOCKET [graphs|nodes|launches|phases]...")?;
     // CUPTI hands over what a device has collected at once: 100,000 records.
     let ring = Options { slots: 1 << 17, ..Options::default() };
-    let hospitality = Hospitality { ring, ..Hospitality::default() };
-    let mut host = Host::listen(&path, hospitality, settings(args.collect::<Vec<_>>().iter())?)?;
+    let options = ServerOptions { ring, ..ServerOptions::default() };
+    let asked = settings(args.collect::<Vec<_>>().iter())?;
+    let mut server = Server::listen(&path, options, asked)?;
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -43,26 +44,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     println!("listening");
-    let mut told = Told::default();
+    let mut recorded = Recorded::default();
     loop {
-        let seen = host.attend(|_, record| told.take(&record.event), |_| ());
-        told.lost += seen.drained.lost;
+        let polled = server.poll(|_, record| recorded.take(&record.event), |_| ());
+        recorded.lost += polled.drained.lost;
         match lines.recv_timeout(Duration::from_millis(5)) {
             Ok(line) => {
-                host.ask(settings(line.split_whitespace())?);
-                told.say();
-                told = Told::default();
+                server.ask(settings(line.split_whitespace())?);
+                recorded.print();
+                recorded = Recorded::default();
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
     }
-    // What was told between the last look and the end.
+    // What was recorded between the last look and the end.
     for _ in 0..2 {
-        let seen = host.attend(|_, record| told.take(&record.event), |_| ());
-        told.lost += seen.drained.lost;
+        let polled = server.poll(|_, record| recorded.take(&record.event), |_| ());
+        recorded.lost += polled.drained.lost;
     }
-    told.say();
+    recorded.print();
     Ok(())
 }
 
@@ -74,13 +75,13 @@ fn settings(words: impl Iterator<Item = impl AsRef<str>>) -> Result<Settings, St
             "nodes" => settings.kernels = Kernels::Nodes,
             "launches" => settings.launches = true,
             "phases" => settings.collectives = Collectives::Phases,
-            word => return Err(format!("nothing is called `{word}`")),
+            word => return Err(format!("`{word}` is none of graphs, nodes, launches, phases")),
         }
     }
     Ok(settings)
 }
 
-impl Told {
+impl Recorded {
     fn take(&mut self, event: &Event<&std::sync::Arc<str>>) {
         self.records += 1;
         match event {
@@ -101,7 +102,7 @@ impl Told {
         }
     }
 
-    fn say(&self) {
+    fn print(&self) {
         let texts = |of: &BTreeMap<String, f64>| {
             let all: Vec<String> =
                 of.iter().map(|(text, value)| format!("{text:?}:{value}")).collect();
