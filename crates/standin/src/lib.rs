@@ -1,6 +1,6 @@
 //! Stand-ins for `libnvidia-ml.so.1`, `libcuda.so.1` and `libcupti.so`, over one scripted device.
 //!
-//! One object under all of the names (`gpuwhy_testkit::gpu::lay_links`), with the real C
+//! One object under all of the names (`gpuwhy_testkit::gpu::link_libraries`), with the real C
 //! interfaces, so that what is tested with it is the code that will meet the real libraries. The
 //! device is that of [`gpuwhy_testkit::gpu`]; the directory that `GPUWHY_STANDIN` names holds it.
 //!

@@ -14,7 +14,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use gpuwhy_testkit::gpu::{self, Gpu, Held, Machine, Quantity, uuid_text};
+use gpuwhy_testkit::gpu::{self, Gpu, Machine, Quantity, ThrottleTime, uuid_text};
 use gpuwhy_testkit::sys;
 
 use crate::c::{self, Null, Out, Static, Text};
@@ -525,9 +525,9 @@ exported! {
         let gpu = device.gpu()?;
         let at = now();
         let violation_ns = match policy {
-            0 => gpu.cumulative(Held::Power, at),
-            1 => gpu.cumulative(Held::Thermal, at),
-            2 => gpu.cumulative(Held::SyncBoost, at),
+            0 => gpu.throttle_time(ThrottleTime::Power, at),
+            1 => gpu.throttle_time(ThrottleTime::Thermal, at),
+            2 => gpu.throttle_time(ThrottleTime::SyncBoost, at),
             3..=5 => 0,
             10 | 11 => return Err(Code::NotSupported),
             _ => return Err(Code::InvalidArgument),
@@ -1025,7 +1025,7 @@ const ULONGLONG: c_uint = 3;
 fn field(gpu: &Gpu, id: c_uint, scope: c_uint, at: u64) -> Result<(c_uint, u64), Code> {
     let plain = |quantity| Ok((UINT, gpu.get(quantity)));
     let long = |quantity| Ok((ULONGLONG, gpu.get(quantity)));
-    let held = |held| Ok((ULONGLONG, gpu.cumulative(held, at)));
+    let held = |held| Ok((ULONGLONG, gpu.throttle_time(held, at)));
     // Counters of a link: its number is the scope; all bits are the sum.
     let of_link = |quantity| match scope {
         0 | u32::MAX => Ok((ULONGLONG, gpu.get(quantity))),
@@ -1040,9 +1040,9 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint, at: u64) -> Result<(c_uint, u64),
         38 => long(Quantity::NvLinkCrc),
         52 => long(Quantity::NvLinkReplays),
         59 => long(Quantity::NvLinkRecoveries),
-        74 => held(Held::Power),
-        75 => held(Held::Thermal),
-        76 => held(Held::SyncBoost),
+        74 => held(ThrottleTime::Power),
+        75 => held(ThrottleTime::Thermal),
+        76 => held(ThrottleTime::SyncBoost),
         77..=79 => Ok((ULONGLONG, 0)),
         82 => Ok((UINT, gpu.get(Quantity::Temperature) + 6)),
         83 | 191 => Ok((ULONGLONG, energy(gpu)?)),
@@ -1068,9 +1068,9 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint, at: u64) -> Result<(c_uint, u64),
         190 => plain(Quantity::PowerLimit),
         197 => long(Quantity::PcieTx),
         198 => long(Quantity::PcieRx),
-        269 => held(Held::SwThermal),
-        270 => held(Held::HwThermal),
-        271 => held(Held::PowerBrake),
+        269 => held(ThrottleTime::SwThermal),
+        270 => held(ThrottleTime::HwThermal),
+        271 => held(ThrottleTime::PowerBrake),
         _ => Err(Code::NotSupported),
     }
 }

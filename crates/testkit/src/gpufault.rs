@@ -2,15 +2,15 @@
 //!
 //! A fault is a process of its own that writes into the machine's page, and changes everything
 //! back when its time is over, when it is asked to end (SIGTERM), and, if it is killed, when
-//! whoever started it notices ([`Played`]).
+//! whoever started it notices ([`HelperProcess`]).
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::gpu::{self, Defect, Machine, Quantity, reason};
-use crate::gpuloop::{Ends, Label, Place};
-use crate::helper::{self, Played};
+use crate::gpu::{self, Defect, Environment, Machine, Quantity, reason};
+use crate::gpuloop::Label;
+use crate::helper::{Deadline, HelperProcess, print_json};
 use crate::sys;
 
 /// What happens.
@@ -98,18 +98,19 @@ pub struct Spec {
     pub pid: u64,
     /// Where the machine is.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 /// Starts the fault. It ends with the calling thread.
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start(spec: &Spec) -> Result<Played<Label>> {
-    let dir = spec.place.machine.clone().or_else(|| std::env::var_os(gpu::ENV).map(Into::into));
+pub fn start(spec: &Spec) -> Result<HelperProcess<Label>> {
+    let dir =
+        spec.environment.machine.clone().or_else(|| std::env::var_os(gpu::ENV).map(Into::into));
     let dir = dir.with_context(|| format!("{} is not set", gpu::ENV))?;
     let killed = spec.clone();
-    let fault = Played::start("gpu-fault", spec, &spec.place)?;
+    let fault = HelperProcess::start("gpu-fault", spec, &spec.environment)?;
     Ok(fault.or_undo(move || {
         if let Ok(machine) = Machine::open(&dir, 1) {
             undo(&machine, &killed);
@@ -120,7 +121,7 @@ pub fn start(spec: &Spec) -> Result<Played<Label>> {
 /// Plays the fault.
 pub(crate) fn run(spec: Spec) -> Result<()> {
     sys::set_comm("gpu-fault");
-    let end = Ends::new(spec.seconds)?;
+    let end = Deadline::new(spec.seconds)?;
     let machine = Machine::from_env()?;
     let gpu = machine.gpu(spec.gpu as usize).with_context(|| format!("no GPU {}", spec.gpu))?;
     let from_ns = sys::now();
@@ -147,7 +148,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
             }
         }
     }
-    helper::say(&json!({ "from_ns": from_ns }));
+    print_json(&json!({ "from_ns": from_ns }));
     if spec.kind == Kind::XidStall {
         loop {
             let now = sys::now();
@@ -161,7 +162,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
         end.wait();
     }
     undo(&machine, &spec);
-    helper::say(&Label {
+    print_json(&Label {
         kind: spec.kind.name().into(),
         class: spec.kind.class().map(str::to_owned),
         from_ns,

@@ -9,17 +9,15 @@
 //! Like ranks and injectors they are processes of their own, this program started again
 //! ([`helper`]), named `gpuloop` and `gpuhog`.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::Result;
 use gpuwhy_wire::Producer;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cuda::Gpu;
-use crate::helper::{self, Played};
-use crate::sys::{self, Ended, Waiter};
+use crate::gpu::Environment;
+use crate::helper::{Deadline, HelperProcess, print_json};
+use crate::sys;
 
 /// Bytes of a batch that are prepared; more are sent as they are.
 const PREPARED: usize = 4 << 20;
@@ -37,17 +35,6 @@ pub const KERNELS: [&str; 4] = [
 
 /// The kernel of the competitor.
 pub const HOG_KERNEL: &str = "_ZN6gpuhog4burnEPfi";
-
-/// Where a process finds the machine and the libraries, if not where this one does.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Place {
-    /// The directory of the machine, [`crate::gpu::ENV`].
-    pub machine: Option<PathBuf>,
-    /// A directory of [`crate::gpu::lay_links`], put before `LD_LIBRARY_PATH`.
-    pub libraries: Option<PathBuf>,
-    /// Other variables of its environment.
-    pub env: Vec<(String, String)>,
-}
 
 /// What the workload does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,7 +58,7 @@ pub struct Config {
     pub device: u32,
     /// Where it runs.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 impl Default for Config {
@@ -85,7 +72,7 @@ impl Default for Config {
             graph: false,
             unmarked: false,
             device: 0,
-            place: Place::default(),
+            environment: Environment::default(),
         }
     }
 }
@@ -119,8 +106,8 @@ pub struct Summary {
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start(config: &Config) -> Result<Played<Summary>> {
-    Played::start("gpuloop", config, &config.place)
+pub fn start(config: &Config) -> Result<HelperProcess<Summary>> {
+    HelperProcess::start("gpuloop", config, &config.environment)
 }
 
 /// Plays the workload.
@@ -128,7 +115,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     sys::set_comm("gpuloop");
     sys::set_exact_timers();
     // Before the driver starts threads, which then leave signals to us.
-    let end = Ends::new(config.seconds)?;
+    let end = Deadline::new(config.seconds)?;
     let gpuwhy = if config.unmarked { Producer::default() } else { Producer::from_env() };
     let gpu = Gpu::open(config.device)?;
     let kernels = KERNELS.iter().map(|name| gpu.kernel(name)).collect::<Result<Vec<_>>>()?;
@@ -144,7 +131,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     let from_ns = sys::now();
     let (mut steps, mut spent, mut to_ns, mut driver_cpu_ns) = (0, 0, from_ns, 0);
     let (thread_from, process_from) = (sys::thread_cpu(), sys::process_cpu());
-    while !end.has_come() {
+    while !end.has_passed() {
         let begun = sys::now();
         let step = gpuwhy.step("step").seq(steps).size(bytes as i64).rank(config.rank).open();
         {
@@ -181,7 +168,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     }
     let mean_ms = spent as f64 / steps.max(1) as f64 / 1e6;
     let pid = std::process::id() as i32;
-    helper::say(&Summary {
+    print_json(&Summary {
         steps,
         mean_ms,
         pid,
@@ -207,12 +194,12 @@ pub struct Hog {
     pub device: u32,
     /// Where it runs.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 impl Default for Hog {
     fn default() -> Hog {
-        Hog { seconds: None, kernel_us: 5000, device: 0, place: Place::default() }
+        Hog { seconds: None, kernel_us: 5000, device: 0, environment: Environment::default() }
     }
 }
 
@@ -237,27 +224,27 @@ pub struct Label {
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start_hog(hog: &Hog) -> Result<Played<Label>> {
-    Played::start("gpuhog", hog, &hog.place)
+pub fn start_hog(hog: &Hog) -> Result<HelperProcess<Label>> {
+    HelperProcess::start("gpuhog", hog, &hog.environment)
 }
 
 /// Plays the competitor: there are always two kernels in its queue.
-pub(crate) fn hog(hog: Hog) -> Result<()> {
+pub(crate) fn run_hog(hog: Hog) -> Result<()> {
     sys::set_comm("gpuhog");
     sys::set_exact_timers();
-    let end = Ends::new(hog.seconds)?;
+    let end = Deadline::new(hog.seconds)?;
     let gpu = Gpu::open(hog.device)?;
     let kernel = gpu.kernel(HOG_KERNEL)?;
     let from_ns = sys::now();
     // For those who wait for its beginning.
-    helper::say(&json!({ "from_ns": from_ns }));
-    while !end.has_come() {
+    print_json(&json!({ "from_ns": from_ns }));
+    while !end.has_passed() {
         for _ in 0..2 {
             gpu.launch(kernel, hog.kernel_us * 1000)?;
         }
         gpu.synchronize()?;
     }
-    helper::say(&Label {
+    print_json(&Label {
         kind: "gpuhog".into(),
         class: Some("gpu_contention".into()),
         from_ns,
@@ -266,35 +253,4 @@ pub(crate) fn hog(hog: Hog) -> Result<()> {
         gpu: Some(hog.device),
     });
     Ok(())
-}
-
-/// When a process that plays a role should end: after its time, or when it is asked to.
-pub(crate) struct Ends {
-    waiter: Waiter,
-    at: Option<u64>,
-}
-
-impl Ends {
-    /// To be made before any thread is.
-    pub fn new(seconds: Option<f64>) -> Result<Ends> {
-        let at = seconds
-            .map(|s| sys::now() + Duration::from_secs_f64(s.clamp(0.0, 1e6)).as_nanos() as u64);
-        Ok(Ends { waiter: Waiter::new()?, at })
-    }
-
-    pub fn has_come(&self) -> bool {
-        self.at.is_some_and(|at| sys::now() >= at)
-            || self.waiter.until(Some(0), None) == Ended::Signal
-    }
-
-    pub fn wait(&self) {
-        self.waiter.until(self.at, None);
-    }
-
-    /// Waits for so long, and says whether it has come.
-    pub fn wait_for(&self, seconds: f64) -> bool {
-        let soon = sys::now() + Duration::from_secs_f64(seconds).as_nanos() as u64;
-        let at = self.at.map_or(soon, |at| at.min(soon));
-        self.waiter.until(Some(at), None) == Ended::Signal || self.has_come()
-    }
 }

@@ -186,18 +186,18 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Gpuhog { seconds, kernel_us, device } => {
-            let hog = gpuloop::Hog { seconds, kernel_us, device, place: Default::default() };
+            let hog = gpuloop::Hog { seconds, kernel_us, device, environment: Default::default() };
             let waiter = Waiter::new().context("cannot take over signals")?;
             print(&gpuloop::start_hog(&hog)?.finish_or_interrupt(&waiter)?);
             Ok(())
         }
         Command::GpuFault { kind, seconds, gpu, pid } => {
-            let spec = gpufault::Spec { kind, seconds, gpu, pid, place: Default::default() };
+            let spec = gpufault::Spec { kind, seconds, gpu, pid, environment: Default::default() };
             let waiter = Waiter::new().context("cannot take over signals")?;
             print(&gpufault::start(&spec)?.finish_or_interrupt(&waiter)?);
             Ok(())
         }
-        Command::GpuLinks { dir, object } => gpu::lay_links(&dir, &object),
+        Command::GpuLinks { dir, object } => gpu::link_libraries(&dir, &object),
         Command::Measure { kinds, before, during, intensity } => {
             let kinds = if kinds.is_empty() { Kind::ALL.to_vec() } else { kinds };
             table(&kinds, intensity, before, during)

@@ -37,10 +37,10 @@ pub(crate) fn alone(test: &str, env: &[(&str, &str)], play: impl FnOnce(&Machine
         play(&Machine::from_env().unwrap());
         return;
     }
-    let object = gpu::find_object().expect("cargo builds the object for this test");
+    let object = gpu::find_standin().expect("cargo builds the object for this test");
     let dir = tempfile::tempdir().unwrap();
     let links = dir.path().join("lib");
-    gpu::lay_links(&links, &object).unwrap();
+    gpu::link_libraries(&links, &object).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env(PLAYED, test)
@@ -80,5 +80,5 @@ impl Library {
 
 /// The object that is tested, for those who want its path.
 pub(crate) fn object() -> PathBuf {
-    gpu::find_object().unwrap()
+    gpu::find_standin().unwrap()
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use gpuwhy_testkit::gpu::{Held, Machine, Quantity, UTILISATION_NS, reason};
+use gpuwhy_testkit::gpu::{Machine, Quantity, ThrottleTime, UTILISATION_NS, reason};
 use gpuwhy_testkit::{eventually, sys};
 
 use crate::{Library, alone};
@@ -150,7 +150,7 @@ fn a_throttle_is_seen_at_once_and_counted_for_good() {
         let read = fields(&nvml, device, &[74, 75, 9999, 269, 270, 271]);
         let codes: Vec<u32> = read.iter().map(|f| f.code).collect();
         assert_eq!(codes, [0, 0, NOT_SUPPORTED, 0, 0, 0]);
-        let exact = gpu.cumulative(Held::HwThermal, sys::now());
+        let exact = gpu.throttle_time(ThrottleTime::HwThermal, sys::now());
         assert!(exact >= 3_000_000);
         let values: Vec<u64> = read.iter().map(|f| f.value).collect();
         assert_eq!(values, [0, exact, 0, 0, exact, 0]);

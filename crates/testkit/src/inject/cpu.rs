@@ -36,7 +36,7 @@ fn cpu_of_rank_0(target: &Ready) -> Result<usize> {
 pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let cpu = cpu_of_rank_0(target)?;
     let threads = count(intensity, 4.0);
-    sys::weigh_as(threads);
+    sys::raise_weight(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(move |stop| {
@@ -49,7 +49,7 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
 
 pub(super) fn hog_many(intensity: f64) -> Result<Disturbance> {
     let threads = count(intensity, 4.0 * sys::cpus().len() as f64);
-    sys::weigh_as(threads);
+    sys::raise_weight(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(spin);
@@ -89,7 +89,7 @@ pub(super) fn irq_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let mut held = Vec::new();
     for _ in 0..profilers {
         // Each has a timer of its own, whose interrupts look at whatever runs there.
-        let profiler = sys::profile(cpu, 20_000).context("cannot sample a CPU")?;
+        let profiler = sys::sample_cpu(cpu, 20_000).context("cannot sample a CPU")?;
         held.push(profiler);
     }
     let mut workers = Workers::new();

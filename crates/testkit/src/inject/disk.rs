@@ -59,7 +59,7 @@ pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance>
         .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
     store(&dir.join("trial"), &[0; 4096])
         .with_context(|| format!("cannot write and sync files in `{}`", dir.display()))?;
-    sys::give_way();
+    sys::lower_priority();
     let mut workers = Workers::new();
     for i in 0..threads {
         let path = dir.join(i.to_string());

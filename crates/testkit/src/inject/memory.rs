@@ -29,7 +29,7 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
                 }
                 sys::sleep_until(sys::now() + PAUSE_NS);
             }
-            memory.forget();
+            memory.release();
         }
     });
     Ok(Disturbance::of(

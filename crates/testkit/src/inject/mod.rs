@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::helper;
+use crate::helper::command;
 use crate::steploop::{Member, Ready};
 use crate::sys::{self, Ended, Waiter};
 
@@ -249,7 +249,7 @@ impl Injector {
     /// # Errors
     /// If the process cannot be started.
     pub fn start(spec: Spec) -> Result<Injector> {
-        let mut child = helper::command("inject", &spec, libc::SIGTERM)?
+        let mut child = command("inject", &spec, libc::SIGTERM)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -415,7 +415,7 @@ fn undo(kind: Kind, target: &Ready) {
 }
 
 /// Plays the disturbing process.
-pub(crate) fn act(spec: Spec) -> Result<()> {
+pub(crate) fn run(spec: Spec) -> Result<()> {
     let Spec { kind, after, seconds, intensity, placement, target } = spec;
     sys::set_comm(kind.name());
     if placement == Placement::Same {

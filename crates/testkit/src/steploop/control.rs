@@ -4,13 +4,15 @@
 //! never come. So rank 0 decides a few steps ahead: at the begin of step `s` it writes the plan of
 //! step `s + AHEAD`. The all-reduce keeps the others within one step of it.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::sys::{self, Shared, SharedMutex};
+use crate::sys::{InSharedMemory, Shared, SharedMutex, SharedMutexGuard};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STEPLOOP");
 const AHEAD: u64 = 4;
@@ -35,13 +37,26 @@ pub struct Control {
     /// Updates that the ranks have made under the lock.
     pub updates: AtomicU64,
     /// The lock that every step takes once.
-    pub(crate) lock: SharedMutex,
+    lock: SharedMutex,
+}
+
+// SAFETY: atomics, for which all bytes are valid, and a mutex, which `initialise` makes one before
+// the path is passed to another process.
+unsafe impl InSharedMemory for Control {
+    fn initialise(&mut self) -> io::Result<()> {
+        self.lock.initialise()
+    }
+}
+
+fn map(path: &Path, create: bool) -> io::Result<Shared<Control>> {
+    let file = File::options().read(true).write(true).create_new(create).open(path)?;
+    if create { Shared::create(&file) } else { Shared::open(&file) }
 }
 
 impl Control {
     /// Makes the page as a file.
     pub fn create(path: &Path) -> Result<Shared<Control>> {
-        let control = sys::map_control(path, true)
+        let control = map(path, true)
             .with_context(|| format!("cannot create the control page `{}`", path.display()))?;
         control.clock.store(ONE, Relaxed);
         control.load.store(ONE, Relaxed);
@@ -55,7 +70,7 @@ impl Control {
 
     /// Opens the page of a running workload.
     pub fn open(path: &Path) -> Result<Shared<Control>> {
-        let control = sys::map_control(path, false)
+        let control = map(path, false)
             .with_context(|| format!("cannot open the control page `{}`", path.display()))?;
         let magic = control.magic.load(Acquire);
         ensure!(magic == MAGIC, "`{}` is not the control page of a steploop", path.display());
@@ -63,7 +78,7 @@ impl Control {
     }
 
     /// The lock that every step takes once.
-    pub fn lock(&self) -> sys::Held<'_> {
+    pub fn lock(&self) -> SharedMutexGuard<'_> {
         self.lock.lock()
     }
 

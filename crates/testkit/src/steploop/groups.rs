@@ -133,7 +133,7 @@ impl Groups {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mounts = mounts(&mountinfo);
         for root in [mounts.cpu, mounts.memory, mounts.unified].into_iter().flatten() {
-            for dir in super::orphans(&root, prefix) {
+            for dir in super::instances::orphans(&root, prefix) {
                 let _ = fs::remove_dir(dir);
             }
         }

@@ -21,12 +21,14 @@ mod allreduce;
 pub mod control;
 pub mod device;
 mod groups;
+mod instances;
+mod job;
 pub(crate) mod network;
 pub(crate) mod rank;
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,9 +38,10 @@ pub use control::Control;
 pub use groups::{Group, Groups, Version};
 pub use network::Nic;
 
-use crate::helper;
+use crate::helper::command;
 use crate::sys::{self, Ended, Waiter};
-use rank::{FromRank, ToRank};
+use instances::running;
+use job::Job;
 
 const PREFIX: &str = "gpuwhy-steploop-";
 
@@ -217,7 +220,7 @@ pub struct Running {
 /// # Errors
 /// If it cannot be started; the reason is on stderr.
 pub fn start(config: &Config) -> Result<Running> {
-    let mut child = helper::command("steploop", config, libc::SIGTERM)?
+    let mut child = command("steploop", config, libc::SIGTERM)?
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -316,268 +319,4 @@ pub fn run(
         }
     }
     job.finish()
-}
-
-/// The workload as its supervisor sees it. Dropping it leaves nothing behind.
-struct Job {
-    ready: Ready,
-    control: Option<sys::Shared<Control>>,
-    children: Vec<Rank>,
-}
-
-struct Rank {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Rank {
-    fn say(&mut self, message: &ToRank) -> Result<()> {
-        let line = serde_json::to_string(message).context("cannot write to a rank")?;
-        writeln!(self.stdin, "{line}").context("cannot write to a rank")
-    }
-
-    fn hear(&mut self) -> Result<FromRank> {
-        let line = self.lines.next().context("a rank has ended; its message is above")?;
-        let line = line.context("cannot read from a rank")?;
-        serde_json::from_str(&line).context("cannot understand a rank")
-    }
-}
-
-impl Job {
-    fn set_up(config: &Config) -> Result<Job> {
-        let pid = std::process::id() as i32;
-        for dir in orphans(Path::new("/var/tmp"), PREFIX) {
-            let _ = std::fs::remove_dir_all(dir);
-        }
-        Groups::remove_stale(PREFIX);
-        let name = format!("{PREFIX}{pid}");
-        let work_dir = config.work_dir.clone().unwrap_or_else(|| Path::new("/var/tmp").join(&name));
-        std::fs::create_dir(&work_dir).with_context(|| {
-            format!("cannot create the work directory `{}`", work_dir.display())
-        })?;
-        let mut notes = Vec::new();
-        let ready = Ready {
-            pid,
-            ranks: Vec::new(),
-            cgroups: Groups::default(),
-            dataset: work_dir.join("dataset"),
-            control: work_dir.join("control"),
-            work_dir,
-            config: config.clone(),
-            started_ns: 0,
-            notes: Vec::new(),
-        };
-        // From here on, dropping the job cleans up.
-        let mut job = Job { ready, control: None, children: Vec::new() };
-        if config.cgroups {
-            job.ready.cgroups = Groups::create(&name, &mut notes);
-        }
-        if let Some(memory) = &job.ready.cgroups.memory
-            && let Err(error) = memory.set_memory_limit(config.memory_bytes)
-        {
-            notes.push(format!("no memory limit: {error:#}"));
-        }
-        job.ready.notes = notes;
-        job.control = Some(Control::create(&job.ready.control)?);
-        write_dataset(&job.ready.dataset, config.dataset_bytes)?;
-        if let Some(csv) = &config.csv {
-            std::fs::write(csv, "rank,seq,name,start_ns,end_ns,size\n")
-                .with_context(|| format!("cannot create `{}`", csv.display()))?;
-        }
-        Ok(job)
-    }
-
-    fn start_ranks(&mut self) -> Result<()> {
-        let config = self.ready.config.clone();
-        let network = config.network && config.ranks > 1 && self.may_make_networks();
-        let pairs = if network { network::ring(config.ranks) } else { Vec::new() };
-        let nics: Vec<Nic> = pairs.iter().flatten().cloned().collect();
-        let cpus = sys::cpus();
-
-        for rank in 0..config.ranks {
-            let cpu = config.pin.then(|| cpus[rank as usize % cpus.len()]);
-            let spec = rank::Spec {
-                rank,
-                config: config.clone(),
-                cpu,
-                network,
-                groups: self.ready.cgroups.clone(),
-                control: self.ready.control.clone(),
-                dataset: self.ready.dataset.clone(),
-                work_dir: self.ready.work_dir.clone(),
-            };
-            let mut child = helper::command("rank", &spec, libc::SIGKILL)?
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .context("cannot start a rank")?;
-            self.ready.ranks.push(Member {
-                rank,
-                pid: child.id() as i32,
-                comm: comm(rank),
-                cpu,
-                nics: nics.iter().filter(|nic| nic.rank == rank).cloned().collect(),
-            });
-            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-            let (Some(stdin), Some(stdout)) = (stdin, stdout) else { bail!("a rank has no pipes") };
-            self.children.push(Rank { child, stdin, lines: BufReader::new(stdout).lines() });
-        }
-
-        self.expect(|message| matches!(message, FromRank::Alive).then_some(()))?;
-        let pid = |rank: u32| self.ready.ranks[rank as usize].pid;
-        for pair in &pairs {
-            network::join(pair, [pid(pair[0].rank), pid(pair[1].rank)])?;
-        }
-        for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            rank.say(&ToRank::Nics(member.nics.clone()))?;
-        }
-        let ports = self.expect(|message| match message {
-            FromRank::Listening(port) => Some(port),
-            _ => None,
-        })?;
-        for (rank, child) in self.children.iter_mut().enumerate() {
-            let next = ports[(rank + 1) % ports.len()];
-            let address = rank::address(&nics, rank as u32, config.ranks, next);
-            child.say(&ToRank::Connect(address))?;
-        }
-        self.expect(|message| matches!(message, FromRank::Ready).then_some(()))?;
-
-        self.ready.started_ns = sys::now();
-        let path = self.ready.work_dir.join("ready.json");
-        let text = serde_json::to_string_pretty(&self.ready).context("cannot write ready.json")?;
-        std::fs::write(&path, text)
-            .with_context(|| format!("cannot write `{}`", path.display()))?;
-        for child in &mut self.children {
-            child.say(&ToRank::Go)?;
-        }
-        Ok(())
-    }
-
-    /// Whether network namespaces and links can be made here; if not, says why in the notes.
-    fn may_make_networks(&mut self) -> bool {
-        let tried = std::thread::spawn(|| -> Result<()> {
-            sys::new_netns().context("cannot make a network namespace (needs CAP_SYS_ADMIN)")?;
-            network::run("ip link add to1 type veth peer name to0")?;
-            network::set_speed("to1", 1000)
-        });
-        match tried.join() {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                self.ready.notes.push(format!("the ranks talk over loopback: {error:#}"));
-                false
-            }
-            Err(_) => false,
-        }
-    }
-
-    fn expect<T>(&mut self, wanted: impl Fn(FromRank) -> Option<T>) -> Result<Vec<T>> {
-        let mut answers = Vec::new();
-        for rank in &mut self.children {
-            let answer = rank.hear()?;
-            answers.push(wanted(answer).context("a rank said something out of turn")?);
-        }
-        Ok(answers)
-    }
-
-    /// Whether all ranks live. If one dies, those beside it follow at once; the one that was
-    /// killed is the one to name.
-    fn check(&mut self) -> Result<()> {
-        use std::os::unix::process::ExitStatusExt;
-        let mut ended = Vec::new();
-        for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            if let Some(status) = rank.child.try_wait().context("cannot look at a rank")? {
-                ended.push((status, member));
-            }
-        }
-        ended.sort_by_key(|(status, _)| status.signal().is_none());
-        match ended.first() {
-            Some((status, member)) => {
-                bail!("rank {} (pid {}) has ended: {status}", member.rank, member.pid)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn finish(mut self) -> Result<Summary> {
-        if let Some(control) = &self.control {
-            control.stop();
-        }
-        self.resume();
-        // A rank that does not end is killed when the job is dropped; its answer is missing then.
-        let patience = sys::now() + 5_000_000_000;
-        for rank in &mut self.children {
-            while matches!(rank.child.try_wait(), Ok(None)) {
-                ensure!(sys::now() < patience, "a rank did not end within 5 s of being asked to");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        let steps = self.expect(|message| match message {
-            FromRank::Done(steps) => Some(steps),
-            _ => None,
-        })?;
-        let seconds = (sys::now() - self.ready.started_ns) as f64 / 1e9;
-        Ok(Summary { steps: steps.into_iter().min().unwrap_or(0), seconds })
-    }
-
-    /// Wakes ranks that an injector may have left stopped.
-    fn resume(&self) {
-        for member in &self.ready.ranks {
-            let _ = sys::kill(member.pid, libc::SIGCONT);
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        for rank in &mut self.children {
-            let _ = rank.child.kill();
-            let _ = rank.child.wait();
-        }
-        self.ready.cgroups.remove();
-        let _ = std::fs::remove_dir_all(&self.ready.work_dir);
-    }
-}
-
-/// Writes the data set to the disk and out of the page cache, so that the ranks read it in and are
-/// charged for it.
-fn write_dataset(path: &Path, bytes: u64) -> Result<()> {
-    let failed = || format!("cannot write the data set `{}`", path.display());
-    let mut file = std::fs::File::create_new(path).with_context(failed)?;
-    let mut block = vec![0; 1 << 20];
-    let mut left = bytes;
-    let mut seed = 1;
-    while left > 0 {
-        let n = left.min(block.len() as u64) as usize;
-        sys::fill(&mut block[..n], seed);
-        file.write_all(&block[..n]).with_context(failed)?;
-        left -= n as u64;
-        seed += 1;
-    }
-    file.sync_all().with_context(failed)?;
-    sys::drop_cache(&file).with_context(failed)
-}
-
-/// Directories `prefix` + pid whose process runs.
-fn running(root: &Path, prefix: &str) -> Vec<PathBuf> {
-    numbered(root, prefix).into_iter().filter(|(_, pid)| lives(*pid)).map(|(dir, _)| dir).collect()
-}
-
-/// Directories `prefix` + pid whose process is gone.
-fn orphans(root: &Path, prefix: &str) -> Vec<PathBuf> {
-    numbered(root, prefix).into_iter().filter(|(_, pid)| !lives(*pid)).map(|(dir, _)| dir).collect()
-}
-
-fn lives(pid: i32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
-}
-
-fn numbered(root: &Path, prefix: &str) -> Vec<(PathBuf, i32)> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
-            Some((entry.path(), pid))
-        })
-        .collect()
 }

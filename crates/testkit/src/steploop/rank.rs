@@ -246,7 +246,7 @@ impl Worker {
         self.batch.resize(bytes, 0);
         for sample in self.batch.chunks_mut(SAMPLE) {
             let pages = self.config.dataset_bytes.saturating_sub(sample.len() as u64) / 4096;
-            let offset = self.random.next() % (pages + 1) * 4096;
+            let offset = self.random.next_u64() % (pages + 1) * 4096;
             self.dataset
                 .read_exact_at(sample, offset)
                 .context("cannot read a sample from the data set")?;
@@ -315,7 +315,7 @@ impl Worker {
     fn save(&mut self) -> Result<()> {
         let failed = || format!("cannot write the checkpoint `{}`", self.checkpoint.display());
         let mut bytes = vec![0; self.config.checkpoint_bytes as usize];
-        sys::fill(&mut bytes, self.random.next());
+        sys::fill(&mut bytes, self.random.next_u64());
         let unfinished = self.checkpoint.with_extension("tmp");
         let mut file = File::create(&unfinished).with_context(failed)?;
         file.write_all(&bytes).with_context(failed)?;
