@@ -128,7 +128,7 @@ impl Static {
     }
 }
 
-// SAFETY: it points to text that nobody changes or frees.
+// SAFETY: the text is never changed or freed.
 unsafe impl Send for Static {}
 // SAFETY: as above.
 unsafe impl Sync for Static {}

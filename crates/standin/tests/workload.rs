@@ -1,5 +1,5 @@
-//! The workload, its competitor and faults as whole processes over the stand-in. A program of its
-//! own `main`, because they are this program started again.
+//! The workload, its competitor and faults as whole processes over the stand-in. This test has a `main`
+//! of its own, because these processes are this program started again.
 
 use std::path::Path;
 
@@ -8,13 +8,14 @@ use gpuwhy_testkit::gpu::{self, Defect, Environment, Machine, reason};
 use gpuwhy_testkit::gpuloop::{self, Config, Hog, Summary};
 use gpuwhy_testkit::{gpufault, helper, sys};
 
-/// Given the machine's directory, and where processes find it.
+/// Gets the directory of the machine, and the environment for processes.
 type Test = fn(&Path, &Environment) -> Result<()>;
 
 fn main() -> Result<()> {
     helper::dispatch();
     let dir = tempfile::tempdir()?;
-    let object = gpu::find_standin().context("cargo builds the object for this test")?;
+    let object = gpu::find_standin()
+        .context("cannot find the stand-in, which cargo builds for this test")?;
     gpu::link_libraries(&dir.path().join("lib"), &object)?;
     let environment = Environment {
         machine: Some(dir.path().to_owned()),
@@ -23,9 +24,12 @@ fn main() -> Result<()> {
     };
     let tests: [(&str, Test); 4] = [
         ("steps are taken, with and without graphs", steps_are_taken),
-        ("a fault is there for its time, and is healed", a_fault_is_healed),
-        ("a fault that is killed is healed by who started it", a_killed_fault_is_healed),
-        ("a competitor is on the GPU until it is stopped", a_competitor_is_seen),
+        ("a fault lasts for its time and is repaired", a_fault_is_repaired),
+        (
+            "a fault that is killed is repaired by the process that started it",
+            a_killed_fault_is_repaired,
+        ),
+        ("a competitor uses the GPU until it is stopped", a_competitor_is_seen),
     ];
     for (name, test) in tests {
         test(dir.path(), &environment).context(name)?;
@@ -56,11 +60,11 @@ fn steps_are_taken(dir: &Path, environment: &Environment) -> Result<()> {
         ensure!(gpu.busy() - before == summary.steps * 8 * 400_000, "{summary:?}");
         ensure!(summary.mean_ms > 3.2, "{summary:?}");
     }
-    ensure!(gpu.processes().is_empty(), "nobody is left");
+    ensure!(gpu.processes().is_empty(), "no process is left");
     Ok(())
 }
 
-fn a_fault_is_healed(dir: &Path, environment: &Environment) -> Result<()> {
+fn a_fault_is_repaired(dir: &Path, environment: &Environment) -> Result<()> {
     let machine = Machine::open(dir, 1)?;
     let gpu = machine.gpu(0).context("no GPU")?;
     let start = |kind, seconds| {
@@ -80,7 +84,7 @@ fn a_fault_is_healed(dir: &Path, environment: &Environment) -> Result<()> {
     let label = fault.stop()?;
     ensure!(label.class.as_deref() == Some("gpu_throttling") && label.from_ns == begun);
     ensure!(label.to_ns > begun && label.gpu == Some(0), "{label:?}");
-    ensure!(gpu.reasons(sys::now()) & !reason::IDLE == 0, "healed");
+    ensure!(gpu.reasons(sys::now()) & !reason::IDLE == 0, "repaired");
 
     let label = start(gpufault::Kind::LostBuffers, Some(0.05))?.finish()?;
     ensure!(label.kind == "lost-buffers" && label.class.is_none(), "{label:?}");
@@ -88,7 +92,7 @@ fn a_fault_is_healed(dir: &Path, environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-fn a_killed_fault_is_healed(dir: &Path, environment: &Environment) -> Result<()> {
+fn a_killed_fault_is_repaired(dir: &Path, environment: &Environment) -> Result<()> {
     let machine = Machine::open(dir, 1)?;
     let gpu = machine.gpu(0).context("no GPU")?;
     let kind = gpufault::Kind::OffBus;

@@ -1,5 +1,5 @@
-//! A workload of steps on a GPU, and one that competes with it: clients of `libcuda` like others,
-//! for the stand-in's scripted device.
+//! A workload of steps on a GPU, and one that competes with it: ordinary clients of `libcuda`, for the
+//! scripted device of the stand-in.
 //!
 //! A step reads and prepares a batch on the CPU (about 1 ms), copies it to the device from pinned
 //! memory, launches kernels or replays them as a graph, waits, and copies a result back. Steps and
@@ -7,7 +7,7 @@
 //! marks them; the driver loads what `CUDA_INJECTION64_PATH` names.
 //!
 //! Like ranks and injectors they are processes of their own, this program started again
-//! ([`helper`]), named `gpuloop` and `gpuhog`.
+//! ([`helper`](crate::helper)), named `gpuloop` and `gpuhog`.
 
 use anyhow::Result;
 use gpuwhy_wire::Producer;
@@ -19,13 +19,13 @@ use crate::gpu::Environment;
 use crate::helper::{Deadline, HelperProcess, print_json};
 use crate::sys;
 
-/// Bytes of a batch that are prepared; more are sent as they are.
+/// How many bytes of a batch are prepared on the CPU; the rest is copied as it is.
 const PREPARED: usize = 4 << 20;
-/// Bytes of a result, which come back.
+/// Bytes of a result that is copied back.
 const RESULT: usize = 256 << 10;
 
-/// The kernels of a step, in turn, under names as compilers make them: mangled C++, templates,
-/// and one of a library that does not mangle.
+/// Names of a step's kernels, in turn, as compilers generate them: mangled C++, templates, and one
+/// of a library that does not mangle.
 pub const KERNELS: [&str; 4] = [
     "_ZN7gpuloop4gemmEPKfS1_Pfiii",
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
@@ -41,22 +41,22 @@ pub const HOG_KERNEL: &str = "_ZN6gpuhog4burnEPfi";
 pub struct Config {
     /// Seconds to run; until SIGTERM if absent.
     pub seconds: Option<f64>,
-    /// What its steps are marked with.
+    /// The rank that its steps are marked with.
     pub rank: u32,
-    /// Kernels a step.
+    /// Kernels per step.
     pub kernels: u32,
     /// How long each takes at the nominal clock, µs.
     pub kernel_us: u64,
-    /// MiB of a batch, which go to the device.
+    /// Size of a batch, which is copied to the device, MiB.
     pub batch_mib: u32,
-    /// Whether three of four steps replay a graph.
+    /// Whether three of four steps launch their kernels as a graph.
     pub graph: bool,
     /// Whether it marks no steps.
     #[serde(default)]
     pub unmarked: bool,
-    /// CUDA's number of the device.
+    /// CUDA's ordinal of the device.
     pub device: u32,
-    /// Where it runs.
+    /// Where it finds the machine and the libraries.
     #[serde(default)]
     pub environment: Environment,
 }
@@ -94,9 +94,9 @@ pub struct Summary {
     pub to_ns: u64,
     /// Kernels launched, those of graphs too.
     pub launches: u64,
-    /// CPU time of the thread that launched them, for all that the steps did, ns.
+    /// CPU time of the thread that took the steps, ns.
     pub thread_cpu_ns: u64,
-    /// Of that, in the phases that launch, copy and wait: what the driver's calls cost.
+    /// The part of it in the phases that launch, copy and wait: the cost of the driver's calls, ns.
     pub driver_cpu_ns: u64,
     /// CPU time of the whole process in these steps, ns.
     pub process_cpu_ns: u64,
@@ -110,11 +110,11 @@ pub fn start(config: &Config) -> Result<HelperProcess<Summary>> {
     HelperProcess::start("gpuloop", config, &config.environment)
 }
 
-/// Plays the workload.
+/// Runs the workload in this process.
 pub(crate) fn run(config: Config) -> Result<()> {
     sys::set_comm("gpuloop");
     sys::set_exact_timers();
-    // Before the driver starts threads, which then leave signals to us.
+    // Before the driver starts threads, so that they have the signals blocked.
     let end = Deadline::new(config.seconds)?;
     let gpuwhy = if config.unmarked { Producer::default() } else { Producer::from_env() };
     let gpu = Gpu::open(config.device)?;
@@ -147,7 +147,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
         {
             let _phase = step.phase("launch");
             match graph {
-                Some(graph) if steps % 4 != 3 => gpu.replay(graph)?,
+                Some(graph) if steps % 4 != 3 => gpu.launch_graph(graph)?,
                 _ => launch()?,
             }
         }
@@ -190,9 +190,9 @@ pub struct Hog {
     pub seconds: Option<f64>,
     /// How long each of its kernels takes at the nominal clock, µs.
     pub kernel_us: u64,
-    /// CUDA's number of the device.
+    /// CUDA's ordinal of the device.
     pub device: u32,
-    /// Where it runs.
+    /// Where it finds the machine and the libraries.
     #[serde(default)]
     pub environment: Environment,
 }
@@ -208,15 +208,16 @@ impl Default for Hog {
 pub struct Label {
     /// What was done.
     pub kind: String,
-    /// The right class, in the words of the schema; none where no step should be slower.
+    /// The class that a verdict should give, as the schema names it; `None` where no step should be
+    /// slower.
     pub class: Option<String>,
     /// When it began.
     pub from_ns: u64,
-    /// When it was over.
+    /// When it ended.
     pub to_ns: u64,
-    /// The process to blame, if one is.
+    /// The process to blame, if a process is.
     pub pid: Option<i32>,
-    /// The GPU that it happened to, by the machine's number; none if it did not happen to one.
+    /// Index in the machine of the GPU that it happened to; `None` if it happened to CUPTI.
     pub gpu: Option<u32>,
 }
 
@@ -228,7 +229,7 @@ pub fn start_hog(hog: &Hog) -> Result<HelperProcess<Label>> {
     HelperProcess::start("gpuhog", hog, &hog.environment)
 }
 
-/// Plays the competitor: there are always two kernels in its queue.
+/// Runs the competitor in this process: it always has two kernels in its queue.
 pub(crate) fn run_hog(hog: Hog) -> Result<()> {
     sys::set_comm("gpuhog");
     sys::set_exact_timers();
@@ -236,7 +237,7 @@ pub(crate) fn run_hog(hog: Hog) -> Result<()> {
     let gpu = Gpu::open(hog.device)?;
     let kernel = gpu.kernel(HOG_KERNEL)?;
     let from_ns = sys::now();
-    // For those who wait for its beginning.
+    // The parent may wait for its beginning.
     print_json(&json!({ "from_ns": from_ns }));
     while !end.has_passed() {
         for _ in 0..2 {

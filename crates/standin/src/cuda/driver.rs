@@ -16,7 +16,7 @@ use crate::machine::{machine, now, pid};
 
 /// Launches that a stream queues before a launch waits.
 pub(super) const QUEUE: usize = 1024;
-/// Device memory that a context takes.
+/// Device memory that a context uses.
 pub(super) const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// A context, stream, module and so on: a number that is no address.

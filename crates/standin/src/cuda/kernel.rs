@@ -36,7 +36,7 @@ exported! {
         Ok(to.put(*driver()?.functions.get(&function).ok_or(Code::InvalidHandle)?)?)
     }
 
-    /// The first parameter is the work, ns at nominal clock.
+    /// The first parameter is how long the kernel takes at the nominal clock, ns.
     fn cuLaunchKernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle, params: Out<Out<u64>>,

@@ -16,7 +16,7 @@ fn allocate_host(to: Out<usize>, bytes: usize) -> Status {
         return Err(Code::InvalidValue);
     }
     let mut driver = driver()?;
-    // SAFETY: the arguments are numbers; null is asked for below.
+    // SAFETY: the arguments are numbers; the result is checked below.
     let at = unsafe { libc::aligned_alloc(4096, bytes.next_multiple_of(4096)) };
     if at.is_null() {
         return Err(Code::OutOfMemory);
@@ -25,8 +25,8 @@ fn allocate_host(to: Out<usize>, bytes: usize) -> Status {
     Ok(to.put(at as usize)?)
 }
 
-/// A copy between host and device. Whoever copies from or to pageable memory waits for its end,
-/// since the driver stages it.
+/// A copy between host and device. The caller waits for a copy from or to pageable
+/// memory, since the driver stages it.
 fn copy(
     cbid: u32,
     kind: CopyKind,
@@ -91,7 +91,7 @@ exported! {
 
     fn cuMemFreeHost(at: usize) {
         driver()?.pinned.remove(&at).ok_or(Code::InvalidValue)?;
-        // SAFETY: it was in the table, so `allocate_host` made it, and nobody has freed it yet.
+        // SAFETY: it was in the table, so `allocate_host` made it, and it was not freed yet.
         unsafe { libc::free(at as *mut c_void) };
         Ok(())
     }

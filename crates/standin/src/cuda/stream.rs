@@ -1,4 +1,4 @@
-//! Streams, and capturing what is launched on one into a graph.
+//! Streams, and capturing the launches on a stream into a graph.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,7 +13,7 @@ exported! {
     fn cuStreamCreate(to: Out<Handle>, _flags: c_uint) {
         let mut driver = driver()?;
         let (context, _) = driver.current()?;
-        // CUPTI's numbers of created streams begin with 13 in a program of one context.
+        // In a program of one context CUPTI numbers created streams from 13.
         let id = 13 + driver.streams_made;
         driver.streams_made += 1;
         let stream = handle();

@@ -136,8 +136,6 @@ impl Launch {
 }
 
 /// A call of the driver, from its start to its end, with the number that ties it to what it
-
-/// A call of the driver, from its start to its end, with the number that ties it to what it
 /// launches.
 pub(super) struct Call {
     cbid: u32,

@@ -27,11 +27,11 @@ macro_rules! record {
         #[repr(C)]
         #[derive(Clone, Copy, Default)]
         pub(super) struct $name { $(pub(super) $field: $type,)* }
-        // The sum of the fields is the whole, so there is no gap.
+        // The sizes of the fields add up to that of the record, so there is no gap.
         const _: () = assert!(size_of::<$name>() == $size && 0 $(+ size_of::<$type>())* == $size);
         $(const _: () = assert!(std::mem::offset_of!($name, $at) == $offset);)*
-        // SAFETY: `repr(C)`; all fields are integers and arrays of them; without padding, as the
-        // assertion above has it.
+        // SAFETY: `repr(C)`; all fields are integers and arrays of them; the
+        // assertion above excludes padding.
         unsafe impl Plain for $name {}
     };
 }

@@ -21,7 +21,7 @@ fn clock(device: Device, kind: c_uint, sm: Quantity, memory: Quantity) -> Result
     match kind {
         0 | 1 => Ok(gpu.get(sm) as c_uint),
         2 => Ok(gpu.get(memory) as c_uint),
-        // The video clock follows the SM's at about nine tenths.
+        // The video clock is about nine tenths of the SM clock.
         3 => Ok((gpu.get(sm) * 9 / 10) as c_uint),
         _ => Err(Code::InvalidArgument),
     }

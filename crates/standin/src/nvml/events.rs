@@ -21,7 +21,7 @@ const EVENT_UNAVAILABLE: c_ulonglong = 0x4000;
 #[derive(Clone, Copy)]
 pub struct EventSet(usize);
 
-/// `nvmlEventData_t`, that of `_v1` without its last two.
+/// `nvmlEventData_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct EventData {

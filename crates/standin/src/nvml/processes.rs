@@ -16,7 +16,7 @@ pub struct ProcessV1 {
     memory: c_ulonglong,
 }
 
-/// `nvmlProcessInfo_v2_t`, which is that of the functions `_v3` too.
+/// `nvmlProcessInfo_v2_t`, which the functions `_v3` use too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ProcessV2 {

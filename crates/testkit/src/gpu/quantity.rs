@@ -141,6 +141,6 @@ pub mod reason {
     pub const SW_THERMAL: u64 = 0x20;
     /// The hardware lowers the clock for temperature.
     pub const HW_THERMAL: u64 = 0x40;
-    /// The server's power supply asks for less.
+    /// The server's power supply demands less power (power brake).
     pub const POWER_BRAKE: u64 = 0x80;
 }

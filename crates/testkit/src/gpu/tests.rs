@@ -3,7 +3,7 @@ use super::*;
 use std::sync::Mutex;
 
 const MS: u64 = 1_000_000;
-/// Somewhere after boot, at the start of a slice of the first of two, and of a window.
+/// A time after boot at which a slice of the first of two processes starts, and a window.
 const T: u64 = 1_002_000 * MS;
 
 fn machine(gpus: usize) -> (tempfile::TempDir, Machine) {
@@ -12,13 +12,13 @@ fn machine(gpus: usize) -> (tempfile::TempDir, Machine) {
     (dir, machine)
 }
 
-/// Two processes that are alive as long as we look.
+/// Two processes that are alive during the test.
 fn pids() -> (u32, u32) {
     (std::process::id(), 1)
 }
 
 #[test]
-fn a_machine_is_the_same_for_all_who_open_it_and_others_are_refused() {
+fn all_openers_share_one_machine_and_other_files_are_refused() {
     let (dir, machine) = machine(3);
     let again = Machine::open(dir.path(), 1).unwrap();
     assert_eq!(again.count(), 3);
@@ -76,20 +76,20 @@ fn two_processes_take_turns_in_slices() {
     let (_dir, machine) = machine(1);
     let (me, other) = pids();
     let gpu = machine.gpu(0).unwrap();
-    // It comes first and is promised 10 ms.
+    // The other process launches first and is given 10 ms.
     assert_eq!(gpu.launch(T, 0, other, 10 * MS), Run { start: T, end: T + 10 * MS });
-    // Slices: 0-2 the other's, 2-4 mine, and so on; I wait, and run in 2-4 and 6-7.
+    // Slices: 0-2 the other's, 2-4 mine, and so on; mine waits and runs in 2-4 and 6-7.
     let mine = gpu.launch(T + MS, 0, me, 3 * MS);
     assert_eq!(mine, Run { start: T + 2 * MS, end: T + 7 * MS });
-    // The other's next kernel pays for the 3 ms that I took.
+    // The other's next kernel is longer by the 3 ms that mine took.
     let next = gpu.launch(T + 10 * MS, 0, other, MS);
     assert_eq!(next, Run { start: T + 10 * MS, end: T + 14 * MS });
-    // And it owes nothing now.
+    // Now nothing is owed.
     assert_eq!(gpu.launch(T + 20 * MS, 0, other, MS).end, T + 21 * MS);
 }
 
 #[test]
-fn a_competitor_with_a_full_queue_halves_what_one_gets() {
+fn a_competitor_with_a_full_queue_halves_the_share() {
     let (_dir, machine) = machine(1);
     let (me, other) = pids();
     let gpu = machine.gpu(0).unwrap();
@@ -102,7 +102,7 @@ fn a_competitor_with_a_full_queue_halves_what_one_gets() {
         mine = gpu.launch(mine, 0, me, MS).end;
         work += 1;
     }
-    // Alone it would be a thousand.
+    // Alone it would be 1000.
     assert!((450..=560).contains(&work), "{work} kernels of 1 ms in a second");
     let busy: u64 = gpu.processes().iter().map(|p| p.busy).sum();
     assert!(busy <= theirs.max(mine) - T, "more ran than time passed: {busy}");
@@ -126,7 +126,7 @@ fn copies_slow_down_when_they_are_replayed_and_when_the_link_is_narrow() {
     gpu.heal(T);
     gpu.pcie_link(3, 8);
     assert_eq!(takes(T + 200 * MS), 8);
-    // Kernels and the other direction do not wait for it.
+    // Kernels and copies in the other direction do not wait for it.
     let back = gpu.copy(T + 200 * MS, 0, me, 50, Direction::ToHost);
     assert_eq!(back.start, T + 200 * MS);
     assert_eq!(gpu.launch(T + 200 * MS, 0, me, 1).start, T + 200 * MS);
@@ -153,12 +153,12 @@ fn utilisation_lags_by_a_window() {
 }
 
 #[test]
-fn memory_is_counted_by_process_and_xids_are_remembered() {
+fn memory_is_counted_by_process_and_xids_are_kept() {
     let (_dir, machine) = machine(1);
     let (me, other) = pids();
     let gpu = machine.gpu(0).unwrap();
     assert!(gpu.allocate(me, 1 << 30, T) && gpu.allocate(other, 2 << 30, T));
-    assert!(!gpu.allocate(me, 80 << 30, T), "more than there is");
+    assert!(!gpu.allocate(me, 80 << 30, T), "more than the device has");
     assert_eq!(gpu.memory_used(), (3 << 30) + RESERVED_BYTES);
     gpu.release(other, 1 << 30);
     gpu.leave(me);
@@ -175,7 +175,7 @@ fn memory_is_counted_by_process_and_xids_are_remembered() {
 }
 
 #[test]
-fn threads_that_launch_at_once_get_places_that_do_not_overlap() {
+fn kernels_of_threads_that_launch_at_once_do_not_overlap() {
     let (_dir, machine) = machine(1);
     let (me, _) = pids();
     let gpu = machine.gpu(0).unwrap();

@@ -13,10 +13,10 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline in so many seconds, or only a signal. To be made before any thread is started.
+    /// A deadline in `seconds`, or only by a signal. To be made before any thread is started.
     ///
     /// # Errors
-    /// If the signals cannot be taken over.
+    /// If the signals cannot be blocked.
     pub(crate) fn new(seconds: Option<f64>) -> Result<Deadline> {
         let at = seconds
             .map(|s| sys::now() + Duration::from_secs_f64(s.clamp(0.0, 1e6)).as_nanos() as u64);

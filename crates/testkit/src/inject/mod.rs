@@ -1,10 +1,9 @@
-//! Disturbances of a running [`steploop`](crate::steploop), each with a label that tells the truth
-//! about it.
+//! Disturbances of a running [`steploop`](crate::steploop), each with a label of the ground truth.
 //!
-//! A disturbance is a process of its own, called like its kind (`cpu-hog`), so that a recorder can
-//! see it and a verdict can name it. What it changes it changes back when its time is over, when
-//! it is asked to end, and when whoever started it is gone; if it is killed itself, the one who
-//! started it changes it back.
+//! A disturbance is a process of its own with the name of its kind (`cpu-hog`), so that a recorder can
+//! see it and a verdict can name it. It restores what it changes when its time is over, when it gets
+//! a signal, and when the process that started it ends; if it is killed, the process that started it
+//! restores what it changed.
 
 mod cpu;
 mod disk;
@@ -12,7 +11,7 @@ mod memory;
 mod network;
 mod workload;
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,11 +23,11 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::helper::command;
+use crate::helper::{command, print_json};
 use crate::steploop::{Member, Ready};
 use crate::sys::{self, Ended, Waiter};
 
-/// What to do to the workload.
+/// A kind of disturbance.
 #[derive(
     Clone,
     Copy,
@@ -66,17 +65,17 @@ pub enum Kind {
     LinkCap,
     /// Rank 1 stopped and continued.
     Sigstop,
-    /// The lock that every step takes, held for long.
+    /// The lock that every step takes, held for long times.
     LockHolder,
     /// A lower clock of the simulated devices.
     DeviceSlowdown,
-    /// Timer interrupts on the CPU of rank 0, many thousand a second: a profiler that runs hot.
+    /// Many thousand timer interrupts a second on the CPU of rank 0, as of a profiler at too high a rate.
     IrqStorm,
-    /// Rank 0 does the same work in a more wasteful way.
+    /// Rank 0 repeats part of its work needlessly, as inefficient code does.
     SlowCode,
-    /// More work in every step: no fault.
+    /// More work in every step, which is no fault.
     LoadChange,
-    /// Nothing.
+    /// No disturbance.
     None,
 }
 
@@ -102,7 +101,7 @@ impl Kind {
         Kind::None,
     ];
 
-    /// Its name, which is also its process's.
+    /// Its name, which is also that of its process.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::CpuHog => "cpu-hog",
@@ -125,8 +124,8 @@ impl Kind {
         }
     }
 
-    /// The class that a verdict should give, in the words of the schema's `Class`; `None` where
-    /// there should be no finding.
+    /// The class that a verdict should give, as the schema's `Class` names it; `None` where there
+    /// should be no finding.
     pub const fn class(self) -> Option<&'static str> {
         Some(match self {
             Kind::CpuHog | Kind::CpuHogMany | Kind::RtHog => "cpu_contention",
@@ -143,7 +142,7 @@ impl Kind {
         })
     }
 
-    /// The steps that it slows, if it does; others may be slowed as well.
+    /// Name of the steps that it slows most, if it slows any.
     pub const fn slows(self) -> &'static str {
         match self {
             Kind::OdirectWriter | Kind::FsyncStorm => "step+ckpt",
@@ -175,60 +174,60 @@ impl Kind {
     }
 }
 
-/// Where the disturbing process is.
+/// Control groups of the disturbing process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// In the control groups of whoever starts it: another container than the workload's.
+    /// Those of the process that starts it, as in another container than the workload's.
     #[default]
     Other,
-    /// In the workload's own control groups: the same container.
+    /// Those of the workload, as in the same container.
     Same,
 }
 
-/// A disturbance to be made.
+/// A disturbance to be injected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// What.
+    /// Its kind.
     pub kind: Kind,
-    /// How long to wait before it, s.
+    /// How long to wait before it begins, s.
     pub after: f64,
     /// How long it lasts, s.
     pub seconds: f64,
-    /// How strong it is; 1 is what [`Kind::intensity`] says.
+    /// Strength; 1 is described by [`Kind::intensity`].
     pub intensity: f64,
-    /// Where it is.
+    /// Control groups of its process.
     #[serde(default)]
     pub placement: Placement,
-    /// Whose steps.
+    /// The workload that it disturbs.
     pub target: Ready,
 }
 
-/// The truth about a disturbance. Times are CLOCK_MONOTONIC ns.
+/// The ground truth of a disturbance. Times are CLOCK_MONOTONIC ns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Label {
     /// What was done.
     pub injector: Kind,
-    /// The right class, or none.
+    /// The class that a verdict should give; `None` if there should be no finding.
     pub class: Option<String>,
     /// The process to blame, if a process is.
     pub culprit_pid: Option<i32>,
     /// Its name.
     pub culprit_comm: Option<String>,
-    /// The control group to blame or that the process is in, as traces call it: `v1:cpu:/path`,
-    /// `v2:/path`.
+    /// The control group to blame, or that of the process to blame, by its key in traces:
+    /// `v1:cpu:/path`, `v2:/path`.
     pub culprit_cgroup: Option<String>,
     /// When it began.
     pub onset_ns: u64,
-    /// When it was over, and all was as before.
+    /// When it had ended and everything was restored.
     pub end_ns: u64,
-    /// How strong it was.
+    /// Strength.
     pub intensity: f64,
-    /// What that meant.
+    /// What the strength meant.
     pub params: Value,
 }
 
-/// A disturbance under way, in a process of its own. Dropping it ends it.
+/// A running disturbance, in a process of its own. Dropping it ends it.
 #[derive(Debug)]
 pub struct Injector {
     spec: Spec,
@@ -237,7 +236,7 @@ pub struct Injector {
     over: bool,
 }
 
-/// What the disturbing process says when it begins.
+/// The message of the disturbing process when it begins.
 #[derive(Debug, Serialize, Deserialize)]
 struct Onset {
     onset_ns: u64,
@@ -258,20 +257,20 @@ impl Injector {
         Ok(Injector { spec, child, lines: BufReader::new(stdout).lines(), over: false })
     }
 
-    /// The disturbing process.
+    /// Process id of the disturbing process.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Waits until it begins; CLOCK_MONOTONIC ns. To be called once, or not at all.
+    /// Waits until it begins; returns when, CLOCK_MONOTONIC ns. To be called at most once.
     ///
     /// # Errors
     /// If it could not begin; the reason is on stderr.
     pub fn onset(&mut self) -> Result<u64> {
-        Ok(self.hear::<Onset>()?.onset_ns)
+        Ok(self.receive::<Onset>()?.onset_ns)
     }
 
-    /// Waits until its time is over and everything is as before.
+    /// Waits until its time is over and everything is restored.
     ///
     /// # Errors
     /// If it could not begin or was killed.
@@ -290,9 +289,9 @@ impl Injector {
 
     fn label(&mut self) -> Result<Label> {
         let label = loop {
-            let value: Value = self.hear()?;
+            let value: Value = self.receive()?;
             if value.get("injector").is_some() {
-                break serde_json::from_value(value).context("cannot understand the label")?;
+                break serde_json::from_value(value).context("cannot parse the label")?;
             }
         };
         let status = self.child.wait().context("cannot wait for the injector")?;
@@ -303,14 +302,15 @@ impl Injector {
         Ok(label)
     }
 
-    fn hear<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
+    fn receive<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
         let name = self.spec.kind.name();
         match self.lines.next() {
             Some(line) => {
                 let line = line.with_context(|| format!("cannot read from {name}"))?;
-                serde_json::from_str(&line).with_context(|| format!("cannot understand {name}"))
+                serde_json::from_str(&line)
+                    .with_context(|| format!("cannot parse what {name} printed"))
             }
-            None => bail!("{name} has ended before its time; its message is above"),
+            None => bail!("{name} has ended before its time; its message is on stderr"),
         }
     }
 }
@@ -325,34 +325,35 @@ impl Drop for Injector {
     }
 }
 
-/// A disturbance that has begun; dropping it ends it and changes back what it changed.
+/// A disturbance that has begun, in the disturbing process. Dropping it stops its threads.
 struct Disturbance {
-    /// What the intensity meant.
+    /// What the intensity means.
     params: Value,
-    /// Who is to blame.
+    /// What is to blame.
     culprit: Culprit,
-    /// Stopped and waited for before anything is changed back.
+    /// Its threads; stopped before anything is restored.
     workers: Workers,
 }
 
+/// What a label blames.
 enum Culprit {
     /// This process.
-    Me,
+    ThisProcess,
     /// A rank.
     Rank(Member),
     /// A control group.
     Group(String),
     /// No process.
-    Nobody,
+    NoProcess,
 }
 
 impl Disturbance {
-    fn of(culprit: Culprit, workers: Workers, params: Value) -> Disturbance {
+    fn new(culprit: Culprit, workers: Workers, params: Value) -> Disturbance {
         Disturbance { params, culprit, workers }
     }
 }
 
-/// Threads that disturb until they are told to stop.
+/// Threads that disturb until they are stopped.
 #[derive(Default)]
 struct Workers {
     stop: Arc<AtomicBool>,
@@ -364,7 +365,7 @@ impl Workers {
         Workers::default()
     }
 
-    /// Starts a thread that should return soon after its flag is set.
+    /// Starts a thread, which must return soon after its flag is set.
     fn spawn(&mut self, work: impl FnOnce(&AtomicBool) + Send + 'static) {
         let stop = self.stop.clone();
         self.threads.push(std::thread::spawn(move || work(&stop)));
@@ -398,12 +399,12 @@ fn begin(kind: Kind, target: &Ready, intensity: f64) -> Result<Disturbance> {
         Kind::IrqStorm => cpu::irq_storm(target, intensity),
         Kind::SlowCode => workload::slow_code(target, intensity),
         Kind::LoadChange => workload::load_change(target, intensity),
-        Kind::None => Ok(Disturbance::of(Culprit::Nobody, Workers::new(), json!({}))),
+        Kind::None => Ok(Disturbance::new(Culprit::NoProcess, Workers::new(), json!({}))),
     }
 }
 
-/// Changes back what a kind changes in its target; harmless if nothing was changed, and if the
-/// target is gone.
+/// Restores what a kind changes in its target; harmless if nothing was changed or the target has
+/// ended.
 fn undo(kind: Kind, target: &Ready) {
     match kind {
         Kind::CgroupQuota => cpu::restore_quota(target),
@@ -414,27 +415,23 @@ fn undo(kind: Kind, target: &Ready) {
     }
 }
 
-/// Plays the disturbing process.
+/// Runs the disturbance in this process.
 pub(crate) fn run(spec: Spec) -> Result<()> {
     let Spec { kind, after, seconds, intensity, placement, target } = spec;
     sys::set_comm(kind.name());
     if placement == Placement::Same {
         target.cgroups.join().context("cannot join the workload's control groups")?;
     }
-    let waiter = Waiter::new().context("cannot take over signals")?;
+    let waiter = Waiter::new().context("cannot handle signals")?;
     let parent = std::io::stdin();
     let from_now =
         |s: f64| sys::now() + Duration::from_secs_f64(s.clamp(0.0, 1e6)).as_nanos() as u64;
-    let say = |value: Value| {
-        println!("{value}");
-        let _ = std::io::stdout().flush();
-    };
     if waiter.until(Some(from_now(after)), Some(&parent)) != Ended::Time {
-        bail!("{} was ended before it began", kind.name());
+        bail!("{} was stopped before it began", kind.name());
     }
 
     let begun = begin(kind, &target, intensity)
-        .with_context(|| format!("cannot disturb by {}", kind.name()));
+        .with_context(|| format!("cannot start the disturbance {}", kind.name()));
     let Disturbance { params, culprit, workers } = match begun {
         Ok(disturbance) => disturbance,
         Err(error) => {
@@ -442,24 +439,24 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
             return Err(error);
         }
     };
-    // Preparations are over and the first disturbing thread has been started just now.
+    // The first disturbing thread has just been started.
     let onset_ns = sys::now();
-    say(json!(Onset { onset_ns }));
+    print_json(&Onset { onset_ns });
     waiter.until(Some(from_now(seconds)), Some(&parent));
     drop(workers);
     undo(kind, &target);
     let end_ns = sys::now();
 
     let (pid, comm) = match &culprit {
-        Culprit::Me => (Some(std::process::id() as i32), Some(kind.name().to_owned())),
+        Culprit::ThisProcess => (Some(std::process::id() as i32), Some(kind.name().to_owned())),
         Culprit::Rank(member) => (Some(member.pid), Some(member.comm.clone())),
-        Culprit::Group(_) | Culprit::Nobody => (None, None),
+        Culprit::Group(_) | Culprit::NoProcess => (None, None),
     };
     let cgroup = match culprit {
         Culprit::Group(key) => Some(key),
         _ => pid.and_then(cgroup_of),
     };
-    say(json!(Label {
+    print_json(&Label {
         injector: kind,
         class: kind.class().map(str::to_owned),
         culprit_pid: pid,
@@ -469,7 +466,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
         end_ns,
         intensity,
         params,
-    }));
+    });
     Ok(())
 }
 
@@ -479,7 +476,7 @@ fn cgroup_of(pid: i32) -> Option<String> {
     Some(format!("v2:{path}"))
 }
 
-/// A number of things that grows with the intensity, at least one.
+/// A number, at least 1, that grows with the intensity: `at_one` at intensity 1.
 fn count(intensity: f64, at_one: f64) -> usize {
     (intensity * at_one).round().clamp(1.0, 1000.0) as usize
 }
@@ -489,7 +486,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_words_of_the_schema() {
+    fn classes_are_those_of_the_schema() {
         for kind in Kind::ALL {
             if let Some(class) = kind.class() {
                 let known = class.parse::<gpuwhy_schema::Class>();

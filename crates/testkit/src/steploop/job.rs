@@ -16,13 +16,14 @@ use super::{Config, Member, PREFIX, Ready, Summary, comm};
 use crate::helper::command;
 use crate::sys;
 
-/// The workload as its supervisor sees it. Dropping it leaves nothing behind.
+/// A workload. Dropping it ends its ranks and removes its files and control groups.
 pub(super) struct Job {
     pub(super) ready: Ready,
     control: Option<sys::Shared<Control>>,
     children: Vec<Rank>,
 }
 
+/// A rank's process and its pipes.
 struct Rank {
     child: Child,
     stdin: ChildStdin,
@@ -30,19 +31,20 @@ struct Rank {
 }
 
 impl Rank {
-    fn say(&mut self, message: &ToRank) -> Result<()> {
-        let line = serde_json::to_string(message).context("cannot write to a rank")?;
-        writeln!(self.stdin, "{line}").context("cannot write to a rank")
+    fn send(&mut self, message: &ToRank) -> Result<()> {
+        let line = serde_json::to_string(message).context("cannot send to a rank")?;
+        writeln!(self.stdin, "{line}").context("cannot send to a rank")
     }
 
-    fn hear(&mut self) -> Result<FromRank> {
-        let line = self.lines.next().context("a rank has ended; its message is above")?;
-        let line = line.context("cannot read from a rank")?;
-        serde_json::from_str(&line).context("cannot understand a rank")
+    fn receive(&mut self) -> Result<FromRank> {
+        let line = self.lines.next().context("a rank has ended; its message is on stderr")?;
+        let line = line.context("cannot receive from a rank")?;
+        serde_json::from_str(&line).context("cannot parse a message of a rank")
     }
 }
 
 impl Job {
+    /// Makes its directory, control groups, control page and data set.
     pub(super) fn set_up(config: &Config) -> Result<Job> {
         let pid = std::process::id() as i32;
         for dir in orphans(Path::new("/var/tmp"), PREFIX) {
@@ -86,6 +88,7 @@ impl Job {
         Ok(job)
     }
 
+    /// Starts the ranks and connects them; returns when their steps begin.
     pub(super) fn start_ranks(&mut self) -> Result<()> {
         let config = self.ready.config.clone();
         let network = config.network && config.ranks > 1 && self.may_make_networks();
@@ -128,7 +131,7 @@ impl Job {
             network::join(pair, [pid(pair[0].rank), pid(pair[1].rank)])?;
         }
         for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            rank.say(&ToRank::Nics(member.nics.clone()))?;
+            rank.send(&ToRank::Nics(member.nics.clone()))?;
         }
         let ports = self.expect(|message| match message {
             FromRank::Listening(port) => Some(port),
@@ -137,7 +140,7 @@ impl Job {
         for (rank, child) in self.children.iter_mut().enumerate() {
             let next = ports[(rank + 1) % ports.len()];
             let address = rank::address(&nics, rank as u32, config.ranks, next);
-            child.say(&ToRank::Connect(address))?;
+            child.send(&ToRank::Connect(address))?;
         }
         self.expect(|message| matches!(message, FromRank::Ready).then_some(()))?;
 
@@ -147,12 +150,12 @@ impl Job {
         std::fs::write(&path, text)
             .with_context(|| format!("cannot write `{}`", path.display()))?;
         for child in &mut self.children {
-            child.say(&ToRank::Go)?;
+            child.send(&ToRank::Go)?;
         }
         Ok(())
     }
 
-    /// Whether network namespaces and links can be made here; if not, says why in the notes.
+    /// Whether network namespaces and links can be made here; if not, the notes get the reason.
     fn may_make_networks(&mut self) -> bool {
         let tried = std::thread::spawn(|| -> Result<()> {
             sys::new_netns().context("cannot make a network namespace (needs CAP_SYS_ADMIN)")?;
@@ -162,29 +165,32 @@ impl Job {
         match tried.join() {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                self.ready.notes.push(format!("the ranks talk over loopback: {error:#}"));
+                self.ready.notes.push(format!("the ranks communicate over loopback: {error:#}"));
                 false
             }
             Err(_) => false,
         }
     }
 
+    /// Receives one message of each rank.
     fn expect<T>(&mut self, wanted: impl Fn(FromRank) -> Option<T>) -> Result<Vec<T>> {
-        let mut answers = Vec::new();
+        let mut messages = Vec::new();
         for rank in &mut self.children {
-            let answer = rank.hear()?;
-            answers.push(wanted(answer).context("a rank said something out of turn")?);
+            let message = rank.receive()?;
+            messages.push(wanted(message).context("a rank sent an unexpected message")?);
         }
-        Ok(answers)
+        Ok(messages)
     }
 
-    /// Whether all ranks live. If one dies, those beside it follow at once; the one that was
-    /// killed is the one to name.
+    /// Fails if a rank has ended. If one dies, its neighbours fail at once; the error names the one
+    /// that was killed.
     pub(super) fn check(&mut self) -> Result<()> {
         use std::os::unix::process::ExitStatusExt;
         let mut ended = Vec::new();
         for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            if let Some(status) = rank.child.try_wait().context("cannot look at a rank")? {
+            if let Some(status) =
+                rank.child.try_wait().context("cannot get the status of a rank")?
+            {
                 ended.push((status, member));
             }
         }
@@ -197,16 +203,20 @@ impl Job {
         }
     }
 
+    /// Ends the ranks after the same step.
     pub(super) fn finish(mut self) -> Result<Summary> {
         if let Some(control) = &self.control {
             control.stop();
         }
         self.resume();
-        // A rank that does not end is killed when the job is dropped; its answer is missing then.
-        let patience = sys::now() + 5_000_000_000;
+        // A rank that does not end is killed when the job is dropped.
+        let deadline = sys::now() + 5_000_000_000;
         for rank in &mut self.children {
             while matches!(rank.child.try_wait(), Ok(None)) {
-                ensure!(sys::now() < patience, "a rank did not end within 5 s of being asked to");
+                ensure!(
+                    sys::now() < deadline,
+                    "a rank did not end within 5 s after the stop flag was set"
+                );
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -218,7 +228,7 @@ impl Job {
         Ok(Summary { steps: steps.into_iter().min().unwrap_or(0), seconds })
     }
 
-    /// Wakes ranks that an injector may have left stopped.
+    /// Continues ranks that an injector may have left stopped.
     fn resume(&self) {
         for member in &self.ready.ranks {
             let _ = sys::kill(member.pid, libc::SIGCONT);
@@ -237,8 +247,8 @@ impl Drop for Job {
     }
 }
 
-/// Writes the data set to the disk and out of the page cache, so that the ranks read it in and are
-/// charged for it.
+/// Writes the data set to the disk and drops it from the page cache, so that the ranks read it and
+/// their control group is charged for it.
 fn write_dataset(path: &Path, bytes: u64) -> Result<()> {
     let failed = || format!("cannot write the data set `{}`", path.display());
     let mut file = std::fs::File::create_new(path).with_context(failed)?;

@@ -6,16 +6,16 @@
 //!
 //! | phase | what it does | what can slow it |
 //! |---|---|---|
-//! | `load` | reads a batch of samples from a warm file, looks at every byte | CPU, memory, disk |
+//! | `load` | reads a batch of samples from a cached file, processes every byte | CPU, memory, disk |
 //! | `launch` | launches kernels on a simulated device | CPU |
 //! | `sync` | sleeps until the device is idle | the device's clock |
 //! | `allreduce` | ring all-reduce over TCP with real additions | network, the other rank |
-//! | `update` | updates shared parameters under a lock, runs a last kernel | the lock's holder |
-//! | `checkpoint` | every tenth step: writes a file and has it synced | disk |
+//! | `update` | updates shared parameters under a lock, runs a last kernel | the holder of the lock |
+//! | `checkpoint` | every tenth step: writes and syncs a file | disk |
 //!
 //! Steps with a checkpoint are called `step+ckpt`, so that they have a baseline of their own.
-//! Without the rights to make namespaces, control groups or links the job runs without them and
-//! says so.
+//! Without the privileges to make namespaces, control groups or links the job runs without them and
+//! says so in [`Ready::notes`].
 
 mod allreduce;
 pub mod control;
@@ -26,7 +26,7 @@ mod job;
 pub(crate) mod network;
 pub(crate) mod rank;
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
@@ -38,14 +38,14 @@ pub use control::Control;
 pub use groups::{Group, Groups, Version};
 pub use network::Nic;
 
-use crate::helper::command;
+use crate::helper::{command, print_json};
 use crate::sys::{self, Ended, Waiter};
 use instances::running;
 use job::Job;
 
 const PREFIX: &str = "gpuwhy-steploop-";
 
-/// The workload's size and surroundings.
+/// Size and environment of the workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -53,17 +53,17 @@ pub struct Config {
     pub ranks: u32,
     /// Bytes that a step reads.
     pub batch_bytes: u64,
-    /// Bytes of the file that it reads from.
+    /// Size of the file that batches are read from, bytes.
     pub dataset_bytes: u64,
-    /// How often it looks at each of them; what takes most of its CPU time.
+    /// How often it processes each byte of a batch; takes most of its CPU time.
     pub decode_rounds: u32,
-    /// Kernels of a step's first pass.
+    /// Kernels per step, apart from the optimizer's.
     pub kernels: u32,
-    /// How long each takes at nominal clock, us.
+    /// Duration of each kernel at the nominal clock, µs.
     pub kernel_us: u64,
     /// Bytes that are reduced over all ranks.
     pub allreduce_bytes: u64,
-    /// Every so many steps there is a checkpoint; 0 is never.
+    /// A checkpoint is written every this many steps; 0 is never.
     pub checkpoint_every: u64,
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u64,
@@ -71,21 +71,21 @@ pub struct Config {
     pub link_mbit: u32,
     /// Whether rank `i` is pinned to CPU `i`.
     pub pin: bool,
-    /// Whether ranks get network namespaces and links; else they talk over loopback.
+    /// Whether ranks get network namespaces and links; otherwise they communicate over loopback.
     pub network: bool,
     /// Whether ranks get control groups.
     pub cgroups: bool,
-    /// Memory that the ranks' control group may use, page cache included.
+    /// Memory limit of the ranks' control group, page cache included, bytes.
     pub memory_bytes: u64,
-    /// How long it runs; `None` is until it is stopped.
+    /// How long it runs, s; `None` is until it is stopped.
     pub seconds: Option<f64>,
-    /// Where its files lie, on a real file system; made, and removed in the end. `None` is a new
-    /// directory in /var/tmp.
+    /// Directory for its files, on a file system of a disk; created, and removed at the end. `None`
+    /// is a new directory in /var/tmp.
     pub work_dir: Option<PathBuf>,
-    /// The ring that steps are told to; `None` is the one of the environment, if any. `{rank}` in
-    /// it is the number of the rank, so that each can have its own, as on hosts of their own.
+    /// The ring that steps are reported to; `None` is the one of the environment, if any. `{rank}` in
+    /// it stands for the number of the rank, so that each rank can have a ring, as on separate hosts.
     pub ring: Option<PathBuf>,
-    /// A file for the truth: `rank,seq,name,start_ns,end_ns,size` of every step.
+    /// A file for the ground truth: `rank,seq,name,start_ns,end_ns,size` of every step.
     pub csv: Option<PathBuf>,
 }
 
@@ -119,37 +119,37 @@ impl Default for Config {
 pub struct Member {
     /// Its number.
     pub rank: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: i32,
-    /// Its process's name.
+    /// Name of its process.
     pub comm: String,
-    /// The CPU it is pinned to.
+    /// The CPU that it is pinned to.
     pub cpu: Option<usize>,
-    /// Its NICs.
+    /// Its network devices.
     pub nics: Vec<Nic>,
 }
 
-/// A running workload, as it introduces itself: a line of JSON on stdout, and `ready.json` in its
+/// A running workload as it describes itself: in a line of JSON on stdout, and in `ready.json` in its
 /// work directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// The supervisor's process; ends the workload on SIGTERM.
+    /// Process id of the supervisor, which ends the workload on SIGTERM.
     pub pid: i32,
     /// The ranks.
     pub ranks: Vec<Member>,
     /// The control groups of the ranks.
     pub cgroups: Groups,
-    /// Where its files lie.
+    /// Directory of its files.
     pub work_dir: PathBuf,
     /// The file that batches are read from.
     pub dataset: PathBuf,
-    /// The control page.
+    /// File of the control page.
     pub control: PathBuf,
-    /// How it was set up.
+    /// What it was started with.
     pub config: Config,
     /// When the first step could begin, CLOCK_MONOTONIC ns.
     pub started_ns: u64,
-    /// What this system did not let it have.
+    /// What this system did not allow, and why.
     pub notes: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ impl Ready {
     /// The rank of this number.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the workload has no such rank.
     pub fn rank(&self, rank: u32) -> Result<&Member> {
         self.ranks
             .iter()
@@ -165,10 +165,10 @@ impl Ready {
             .with_context(|| format!("the workload has no rank {rank}"))
     }
 
-    /// Reads `ready.json` of a workload, or of the only running one.
+    /// Reads `ready.json` of the workload in a directory, or of the only running one.
     ///
     /// # Errors
-    /// If none or more than one runs, or the file cannot be read.
+    /// If none or more than one is running, or the file cannot be read.
     pub fn find(work_dir: Option<&Path>) -> Result<Ready> {
         let dir = match work_dir {
             Some(dir) => dir.to_owned(),
@@ -176,9 +176,12 @@ impl Ready {
                 let running = running(Path::new("/var/tmp"), PREFIX);
                 match &running[..] {
                     [one] => one.clone(),
-                    [] => bail!("no steploop is running (start one with `steploop`)"),
+                    [] => bail!("no steploop is running; start one with `steploop`"),
                     _ => {
-                        bail!("{} steploops are running; name one's work directory", running.len())
+                        bail!(
+                            "{} steploops are running; choose one by its work directory",
+                            running.len()
+                        )
                     }
                 }
             }
@@ -186,17 +189,16 @@ impl Ready {
         let path = dir.join("ready.json");
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("cannot understand `{}`", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("cannot parse `{}`", path.display()))
     }
 }
 
-/// What a workload has done.
+/// What a workload did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// Steps that each rank has taken.
+    /// Steps that each rank took.
     pub steps: u64,
-    /// How long the steps took together, s.
+    /// Time from the first step to the end, s.
     pub seconds: f64,
 }
 
@@ -208,7 +210,7 @@ pub fn comm(rank: u32) -> String {
 /// A workload that was started by this process. Dropping it ends it.
 #[derive(Debug)]
 pub struct Running {
-    /// How it introduced itself.
+    /// What it reported when its steps began.
     pub ready: Ready,
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -230,11 +232,11 @@ pub fn start(config: &Config) -> Result<Running> {
     let ready = match lines.next() {
         Some(line) => {
             let line = line.context("cannot read from the steploop")?;
-            serde_json::from_str(&line).context("cannot understand the steploop")?
+            serde_json::from_str(&line).context("cannot parse what the steploop printed")?
         }
         None => {
             let status = child.wait().context("cannot wait for the steploop")?;
-            bail!("the steploop did not start ({status}); its message is above");
+            bail!("the steploop did not start ({status}); its message is on stderr");
         }
     };
     Ok(Running { ready, child, lines })
@@ -244,25 +246,25 @@ impl Running {
     /// Ends the workload and waits until it has cleaned up.
     ///
     /// # Errors
-    /// If it had failed.
+    /// If it failed.
     pub fn stop(mut self) -> Result<Summary> {
-        // Its stdin closes, which is a wish to end.
+        // It ends when its stdin is closed.
         drop(self.child.stdin.take());
         self.wait()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends.
     ///
     /// # Errors
-    /// If it had failed.
+    /// If it failed.
     pub fn wait(&mut self) -> Result<Summary> {
         let line = self.lines.next();
         let status = self.child.wait().context("cannot wait for the steploop")?;
         match line {
             Some(Ok(line)) if status.success() => {
-                serde_json::from_str(&line).context("cannot understand the steploop")
+                serde_json::from_str(&line).context("cannot parse what the steploop printed")
             }
-            _ => bail!("the steploop failed ({status}); its message is above"),
+            _ => bail!("the steploop failed ({status}); its message is on stderr"),
         }
     }
 }
@@ -274,21 +276,16 @@ impl Drop for Running {
     }
 }
 
-/// Plays the supervisor of a workload that [`start`] started.
+/// Runs the supervisor of a workload that [`start`] started.
 pub(crate) fn supervise(config: Config) -> Result<()> {
     sys::set_comm("steploop");
-    let say = |line: String| {
-        println!("{line}");
-        let _ = std::io::stdout().flush();
-    };
-    let ready = |ready: &Ready| say(serde_json::to_string(ready).unwrap_or_default());
-    let summary = run(&config, Some(&std::io::stdin()), ready)?;
-    say(serde_json::to_string(&summary).context("cannot write the summary")?);
+    let summary = run(&config, Some(&std::io::stdin()), print_json)?;
+    print_json(&summary);
     Ok(())
 }
 
-/// Runs the workload until its time is over, a signal comes, or `parent` is closed. To be called
-/// before this process starts threads, because it takes over the signals.
+/// Runs the workload until its time is over, a signal arrives, or `parent` is closed. To be called
+/// before this process starts threads, because it blocks the signals.
 ///
 /// # Errors
 /// If it cannot be set up, or a rank dies.
@@ -297,22 +294,22 @@ pub fn run(
     parent: Option<&dyn std::os::fd::AsRawFd>,
     on_ready: impl FnOnce(&Ready),
 ) -> Result<Summary> {
-    ensure!((1..=16).contains(&config.ranks), "{} ranks: 1 to 16 are possible", config.ranks);
+    ensure!((1..=16).contains(&config.ranks), "cannot run {} ranks; choose 1 to 16", config.ranks);
     ensure!(
         config.batch_bytes >= 4096 && config.batch_bytes <= config.dataset_bytes,
-        "a batch of {} bytes must be at least a page and fit into the data set of {}",
+        "a batch of {} bytes must be at least a page (4096) and fit into the data set of {}",
         config.batch_bytes,
         config.dataset_bytes
     );
-    let waiter = Waiter::new().context("cannot take over signals")?;
+    let waiter = Waiter::new().context("cannot handle signals")?;
     let mut job = Job::set_up(config)?;
     job.start_ranks()?;
     on_ready(&job.ready);
 
     let end = config.seconds.map(|s| sys::now() + Duration::from_secs_f64(s).as_nanos() as u64);
     loop {
-        let look = sys::now() + 200_000_000;
-        let until = end.map_or(look, |end| end.min(look));
+        let next_check = sys::now() + 200_000_000;
+        let until = end.map_or(next_check, |end| end.min(next_check));
         match waiter.until(Some(until), parent) {
             Ended::Time if end.is_none_or(|end| sys::now() < end) => job.check()?,
             _ => break,

@@ -28,7 +28,7 @@ pub fn sleep_until(at: u64) {
         tv_sec: (at / 1_000_000_000) as libc::time_t,
         tv_nsec: (at % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: `t` is valid; no remainder is asked for. A signal makes us sleep again.
+    // SAFETY: `t` is valid; no remainder is asked for. After a signal the call is repeated.
     while unsafe {
         libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &t, std::ptr::null_mut())
     } == libc::EINTR

@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{check, now};
 
-/// Why a wait ended.
+/// Why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The time has come.
     Time,
     /// SIGINT, SIGTERM or SIGHUP was sent.
     Signal,
-    /// A descriptor that was watched is readable, or its other end is gone.
+    /// The descriptor is readable, or its other end is closed.
     Ready,
 }
 
@@ -22,7 +22,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Takes over SIGINT, SIGTERM and SIGHUP for this thread and those that it starts. To be
+    /// Blocks SIGINT, SIGTERM and SIGHUP for this thread and those that it starts. To be
     /// called before any thread is started.
     ///
     /// # Errors
