@@ -15,6 +15,35 @@ pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(otherwise)
 }
 
+/// Defines `Code`, the codes that a library returns: the one for a null pointer, and the others by
+/// name and number; all libraries have `Unknown`. With it `Status`, the result of an exported
+/// function, and `status`, which turns that into a number.
+macro_rules! codes {
+    ($(#[$about:meta])* null: $null:ident, $($name:ident = $number:literal,)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        enum Code {
+            $($name = $number,)*
+            Unknown = 999,
+        }
+
+        impl From<crate::c::Null> for Code {
+            fn from(_: crate::c::Null) -> Code {
+                Code::$null
+            }
+        }
+
+        /// What an exported function returns.
+        type Status = Result<(), Code>;
+
+        /// The number of a result; 0 is success, a panic is `Unknown`.
+        fn status(body: impl FnOnce() -> Status) -> u32 {
+            crate::c::guarded(Code::Unknown as u32, || body().map_or_else(|code| code as u32, |()| 0))
+        }
+    };
+}
+
 /// Defines exported functions that return a code, by the `status` in scope where it is used.
 macro_rules! exported {
     ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(

@@ -1,8 +1,8 @@
 //! A mutex that a thread sanitizer understands.
 //!
 //! std comes compiled and not instrumented, so a sanitizer sees only the inlined parts of its mutex
-//! and misses that a thread has waited for the lock. A release and an acquire of an atomic beside the
-//! mutex show the same order in instrumented code. A poisoned mutex is used like any other.
+//! and misses that a thread has waited for the lock. A release and an acquire of an atomic beside
+//! the mutex show the same order in instrumented code. A poisoned mutex is used like any other.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;

@@ -32,7 +32,8 @@ pub fn realtime() -> u64 {
     }
 }
 
-/// CLOCK_REALTIME - CLOCK_MONOTONIC, read once, so that the same time always has the same timestamp.
+/// CLOCK_REALTIME - CLOCK_MONOTONIC, read once, so that the same time always has the same
+/// timestamp.
 pub fn epoch() -> u64 {
     static EPOCH: OnceLock<u64> = OnceLock::new();
     *EPOCH.get_or_init(|| realtime() - now())

@@ -1,5 +1,5 @@
-//! The workload, its competitor and faults as whole processes over the stand-in. This test has a `main`
-//! of its own, because these processes are this program started again.
+//! The workload, its competitor and faults as whole processes over the stand-in. This test has a
+//! `main` of its own, because these processes are this program started again.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 //! A client of `libcuda`, loaded at run time: what a workload needs to launch kernels, copy, and
 //! launch graphs.
 //!
-//! It loads `libcuda.so.1` as any program does, and so gets the stand-in (crate `gpuwhy-standin`) if
-//! `LD_LIBRARY_PATH` leads there. Its kernels take the time of their first parameter, which is the
-//! stand-in's convention, and its module has no code; a real driver refuses the module, and the error
-//! explains that.
+//! It loads `libcuda.so.1` as any program does, and so gets the stand-in (crate `gpuwhy-standin`)
+//! if `LD_LIBRARY_PATH` leads there. Its kernels take the time of their first parameter, which is
+//! the stand-in's convention, and its module has no code; a real driver refuses the module, and the
+//! error explains that.
 //!
 //! The unsafe code here is calls of the driver's functions with the types of its documentation.
 

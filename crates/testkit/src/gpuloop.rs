@@ -1,5 +1,5 @@
-//! A workload of steps on a GPU, and one that competes with it: ordinary clients of `libcuda`, for the
-//! scripted device of the stand-in.
+//! A workload of steps on a GPU, and one that competes with it: ordinary clients of `libcuda`, for
+//! the scripted device of the stand-in.
 //!
 //! A step reads and prepares a batch on the CPU (about 1 ms), copies it to the device from pinned
 //! memory, launches kernels or replays them as a graph, waits, and copies a result back. Steps and

@@ -78,8 +78,8 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         device: u32,
     },
-    /// Inject a fault into the scripted GPU or its CUPTI, and repair it; prints a label as a line of
-    /// JSON.
+    /// Inject a fault into the scripted GPU or its CUPTI, and repair it; prints a label as a line
+    /// of JSON.
     GpuFault {
         /// Which fault.
         kind: gpufault::Kind,

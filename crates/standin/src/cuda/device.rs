@@ -97,8 +97,8 @@ exported! {
         let gpu = gpu_of(device(ordinal)?)?;
         let (domain, bus, slot) = gpu.bus();
         Ok(to.put(match attribute {
-            // CU_DEVICE_ATTRIBUTE: clock in kHz, multiprocessors, PCI bus, device and domain, and the
-            // major number of the compute capability.
+            // CU_DEVICE_ATTRIBUTE: clock in kHz, multiprocessors, PCI bus, device and domain, and
+            // the major number of the compute capability.
             13 => gpu.get(Quantity::SmClockMax) as c_int * 1000,
             16 => 132,
             33 => bus as c_int,

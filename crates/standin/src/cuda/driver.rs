@@ -193,8 +193,8 @@ impl Stream {
         Stream { context, id, until: 0, queue: VecDeque::new(), capture: None }
     }
 
-    /// Queues a launch that ends at `end`. Returns until when the launching thread waits for room in
-    /// the queue; 0 if there is room.
+    /// Queues a launch that ends at `end`. Returns until when the launching thread waits for room
+    /// in the queue; 0 if there is room.
     pub(super) fn enqueue(&mut self, end: u64, at: u64) -> u64 {
         self.queue.push_back(end);
         while self.queue.front().is_some_and(|end| *end <= at) {

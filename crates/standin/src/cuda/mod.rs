@@ -10,8 +10,8 @@
 //! [`QUEUE`](driver::QUEUE) launches, and then a launch waits.
 //!
 //! What it does not model: the null stream, which waits for all others; events; cooperative and
-//! dependent launches. While a GPU is off the bus, calls fail with `CUDA_ERROR_LAUNCH_FAILED`; after
-//! an Xid in this process's work they fail for good.
+//! dependent launches. While a GPU is off the bus, calls fail with `CUDA_ERROR_LAUNCH_FAILED`;
+//! after an Xid in this process's work they fail for good.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -30,12 +30,9 @@ mod memory;
 mod stream;
 mod submit;
 
-use crate::c::{self, Null};
-
-/// `CUresult`, the codes that are returned here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum Code {
+codes! {
+    /// `CUresult`, the codes that are returned here.
+    null: InvalidValue,
     InvalidValue = 1,
     OutOfMemory = 2,
     NotInitialized = 3,
@@ -46,22 +43,4 @@ enum Code {
     NotReady = 600,
     LaunchFailed = 719,
     CaptureUnsupported = 900,
-    Unknown = 999,
-}
-
-impl From<Null> for Code {
-    fn from(_: Null) -> Code {
-        Code::InvalidValue
-    }
-}
-
-/// What an exported function returns.
-type Status = Result<(), Code>;
-
-/// The code of a result; a panic is `Unknown`.
-fn status(f: impl FnOnce() -> Status) -> u32 {
-    c::guarded(Code::Unknown as u32, || match f() {
-        Ok(()) => 0,
-        Err(code) => code as u32,
-    })
 }

@@ -1,11 +1,11 @@
 //! `libcupti`: activity records in the real layouts, and its known defects.
 //!
 //! The driver [reports](report) what it has scheduled. It is kept until its scripted end; then a
-//! thread of this library writes it into the buffer that the client's callback returned, as a record
-//! of the CUPTI version that `GPUWHY_STANDIN_CUPTI` sets. That thread completes full buffers at once;
-//! the buffer in use is completed only by `cuptiActivityFlushAll`. If the client returns no buffer,
-//! records are dropped and counted. Sizes and offsets are those of the headers of CUPTI 13.0.85; of
-//! later versions only the sizes are known, and the fields that they append are 0.
+//! thread of this library writes it into the buffer that the client's callback returned, as a
+//! record of the CUPTI version that `GPUWHY_STANDIN_CUPTI` sets. That thread completes full buffers
+//! at once; the buffer in use is completed only by `cuptiActivityFlushAll`. If the client returns
+//! no buffer, records are dropped and counted. Sizes and offsets are those of the headers of CUPTI
+//! 13.0.85; of later versions only the sizes are known, and the fields that they append are 0.
 //!
 //! The timestamp callback is called while records are written, not when the work ran, and the times
 //! of the work are shifted by the difference of the clocks, as the real library interpolates.
@@ -39,12 +39,9 @@ pub use activity::{Activity, CopyKind, MemoryKind, Operation, cbid};
 pub use pending::{report, report_call, report_wait};
 pub use settings::{serialises, traces_graphs};
 
-use crate::c::{self, Null};
-
-/// `CUptiResult`, the codes that are returned here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum Code {
+codes! {
+    /// `CUptiResult`, the codes that are returned here.
+    null: InvalidParameter,
     InvalidParameter = 1,
     InvalidOperation = 7,
     ParameterSizeNotSufficient = 10,
@@ -53,22 +50,4 @@ enum Code {
     InvalidKind = 21,
     NotSupported = 27,
     MultipleSubscribers = 39,
-    Unknown = 999,
-}
-
-impl From<Null> for Code {
-    fn from(_: Null) -> Code {
-        Code::InvalidParameter
-    }
-}
-
-/// What an exported function returns.
-type Status = Result<(), Code>;
-
-/// The code of a result; a panic is `Unknown`.
-fn status(f: impl FnOnce() -> Status) -> u32 {
-    c::guarded(Code::Unknown as u32, || match f() {
-        Ok(()) => 0,
-        Err(code) => code as u32,
-    })
 }

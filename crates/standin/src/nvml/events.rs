@@ -47,7 +47,8 @@ pub struct EventDataV1 {
 struct Registered {
     gpu: usize,
     kinds: c_ulonglong,
-    /// Number of the next Xid to report; earlier ones were reported or came before the registration.
+    /// Number of the next Xid to report; earlier ones were reported or came before the
+    /// registration.
     next: u64,
     /// Whether it was reported that the GPU is off the bus.
     unavailable_reported: bool,

@@ -90,7 +90,8 @@ pub(super) fn monotonic(micros: u64) -> u64 {
     (micros * 1000).saturating_sub(epoch())
 }
 
-/// Fills an array with room for `count` items and sets the count; fails if there is too little room.
+/// Fills an array with room for `count` items and sets the count; fails if there is too little
+/// room.
 pub(super) fn fill<T: Copy>(items: &[T], count: Out<c_uint>, array: Out<T>) -> Status {
     let room = count.get()? as usize;
     count.put(items.len() as c_uint)?;

@@ -1,8 +1,8 @@
 //! `libnvidia-ml`, as far as `nvml-wrapper` 0.13 and a sampler use it.
 //!
 //! Handles are numbers: of a GPU, or of one of its MIG instances. The lags are those of the real
-//! library: utilisation is that of the last whole 167 ms, that of processes covers whole seconds, and
-//! PCIe throughput is measured over 20 ms while the caller waits. Timestamps are µs of
+//! library: utilisation is that of the last whole 167 ms, that of processes covers whole seconds,
+//! and PCIe throughput is measured over 20 ms while the caller waits. Timestamps are µs of
 //! CLOCK_REALTIME.
 //!
 //! What fools a reader of the real library is here too: with MIG on, the GPU itself has no
@@ -33,12 +33,9 @@ mod system;
 mod unsupported;
 mod utilisation;
 
-use crate::c::{self, Null};
-
-/// `nvmlReturn_t`, the codes that are returned here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum Code {
+codes! {
+    /// `nvmlReturn_t`, the codes that are returned here.
+    null: InvalidArgument,
     Uninitialized = 1,
     InvalidArgument = 2,
     NotSupported = 3,
@@ -48,22 +45,4 @@ enum Code {
     Timeout = 10,
     GpuIsLost = 15,
     VersionMismatch = 25,
-    Unknown = 999,
-}
-
-impl From<Null> for Code {
-    fn from(_: Null) -> Code {
-        Code::InvalidArgument
-    }
-}
-
-/// What an exported function returns.
-type Status = Result<(), Code>;
-
-/// The code of a result; a panic is `Unknown`.
-fn status(f: impl FnOnce() -> Status) -> u32 {
-    c::guarded(Code::Unknown as u32, || match f() {
-        Ok(()) => 0,
-        Err(code) => code as u32,
-    })
 }

@@ -222,8 +222,8 @@ fn sizes(records: &[Record]) -> Vec<usize> {
     records.iter().map(|r| r.0.len()).collect()
 }
 
-/// A kernel, a copy each way, a memory set, a graph by node and as a whole. `expected` are the sizes
-/// of kernel, copy and graph records in this version.
+/// A kernel, a copy each way, a memory set, a graph by node and as a whole. `expected` are the
+/// sizes of kernel, copy and graph records in this version.
 fn all_kinds(expected: [usize; 3]) {
     let client = Client::new(&[CONCURRENT_KERNEL, MEMCPY, MEMSET, DRIVER]);
     let before = sys::now();

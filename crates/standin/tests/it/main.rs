@@ -1,5 +1,6 @@
-//! The C interfaces of the stand-in, used as clients use the real libraries: loaded under their names,
-//! called with the types of their documentation, and records read at their documented offsets.
+//! The C interfaces of the stand-in, used as clients use the real libraries: loaded under their
+//! names, called with the types of their documentation, and records read at their documented
+//! offsets.
 //!
 //! The libraries have state per process, so each test runs in a process of its own ([`alone`]).
 
@@ -28,8 +29,8 @@ mod nvml;
 /// Environment variable: the test that this process runs.
 const TEST: &str = "GPUWHY_STANDIN_TEST";
 
-/// Runs `body` in a new process with these environment variables and a machine of two GPUs, which it
-/// gets. To be called first in a test, with the path of the test.
+/// Runs `body` in a new process with these environment variables and a machine of two GPUs, which
+/// it gets. To be called first in a test, with the path of the test.
 pub(crate) fn alone(test: &str, env: &[(&str, &str)], body: impl FnOnce(&Machine)) {
     if std::env::var(TEST).is_ok_and(|name| name == test) {
         body(&Machine::from_env().unwrap());

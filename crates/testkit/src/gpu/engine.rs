@@ -8,8 +8,8 @@
 //! - Kernels of one process run one after the other. A kernel starts when it was launched, or when
 //!   what its stream waits for has ended, or when the process's last kernel has ended.
 //! - While other processes have work queued, time is cut into slices of [`SLICE_NS`] which the
-//!   processes take in turn, as on a GPU without MPS: a short kernel waits for the next slice of its
-//!   process, a long one is stretched over several.
+//!   processes take in turn, as on a GPU without MPS: a short kernel waits for the next slice of
+//!   its process, a long one is stretched over several.
 //! - Work that was scheduled before another process came was given whole time. What the other
 //!   process takes out of that is added to the next kernel of the first, so the sum of what runs
 //!   never exceeds the time that has passed.

@@ -1,4 +1,5 @@
-//! NVIDIA's library names as links to the stand-in, and the environment in which programs find them.
+//! NVIDIA's library names as links to the stand-in, and the environment in which programs find
+//! them.
 
 use std::io;
 use std::os::unix::fs::symlink;

@@ -85,7 +85,8 @@ impl Gpu {
         }
     }
 
-    /// The [`reason`]s why the clock is not higher, with GpuIdle if no kernel ran in the last window.
+    /// The [`reason`]s why the clock is not higher, with GpuIdle if no kernel ran in the last
+    /// window.
     pub fn reasons(&self, now: u64) -> u64 {
         let idle = if self.utilisation(now) == 0 { reason::IDLE } else { 0 };
         self.get(Quantity::Reasons) | idle

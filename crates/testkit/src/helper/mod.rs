@@ -1,12 +1,14 @@
 //! Ranks, injectors and GPU programs as processes of their own: this program, started again with a
 //! role and a task.
 
+mod child;
 mod deadline;
 mod process;
 
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
+pub(crate) use child::JsonChild;
 pub(crate) use deadline::Deadline;
 pub use process::{HelperProcess, set_program};
 pub(crate) use process::{command, print_json};

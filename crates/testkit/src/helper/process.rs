@@ -1,16 +1,17 @@
 //! A helper process: the command that starts it, and what its parent knows of it.
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::child::JsonChild;
 use crate::gpu::Environment;
 use crate::sys::{self, Ended, Waiter};
 
@@ -51,12 +52,11 @@ pub(crate) fn print_json(value: &impl Serialize) {
     let _ = std::io::stdout().flush();
 }
 
-/// A helper process whose last line on stdout is JSON, a `T`. Dropping it ends the process and waits
-/// until it has restored what it changed.
+/// A helper process whose last line on stdout is JSON, a `T`. Dropping it ends the process and
+/// waits until it has restored what it changed.
 pub struct HelperProcess<T> {
     role: &'static str,
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    child: JsonChild,
     over: bool,
     undo: Option<Box<dyn FnOnce() + Send>>,
     result: PhantomData<T>,
@@ -64,7 +64,7 @@ pub struct HelperProcess<T> {
 
 impl<T> std::fmt::Debug for HelperProcess<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({})", self.role, self.child.id())
+        write!(f, "{} ({})", self.role, self.child.pid())
     }
 }
 
@@ -80,14 +80,8 @@ impl<T: DeserializeOwned> HelperProcess<T> {
     ) -> Result<HelperProcess<T>> {
         let mut command = command(role, task, libc::SIGTERM)?;
         environment.apply(&mut command)?;
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {role}"))?;
-        let stdout = child.stdout.take().with_context(|| format!("{role} has no stdout"))?;
-        let lines = BufReader::new(stdout).lines();
-        Ok(HelperProcess { role, child, lines, over: false, undo: None, result: PhantomData })
+        let child = JsonChild::spawn(role.to_owned(), &mut command, Stdio::null())?;
+        Ok(HelperProcess { role, child, over: false, undo: None, result: PhantomData })
     }
 
     /// Calls `undo` if the process does not end in order, for instance because it is killed.
@@ -98,7 +92,7 @@ impl<T: DeserializeOwned> HelperProcess<T> {
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.child.pid()
     }
 
     /// Its exit status, if it has ended.
@@ -114,7 +108,7 @@ impl<T: DeserializeOwned> HelperProcess<T> {
     /// # Errors
     /// If it could not begin; the reason is on stderr.
     pub fn begun(&mut self) -> Result<u64> {
-        let begun: serde_json::Value = self.receive()?;
+        let begun: serde_json::Value = self.child.receive()?;
         begun["from_ns"]
             .as_u64()
             .with_context(|| format!("{} did not report when it began", self.role))
@@ -127,12 +121,12 @@ impl<T: DeserializeOwned> HelperProcess<T> {
     pub fn finish(mut self) -> Result<T> {
         // The line that reports its beginning is no `T`.
         let last = loop {
-            let value: serde_json::Value = self.receive()?;
+            let value: serde_json::Value = self.child.receive()?;
             if let Ok(last) = serde_json::from_value(value) {
                 break last;
             }
         };
-        let status = self.child.wait().context("cannot wait for a helper process")?;
+        let status = self.child.wait()?;
         if !status.success() {
             bail!("{} failed: {status}", self.role);
         }
@@ -167,17 +161,6 @@ impl<T: DeserializeOwned> HelperProcess<T> {
             }
         }
     }
-
-    fn receive<V: DeserializeOwned>(&mut self) -> Result<V> {
-        match self.lines.next() {
-            Some(line) => {
-                let line = line.with_context(|| format!("cannot read from {}", self.role))?;
-                serde_json::from_str(&line)
-                    .with_context(|| format!("cannot parse what {} printed", self.role))
-            }
-            None => bail!("{} has ended before its time; its message is on stderr", self.role),
-        }
-    }
 }
 
 impl<T> Drop for HelperProcess<T> {
@@ -185,7 +168,7 @@ impl<T> Drop for HelperProcess<T> {
         if !self.over {
             // No signal to a child that was waited for: its pid may belong to another process.
             if matches!(self.child.try_wait(), Ok(None)) {
-                let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
+                let _ = sys::kill(self.child.pid(), libc::SIGTERM);
                 let _ = self.child.wait();
             }
             if let Some(undo) = self.undo.take() {

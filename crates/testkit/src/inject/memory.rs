@@ -45,8 +45,8 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
 
 /// Bytes that are touched at once.
 const PIECE: usize = 4 << 20;
-/// Pause after each piece. Touching one takes 1 to 2 ms of CPU time; the fault should be the missing
-/// memory, not a busy CPU.
+/// Pause after each piece. Touching one takes 1 to 2 ms of CPU time; the fault should be the
+/// missing memory, not a busy CPU.
 const PAUSE_NS: u64 = 5_000_000;
 
 pub(super) fn cache_evict(target: &Ready, intensity: f64) -> Result<Disturbance> {

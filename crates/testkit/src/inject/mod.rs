@@ -1,18 +1,18 @@
 //! Disturbances of a running [`steploop`](crate::steploop), each with a label of the ground truth.
 //!
-//! A disturbance is a process of its own with the name of its kind (`cpu-hog`), so that a recorder can
-//! see it and a verdict can name it. It restores what it changes when its time is over, when it gets
-//! a signal, and when the process that started it ends; if it is killed, the process that started it
-//! restores what it changed.
+//! A disturbance is a process of its own with the name of its kind (`cpu-hog`), so that a recorder
+//! can see it and a verdict can name it. It restores what it changes when its time is over, when it
+//! gets a signal, and when the process that started it ends; if it is killed, the process that
+//! started it restores what it changed.
 
 mod cpu;
 mod disk;
+mod kind;
 mod memory;
 mod network;
 mod workload;
 
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,156 +23,11 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::helper::{command, print_json};
+pub use kind::Kind;
+
+use crate::helper::{JsonChild, command, print_json};
 use crate::steploop::{Member, Ready};
 use crate::sys::{self, Ended, Waiter};
-
-/// A kind of disturbance.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Busy threads on the CPU of rank 0.
-    CpuHog,
-    /// Busy threads on all CPUs.
-    CpuHogMany,
-    /// A real-time thread that is busy most of the time on the CPU of rank 0.
-    RtHog,
-    /// A CPU quota for the workload's control group, below what it uses.
-    CgroupQuota,
-    /// Many large O_DIRECT writes at once on the workload's file system.
-    OdirectWriter,
-    /// Many files written and synced on the workload's file system.
-    FsyncStorm,
-    /// Memory taken and touched in the workload's memory control group.
-    MemoryHog,
-    /// The data set dropped from the page cache again and again.
-    CacheEvict,
-    /// UDP packets through rank 0's link to rank 1.
-    UdpBurst,
-    /// A lower speed of rank 0's link to rank 1.
-    LinkCap,
-    /// Rank 1 stopped and continued.
-    Sigstop,
-    /// The lock that every step takes, held for long times.
-    LockHolder,
-    /// A lower clock of the simulated devices.
-    DeviceSlowdown,
-    /// Many thousand timer interrupts a second on the CPU of rank 0, as of a profiler at too high a rate.
-    IrqStorm,
-    /// Rank 0 repeats part of its work needlessly, as inefficient code does.
-    SlowCode,
-    /// More work in every step, which is no fault.
-    LoadChange,
-    /// No disturbance.
-    None,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 17] = [
-        Kind::CpuHog,
-        Kind::CpuHogMany,
-        Kind::RtHog,
-        Kind::CgroupQuota,
-        Kind::OdirectWriter,
-        Kind::FsyncStorm,
-        Kind::MemoryHog,
-        Kind::CacheEvict,
-        Kind::UdpBurst,
-        Kind::LinkCap,
-        Kind::Sigstop,
-        Kind::LockHolder,
-        Kind::DeviceSlowdown,
-        Kind::IrqStorm,
-        Kind::SlowCode,
-        Kind::LoadChange,
-        Kind::None,
-    ];
-
-    /// Its name, which is also that of its process.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::CpuHog => "cpu-hog",
-            Kind::CpuHogMany => "cpu-hog-many",
-            Kind::RtHog => "rt-hog",
-            Kind::CgroupQuota => "cgroup-quota",
-            Kind::OdirectWriter => "odirect-writer",
-            Kind::FsyncStorm => "fsync-storm",
-            Kind::MemoryHog => "memory-hog",
-            Kind::CacheEvict => "cache-evict",
-            Kind::UdpBurst => "udp-burst",
-            Kind::LinkCap => "link-cap",
-            Kind::Sigstop => "sigstop",
-            Kind::LockHolder => "lock-holder",
-            Kind::DeviceSlowdown => "device-slowdown",
-            Kind::IrqStorm => "irq-storm",
-            Kind::SlowCode => "slow-code",
-            Kind::LoadChange => "load-change",
-            Kind::None => "none",
-        }
-    }
-
-    /// The class that a verdict should give, as the schema's `Class` names it; `None` where there
-    /// should be no finding.
-    pub const fn class(self) -> Option<&'static str> {
-        Some(match self {
-            Kind::CpuHog | Kind::CpuHogMany | Kind::RtHog => "cpu_contention",
-            Kind::CgroupQuota => "cpu_throttling",
-            Kind::OdirectWriter | Kind::FsyncStorm => "block_io",
-            Kind::MemoryHog | Kind::CacheEvict => "memory_pressure",
-            Kind::UdpBurst | Kind::LinkCap => "network",
-            Kind::Sigstop => "collective_straggler",
-            Kind::LockHolder => "lock_contention",
-            Kind::DeviceSlowdown => "gpu_throttling",
-            Kind::IrqStorm => "interrupts",
-            Kind::SlowCode => "engine_software",
-            Kind::LoadChange | Kind::None => return None,
-        })
-    }
-
-    /// Name of the steps that it slows most, if it slows any.
-    pub const fn slows(self) -> &'static str {
-        match self {
-            Kind::OdirectWriter | Kind::FsyncStorm => "step+ckpt",
-            _ => "step",
-        }
-    }
-
-    /// What [`Spec::intensity`] 1 means.
-    pub const fn intensity(self) -> &'static str {
-        match self {
-            Kind::CpuHog => "4 busy threads",
-            Kind::CpuHogMany => "4 busy threads a CPU",
-            Kind::RtHog => "busy 14 of 20 ms",
-            Kind::CgroupQuota => "quota of 60 % of what the workload used",
-            Kind::OdirectWriter => "24 writes of 1 MiB at once",
-            Kind::FsyncStorm => "32 writers of 4 MiB files",
-            Kind::MemoryHog => "80 % of the group's memory",
-            Kind::CacheEvict => "every 2 ms",
-            Kind::UdpBurst => "4 senders",
-            Kind::LinkCap => "an eighth of the speed",
-            Kind::Sigstop => "stopped 30 of 60 ms",
-            Kind::LockHolder => "held 30 of 33 ms",
-            Kind::DeviceSlowdown => "half the clock",
-            Kind::IrqStorm => "24 profilers of 20 kHz",
-            Kind::SlowCode => "three times as much decoding",
-            Kind::LoadChange => "half as much again",
-            Kind::None => "nothing",
-        }
-    }
-}
 
 /// Control groups of the disturbing process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -231,8 +86,7 @@ pub struct Label {
 #[derive(Debug)]
 pub struct Injector {
     spec: Spec,
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    child: JsonChild,
     over: bool,
 }
 
@@ -248,18 +102,15 @@ impl Injector {
     /// # Errors
     /// If the process cannot be started.
     pub fn start(spec: Spec) -> Result<Injector> {
-        let mut child = command("inject", &spec, libc::SIGTERM)?
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", spec.kind.name()))?;
-        let stdout = child.stdout.take().context("the injector has no stdout")?;
-        Ok(Injector { spec, child, lines: BufReader::new(stdout).lines(), over: false })
+        let mut command = command("inject", &spec, libc::SIGTERM)?;
+        let name = spec.kind.name().to_owned();
+        let child = JsonChild::spawn(name, &mut command, Stdio::piped())?;
+        Ok(Injector { spec, child, over: false })
     }
 
     /// Process id of the disturbing process.
     pub fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.child.pid()
     }
 
     /// Waits until it begins; returns when, CLOCK_MONOTONIC ns. To be called at most once.
@@ -267,7 +118,7 @@ impl Injector {
     /// # Errors
     /// If it could not begin; the reason is on stderr.
     pub fn onset(&mut self) -> Result<u64> {
-        Ok(self.receive::<Onset>()?.onset_ns)
+        Ok(self.child.receive::<Onset>()?.onset_ns)
     }
 
     /// Waits until its time is over and everything is restored.
@@ -283,42 +134,30 @@ impl Injector {
     /// # Errors
     /// As [`Injector::finish`].
     pub fn stop(mut self) -> Result<Label> {
-        drop(self.child.stdin.take());
+        self.child.close_stdin();
         self.label()
     }
 
     fn label(&mut self) -> Result<Label> {
         let label = loop {
-            let value: Value = self.receive()?;
+            let value: Value = self.child.receive()?;
             if value.get("injector").is_some() {
                 break serde_json::from_value(value).context("cannot parse the label")?;
             }
         };
-        let status = self.child.wait().context("cannot wait for the injector")?;
+        let status = self.child.wait()?;
         if !status.success() {
             bail!("{} failed: {status}", self.spec.kind.name());
         }
         self.over = true;
         Ok(label)
     }
-
-    fn receive<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
-        let name = self.spec.kind.name();
-        match self.lines.next() {
-            Some(line) => {
-                let line = line.with_context(|| format!("cannot read from {name}"))?;
-                serde_json::from_str(&line)
-                    .with_context(|| format!("cannot parse what {name} printed"))
-            }
-            None => bail!("{name} has ended before its time; its message is on stderr"),
-        }
-    }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
         if !self.over {
-            drop(self.child.stdin.take());
+            self.child.close_stdin();
             let _ = self.child.wait();
             undo(self.spec.kind, &self.spec.target);
         }

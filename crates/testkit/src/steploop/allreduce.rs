@@ -35,7 +35,8 @@ impl Ring {
         Ok(Ring { rank, ranks, next, previous, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
-    /// Replaces `values` by their sum over all ranks, which must all pass the same number of values.
+    /// Replaces `values` by their sum over all ranks, which must all pass the same number of
+    /// values.
     ///
     /// # Errors
     /// If a neighbour has closed its connection.

@@ -118,7 +118,8 @@ impl Control {
         self.stop.store(1, Relaxed);
     }
 
-    /// The work of step `seq`, or `None` after the last one. Rank 0 writes the plan of a later step.
+    /// The work of step `seq`, or `None` after the last one. Rank 0 writes the plan of a later
+    /// step.
     pub fn plan(&self, rank: u32, seq: u64) -> Option<f64> {
         if rank == 0 {
             let load = match self.stop.load(Relaxed) {

@@ -28,7 +28,8 @@ impl Device {
     /// Nominal clock, that of an A100 at boost, MHz.
     pub const MHZ: f64 = 1410.0;
 
-    /// Launches a kernel of `work` ns at the nominal clock; `rate` is the present clock relative to it.
+    /// Launches a kernel of `work` ns at the nominal clock; `rate` is the present clock relative to
+    /// it.
     pub fn launch(&mut self, now: u64, work: u64, rate: f64) -> Kernel {
         let start = now.max(self.free);
         let end = start + (work as f64 / rate.max(0.01)) as u64;

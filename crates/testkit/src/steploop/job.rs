@@ -1,8 +1,8 @@
 //! The supervisor's side of a workload: sets it up, starts its ranks, ends them and cleans up.
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,34 +13,14 @@ use super::instances::orphans;
 use super::network::{self, Nic};
 use super::rank::{self, FromRank, ToRank};
 use super::{Config, Member, PREFIX, Ready, Summary, comm};
-use crate::helper::command;
+use crate::helper::{JsonChild, command};
 use crate::sys;
 
 /// A workload. Dropping it ends its ranks and removes its files and control groups.
 pub(super) struct Job {
     pub(super) ready: Ready,
     control: Option<sys::Shared<Control>>,
-    children: Vec<Rank>,
-}
-
-/// A rank's process and its pipes.
-struct Rank {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Rank {
-    fn send(&mut self, message: &ToRank) -> Result<()> {
-        let line = serde_json::to_string(message).context("cannot send to a rank")?;
-        writeln!(self.stdin, "{line}").context("cannot send to a rank")
-    }
-
-    fn receive(&mut self) -> Result<FromRank> {
-        let line = self.lines.next().context("a rank has ended; its message is on stderr")?;
-        let line = line.context("cannot receive from a rank")?;
-        serde_json::from_str(&line).context("cannot parse a message of a rank")
-    }
+    children: Vec<JsonChild>,
 }
 
 impl Job {
@@ -108,21 +88,16 @@ impl Job {
                 dataset: self.ready.dataset.clone(),
                 work_dir: self.ready.work_dir.clone(),
             };
-            let mut child = command("rank", &spec, libc::SIGKILL)?
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .context("cannot start a rank")?;
+            let mut command = command("rank", &spec, libc::SIGKILL)?;
+            let child = JsonChild::spawn(comm(rank), &mut command, Stdio::piped())?;
             self.ready.ranks.push(Member {
                 rank,
-                pid: child.id() as i32,
+                pid: child.pid(),
                 comm: comm(rank),
                 cpu,
                 nics: nics.iter().filter(|nic| nic.rank == rank).cloned().collect(),
             });
-            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-            let (Some(stdin), Some(stdout)) = (stdin, stdout) else { bail!("a rank has no pipes") };
-            self.children.push(Rank { child, stdin, lines: BufReader::new(stdout).lines() });
+            self.children.push(child);
         }
 
         self.expect(|message| matches!(message, FromRank::Alive).then_some(()))?;
@@ -188,9 +163,7 @@ impl Job {
         use std::os::unix::process::ExitStatusExt;
         let mut ended = Vec::new();
         for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            if let Some(status) =
-                rank.child.try_wait().context("cannot get the status of a rank")?
-            {
+            if let Some(status) = rank.try_wait().context("cannot get the status of a rank")? {
                 ended.push((status, member));
             }
         }
@@ -212,7 +185,7 @@ impl Job {
         // A rank that does not end is killed when the job is dropped.
         let deadline = sys::now() + 5_000_000_000;
         for rank in &mut self.children {
-            while matches!(rank.child.try_wait(), Ok(None)) {
+            while matches!(rank.try_wait(), Ok(None)) {
                 ensure!(
                     sys::now() < deadline,
                     "a rank did not end within 5 s after the stop flag was set"
@@ -239,8 +212,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         for rank in &mut self.children {
-            let _ = rank.child.kill();
-            let _ = rank.child.wait();
+            rank.kill();
         }
         self.ready.cgroups.remove();
         let _ = std::fs::remove_dir_all(&self.ready.work_dir);

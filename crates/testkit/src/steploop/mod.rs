@@ -26,9 +26,8 @@ mod job;
 pub(crate) mod network;
 pub(crate) mod rank;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -38,7 +37,7 @@ pub use control::Control;
 pub use groups::{Group, Groups, Version};
 pub use network::Nic;
 
-use crate::helper::{command, print_json};
+use crate::helper::{JsonChild, command, print_json};
 use crate::sys::{self, Ended, Waiter};
 use instances::running;
 use job::Job;
@@ -82,8 +81,9 @@ pub struct Config {
     /// Directory for its files, on a file system of a disk; created, and removed at the end. `None`
     /// is a new directory in /var/tmp.
     pub work_dir: Option<PathBuf>,
-    /// The ring that steps are reported to; `None` is the one of the environment, if any. `{rank}` in
-    /// it stands for the number of the rank, so that each rank can have a ring, as on separate hosts.
+    /// The ring that steps are reported to; `None` is the one of the environment, if any. `{rank}`
+    /// in it stands for the number of the rank, so that each rank can have a ring, as on separate
+    /// hosts.
     pub ring: Option<PathBuf>,
     /// A file for the ground truth: `rank,seq,name,start_ns,end_ns,size` of every step.
     pub csv: Option<PathBuf>,
@@ -129,8 +129,8 @@ pub struct Member {
     pub nics: Vec<Nic>,
 }
 
-/// A running workload as it describes itself: in a line of JSON on stdout, and in `ready.json` in its
-/// work directory.
+/// A running workload as it describes itself: in a line of JSON on stdout, and in `ready.json` in
+/// its work directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
     /// Process id of the supervisor, which ends the workload on SIGTERM.
@@ -212,8 +212,7 @@ pub fn comm(rank: u32) -> String {
 pub struct Running {
     /// What it reported when its steps began.
     pub ready: Ready,
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    child: JsonChild,
 }
 
 /// Starts the workload as a process of its own and waits until its steps begin. It ends with the
@@ -222,24 +221,16 @@ pub struct Running {
 /// # Errors
 /// If it cannot be started; the reason is on stderr.
 pub fn start(config: &Config) -> Result<Running> {
-    let mut child = command("steploop", config, libc::SIGTERM)?
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the steploop")?;
-    let stdout = child.stdout.take().context("the steploop has no stdout")?;
-    let mut lines = BufReader::new(stdout).lines();
-    let ready = match lines.next() {
-        Some(line) => {
-            let line = line.context("cannot read from the steploop")?;
-            serde_json::from_str(&line).context("cannot parse what the steploop printed")?
+    let mut command = command("steploop", config, libc::SIGTERM)?;
+    let mut child = JsonChild::spawn("the steploop".into(), &mut command, Stdio::piped())?;
+    match child.receive() {
+        Ok(ready) => Ok(Running { ready, child }),
+        Err(error) => {
+            child.close_stdin();
+            let status = child.wait()?;
+            Err(error).with_context(|| format!("the steploop did not start ({status})"))
         }
-        None => {
-            let status = child.wait().context("cannot wait for the steploop")?;
-            bail!("the steploop did not start ({status}); its message is on stderr");
-        }
-    };
-    Ok(Running { ready, child, lines })
+    }
 }
 
 impl Running {
@@ -249,7 +240,7 @@ impl Running {
     /// If it failed.
     pub fn stop(mut self) -> Result<Summary> {
         // It ends when its stdin is closed.
-        drop(self.child.stdin.take());
+        self.child.close_stdin();
         self.wait()
     }
 
@@ -258,20 +249,16 @@ impl Running {
     /// # Errors
     /// If it failed.
     pub fn wait(&mut self) -> Result<Summary> {
-        let line = self.lines.next();
-        let status = self.child.wait().context("cannot wait for the steploop")?;
-        match line {
-            Some(Ok(line)) if status.success() => {
-                serde_json::from_str(&line).context("cannot parse what the steploop printed")
-            }
-            _ => bail!("the steploop failed ({status}); its message is on stderr"),
-        }
+        let summary = self.child.receive();
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the steploop failed ({status}); its message is on stderr");
+        summary
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
+        self.child.close_stdin();
         let _ = self.child.wait();
     }
 }

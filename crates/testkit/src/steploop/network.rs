@@ -67,8 +67,8 @@ pub fn bring_up(nic: &Nic, mbit: u32) -> Result<()> {
 /// Sets the link speed of a NIC in the calling thread's namespace.
 pub fn set_speed(nic: &str, mbit: u32) -> Result<()> {
     // The burst holds two of the largest segmented packets but little of an all-reduce, which would
-    // otherwise pass at the speed of memory after each pause. The queue holds a megabyte, as those of
-    // switches do: 8 ms at 1 Gbit/s.
+    // otherwise pass at the speed of memory after each pause. The queue holds a megabyte, as those
+    // of switches do: 8 ms at 1 Gbit/s.
     let (burst, limit) = (128 << 10, 1 << 20);
     run(&format!("tc qdisc replace dev {nic} root tbf rate {mbit}mbit burst {burst} limit {limit}"))
 }

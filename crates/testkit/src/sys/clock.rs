@@ -35,7 +35,8 @@ pub fn sleep_until(at: u64) {
     {}
 }
 
-/// Sets the timer slack of the calling thread to 1 µs instead of 50, so that its sleeps end on time.
+/// Sets the timer slack of the calling thread to 1 µs instead of 50, so that its sleeps end on
+/// time.
 pub fn set_exact_timers() {
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000 as libc::c_ulong) };

@@ -1,7 +1,7 @@
 //! The system calls that the workload and the injectors need and that std does not have.
 //!
-//! Apart from the calls of `libcuda` (`cuda.rs`) and the declarations of what lies in shared memory,
-//! all unsafe code of this crate is here.
+//! Apart from the calls of `libcuda` (`cuda.rs`) and the declarations of what lies in shared
+//! memory, all unsafe code of this crate is here.
 
 mod clock;
 mod file;

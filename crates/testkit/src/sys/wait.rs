@@ -73,7 +73,8 @@ impl Waiter {
     }
 }
 
-/// Unblocks all signals, since a parent with a [`Waiter`] passes its blocked ones on to its children.
+/// Unblocks all signals, since a parent with a [`Waiter`] passes its blocked ones on to its
+/// children.
 pub fn unblock_signals() {
     // SAFETY: an all-zero sigset_t is made valid by sigemptyset; all arguments are valid.
     unsafe {
