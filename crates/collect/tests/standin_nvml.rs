@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use gpuwhy_collect::{Config, Recorder};
 use gpuwhy_schema::{Counter, Entity, EntityKind, Rows, Source, SourceState, Track, names};
-use gpuwhy_testkit::gpu::{self, Held, Machine, Quantity, reason};
+use gpuwhy_testkit::gpu::{self, Machine, Quantity, ThrottleTime, reason};
 
 /// The environment variable with the path of the library.
 const LIBRARY: &str = "GPUWHY_NVML";
 
 /// The stand-in's object, which cargo builds for this test.
 fn standin() -> PathBuf {
-    gpu::find_object().expect("cargo builds the stand-in for this test")
+    gpu::find_standin().expect("cargo builds the stand-in for this test")
 }
 
 /// Runs `situation` on a machine with `gpus` GPUs in a second process, which runs only `test`.
@@ -28,7 +28,7 @@ fn on_a_machine(test: &str, gpus: usize, situation: impl FnOnce(&Machine)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let links = folder.path().join("lib");
-    gpu::lay_links(&links, &standin()).unwrap();
+    gpu::link_libraries(&links, &standin()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(gpu::ENV, folder.path())
@@ -166,7 +166,7 @@ fn a_power_cap_lowers_the_clock_and_is_recorded_as_its_reason() {
         assert!(!capped(&reasons[0]) && !capped(reasons.last().unwrap()), "{reasons:?}");
         let held = trace.values(0, names::THROTTLED_POWER);
         assert_eq!(held[0], 0.0);
-        assert_eq!(*held.last().unwrap() as u64, gpu.cumulative(Held::Power, now()));
+        assert_eq!(*held.last().unwrap() as u64, gpu.throttle_time(ThrottleTime::Power, now()));
         assert_eq!(trace.changes(0, names::THROTTLED_HW_THERMAL), [0.0]);
         let source = trace.source();
         assert_eq!(source.state, SourceState::Ok, "{source:?}");

@@ -18,9 +18,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use gpuwhy_testkit::gpu;
-use gpuwhy_testkit::gpuloop::{self, Config, Place, Summary};
-use gpuwhy_testkit::helper::{self, Played};
+use gpuwhy_testkit::gpu::{self, Environment};
+use gpuwhy_testkit::gpuloop::{self, Config, Summary};
+use gpuwhy_testkit::helper::{self, HelperProcess};
 use gpuwhy_testkit::sys::{self, Random};
 use gpuwhy_wire::{
     Consumer, Drained, ENV, Event, Options, Peer, Polled, Record, Ring, SOCKET_ENV, Server,
@@ -93,8 +93,8 @@ struct House {
 impl House {
     fn new() -> Result<House> {
         let dir = tempfile::tempdir()?;
-        let standin = gpu::find_object().context("cargo builds the stand-in for this test")?;
-        gpu::lay_links(&dir.path().join("lib"), &standin)?;
+        let standin = gpu::find_standin().context("cargo builds the stand-in for this test")?;
+        gpu::link_libraries(&dir.path().join("lib"), &standin)?;
         let program = std::env::current_exe()?;
         let near = program.ancestors().skip(1).take(2);
         let object = near
@@ -110,7 +110,7 @@ impl House {
     }
 
     /// A program whose agent listens there.
-    fn program(&self, socket: &Path, more: &[(&str, String)]) -> Result<Played<Summary>> {
+    fn program(&self, socket: &Path, more: &[(&str, String)]) -> Result<HelperProcess<Summary>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut env = vec![
             (SOCKET_ENV.to_owned(), text(socket)),
@@ -124,7 +124,7 @@ impl House {
             kernels: 24,
             kernel_us: 20,
             batch_mib: 1,
-            place: Place { machine, libraries, env },
+            environment: Environment { machine, libraries, variables: env },
             ..Config::default()
         })
     }
@@ -295,7 +295,7 @@ fn call_the_entry_point(flags: i32) {
 /// A program that lives.
 struct Victim {
     how: How,
-    program: Played<Summary>,
+    program: HelperProcess<Summary>,
     /// What is still to be done to it, when.
     next: Vec<(Instant, i32)>,
     /// When it must have ended by itself.
@@ -512,15 +512,16 @@ fn some_kills(
 }
 
 fn victim(house: &House, socket: &Path, random: &mut Random) -> Result<Victim> {
-    let how = How::ALL[(random.next() % How::ALL.len() as u64) as usize];
-    let after = random.next() % (LIFE_MS * 1000);
+    let how = How::ALL[(random.next_u64() % How::ALL.len() as u64) as usize];
+    let after = random.next_u64() % (LIFE_MS * 1000);
     let mut env = Vec::new();
     if let Some(play) = how.played() {
         env.push((PLAY, format!("{play}:{after}")));
     }
     let program = house.program(socket, &env)?;
     let at = Instant::now() + Duration::from_micros(after);
-    let later = |random: &mut Random, ms: u64| Duration::from_micros(random.next() % (ms * 1000));
+    let later =
+        |random: &mut Random, ms: u64| Duration::from_micros(random.next_u64() % (ms * 1000));
     let next = match how {
         How::Kill => vec![(at, libc::SIGKILL)],
         How::Term => vec![(at, libc::SIGTERM)],
@@ -621,7 +622,7 @@ fn restarted(house: &House, times: usize) -> Result<Vec<u64>> {
     let socket = house.socket("restarted");
     let mut agent = house.agent(&socket, 1 << 14)?;
     let mut programs = [house.program(&socket, &[])?, house.program(&socket, &[])?];
-    let pids = programs.each_ref().map(Played::pid);
+    let pids = programs.each_ref().map(HelperProcess::pid);
     let all = |progress: &Progress| {
         pids.iter().all(|pid| progress.records.get(pid).is_some_and(|n| *n > 10))
     };

@@ -1,12 +1,12 @@
-//! What comes over a C interface: pointers to results, arrays, text, and callbacks.
+//! Arguments of a C interface: pointers to results, arrays and text.
 //!
-//! The types here have the shape of pointers and are only ever made by C callers, who promise what
-//! the documentation of the real libraries asks of them: a pointer is null, or points to what its
-//! type says. So the unsafe code of the interfaces is here, and the interfaces read as what they do.
+//! The types here are pointers and come only from C callers, which keep to the documentation of the
+//! real libraries: a pointer is null, or points to what its type says. So the unsafe code of the
+//! interfaces is here, and the interfaces themselves are safe code.
 
 use std::ffi::{CStr, c_char};
 
-/// A pointer was null that must not be.
+/// A pointer was null where it must not be.
 #[derive(Clone, Copy, Debug)]
 pub struct Null;
 
@@ -15,18 +15,47 @@ pub fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(otherwise)
 }
 
-/// Defines exported functions that answer with a code, by the `answer` of the module that uses it.
+/// Defines `Code`, the codes that a library returns: the one for a null pointer, and the others by
+/// name and number; all libraries have `Unknown`. With it `Status`, the result of an exported
+/// function, and `status`, which turns that into a number.
+macro_rules! codes {
+    ($(#[$about:meta])* null: $null:ident, $($name:ident = $number:literal,)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        enum Code {
+            $($name = $number,)*
+            Unknown = 999,
+        }
+
+        impl From<crate::c::Null> for Code {
+            fn from(_: crate::c::Null) -> Code {
+                Code::$null
+            }
+        }
+
+        /// What an exported function returns.
+        type Status = Result<(), Code>;
+
+        /// The number of a result; 0 is success, a panic is `Unknown`.
+        fn status(body: impl FnOnce() -> Status) -> u32 {
+            crate::c::guarded(Code::Unknown as u32, || body().map_or_else(|code| code as u32, |()| 0))
+        }
+    };
+}
+
+/// Defines exported functions that return a code, by the `status` in scope where it is used.
 macro_rules! exported {
     ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$about])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: $type),*) -> u32 {
-            answer(|| $body)
+            status(|| $body)
         }
     )*};
 }
 
-/// Where a caller wants a value, or an array of them; may be null.
+/// Where the caller wants a value, or an array of values; may be null.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -39,63 +68,69 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T: Copy> Out<T> {
+    /// Whether the pointer is null.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
 
+    /// Writes the value.
     pub fn put(self, value: T) -> Result<(), Null> {
         self.put_at(0, value)
     }
 
-    /// Puts a value into an array that the caller has said to be long enough.
+    /// Writes an item of an array that, by the caller, is long enough.
     pub fn put_at(self, index: usize, value: T) -> Result<(), Null> {
         if self.0.is_null() {
             return Err(Null);
         }
-        // SAFETY: not null, so it points to what the caller promised: a `T`, or an array longer
-        // than `index`. No alignment is asked for, since some clients pack their structures.
+        // SAFETY: not null, so by the documentation it points to a `T`, or to an array longer
+        // than `index`. No alignment is assumed, since some clients pack their structures.
         unsafe { self.0.add(index).write_unaligned(value) };
         Ok(())
     }
 
+    /// Reads the value.
     pub fn get(self) -> Result<T, Null> {
         self.get_at(0)
     }
 
+    /// Reads an item of an array.
     pub fn get_at(self, index: usize) -> Result<T, Null> {
         if self.0.is_null() {
             return Err(Null);
         }
-        // SAFETY: as in `put_at`; the caller has set what it wants read, and `T` is plain numbers.
+        // SAFETY: as in `put_at`; the caller has set the value, and `T` is plain numbers.
         Ok(unsafe { self.0.add(index).read_unaligned() })
     }
 
-    /// So many bytes on, as a pointer to something else.
+    /// A pointer to something else, `bytes` further on.
     pub fn cast<U>(self, bytes: usize) -> Out<U> {
         Out(self.0.wrapping_byte_add(bytes).cast())
     }
 
+    /// The address as a number.
     pub fn address(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Text of the caller; may be null.
+/// Text from the caller; may be null.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Text(*const c_char);
 
 impl Text {
+    /// A copy of the text.
     pub fn get(self) -> Result<String, Null> {
         if self.0.is_null() {
             return Err(Null);
         }
-        // SAFETY: not null, so it points to text that ends with a zero, as the caller promised.
+        // SAFETY: not null, so by the documentation it points to text that ends with a zero.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
     }
 }
 
-/// Text of ours that lives as long as the program.
+/// Text for the caller that lives as long as the program.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Static(*const c_char);
@@ -107,25 +142,27 @@ impl From<&'static CStr> for Static {
 }
 
 impl Static {
+    /// A null pointer.
     pub const NULL: Static = Static(std::ptr::null());
 
-    /// Keeps this text for the rest of the program.
+    /// A copy of a text, kept for the rest of the program.
     pub fn leak(text: &str) -> Static {
         let text = std::ffi::CString::new(text.replace('\0', "?")).unwrap_or_default();
         Static(text.into_raw())
     }
 
+    /// The address as a number.
     pub fn address(self) -> u64 {
         self.0 as u64
     }
 }
 
-// SAFETY: it points to text that nobody changes or frees.
+// SAFETY: the text is never changed or freed.
 unsafe impl Send for Static {}
 // SAFETY: as above.
 unsafe impl Sync for Static {}
 
-/// Copies text with its zero into a buffer of so many bytes; false if it is too long.
+/// Copies text and a zero into a buffer of `room` bytes; false if it does not fit.
 pub fn put_text(to: Out<c_char>, room: usize, text: &str) -> Result<bool, Null> {
     if to.is_null() {
         return Err(Null);
@@ -139,7 +176,7 @@ pub fn put_text(to: Out<c_char>, room: usize, text: &str) -> Result<bool, Null> 
     Ok(true)
 }
 
-/// Text in an array of characters, cut where it does not fit, zeros behind it.
+/// Text in an array of characters, cut where it does not fit and padded with zeros.
 pub fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut chars = [0; N];
     for (char, byte) in chars.iter_mut().zip(text.bytes().take(N - 1)) {

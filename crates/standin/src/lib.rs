@@ -1,17 +1,17 @@
 //! Stand-ins for `libnvidia-ml.so.1`, `libcuda.so.1` and `libcupti.so`, over one scripted device.
 //!
-//! One object under all of the names (`gpuwhy_testkit::gpu::lay_links`), with the real C
-//! interfaces, so that what is tested with it is the code that will meet the real libraries. The
-//! device is that of [`gpuwhy_testkit::gpu`]; the directory that `GPUWHY_STANDIN` names holds it.
+//! One shared object under all of their names ([`gpuwhy_testkit::gpu::link_libraries`]), with the
+//! real C interfaces, so that tests run the code that calls the real libraries. The device is the
+//! machine of [`gpuwhy_testkit::gpu`]; the directory that `GPUWHY_STANDIN` names holds it.
 //!
-//! It says what the real libraries say, with their codes, sizes, lags and known defects, as far as
-//! a program that watches GPUs asks. What nobody has scripted is an error that says so.
+//! It returns what the real libraries return, with their codes, sizes, lags and known defects, as
+//! far as a program that monitors GPUs uses them. What is not scripted returns an error code.
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `GPUWHY_STANDIN` | directory of the device; without it there is no driver |
-//! | `GPUWHY_STANDIN_GPUS` | GPUs of a device that has to be made; 1 |
-//! | `GPUWHY_STANDIN_DEFECTS` | defects of CUPTI in this process, with commas between |
+//! | `GPUWHY_STANDIN` | directory of the machine; without it there is no driver |
+//! | `GPUWHY_STANDIN_GPUS` | GPUs of a machine that does not exist yet; 1 |
+//! | `GPUWHY_STANDIN_DEFECTS` | defects of CUPTI in this process, separated by commas |
 //! | `GPUWHY_STANDIN_CUDA` | version of the driver; 13000, or 12080 for one of CUDA 12 |
 //! | `GPUWHY_STANDIN_CUPTI` | version of CUPTI's API; 130001, or 26 if CUDA is 12 |
 //!

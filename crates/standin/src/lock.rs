@@ -1,38 +1,38 @@
-//! A mutex whose passing on is seen by a thread sanitizer.
+//! A mutex that a thread sanitizer understands.
 //!
-//! std comes compiled and not instrumented, so of its mutex only the parts that are inlined here are
-//! seen, and a lock that was waited for looks like none. Passing an atomic on beside it says the same
-//! once more, in code that is instrumented. A poisoned mutex is used like any other.
+//! std comes compiled and not instrumented, so a sanitizer sees only the inlined parts of its mutex
+//! and misses that a thread has waited for the lock. A release and an acquire of an atomic beside
+//! the mutex show the same order in instrumented code. A poisoned mutex is used like any other.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// See the module.
+/// A mutex; see the module.
 #[derive(Default)]
 pub struct Mutex<T> {
     inner: std::sync::Mutex<T>,
-    passed_on: AtomicU32,
+    released: AtomicU32,
 }
 
-/// Has the mutex.
+/// Holds a [`Mutex`] until dropped.
 pub struct Guard<'a, T> {
     inner: MutexGuard<'a, T>,
-    passed_on: &'a AtomicU32,
+    released: &'a AtomicU32,
 }
 
 impl<T> Mutex<T> {
-    /// Free.
+    /// An unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex { inner: std::sync::Mutex::new(value), passed_on: AtomicU32::new(0) }
+        Mutex { inner: std::sync::Mutex::new(value), released: AtomicU32::new(0) }
     }
 
-    /// Waits for it.
+    /// Waits for the lock and takes it.
     pub fn lock(&self) -> Guard<'_, T> {
         let inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.passed_on.load(Acquire);
-        Guard { inner, passed_on: &self.passed_on }
+        self.released.load(Acquire);
+        Guard { inner, released: &self.released }
     }
 }
 
@@ -52,7 +52,7 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        // Before the mutex itself is freed, which happens when the fields are dropped.
-        self.passed_on.store(1, Release);
+        // Before the mutex itself is unlocked, which happens when the fields are dropped.
+        self.released.store(1, Release);
     }
 }

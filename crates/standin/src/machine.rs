@@ -1,17 +1,17 @@
-//! The one device of this process, and the clocks that the libraries tell their times in.
+//! The scripted machine of this process, and the clocks of the libraries' timestamps.
 
 use std::sync::OnceLock;
 
 use gpuwhy_testkit::gpu::Machine;
 use gpuwhy_testkit::sys;
 
-/// The device, or none if there is no driver.
+/// The machine; without one there is no driver.
 pub fn machine() -> Option<&'static Machine> {
     static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
     let machine = MACHINE.get_or_init(|| match Machine::from_env() {
         Ok(machine) => Some(machine),
         Err(error) => {
-            // A real library is silent here, but whoever runs a test wants to know.
+            // A real library prints nothing here, but a test should say why it has no GPU.
             eprintln!("gpuwhy-standin: {error:#}");
             None
         }
@@ -32,23 +32,24 @@ pub fn realtime() -> u64 {
     }
 }
 
-/// CLOCK_REALTIME - CLOCK_MONOTONIC, asked once, so that the same time is always told the same.
+/// CLOCK_REALTIME - CLOCK_MONOTONIC, read once, so that the same time always has the same
+/// timestamp.
 pub fn epoch() -> u64 {
     static EPOCH: OnceLock<u64> = OnceLock::new();
     *EPOCH.get_or_init(|| realtime() - now())
 }
 
-/// This process.
+/// The id of this process.
 pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// A number from the environment.
+/// A number from an environment variable; `None` if it is unset or no number.
 pub fn env_number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// Version of the driver, as `cuDriverGetVersion` has it.
+/// Version of the driver, as `cuDriverGetVersion` returns it.
 pub fn cuda_version() -> u32 {
     env_number("GPUWHY_STANDIN_CUDA").unwrap_or(13000)
 }

@@ -1,10 +1,10 @@
-//! A client of `libcuda`, loaded when it is asked for: what a workload needs to launch kernels,
-//! copy and replay graphs.
+//! A client of `libcuda`, loaded at run time: what a workload needs to launch kernels, copy, and
+//! launch graphs.
 //!
-//! It asks for `libcuda.so.1` as any program does, so it meets the stand-in (crate
-//! `gpuwhy-standin`) where `LD_LIBRARY_PATH` leads there. Its kernels take the time that their
-//! first parameter says, which is the stand-in's convention, and module images are not read; so a
-//! real driver refuses the module, and this says so.
+//! It loads `libcuda.so.1` as any program does, and so gets the stand-in (crate `gpuwhy-standin`)
+//! if `LD_LIBRARY_PATH` leads there. Its kernels take the time of their first parameter, which is
+//! the stand-in's convention, and its module has no code; a real driver refuses the module, and the
+//! error explains that.
 //!
 //! The unsafe code here is calls of the driver's functions with the types of its documentation.
 
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 
 type Handle = *mut c_void;
 
-/// Declares the functions of the driver that are loaded.
+/// Declares the functions that are loaded from the driver.
 macro_rules! functions {
     ($($field:ident = $name:literal ($($arg:ty),*);)*) => {
         struct Functions { $($field: unsafe extern "C" fn($($arg),*) -> c_uint,)* }
@@ -25,7 +25,10 @@ macro_rules! functions {
                 // SAFETY: a C string; the object's constructors are the driver's.
                 let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
                 if driver.is_null() {
-                    bail!("cannot load libcuda.so.1; is the stand-in in LD_LIBRARY_PATH?");
+                    bail!(
+                        "cannot load libcuda.so.1; make links to the stand-in with \
+                         `gpuwhy-testkit gpu-links` and put their directory into LD_LIBRARY_PATH"
+                    );
                 }
                 let find = |name: &CStr| {
                     // SAFETY: the driver is loaded, and never unloaded.
@@ -77,7 +80,7 @@ functions! {
     error_name = c"cuGetErrorName" (c_uint, *mut *const c_char);
 }
 
-/// The driver with one device, its context and one stream. For one thread.
+/// The driver with one device, its context and one stream; for one thread.
 pub(crate) struct Gpu {
     driver: Functions,
     stream: Handle,
@@ -88,7 +91,7 @@ pub(crate) struct Gpu {
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(Handle);
 
-/// Launches that are replayed together.
+/// An instantiated graph of launches.
 #[derive(Clone, Copy)]
 pub(crate) struct Graph(Handle);
 
@@ -106,14 +109,18 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
+    /// Its bytes.
     pub fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the driver gave so many bytes to us alone, which `pinned` has set.
+        // SAFETY: the driver gave this many bytes to us alone, which `pinned` has initialised.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
     }
 }
 
 impl Gpu {
-    /// Initializes the driver and takes a device, which this thread then uses.
+    /// Initialises the driver and makes a device the current one of this thread.
+    ///
+    /// # Errors
+    /// If there is no driver or no such device, or if it is not the stand-in.
     pub fn open(device: u32) -> Result<Gpu> {
         let driver = Functions::load()?;
         let (mut ordinal, mut context) = (0, null_mut());
@@ -121,7 +128,7 @@ impl Gpu {
         let d = &gpu.driver;
         // SAFETY: numbers, and results that live while each call runs.
         unsafe {
-            gpu.check((d.init)(0)).context("cannot initialize CUDA")?;
+            gpu.check((d.init)(0)).context("cannot initialise CUDA")?;
             gpu.check((d.device)(&mut ordinal, device as c_int))
                 .with_context(|| format!("no CUDA device {device}"))?;
             gpu.check((d.retain)(&mut context, ordinal)).context("cannot make a CUDA context")?;
@@ -133,7 +140,7 @@ impl Gpu {
             // CU_STREAM_NON_BLOCKING
             gpu.check((d.stream_create)(&mut stream, 1)).context("cannot make a CUDA stream")?;
             gpu.check((d.module_load)(&mut module, c"gpuwhy".to_bytes_with_nul().as_ptr()))
-                .context("cannot load the kernels, which are for the stand-in")?;
+                .context("cannot load the kernels, which only the stand-in of libcuda runs")?;
         }
         (gpu.stream, gpu.module) = (stream, module);
         Ok(gpu)
@@ -153,16 +160,23 @@ impl Gpu {
         bail!("{} ({code})", unsafe { CStr::from_ptr(name) }.to_string_lossy());
     }
 
+    /// A kernel of the module.
+    ///
+    /// # Errors
+    /// If there is none of this name.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let mut function = null_mut();
-        let text = CString::new(name).context("a kernel's name has no zeros")?;
+        let text = CString::new(name).context("the name of a kernel contains a zero byte")?;
         // SAFETY: the module is loaded; the name and the result live while the call runs.
         let code = unsafe { (self.driver.function)(&mut function, self.module, text.as_ptr()) };
         self.check(code).with_context(|| format!("no kernel `{name}`"))?;
         Ok(Kernel(function))
     }
 
-    /// Launches a kernel of so many ns at the nominal clock.
+    /// Launches a kernel that takes `work` ns at the nominal clock.
+    ///
+    /// # Errors
+    /// If the driver refuses, as after an Xid.
     pub fn launch(&self, kernel: Kernel, mut work: u64) -> Result<()> {
         let mut params = [(&raw mut work).cast::<c_void>()];
         // SAFETY: the kernel is of our module and takes one u64, which lives while the call runs;
@@ -185,7 +199,10 @@ impl Gpu {
         self.check(code).context("cannot launch a kernel")
     }
 
-    /// Records what `launches` launches, to be replayed.
+    /// Captures what `launches` launches as a graph.
+    ///
+    /// # Errors
+    /// If the driver refuses.
     pub fn capture(&self, launches: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let (mut graph, mut executable) = (null_mut(), null_mut());
         // SAFETY: the stream is ours; CU_STREAM_CAPTURE_MODE_THREAD_LOCAL.
@@ -202,47 +219,70 @@ impl Gpu {
         Ok(Graph(executable))
     }
 
-    pub fn replay(&self, graph: Graph) -> Result<()> {
+    /// Launches a graph.
+    ///
+    /// # Errors
+    /// If the driver refuses, as after an Xid.
+    pub fn launch_graph(&self, graph: Graph) -> Result<()> {
         // SAFETY: the graph and the stream are ours.
         let code = unsafe { (self.driver.graph_launch)(graph.0, self.stream) };
         self.check(code).context("cannot launch a graph")
     }
 
-    /// Waits until all that was launched has ended.
+    /// Waits until everything that was launched has ended.
+    ///
+    /// # Errors
+    /// If work has failed.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is ours.
         let code = unsafe { (self.driver.stream_synchronize)(self.stream) };
         self.check(code).context("cannot wait for the stream")
     }
 
+    /// Allocates device memory.
+    ///
+    /// # Errors
+    /// If there is not enough.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
         let mut at = 0;
         // SAFETY: a result that lives while the call runs.
         let code = unsafe { (self.driver.allocate)(&mut at, bytes) };
-        self.check(code).with_context(|| format!("no {bytes} bytes of device memory"))?;
+        self.check(code)
+            .with_context(|| format!("cannot allocate {bytes} bytes of device memory"))?;
         Ok(DeviceMemory { at, bytes })
     }
 
+    /// Allocates pinned memory of the host, filled with zeros.
+    ///
+    /// # Errors
+    /// If there is not enough.
     pub fn pinned(&self, bytes: usize) -> Result<HostMemory> {
         let mut at = null_mut();
         // SAFETY: a result that lives while the call runs.
         let code = unsafe { (self.driver.allocate_host)(&mut at, bytes) };
-        self.check(code).with_context(|| format!("no {bytes} bytes of pinned memory"))?;
-        // SAFETY: the driver has just given so many bytes to us alone.
+        self.check(code)
+            .with_context(|| format!("cannot allocate {bytes} bytes of pinned memory"))?;
+        // SAFETY: the driver has just given this many bytes to us alone.
         unsafe { at.cast::<u8>().write_bytes(0, bytes) };
         Ok(HostMemory { at: at.cast(), bytes })
     }
 
-    /// Copies as much as fits both to the device, while the program goes on.
+    /// Starts a copy to the device, of as much as fits both.
+    ///
+    /// # Errors
+    /// If the driver refuses.
     pub fn send(&self, from: &HostMemory, to: DeviceMemory) -> Result<()> {
         let bytes = from.bytes.min(to.bytes);
-        // SAFETY: both have so many bytes and are never freed. The caller synchronises before it
+        // SAFETY: both have this many bytes and are never freed. The caller synchronises before it
         // changes them.
         let code = unsafe { (self.driver.to_device)(to.at, from.at.cast(), bytes, self.stream) };
         self.check(code).context("cannot copy to the device")
     }
 
-    /// Copies as much as fits both to the host, while the program goes on.
+    /// Starts a copy to the host, of as much as fits both.
+    ///
+    /// # Errors
+    /// If the driver refuses.
     pub fn receive(&self, from: DeviceMemory, to: &mut HostMemory) -> Result<()> {
         let bytes = from.bytes.min(to.bytes);
         // SAFETY: as in `send`.

@@ -1,55 +1,55 @@
-//! What can happen to a scripted GPU or to its CUPTI, for a while, with the truth about it.
+//! Faults of a scripted GPU or of its CUPTI, for a limited time, with a label of the ground truth.
 //!
-//! A fault is a process of its own that writes into the machine's page, and changes everything
-//! back when its time is over, when it is asked to end (SIGTERM), and, if it is killed, when
-//! whoever started it notices ([`Played`]).
+//! A fault is a process of its own that writes into the machine's page. It restores everything when
+//! its time is over or when it gets SIGTERM; if it is killed, the process that started it restores
+//! everything ([`HelperProcess`]).
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::gpu::{self, Defect, Machine, Quantity, reason};
-use crate::gpuloop::{Ends, Label, Place};
-use crate::helper::{self, Played};
+use crate::gpu::{self, Defect, Environment, Machine, Quantity, reason};
+use crate::gpuloop::Label;
+use crate::helper::{Deadline, HelperProcess, print_json};
 use crate::sys;
 
-/// What happens.
+/// Which fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The power limit holds the clock at half.
+    /// The power limit halves the clock.
     Throttle,
-    /// The GPU is hot, and the hardware holds the clock at 40 %.
+    /// The GPU is hot, and the hardware lowers the clock to 40 %.
     Thermal,
-    /// The server's power supply asks for less.
+    /// The server's power supply demands less power (power brake): a third of the clock.
     PowerBrake,
-    /// Copies are replayed: a quarter of the bandwidth.
+    /// PCIe replays its packets: a quarter of the bandwidth.
     PcieReplay,
-    /// The link has trained at generation 1.
+    /// The PCIe link has trained at generation 1.
     PcieLink,
     /// The GPU reports Xid 31, a page fault.
     Xid,
-    /// The GPU reports Xid 74 every 1.5 s, and stands still for 1.2 s each time.
+    /// The GPU reports Xid 74 every 1.5 s and does no work for 1.2 s each time.
     XidStall,
     /// The GPU falls off the bus.
     OffBus,
     /// CUPTI's timestamps become 0.
     ZeroTimestamps,
-    /// CUPTI takes device memory for each kernel of a graph.
+    /// CUPTI leaks device memory for each kernel of a graph.
     GraphGrowth,
-    /// Somebody else has subscribed to CUPTI.
+    /// Another tool has subscribed to CUPTI.
     SecondSubscriber,
-    /// Somebody else has replaced our callbacks of CUPTI.
+    /// Another tool has replaced our buffer callbacks of CUPTI.
     CallbacksReplaced,
-    /// CUPTI rejects a callback for timestamps.
+    /// CUPTI rejects a timestamp callback.
     NoTimestampCallback,
-    /// CUPTI does not complete buffers.
+    /// CUPTI never completes buffers.
     LostBuffers,
 }
 
 impl Kind {
-    /// The class that a verdict should give, in the words of the schema's `Class`; `None` where no
-    /// step is slower for it.
+    /// The class that a verdict should give, as the schema's `Class` names it; `None` where no step
+    /// gets slower.
     pub const fn class(self) -> Option<&'static str> {
         match self {
             Kind::Throttle | Kind::Thermal | Kind::PowerBrake => Some("gpu_throttling"),
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The word for it, which is also that of the command line.
+    /// Its name, also on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Throttle => "throttle",
@@ -84,32 +84,35 @@ impl Kind {
     }
 }
 
-/// A fault to be made.
+/// A fault to be injected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// What.
+    /// Which fault.
     pub kind: Kind,
     /// Seconds that it lasts; until SIGTERM if absent.
     pub seconds: Option<f64>,
-    /// To which GPU, by the machine's number.
+    /// Index of the GPU in the machine.
     pub gpu: u32,
-    /// In whose work an Xid happens; 0 is nobody's.
+    /// The process in whose work an Xid happens; 0 for none.
     #[serde(default)]
     pub pid: u64,
-    /// Where the machine is.
+    /// Where it finds the machine.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 /// Starts the fault. It ends with the calling thread.
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start(spec: &Spec) -> Result<Played<Label>> {
-    let dir = spec.place.machine.clone().or_else(|| std::env::var_os(gpu::ENV).map(Into::into));
-    let dir = dir.with_context(|| format!("{} is not set", gpu::ENV))?;
+pub fn start(spec: &Spec) -> Result<HelperProcess<Label>> {
+    let dir =
+        spec.environment.machine.clone().or_else(|| std::env::var_os(gpu::ENV).map(Into::into));
+    let dir = dir.with_context(|| {
+        format!("{} is not set; set it to the directory of the machine", gpu::ENV)
+    })?;
     let killed = spec.clone();
-    let fault = Played::start("gpu-fault", spec, &spec.place)?;
+    let fault = HelperProcess::start("gpu-fault", spec, &spec.environment)?;
     Ok(fault.or_undo(move || {
         if let Ok(machine) = Machine::open(&dir, 1) {
             undo(&machine, &killed);
@@ -117,12 +120,14 @@ pub fn start(spec: &Spec) -> Result<Played<Label>> {
     }))
 }
 
-/// Plays the fault.
+/// Injects the fault from this process.
 pub(crate) fn run(spec: Spec) -> Result<()> {
     sys::set_comm("gpu-fault");
-    let end = Ends::new(spec.seconds)?;
+    let end = Deadline::new(spec.seconds)?;
     let machine = Machine::from_env()?;
-    let gpu = machine.gpu(spec.gpu as usize).with_context(|| format!("no GPU {}", spec.gpu))?;
+    let gpu = machine.gpu(spec.gpu as usize).with_context(|| {
+        format!("the machine has no GPU {}, only 0 to {}", spec.gpu, machine.count() - 1)
+    })?;
     let from_ns = sys::now();
     let max = gpu.get(Quantity::SmClockMax);
     match spec.kind {
@@ -147,7 +152,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
             }
         }
     }
-    helper::say(&json!({ "from_ns": from_ns }));
+    print_json(&json!({ "from_ns": from_ns }));
     if spec.kind == Kind::XidStall {
         loop {
             let now = sys::now();
@@ -161,7 +166,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
         end.wait();
     }
     undo(&machine, &spec);
-    helper::say(&Label {
+    print_json(&Label {
         kind: spec.kind.name().into(),
         class: spec.kind.class().map(str::to_owned),
         from_ns,
@@ -172,7 +177,7 @@ pub(crate) fn run(spec: Spec) -> Result<()> {
     Ok(())
 }
 
-/// Changes back what a fault changed; harmless if it had not.
+/// Restores what a fault changed; harmless if it changed nothing.
 fn undo(machine: &Machine, spec: &Spec) {
     match spec.kind.defect() {
         Some(defect) => machine.set_defect(defect, false),
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_the_command_line_the_schema_and_the_defects() {
+    fn names_are_those_of_the_command_line_the_schema_and_the_defects() {
         for kind in Kind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
             assert_eq!(json!(kind), json!(kind.name()));

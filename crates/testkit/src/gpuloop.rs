@@ -1,5 +1,5 @@
-//! A workload of steps on a GPU, and one that competes with it: clients of `libcuda` like others,
-//! for the stand-in's scripted device.
+//! A workload of steps on a GPU, and one that competes with it: ordinary clients of `libcuda`, for
+//! the scripted device of the stand-in.
 //!
 //! A step reads and prepares a batch on the CPU (about 1 ms), copies it to the device from pinned
 //! memory, launches kernels or replays them as a graph, waits, and copies a result back. Steps and
@@ -7,10 +7,7 @@
 //! marks them; the driver loads what `CUDA_INJECTION64_PATH` names.
 //!
 //! Like ranks and injectors they are processes of their own, this program started again
-//! ([`helper`]), named `gpuloop` and `gpuhog`.
-
-use std::path::PathBuf;
-use std::time::Duration;
+//! ([`helper`](crate::helper)), named `gpuloop` and `gpuhog`.
 
 use anyhow::Result;
 use gpuwhy_wire::Producer;
@@ -18,16 +15,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cuda::Gpu;
-use crate::helper::{self, Played};
-use crate::sys::{self, Ended, Waiter};
+use crate::gpu::Environment;
+use crate::helper::{Deadline, HelperProcess, print_json};
+use crate::sys;
 
-/// Bytes of a batch that are prepared; more are sent as they are.
+/// How many bytes of a batch are prepared on the CPU; the rest is copied as it is.
 const PREPARED: usize = 4 << 20;
-/// Bytes of a result, which come back.
+/// Bytes of a result that is copied back.
 const RESULT: usize = 256 << 10;
 
-/// The kernels of a step, in turn, under names as compilers make them: mangled C++, templates,
-/// and one of a library that does not mangle.
+/// Names of a step's kernels, in turn, as compilers generate them: mangled C++, templates, and one
+/// of a library that does not mangle.
 pub const KERNELS: [&str; 4] = [
     "_ZN7gpuloop4gemmEPKfS1_Pfiii",
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
@@ -38,40 +36,29 @@ pub const KERNELS: [&str; 4] = [
 /// The kernel of the competitor.
 pub const HOG_KERNEL: &str = "_ZN6gpuhog4burnEPfi";
 
-/// Where a process finds the machine and the libraries, if not where this one does.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Place {
-    /// The directory of the machine, [`crate::gpu::ENV`].
-    pub machine: Option<PathBuf>,
-    /// A directory of [`crate::gpu::lay_links`], put before `LD_LIBRARY_PATH`.
-    pub libraries: Option<PathBuf>,
-    /// Other variables of its environment.
-    pub env: Vec<(String, String)>,
-}
-
 /// What the workload does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// Seconds to run; until SIGTERM if absent.
     pub seconds: Option<f64>,
-    /// What its steps are marked with.
+    /// The rank that its steps are marked with.
     pub rank: u32,
-    /// Kernels a step.
+    /// Kernels per step.
     pub kernels: u32,
     /// How long each takes at the nominal clock, µs.
     pub kernel_us: u64,
-    /// MiB of a batch, which go to the device.
+    /// Size of a batch, which is copied to the device, MiB.
     pub batch_mib: u32,
-    /// Whether three of four steps replay a graph.
+    /// Whether three of four steps launch their kernels as a graph.
     pub graph: bool,
     /// Whether it marks no steps.
     #[serde(default)]
     pub unmarked: bool,
-    /// CUDA's number of the device.
+    /// CUDA's ordinal of the device.
     pub device: u32,
-    /// Where it runs.
+    /// Where it finds the machine and the libraries.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 impl Default for Config {
@@ -85,7 +72,7 @@ impl Default for Config {
             graph: false,
             unmarked: false,
             device: 0,
-            place: Place::default(),
+            environment: Environment::default(),
         }
     }
 }
@@ -107,9 +94,9 @@ pub struct Summary {
     pub to_ns: u64,
     /// Kernels launched, those of graphs too.
     pub launches: u64,
-    /// CPU time of the thread that launched them, for all that the steps did, ns.
+    /// CPU time of the thread that took the steps, ns.
     pub thread_cpu_ns: u64,
-    /// Of that, in the phases that launch, copy and wait: what the driver's calls cost.
+    /// The part of it in the phases that launch, copy and wait: the cost of the driver's calls, ns.
     pub driver_cpu_ns: u64,
     /// CPU time of the whole process in these steps, ns.
     pub process_cpu_ns: u64,
@@ -119,16 +106,16 @@ pub struct Summary {
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start(config: &Config) -> Result<Played<Summary>> {
-    Played::start("gpuloop", config, &config.place)
+pub fn start(config: &Config) -> Result<HelperProcess<Summary>> {
+    HelperProcess::start("gpuloop", config, &config.environment)
 }
 
-/// Plays the workload.
+/// Runs the workload in this process.
 pub(crate) fn run(config: Config) -> Result<()> {
     sys::set_comm("gpuloop");
     sys::set_exact_timers();
-    // Before the driver starts threads, which then leave signals to us.
-    let end = Ends::new(config.seconds)?;
+    // Before the driver starts threads, so that they have the signals blocked.
+    let end = Deadline::new(config.seconds)?;
     let gpuwhy = if config.unmarked { Producer::default() } else { Producer::from_env() };
     let gpu = Gpu::open(config.device)?;
     let kernels = KERNELS.iter().map(|name| gpu.kernel(name)).collect::<Result<Vec<_>>>()?;
@@ -144,7 +131,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     let from_ns = sys::now();
     let (mut steps, mut spent, mut to_ns, mut driver_cpu_ns) = (0, 0, from_ns, 0);
     let (thread_from, process_from) = (sys::thread_cpu(), sys::process_cpu());
-    while !end.has_come() {
+    while !end.has_passed() {
         let begun = sys::now();
         let step = gpuwhy.step("step").seq(steps).size(bytes as i64).rank(config.rank).open();
         {
@@ -160,7 +147,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
         {
             let _phase = step.phase("launch");
             match graph {
-                Some(graph) if steps % 4 != 3 => gpu.replay(graph)?,
+                Some(graph) if steps % 4 != 3 => gpu.launch_graph(graph)?,
                 _ => launch()?,
             }
         }
@@ -181,7 +168,7 @@ pub(crate) fn run(config: Config) -> Result<()> {
     }
     let mean_ms = spent as f64 / steps.max(1) as f64 / 1e6;
     let pid = std::process::id() as i32;
-    helper::say(&Summary {
+    print_json(&Summary {
         steps,
         mean_ms,
         pid,
@@ -203,16 +190,16 @@ pub struct Hog {
     pub seconds: Option<f64>,
     /// How long each of its kernels takes at the nominal clock, µs.
     pub kernel_us: u64,
-    /// CUDA's number of the device.
+    /// CUDA's ordinal of the device.
     pub device: u32,
-    /// Where it runs.
+    /// Where it finds the machine and the libraries.
     #[serde(default)]
-    pub place: Place,
+    pub environment: Environment,
 }
 
 impl Default for Hog {
     fn default() -> Hog {
-        Hog { seconds: None, kernel_us: 5000, device: 0, place: Place::default() }
+        Hog { seconds: None, kernel_us: 5000, device: 0, environment: Environment::default() }
     }
 }
 
@@ -221,15 +208,16 @@ impl Default for Hog {
 pub struct Label {
     /// What was done.
     pub kind: String,
-    /// The right class, in the words of the schema; none where no step should be slower.
+    /// The class that a verdict should give, as the schema names it; `None` where no step should be
+    /// slower.
     pub class: Option<String>,
     /// When it began.
     pub from_ns: u64,
-    /// When it was over.
+    /// When it ended.
     pub to_ns: u64,
-    /// The process to blame, if one is.
+    /// The process to blame, if a process is.
     pub pid: Option<i32>,
-    /// The GPU that it happened to, by the machine's number; none if it did not happen to one.
+    /// Index in the machine of the GPU that it happened to; `None` if it happened to CUPTI.
     pub gpu: Option<u32>,
 }
 
@@ -237,27 +225,27 @@ pub struct Label {
 ///
 /// # Errors
 /// If the process cannot be started.
-pub fn start_hog(hog: &Hog) -> Result<Played<Label>> {
-    Played::start("gpuhog", hog, &hog.place)
+pub fn start_hog(hog: &Hog) -> Result<HelperProcess<Label>> {
+    HelperProcess::start("gpuhog", hog, &hog.environment)
 }
 
-/// Plays the competitor: there are always two kernels in its queue.
-pub(crate) fn hog(hog: Hog) -> Result<()> {
+/// Runs the competitor in this process: it always has two kernels in its queue.
+pub(crate) fn run_hog(hog: Hog) -> Result<()> {
     sys::set_comm("gpuhog");
     sys::set_exact_timers();
-    let end = Ends::new(hog.seconds)?;
+    let end = Deadline::new(hog.seconds)?;
     let gpu = Gpu::open(hog.device)?;
     let kernel = gpu.kernel(HOG_KERNEL)?;
     let from_ns = sys::now();
-    // For those who wait for its beginning.
-    helper::say(&json!({ "from_ns": from_ns }));
-    while !end.has_come() {
+    // The parent may wait for its beginning.
+    print_json(&json!({ "from_ns": from_ns }));
+    while !end.has_passed() {
         for _ in 0..2 {
             gpu.launch(kernel, hog.kernel_us * 1000)?;
         }
         gpu.synchronize()?;
     }
-    helper::say(&Label {
+    print_json(&Label {
         kind: "gpuhog".into(),
         class: Some("gpu_contention".into()),
         from_ns,
@@ -266,35 +254,4 @@ pub(crate) fn hog(hog: Hog) -> Result<()> {
         gpu: Some(hog.device),
     });
     Ok(())
-}
-
-/// When a process that plays a role should end: after its time, or when it is asked to.
-pub(crate) struct Ends {
-    waiter: Waiter,
-    at: Option<u64>,
-}
-
-impl Ends {
-    /// To be made before any thread is.
-    pub fn new(seconds: Option<f64>) -> Result<Ends> {
-        let at = seconds
-            .map(|s| sys::now() + Duration::from_secs_f64(s.clamp(0.0, 1e6)).as_nanos() as u64);
-        Ok(Ends { waiter: Waiter::new()?, at })
-    }
-
-    pub fn has_come(&self) -> bool {
-        self.at.is_some_and(|at| sys::now() >= at)
-            || self.waiter.until(Some(0), None) == Ended::Signal
-    }
-
-    pub fn wait(&self) {
-        self.waiter.until(self.at, None);
-    }
-
-    /// Waits for so long, and says whether it has come.
-    pub fn wait_for(&self, seconds: f64) -> bool {
-        let soon = sys::now() + Duration::from_secs_f64(seconds).as_nanos() as u64;
-        let at = self.at.map_or(soon, |at| at.min(soon));
-        self.waiter.until(Some(at), None) == Ended::Signal || self.has_come()
-    }
 }

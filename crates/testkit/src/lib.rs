@@ -1,18 +1,16 @@
-//! A workload whose steps we know, and injectors that slow it for reasons that we know: the truth
+//! A workload whose steps are known, and injectors that slow it for known reasons: the ground truth
 //! that verdicts are compared with.
 //!
 //! [`steploop`] runs a small parallel job: ranks in network namespaces of their own, joined by
-//! veth pairs, each step reading from disk, computing on a simulated device, reducing over TCP,
-//! updating under a lock and sometimes writing a checkpoint. [`inject`] disturbs it, each
-//! disturbance with a label that says what was done, by whom, from when to when.
+//! veth pairs. Each step reads from disk, computes on a simulated device, reduces over TCP, updates
+//! under a lock and sometimes writes a checkpoint. [`inject`] disturbs it; each disturbance has a
+//! label: what was done, by which process, from when to when.
 //!
 //! [`gpu`] is a machine with scripted GPUs; the crate `gpuwhy-standin` puts the C interfaces of
-//! NVIDIA's libraries over it. [`gpuloop`] is a workload on it, and [`gpufault`] what can happen to
-//! it.
+//! NVIDIA's libraries over it. [`gpuloop`] is a workload on it, [`gpufault`] injects its faults.
 //!
-//! Ranks and culprits are processes of their own, so that a recorder sees them as it sees
-//! anybody's. They are this same program, started again: its `main` must begin with
-//! [`helper::dispatch`].
+//! Ranks and injectors are processes of their own, so that a recorder sees them as any others. They
+//! are this same program, started again: its `main` must begin with [`helper::dispatch`].
 
 mod cuda;
 pub mod gpu;
@@ -24,10 +22,11 @@ pub mod measure;
 pub mod steploop;
 pub mod sys;
 
-/// Waits for what another thread or process is about to do; only a machine that hangs makes this fail.
+/// Waits until something that another thread or process will do has happened. It fails only on a
+/// machine that hangs.
 ///
 /// # Panics
-/// If it does not come true within 30 s.
+/// If it does not happen within 30 s.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !holds() {

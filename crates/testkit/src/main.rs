@@ -1,4 +1,4 @@
-//! The workload and its injectors by hand, and the table of what each injector does to the steps.
+//! The workload and its injectors as commands, and a table of what each injector does to the steps.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,97 +20,97 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the workload until it is interrupted, or for some time.
+    /// Run the workload, until it is interrupted or for a limited time.
     Steploop(Workload),
-    /// Disturb a running workload; prints the label as a line of JSON.
+    /// Disturb a running workload; prints a label of what was done as a line of JSON.
     Inject {
-        /// What to do.
+        /// Which disturbance.
         kind: Kind,
-        /// Seconds to wait before.
+        /// Seconds to wait before it begins.
         #[arg(long, default_value_t = 0.0)]
         after: f64,
         /// Seconds that it lasts.
         #[arg(long = "for", default_value_t = 5.0)]
         seconds: f64,
-        /// How strong it is; 1 is usual.
+        /// Strength; 1 is the usual one.
         #[arg(long, default_value_t = 1.0)]
         intensity: f64,
-        /// Work directory of the workload, if more than one runs.
+        /// Work directory of the workload; needed if more than one runs.
         #[arg(long)]
         work_dir: Option<PathBuf>,
     },
-    /// Run a workload on the GPU that GPUWHY_STANDIN scripts; a line of JSON at its end.
+    /// Run a workload on the scripted GPU of GPUWHY_STANDIN; prints a summary as a line of JSON.
     Gpuloop {
         /// Seconds to run; until interrupted if absent.
         #[arg(long = "for")]
         seconds: Option<f64>,
-        /// What its steps are marked with.
+        /// Rank that its steps are marked with.
         #[arg(long, default_value_t = 0)]
         rank: u32,
-        /// Kernels a step.
+        /// Kernels per step.
         #[arg(long, default_value_t = 8)]
         kernels: u32,
-        /// How long each takes at the nominal clock, µs.
+        /// Duration of each kernel at the nominal clock, µs.
         #[arg(long, default_value_t = 400)]
         kernel_us: u64,
         /// MiB that each step copies to the device.
         #[arg(long, default_value_t = 4)]
         batch_mib: u32,
-        /// Replay the kernels of three of four steps as a graph.
+        /// Launch the kernels of three of four steps as a graph.
         #[arg(long)]
         graph: bool,
-        /// CUDA's number of the device.
+        /// CUDA's ordinal of the device.
         #[arg(long, default_value_t = 0)]
         device: u32,
-        /// Say nothing at the end.
+        /// Print no summary.
         #[arg(long)]
         quiet: bool,
     },
-    /// Compete for that GPU; prints the label as a line of JSON.
+    /// Compete for the scripted GPU; prints a label as a line of JSON.
     Gpuhog {
         /// Seconds to run; until interrupted if absent.
         #[arg(long = "for")]
         seconds: Option<f64>,
-        /// How long each kernel takes at the nominal clock, µs.
+        /// Duration of each kernel at the nominal clock, µs.
         #[arg(long, default_value_t = 5000)]
         kernel_us: u64,
-        /// CUDA's number of the device.
+        /// CUDA's ordinal of the device.
         #[arg(long, default_value_t = 0)]
         device: u32,
     },
-    /// Have something happen to that GPU, or to its CUPTI, and heal it; prints the label as a line
+    /// Inject a fault into the scripted GPU or its CUPTI, and repair it; prints a label as a line
     /// of JSON.
     GpuFault {
-        /// What happens.
+        /// Which fault.
         kind: gpufault::Kind,
         /// Seconds that it lasts; until interrupted if absent.
         #[arg(long = "for")]
         seconds: Option<f64>,
-        /// The GPU, by the machine's number.
+        /// Index of the GPU in the machine.
         #[arg(long, default_value_t = 0)]
         gpu: u32,
-        /// The process in whose work an Xid happens.
+        /// The process in whose work an Xid happens; 0 for none.
         #[arg(long, default_value_t = 0)]
         pid: u64,
     },
-    /// Make a directory in which the stand-in is found under the names of NVIDIA's libraries.
+    /// Make a directory with links to the stand-in under the names of NVIDIA's libraries.
     GpuLinks {
-        /// The directory, for LD_LIBRARY_PATH.
+        /// The directory to make, for LD_LIBRARY_PATH.
         dir: PathBuf,
-        /// libgpuwhy_standin.so
+        /// The stand-in, libgpuwhy_standin.so.
         object: PathBuf,
     },
     /// Measure what injectors do to the steps.
     Measure {
-        /// Which; all if none is named.
+        /// Which injectors; all if none is given.
         kinds: Vec<Kind>,
-        /// Undisturbed seconds.
+        /// Seconds without disturbance.
         #[arg(long, default_value_t = 3.0)]
         before: f64,
-        /// Disturbed seconds.
+        /// Seconds with disturbance.
         #[arg(long, default_value_t = 5.0)]
         during: f64,
-        /// How strong they are; 1 is usual.
+        /// Strength; 1 is the usual one.
         #[arg(long, default_value_t = 1.0)]
         intensity: f64,
     },
@@ -124,16 +124,16 @@ struct Workload {
     /// How many ranks.
     #[arg(long, default_value_t = 2)]
     ranks: u32,
-    /// Have the ranks talk over loopback.
+    /// Connect the ranks over loopback, without network namespaces.
     #[arg(long)]
     loopback: bool,
-    /// Where the steps are told, apart from any recorder.
+    /// CSV file for the steps, written by the workload itself.
     #[arg(long)]
     csv: Option<PathBuf>,
-    /// The ring that steps are marked in; else that of GPUWHY_RING.
+    /// Ring that steps are marked in, instead of that of GPUWHY_RING.
     #[arg(long)]
     ring: Option<PathBuf>,
-    /// A new directory for its files.
+    /// Directory to create for its files.
     #[arg(long)]
     work_dir: Option<PathBuf>,
 }
@@ -178,7 +178,7 @@ fn main() -> Result<()> {
                 device,
                 ..gpuloop::Config::default()
             };
-            let waiter = Waiter::new().context("cannot take over signals")?;
+            let waiter = Waiter::new().context("cannot handle signals")?;
             let summary = gpuloop::start(&config)?.finish_or_interrupt(&waiter)?;
             if !quiet {
                 print(&summary);
@@ -186,18 +186,18 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Gpuhog { seconds, kernel_us, device } => {
-            let hog = gpuloop::Hog { seconds, kernel_us, device, place: Default::default() };
-            let waiter = Waiter::new().context("cannot take over signals")?;
+            let hog = gpuloop::Hog { seconds, kernel_us, device, environment: Default::default() };
+            let waiter = Waiter::new().context("cannot handle signals")?;
             print(&gpuloop::start_hog(&hog)?.finish_or_interrupt(&waiter)?);
             Ok(())
         }
         Command::GpuFault { kind, seconds, gpu, pid } => {
-            let spec = gpufault::Spec { kind, seconds, gpu, pid, place: Default::default() };
-            let waiter = Waiter::new().context("cannot take over signals")?;
+            let spec = gpufault::Spec { kind, seconds, gpu, pid, environment: Default::default() };
+            let waiter = Waiter::new().context("cannot handle signals")?;
             print(&gpufault::start(&spec)?.finish_or_interrupt(&waiter)?);
             Ok(())
         }
-        Command::GpuLinks { dir, object } => gpu::lay_links(&dir, &object),
+        Command::GpuLinks { dir, object } => gpu::link_libraries(&dir, &object),
         Command::Measure { kinds, before, during, intensity } => {
             let kinds = if kinds.is_empty() { Kind::ALL.to_vec() } else { kinds };
             table(&kinds, intensity, before, during)

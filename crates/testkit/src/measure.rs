@@ -1,4 +1,4 @@
-//! What a disturbance did to the steps, by the workload's own record of them.
+//! What a disturbance did to the steps, from the workload's own record of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::inject::{Injector, Kind, Label, Placement, Spec};
 use crate::steploop::{self, Config};
 
-/// A step as the workload recorded it itself.
+/// A step as the workload itself recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRow {
     /// The rank.
@@ -29,7 +29,7 @@ pub struct StepRow {
 /// Reads the file that [`Config::csv`] names.
 ///
 /// # Errors
-/// If it cannot be read, or a line is not of six fields; the line's number is in the message.
+/// If it cannot be read, or a line has not six fields; the message has the number of the line.
 pub fn read_steps(path: &Path) -> Result<Vec<StepRow>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
@@ -67,20 +67,20 @@ pub struct Effect {
     pub mean_before: f64,
     /// Their mean duration during.
     pub mean_during: f64,
-    /// 95 % were shorter before.
+    /// 95th percentile before.
     pub p95_before: f64,
-    /// 95 % were shorter during.
+    /// 95th percentile during.
     pub p95_during: f64,
 }
 
 impl Effect {
-    /// By how much of itself the mean grew; 0.25 is a quarter.
+    /// Growth of the mean relative to before: 0.25 is a quarter longer.
     pub fn growth(&self) -> f64 {
         self.mean_during / self.mean_before - 1.0
     }
 }
 
-/// The first steps are not looked at: caches and windows are still cold.
+/// The first steps are left out: caches and TCP windows are still cold.
 const WARM_UP: u64 = 10;
 
 /// Compares the steps that ended before the disturbance with those that began in it.
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_counted_to_the_side_that_they_lie_on() {
+    fn steps_count_as_before_or_during_by_where_they_lie() {
         let step = |seq, name: &str, start_ms: u64, end_ms: u64| StepRow {
             rank: 0,
             seq,
@@ -192,7 +192,7 @@ mod tests {
             params: serde_json::Value::Null,
         };
         let effects = effects(&steps, &label);
-        let told: Vec<_> = effects
+        let summaries: Vec<_> = effects
             .iter()
             .map(|e| {
                 format!(
@@ -201,12 +201,12 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(told, ["step 2->1 15->30", "step+ckpt 0->1 NaN->100"]);
+        assert_eq!(summaries, ["step 2->1 15->30", "step+ckpt 0->1 NaN->100"]);
         assert_eq!(effects[0].growth(), 1.0);
     }
 
     #[test]
-    fn a_line_that_is_no_step_is_named() {
+    fn an_error_has_the_number_of_the_line_that_is_no_step() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("steps.csv");
         std::fs::write(&path, "header\n0,1,step,5,9,4096\n0,1,step,5\n").unwrap();

@@ -1,4 +1,4 @@
-//! Small workloads, and what is left of them and of injectors when something goes wrong.
+//! Small workloads and injectors, and what they leave behind when something goes wrong.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use gpuwhy_testkit::steploop::{self, Config, Control, Ready, Running};
 use gpuwhy_testkit::{eventually, helper, sys};
 use gpuwhy_wire::{Consumer, Event, Ring};
 
-/// A workload of short steps in a directory of its own, on the file system of the build.
+/// A workload of short steps, with its directory on the file system of the build.
 fn small(dir: &tempfile::TempDir) -> Config {
     helper::set_program(env!("CARGO_BIN_EXE_gpuwhy-testkit"));
     Config {
@@ -43,8 +43,8 @@ fn updates(ready: &Ready) -> u64 {
     Control::open(&ready.control).unwrap().updates.load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Lets the workload take so many more steps of each rank.
-fn let_it_step(ready: &Ready, steps: u64) {
+/// Waits until each rank has taken this many more steps.
+fn wait_for_steps(ready: &Ready, steps: u64) {
     let until = updates(ready) + steps * ready.ranks.len() as u64;
     eventually("steps", || updates(ready) >= until);
 }
@@ -68,13 +68,13 @@ fn state(pid: i32) -> char {
 }
 
 #[test]
-fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
+fn ranks_over_loopback_take_the_same_steps_and_report_them() {
     let dir = dir();
     let ring = dir.path().join("ring");
     let _ring = Ring::create(&ring, 1 << 14).unwrap();
     let config = Config { network: false, cgroups: false, ring: Some(ring.clone()), ..small(&dir) };
     let running = steploop::start(&config).unwrap();
-    let_it_step(&running.ready, 40);
+    wait_for_steps(&running.ready, 40);
     let pids: Vec<_> = running.ready.ranks.iter().map(|member| member.pid as u32).collect();
     let summary = running.stop().unwrap();
 
@@ -89,11 +89,11 @@ fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
         assert!(rows.windows(2).all(|w| w[1].start_ns >= w[0].end_ns && w[1].seq == w[0].seq + 1));
     }
 
-    let mut told: BTreeMap<String, u64> = BTreeMap::new();
+    let mut reported: BTreeMap<String, u64> = BTreeMap::new();
     let mut consumer = Consumer::open(&ring).unwrap();
     let drained = consumer.drain(usize::MAX, |record| {
         assert!(pids.contains(&record.pid));
-        let what = match record.event {
+        let kind = match record.event {
             Event::Step { name, .. } | Event::Phase { name, .. } => &**name,
             Event::StepOpen { .. } => "open",
             Event::Launch { .. } => "launches",
@@ -105,11 +105,11 @@ fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
             Event::Mark { name, .. } => name,
             other => panic!("{other:?}"),
         };
-        *told.entry(what.to_owned()).or_default() += 1;
+        *reported.entry(kind.to_owned()).or_default() += 1;
     });
     assert_eq!((drained.lost, drained.torn, drained.abandoned), (0, 0, 0));
     let both = 2 * summary.steps;
-    let count = |what: &str| told.get(what).copied().unwrap_or(0);
+    let count = |kind: &str| reported.get(kind).copied().unwrap_or(0);
     assert_eq!(count("step") + count("step+ckpt"), both);
     for phase in ["open", "load", "launch", "sync", "allreduce", "update"] {
         assert_eq!(count(phase), both, "{phase}");
@@ -118,7 +118,7 @@ fn ranks_over_loopback_take_the_same_steps_and_tell_them() {
     assert_eq!(count("launches"), both * (config.kernels as u64 + 1));
     assert_eq!(count("kernels"), count("launches"));
     assert!(count("sm_clock") >= 2);
-    assert!(!config.work_dir.unwrap().exists(), "the work directory is left");
+    assert!(!config.work_dir.unwrap().exists(), "the work directory was not removed");
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn more_work_reaches_all_ranks_at_the_same_step() {
     let running = steploop::start(&config).unwrap();
     let mut injector = Injector::start(spec(&running, Kind::LoadChange, 60.0)).unwrap();
     injector.onset().unwrap();
-    let_it_step(&running.ready, 20);
+    wait_for_steps(&running.ready, 20);
     let label = injector.stop().unwrap();
-    let_it_step(&running.ready, 20);
+    wait_for_steps(&running.ready, 20);
     running.stop().unwrap();
 
     assert_eq!((label.class, label.culprit_pid), (None, None));
@@ -146,7 +146,7 @@ fn more_work_reaches_all_ranks_at_the_same_step() {
 }
 
 #[test]
-fn an_injector_that_is_killed_is_undone_by_who_started_it() {
+fn what_a_killed_injector_changed_is_restored_by_the_process_that_started_it() {
     let dir = dir();
     let config = Config { network: false, cgroups: false, ..small(&dir) };
     let running = steploop::start(&config).unwrap();
@@ -162,23 +162,23 @@ fn an_injector_that_is_killed_is_undone_by_who_started_it() {
     let mut sigstop = Injector::start(spec(&running, Kind::Sigstop, 60.0)).unwrap();
     sigstop.onset().unwrap();
     let rank_1 = running.ready.rank(1).unwrap().pid;
-    // Killed while the rank is stopped, as far as we can see it.
+    // Killed while the rank is stopped.
     eventually("rank 1 stopped", || state(rank_1) == 'T');
     sys::kill(sigstop.pid(), libc::SIGKILL).unwrap();
     drop(sigstop);
-    let_it_step(&running.ready, 5);
+    wait_for_steps(&running.ready, 5);
 
-    // The lock of a holder that is killed goes to the next.
+    // If the holder of the lock is killed, the next process gets the lock.
     let mut holder = Injector::start(spec(&running, Kind::LockHolder, 60.0)).unwrap();
     holder.onset().unwrap();
     sys::kill(holder.pid(), libc::SIGKILL).unwrap();
     drop(holder);
-    let_it_step(&running.ready, 5);
+    wait_for_steps(&running.ready, 5);
     running.stop().unwrap();
 }
 
 #[test]
-fn an_injector_ends_when_it_is_asked_to_and_labels_what_it_did() {
+fn an_injector_ends_on_a_signal_and_labels_what_it_did() {
     let dir = dir();
     let config = Config { network: false, cgroups: false, ..small(&dir) };
     let running = steploop::start(&config).unwrap();
@@ -186,7 +186,7 @@ fn an_injector_ends_when_it_is_asked_to_and_labels_what_it_did() {
     let (pid, onset) = (hog.pid(), hog.onset().unwrap());
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
     assert_eq!(comm.trim(), "cpu-hog");
-    // A signal ends it as well as a closed pipe does.
+    // A signal ends it, as a closed pipe does.
     sys::kill(pid, libc::SIGTERM).unwrap();
     let label = hog.finish().unwrap();
     assert_eq!(label.class.as_deref(), Some("cpu_contention"));
@@ -203,7 +203,7 @@ fn an_injector_ends_when_it_is_asked_to_and_labels_what_it_did() {
 }
 
 #[test]
-fn an_injector_without_its_surroundings_says_what_is_missing() {
+fn an_injector_without_its_prerequisites_fails() {
     let dir = dir();
     let config = Config { network: false, cgroups: false, ..small(&dir) };
     let running = steploop::start(&config).unwrap();
@@ -239,7 +239,7 @@ fn root_ranks_in_namespaces_and_groups_leave_nothing_behind() {
     spaces.push(netns(std::process::id() as i32));
     spaces.sort();
     spaces.dedup();
-    assert_eq!(spaces.len(), 4, "each rank has a network of its own");
+    assert_eq!(spaces.len(), 4, "each rank has a network namespace of its own");
     assert_eq!(ready.rank(0).unwrap().nics.len(), 2);
     let groups = [&ready.cgroups.cpu, &ready.cgroups.memory];
     let dirs: Vec<_> = groups.iter().map(|group| group.as_ref().unwrap().dir.clone()).collect();
@@ -247,7 +247,7 @@ fn root_ranks_in_namespaces_and_groups_leave_nothing_behind() {
         let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
         assert_eq!(members.lines().count(), 3, "{}", group.display());
     }
-    let_it_step(&ready, 5);
+    wait_for_steps(&ready, 5);
     sys::kill(ready.pid, libc::SIGTERM).unwrap();
     running.stop().unwrap();
     assert!(dirs.iter().all(|group| !group.exists()));
@@ -255,7 +255,7 @@ fn root_ranks_in_namespaces_and_groups_leave_nothing_behind() {
 }
 
 #[test]
-fn root_what_injectors_change_is_changed_back() {
+fn root_what_injectors_change_is_restored() {
     if !is_root() {
         return;
     }
@@ -308,16 +308,16 @@ fn root_every_injector_begins_and_ends() {
     for kind in Kind::ALL {
         let mut injector = Injector::start(spec(&running, kind, 60.0)).unwrap();
         injector.onset().unwrap_or_else(|e| panic!("{}: {e:#}", kind.name()));
-        let_it_step(&running.ready, 2);
+        wait_for_steps(&running.ready, 2);
         let label = injector.stop().unwrap();
         assert_eq!((label.injector, label.class.as_deref()), (kind, kind.class()));
-        let_it_step(&running.ready, 2);
+        wait_for_steps(&running.ready, 2);
     }
     running.stop().unwrap();
 }
 
 #[test]
-fn root_a_killed_supervisor_takes_its_ranks_along_and_the_next_one_cleans_up() {
+fn root_a_killed_supervisor_ends_its_ranks_and_the_next_one_cleans_up() {
     if !is_root() {
         return;
     }
@@ -327,7 +327,7 @@ fn root_a_killed_supervisor_takes_its_ranks_along_and_the_next_one_cleans_up() {
     sys::kill(ready.pid, libc::SIGKILL).unwrap();
     assert!(first.wait().is_err());
     for member in &ready.ranks {
-        eventually("the ranks gone", || matches!(state(member.pid), '-' | 'Z' | 'X'));
+        eventually("the ranks ended", || matches!(state(member.pid), '-' | 'Z' | 'X'));
     }
     let group = ready.cgroups.cpu.unwrap().dir;
     eventually("the group empty", || {

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use gpuwhy_testkit::gpu::{self, Defect, Machine};
+use gpuwhy_testkit::gpu::{self, Defect, Environment, Machine};
 use gpuwhy_testkit::gpufault::{self, Kind};
-use gpuwhy_testkit::gpuloop::{self, Label, Place};
+use gpuwhy_testkit::gpuloop::{self, Label};
 use gpuwhy_testkit::{eventually, helper};
 use serde_json::{Value, json};
 
@@ -38,13 +38,13 @@ impl Bench {
         let (keep, folder) = folder();
         let (machine, libraries) = (folder.join("machine"), folder.join("libraries"));
         std::fs::create_dir(&machine).unwrap();
-        gpu::lay_links(&libraries, &built("libgpuwhy_standin.so")).unwrap();
+        gpu::link_libraries(&libraries, &built("libgpuwhy_standin.so")).unwrap();
         Some(Bench { _keep: keep, folder, machine, libraries, env: Vec::new(), _alone })
     }
 
-    fn place(&self) -> Place {
+    fn environment(&self) -> Environment {
         let (machine, libraries) = (Some(self.machine.clone()), Some(self.libraries.clone()));
-        Place { machine, libraries, ..Place::default() }
+        Environment { machine, libraries, ..Environment::default() }
     }
 
     fn trace(&self) -> PathBuf {
@@ -133,8 +133,13 @@ fn happens(kind: Kind, more: &[(&str, Value)], says: &[&str]) {
     let mut label = None;
     bench.recorded(&[], workload(10.0, more), || {
         std::thread::sleep(Duration::from_secs(5));
-        let spec =
-            gpufault::Spec { kind, seconds: Some(3.0), gpu: 0, pid: 0, place: bench.place() };
+        let spec = gpufault::Spec {
+            kind,
+            seconds: Some(3.0),
+            gpu: 0,
+            pid: 0,
+            environment: bench.environment(),
+        };
         label = Some(gpufault::start(&spec).unwrap().finish().unwrap());
     });
     let label: Label = label.unwrap();
@@ -170,8 +175,9 @@ fn root_a_watched_program_that_marks_no_steps_is_judged_while_its_gpu_is_held_ba
     let documents = lines(watch.stdout.take().unwrap());
     let _watch = Running(watch);
     std::thread::sleep(Duration::from_secs(10));
-    let place = bench.place();
-    let spec = gpufault::Spec { kind: Kind::Throttle, seconds: Some(4.0), gpu: 0, pid: 0, place };
+    let environment = bench.environment();
+    let spec =
+        gpufault::Spec { kind: Kind::Throttle, seconds: Some(4.0), gpu: 0, pid: 0, environment };
     let label: Label = gpufault::start(&spec).unwrap().finish().unwrap();
     // A busy machine may be told of before.
     loop {
@@ -202,8 +208,8 @@ fn root_a_process_that_competes_for_the_gpu_is_named() {
     let mut label = None;
     bench.recorded(&[], workload(10.0, &[]), || {
         std::thread::sleep(Duration::from_secs(5));
-        let place = bench.place();
-        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, place };
+        let environment = bench.environment();
+        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, environment };
         label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
     });
     let label: Label = label.unwrap();

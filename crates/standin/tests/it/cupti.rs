@@ -1,5 +1,5 @@
-//! `libcuda` and `libcupti` as a profiler in the program meets them: records are read as C reads
-//! them, by the offsets of the notes (LLM inference, 10.2).
+//! `libcuda` and `libcupti` as a profiler in the program uses them: records are read at the offsets
+//! of the C structures (notes on LLM inference, 10.2).
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
@@ -18,11 +18,11 @@ const DRIVER: u32 = 4;
 const CONCURRENT_KERNEL: u32 = 10;
 const GRAPH_TRACE: u32 = 51;
 
-/// Bytes of each buffer that is given; a few records fit.
+/// Size of each buffer for CUPTI; a few records fit.
 const BUFFER: usize = 4096;
 static REFUSE: AtomicBool = AtomicBool::new(false);
 static REQUESTED: AtomicUsize = AtomicUsize::new(0);
-/// Completed buffers: their bytes as far as they are valid.
+/// Completed buffers, cut to their valid bytes.
 static COMPLETED: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
 
 extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records: *mut usize) {
@@ -70,7 +70,7 @@ impl Record {
         self.u32(0)
     }
 
-    /// Start and end, whatever the kind.
+    /// Start and end, for any kind.
     fn times(&self) -> (u64, u64) {
         let start = if matches!(self.kind(), DRIVER | GRAPH_TRACE) { 8 } else { 16 };
         (self.u64(start), self.u64(start + 8))
@@ -93,7 +93,7 @@ struct Client {
 }
 
 impl Client {
-    /// Subscribes as ours does, enables the kinds, and takes a device.
+    /// Registers callbacks as our collector does, enables the kinds, and takes a device.
     fn new(kinds: &[u32]) -> Client {
         let cupti = Library::load("libcupti.so.13");
         let cuda = Library::load("libcuda.so.1");
@@ -154,7 +154,7 @@ impl Client {
         assert_eq!(call!(self.cuda, c"cuStreamSynchronize", self.stream => Handle), 0);
     }
 
-    /// A graph of so many kernels.
+    /// A graph of this many kernels.
     fn graph(&self, kernels: usize) -> Handle {
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         let code = call!(self.cuda, c"cuStreamBeginCapture_v2", self.stream => Handle, 1 => u32);
@@ -174,7 +174,7 @@ impl Client {
         assert_eq!(code, 0);
     }
 
-    /// Waits for the device, flushes, and reads all that has come, in order.
+    /// Waits for the device, flushes, and reads all records, in order.
     fn records(&self) -> Vec<Record> {
         self.synchronize();
         assert_eq!(call!(self.cupti, c"cuptiActivityFlushAll", 0 => u32), 0);
@@ -222,8 +222,8 @@ fn sizes(records: &[Record]) -> Vec<usize> {
     records.iter().map(|r| r.0.len()).collect()
 }
 
-/// A kernel, a copy each way, a memory set, a graph at both levels; with the sizes of this version
-/// of kernel, copy and graph records.
+/// A kernel, a copy each way, a memory set, a graph by node and as a whole. `expected` are the
+/// sizes of kernel, copy and graph records in this version.
 fn all_kinds(expected: [usize; 3]) {
     let client = Client::new(&[CONCURRENT_KERNEL, MEMCPY, MEMSET, DRIVER]);
     let before = sys::now();
@@ -282,7 +282,7 @@ fn all_kinds(expected: [usize; 3]) {
     assert!(id != 0 && nodes[0] != 0 && nodes[0] < nodes[1] && nodes[1] < nodes[2]);
     assert_eq!(work[4].u32(92), work[6].u32(92), "one launch");
 
-    // Launches are tied to what they launched, and began before it.
+    // Correlation ids tie work to its launch, which began before it.
     let call_of = |correlation| calls.iter().find(|c| c.u32(32) == correlation).unwrap();
     let launch = call_of(k.u32(92));
     assert_eq!((launch.0.len(), launch.u32(4), launch.u32(24)), (40, 307, std::process::id()));
@@ -290,7 +290,7 @@ fn all_kinds(expected: [usize; 3]) {
     assert_eq!(call_of(work[4].u32(92)).u32(4), 514);
     assert_eq!(call_of(work[1].u32(44)).u32(4), 277);
 
-    // And the whole graph instead of its nodes.
+    // Then the whole graph instead of its nodes.
     assert_eq!(client.enable(GRAPH_TRACE), 0);
     assert_eq!(client.disable(DRIVER), 0);
     client.replay(graph);
@@ -321,8 +321,8 @@ fn records_of_cupti_13_5() {
 }
 
 #[test]
-fn a_record_comes_only_after_its_kernel_has_ended() {
-    alone("cupti::a_record_comes_only_after_its_kernel_has_ended", &[], |_| {
+fn a_record_is_delivered_only_after_its_kernel_has_ended() {
+    alone("cupti::a_record_is_delivered_only_after_its_kernel_has_ended", &[], |_| {
         let client = Client::new(&[CONCURRENT_KERNEL]);
         client.launch(1000);
         client.launch(2_000_000_000);
@@ -336,33 +336,37 @@ fn a_record_comes_only_after_its_kernel_has_ended() {
 }
 
 #[test]
-fn full_buffers_come_by_themselves_and_refused_ones_are_counted() {
-    alone("cupti::full_buffers_come_by_themselves_and_refused_ones_are_counted", &[], |_| {
-        let client = Client::new(&[CONCURRENT_KERNEL]);
-        (0..40).for_each(|_| client.launch(1000));
-        client.synchronize();
-        // 18 records of 216 bytes fit into 4096.
-        eventually("two full buffers", || COMPLETED.lock().unwrap().len() == 2);
-        let records = client.records();
-        assert_eq!(records.len(), 40);
-        let mut correlations: Vec<u32> = records.iter().map(|r| r.u32(92)).collect();
-        correlations.dedup();
-        assert_eq!(correlations.len(), 40);
-        assert!(correlations.is_sorted());
+fn full_buffers_are_completed_without_a_flush_and_refused_ones_are_counted() {
+    alone(
+        "cupti::full_buffers_are_completed_without_a_flush_and_refused_ones_are_counted",
+        &[],
+        |_| {
+            let client = Client::new(&[CONCURRENT_KERNEL]);
+            (0..40).for_each(|_| client.launch(1000));
+            client.synchronize();
+            // 18 records of 216 bytes fit into 4096.
+            eventually("two full buffers", || COMPLETED.lock().unwrap().len() == 2);
+            let records = client.records();
+            assert_eq!(records.len(), 40);
+            let mut correlations: Vec<u32> = records.iter().map(|r| r.u32(92)).collect();
+            correlations.dedup();
+            assert_eq!(correlations.len(), 40);
+            assert!(correlations.is_sorted());
 
-        REFUSE.store(true, Relaxed);
-        (0..5).for_each(|_| client.launch(1000));
-        assert!(client.records().is_empty());
-        assert_eq!((client.dropped(), client.dropped()), (5, 0));
-        REFUSE.store(false, Relaxed);
-        client.launch(1000);
-        assert_eq!(client.records().len(), 1);
-    });
+            REFUSE.store(true, Relaxed);
+            (0..5).for_each(|_| client.launch(1000));
+            assert!(client.records().is_empty());
+            assert_eq!((client.dropped(), client.dropped()), (5, 0));
+            REFUSE.store(false, Relaxed);
+            client.launch(1000);
+            assert_eq!(client.records().len(), 1);
+        },
+    );
 }
 
 #[test]
-fn without_a_clock_of_the_client_times_are_those_of_the_wall() {
-    alone("cupti::without_a_clock_of_the_client_times_are_those_of_the_wall", &[], |machine| {
+fn without_a_timestamp_callback_times_are_wall_clock() {
+    alone("cupti::without_a_timestamp_callback_times_are_wall_clock", &[], |machine| {
         machine.set_defect(Defect::NoTimestampCallback, true);
         let cupti = Library::load("libcupti.so.13");
         let refused = call!(cupti, c"cuptiActivityRegisterTimestampCallback",
@@ -372,7 +376,7 @@ fn without_a_clock_of_the_client_times_are_those_of_the_wall() {
         let client = Client::new(&[CONCURRENT_KERNEL]);
         client.launch(1000);
         assert!(client.records()[0].times().0 < 1 << 60);
-        // cuptiFinalize forgets the clock.
+        // cuptiFinalize drops the timestamp callback.
         assert_eq!(call!(client.cupti, c"cuptiFinalize"), 0);
         let code = call!(client.cupti, c"cuptiActivityRegisterCallbacks",
             request => extern "C" fn(*mut *mut u8, *mut usize, *mut usize),
@@ -388,8 +392,8 @@ fn without_a_clock_of_the_client_times_are_those_of_the_wall() {
 }
 
 #[test]
-fn timestamps_go_wrong_and_heal() {
-    alone("cupti::timestamps_go_wrong_and_heal", &[], |machine: &Machine| {
+fn timestamps_go_wrong_and_recover() {
+    alone("cupti::timestamps_go_wrong_and_recover", &[], |machine: &Machine| {
         let client = Client::new(&[CONCURRENT_KERNEL]);
         machine.set_defect_after(10);
         machine.set_defect(Defect::ZeroTimestamps, true);
@@ -408,8 +412,8 @@ fn timestamps_go_wrong_and_heal() {
 }
 
 #[test]
-fn kernels_of_graphs_cost_memory_that_does_not_come_back() {
-    alone("cupti::kernels_of_graphs_cost_memory_that_does_not_come_back", &[], |machine| {
+fn kernels_of_graphs_leak_device_memory() {
+    alone("cupti::kernels_of_graphs_leak_device_memory", &[], |machine| {
         let client = Client::new(&[CONCURRENT_KERNEL]);
         machine.set_defect_after(150);
         machine.set_defect_growth(1000 << 20);
@@ -417,14 +421,14 @@ fn kernels_of_graphs_cost_memory_that_does_not_come_back() {
         let free = client.memory_free();
         (0..50).for_each(|_| client.launch(1000));
         assert_eq!(client.records().len(), 50);
-        assert_eq!(client.memory_free(), free, "not without graphs");
+        assert_eq!(client.memory_free(), free, "kernels without a graph leak nothing");
         let graph = client.graph(20);
         (0..10).for_each(|_| client.replay(graph));
         let times: Vec<(u64, u64)> = client.records().iter().map(Record::times).collect();
         // 200 records of 10,000 at 1000 MiB.
         assert_eq!(free - client.memory_free(), 20 << 20);
         assert_eq!(times.iter().filter(|t| t.0 < t.1).count(), 150);
-        // Graphs as a whole do not cost.
+        // Graphs traced as a whole leak nothing.
         assert_eq!(client.enable(GRAPH_TRACE), 0);
         (0..100).for_each(|_| client.replay(graph));
         assert_eq!(client.records().len(), 100);
@@ -433,9 +437,9 @@ fn kernels_of_graphs_cost_memory_that_does_not_come_back() {
 }
 
 #[test]
-fn somebody_else_has_subscribed_or_takes_over_or_buffers_are_lost() {
-    let name = "cupti::somebody_else_has_subscribed_or_takes_over_or_buffers_are_lost";
-    // One from the environment, as one who tests a whole program sets it.
+fn another_tool_subscribes_or_replaces_callbacks_or_buffers_are_lost() {
+    let name = "cupti::another_tool_subscribes_or_replaces_callbacks_or_buffers_are_lost";
+    // One defect from the environment, as a test of a whole program sets it.
     let env = [("GPUWHY_STANDIN_DEFECTS", "second-subscriber")];
     alone(name, &env, |machine| {
         let client = Client::new(&[CONCURRENT_KERNEL]);
@@ -450,12 +454,12 @@ fn somebody_else_has_subscribed_or_takes_over_or_buffers_are_lost() {
             null => Handle, null => Handle,
             &mut params => *mut (usize, usize, *mut c_char, usize));
         assert_eq!(code, 39);
-        // SAFETY: zeros are behind what was written.
-        let who = unsafe { CStr::from_ptr(old.as_ptr()) };
-        assert_eq!(who, c"CUPTI for Nsight Systems");
+        // SAFETY: zeros follow what was written.
+        let tool = unsafe { CStr::from_ptr(old.as_ptr()) };
+        assert_eq!(tool, c"CUPTI for Nsight Systems");
 
         client.launch(1000);
-        assert_eq!(client.records().len(), 1, "activity goes on");
+        assert_eq!(client.records().len(), 1, "activity records need no subscriber");
         machine.set_defect(Defect::CallbacksReplaced, true);
         let requested = REQUESTED.load(Relaxed);
         (0..100).for_each(|_| client.launch(1000));
@@ -466,7 +470,7 @@ fn somebody_else_has_subscribed_or_takes_over_or_buffers_are_lost() {
         machine.set_defect(Defect::LostBuffers, true);
         (0..100).for_each(|_| client.launch(1000));
         assert!(client.records().is_empty());
-        assert!(REQUESTED.load(Relaxed) > requested, "asked for, and never given back");
+        assert!(REQUESTED.load(Relaxed) > requested, "buffers are requested and never completed");
         machine.set_defect(Defect::LostBuffers, false);
         client.launch(1000);
         assert_eq!(client.records().len(), 1);
@@ -507,12 +511,12 @@ fn attributes_names_and_kinds() {
 }
 
 #[test]
-fn the_driver_loads_what_is_injected_once_and_shows_the_devices_it_may() {
-    let name = "cupti::the_driver_loads_what_is_injected_once_and_shows_the_devices_it_may";
+fn the_driver_loads_the_injected_object_once_and_hides_devices() {
+    let name = "cupti::the_driver_loads_the_injected_object_once_and_hides_devices";
     let object = crate::object();
     let env = [
         ("CUDA_VISIBLE_DEVICES", "1"),
-        // It has no InitializeInjection, which the driver bears.
+        // It has no InitializeInjection, which the driver tolerates.
         ("CUDA_INJECTION64_PATH", object.to_str().unwrap()),
     ];
     alone(name, &env, |machine| {

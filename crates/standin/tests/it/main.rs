@@ -1,9 +1,8 @@
-//! The C interfaces of the stand-in, driven as real clients drive the real libraries: loaded under
-//! their names, with the types of their documentation, and records read at the offsets that our
-//! notes have of them.
+//! The C interfaces of the stand-in, used as clients use the real libraries: loaded under their
+//! names, called with the types of their documentation, and records read at their documented
+//! offsets.
 //!
-//! The libraries keep their state for a whole process, so each test is played in a process of its
-//! own ([`alone`]).
+//! The libraries have state per process, so each test runs in a process of its own ([`alone`]).
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use std::process::Command;
 
 use gpuwhy_testkit::gpu::{self, Machine};
 
-/// Calls a function that answers with a code: `call!(lib, c"name", (value as type, ...))`.
+/// Calls a function that returns a code: `call!(lib, c"name", (value as type, ...))`.
 macro_rules! call {
     ($library:expr, $name:literal $(, $arg:expr => $type:ty)* $(,)?) => {{
         let symbol = $library.symbol($name);
@@ -27,23 +26,23 @@ macro_rules! call {
 mod cupti;
 mod nvml;
 
-/// Names the test that a process plays.
-const PLAYED: &str = "GPUWHY_STANDIN_TEST";
+/// Environment variable: the test that this process runs.
+const TEST: &str = "GPUWHY_STANDIN_TEST";
 
-/// Plays the test in a new process with these variables and a machine of two GPUs, which it is
-/// given. To be called at the top of a test, with the path of the test.
-pub(crate) fn alone(test: &str, env: &[(&str, &str)], play: impl FnOnce(&Machine)) {
-    if std::env::var(PLAYED).is_ok_and(|played| played == test) {
-        play(&Machine::from_env().unwrap());
+/// Runs `body` in a new process with these environment variables and a machine of two GPUs, which
+/// it gets. To be called first in a test, with the path of the test.
+pub(crate) fn alone(test: &str, env: &[(&str, &str)], body: impl FnOnce(&Machine)) {
+    if std::env::var(TEST).is_ok_and(|name| name == test) {
+        body(&Machine::from_env().unwrap());
         return;
     }
-    let object = gpu::find_object().expect("cargo builds the object for this test");
+    let object = gpu::find_standin().expect("cargo builds the stand-in for this test");
     let dir = tempfile::tempdir().unwrap();
     let links = dir.path().join("lib");
-    gpu::lay_links(&links, &object).unwrap();
+    gpu::link_libraries(&links, &object).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
-        .env(PLAYED, test)
+        .env(TEST, test)
         .env("LD_LIBRARY_PATH", &links)
         .env(gpu::ENV, dir.path())
         .env(gpu::ENV_GPUS, "2")
@@ -52,10 +51,10 @@ pub(crate) fn alone(test: &str, env: &[(&str, &str)], play: impl FnOnce(&Machine
         .envs(env.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
-    assert!(said.contains("1 passed"), "no test is called `{test}`: {said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "no test is called `{test}`: {stdout}");
 }
 
 /// A library, loaded by its name.
@@ -78,7 +77,7 @@ impl Library {
     }
 }
 
-/// The object that is tested, for those who want its path.
+/// Path of the stand-in.
 pub(crate) fn object() -> PathBuf {
-    gpu::find_object().unwrap()
+    gpu::find_standin().unwrap()
 }

@@ -1,8 +1,8 @@
-//! `libnvidia-ml` as a sampler meets it.
+//! `libnvidia-ml` as a sampler uses it.
 
 use std::ffi::{CStr, c_char};
 
-use gpuwhy_testkit::gpu::{Held, Machine, Quantity, UTILISATION_NS, reason};
+use gpuwhy_testkit::gpu::{Machine, Quantity, ThrottleTime, UTILISATION_NS, reason};
 use gpuwhy_testkit::{eventually, sys};
 
 use crate::{Library, alone};
@@ -34,7 +34,7 @@ impl Nvml {
         }
     }
 
-    /// One of the many that say a number about a device.
+    /// One of the many functions that return a number of a device.
     fn number(&self, name: &CStr, device: Device) -> Result<u32, u32> {
         let mut value = 0;
         let symbol = self.0.symbol(name);
@@ -115,8 +115,8 @@ fn a_sampler_reads_what_was_scripted() {
 }
 
 #[test]
-fn a_throttle_is_seen_at_once_and_counted_for_good() {
-    alone("nvml::a_throttle_is_seen_at_once_and_counted_for_good", &[], |machine| {
+fn a_throttle_shows_at_once_and_stays_in_the_counters() {
+    alone("nvml::a_throttle_shows_at_once_and_stays_in_the_counters", &[], |machine| {
         let nvml = Nvml::init();
         let device = nvml.device(0).unwrap();
         let gpu = machine.gpu(0).unwrap();
@@ -146,11 +146,11 @@ fn a_throttle_is_seen_at_once_and_counted_for_good() {
         assert_eq!(clock, 600);
         sys::sleep_until(sys::now() + 3_000_000);
         gpu.heal(sys::now());
-        // Of the one that is not there the others know nothing.
+        // An unknown field does not affect the others.
         let read = fields(&nvml, device, &[74, 75, 9999, 269, 270, 271]);
         let codes: Vec<u32> = read.iter().map(|f| f.code).collect();
         assert_eq!(codes, [0, 0, NOT_SUPPORTED, 0, 0, 0]);
-        let exact = gpu.cumulative(Held::HwThermal, sys::now());
+        let exact = gpu.throttle_time(ThrottleTime::HwThermal, sys::now());
         assert!(exact >= 3_000_000);
         let values: Vec<u64> = read.iter().map(|f| f.value).collect();
         assert_eq!(values, [0, exact, 0, 0, exact, 0]);
@@ -159,8 +159,8 @@ fn a_throttle_is_seen_at_once_and_counted_for_good() {
 }
 
 #[test]
-fn small_buffers_and_null_pointers_are_refused_as_the_real_one_refuses_them() {
-    let name = "nvml::small_buffers_and_null_pointers_are_refused_as_the_real_one_refuses_them";
+fn small_buffers_and_null_pointers_are_refused_as_by_the_real_library() {
+    let name = "nvml::small_buffers_and_null_pointers_are_refused_as_by_the_real_library";
     alone(name, &[], |machine| {
         let nvml = Nvml::init();
         let device = nvml.device(0).unwrap();
@@ -169,8 +169,8 @@ fn small_buffers_and_null_pointers_are_refused_as_the_real_one_refuses_them() {
         let null = std::ptr::null_mut::<u32>();
         let code = call!(nvml.0, c"nvmlDeviceGetPowerUsage", device => Device, null => *mut u32);
         assert_eq!(code, INVALID_ARGUMENT);
-        let nobody = std::ptr::dangling_mut();
-        assert_eq!(nvml.number(c"nvmlDeviceGetPowerUsage", nobody), Err(INVALID_ARGUMENT));
+        let no_device = std::ptr::dangling_mut();
+        assert_eq!(nvml.number(c"nvmlDeviceGetPowerUsage", no_device), Err(INVALID_ARGUMENT));
 
         let gpu = machine.gpu(0).unwrap();
         assert!(gpu.allocate(std::process::id(), 5 << 20, sys::now()));
@@ -190,8 +190,8 @@ fn small_buffers_and_null_pointers_are_refused_as_the_real_one_refuses_them() {
 }
 
 #[test]
-fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
-    alone("nvml::utilisation_comes_with_its_lag_and_of_processes_by_the_second", &[], |machine| {
+fn utilisation_lags_and_is_per_second_for_processes() {
+    alone("nvml::utilisation_lags_and_is_per_second_for_processes", &[], |machine| {
         let nvml = Nvml::init();
         let device = nvml.device(0).unwrap();
         let rates = || {
@@ -202,7 +202,7 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
         };
         assert_eq!(rates(), 0);
         let gpu = machine.gpu(0).unwrap();
-        // Two whole windows at least are full; scripted ahead, so that nobody has to be in time.
+        // Fills at least two whole windows; scheduled ahead, so that the test needs no timing.
         let begun = sys::now();
         gpu.launch(begun, 0, std::process::id(), 3 * UTILISATION_NS);
         assert_eq!(rates(), 0, "the window is not over");
@@ -217,7 +217,7 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
         let seen = &samples[..count as usize];
         assert!(seen.windows(2).all(|w| w[1].0 - w[0].0 == UTILISATION_NS / 1000));
         assert!(seen.iter().any(|s| s.1 == 100));
-        // Nothing is newer than the newest.
+        // There is no sample newer than the newest.
         let since = seen[seen.len() - 1].0;
         let code = call!(nvml.0, c"nvmlDeviceGetSamples", device => Device, of_gpu => u32,
             since => u64, &mut kind => *mut u32, &mut count => *mut u32,
@@ -226,7 +226,7 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
             assert_eq!(code, NOT_FOUND);
         }
         let mut found = [[0u32; 8]; 16];
-        eventually("a process's second", || {
+        eventually("a second of the process", || {
             let (mut count, since) = (16u32, 0u64);
             let code = call!(nvml.0, c"nvmlDeviceGetProcessUtilization", device => Device,
                 found.as_mut_ptr().cast() => *mut u32, &mut count => *mut u32, since => u64);
@@ -237,8 +237,8 @@ fn utilisation_comes_with_its_lag_and_of_processes_by_the_second() {
 }
 
 #[test]
-fn events_come_in_time_and_a_gpu_off_the_bus_fails_everything() {
-    alone("nvml::events_come_in_time_and_a_gpu_off_the_bus_fails_everything", &[], |machine| {
+fn events_arrive_and_calls_fail_for_a_gpu_off_the_bus() {
+    alone("nvml::events_arrive_and_calls_fail_for_a_gpu_off_the_bus", &[], |machine| {
         let nvml = Nvml::init();
         let (device, other) = (nvml.device(0).unwrap(), nvml.device(1).unwrap());
         let gpu = machine.gpu(0).unwrap();
@@ -252,7 +252,7 @@ fn events_come_in_time_and_a_gpu_off_the_bus_fails_everything() {
             assert_eq!(code, 0);
         }
         let wait = |timeout: u32| {
-            // Device, kind, data, and two ids of instances.
+            // Device, kind, data, and two instance ids.
             let mut event = [0u64; 4];
             let begun = sys::now();
             let code = call!(nvml.0, c"nvmlEventSetWait_v2", set => *mut u8,
@@ -260,7 +260,7 @@ fn events_come_in_time_and_a_gpu_off_the_bus_fails_everything() {
             (code, event[0] as usize == device as usize, event[2], sys::now() - begun)
         };
         let (code, _, _, took) = wait(30);
-        assert_eq!(code, TIMEOUT, "what was before the registration is not told");
+        assert_eq!(code, TIMEOUT, "Xids before the registration are not reported");
         assert!(took >= 30_000_000);
         gpu.xid(31, 77, sys::now());
         let (code, mine, xid, _) = wait(10_000);
@@ -291,8 +291,8 @@ fn events_come_in_time_and_a_gpu_off_the_bus_fails_everything() {
 }
 
 #[test]
-fn instances_of_a_cut_gpu_have_handles_and_the_whole_has_no_utilisation() {
-    let name = "nvml::instances_of_a_cut_gpu_have_handles_and_the_whole_has_no_utilisation";
+fn mig_instances_have_handles_and_their_gpu_has_no_utilisation() {
+    let name = "nvml::mig_instances_have_handles_and_their_gpu_has_no_utilisation";
     alone(name, &[], |machine: &Machine| {
         let nvml = Nvml::init();
         let device = nvml.device(0).unwrap();

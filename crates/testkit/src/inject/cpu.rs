@@ -1,4 +1,4 @@
-//! Other people's CPU time: busy threads, a real-time thread, a quota.
+//! Less CPU time for the workload: busy threads, a real-time thread, a quota, interrupts.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +27,7 @@ fn spin_until(at: u64) {
     }
 }
 
-/// The CPU of rank 0, or the first that we may use.
+/// The CPU of rank 0, or the first that this process may use.
 fn cpu_of_rank_0(target: &Ready) -> Result<usize> {
     let pinned = target.rank(0)?.cpu;
     Ok(pinned.or_else(|| sys::cpus().first().copied()).unwrap_or(0))
@@ -36,7 +36,7 @@ fn cpu_of_rank_0(target: &Ready) -> Result<usize> {
 pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let cpu = cpu_of_rank_0(target)?;
     let threads = count(intensity, 4.0);
-    sys::weigh_as(threads);
+    sys::raise_weight(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(move |stop| {
@@ -44,30 +44,30 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
             spin(stop);
         });
     }
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "cpu": cpu, "threads": threads })))
+    Ok(Disturbance::new(Culprit::ThisProcess, workers, json!({ "cpu": cpu, "threads": threads })))
 }
 
 pub(super) fn hog_many(intensity: f64) -> Result<Disturbance> {
     let threads = count(intensity, 4.0 * sys::cpus().len() as f64);
-    sys::weigh_as(threads);
+    sys::raise_weight(threads);
     let mut workers = Workers::new();
     for _ in 0..threads {
         workers.spawn(spin);
     }
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "threads": threads })))
+    Ok(Disturbance::new(Culprit::ThisProcess, workers, json!({ "threads": threads })))
 }
 
 pub(super) fn rt_hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let cpu = cpu_of_rank_0(target)?;
-    // Never all of it: the machine must stay alive even where real-time throttling is off.
+    // Never all of the CPU: the machine must stay usable even where real-time throttling is off.
     let period = 20 * MS;
     let busy = ((0.7 * intensity).clamp(0.05, 0.9) * period as f64) as u64;
-    let (told, allowed) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let mut workers = Workers::new();
     workers.spawn(move |stop| {
         let ready = sys::pin(cpu).and_then(|()| sys::set_fifo());
         let failed = ready.is_err();
-        let _ = told.send(ready);
+        let _ = sender.send(ready);
         if failed {
             return;
         }
@@ -78,9 +78,9 @@ pub(super) fn rt_hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
             sys::sleep_until(at);
         }
     });
-    allowed.recv()?.context("cannot be a SCHED_FIFO thread (needs CAP_SYS_NICE)")?;
+    receiver.recv()?.context("cannot make a thread SCHED_FIFO (needs CAP_SYS_NICE)")?;
     let params = json!({ "cpu": cpu, "busy_ms": busy / MS, "period_ms": period / MS });
-    Ok(Disturbance::of(Culprit::Me, workers, params))
+    Ok(Disturbance::new(Culprit::ThisProcess, workers, params))
 }
 
 pub(super) fn irq_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
@@ -88,8 +88,9 @@ pub(super) fn irq_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let profilers = count(intensity, 24.0);
     let mut held = Vec::new();
     for _ in 0..profilers {
-        // Each has a timer of its own, whose interrupts look at whatever runs there.
-        let profiler = sys::profile(cpu, 20_000).context("cannot sample a CPU")?;
+        // Each has a timer of its own, whose interrupts sample what runs on the CPU.
+        let profiler = sys::sample_cpu(cpu, 20_000)
+            .context("cannot open a perf event on a CPU (needs CAP_PERFMON)")?;
         held.push(profiler);
     }
     let mut workers = Workers::new();
@@ -100,12 +101,16 @@ pub(super) fn irq_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
         }
     });
     let params = json!({ "cpu": cpu, "profilers": profilers, "hz": 20_000 });
-    Ok(Disturbance::of(Culprit::Nobody, workers, params))
+    Ok(Disturbance::new(Culprit::NoProcess, workers, params))
 }
 
 pub(super) fn quota(target: &Ready, intensity: f64) -> Result<Disturbance> {
-    let group = target.cgroups.cpu.as_ref().context("the workload has no CPU control group")?;
-    // What it uses now, so that the quota bites as much on any machine.
+    let group = target
+        .cgroups
+        .cpu
+        .as_ref()
+        .context("the workload has no control group that limits CPU time; start it as root")?;
+    // Relative to what it uses now, so that the quota has the same effect on any machine.
     let (from, before) = (sys::now(), cpu_time(target)?);
     sys::sleep_until(from + 500 * MS);
     let share = (cpu_time(target)? - before) as f64 / (sys::now() - from) as f64;
@@ -113,7 +118,7 @@ pub(super) fn quota(target: &Ready, intensity: f64) -> Result<Disturbance> {
     group.set_quota(Some(quota_us))?;
     let params =
         json!({ "quota_us": quota_us, "period_us": 100_000, "used_us": (share * 1e5) as u64 });
-    Ok(Disturbance::of(Culprit::Group(group.key("cpu")), Workers::new(), params))
+    Ok(Disturbance::new(Culprit::Group(group.key("cpu")), Workers::new(), params))
 }
 
 /// CPU time that the ranks have used, ns.

@@ -1,6 +1,6 @@
-//! Other people's writes on the workload's file system.
+//! Writes of another process on the workload's file system.
 //!
-//! The storm gives way on the CPU, so that what it slows is the disk and the journal.
+//! The storm runs at a low CPU priority, so that it slows the disk and the journal, not the CPU.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::steploop::Ready;
 use crate::sys::{self, Aligned};
 
 const MIB: usize = 1 << 20;
-/// The file that is written over and over, MiB.
+/// Size of the file that is written over and over, MiB.
 const SPAN: usize = 512;
 
 pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturbance> {
@@ -30,7 +30,7 @@ pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturban
         .custom_flags(libc::O_DIRECT)
         .open(&path)
         .with_context(failed)?;
-    // Without a name, it is gone however this process ends.
+    // Without a name the file disappears however this process ends.
     let _ = std::fs::remove_file(&path);
     sys::allocate(file.as_raw_fd(), (SPAN * MIB) as u64).with_context(failed)?;
     let block = Arc::new(Aligned::new(MIB));
@@ -48,18 +48,18 @@ pub(super) fn odirect_writer(target: &Ready, intensity: f64) -> Result<Disturban
             }
         });
     }
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "depth": depth, "bytes": MIB })))
+    Ok(Disturbance::new(Culprit::ThisProcess, workers, json!({ "depth": depth, "bytes": MIB })))
 }
 
 pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let threads = count(intensity, 32.0);
     let dir = target.work_dir.join("fsync-storm");
-    // The directory goes with the work directory if this process is killed.
+    // If this process is killed, the directory is removed with the work directory.
     std::fs::create_dir_all(&dir)
         .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
     store(&dir.join("trial"), &[0; 4096])
         .with_context(|| format!("cannot write and sync files in `{}`", dir.display()))?;
-    sys::give_way();
+    sys::lower_priority();
     let mut workers = Workers::new();
     for i in 0..threads {
         let path = dir.join(i.to_string());
@@ -74,13 +74,17 @@ pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance>
             let _ = std::fs::remove_file(&path);
         });
     }
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "threads": threads, "bytes": BYTES })))
+    Ok(Disturbance::new(
+        Culprit::ThisProcess,
+        workers,
+        json!({ "threads": threads, "bytes": BYTES }),
+    ))
 }
 
-/// Bytes of a file.
+/// Size of each file, bytes.
 const BYTES: usize = 4 << 20;
 
-/// A file, made anew and synced: data, inode, directory and journal all have to be written.
+/// Creates and syncs a file: data, inode, directory and journal all have to be written.
 fn store(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let _ = std::fs::remove_file(path);
     let mut file = File::create(path)?;

@@ -1,4 +1,4 @@
-//! Other people's memory: taken in the same group, or the page cache emptied.
+//! Less memory for the workload: memory taken in its control group, or its page cache dropped.
 
 use std::fs::File;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,16 +11,20 @@ use crate::steploop::Ready;
 use crate::sys::{self, Memory};
 
 pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
-    let group = target.cgroups.memory.as_ref().context("the workload has no memory cgroup")?;
+    let group = target
+        .cgroups
+        .memory
+        .as_ref()
+        .context("the workload has no control group that limits memory; start it as root")?;
     group.join()?;
-    // If the group runs out, this process goes and not the workload.
+    // If the group runs out of memory, the kernel kills this process and not the workload.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let share = (0.8 * intensity).clamp(0.05, 0.85);
     let bytes = (target.config.memory_bytes as f64 * share) as usize;
     let mut memory = Memory::new(bytes).context("cannot reserve memory")?;
     let mut workers = Workers::new();
     workers.spawn(move |stop| {
-        // Touched piece by piece, given back, touched again: the group reclaims all the time.
+        // Touched piece by piece, released, touched again: the group reclaims memory all the time.
         while !stop.load(Relaxed) {
             for from in (0..bytes).step_by(PIECE) {
                 memory.touch(from..from + PIECE);
@@ -29,19 +33,20 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
                 }
                 sys::sleep_until(sys::now() + PAUSE_NS);
             }
-            memory.forget();
+            memory.release();
         }
     });
-    Ok(Disturbance::of(
-        Culprit::Me,
+    Ok(Disturbance::new(
+        Culprit::ThisProcess,
         workers,
         json!({ "bytes": bytes, "cgroup": group.key("memory") }),
     ))
 }
 
+/// Bytes that are touched at once.
 const PIECE: usize = 4 << 20;
-/// Touching a piece takes one to two ms of CPU; the fault is to be the memory that is gone, not a
-/// busy CPU.
+/// Pause after each piece. Touching one takes 1 to 2 ms of CPU time; the fault should be the
+/// missing memory, not a busy CPU.
 const PAUSE_NS: u64 = 5_000_000;
 
 pub(super) fn cache_evict(target: &Ready, intensity: f64) -> Result<Disturbance> {
@@ -56,5 +61,5 @@ pub(super) fn cache_evict(target: &Ready, intensity: f64) -> Result<Disturbance>
             sys::sleep_until(sys::now() + pause);
         }
     });
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "file": path, "pause_ns": pause })))
+    Ok(Disturbance::new(Culprit::ThisProcess, workers, json!({ "file": path, "pause_ns": pause })))
 }

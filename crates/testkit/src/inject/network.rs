@@ -1,4 +1,4 @@
-//! The link from rank 0 to the next: full of somebody else's packets, or slower.
+//! The link from rank 0 to the next: filled with other packets, or slowed down.
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,10 +11,14 @@ use crate::steploop::{Nic, Ready, network};
 use crate::sys;
 
 fn link(target: &Ready) -> Result<&Nic> {
-    target.rank(0)?.nics.first().context("the workload has no links, its ranks talk over loopback")
+    target
+        .rank(0)?
+        .nics
+        .first()
+        .context("the workload has no links: its ranks communicate over loopback")
 }
 
-/// Does something in the network namespace of a process, in a thread that ends with it.
+/// Runs `work` in the network namespace of a process, in a thread of its own.
 fn inside<T: Send>(pid: i32, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -29,16 +33,18 @@ fn inside<T: Send>(pid: i32, work: impl FnOnce() -> Result<T> + Send) -> Result<
 pub(super) fn udp_burst(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let nic = link(target)?.clone();
     let senders = count(intensity, 4.0);
-    // A socket that nobody reads, so that no ICMP comes back.
+    // A socket that is never read, so that no ICMP messages come back.
     let sink = inside(target.rank(nic.peer)?.pid, || {
-        UdpSocket::bind((nic.peer_address, 0)).context("cannot bind at the other end")
+        UdpSocket::bind((nic.peer_address, 0))
+            .context("cannot bind a UDP socket at the other end of the link")
     })?;
     let to = sink.local_addr().context("cannot ask for the port")?;
     let sockets = inside(target.rank(0)?.pid, || {
         (0..senders)
             .map(|_| {
-                let socket = UdpSocket::bind((nic.address, 0)).context("cannot bind")?;
-                socket.connect(to).context("cannot connect")?;
+                let socket =
+                    UdpSocket::bind((nic.address, 0)).context("cannot bind a UDP socket")?;
+                socket.connect(to).context("cannot connect a UDP socket")?;
                 Ok(socket)
             })
             .collect::<Result<Vec<_>>>()
@@ -46,8 +52,8 @@ pub(super) fn udp_burst(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let mut workers = Workers::new();
     for socket in sockets {
         workers.spawn(move |stop| {
-            // Fits a jumbo frame. A full queue makes send(2) sleep, so the senders take the link
-            // and not the CPU.
+            // Fits into a jumbo frame. A full queue makes send(2) sleep, so the senders use up the
+            // link and not the CPU.
             let packet = [0x55; 8900];
             while !stop.load(Relaxed) {
                 if socket.send(&packet).is_err() {
@@ -62,7 +68,11 @@ pub(super) fn udp_burst(target: &Ready, intensity: f64) -> Result<Disturbance> {
             sys::sleep_until(sys::now() + 10_000_000);
         }
     });
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "nic": nic.name, "senders": senders })))
+    Ok(Disturbance::new(
+        Culprit::ThisProcess,
+        workers,
+        json!({ "nic": nic.name, "senders": senders }),
+    ))
 }
 
 pub(super) fn link_cap(target: &Ready, intensity: f64) -> Result<Disturbance> {
@@ -70,7 +80,7 @@ pub(super) fn link_cap(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let mbit = (target.config.link_mbit as f64 / (8.0 * intensity.max(0.125))).max(1.0) as u32;
     inside(target.rank(0)?.pid, || network::set_speed(&nic.name, mbit))?;
     let params = json!({ "nic": nic.name, "mbit": mbit, "before_mbit": target.config.link_mbit });
-    Ok(Disturbance::of(Culprit::Nobody, Workers::new(), params))
+    Ok(Disturbance::new(Culprit::NoProcess, Workers::new(), params))
 }
 
 pub(super) fn restore_link(target: &Ready) {

@@ -1,4 +1,4 @@
-//! What hits the workload itself: a stopped rank, a held lock, a slow device, more work.
+//! Disturbances of the workload itself: a stopped rank, a held lock, a slow device, more work.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,7 +26,7 @@ pub(super) fn sigstop(target: &Ready, intensity: f64) -> Result<Disturbance> {
         }
     });
     let params = json!({ "stopped_ms": stopped / MS, "period_ms": period / MS });
-    Ok(Disturbance::of(Culprit::Rank(member), workers, params))
+    Ok(Disturbance::new(Culprit::Rank(member), workers, params))
 }
 
 pub(super) fn resume(target: &Ready) {
@@ -49,19 +49,23 @@ pub(super) fn lock_holder(target: &Ready, intensity: f64) -> Result<Disturbance>
             sys::sleep_until(sys::now() + gap);
         }
     });
-    Ok(Disturbance::of(Culprit::Me, workers, json!({ "held_ms": held / MS, "gap_ms": gap / MS })))
+    Ok(Disturbance::new(
+        Culprit::ThisProcess,
+        workers,
+        json!({ "held_ms": held / MS, "gap_ms": gap / MS }),
+    ))
 }
 
 pub(super) fn device_slowdown(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let clock = 0.5f64.powf(intensity).max(0.02);
     Control::open(&target.control)?.set_clock(clock);
-    Ok(Disturbance::of(Culprit::Nobody, Workers::new(), json!({ "clock": clock })))
+    Ok(Disturbance::new(Culprit::NoProcess, Workers::new(), json!({ "clock": clock })))
 }
 
 pub(super) fn load_change(target: &Ready, intensity: f64) -> Result<Disturbance> {
     let load = (1.0 + 0.5 * intensity).clamp(0.1, 4.0);
     Control::open(&target.control)?.set_load(load);
-    Ok(Disturbance::of(Culprit::Nobody, Workers::new(), json!({ "load": load })))
+    Ok(Disturbance::new(Culprit::NoProcess, Workers::new(), json!({ "load": load })))
 }
 
 pub(super) fn slow_code(target: &Ready, intensity: f64) -> Result<Disturbance> {
@@ -69,7 +73,7 @@ pub(super) fn slow_code(target: &Ready, intensity: f64) -> Result<Disturbance> {
     Control::open(&target.control)?.set_waste(rounds);
     let member = target.rank(0)?.clone();
     let params = json!({ "decode_rounds": rounds, "rank": member.rank });
-    Ok(Disturbance::of(Culprit::Nobody, Workers::new(), params))
+    Ok(Disturbance::new(Culprit::NoProcess, Workers::new(), params))
 }
 
 pub(super) fn restore(target: &Ready) {

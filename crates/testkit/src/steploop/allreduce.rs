@@ -1,8 +1,8 @@
 //! Ring all-reduce over TCP: reduce-scatter, then all-gather, as NCCL and MPI do it.
 //!
 //! Each of the `2 (n - 1)` rounds sends one of `n` chunks to the next rank and receives another
-//! from the one before. Both go on at once in one thread, which sleeps in poll(2) between them,
-//! so that neither side can wait for the other's full buffer.
+//! from the previous one. One thread does both at once and sleeps in poll(2) while neither is
+//! possible, so that the ranks cannot deadlock on full buffers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::sys;
 
-/// The two neighbours of a rank.
+/// The connections of a rank to its two neighbours.
 pub struct Ring {
     rank: usize,
     ranks: usize,
@@ -22,7 +22,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Takes over connected sockets to the next and from the previous rank.
+    /// Uses connected sockets to the next and from the previous rank.
+    ///
+    /// # Errors
+    /// If their options cannot be set.
     pub fn new(rank: u32, ranks: u32, next: TcpStream, previous: TcpStream) -> Result<Ring> {
         for socket in [&next, &previous] {
             socket.set_nodelay(true).context("cannot set TCP_NODELAY")?;
@@ -32,7 +35,11 @@ impl Ring {
         Ok(Ring { rank, ranks, next, previous, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
-    /// Replaces `values` by their sum over all ranks, which must all call it with as many.
+    /// Replaces `values` by their sum over all ranks, which must all pass the same number of
+    /// values.
+    ///
+    /// # Errors
+    /// If a neighbour has closed its connection.
     pub fn sum(&mut self, values: &mut [f32]) -> Result<()> {
         let n = self.ranks;
         for round in 0..n - 1 {
@@ -73,7 +80,7 @@ impl Ring {
             }
             if received < self.incoming.len() {
                 match self.previous.read(&mut self.incoming[received..]) {
-                    Ok(0) => bail!("the previous rank has gone away"),
+                    Ok(0) => bail!("the previous rank has closed its connection"),
                     Ok(n) => (received, moved) = (received + n, true),
                     Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -1,16 +1,18 @@
-//! The page by which the workload, its supervisor and the injectors speak.
+//! The page of shared memory through which supervisor and injectors control the ranks.
 //!
-//! All ranks must agree on how much work a step is, or the all-reduce would wait for bytes that
-//! never come. So rank 0 decides a few steps ahead: at the begin of step `s` it writes the plan of
-//! step `s + AHEAD`. The all-reduce keeps the others within one step of it.
+//! All ranks must agree on the work of each step, or the all-reduce would wait for bytes that never
+//! arrive. So rank 0 decides a few steps ahead: at the start of step `s` it writes the plan of step
+//! `s + AHEAD`. The all-reduce keeps the other ranks within one step of it.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::sys::{self, Shared, SharedMutex};
+use crate::sys::{InSharedMemory, Shared, SharedMutex, SharedMutexGuard};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STEPLOOP");
 const AHEAD: u64 = 4;
@@ -26,22 +28,38 @@ pub struct Control {
     clock: AtomicU64,
     /// Work of a step, in millionths.
     load: AtomicU64,
-    /// How often rank 0 does what once would do, in millionths.
+    /// How often rank 0 repeats work that once would do, in millionths.
     waste: AtomicU64,
-    /// Not 0 when the ranks should come to an end.
+    /// Not 0 when the ranks should end.
     stop: AtomicU64,
-    /// Millionths of work of step `s` at `s % PLANS`; 0 is the end.
+    /// Work of step `s`, in millionths, at `s % PLANS`; 0 is the end.
     plans: [AtomicU64; PLANS],
     /// Updates that the ranks have made under the lock.
     pub updates: AtomicU64,
     /// The lock that every step takes once.
-    pub(crate) lock: SharedMutex,
+    lock: SharedMutex,
+}
+
+// SAFETY: atomics, for which all bytes are valid, and a mutex, which `initialise` makes one before
+// the path is passed to another process.
+unsafe impl InSharedMemory for Control {
+    fn initialise(&mut self) -> io::Result<()> {
+        self.lock.initialise()
+    }
+}
+
+fn map(path: &Path, create: bool) -> io::Result<Shared<Control>> {
+    let file = File::options().read(true).write(true).create_new(create).open(path)?;
+    if create { Shared::create(&file) } else { Shared::open(&file) }
 }
 
 impl Control {
-    /// Makes the page as a file.
+    /// Creates the page as a file.
+    ///
+    /// # Errors
+    /// If the file exists or cannot be made.
     pub fn create(path: &Path) -> Result<Shared<Control>> {
-        let control = sys::map_control(path, true)
+        let control = map(path, true)
             .with_context(|| format!("cannot create the control page `{}`", path.display()))?;
         control.clock.store(ONE, Relaxed);
         control.load.store(ONE, Relaxed);
@@ -54,16 +72,19 @@ impl Control {
     }
 
     /// Opens the page of a running workload.
+    ///
+    /// # Errors
+    /// If the file cannot be mapped or is no control page.
     pub fn open(path: &Path) -> Result<Shared<Control>> {
-        let control = sys::map_control(path, false)
+        let control = map(path, false)
             .with_context(|| format!("cannot open the control page `{}`", path.display()))?;
         let magic = control.magic.load(Acquire);
         ensure!(magic == MAGIC, "`{}` is not the control page of a steploop", path.display());
         Ok(control)
     }
 
-    /// The lock that every step takes once.
-    pub fn lock(&self) -> sys::Held<'_> {
+    /// Takes the lock that every step takes once.
+    pub fn lock(&self) -> SharedMutexGuard<'_> {
         self.lock.lock()
     }
 
@@ -82,22 +103,23 @@ impl Control {
         self.load.store(millionths(factor), Relaxed);
     }
 
-    /// How often rank 0 does what once would do.
+    /// How often rank 0 repeats work that once would do.
     pub fn waste(&self) -> f64 {
         self.waste.load(Relaxed) as f64 / ONE as f64
     }
 
-    /// Sets how often rank 0 does what once would do.
+    /// Sets how often rank 0 repeats work that once would do.
     pub fn set_waste(&self, factor: f64) {
         self.waste.store(millionths(factor), Relaxed);
     }
 
-    /// Has the ranks come to an end, all after the same step.
+    /// Ends the ranks, all after the same step.
     pub fn stop(&self) {
         self.stop.store(1, Relaxed);
     }
 
-    /// The work of step `seq`, or `None` if there is no such step. Rank 0 decides ahead.
+    /// The work of step `seq`, or `None` after the last one. Rank 0 writes the plan of a later
+    /// step.
     pub fn plan(&self, rank: u32, seq: u64) -> Option<f64> {
         if rank == 0 {
             let load = match self.stop.load(Relaxed) {
@@ -114,7 +136,7 @@ impl Control {
 }
 
 fn millionths(factor: f64) -> u64 {
-    // Never 0, which would be the end of the workload.
+    // Never 0, which would end the workload.
     ((factor * ONE as f64) as u64).clamp(ONE / 100, ONE * 100)
 }
 
@@ -148,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_lets_one_in_at_a_time() {
+    fn only_one_thread_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let control = Control::create(&dir.path().join("control")).unwrap();
         std::thread::scope(|scope| {

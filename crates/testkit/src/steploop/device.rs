@@ -1,13 +1,13 @@
-//! A simulated GPU: one stream on a clock that only the control page changes.
+//! A simulated GPU: one stream, and a clock that only the control page changes.
 //!
-//! It computes when a kernel would run and nothing else, so the same launches give the same
-//! kernels on any machine. As on a real stream, a kernel starts when it was launched or when the
-//! one before it has ended, whichever is later.
+//! It only computes when a kernel would run, so the same launches give the same kernels on any
+//! machine. As on a real stream, a kernel starts when it is launched or when the one before it has
+//! ended, whichever is later.
 
-/// A kernel and when it runs, ns of CLOCK_MONOTONIC.
+/// A kernel. Times are CLOCK_MONOTONIC ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// What ties it to its launch.
+    /// Ties it to its launch.
     pub correlation: u64,
     /// When it was launched.
     pub launched: u64,
@@ -25,10 +25,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// Nominal clock in MHz, that of an A100 at boost.
+    /// Nominal clock, that of an A100 at boost, MHz.
     pub const MHZ: f64 = 1410.0;
 
-    /// Launches work that takes `work` ns at nominal clock, when the clock runs at `rate` of it.
+    /// Launches a kernel of `work` ns at the nominal clock; `rate` is the present clock relative to
+    /// it.
     pub fn launch(&mut self, now: u64, work: u64, rate: f64) -> Kernel {
         let start = now.max(self.free);
         let end = start + (work as f64 / rate.max(0.01)) as u64;
@@ -37,7 +38,7 @@ impl Device {
         Kernel { correlation: self.launches, launched: now, start, end }
     }
 
-    /// When all that was launched has ended.
+    /// When everything that was launched has ended.
     pub fn idle_at(&self) -> u64 {
         self.free
     }

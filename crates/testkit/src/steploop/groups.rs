@@ -1,5 +1,4 @@
-//! Control groups of the workload, of either version, so that quotas and memory limits have
-//! something to act on.
+//! Control groups of the workload, of version 1 or 2, for quotas and memory limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Version of a control group's files.
+/// Version of a control group: which files it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Version {
@@ -35,7 +34,7 @@ pub struct Groups {
     pub cpu: Option<Group>,
     /// Limits memory.
     pub memory: Option<Group>,
-    /// Of version 2, for pressure, even if it limits nothing.
+    /// Of version 2, for pressure stall information, even if it limits nothing.
     pub unified: Option<Group>,
 }
 
@@ -62,15 +61,15 @@ fn mounts(mountinfo: &str) -> Mounts {
             "cgroup2" => &mut mounts.unified,
             _ => continue,
         };
-        // The first is the system's own; later ones are those of containers and chroots.
+        // The first mount is the system's own; later ones are those of containers and chroots.
         place.get_or_insert(point);
     }
     mounts
 }
 
 impl Groups {
-    /// Makes groups called `name`, as far as this system lets us; what it does not is told in
-    /// `notes`.
+    /// Makes groups called `name`, as far as this system allows; `notes` gets what it does not
+    /// allow.
     pub fn create(name: &str, notes: &mut Vec<String>) -> Groups {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mounts = mounts(&mountinfo);
@@ -116,7 +115,7 @@ impl Groups {
     /// Removes the groups, whose processes have ended.
     pub fn remove(&self) {
         for group in self.all() {
-            // The kernel may still be busy with the last process's end.
+            // The kernel may still be busy with the exit of the last process.
             for _ in 0..50 {
                 match fs::remove_dir(&group.dir) {
                     Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
@@ -128,12 +127,13 @@ impl Groups {
         }
     }
 
-    /// Removes what supervisors that were killed have left: groups `prefix` + pid of nobody.
+    /// Removes the groups of supervisors that were killed: those named `prefix` + pid of a process
+    /// that no longer exists.
     pub fn remove_stale(prefix: &str) {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mounts = mounts(&mountinfo);
         for root in [mounts.cpu, mounts.memory, mounts.unified].into_iter().flatten() {
-            for dir in super::orphans(&root, prefix) {
+            for dir in super::instances::orphans(&root, prefix) {
                 let _ = fs::remove_dir(dir);
             }
         }
@@ -146,7 +146,7 @@ impl Group {
         self.write("cgroup.procs", "0")
     }
 
-    /// How traces call the group: version, hierarchy and path.
+    /// The key of the group in traces: version, hierarchy and path.
     pub fn key(&self, controller: &str) -> String {
         match self.version {
             Version::V1 => format!("v1:{controller}:{}", self.path),
@@ -154,7 +154,7 @@ impl Group {
         }
     }
 
-    /// Sets the CPU time that the group may take of each 100 ms; `None` is no limit.
+    /// Sets the CPU time that the group may use in each 100 ms, µs; `None` is no limit.
     pub fn set_quota(&self, quota_us: Option<u64>) -> Result<()> {
         match (self.version, quota_us) {
             (Version::V1, quota) => {
@@ -166,7 +166,7 @@ impl Group {
         }
     }
 
-    /// Sets the memory that the group may use, page cache included.
+    /// Sets the memory that the group may use, page cache included, bytes.
     pub fn set_memory_limit(&self, bytes: u64) -> Result<()> {
         let file = match self.version {
             Version::V1 => "memory.limit_in_bytes",

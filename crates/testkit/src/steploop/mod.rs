@@ -6,27 +6,28 @@
 //!
 //! | phase | what it does | what can slow it |
 //! |---|---|---|
-//! | `load` | reads a batch of samples from a warm file, looks at every byte | CPU, memory, disk |
+//! | `load` | reads a batch of samples from a cached file, processes every byte | CPU, memory, disk |
 //! | `launch` | launches kernels on a simulated device | CPU |
 //! | `sync` | sleeps until the device is idle | the device's clock |
 //! | `allreduce` | ring all-reduce over TCP with real additions | network, the other rank |
-//! | `update` | updates shared parameters under a lock, runs a last kernel | the lock's holder |
-//! | `checkpoint` | every tenth step: writes a file and has it synced | disk |
+//! | `update` | updates shared parameters under a lock, runs a last kernel | the holder of the lock |
+//! | `checkpoint` | every tenth step: writes and syncs a file | disk |
 //!
 //! Steps with a checkpoint are called `step+ckpt`, so that they have a baseline of their own.
-//! Without the rights to make namespaces, control groups or links the job runs without them and
-//! says so.
+//! Without the privileges to make namespaces, control groups or links the job runs without them and
+//! says so in [`Ready::notes`].
 
 mod allreduce;
 pub mod control;
 pub mod device;
 mod groups;
+mod instances;
+mod job;
 pub(crate) mod network;
 pub(crate) mod rank;
 
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,13 +37,14 @@ pub use control::Control;
 pub use groups::{Group, Groups, Version};
 pub use network::Nic;
 
-use crate::helper;
+use crate::helper::{JsonChild, command, print_json};
 use crate::sys::{self, Ended, Waiter};
-use rank::{FromRank, ToRank};
+use instances::running;
+use job::Job;
 
 const PREFIX: &str = "gpuwhy-steploop-";
 
-/// The workload's size and surroundings.
+/// Size and environment of the workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -50,17 +52,17 @@ pub struct Config {
     pub ranks: u32,
     /// Bytes that a step reads.
     pub batch_bytes: u64,
-    /// Bytes of the file that it reads from.
+    /// Size of the file that batches are read from, bytes.
     pub dataset_bytes: u64,
-    /// How often it looks at each of them; what takes most of its CPU time.
+    /// How often it processes each byte of a batch; takes most of its CPU time.
     pub decode_rounds: u32,
-    /// Kernels of a step's first pass.
+    /// Kernels per step, apart from the optimizer's.
     pub kernels: u32,
-    /// How long each takes at nominal clock, us.
+    /// Duration of each kernel at the nominal clock, µs.
     pub kernel_us: u64,
     /// Bytes that are reduced over all ranks.
     pub allreduce_bytes: u64,
-    /// Every so many steps there is a checkpoint; 0 is never.
+    /// A checkpoint is written every this many steps; 0 is never.
     pub checkpoint_every: u64,
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u64,
@@ -68,21 +70,22 @@ pub struct Config {
     pub link_mbit: u32,
     /// Whether rank `i` is pinned to CPU `i`.
     pub pin: bool,
-    /// Whether ranks get network namespaces and links; else they talk over loopback.
+    /// Whether ranks get network namespaces and links; otherwise they communicate over loopback.
     pub network: bool,
     /// Whether ranks get control groups.
     pub cgroups: bool,
-    /// Memory that the ranks' control group may use, page cache included.
+    /// Memory limit of the ranks' control group, page cache included, bytes.
     pub memory_bytes: u64,
-    /// How long it runs; `None` is until it is stopped.
+    /// How long it runs, s; `None` is until it is stopped.
     pub seconds: Option<f64>,
-    /// Where its files lie, on a real file system; made, and removed in the end. `None` is a new
-    /// directory in /var/tmp.
+    /// Directory for its files, on a file system of a disk; created, and removed at the end. `None`
+    /// is a new directory in /var/tmp.
     pub work_dir: Option<PathBuf>,
-    /// The ring that steps are told to; `None` is the one of the environment, if any. `{rank}` in
-    /// it is the number of the rank, so that each can have its own, as on hosts of their own.
+    /// The ring that steps are reported to; `None` is the one of the environment, if any. `{rank}`
+    /// in it stands for the number of the rank, so that each rank can have a ring, as on separate
+    /// hosts.
     pub ring: Option<PathBuf>,
-    /// A file for the truth: `rank,seq,name,start_ns,end_ns,size` of every step.
+    /// A file for the ground truth: `rank,seq,name,start_ns,end_ns,size` of every step.
     pub csv: Option<PathBuf>,
 }
 
@@ -116,37 +119,37 @@ impl Default for Config {
 pub struct Member {
     /// Its number.
     pub rank: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: i32,
-    /// Its process's name.
+    /// Name of its process.
     pub comm: String,
-    /// The CPU it is pinned to.
+    /// The CPU that it is pinned to.
     pub cpu: Option<usize>,
-    /// Its NICs.
+    /// Its network devices.
     pub nics: Vec<Nic>,
 }
 
-/// A running workload, as it introduces itself: a line of JSON on stdout, and `ready.json` in its
-/// work directory.
+/// A running workload as it describes itself: in a line of JSON on stdout, and in `ready.json` in
+/// its work directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// The supervisor's process; ends the workload on SIGTERM.
+    /// Process id of the supervisor, which ends the workload on SIGTERM.
     pub pid: i32,
     /// The ranks.
     pub ranks: Vec<Member>,
     /// The control groups of the ranks.
     pub cgroups: Groups,
-    /// Where its files lie.
+    /// Directory of its files.
     pub work_dir: PathBuf,
     /// The file that batches are read from.
     pub dataset: PathBuf,
-    /// The control page.
+    /// File of the control page.
     pub control: PathBuf,
-    /// How it was set up.
+    /// What it was started with.
     pub config: Config,
     /// When the first step could begin, CLOCK_MONOTONIC ns.
     pub started_ns: u64,
-    /// What this system did not let it have.
+    /// What this system did not allow, and why.
     pub notes: Vec<String>,
 }
 
@@ -154,7 +157,7 @@ impl Ready {
     /// The rank of this number.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the workload has no such rank.
     pub fn rank(&self, rank: u32) -> Result<&Member> {
         self.ranks
             .iter()
@@ -162,10 +165,10 @@ impl Ready {
             .with_context(|| format!("the workload has no rank {rank}"))
     }
 
-    /// Reads `ready.json` of a workload, or of the only running one.
+    /// Reads `ready.json` of the workload in a directory, or of the only running one.
     ///
     /// # Errors
-    /// If none or more than one runs, or the file cannot be read.
+    /// If none or more than one is running, or the file cannot be read.
     pub fn find(work_dir: Option<&Path>) -> Result<Ready> {
         let dir = match work_dir {
             Some(dir) => dir.to_owned(),
@@ -173,9 +176,12 @@ impl Ready {
                 let running = running(Path::new("/var/tmp"), PREFIX);
                 match &running[..] {
                     [one] => one.clone(),
-                    [] => bail!("no steploop is running (start one with `steploop`)"),
+                    [] => bail!("no steploop is running; start one with `steploop`"),
                     _ => {
-                        bail!("{} steploops are running; name one's work directory", running.len())
+                        bail!(
+                            "{} steploops are running; choose one by its work directory",
+                            running.len()
+                        )
                     }
                 }
             }
@@ -183,17 +189,16 @@ impl Ready {
         let path = dir.join("ready.json");
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("cannot understand `{}`", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("cannot parse `{}`", path.display()))
     }
 }
 
-/// What a workload has done.
+/// What a workload did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// Steps that each rank has taken.
+    /// Steps that each rank took.
     pub steps: u64,
-    /// How long the steps took together, s.
+    /// Time from the first step to the end, s.
     pub seconds: f64,
 }
 
@@ -205,10 +210,9 @@ pub fn comm(rank: u32) -> String {
 /// A workload that was started by this process. Dropping it ends it.
 #[derive(Debug)]
 pub struct Running {
-    /// How it introduced itself.
+    /// What it reported when its steps began.
     pub ready: Ready,
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    child: JsonChild,
 }
 
 /// Starts the workload as a process of its own and waits until its steps begin. It ends with the
@@ -217,75 +221,58 @@ pub struct Running {
 /// # Errors
 /// If it cannot be started; the reason is on stderr.
 pub fn start(config: &Config) -> Result<Running> {
-    let mut child = helper::command("steploop", config, libc::SIGTERM)?
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the steploop")?;
-    let stdout = child.stdout.take().context("the steploop has no stdout")?;
-    let mut lines = BufReader::new(stdout).lines();
-    let ready = match lines.next() {
-        Some(line) => {
-            let line = line.context("cannot read from the steploop")?;
-            serde_json::from_str(&line).context("cannot understand the steploop")?
+    let mut command = command("steploop", config, libc::SIGTERM)?;
+    let mut child = JsonChild::spawn("the steploop".into(), &mut command, Stdio::piped())?;
+    match child.receive() {
+        Ok(ready) => Ok(Running { ready, child }),
+        Err(error) => {
+            child.close_stdin();
+            let status = child.wait()?;
+            Err(error).with_context(|| format!("the steploop did not start ({status})"))
         }
-        None => {
-            let status = child.wait().context("cannot wait for the steploop")?;
-            bail!("the steploop did not start ({status}); its message is above");
-        }
-    };
-    Ok(Running { ready, child, lines })
+    }
 }
 
 impl Running {
     /// Ends the workload and waits until it has cleaned up.
     ///
     /// # Errors
-    /// If it had failed.
+    /// If it failed.
     pub fn stop(mut self) -> Result<Summary> {
-        // Its stdin closes, which is a wish to end.
-        drop(self.child.stdin.take());
+        // It ends when its stdin is closed.
+        self.child.close_stdin();
         self.wait()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends.
     ///
     /// # Errors
-    /// If it had failed.
+    /// If it failed.
     pub fn wait(&mut self) -> Result<Summary> {
-        let line = self.lines.next();
-        let status = self.child.wait().context("cannot wait for the steploop")?;
-        match line {
-            Some(Ok(line)) if status.success() => {
-                serde_json::from_str(&line).context("cannot understand the steploop")
-            }
-            _ => bail!("the steploop failed ({status}); its message is above"),
-        }
+        let summary = self.child.receive();
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the steploop failed ({status}); its message is on stderr");
+        summary
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
+        self.child.close_stdin();
         let _ = self.child.wait();
     }
 }
 
-/// Plays the supervisor of a workload that [`start`] started.
+/// Runs the supervisor of a workload that [`start`] started.
 pub(crate) fn supervise(config: Config) -> Result<()> {
     sys::set_comm("steploop");
-    let say = |line: String| {
-        println!("{line}");
-        let _ = std::io::stdout().flush();
-    };
-    let ready = |ready: &Ready| say(serde_json::to_string(ready).unwrap_or_default());
-    let summary = run(&config, Some(&std::io::stdin()), ready)?;
-    say(serde_json::to_string(&summary).context("cannot write the summary")?);
+    let summary = run(&config, Some(&std::io::stdin()), print_json)?;
+    print_json(&summary);
     Ok(())
 }
 
-/// Runs the workload until its time is over, a signal comes, or `parent` is closed. To be called
-/// before this process starts threads, because it takes over the signals.
+/// Runs the workload until its time is over, a signal arrives, or `parent` is closed. To be called
+/// before this process starts threads, because it blocks the signals.
 ///
 /// # Errors
 /// If it cannot be set up, or a rank dies.
@@ -294,290 +281,26 @@ pub fn run(
     parent: Option<&dyn std::os::fd::AsRawFd>,
     on_ready: impl FnOnce(&Ready),
 ) -> Result<Summary> {
-    ensure!((1..=16).contains(&config.ranks), "{} ranks: 1 to 16 are possible", config.ranks);
+    ensure!((1..=16).contains(&config.ranks), "cannot run {} ranks; choose 1 to 16", config.ranks);
     ensure!(
         config.batch_bytes >= 4096 && config.batch_bytes <= config.dataset_bytes,
-        "a batch of {} bytes must be at least a page and fit into the data set of {}",
+        "a batch of {} bytes must be at least a page (4096) and fit into the data set of {}",
         config.batch_bytes,
         config.dataset_bytes
     );
-    let waiter = Waiter::new().context("cannot take over signals")?;
+    let waiter = Waiter::new().context("cannot handle signals")?;
     let mut job = Job::set_up(config)?;
     job.start_ranks()?;
     on_ready(&job.ready);
 
     let end = config.seconds.map(|s| sys::now() + Duration::from_secs_f64(s).as_nanos() as u64);
     loop {
-        let look = sys::now() + 200_000_000;
-        let until = end.map_or(look, |end| end.min(look));
+        let next_check = sys::now() + 200_000_000;
+        let until = end.map_or(next_check, |end| end.min(next_check));
         match waiter.until(Some(until), parent) {
             Ended::Time if end.is_none_or(|end| sys::now() < end) => job.check()?,
             _ => break,
         }
     }
     job.finish()
-}
-
-/// The workload as its supervisor sees it. Dropping it leaves nothing behind.
-struct Job {
-    ready: Ready,
-    control: Option<sys::Shared<Control>>,
-    children: Vec<Rank>,
-}
-
-struct Rank {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Rank {
-    fn say(&mut self, message: &ToRank) -> Result<()> {
-        let line = serde_json::to_string(message).context("cannot write to a rank")?;
-        writeln!(self.stdin, "{line}").context("cannot write to a rank")
-    }
-
-    fn hear(&mut self) -> Result<FromRank> {
-        let line = self.lines.next().context("a rank has ended; its message is above")?;
-        let line = line.context("cannot read from a rank")?;
-        serde_json::from_str(&line).context("cannot understand a rank")
-    }
-}
-
-impl Job {
-    fn set_up(config: &Config) -> Result<Job> {
-        let pid = std::process::id() as i32;
-        for dir in orphans(Path::new("/var/tmp"), PREFIX) {
-            let _ = std::fs::remove_dir_all(dir);
-        }
-        Groups::remove_stale(PREFIX);
-        let name = format!("{PREFIX}{pid}");
-        let work_dir = config.work_dir.clone().unwrap_or_else(|| Path::new("/var/tmp").join(&name));
-        std::fs::create_dir(&work_dir).with_context(|| {
-            format!("cannot create the work directory `{}`", work_dir.display())
-        })?;
-        let mut notes = Vec::new();
-        let ready = Ready {
-            pid,
-            ranks: Vec::new(),
-            cgroups: Groups::default(),
-            dataset: work_dir.join("dataset"),
-            control: work_dir.join("control"),
-            work_dir,
-            config: config.clone(),
-            started_ns: 0,
-            notes: Vec::new(),
-        };
-        // From here on, dropping the job cleans up.
-        let mut job = Job { ready, control: None, children: Vec::new() };
-        if config.cgroups {
-            job.ready.cgroups = Groups::create(&name, &mut notes);
-        }
-        if let Some(memory) = &job.ready.cgroups.memory
-            && let Err(error) = memory.set_memory_limit(config.memory_bytes)
-        {
-            notes.push(format!("no memory limit: {error:#}"));
-        }
-        job.ready.notes = notes;
-        job.control = Some(Control::create(&job.ready.control)?);
-        write_dataset(&job.ready.dataset, config.dataset_bytes)?;
-        if let Some(csv) = &config.csv {
-            std::fs::write(csv, "rank,seq,name,start_ns,end_ns,size\n")
-                .with_context(|| format!("cannot create `{}`", csv.display()))?;
-        }
-        Ok(job)
-    }
-
-    fn start_ranks(&mut self) -> Result<()> {
-        let config = self.ready.config.clone();
-        let network = config.network && config.ranks > 1 && self.may_make_networks();
-        let pairs = if network { network::ring(config.ranks) } else { Vec::new() };
-        let nics: Vec<Nic> = pairs.iter().flatten().cloned().collect();
-        let cpus = sys::cpus();
-
-        for rank in 0..config.ranks {
-            let cpu = config.pin.then(|| cpus[rank as usize % cpus.len()]);
-            let spec = rank::Spec {
-                rank,
-                config: config.clone(),
-                cpu,
-                network,
-                groups: self.ready.cgroups.clone(),
-                control: self.ready.control.clone(),
-                dataset: self.ready.dataset.clone(),
-                work_dir: self.ready.work_dir.clone(),
-            };
-            let mut child = helper::command("rank", &spec, libc::SIGKILL)?
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .context("cannot start a rank")?;
-            self.ready.ranks.push(Member {
-                rank,
-                pid: child.id() as i32,
-                comm: comm(rank),
-                cpu,
-                nics: nics.iter().filter(|nic| nic.rank == rank).cloned().collect(),
-            });
-            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-            let (Some(stdin), Some(stdout)) = (stdin, stdout) else { bail!("a rank has no pipes") };
-            self.children.push(Rank { child, stdin, lines: BufReader::new(stdout).lines() });
-        }
-
-        self.expect(|message| matches!(message, FromRank::Alive).then_some(()))?;
-        let pid = |rank: u32| self.ready.ranks[rank as usize].pid;
-        for pair in &pairs {
-            network::join(pair, [pid(pair[0].rank), pid(pair[1].rank)])?;
-        }
-        for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            rank.say(&ToRank::Nics(member.nics.clone()))?;
-        }
-        let ports = self.expect(|message| match message {
-            FromRank::Listening(port) => Some(port),
-            _ => None,
-        })?;
-        for (rank, child) in self.children.iter_mut().enumerate() {
-            let next = ports[(rank + 1) % ports.len()];
-            let address = rank::address(&nics, rank as u32, config.ranks, next);
-            child.say(&ToRank::Connect(address))?;
-        }
-        self.expect(|message| matches!(message, FromRank::Ready).then_some(()))?;
-
-        self.ready.started_ns = sys::now();
-        let path = self.ready.work_dir.join("ready.json");
-        let text = serde_json::to_string_pretty(&self.ready).context("cannot write ready.json")?;
-        std::fs::write(&path, text)
-            .with_context(|| format!("cannot write `{}`", path.display()))?;
-        for child in &mut self.children {
-            child.say(&ToRank::Go)?;
-        }
-        Ok(())
-    }
-
-    /// Whether network namespaces and links can be made here; if not, says why in the notes.
-    fn may_make_networks(&mut self) -> bool {
-        let tried = std::thread::spawn(|| -> Result<()> {
-            sys::new_netns().context("cannot make a network namespace (needs CAP_SYS_ADMIN)")?;
-            network::run("ip link add to1 type veth peer name to0")?;
-            network::set_speed("to1", 1000)
-        });
-        match tried.join() {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                self.ready.notes.push(format!("the ranks talk over loopback: {error:#}"));
-                false
-            }
-            Err(_) => false,
-        }
-    }
-
-    fn expect<T>(&mut self, wanted: impl Fn(FromRank) -> Option<T>) -> Result<Vec<T>> {
-        let mut answers = Vec::new();
-        for rank in &mut self.children {
-            let answer = rank.hear()?;
-            answers.push(wanted(answer).context("a rank said something out of turn")?);
-        }
-        Ok(answers)
-    }
-
-    /// Whether all ranks live. If one dies, those beside it follow at once; the one that was
-    /// killed is the one to name.
-    fn check(&mut self) -> Result<()> {
-        use std::os::unix::process::ExitStatusExt;
-        let mut ended = Vec::new();
-        for (rank, member) in self.children.iter_mut().zip(&self.ready.ranks) {
-            if let Some(status) = rank.child.try_wait().context("cannot look at a rank")? {
-                ended.push((status, member));
-            }
-        }
-        ended.sort_by_key(|(status, _)| status.signal().is_none());
-        match ended.first() {
-            Some((status, member)) => {
-                bail!("rank {} (pid {}) has ended: {status}", member.rank, member.pid)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn finish(mut self) -> Result<Summary> {
-        if let Some(control) = &self.control {
-            control.stop();
-        }
-        self.resume();
-        // A rank that does not end is killed when the job is dropped; its answer is missing then.
-        let patience = sys::now() + 5_000_000_000;
-        for rank in &mut self.children {
-            while matches!(rank.child.try_wait(), Ok(None)) {
-                ensure!(sys::now() < patience, "a rank did not end within 5 s of being asked to");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        let steps = self.expect(|message| match message {
-            FromRank::Done(steps) => Some(steps),
-            _ => None,
-        })?;
-        let seconds = (sys::now() - self.ready.started_ns) as f64 / 1e9;
-        Ok(Summary { steps: steps.into_iter().min().unwrap_or(0), seconds })
-    }
-
-    /// Wakes ranks that an injector may have left stopped.
-    fn resume(&self) {
-        for member in &self.ready.ranks {
-            let _ = sys::kill(member.pid, libc::SIGCONT);
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        for rank in &mut self.children {
-            let _ = rank.child.kill();
-            let _ = rank.child.wait();
-        }
-        self.ready.cgroups.remove();
-        let _ = std::fs::remove_dir_all(&self.ready.work_dir);
-    }
-}
-
-/// Writes the data set to the disk and out of the page cache, so that the ranks read it in and are
-/// charged for it.
-fn write_dataset(path: &Path, bytes: u64) -> Result<()> {
-    let failed = || format!("cannot write the data set `{}`", path.display());
-    let mut file = std::fs::File::create_new(path).with_context(failed)?;
-    let mut block = vec![0; 1 << 20];
-    let mut left = bytes;
-    let mut seed = 1;
-    while left > 0 {
-        let n = left.min(block.len() as u64) as usize;
-        sys::fill(&mut block[..n], seed);
-        file.write_all(&block[..n]).with_context(failed)?;
-        left -= n as u64;
-        seed += 1;
-    }
-    file.sync_all().with_context(failed)?;
-    sys::drop_cache(&file).with_context(failed)
-}
-
-/// Directories `prefix` + pid whose process runs.
-fn running(root: &Path, prefix: &str) -> Vec<PathBuf> {
-    numbered(root, prefix).into_iter().filter(|(_, pid)| lives(*pid)).map(|(dir, _)| dir).collect()
-}
-
-/// Directories `prefix` + pid whose process is gone.
-fn orphans(root: &Path, prefix: &str) -> Vec<PathBuf> {
-    numbered(root, prefix).into_iter().filter(|(_, pid)| !lives(*pid)).map(|(dir, _)| dir).collect()
-}
-
-fn lives(pid: i32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
-}
-
-fn numbered(root: &Path, prefix: &str) -> Vec<(PathBuf, i32)> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
-            Some((entry.path(), pid))
-        })
-        .collect()
 }

@@ -1,6 +1,6 @@
-//! The links between ranks: veth pairs, each end with a `tbf` qdisc as its link's speed.
+//! The links between ranks: veth pairs; a `tbf` qdisc at each end sets the speed of the link.
 //!
-//! By the `ip` and `tc` commands: a handful of calls at the start are not worth a netlink
+//! They are made by the commands `ip` and `tc`: a few calls at the start do not justify a netlink
 //! library.
 
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ pub struct Nic {
     pub peer_address: Ipv4Addr,
 }
 
-/// The ends of the pairs that join so many ranks in a ring, two by two; two ranks share one pair.
+/// The pairs that join this many ranks in a ring; two ranks share one pair.
 pub fn ring(ranks: u32) -> Vec<[Nic; 2]> {
     let pairs = match ranks {
         0 | 1 => 0,
@@ -47,7 +47,7 @@ pub fn ring(ranks: u32) -> Vec<[Nic; 2]> {
         .collect()
 }
 
-/// Makes a pair, its ends in the network namespaces of two processes.
+/// Makes a pair with its ends in the network namespaces of two processes.
 pub fn join(pair: &[Nic; 2], pids: [i32; 2]) -> Result<()> {
     let [a, b] = pair;
     run(&format!(
@@ -59,31 +59,31 @@ pub fn join(pair: &[Nic; 2], pids: [i32; 2]) -> Result<()> {
 /// Brings up an end in the calling thread's namespace.
 pub fn bring_up(nic: &Nic, mbit: u32) -> Result<()> {
     run(&format!("ip addr add {}/24 dev {}", nic.address, nic.name))?;
-    // Jumbo frames, as clusters have them: fewer packets for as many bytes.
+    // Jumbo frames, as in clusters: fewer packets for the same bytes.
     run(&format!("ip link set {} mtu 9000 up", nic.name))?;
     set_speed(&nic.name, mbit)
 }
 
 /// Sets the link speed of a NIC in the calling thread's namespace.
 pub fn set_speed(nic: &str, mbit: u32) -> Result<()> {
-    // The burst holds the largest segmented packet twice and little of an all-reduce, which would
-    // otherwise pass at the speed of memory after each pause; the queue holds a megabyte, 8 ms at
-    // 1 Gbit/s, as switches do.
+    // The burst holds two of the largest segmented packets but little of an all-reduce, which would
+    // otherwise pass at the speed of memory after each pause. The queue holds a megabyte, as those
+    // of switches do: 8 ms at 1 Gbit/s.
     let (burst, limit) = (128 << 10, 1 << 20);
     run(&format!("tc qdisc replace dev {nic} root tbf rate {mbit}mbit burst {burst} limit {limit}"))
 }
 
-/// Runs a command of words, and tells what it said if it failed.
+/// Runs a command of words separated by spaces; the error has what it wrote to stderr.
 pub fn run(command: &str) -> Result<()> {
     let mut words = command.split(' ');
     let program = words.next().unwrap_or_default();
     let output = Command::new(program)
         .args(words)
         .output()
-        .with_context(|| format!("cannot run `{program}` (Debian: package iproute2)"))?;
+        .with_context(|| format!("cannot run `{program}` (in Debian's package iproute2)"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("`{command}` failed: {}", said.trim());
+        let message = String::from_utf8_lossy(&output.stderr);
+        bail!("`{command}` failed: {}", message.trim());
     }
     Ok(())
 }

@@ -19,59 +19,69 @@ use super::network::{self, Nic};
 use super::{Config, comm};
 use crate::sys::{self, Random};
 
-/// What a rank should do.
+/// The task of a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
+    /// Its number.
     pub rank: u32,
+    /// The workload.
     pub config: Config,
+    /// The CPU to pin it to.
     pub cpu: Option<usize>,
+    /// Whether it gets a network namespace.
     pub network: bool,
+    /// The control groups to join.
     pub groups: Groups,
+    /// File of the control page.
     pub control: PathBuf,
+    /// The file that batches are read from.
     pub dataset: PathBuf,
+    /// Directory for its checkpoint.
     pub work_dir: PathBuf,
 }
 
-/// What the supervisor says to a rank, one line of JSON each.
+/// Messages of the supervisor to a rank, one line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToRank {
-    /// These are your NICs.
+    /// The rank's network devices.
     Nics(Vec<Nic>),
-    /// The next rank listens here.
+    /// Address at which the next rank listens.
     Connect(SocketAddr),
-    /// All ranks are ready.
+    /// All ranks are ready: take steps.
     Go,
 }
 
-/// What a rank says to its supervisor, one line of JSON each.
+/// Messages of a rank to the supervisor, one line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromRank {
     /// It is in its namespaces and groups.
     Alive,
-    /// Its NICs are up, and it listens on this port.
+    /// Its network devices are up, and it listens on this port.
     Listening(u16),
-    /// It is connected and warm.
+    /// It is connected and its caches are warm.
     Ready,
-    /// It has taken so many steps.
+    /// It has ended after this many steps.
     Done(u64),
 }
 
-/// Plays the rank.
+/// Runs the rank in this process.
 pub(crate) fn run(spec: Spec) -> Result<()> {
     sys::set_comm(&comm(spec.rank));
     let rank = spec.rank;
-    rank_main(spec).with_context(|| format!("rank {rank}"))
+    take_part(spec).with_context(|| format!("rank {rank}"))
 }
 
-fn rank_main(spec: Spec) -> Result<()> {
+fn take_part(spec: Spec) -> Result<()> {
     let mut supervisor = Supervisor { lines: std::io::stdin().lines() };
     spec.groups.join()?;
     if spec.network {
         sys::new_netns().context("cannot make a network namespace")?;
     }
-    supervisor.say(&FromRank::Alive)?;
+    supervisor.send(&FromRank::Alive)?;
 
-    let ToRank::Nics(nics) = supervisor.hear()? else { bail!("expected the NICs") };
+    let ToRank::Nics(nics) = supervisor.receive()? else {
+        bail!("the supervisor did not send the network devices")
+    };
     if spec.network {
         network::run("ip link set lo up")?;
     }
@@ -81,9 +91,11 @@ fn rank_main(spec: Spec) -> Result<()> {
     let local = if spec.network { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
     let listener = TcpListener::bind((local, 0)).context("cannot listen for the previous rank")?;
     let port = listener.local_addr().context("cannot ask for the port")?.port();
-    supervisor.say(&FromRank::Listening(port))?;
+    supervisor.send(&FromRank::Listening(port))?;
 
-    let ToRank::Connect(next) = supervisor.hear()? else { bail!("expected an address") };
+    let ToRank::Connect(next) = supervisor.receive()? else {
+        bail!("the supervisor did not send the address of the next rank")
+    };
     let ranks = spec.config.ranks;
     let ring = if ranks > 1 {
         let next = TcpStream::connect(next)
@@ -94,12 +106,12 @@ fn rank_main(spec: Spec) -> Result<()> {
         None
     };
     let mut worker = Worker::new(&spec, ring)?;
-    supervisor.say(&FromRank::Ready)?;
+    supervisor.send(&FromRank::Ready)?;
 
-    let ToRank::Go = supervisor.hear()? else { bail!("expected to go") };
+    let ToRank::Go = supervisor.receive()? else { bail!("the supervisor did not start the steps") };
     let steps = worker.work();
     worker.csv.flush()?;
-    supervisor.say(&FromRank::Done(steps?))
+    supervisor.send(&FromRank::Done(steps?))
 }
 
 struct Supervisor<L> {
@@ -107,16 +119,16 @@ struct Supervisor<L> {
 }
 
 impl<L: Iterator<Item = std::io::Result<String>>> Supervisor<L> {
-    fn say(&mut self, message: &FromRank) -> Result<()> {
-        let line = serde_json::to_string(message).context("cannot write to the supervisor")?;
+    fn send(&mut self, message: &FromRank) -> Result<()> {
+        let line = serde_json::to_string(message).context("cannot send to the supervisor")?;
         println!("{line}");
         Ok(())
     }
 
-    fn hear(&mut self) -> Result<ToRank> {
-        let line = self.lines.next().context("the supervisor has gone away")?;
-        let line = line.context("cannot read from the supervisor")?;
-        serde_json::from_str(&line).context("cannot understand the supervisor")
+    fn receive(&mut self) -> Result<ToRank> {
+        let line = self.lines.next().context("the supervisor has ended")?;
+        let line = line.context("cannot receive from the supervisor")?;
+        serde_json::from_str(&line).context("cannot parse a message of the supervisor")
     }
 }
 
@@ -134,13 +146,13 @@ struct Worker {
     batch: Vec<u8>,
     gradients: Vec<f32>,
     parameters: Vec<f32>,
-    /// Keeps the checksum from being computed for nothing.
+    /// Uses the checksum, so that the compiler does not drop its computation.
     digest: u64,
-    clock_told: u64,
+    clock_reported: u64,
     csv: Csv,
 }
 
-/// Bytes of a sample, about those of a photograph.
+/// Size of a sample, about that of a photograph, bytes.
 const SAMPLE: usize = 32 << 10;
 
 /// Names of the kernels of one pass, in turn.
@@ -161,7 +173,7 @@ impl Worker {
             .with_context(|| format!("cannot open the data set `{}`", spec.dataset.display()))?;
         let mut batch = vec![0; config.batch_bytes as usize];
         if spec.rank == 0 {
-            // Warm, and charged to the memory cgroup of the workload.
+            // Warms the page cache, charged to the memory cgroup of the workload.
             let mut offset = 0;
             while let Ok(n @ 1..) = dataset.read_at(&mut batch, offset) {
                 offset += n as u64;
@@ -185,13 +197,13 @@ impl Worker {
             gradients: vec![1.0; values],
             parameters: vec![0.0; 4096],
             digest: 0,
-            clock_told: 0,
+            clock_reported: 0,
             csv: Csv::open(config.csv.as_deref())?,
             config,
         })
     }
 
-    /// Takes steps until the plan ends; how many.
+    /// Takes steps until the plan ends; returns how many.
     fn work(&mut self) -> Result<u64> {
         let mut seq = 0;
         while let Some(load) = self.control.plan(self.rank, seq) {
@@ -220,7 +232,7 @@ impl Worker {
             let _phase = step.phase("sync");
             sys::sleep_until(self.device.idle_at());
         }
-        self.tell_kernels(&launched);
+        self.report_kernels(&launched);
         if self.ring.is_some() {
             let _phase = step.phase("allreduce");
             self.reduce(load)?;
@@ -236,17 +248,17 @@ impl Worker {
         step.end();
         let end = sys::now();
         self.csv.row(self.rank, seq, name, start, end, batch)?;
-        self.tell_clock(end);
+        self.report_clock(end);
         Ok(())
     }
 
-    /// Reads a batch of samples, each from a place that follows from the step, as shuffled data
-    /// sets are read, and looks at every byte of it.
+    /// Reads a batch of samples from pseudo-random offsets, as shuffled data sets are read, and
+    /// processes every byte.
     fn load(&mut self, bytes: usize) -> Result<()> {
         self.batch.resize(bytes, 0);
         for sample in self.batch.chunks_mut(SAMPLE) {
             let pages = self.config.dataset_bytes.saturating_sub(sample.len() as u64) / 4096;
-            let offset = self.random.next() % (pages + 1) * 4096;
+            let offset = self.random.next_u64() % (pages + 1) * 4096;
             self.dataset
                 .read_exact_at(sample, offset)
                 .context("cannot read a sample from the data set")?;
@@ -274,8 +286,8 @@ impl Worker {
             .collect()
     }
 
-    /// Kernels are told when they have ended, as a profiler learns of them.
-    fn tell_kernels(&self, kernels: &[(&'static str, super::device::Kernel)]) {
+    /// Reports kernels after they have ended, as a profiler does.
+    fn report_kernels(&self, kernels: &[(&'static str, super::device::Kernel)]) {
         let stream = self.gpuwhy.stream(0, 7);
         for (name, kernel) in kernels {
             stream.kernel(*name, kernel.correlation, kernel.start, kernel.end);
@@ -287,13 +299,13 @@ impl Worker {
         self.gradients.resize(values, 1.0);
         let Some(ring) = &mut self.ring else { return Ok(()) };
         ring.sum(&mut self.gradients)?;
-        // The mean, so that the numbers stay small.
+        // The mean, to keep the numbers small.
         let scale = 1.0 / self.config.ranks as f32;
         self.gradients.iter_mut().for_each(|g| *g *= scale);
         Ok(())
     }
 
-    /// Updates the parameters that the ranks share, under their lock, then has the optimizer run.
+    /// Updates the shared parameters under the lock of the ranks, then runs the optimizer's kernel.
     fn update(&mut self, load: f64) {
         {
             let _held = self.control.lock();
@@ -311,11 +323,11 @@ impl Worker {
         stream.kernel("adam", kernel.correlation, kernel.start, kernel.end);
     }
 
-    /// Writes a checkpoint as training programs do: to the side, fsync, rename.
+    /// Writes a checkpoint as training programs do: into a temporary file, fsync, rename.
     fn save(&mut self) -> Result<()> {
         let failed = || format!("cannot write the checkpoint `{}`", self.checkpoint.display());
         let mut bytes = vec![0; self.config.checkpoint_bytes as usize];
-        sys::fill(&mut bytes, self.random.next());
+        sys::fill(&mut bytes, self.random.next_u64());
         let unfinished = self.checkpoint.with_extension("tmp");
         let mut file = File::create(&unfinished).with_context(failed)?;
         file.write_all(&bytes).with_context(failed)?;
@@ -323,10 +335,10 @@ impl Worker {
         std::fs::rename(&unfinished, &self.checkpoint).with_context(failed)
     }
 
-    /// The device's clock, 10 times a second, as NVML gives it.
-    fn tell_clock(&mut self, now: u64) {
-        if now.saturating_sub(self.clock_told) >= 100_000_000 {
-            self.clock_told = now;
+    /// Reports the device's clock 10 times a second, at the rate at which NVML is sampled.
+    fn report_clock(&mut self, now: u64) {
+        if now.saturating_sub(self.clock_reported) >= 100_000_000 {
+            self.clock_reported = now;
             let mhz = (Device::MHZ * self.control.clock()).round();
             self.gpuwhy.counter("sm_clock", "MHz", Some(0), mhz);
         }
@@ -337,7 +349,7 @@ fn scaled(bytes: u64, load: f64, multiple: u64) -> u64 {
     ((bytes as f64 * load) as u64).next_multiple_of(multiple).max(multiple)
 }
 
-/// FNV-1a over words of four bytes; each waits for the one before, as decoding does.
+/// FNV-1a over words of four bytes; each step depends on the one before, as in decoding.
 fn checksum(bytes: &[u8], seed: u64) -> u64 {
     bytes.chunks_exact(4).fold(seed ^ 0xcbf2_9ce4_8422_2325, |sum, four| {
         let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
@@ -345,8 +357,8 @@ fn checksum(bytes: &[u8], seed: u64) -> u64 {
     })
 }
 
-/// The truth about the steps, kept apart from any recorder. All ranks append to one file, whole
-/// lines at a time.
+/// The ground truth of the steps, independent of any recorder. All ranks append whole lines to one
+/// file.
 struct Csv {
     file: Option<File>,
     pending: String,
@@ -390,7 +402,7 @@ impl Csv {
     }
 }
 
-/// The address that a rank reaches the next one by.
+/// The address at which a rank reaches the next one.
 pub(crate) fn address(nics: &[Nic], rank: u32, ranks: u32, port: u16) -> SocketAddr {
     let next = (rank + 1) % ranks.max(1);
     let ip = nics
