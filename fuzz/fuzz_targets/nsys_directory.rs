@@ -1,12 +1,13 @@
-//! A table that anybody may have written, in a directory that is called an export of Nsight Systems:
-//! Parquet if the first byte is even, Arrow if it is odd. Refused with an error, or read to its end.
+//! Any table in a directory that is an export of Nsight Systems by its name: Parquet if the first byte is
+//! even, Arrow if it is odd. It is refused with an error, or read to its end.
 
 #![no_main]
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use gpuwhy_formats::nsys::Report;
+use gpuwhy_formats::importer::Options;
+use gpuwhy_formats::importers;
 
 static DIR: LazyLock<PathBuf> =
     LazyLock::new(|| format!("/dev/shm/gpuwhy-fuzz-{}.tables", std::process::id()).into());
@@ -17,6 +18,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let name = if kind % 2 == 0 { "StringIds.parquet" } else { "StringIds.arrow" };
     std::fs::write(DIR.join(name), table).unwrap();
     // Strings are read when it is opened.
-    let _ = Report::open(&*DIR);
+    let paths = [DIR.clone()];
+    if let Ok(importer) = importers::find(&paths) {
+        let _ = importer.open(&paths, &Options { threads: 1 });
+    }
     std::fs::remove_dir_all(&*DIR).unwrap();
 });

@@ -1,24 +1,28 @@
-//! A database that anybody may have written and calls a report of Nsight Systems: refused with an
-//! error, or all of it becomes rows.
+//! Any database as a report of Nsight Systems: it is refused with an error, or all of it becomes rows.
 
 #![no_main]
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use gpuwhy_formats::nsys::{Import, Report, align};
+use gpuwhy_formats::importer::{Options, WorkKind};
+use gpuwhy_formats::importers;
 
 static PATH: LazyLock<PathBuf> =
     LazyLock::new(|| format!("/dev/shm/gpuwhy-fuzz-{}.sqlite", std::process::id()).into());
 
 fn import() -> gpuwhy_formats::Result<()> {
-    let reports = [Report::open(&*PATH)?];
-    let alignment = align(&reports)?;
-    let mut import = Import::new(&reports, &alignment);
-    for chunk in reports[0].chunks() {
-        import.place(&reports[0], 0, reports[0].read(chunk)?);
+    let paths = [PATH.clone()];
+    let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
+    while import.next()?.is_some() {}
+    import.summary();
+    for report in importers::open_work(&paths)? {
+        for kind in [WorkKind::Kernels, WorkKind::Copies] {
+            for part in 0..report.parts(kind) {
+                report.read(kind, part)?;
+            }
+        }
     }
-    import.finish(&reports, &alignment);
     Ok(())
 }
 

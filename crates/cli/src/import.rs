@@ -1,31 +1,32 @@
-//! `gpuwhy import`: other people's files as a trace.
+//! `gpuwhy import`: files of other tools as a trace.
 //!
 //! The trace is made beside its place and put there when it is whole, so that an interruption
 //! leaves nothing half-made.
 
-use std::io::{IsTerminal as _, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use gpuwhy_formats::{kineto, nsys, sqlite};
+use gpuwhy_formats::importer::{self, Batch, Import};
+use gpuwhy_formats::importers;
 use gpuwhy_schema::Rows;
 use gpuwhy_store::{Bulk, Options};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use gpuwhy_engine::launch::{is_replaced, make_room};
-use gpuwhy_engine::parallel::in_order;
 
 use crate::args::stop_flag;
+
+/// Batches of rows that are read ahead of writing them.
+const BATCHES: usize = 4;
 
 /// Arguments of `import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// SQLite exports of Nsight Systems (`nsys export -t sqlite`) or traces of the PyTorch profiler
-    /// (.json, .json.gz); several files of one job, one a rank, become one trace
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE", help = files_help())]
     files: Vec<PathBuf>,
     /// The trace directory to create
     #[arg(short, long, default_value = "import.trace", value_name = "T.trace")]
@@ -44,53 +45,11 @@ pub struct Args {
     json: bool,
 }
 
-/// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Nsys,
-    Kineto,
-}
-
-impl Format {
-    fn of(path: &Path) -> Result<Format> {
-        let mut head = Vec::new();
-        let file = std::fs::File::open(path)
-            .with_context(|| format!("cannot open `{}`", path.display()))?;
-        if file.metadata().is_ok_and(|m| m.is_dir()) {
-            if nsys::is_directory(path) {
-                return Ok(Format::Nsys);
-            }
-            bail!(
-                "`{}` is a directory without tables of Nsight Systems; give the files in it, or `nsys \
-                 export -t sqlite` its report",
-                path.display()
-            );
-        }
-        file.take(4096)
-            .read_to_end(&mut head)
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
-        // A pointer of Git LFS is told by whom it would have been for.
-        let pointer = head.starts_with(b"version https://git-lfs");
-        let json = path.to_string_lossy().contains(".json");
-        if sqlite::is_database(&head) || (pointer && !json) {
-            return Ok(Format::Nsys);
-        }
-        if kineto::is_trace(&head) || pointer {
-            return Ok(Format::Kineto);
-        }
-        let hint = match path.extension().and_then(|e| e.to_str()) {
-            Some("nsys-rep" | "qdrep") => "; `nsys export -t sqlite` makes a database of it",
-            _ => "",
-        };
-        bail!("`{}` is of no format that is known{hint}", path.display())
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Format::Nsys => "Nsight Systems",
-            Format::Kineto => "PyTorch profiler",
-        }
-    }
+fn files_help() -> String {
+    let known = importers::known();
+    format!(
+        "Traces of other tools: {known}. Several files of one job, one a rank, become one trace"
+    )
 }
 
 /// Where the rows go, and how far it is.
@@ -135,17 +94,7 @@ impl Drop for Partial {
 
 /// Imports files as one trace.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let formats: Vec<Format> = args.files.iter().map(|f| Format::of(f)).collect::<Result<_>>()?;
-    let format = formats[0];
-    if let Some(other) = formats.iter().position(|f| *f != format) {
-        bail!(
-            "`{}` is of {}, `{}` of {}; files of one kind make one trace",
-            args.files[0].display(),
-            format.name(),
-            args.files[other].display(),
-            formats[other].name()
-        );
-    }
+    let importer = importers::find(&args.files)?;
     // Refused now rather than after the work; replaced when there is something to put there.
     is_replaced(&args.output, args.force)?;
     let mut name = args.output.clone().into_os_string();
@@ -168,10 +117,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let threads =
         args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let about = match format {
-        Format::Nsys => from_nsys(&args.files, threads, &mut sink)?,
-        Format::Kineto => from_kineto(&args.files, &mut sink)?,
-    };
+    let mut import = importer.open(&args.files, &importer::Options { threads })?;
+    copy(&mut *import, &mut sink)?;
+    let summary = import.summary();
     if sink.is_terminal && began.elapsed() > Duration::from_secs(2) {
         eprint!("\r\x1b[K");
     }
@@ -185,10 +133,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let document = json!({
             "schema_version": 1,
             "trace": args.output.display().to_string(),
-            "format": format.name(),
+            "format": importer.name(),
             "rows": written.rows,
             "seconds": seconds,
-            "about": about,
+            "about": summary.about,
         });
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
@@ -200,110 +148,31 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "{}: {} rows of {files} ({}) in {seconds:.2} s",
             args.output.display(),
             written.rows,
-            format.name()
+            importer.name()
         );
-        if let Some(by) = about["alignment"]["by"].as_str() {
-            println!(
-                "aligned by {} x {by}: their ends lie {:.3} us apart at the median, {:.3} us at p95 \
-                 ({:.3} us by the reports' own clocks)",
-                about["alignment"]["collectives"],
-                us(&about["alignment"]["residual_p50_ns"]),
-                us(&about["alignment"]["residual_p95_ns"]),
-                us(&about["alignment"]["before_p50_ns"]),
-            );
+        for line in &summary.lines {
+            println!("{line}");
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn us(ns: &Value) -> f64 {
-    ns.as_f64().unwrap_or(0.0) / 1e3
-}
-
-fn from_nsys(files: &[PathBuf], threads: usize, sink: &mut Sink<'_>) -> Result<Value> {
-    let reports: Vec<nsys::Report> =
-        files.iter().map(nsys::Report::open).collect::<Result<_, _>>()?;
-    let alignment = nsys::align(&reports)?;
-    let mut import = nsys::Import::new(&reports, &alignment);
-    let pages: usize = reports.iter().flat_map(|r| r.chunks()).map(|c| c.pages()).sum();
-    let mut read = 0;
-    for (number, report) in reports.iter().enumerate() {
-        let chunks = report.chunks();
-        let work = |i: usize| report.read(&chunks[i]);
-        in_order(chunks.len(), threads, work, |i, piece| {
-            let mut rows = import.place(report, number, piece?);
-            read += chunks[i].pages();
-            sink.put(&mut rows, read as f64 / pages.max(1) as f64)
-        })?;
-    }
-    sink.put(&mut import.finish(&reports, &alignment), 1.0)?;
-    let of = |report: &nsys::Report| {
-        json!({
-            "file": report.path().display().to_string(),
-            "version": report.version,
-            "schema": report.schema,
-            "host": report.host,
-            "rank": report.rank,
-            "not_imported": report.unread.iter().map(|t| &t.0).collect::<Vec<_>>(),
-        })
-    };
-    Ok(json!({
-        "reports": reports.iter().map(of).collect::<Vec<_>>(),
-        "alignment": {
-            "shifts_ns": alignment.shifts,
-            "by": alignment.by,
-            "collectives": alignment.collectives,
-            "residual_p50_ns": alignment.residual_p50_ns,
-            "residual_p95_ns": alignment.residual_p95_ns,
-            "before_p50_ns": alignment.before_p50_ns,
-            "error_ns": alignment.error_ns,
-        },
-    }))
-}
-
-fn from_kineto(files: &[PathBuf], sink: &mut Sink<'_>) -> Result<Value> {
-    // Times of several files are counted from the earliest of their bases, which may stand at
-    // their ends.
-    let bases: Vec<Option<i64>> = match files {
-        [_] => vec![None],
-        _ => files.iter().map(|file| Ok(kineto::File::about(file)?.base)).collect::<Result<_>>()?,
-    };
-    let first = bases.iter().flatten().min().copied().unwrap_or(0);
-    let mut import = kineto::Import::new();
-    let mut told = Vec::new();
-    for (i, path) in files.iter().enumerate() {
-        let shift = bases[i].map_or(0, |base| base.saturating_sub(first));
-        let mut file = kineto::File::open(path, shift)?;
-        let length = std::fs::metadata(path).map_or(1, |m| m.len().max(1));
-        // Compressed traces are about a twelfth of their text.
-        let gzipped = path.extension().is_some_and(|e| e == "gz");
-        let text = length * if gzipped { 12 } else { 1 };
-        std::thread::scope(|scope| -> Result<()> {
-            let (send, receive) = std::sync::mpsc::sync_channel(4);
-            let (file, import) = (&mut file, &mut import);
-            scope.spawn(move || {
-                loop {
-                    let next = file.next(import).map(|rows| rows.map(|r| (r, file.offset())));
-                    let over = !matches!(next, Ok(Some(_)));
-                    if send.send(next).is_err() || over {
-                        return;
-                    }
+/// Writes the rows of an import, which a thread reads meanwhile.
+fn copy(import: &mut dyn Import, sink: &mut Sink<'_>) -> Result<()> {
+    std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::sync_channel(BATCHES);
+        scope.spawn(move || {
+            while let Some(batch) = import.next().transpose() {
+                let failed = batch.is_err();
+                if send.send(batch).is_err() || failed {
+                    return;
                 }
-            });
-            for next in receive {
-                let Some((mut rows, offset)) = next? else { break };
-                let done = (i as f64 + (offset as f64 / text as f64).min(1.0)) / files.len() as f64;
-                sink.put(&mut rows, done)?;
             }
-            Ok(())
-        })?;
-        told.push(json!({
-            "file": path.display().to_string(),
-            "events": file.events(),
-            "rank": file.about.rank,
-            "base_ns": file.about.base,
-        }));
-    }
-    sink.put(&mut import.finish(), 1.0)?;
-    Ok(json!({ "files": told }))
+        });
+        for batch in receive {
+            let Batch { mut rows, done } = batch?;
+            sink.put(&mut rows, done)?;
+        }
+        Ok(())
+    })
 }

@@ -40,6 +40,47 @@ pub enum Error {
         /// What is wrong there.
         what: String,
     },
+    /// No importer recognises it.
+    #[error("cannot import `{}`: none of the known formats; {looks}. Known: {known}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// How it begins and what that looks like.
+        looks: String,
+        /// The formats that can be imported.
+        known: String,
+    },
+    /// Files of two formats were given to be read as one trace.
+    #[error(
+        "cannot import files of two formats as one trace: `{}` ({first_format}) and `{}` \
+         ({other_format}); import each format on its own",
+        first.display(), other.display()
+    )]
+    Mixed {
+        /// The first file.
+        first: PathBuf,
+        /// Its format.
+        first_format: &'static str,
+        /// The first file of another format.
+        other: PathBuf,
+        /// The format of that one.
+        other_format: &'static str,
+    },
+    /// The format can be imported, but not summarised as it is.
+    #[error(
+        "cannot summarise `{}` ({format}) directly; run `gpuwhy import {} -o T.trace` and give \
+         T.trace instead",
+        path.display(), path.display()
+    )]
+    ImportFirst {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: &'static str,
+    },
+    /// Nothing was given to import.
+    #[error("no file was given to import")]
+    NoFiles,
     /// It is sound, but cannot be read as it lies there.
     #[error("`{}` cannot be read: {why}", path.display())]
     Unreadable {

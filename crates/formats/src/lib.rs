@@ -1,19 +1,27 @@
-//! Other people's files, in and out: one module knows one format.
+//! Files of other tools, in and out: each module knows one format.
+//!
+//! Traces of other tools are imported through [`importer::Importer`], whose implementations
+//! [`importers`] lists; [`perfetto`] exports ours. [`sqlite`] reads and writes the databases of Nsight
+//! Systems.
 //!
 //! *Invariant:* this crate knows rows and bytes. It knows no source of live data, no trace
-//! directory and no judgement.
+//! directory and nothing of findings and causes.
 
 #![forbid(unsafe_code)]
 
 mod error;
-pub mod kineto;
-pub mod nsys;
+pub mod importer;
+pub mod importers;
+mod kineto;
+mod nsys;
 pub mod perfetto;
+mod read_ahead;
+mod signature;
 pub mod sqlite;
 
 pub use error::{Error, Result};
 
-/// Where traces that others made lie, for tests that read them.
+/// The directory of other tools' traces, for tests that read them; says so where there is none.
 #[cfg(test)]
 fn shared_data() -> Option<std::path::PathBuf> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
@@ -22,11 +30,11 @@ fn shared_data() -> Option<std::path::PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    println!("skipped: GPUWHY_TRACES names no directory of other people's traces");
+    println!("skipped: GPUWHY_TRACES names no directory of other tools' traces");
     None
 }
 
-/// Lines of a CSV file: values by column.
+/// The lines of a CSV file, each as its values by column.
 #[cfg(test)]
 fn csv(path: &std::path::Path) -> Vec<std::collections::BTreeMap<String, String>> {
     let mut reader = csv::Reader::from_path(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));

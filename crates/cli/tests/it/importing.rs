@@ -103,7 +103,7 @@ fn a_profile_of_pytorch_shows_the_same_stalls() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_told_and_leaves_nothing() {
+fn files_that_cannot_be_imported_are_refused_and_leave_nothing() {
     let (_keep, folder) = folder();
     let trace = folder.join("t.trace");
     let refused = |content: &[u8], name: &str| {
@@ -120,7 +120,9 @@ fn what_cannot_be_imported_is_told_and_leaves_nothing() {
     assert!(refused(lfs, "a.sqlite").contains("git lfs pull"));
     assert!(refused(lfs, "a.json").contains("git lfs pull"));
     assert!(refused(b"\x00\x01\x02", "a.nsys-rep").contains("nsys export"));
-    assert!(refused(b"hello", "a.txt").contains("of no format that is known"));
+    assert!(
+        refused(b"hello", "a.txt").contains("none of the known formats; it begins with \"hello\"")
+    );
     assert!(refused(b"{\"traceEvents\": [{\"ph\": \"X\"", "cut.json").contains("event 1"));
     let (database, _) = generated(&folder, &[]);
     let whole = std::fs::read(&database).unwrap();

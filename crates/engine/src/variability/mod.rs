@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
-use gpuwhy_formats::nsys;
+use gpuwhy_formats::importers;
 use gpuwhy_schema::{EntityId, Name, Rows, TrackId};
 use serde::Serialize;
 
@@ -227,7 +227,7 @@ struct Gathered {
     names: Rows,
 }
 
-/// Finds what differs in a trace or in reports of Nsight Systems; `against` is another recording of the
+/// Finds what differs in a trace or in profilers' reports; `against` is another recording of the
 /// same work, from before.
 ///
 /// # Errors
@@ -264,9 +264,9 @@ impl Variability {
     }
 }
 
-/// Whether a path is meant to be a trace, and not another tool's tables.
+/// Whether a path is a trace of gpuwhy, and not a directory of another tool.
 fn is_trace(path: &Path) -> bool {
-    path.is_dir() && !nsys::is_directory(path)
+    path.is_dir() && !matches!(importers::recognise(path), Ok(Some(_)))
 }
 
 fn gather(inputs: &[PathBuf], options: &Options) -> Result<Gathered> {

@@ -1,12 +1,13 @@
-//! The sums of reports of Nsight Systems, without importing them: kernels and copies are swept over as
-//! they are read, and nothing is kept of a kernel but what its name and its interval add up to.
+//! The sums of profilers' reports, without importing them: kernels and copies are swept over as they are
+//! read, and of a kernel only the sums of its name and its interval are kept.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use gpuwhy_derive::sweep::{Cut, Sweep, Work as DeviceWork};
+use gpuwhy_derive::sweep::{Cut, Sweep, Work as SweptWork};
 use gpuwhy_diagnose::exchange::Moved;
-use gpuwhy_formats::nsys;
+use gpuwhy_formats::importer::{GpuWork, Work, WorkDevice, WorkKind};
+use gpuwhy_formats::importers;
 use gpuwhy_schema::{Name, Rows};
 
 use super::sums::{KernelSum, MOVED, Sums, moved};
@@ -18,18 +19,16 @@ use crate::parallel::in_order;
 const NUMBERED: usize = 1 << 20;
 
 /// A piece of work with the process and the ordinal of its device.
-type Copied = (nsys::Work, (i64, i64));
+type Copied = (Work, (i64, i64));
 
 /// The sums of these reports.
 ///
 /// # Errors
 /// They cannot be read, hold no GPU work, or their rows are not sorted by time.
 pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
-    let reports: Vec<nsys::Report> =
-        paths.iter().map(nsys::Report::open).collect::<Result<_, _>>()?;
-    let alignment = nsys::align(&reports)?;
+    let reports = importers::open_work(paths)?;
     let threads = options.threads();
-    let (copies, origin) = copies(&reports, &alignment.shifts, threads)?;
+    let (copies, origin) = copies(&reports, threads)?;
     let Some(origin) = origin else { return Err(Error::NoGpuWork { path: paths[0].clone() }) };
     let width = interval_ns(options.interval);
     let length = width.saturating_mul(INTERVALS as i64);
@@ -41,10 +40,9 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let mut devices: Vec<Device> = Vec::new();
     let mut sums = Sums::new(cut);
     for (number, report) in reports.iter().enumerate() {
-        let shift = alignment.shifts[number];
-        let mut one = ReportSweep::new(report, number, shift, cut, &mut devices);
+        let mut one = ReportSweep::new(&**report, number, cut, &mut devices);
         let mut waiting = copies[number].iter().peekable();
-        each_work(report, nsys::Chunk::is_kernels, threads, |work, device| {
+        each_work(&**report, WorkKind::Kernels, threads, |work, device| {
             while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
                 one.push(copy, *device)?;
             }
@@ -61,49 +59,44 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
 
 /// The copies of each report, sorted by their start, and the start of the first work of all reports.
 /// Copies are few: they are held, so that kernels can be merged with them in the order of time.
-fn copies(
-    reports: &[nsys::Report],
-    shifts: &[i64],
-    threads: usize,
-) -> Result<(Vec<Vec<Copied>>, Option<i64>)> {
+fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copied>>, Option<i64>)> {
     let mut copies: Vec<Vec<Copied>> = Vec::new();
     let mut origin: Option<i64> = None;
-    for (report, shift) in reports.iter().zip(shifts) {
+    for report in reports {
         let mut all = Vec::new();
-        each_work(report, nsys::Chunk::is_copies, threads, |work, device| {
+        each_work(&**report, WorkKind::Copies, threads, |work, device| {
             all.push((*work, device));
             Ok(())
         })?;
         all.sort_by_key(|(work, _)| work.start);
-        let kernels = report.chunks().iter().find(|c| c.is_kernels());
-        let first = kernels.map(|chunk| report.read_work(chunk)).transpose()?;
+        let has_kernels = report.parts(WorkKind::Kernels) > 0;
+        let first = has_kernels.then(|| report.read(WorkKind::Kernels, 0)).transpose()?;
         let starts = first.iter().flat_map(|p| &p.work).chain(all.iter().map(|c| &c.0));
-        let first = starts.map(|w| w.start.saturating_add(*shift)).min();
+        let first = starts.map(|w| w.start.saturating_add(report.shift())).min();
         origin = origin.into_iter().chain(first).min();
         copies.push(all);
     }
     Ok((copies, origin))
 }
 
-/// Calls `take` with all work of the selected chunks in order, and the process and ordinal of its
+/// Calls `take` with all work of a kind in the order of the report, and the process and ordinal of its
 /// device.
 fn each_work(
-    report: &nsys::Report,
-    selected: impl Fn(&nsys::Chunk) -> bool,
+    report: &dyn GpuWork,
+    kind: WorkKind,
     threads: usize,
-    mut take: impl FnMut(&nsys::Work, (i64, i64)) -> Result<()>,
+    mut take: impl FnMut(&Work, (i64, i64)) -> Result<()>,
 ) -> Result<()> {
-    let chunks: Vec<&nsys::Chunk> = report.chunks().iter().filter(|c| selected(c)).collect();
-    let read = |i: usize| report.read_work(chunks[i]);
-    in_order(chunks.len(), threads, read, |_, piece| {
-        let piece = piece?;
-        piece.work.iter().try_for_each(|work| take(work, piece.devices[work.device as usize]))
+    let read = |i: usize| report.read(kind, i);
+    in_order(report.parts(kind), threads, read, |_, part| {
+        let part = part?;
+        part.work.iter().try_for_each(|work| take(work, part.devices[work.device as usize]))
     })
 }
 
 /// One report, being swept over.
 struct ReportSweep<'a> {
-    report: &'a nsys::Report,
+    report: &'a dyn GpuWork,
     shift: i64,
     rank: Option<i64>,
     number: usize,
@@ -122,16 +115,15 @@ struct ReportSweep<'a> {
 
 impl<'a> ReportSweep<'a> {
     fn new(
-        report: &'a nsys::Report,
+        report: &'a dyn GpuWork,
         number: usize,
-        shift: i64,
         cut: Cut,
         devices: &'a mut Vec<Device>,
     ) -> ReportSweep<'a> {
         ReportSweep {
             report,
-            shift,
-            rank: report.rank.map(i64::from),
+            shift: report.shift(),
+            rank: report.rank().map(i64::from),
             number,
             devices,
             known: HashMap::new(),
@@ -149,16 +141,9 @@ impl<'a> ReportSweep<'a> {
         if let Some(&number) = self.known.get(&key) {
             return number;
         }
-        let gpu = self.report.gpu(key.0, key.1);
-        let model = gpu.and_then(|gpu| gpu.name.as_deref()).unwrap_or_default();
-        let name = format!("GPU {} {model}", gpu.map_or(key.1, |gpu| gpu.id));
-        let name = name.trim().to_owned();
-        let place = match gpu {
-            Some(nsys::Gpu { uuid: Some(uuid), .. }) => uuid.to_string(),
-            Some(nsys::Gpu { bus: Some(bus), .. }) => bus.to_string(),
-            // Nothing distinguishes it from other reports' devices.
-            _ => format!("report {} {}", self.number, key.1),
-        };
+        let WorkDevice { name, id } = self.report.device(key.0, key.1);
+        // Without an id it cannot be recognised in other reports.
+        let place = id.unwrap_or_else(|| format!("report {} {}", self.number, key.1));
         let found = self.devices.iter().position(|d| d.place == place);
         let number = found.unwrap_or_else(|| {
             let entity = self.devices.len() as u32;
@@ -170,11 +155,11 @@ impl<'a> ReportSweep<'a> {
     }
 
     #[inline]
-    fn push(&mut self, work: &nsys::Work, device: (i64, i64)) -> Result<()> {
+    fn push(&mut self, work: &Work, device: (i64, i64)) -> Result<()> {
         let device = self.device(device);
         let (start, end) =
             (work.start.saturating_add(self.shift), work.end.saturating_add(self.shift));
-        let what = work.copy.map_or(DeviceWork::Kernel, DeviceWork::Copy);
+        let what = work.copy.map_or(SweptWork::Kernel, SweptWork::Copy);
         self.sweep
             .push(device, what, start, end, work.bytes)
             .map_err(|e| Error::Unsorted { path: self.report.path().into(), at: e.start })?;
@@ -205,7 +190,7 @@ impl<'a> ReportSweep<'a> {
         let numbered = numbered.filter_map(|(i, stat)| Some((i as i64, *stat?)));
         for (name, stat) in numbered.chain(self.others) {
             let unnamed = || Name::from("?");
-            let name = self.report.string(name).cloned().unwrap_or_else(unnamed);
+            let name = self.report.name(name).unwrap_or_else(unnamed);
             sums.kernels.entry(name).or_default().merge(&stat);
         }
         sums.intervals = self.sweep.finish();

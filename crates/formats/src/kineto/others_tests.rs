@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use gpuwhy_schema::{EntityId, Id, Span, TrackId, names};
+
 use super::tests::read;
-use super::*;
 use crate::csv;
 
 const TRACE: &str = "h100__Qwen_Qwen1.5-0.5B-Chat__1016005";

@@ -1,17 +1,23 @@
-use gpuwhy_schema::Shape;
+use std::io::Read as _;
+use std::path::Path;
 
+use gpuwhy_schema::{Discipline, EntityKind, Ns, Rows, Shape, Span, TrackId};
+
+use super::file::File;
+use super::job::Job;
+use super::reader::{About, Counted, LONG, Reader};
 use super::text::nanoseconds;
-use super::*;
+use crate::Result;
 
 pub(super) fn read(path: &Path) -> Result<(Rows, About)> {
-    let mut import = Import::new();
+    let mut job = Job::default();
     let mut file = File::open(path, 0)?;
     let mut all = Rows::default();
-    while let Some(mut rows) = file.next(&mut import)? {
+    while let Some(mut rows) = file.next(&mut job)? {
         all.append(&mut rows);
     }
-    all.append(&mut import.finish());
-    Ok((all, file.about))
+    all.append(&mut job.finish());
+    Ok((all, file.about().clone()))
 }
 
 fn of(text: &str) -> Result<(Rows, About)> {
@@ -21,22 +27,22 @@ fn of(text: &str) -> Result<(Rows, About)> {
     read(&path)
 }
 
-/// The spans of a text: lane, name, begin and length.
+/// The spans of a text: track, name, begin and length.
 fn spans(text: &str) -> String {
     match of(text) {
         Err(e) => {
-            let told = e.to_string();
-            told[told.find("x.json` ").unwrap() + 8..].to_owned()
+            let error = e.to_string();
+            error[error.find("x.json` ").unwrap() + 8..].to_owned()
         }
         Ok((rows, _)) => {
-            let lane = |track: TrackId| {
+            let track = |track: TrackId| {
                 let track = rows.track.iter().rev().find(|t| t.id == track).unwrap();
                 let entity = rows.entity.iter().rev().find(|e| e.id == track.entity).unwrap();
                 format!("{}/{}", entity.name, track.name)
             };
-            let told =
-                |s: &Span| format!("{} {} {}+{}", lane(s.track), s.name, s.ts.0, s.dur.unwrap().0);
-            rows.span.iter().map(told).collect::<Vec<_>>().join("; ")
+            let one =
+                |s: &Span| format!("{} {} {}+{}", track(s.track), s.name, s.ts.0, s.dur.unwrap().0);
+            rows.span.iter().map(one).collect::<Vec<_>>().join("; ")
         }
     }
 }
@@ -67,21 +73,21 @@ fn all_spellings_mean_the_same() {
          "args": {"device": 0, "stream": 7, "correlation": 9, "grid": [2, 3, 4], "block": [32, 1, 1]}},
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 42, "tid": 43, "ts": "10", "dur": "1"}
     ]}"#;
-    let told = "stream 7/stream gemm 10500+2250; tid 43/operators aten::mm 10000+1000";
-    assert_eq!(spans(new), told);
+    let expected = "stream 7/stream gemm 10500+2250; tid 43/operators aten::mm 10000+1000";
+    assert_eq!(spans(new), expected);
     let old = r#"[
         {"ph": "X", "cat": "Kernel", "name": "gemm", "pid": 0, "tid": "7", "ts": 10.5, "dur": 2.25,
          "args": {"device": 0, "stream": "7"}},
         {"ph": "X", "cat": "Operator", "name": "aten::mm", "pid": "42", "tid": "43", "ts": 10, "dur": 1}
     ]"#;
-    assert_eq!(spans(old), told);
+    assert_eq!(spans(old), expected);
     let (rows, _) = of(new).unwrap();
     let kernel = &rows.kernel[0];
     assert_eq!((kernel.correlation, kernel.grid_z, kernel.block_x), (Some(9), 4, 32));
 }
 
 #[test]
-fn what_stands_behind_the_events_counts_too() {
+fn what_follows_the_events_is_read_too() {
     let text = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H100"}],
         "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "traceEvents": [],
         "baseTimeNanoseconds": 1751410836000000000}"#;
@@ -94,7 +100,7 @@ fn what_stands_behind_the_events_counts_too() {
     let path = dir.path().join("x.json");
     std::fs::write(&path, text.replace("[],", "[{\"ph\": \"X\", \"args\": {\"a\": [\"]\"]}}],"))
         .unwrap();
-    assert_eq!(File::about(&path).unwrap(), about);
+    assert_eq!(Reader::about(&path).unwrap(), about);
 }
 
 #[test]
@@ -120,7 +126,7 @@ fn names_of_threads_may_come_last() {
 }
 
 #[test]
-fn calls_that_cross_are_said_to_overlap() {
+fn a_track_whose_calls_cross_is_declared_to_overlap() {
     let call = |tid: i64, ts: i64, dur: i64| {
         format!(
             r#"{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": {tid}, "ts": {ts}, "dur": {dur}}}"#
@@ -141,7 +147,7 @@ fn calls_that_cross_are_said_to_overlap() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_name_the_event_and_the_byte() {
     let event =
         r#"{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 1, "dur": 1}"#;
     assert_eq!(
@@ -180,27 +186,33 @@ fn a_gzip_that_is_cut_off_or_garbled_or_a_bomb_is_refused() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
     let whole = encoder.finish().unwrap();
-    let told = |bytes: &[u8]| {
+    let outcome = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         match read(&path) {
             Ok((rows, _)) => format!("{} spans", rows.span.len()),
             Err(e) => e.to_string(),
         }
     };
-    assert_eq!(told(&whole), "2000 spans");
+    assert_eq!(outcome(&whole), "2000 spans");
     assert!(
-        told(&whole[..whole.len() / 2]).contains("incomplete deflate stream"),
+        outcome(&whole[..whole.len() / 2]).contains("incomplete deflate stream"),
         "{}",
-        told(&whole[..whole.len() / 2])
+        outcome(&whole[..whole.len() / 2])
     );
     let mut garbled = whole.clone();
     let middle = garbled.len() / 2;
     garbled[middle..middle + 64].fill(0xff);
-    assert!(told(&garbled).contains("x.json.gz` is damaged"), "{}", told(&garbled));
-    // What would grow beyond all bounds is stopped; here with a smaller bound in mind.
+    assert!(outcome(&garbled).contains("x.json.gz` is damaged"), "{}", outcome(&garbled));
+    // Decompression stops at a bomb; here as if much had been read already.
     let mut counted =
         Counted { input: Box::new(std::io::repeat(b' ')), compressed: 1, given: LONG };
-    assert!(counted.read(&mut [0; 16]).unwrap_err().to_string().ends_with("are absurd"));
+    assert!(
+        counted
+            .read(&mut [0; 16])
+            .unwrap_err()
+            .to_string()
+            .ends_with("as only a decompression bomb does")
+    );
 }
 
 #[test]
@@ -223,7 +235,7 @@ fn any_cut_of_a_trace_is_an_error_or_a_trace() {
 }
 
 #[test]
-fn the_traces_of_others_are_read_whole() {
+fn real_traces_are_read_whole() {
     let Some(data) = crate::shared_data() else { return };
     // Kernels and copies, as their publishers count them.
     let known = [

@@ -1,20 +1,20 @@
-//! When several reports were, against each other.
+//! How the clocks of several reports are aligned.
 //!
-//! Each report has a clock of its own that begins at 0, and says when that was in UTC. Hosts'
-//! clocks differ, and captures do not begin together; but no rank can leave a collective that all
-//! wait for before the last has come to it, so that its ends are nearly the same moment on all
-//! ranks. The median difference of many such ends corrects the clocks, and what is left of the
-//! differences is stated as the residual.
+//! Each report has a clock of its own that begins at 0, and holds the time in UTC at which it began.
+//! Clocks of hosts differ, but no rank can leave a collective with a barrier before the last rank has
+//! entered it, so the collective ends at nearly the same moment on all ranks. The median difference of
+//! many such ends corrects the clocks; the differences that remain are reported as the residual.
 
 use std::collections::HashMap;
 
 use gpuwhy_schema::Name;
 
-use super::Report;
+use super::chunk::Contents;
+use super::report::Report;
+use super::tables::wanted;
 use crate::Result;
 
-/// Calls that no rank leaves before all have come, and that are few times as long as a message:
-/// from MPI 4.0, chapter 6.
+/// Collectives that no rank leaves before all ranks have entered them (MPI 4.0, chapter 6).
 const MPI: &[&str] = &[
     "MPI_Barrier",
     "MPI_Allreduce",
@@ -25,33 +25,37 @@ const MPI: &[&str] = &[
     "MPI_Reduce_scatter",
     "MPI_Reduce_scatter_block",
 ];
-/// Fewer collectives than this correct nothing.
+/// With fewer collectives than this, the reports' own clocks are kept.
 const ENOUGH: usize = 8;
 
-/// When each report was.
+/// How the times of reports are moved to one clock.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Alignment {
-    /// What is to be added to the times of each report, ns. The first one's is 0.
+pub(super) struct Alignment {
+    /// What to add to the times of each report, in ns; 0 for the first.
     pub shifts: Vec<i64>,
-    /// By which collective it was corrected: `MPI_Allreduce`, or the name of a kernel.
+    /// The collective whose ends were compared: `MPI_Allreduce`, or the name of a kernel; `None` if the
+    /// reports' own clocks were kept.
     pub by: Option<String>,
     /// How many collectives were compared.
     pub collectives: usize,
-    /// How far apart the ends of a collective lie on the ranks, after that: median, ns.
+    /// How far apart the ends of a collective lie on the ranks after the correction: median, ns.
     pub residual_p50_ns: i64,
-    /// And at the 95th percentile.
+    /// The same at the 95th percentile, ns.
     pub residual_p95_ns: i64,
-    /// How far apart they lay before, by the reports' own clocks: median, ns.
+    /// How far apart they lie by the reports' own clocks: median, ns.
     pub before_p50_ns: i64,
-    /// How far off a time may be: the residual, or what clocks of hosts may differ by.
+    /// The error of times, in ns: the residual, or by how much clocks of hosts may differ.
     pub error_ns: i64,
 }
 
-/// Hosts that keep their clocks by the network agree to about a millisecond (RFC 5905).
+/// The clocks of hosts that use NTP agree to about a millisecond (RFC 5905), in ns.
 const UNCORRECTED: i64 = 1_000_000;
 
 /// Aligns reports that were captured at the same time.
-pub fn align(reports: &[Report]) -> Result<Alignment> {
+///
+/// # Errors
+/// A report cannot be read or is damaged.
+pub(super) fn align(reports: &[Report]) -> Result<Alignment> {
     let first = reports.first().and_then(|r| r.epoch).unwrap_or(0);
     let shift = |report: &Report| report.epoch.map_or(0, |epoch| epoch.saturating_sub(first));
     let mut alignment =
@@ -74,7 +78,8 @@ pub fn align(reports: &[Report]) -> Result<Alignment> {
     Ok(alignment)
 }
 
-/// The ends of the collective that was called most often, equally often by all.
+/// The ends of the collective that was called most often, among those that all ranks called equally
+/// often.
 fn common(ranks: &[HashMap<Name, Vec<i64>>]) -> Option<(String, Vec<Vec<i64>>)> {
     let first = ranks.first()?;
     let equal = |name: &&Name| {
@@ -91,6 +96,7 @@ fn common(ranks: &[HashMap<Name, Vec<i64>>]) -> Option<(String, Vec<Vec<i64>>)> 
     (first[name].len() >= ENOUGH).then(|| (name.to_string(), ranks.iter().map(ends).collect()))
 }
 
+/// Corrects the clocks by the ends of a collective, and measures the residual.
 fn refine(alignment: &mut Alignment, (by, ends): (String, Vec<Vec<i64>>)) {
     let n = ends[0].len();
     let at = |shifts: &[i64], rank: usize, k: usize| ends[rank][k].saturating_add(shifts[rank]);
@@ -125,4 +131,53 @@ fn refine(alignment: &mut Alignment, (by, ends): (String, Vec<Vec<i64>>)) {
         before_p50_ns: before[n / 2],
         error_ns: p95.max(1),
     };
+}
+
+impl Report {
+    /// The ends of MPI calls with these names, in the order of rows, by name.
+    fn ends_of_mpi(&self, wanted_name: impl Fn(&str) -> bool) -> Result<HashMap<Name, Vec<i64>>> {
+        let mut ends: HashMap<Name, Vec<i64>> = HashMap::new();
+        let mpi = self.chunks.iter().filter(|chunk| chunk.contents == Contents::Mpi);
+        for chunk in mpi {
+            let Some(table) = self.database.table(chunk.table) else { continue };
+            let columns = wanted(table, ["end", "textId"]);
+            self.database.scan(table, &chunk.leaves, columns, |_, [end, name]| {
+                let name = name.int().and_then(|id| self.strings.get(id));
+                if let (Some(end), Some(name)) = (end.int(), name)
+                    && wanted_name(name)
+                {
+                    ends.entry(name.clone()).or_default().push(end);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(ends)
+    }
+
+    /// The ends of kernels with these names, in the order of rows, by name.
+    fn ends_of_kernels(
+        &self,
+        wanted_name: impl Fn(&str) -> bool,
+    ) -> Result<HashMap<Name, Vec<i64>>> {
+        // Most kernels have other names: each name is compared once, not for each kernel.
+        let named = self.strings.numbered().filter(|(_, name)| wanted_name(name));
+        let ids: HashMap<i64, Name> = named.map(|(id, name)| (id, name.clone())).collect();
+        let mut ends: HashMap<Name, Vec<i64>> = HashMap::new();
+        if ids.is_empty() {
+            return Ok(ends);
+        }
+        for chunk in self.chunks.iter().filter(|chunk| chunk.contents == Contents::Kernels) {
+            let Some(table) = self.database.table(chunk.table) else { continue };
+            let columns = wanted(table, ["end", "shortName"]);
+            self.database.scan(table, &chunk.leaves, columns, |_, [end, name]| {
+                if let (Some(end), Some(name)) = (end.int(), name.int())
+                    && let Some(name) = ids.get(&name)
+                {
+                    ends.entry(name.clone()).or_default().push(end);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(ends)
+    }
 }

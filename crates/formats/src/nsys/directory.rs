@@ -49,14 +49,13 @@ struct Table {
 
 /// A directory of tables.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(super) struct Directory {
     path: PathBuf,
-    bytes: u64,
     tables: BTreeMap<String, Table>,
 }
 
-/// Whether a directory is meant to be such an export.
-pub fn is_directory(path: &Path) -> bool {
+/// Whether a directory holds such an export.
+pub(super) fn is_directory(path: &Path) -> bool {
     let known = ["StringIds.parquet", "StringIds.arrow"];
     known.iter().any(|name| path.join(name).is_file())
 }
@@ -75,10 +74,43 @@ fn names(schema: &Schema) -> Vec<String> {
     schema.fields().iter().map(name).collect()
 }
 
+/// Opens a regular file.
+fn file(path: &Path) -> Result<File> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let metadata = file.metadata().map_err(Error::io("measure", path))?;
+    if !metadata.is_file() {
+        return Err(damaged(path, "its kind", "it is not a regular file"));
+    }
+    Ok(file)
+}
+
+impl Table {
+    fn parquet(path: &Path, name: &str) -> Result<Table> {
+        let file = file(path)?;
+        let checked = gpuwhy_guard::metadata(&file).map_err(Error::unsound(path))?;
+        let groups: Vec<usize> = (0..checked.metadata.metadata().num_row_groups()).collect();
+        let rows = check_pages(&file, &checked, &groups, BATCH).map_err(Error::unsound(path))?;
+        let columns = names(checked.metadata.schema());
+        let def = TableDef::plain(name, columns);
+        Ok(Table { def, path: path.into(), kind: Kind::Parquet(checked, rows) })
+    }
+
+    fn arrow(path: &Path, name: &str) -> Result<Table> {
+        let file = file(path)?;
+        check_blocks(&file).map_err(Error::unsound(path))?;
+        let reader = guarded(|| FileReader::try_new(file, None))
+            .map_err(|e| damaged(path, "its footer", e))?
+            .map_err(|e| damaged(path, "its footer", e))?;
+        let columns = names(&reader.schema());
+        let def = TableDef::plain(name, columns);
+        Ok(Table { def, path: path.into(), kind: Kind::Arrow(reader.num_batches()) })
+    }
+}
+
 impl Directory {
     /// Opens all its files, and reads what they say of their columns.
     pub fn open(path: &Path) -> Result<Directory> {
-        let mut all = Directory { path: path.into(), bytes: 0, tables: BTreeMap::new() };
+        let mut all = Directory { path: path.into(), tables: BTreeMap::new() };
         for entry in path.read_dir().map_err(Error::io("open", path))? {
             let file = entry.map_err(Error::io("read", path))?.path();
             let (Some(name), Some(ending)) = (
@@ -89,8 +121,8 @@ impl Directory {
             };
             let name = name.to_owned();
             let opened = match ending {
-                "parquet" => all.parquet(&file, &name)?,
-                "arrow" => all.arrow(&file, &name)?,
+                "parquet" => Table::parquet(&file, &name)?,
+                "arrow" => Table::arrow(&file, &name)?,
                 _ => continue,
             };
             all.tables.insert(name.to_ascii_lowercase(), opened);
@@ -101,45 +133,9 @@ impl Directory {
         Ok(all)
     }
 
-    fn file(&mut self, path: &Path) -> Result<File> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let metadata = file.metadata().map_err(Error::io("measure", path))?;
-        if !metadata.is_file() {
-            return Err(damaged(path, "its kind", "it is not a regular file"));
-        }
-        self.bytes += metadata.len();
-        Ok(file)
-    }
-
-    fn parquet(&mut self, path: &Path, name: &str) -> Result<Table> {
-        let file = self.file(path)?;
-        let checked = gpuwhy_guard::metadata(&file).map_err(Error::unsound(path))?;
-        let groups: Vec<usize> = (0..checked.metadata.metadata().num_row_groups()).collect();
-        let rows = check_pages(&file, &checked, &groups, BATCH).map_err(Error::unsound(path))?;
-        let columns = names(checked.metadata.schema());
-        let def = TableDef::plain(name, columns);
-        Ok(Table { def, path: path.into(), kind: Kind::Parquet(checked, rows) })
-    }
-
-    fn arrow(&mut self, path: &Path, name: &str) -> Result<Table> {
-        let file = self.file(path)?;
-        check_blocks(&file).map_err(Error::unsound(path))?;
-        let reader = guarded(|| FileReader::try_new(file, None))
-            .map_err(|e| damaged(path, "its footer", e))?
-            .map_err(|e| damaged(path, "its footer", e))?;
-        let columns = names(&reader.schema());
-        let def = TableDef::plain(name, columns);
-        Ok(Table { def, path: path.into(), kind: Kind::Arrow(reader.num_batches()) })
-    }
-
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// How long its files are.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// All tables, by name.
@@ -346,7 +342,7 @@ mod tests {
     use parquet::arrow::ArrowWriter;
 
     use super::*;
-    use crate::nsys::Report;
+    use crate::nsys::report::Report;
     use crate::sqlite::Database;
 
     /// A column of a database's table as Nsight's own export types it: ids unsigned, small numbers small.

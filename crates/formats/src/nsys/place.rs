@@ -1,56 +1,60 @@
-//! From pieces to a trace: ids, lanes, and what only the order of time can tell.
+//! Puts pieces into the trace: gives ids, entities and tracks, and derives what needs the order of time:
+//! states of threads, and whether spans nest.
 
 use std::collections::HashMap;
 
 use gpuwhy_schema::{
-    Clock, Discipline, EntityId, EntityKind, Id, Lane as Declared, Lanes, Measure, Name, Ns, Rows,
-    Sample, Shape, SourceId, State, ThreadState, Track, TrackId, names,
+    Clock, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Measure, Name, Ns, Rows, Sample,
+    Shape, SourceId, State, ThreadState, Track, TrackId, names,
 };
 
+use super::align::Alignment;
+use super::ids::{pid_of, process_of, tid_of};
+use super::piece::{CpuSample, Device, Piece, Switch, TrackKey};
+use super::report::{Gpu, Report};
 use super::stacks::Stacks;
-use super::tables::{Device, Lane, Seen, Switch};
-use super::{Alignment, Piece, Report, pid_of, process_of, tid_of};
 
-/// Spans within spans that are kept in mind, a lane.
+/// Open spans that are remembered for each track; deeper nesting makes the track `overlap`.
 const NESTING: usize = 1024;
 
-/// Several reports as one trace. Pieces of a report are to be placed in the order of its chunks.
-pub struct Import {
+/// Makes one trace of several reports.
+pub(super) struct Placer {
     lanes: Lanes,
     next_id: u64,
     reports: Vec<Placed>,
-    /// Lanes whose spans are said to nest, and the ends of those that lie around the next one.
+    /// Tracks whose spans are declared to nest, with the ends of the spans that are still open.
     nesting: HashMap<TrackId, Vec<i64>>,
-    /// What threads do: since when, and what, by their state track.
-    running: HashMap<TrackId, Doing>,
+    /// The state that each thread is in, by its track.
+    running: HashMap<TrackId, OpenState>,
     stacks: Stacks,
 }
 
-/// What is known of one report.
+/// What the trace has of one report.
 struct Placed {
     source: SourceId,
     host: EntityId,
     /// The rank, or the host, that its processes belong to.
     owner: EntityId,
     host_key: String,
-    /// What its times are moved by.
+    /// What is added to its times, ns.
     shift: i64,
-    tracks: HashMap<Lane, TrackId>,
+    tracks: HashMap<TrackKey, TrackId>,
     threads: HashMap<i64, EntityId>,
     recorded: u64,
     dropped: u64,
 }
 
+/// A state that has begun.
 #[derive(Clone, Copy)]
-struct Doing {
+struct OpenState {
     since: i64,
     state: Option<ThreadState>,
     arg: i64,
 }
 
-impl Import {
-    /// Begins a trace of these reports, as `alignment` says when each was.
-    pub fn new(reports: &[Report], alignment: &Alignment) -> Import {
+impl Placer {
+    /// Begins a trace of these reports, with their times moved as `alignment` says.
+    pub fn new(reports: &[Report], alignment: &Alignment) -> Placer {
         let mut lanes = Lanes::default();
         let several = reports.len() > 1;
         let placed = reports
@@ -62,7 +66,7 @@ impl Import {
                 let schema = report.schema.as_deref().unwrap_or("none");
                 let config = format!("file={} schema={schema}", file.replace(' ', "_"));
                 let source = lanes.source("nsys", "Nsight Systems", version, &config);
-                // Without a name, reports that are read together are taken to be of one host.
+                // Reports without a host name that are read together are assumed to be of one host.
                 let name = report.host.as_deref().unwrap_or("unknown-host");
                 let host_key = format!("nsys:{name}");
                 let host = lanes.entity(EntityKind::Host, &host_key, |e| e.name = name.into());
@@ -87,7 +91,7 @@ impl Import {
                 }
             })
             .collect();
-        Import {
+        Placer {
             lanes,
             next_id: 1,
             reports: placed,
@@ -97,12 +101,13 @@ impl Import {
         }
     }
 
-    /// The rows of a piece, as they stand in the trace, with the lanes that are new.
+    /// The rows of a piece as rows of the trace, after new entities and tracks. Pieces of a report must
+    /// come in the order of its chunks.
     pub fn place(&mut self, report: &Report, number: usize, piece: Piece) -> Rows {
-        let Piece { mut rows, lanes, devices, switches, chains, samples, ids, dropped, recorded } =
+        let Piece { mut rows, tracks, devices, switches, chains, samples, ids, dropped, recorded } =
             piece;
         let tracks: Vec<TrackId> =
-            lanes.iter().map(|lane| self.track(report, number, *lane)).collect();
+            tracks.iter().map(|key| self.track(report, number, *key)).collect();
         let gpus: Vec<EntityId> =
             devices.iter().map(|device| self.gpu(report, number, *device)).collect();
         let owners: Vec<Option<EntityId>> = devices
@@ -150,11 +155,11 @@ impl Import {
             self.switch(report, number, switch, &mut rows);
         }
         let mut dropped = dropped;
-        for called in chains {
-            dropped += u64::from(!self.stacks.called(report, number, called, &mut rows));
+        for entry in chains {
+            dropped += u64::from(!self.stacks.add(report, number, entry, &mut rows));
         }
-        for seen in samples {
-            self.sample(report, number, seen, &mut rows);
+        for sample in samples {
+            self.sample(report, number, sample, &mut rows);
         }
         let placed = &mut self.reports[number];
         placed.recorded += recorded;
@@ -163,12 +168,12 @@ impl Import {
         rows
     }
 
-    /// The last rows: what threads still do, and what each source holds.
+    /// The last rows: states that are still open, clocks, and what each source recorded.
     pub fn finish(&mut self, reports: &[Report], alignment: &Alignment) -> Rows {
         let mut rows = Rows::default();
-        let mut doing: Vec<(TrackId, Doing)> = self.running.drain().collect();
-        doing.sort_unstable_by_key(|(track, _)| *track);
-        for (track, Doing { since, state, arg }) in doing {
+        let mut open: Vec<(TrackId, OpenState)> = self.running.drain().collect();
+        open.sort_unstable_by_key(|(track, _)| *track);
+        for (track, OpenState { since, state, arg }) in open {
             if let Some(state) = state {
                 let (ts, value) = (Ns(since), state.code());
                 rows.state.push(State { ts, dur: None, track, value, arg: Some(arg) });
@@ -237,10 +242,10 @@ impl Import {
         let Device { process, ordinal } = device;
         let found = report.gpu(process, ordinal);
         let key = match found {
-            Some(super::Gpu { uuid: Some(uuid), .. }) => format!("GPU-{uuid}"),
-            Some(super::Gpu { bus: Some(bus), .. }) => format!("{host_key}:{bus}"),
+            Some(Gpu { uuid: Some(uuid), .. }) => format!("GPU-{uuid}"),
+            Some(Gpu { bus: Some(bus), .. }) => format!("{host_key}:{bus}"),
             Some(gpu) => format!("{host_key}:gpu{}", gpu.id),
-            // Nothing says which GPU it is; two reports may mean different ones.
+            // The report does not say which GPU it is: in another report, it may be another one.
             None => format!("{host_key}:report{number}:cuda{ordinal}"),
         };
         self.lanes.entity(EntityKind::Gpu, &key, |e| {
@@ -258,85 +263,92 @@ impl Import {
         })
     }
 
-    fn track(&mut self, report: &Report, number: usize, lane: Lane) -> TrackId {
-        if let Some(&known) = self.reports[number].tracks.get(&lane) {
+    fn track(&mut self, report: &Report, number: usize, key: TrackKey) -> TrackId {
+        if let Some(&known) = self.reports[number].tracks.get(&key) {
             return known;
         }
-        let source = self.reports[number].source;
-        let domain = |thread: i64, domain: i64| -> Option<&Name> {
-            report.domains.get(&(pid_of(thread), domain)).filter(|_| domain != 0)
-        };
-        let in_domain = |name: &str, of: Option<&Name>| match of {
-            Some(of) => format!("{name}.{of}"),
-            None => name.to_owned(),
-        };
-        let (nested, overlap) = (Discipline::Nested, Discipline::Overlap);
-        let track = match lane {
-            Lane::Stream { process, device, context, stream } => {
-                let gpu = self.gpu(report, number, Device { process, ordinal: device });
-                let owner = self.lanes.get(gpu).map(|e| e.key.clone()).unwrap_or_default();
-                let key = format!("{owner}:{}:{context}:{stream}", pid_of(process));
-                let entity = self.lanes.entity(EntityKind::Stream, &key, |e| {
-                    e.name = format!("stream {stream}").as_str().into();
-                    e.number = Some(stream);
-                    e.parent = Some(gpu);
-                });
-                // Kernels of one stream may overlap: of a graph, or launched dependently.
-                self.lanes.track(entity, None, Declared::spans(names::STREAM, overlap), source)
-            }
-            Lane::Thread { thread, lane } => {
-                let entity = self.thread(report, number, thread);
-                self.lanes.track(entity, None, Declared::spans(lane, nested), source)
-            }
-            Lane::Ranges { thread, domain: d } => {
-                let entity = self.thread(report, number, thread);
-                let name = in_domain(names::NVTX, domain(thread, d));
-                self.lanes.track(entity, None, Declared::spans(&name, nested), source)
-            }
-            Lane::LooseRanges { process, domain: d } => {
-                let entity = self.process(report, number, process);
-                let name = in_domain(names::NVTX_RANGES, domain(process, d));
-                self.lanes.track(entity, None, Declared::spans(&name, overlap), source)
-            }
-            Lane::Marks { thread, domain: d } => {
-                let entity = self.thread(report, number, thread);
-                let name = in_domain(names::NVTX_MARKS, domain(thread, d));
-                self.lanes.track(entity, None, Declared::marks(&name), source)
-            }
-            Lane::Notes { thread } => {
-                let entity = self.thread(report, number, thread);
-                self.lanes.track(entity, None, Declared::marks(names::MARKS), source)
-            }
-            Lane::Process { process, lane } => {
-                let entity = self.process(report, number, process);
-                let declared = match lane == names::CPU_PAGE_FAULTS {
-                    true => Declared::marks(lane),
-                    false => Declared::spans(lane, overlap),
-                };
-                self.lanes.track(entity, None, declared, source)
-            }
-            Lane::Metric { kind, metric } => {
-                // The low byte of the type is the number of the GPU.
-                let gpu = report.gpus.iter().find(|gpu| gpu.id == kind & 0xff);
-                let ordinal = gpu.map_or(kind & 0xff, |gpu| gpu.ordinal.unwrap_or(gpu.id));
-                let entity = self.gpu(report, number, Device { process: 0, ordinal });
-                let name = report.metrics.get(&(kind, metric));
-                let name = name.map_or_else(|| format!("metric {metric}"), ToString::to_string);
-                let unit = if name.contains('%') { "%" } else { "1" };
-                let declared = Declared::counter(&name, unit, Measure::Gauge);
-                self.lanes.track(entity, None, declared, source)
-            }
-        };
-        self.reports[number].tracks.insert(lane, track);
-        let nests = matches!(lane, Lane::Thread { .. } | Lane::Ranges { .. });
-        if nests {
+        let track = self.declare(report, number, key);
+        self.reports[number].tracks.insert(key, track);
+        if matches!(key, TrackKey::Thread { .. } | TrackKey::Ranges { .. }) {
             self.nesting.entry(track).or_default();
         }
         track
     }
 
-    /// Spans of a lane that is said to nest and does not are said to overlap from then on: a
-    /// profiler may lose an end, and its rows need not come in order.
+    /// A new track, with the entity that it belongs to.
+    fn declare(&mut self, report: &Report, number: usize, key: TrackKey) -> TrackId {
+        let (nested, overlap) = (Discipline::Nested, Discipline::Overlap);
+        let in_domain = |name: &str, thread: i64, domain: i64| {
+            let domain = report.domains.get(&(pid_of(thread), domain)).filter(|_| domain != 0);
+            domain.map_or_else(|| name.to_owned(), |domain| format!("{name}.{domain}"))
+        };
+        let name: String;
+        let (entity, track) = match key {
+            TrackKey::Stream { process, device, context, stream } => {
+                // Kernels of one stream may overlap: of a graph, or launched dependently.
+                let track = Lane::spans(names::STREAM, overlap);
+                let device = Device { process, ordinal: device };
+                (self.stream(report, number, device, context, stream), track)
+            }
+            TrackKey::Thread { thread, name } => {
+                (self.thread(report, number, thread), Lane::spans(name, nested))
+            }
+            TrackKey::Ranges { thread, domain } => {
+                name = in_domain(names::NVTX, thread, domain);
+                (self.thread(report, number, thread), Lane::spans(&name, nested))
+            }
+            TrackKey::LooseRanges { process, domain } => {
+                name = in_domain(names::NVTX_RANGES, process, domain);
+                (self.process(report, number, process), Lane::spans(&name, overlap))
+            }
+            TrackKey::Marks { thread, domain } => {
+                name = in_domain(names::NVTX_MARKS, thread, domain);
+                (self.thread(report, number, thread), Lane::marks(&name))
+            }
+            TrackKey::Notes { thread } => {
+                (self.thread(report, number, thread), Lane::marks(names::MARKS))
+            }
+            TrackKey::Process { process, name } => {
+                let track = match name == names::CPU_PAGE_FAULTS {
+                    true => Lane::marks(name),
+                    false => Lane::spans(name, overlap),
+                };
+                (self.process(report, number, process), track)
+            }
+            TrackKey::Metric { kind, metric } => {
+                // The low byte of the type is the number of the GPU.
+                let gpu = report.gpus.iter().find(|gpu| gpu.id == kind & 0xff);
+                let ordinal = gpu.map_or(kind & 0xff, |gpu| gpu.ordinal.unwrap_or(gpu.id));
+                let metric_name = report.metrics.get(&(kind, metric));
+                name = metric_name.map_or_else(|| format!("metric {metric}"), Name::to_string);
+                let unit = if name.contains('%') { "%" } else { "1" };
+                let entity = self.gpu(report, number, Device { process: 0, ordinal });
+                (entity, Lane::counter(&name, unit, Measure::Gauge))
+            }
+        };
+        self.lanes.track(entity, None, track, self.reports[number].source)
+    }
+
+    fn stream(
+        &mut self,
+        report: &Report,
+        number: usize,
+        device: Device,
+        context: i64,
+        stream: i64,
+    ) -> EntityId {
+        let gpu = self.gpu(report, number, device);
+        let owner = self.lanes.get(gpu).map(|e| e.key.clone()).unwrap_or_default();
+        let key = format!("{owner}:{}:{context}:{stream}", pid_of(device.process));
+        self.lanes.entity(EntityKind::Stream, &key, |e| {
+            e.name = format!("stream {stream}").as_str().into();
+            e.number = Some(stream);
+            e.parent = Some(gpu);
+        })
+    }
+
+    /// Declares tracks whose spans cross to overlap: a profiler may lose the end of a span, and rows need
+    /// not be sorted.
     fn check_nesting(&mut self, rows: &Rows) {
         if self.nesting.is_empty() {
             return;
@@ -367,49 +379,49 @@ impl Import {
         }
     }
 
-    /// A lane of a thread that is not one of spans.
-    fn of_thread(
+    /// A track of a thread that does not hold spans.
+    fn thread_track(
         &mut self,
         report: &Report,
         number: usize,
         thread: i64,
         name: &'static str,
-        declared: Declared<'_>,
+        track: Lane<'_>,
     ) -> TrackId {
-        let lane = Lane::Thread { thread, lane: name };
-        if let Some(&known) = self.reports[number].tracks.get(&lane) {
+        let key = TrackKey::Thread { thread, name };
+        if let Some(&known) = self.reports[number].tracks.get(&key) {
             return known;
         }
         let entity = self.thread(report, number, thread);
-        let track = self.lanes.track(entity, None, declared, self.reports[number].source);
-        self.reports[number].tracks.insert(lane, track);
+        let track = self.lanes.track(entity, None, track, self.reports[number].source);
+        self.reports[number].tracks.insert(key, track);
         track
     }
 
-    /// A thread was seen on a CPU. How long a sample stands for is not in the report.
-    fn sample(&mut self, report: &Report, number: usize, seen: Seen, rows: &mut Rows) {
-        let declared = Declared {
+    /// A sample of a thread on a CPU. Reports do not contain the time between samples, so each weighs 1.
+    fn sample(&mut self, report: &Report, number: usize, sample: CpuSample, rows: &mut Rows) {
+        let track = Lane {
             name: names::CPU_SAMPLES,
             shape: Shape::Sample,
             unit: Some("1"),
             measure: None,
             discipline: None,
         };
-        let track = self.of_thread(report, number, seen.thread, names::CPU_SAMPLES, declared);
-        let stack = self.stacks.of(report, number, seen.sample, rows);
+        let track = self.thread_track(report, number, sample.thread, names::CPU_SAMPLES, track);
+        let stack = self.stacks.stack(report, number, sample.sample, rows);
         let placed = &mut self.reports[number];
-        let ts = Ns(seen.ts.saturating_add(placed.shift));
+        let ts = Ns(sample.ts.saturating_add(placed.shift));
         rows.sample.push(Sample { ts, track, stack, state: None, weight: 1.0 });
         placed.recorded += 1;
     }
 
-    /// A thread came to a CPU or left it: what it did until then is a state.
+    /// A thread came to a CPU or left it: its state until then has ended.
     fn switch(&mut self, report: &Report, number: usize, switch: Switch, rows: &mut Rows) {
-        let declared = Declared::states(names::THREAD_STATE, Discipline::Sparse);
-        let track = self.of_thread(report, number, switch.thread, names::THREAD_STATE, declared);
+        let track = Lane::states(names::THREAD_STATE, Discipline::Sparse);
+        let track = self.thread_track(report, number, switch.thread, names::THREAD_STATE, track);
         let at = switch.ts.saturating_add(self.reports[number].shift);
         let before = self.running.get(&track).copied();
-        if let Some(Doing { since, state: Some(state), arg }) = before
+        if let Some(OpenState { since, state: Some(state), arg }) = before
             && since < at
         {
             rows.state.push(State {
@@ -422,7 +434,7 @@ impl Import {
             self.reports[number].recorded += 1;
         }
         if before.is_some_and(|before| before.since > at) {
-            // It comes too late to be told apart.
+            // Switches of one thread that are not sorted by time cannot be paired.
             self.reports[number].dropped += 1;
             return;
         }
@@ -432,9 +444,9 @@ impl Import {
             (false, Some(2 | 7)) => (Some(ThreadState::Sleep), -1),
             (false, Some(3)) => (Some(ThreadState::Uninterruptible), -1),
             (false, Some(4)) => (Some(ThreadState::Stopped), -1),
-            // The report does not say why.
+            // The report does not say why it left the CPU.
             (false, _) => (None, -1),
         };
-        self.running.insert(track, Doing { since: at, state, arg });
+        self.running.insert(track, OpenState { since: at, state, arg });
     }
 }

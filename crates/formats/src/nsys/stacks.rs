@@ -6,17 +6,17 @@
 use foldhash::HashMap;
 use gpuwhy_schema::{Frame, Name, Rows, Stack};
 
-use super::Report;
-use super::tables::Called;
+use super::piece::ChainEntry;
+use super::report::Report;
 
-/// Functions of a chain; deeper ones are no stack of a thread.
+/// Functions of a chain: the rows of deeper chains are dropped.
 const DEEPEST: usize = 1024;
-/// Nodes and functions that are given out; of more chains, nothing is told but that they were.
+/// Nodes and functions that the trace may have; samples beyond have no stack.
 const MOST: usize = 1 << 22;
-/// Samples whose stacks are kept in mind until they come.
+/// Samples whose stacks are remembered until their own rows are read.
 const SAMPLES: usize = 1 << 24;
 
-/// What has been told of functions and callers, over all reports of a trace.
+/// The functions and callers that the trace has so far, over all its reports.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     frames: HashMap<(Name, Option<Name>), u32>,
@@ -32,8 +32,15 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// A function in the chain of a sample; false if the chain is too deep to be one.
-    pub fn called(&mut self, report: &Report, number: usize, row: Called, rows: &mut Rows) -> bool {
+    /// Adds a function to the chain of a sample; false if the chain is too deep and the function is
+    /// dropped.
+    pub fn add(
+        &mut self,
+        report: &Report,
+        number: usize,
+        row: ChainEntry,
+        rows: &mut Rows,
+    ) -> bool {
         if self.number != number || self.sample != Some(row.sample) {
             self.close(report, rows);
             if self.number != number {
@@ -50,7 +57,7 @@ impl Stacks {
     }
 
     /// The stack of a sample of a report, if it has one.
-    pub fn of(
+    pub fn stack(
         &mut self,
         report: &Report,
         number: usize,
@@ -64,7 +71,7 @@ impl Stacks {
         self.of.get(&sample).copied()
     }
 
-    /// The chain is complete.
+    /// Ends the chain that is being read, and remembers its stack for its sample.
     fn close(&mut self, report: &Report, rows: &mut Rows) {
         let Some(sample) = self.sample.take() else { return };
         let mut chain = std::mem::take(&mut self.chain);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use gpuwhy_schema::{Rows, TrackId, names};
 
+use super::report::Report;
 use super::tests::rows;
-use super::*;
 use crate::csv;
 
 /// One line of a summary, as `nsys stats` prints it.
@@ -44,7 +44,7 @@ fn compare(path: &Path, name: &str, count: &str, ours: &BTreeMap<String, Vec<i64
             None => line[name].clone(),
         };
         let values = ours.get(&key).unwrap_or_else(|| panic!("{}: no {key:?}", path.display()));
-        let told = summary(values);
+        let summary = summary(values);
         let columns = [
             (count, "count"),
             ("Total Time (ns)", "total"),
@@ -55,7 +55,7 @@ fn compare(path: &Path, name: &str, count: &str, ours: &BTreeMap<String, Vec<i64
             ("StdDev (ns)", "std"),
         ];
         for (column, statistic) in columns {
-            let (theirs, ours) = (&line[column], &told[statistic]);
+            let (theirs, ours) = (&line[column], &summary[statistic]);
             let close = || {
                 // The last printed digit of a mean or deviation may be rounded the other way.
                 let (a, b): (f64, f64) = (theirs.parse().unwrap(), ours.parse().unwrap());
@@ -71,12 +71,12 @@ fn compare(path: &Path, name: &str, count: &str, ours: &BTreeMap<String, Vec<i64
     compared
 }
 
-fn by_name(rows: &Rows, lane: impl Fn(&str) -> Option<String>) -> BTreeMap<String, Vec<i64>> {
-    let lanes: HashMap<TrackId, String> =
-        rows.track.iter().filter_map(|t| Some((t.id, lane(&t.name)?))).collect();
+fn by_name(rows: &Rows, track: impl Fn(&str) -> Option<String>) -> BTreeMap<String, Vec<i64>> {
+    let tracks: HashMap<TrackId, String> =
+        rows.track.iter().filter_map(|t| Some((t.id, track(&t.name)?))).collect();
     let mut out: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for span in &rows.span {
-        if let (Some(prefix), Some(dur)) = (lanes.get(&span.track), span.dur) {
+        if let (Some(prefix), Some(dur)) = (tracks.get(&span.track), span.dur) {
             out.entry(format!("{prefix}{}", span.name)).or_default().push(dur.0);
         }
     }

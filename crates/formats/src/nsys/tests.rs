@@ -1,18 +1,27 @@
+use std::collections::HashMap;
+use std::path::Path;
+
 use gpuwhy_schema::{EntityKind, Rows};
 
-use super::*;
+use super::align::{Alignment, align};
+use super::host_tables::call_name;
+use super::ids::{pid_of, process_of, rank_in, tid_of};
+use super::place::Placer;
+use super::report::Report;
+use super::strings::{LONGEST_NAME, name_of};
+use crate::sqlite::Value;
 
 /// All of a report as rows.
 pub(super) fn rows(reports: &[Report]) -> (Rows, Alignment) {
     let alignment = align(reports).unwrap();
-    let mut import = Import::new(reports, &alignment);
+    let mut placer = Placer::new(reports, &alignment);
     let mut all = Rows::default();
     for (number, report) in reports.iter().enumerate() {
-        for chunk in report.chunks() {
-            all.append(&mut import.place(report, number, report.read(chunk).unwrap()));
+        for chunk in &report.chunks {
+            all.append(&mut placer.place(report, number, report.read(chunk).unwrap()));
         }
     }
-    all.append(&mut import.finish(reports, &alignment));
+    all.append(&mut placer.finish(reports, &alignment));
     (all, alignment)
 }
 
@@ -29,7 +38,7 @@ fn serialized_ids_hold_process_and_thread() {
 }
 
 #[test]
-fn versions_of_entry_points_are_no_part_of_a_call() {
+fn names_of_calls_have_no_versions_of_entry_points() {
     let names = [
         "cudaMalloc_v3020",
         "cuMemAlloc_v2",
@@ -38,13 +47,13 @@ fn versions_of_entry_points_are_no_part_of_a_call() {
         "_v12ab",
     ];
     assert_eq!(
-        names.map(tables::call_name),
+        names.map(call_name),
         ["cudaMalloc", "cuMemAlloc_v2", "cudaX_v11010", "cudaLaunchKernel_ptsz", "_v12ab"]
     );
 }
 
 #[test]
-fn the_name_of_a_file_may_tell_the_rank() {
+fn the_rank_may_stand_in_the_name_of_the_file() {
     let rank = |name: &str| rank_in(Path::new(name));
     assert_eq!(rank("a/rank3.sqlite"), Some(3));
     assert_eq!(rank("job_Rank-12.sqlite"), Some(12));
@@ -53,7 +62,7 @@ fn the_name_of_a_file_may_tell_the_rank() {
 }
 
 #[test]
-fn names_that_are_no_names_are_cut_off_at_a_letter() {
+fn long_names_are_cut_off_between_letters() {
     let long = "ä".repeat(LONGEST_NAME);
     assert_eq!(name_of(&long).len(), LONGEST_NAME);
     assert_eq!(&*name_of("short"), "short");
@@ -74,7 +83,7 @@ fn the_ordinal_of_a_device_is_not_its_number() {
 }
 
 #[test]
-fn ranks_of_one_job_are_aligned_by_what_they_all_wait_for() {
+fn ranks_of_one_job_are_aligned_by_the_ends_of_their_collectives() {
     let files =
         ["jacobi_mpi8/rank2.sqlite", "jacobi_mpi8/rank3.sqlite", "jacobi_mpi8/rank4.sqlite"];
     let Some(reports) = reports(&files) else { return };
@@ -86,7 +95,7 @@ fn ranks_of_one_job_are_aligned_by_what_they_all_wait_for() {
     assert_eq!(alignment.before_p50_ns, 281);
     assert!(alignment.residual_p50_ns <= 281, "{alignment:?}");
     assert!(alignment.residual_p95_ns < 4000, "{alignment:?}");
-    // A clock that is seconds off is seen through.
+    // A clock that is seconds off is corrected.
     let mut skewed = reports;
     skewed[2].epoch = skewed[2].epoch.map(|epoch| epoch + 5_000_000_000);
     let again = align(&skewed).unwrap();
@@ -95,17 +104,17 @@ fn ranks_of_one_job_are_aligned_by_what_they_all_wait_for() {
 }
 
 #[test]
-fn what_is_no_report_is_told() {
+fn a_database_without_strings_is_refused() {
     use crate::sqlite::build::Builder;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sqlite");
     let mut builder = Builder::create(&path).unwrap();
     builder.table_of("t", "CREATE TABLE t (a)", &[]).unwrap();
     builder.finish().unwrap();
-    let told = Report::open(&path).unwrap_err().to_string();
+    let error = Report::open(&path).unwrap_err().to_string();
     assert!(
-        told.ends_with("it has no table StringIds; `nsys export -t sqlite` writes one"),
-        "{told}"
+        error.ends_with("it has no table StringIds; `nsys export -t sqlite` writes one"),
+        "{error}"
     );
 }
 
@@ -132,7 +141,7 @@ fn report_of(columns: &str, rows_: &[Vec<Value<'_>>]) -> (tempfile::TempDir, Rep
 }
 
 #[test]
-fn a_report_needs_nothing_but_a_start() {
+fn of_a_row_only_its_start_is_required() {
     let n = Value::Int;
     let (_dir, report) = report_of(
         "start INTEGER, end INTEGER, shortName INTEGER",
@@ -154,7 +163,7 @@ fn a_report_needs_nothing_but_a_start() {
 }
 
 /// Samples of a trace, each as `outermost>…>innermost`.
-fn told(rows: &Rows) -> Vec<String> {
+fn stacks_of_samples(rows: &Rows) -> Vec<String> {
     let stacks: HashMap<u32, (Option<u32>, u32)> =
         rows.stack.iter().map(|s| (s.id, (s.parent, s.frame))).collect();
     let frames: HashMap<u32, &str> = rows.frame.iter().map(|f| (f.id, &*f.name)).collect();
@@ -193,7 +202,7 @@ fn samples_have_the_chains_of_their_callers() {
         row([2, 1, 2, 4]),
         vec![Value::Null, Value::Int(0), Value::Int(1), Value::Int(1)],
     ];
-    // Deeper than any stack is.
+    // A chain that is too deep.
     chains.extend((0..5000).map(|depth| row([4, depth, 1, 4])));
     builder.table_of("SAMPLING_CALLCHAINS", sql, &chains).unwrap();
     let sql = "CREATE TABLE COMPOSITE_EVENTS (id INTEGER, start INTEGER, globalTid INTEGER)";
@@ -202,7 +211,10 @@ fn samples_have_the_chains_of_their_callers() {
     builder.table_of("COMPOSITE_EVENTS", sql, &samples).unwrap();
     builder.finish().unwrap();
     let (rows, _) = rows(&[Report::open(&path).unwrap()]);
-    assert_eq!(told(&rows), ["10 main>solve>dot", "20 main>solve>?", "30 ", "40 main>solve>dot"],);
+    assert_eq!(
+        stacks_of_samples(&rows),
+        ["10 main>solve>dot", "20 main>solve>?", "30 ", "40 main>solve>dot"],
+    );
     let source = rows.source.last().unwrap();
     assert_eq!((source.recorded, source.dropped), (4, 1 + 5000 - 1024));
 }

@@ -1,0 +1,292 @@
+//! Tables of what GPUs did: kernels, copies, memsets, synchronizations and GPU metrics.
+
+use gpuwhy_schema::{Copy, CopyKind, Counter, Kernel, Name, Ns, names};
+
+use super::ids::process_of;
+use super::piece::{PieceBuilder, TrackKey};
+use super::report::Report;
+use super::tables::wanted;
+use crate::Result;
+use crate::sqlite::{TableDef, Value};
+
+/// A number that cannot be negative.
+pub(super) fn unsigned(value: Value<'_>) -> Option<u64> {
+    value.int().and_then(|n| u64::try_from(n).ok())
+}
+
+/// The track of what a device did for a process.
+fn on_stream(process: i64, device: i64, context: Value<'_>, stream: Value<'_>) -> TrackKey {
+    let [context, stream] = [context, stream].map(|value| value.int().unwrap_or(0));
+    TrackKey::Stream { process, device, context, stream }
+}
+
+/// A number of a launch's geometry; 0 if it is missing or out of range.
+fn small(value: Value<'_>) -> u32 {
+    value.int().and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+}
+
+/// What a copy connects and its name in `nsys stats`, by `copyKind` (CUpti_ActivityMemcpyKind).
+pub(super) fn copy_kind(code: i64) -> (CopyKind, &'static str) {
+    use CopyKind::*;
+    match code {
+        1 => (HostToDevice, "[CUDA memcpy Host-to-Device]"),
+        2 => (DeviceToHost, "[CUDA memcpy Device-to-Host]"),
+        3 => (HostToDevice, "[CUDA memcpy Host-to-Array]"),
+        4 => (DeviceToHost, "[CUDA memcpy Array-to-Host]"),
+        5 => (DeviceToDevice, "[CUDA memcpy Array-to-Array]"),
+        6 => (DeviceToDevice, "[CUDA memcpy Array-to-Device]"),
+        7 => (DeviceToDevice, "[CUDA memcpy Device-to-Array]"),
+        8 => (DeviceToDevice, "[CUDA memcpy Device-to-Device]"),
+        9 => (HostToHost, "[CUDA memcpy Host-to-Host]"),
+        10 => (PeerToPeer, "[CUDA memcpy Peer-to-Peer]"),
+        11 => (Managed, "[CUDA memcpy Unified Host-to-Device]"),
+        12 => (Managed, "[CUDA memcpy Unified Device-to-Host]"),
+        13 => (Managed, "[CUDA memcpy Unified Device-to-Device]"),
+        _ => (Other, "[CUDA memcpy Unknown]"),
+    }
+}
+
+/// The name of a memset.
+pub(super) const MEMSET: &str = "[CUDA memset]";
+
+/// The kind of memory on the host's side of a copy (CUpti_ActivityMemoryKind).
+fn host_memory(kind: Option<i64>) -> Option<&'static str> {
+    match kind? {
+        0 => Some("pageable"),
+        1 => Some("pinned"),
+        4 | 6 => Some("managed"),
+        _ => None,
+    }
+}
+
+impl Report {
+    pub(super) fn kernels(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        out: &mut PieceBuilder<'_>,
+    ) -> Result<()> {
+        let columns = wanted(
+            table,
+            [
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "globalPid",
+                "correlationId",
+                "demangledName",
+                "shortName",
+                "registersPerThread",
+                "gridX",
+                "gridY",
+                "gridZ",
+                "blockX",
+                "blockY",
+                "blockZ",
+                "staticSharedMemory",
+                "dynamicSharedMemory",
+                "graphNodeId",
+            ],
+        );
+        self.database.scan(table, leaves, columns, |_, values| {
+            let [start, end, device, context, stream, process, correlation, name, short, ..] =
+                values;
+            let Some(start) = out.when(start) else { return Ok(()) };
+            let process = process.int().map_or(0, process_of);
+            let device = device.int().unwrap_or(0);
+            let track = on_stream(process, device, context, stream);
+            let name = out.string(name.int().or(short.int()));
+            let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
+            let gpu = out.device(process, device);
+            let shared = match (unsigned(values[16]), unsigned(values[17])) {
+                (None, None) => None,
+                (fixed, dynamic) => Some(fixed.unwrap_or(0).saturating_add(dynamic.unwrap_or(0))),
+            };
+            out.piece.rows.kernel.push(Kernel {
+                id,
+                ts,
+                gpu,
+                // Devices are numbered together with their process, so this number gives both.
+                process: Some(gpu),
+                correlation: unsigned(correlation),
+                grid_x: small(values[10]),
+                grid_y: small(values[11]),
+                grid_z: small(values[12]),
+                block_x: small(values[13]),
+                block_y: small(values[14]),
+                block_z: small(values[15]),
+                registers: values[9].int().and_then(|n| u32::try_from(n).ok()),
+                shared_bytes: shared,
+                graph_node: unsigned(values[18]),
+            });
+            Ok(())
+        })
+    }
+
+    pub(super) fn copies(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        out: &mut PieceBuilder<'_>,
+    ) -> Result<()> {
+        let columns = wanted(
+            table,
+            [
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "globalPid",
+                "correlationId",
+                "bytes",
+                "copyKind",
+                "srcKind",
+                "dstKind",
+                "srcDeviceId",
+                "dstDeviceId",
+            ],
+        );
+        let names: Vec<Name> = (0..=14).map(|code| copy_kind(code).1.into()).collect();
+        let memory: [Name; 3] = ["pageable", "pinned", "managed"].map(Name::from);
+        self.database.scan(table, leaves, columns, |_, values| {
+            let [start, end, device, context, stream, process, correlation, bytes, code, ..] =
+                values;
+            let Some(start) = out.when(start) else { return Ok(()) };
+            let process = process.int().map_or(0, process_of);
+            let device = device.int().unwrap_or(0);
+            let track = on_stream(process, device, context, stream);
+            let code = code.int().unwrap_or(0);
+            let (kind, _) = copy_kind(code);
+            let name = names[usize::try_from(code).unwrap_or(14).min(14)].clone();
+            let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
+            let here = out.device(process, device);
+            let mut at = |value: Value<'_>| match value.int().filter(|d| *d >= 0) {
+                Some(other) if other != device => out.device(process, other),
+                _ => here,
+            };
+            let (from, to) = match kind {
+                CopyKind::HostToDevice => (None, Some(here)),
+                CopyKind::DeviceToHost => (Some(here), None),
+                CopyKind::DeviceToDevice => (Some(here), Some(here)),
+                CopyKind::PeerToPeer => (Some(at(values[11])), Some(at(values[12]))),
+                CopyKind::Managed if code == 11 => (None, Some(here)),
+                CopyKind::Managed if code == 12 => (Some(here), None),
+                CopyKind::Managed => (Some(here), Some(here)),
+                _ => (None, None),
+            };
+            let host_side = match (from, to) {
+                (None, Some(_)) => values[9],
+                (Some(_), None) => values[10],
+                _ => Value::Null,
+            };
+            let pinned = host_memory(host_side.int())
+                .and_then(|word| memory.iter().find(|name| &***name == word).cloned());
+            out.piece.rows.copy.push(Copy {
+                id,
+                ts,
+                kind,
+                bytes: unsigned(bytes).unwrap_or(0),
+                from,
+                to,
+                pinned,
+                process: Some(here),
+                correlation: unsigned(correlation),
+            });
+            Ok(())
+        })
+    }
+
+    pub(super) fn memsets(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        out: &mut PieceBuilder<'_>,
+    ) -> Result<()> {
+        let columns = wanted(
+            table,
+            [
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "globalPid",
+                "correlationId",
+                "bytes",
+            ],
+        );
+        let name: Name = MEMSET.into();
+        self.database.scan(table, leaves, columns, |_, values| {
+            let [start, end, device, context, stream, process, correlation, bytes] = values;
+            let Some(start) = out.when(start) else { return Ok(()) };
+            let process = process.int().map_or(0, process_of);
+            let device = device.int().unwrap_or(0);
+            let track = on_stream(process, device, context, stream);
+            let span = out.span(track, start, end.int(), name.clone());
+            let Some((id, ts)) = span else { return Ok(()) };
+            let here = out.device(process, device);
+            out.piece.rows.copy.push(Copy {
+                id,
+                ts,
+                kind: CopyKind::Memset,
+                bytes: unsigned(bytes).unwrap_or(0),
+                from: None,
+                to: Some(here),
+                pinned: None,
+                process: Some(here),
+                correlation: unsigned(correlation),
+            });
+            Ok(())
+        })
+    }
+
+    pub(super) fn synchronizations(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        out: &mut PieceBuilder<'_>,
+    ) -> Result<()> {
+        let columns = wanted(table, ["start", "end", "globalPid", "syncType", "correlationId"]);
+        let names: [Name; 5] = [
+            "unknown",
+            "event_synchronize",
+            "stream_wait_event",
+            "stream_synchronize",
+            "context_synchronize",
+        ]
+        .map(Name::from);
+        self.database.scan(table, leaves, columns, |_, [start, end, process, kind, _]| {
+            let Some(start) = out.when(start) else { return Ok(()) };
+            let kind = kind.int().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            let name = names.get(kind).unwrap_or(&names[0]).clone();
+            let process = process.int().map_or(0, process_of);
+            let track = TrackKey::Process { process, name: names::SYNCHRONIZATION };
+            out.span(track, start, end.int(), name);
+            Ok(())
+        })
+    }
+
+    pub(super) fn gpu_metrics(
+        &self,
+        table: &TableDef,
+        leaves: &[u32],
+        out: &mut PieceBuilder<'_>,
+    ) -> Result<()> {
+        let columns = wanted(table, ["timestamp", "typeId", "metricId", "value"]);
+        self.database.scan(table, leaves, columns, |_, [ts, kind, metric, value]| {
+            let (Some(ts), Some(kind), Some(metric), Some(value)) =
+                (ts.int(), kind.int(), metric.int(), value.real())
+            else {
+                out.piece.dropped += 1;
+                return Ok(());
+            };
+            let track = out.track(TrackKey::Metric { kind, metric });
+            out.piece.rows.counter.push(Counter { ts: Ns(ts), track, value });
+            out.piece.recorded += 1;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! What GPUs did according to reports, without making rows.
+
+use std::path::{Path, PathBuf};
+
+use gpuwhy_schema::{CopyKind, Name};
+
+use super::align::align;
+use super::chunk::{Chunk, Contents};
+use super::gpu_tables::{copy_kind, unsigned};
+use super::ids::process_of;
+use super::report::{Gpu, Report};
+use super::tables::wanted;
+use crate::Result;
+use crate::importer::{GpuWork, Work, WorkDevice, WorkKind, WorkPart};
+
+/// A report, with its place in time among the others.
+struct ReportWork {
+    report: Report,
+    shift: i64,
+    /// The chunks that hold kernels, and those that hold copies and memsets.
+    kernels: Vec<Chunk>,
+    copies: Vec<Chunk>,
+}
+
+/// Opens reports and aligns them.
+pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Box<dyn GpuWork>>> {
+    let reports: Vec<Report> = paths.iter().map(Report::open).collect::<Result<_>>()?;
+    let shifts = align(&reports)?.shifts;
+    let one = |(report, shift): (Report, i64)| -> Box<dyn GpuWork> {
+        let chunks = |selected: fn(Contents) -> bool| {
+            report.chunks.iter().filter(|c| selected(c.contents)).cloned().collect()
+        };
+        let kernels = chunks(|contents| contents == Contents::Kernels);
+        let copies = chunks(|c| matches!(c, Contents::Copies | Contents::Memsets));
+        Box::new(ReportWork { report, shift, kernels, copies })
+    };
+    Ok(reports.into_iter().zip(shifts).map(one).collect())
+}
+
+impl ReportWork {
+    fn chunks(&self, kind: WorkKind) -> &[Chunk] {
+        match kind {
+            WorkKind::Kernels => &self.kernels,
+            WorkKind::Copies => &self.copies,
+        }
+    }
+}
+
+impl GpuWork for ReportWork {
+    fn path(&self) -> &Path {
+        self.report.path()
+    }
+
+    fn rank(&self) -> Option<u32> {
+        self.report.rank
+    }
+
+    fn shift(&self) -> i64 {
+        self.shift
+    }
+
+    fn parts(&self, kind: WorkKind) -> usize {
+        self.chunks(kind).len()
+    }
+
+    fn read(&self, kind: WorkKind, part: usize) -> Result<WorkPart> {
+        self.report.read_work(&self.chunks(kind)[part])
+    }
+
+    fn device(&self, process: i64, ordinal: i64) -> WorkDevice {
+        let gpu = self.report.gpu(process, ordinal);
+        let model = gpu.and_then(|gpu| gpu.name.as_deref()).unwrap_or_default();
+        let name = format!("GPU {} {model}", gpu.map_or(ordinal, |gpu| gpu.id));
+        let id = match gpu {
+            Some(Gpu { uuid: Some(uuid), .. }) => Some(uuid.to_string()),
+            Some(Gpu { bus: Some(bus), .. }) => Some(bus.to_string()),
+            _ => None,
+        };
+        WorkDevice { name: name.trim().to_owned(), id }
+    }
+
+    fn name(&self, number: i64) -> Option<Name> {
+        self.report.strings.get(number).cloned()
+    }
+}
+
+impl Report {
+    /// The work in a chunk of kernels, copies or memsets.
+    fn read_work(&self, chunk: &Chunk) -> Result<WorkPart> {
+        let mut part = WorkPart::default();
+        let Some(table) = self.database.table(chunk.table) else { return Ok(part) };
+        let name =
+            if table.column("demangledName").is_some() { "demangledName" } else { "shortName" };
+        let columns =
+            wanted(table, ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind"]);
+        let mut last: Option<((i64, i64), u32)> = None;
+        self.database.scan(table, &chunk.leaves, columns, |_, values| {
+            let [start, end, device, process, name, bytes, kind] = values;
+            let (start, end) = match (start.int(), end.int()) {
+                (Some(start), Some(end)) if start <= end => (start, end),
+                _ => {
+                    part.dropped += 1;
+                    return Ok(());
+                }
+            };
+            let key = (process.int().map_or(0, process_of), device.int().unwrap_or(0));
+            let device = match last {
+                Some((known, number)) if known == key => number,
+                _ => {
+                    let found = part.devices.iter().position(|d| *d == key);
+                    let number = found.unwrap_or_else(|| {
+                        part.devices.push(key);
+                        part.devices.len() - 1
+                    }) as u32;
+                    last = Some((key, number));
+                    number
+                }
+            };
+            let copy = match chunk.contents {
+                Contents::Kernels => None,
+                Contents::Memsets => Some(CopyKind::Memset),
+                _ => Some(copy_kind(kind.int().unwrap_or(0)).0),
+            };
+            part.work.push(Work {
+                device,
+                copy,
+                start,
+                end,
+                bytes: unsigned(bytes).unwrap_or(0),
+                name: name.int().unwrap_or(-1),
+            });
+            Ok(())
+        })?;
+        Ok(part)
+    }
+}
