@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ctf;
 mod error;
 pub mod importer;
 pub mod importers;
