@@ -1,4 +1,4 @@
-//! What can go wrong with other people's files, and on what.
+//! Errors about files of other tools.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use gpuwhy_guard::Unsound;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {what} `{}`", path.display())]
     Io {
         /// What was tried.
@@ -20,17 +20,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Something else than what was expected.
+    /// The file is of another format.
     #[error("`{}` is not {format}: {why}", path.display())]
     NotThis {
         /// The file.
         path: PathBuf,
         /// What was expected, with its article.
         format: &'static str,
-        /// What gave it away, and what would help.
+        /// How it differs, and what to do.
         why: String,
     },
-    /// It is what was expected, but cut off or garbled.
+    /// The file is of this format, but cut off or garbled.
     #[error("`{}` is damaged, {place}: {what}", path.display())]
     Damaged {
         /// The file.
@@ -81,12 +81,12 @@ pub enum Error {
     /// Nothing was given to import.
     #[error("no file was given to import")]
     NoFiles,
-    /// It is sound, but cannot be read as it lies there.
+    /// The file is sound, but cannot be read as it is.
     #[error("`{}` cannot be read: {why}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why, and what would help.
+        /// Why, and what to do.
         why: String,
     },
 }
@@ -97,7 +97,7 @@ impl Error {
         move |source| Error::Io { what, path, source }
     }
 
-    /// Of a file that was looked over and is not to be read.
+    /// The error for a table that `guard` refuses.
     pub(crate) fn unsound(path: &Path) -> impl FnOnce(Unsound) -> Error {
         let path = path.to_path_buf();
         move |unsound| match unsound {
@@ -112,5 +112,5 @@ impl Error {
     }
 }
 
-/// What reading a file comes to.
+/// The result of reading a file.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

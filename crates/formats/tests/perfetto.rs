@@ -330,7 +330,7 @@ fn rows_that_lie_make_no_trouble() {
     rows.counter[0].value = f64::NAN;
     rows.stack[0].parent = Some(2);
     rows.entity[0].number = Some(i64::MAX);
-    let (bytes, stats) = export(&rows, Options { max_flows: 1, max_lanes: 1, range: None });
+    let (bytes, stats) = export(&rows, Options { max_flows: 1, max_parallel: 1, range: None });
     assert!(stats.misplaced >= 2 && stats.crowded >= 1 && stats.loose_flows >= 1, "{stats:?}");
     perfetto::text(&bytes).unwrap();
 }
@@ -484,7 +484,7 @@ fn every_span_comes_back_with_its_own_duration() {
         let name = id.sequence().to_string().into();
         rows.span.push(Span { id, ts, dur, track, parent: None, name });
     }
-    let (bytes, stats) = export(&rows, Options { max_lanes: 2_000, ..Options::default() });
+    let (bytes, stats) = export(&rows, Options { max_parallel: 2_000, ..Options::default() });
     assert_eq!((stats.slices, stats.crowded), (3_000, 0));
     let [errors, found] =
         ask(&package, &bytes, [ERRORS, "select name, ts, dur from slice where category = 'span'"]);

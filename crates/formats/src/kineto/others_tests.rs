@@ -1,4 +1,4 @@
-//! What TraceLens says of the same trace, from the five tables that it publishes beside it.
+//! Comparison with TraceLens, by the five tables that it publishes beside its trace.
 //!
 //! Counts are equal, and durations to the nanosecond wherever TraceLens sums durations. Where it
 //! subtracts times it does so in floating-point microseconds, which at these times (1.4e12) have a grain
@@ -101,8 +101,8 @@ fn kernels_by_operator_and_stream() {
     let mut ours: BTreeMap<(String, String, i64), Told> = BTreeMap::new();
     for w in work.iter().filter(|w| w.is_kernel) {
         let operator = w.operator.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
-        let told = ours.entry((operator, w.name.clone(), w.stream)).or_default();
-        told.add(1, w.dur, w.dur, w.dur);
+        let sums = ours.entry((operator, w.name.clone(), w.stream)).or_default();
+        sums.add(1, w.dur, w.dur, w.dur);
     }
     let mut theirs: BTreeMap<(String, String, i64), Told> = BTreeMap::new();
     for line in csv(&path) {
@@ -127,15 +127,15 @@ fn short_kernels() {
     let mut ours: BTreeMap<(String, String), (i64, i64)> = BTreeMap::new();
     for w in work.iter().filter(|w| w.is_kernel && w.dur < 10_000) {
         let Some((operator, _)) = &w.operator else { continue };
-        let told = ours.entry((operator.clone(), w.name.clone())).or_default();
-        *told = (told.0 + 1, told.1 + w.dur);
+        let sums = ours.entry((operator.clone(), w.name.clone())).or_default();
+        *sums = (sums.0 + 1, sums.1 + w.dur);
     }
     let mut theirs: BTreeMap<(String, String), (i64, i64)> = BTreeMap::new();
     for line in csv(&path) {
         let key = (line["Parent cpu_op"].clone(), line["Kernel name"].clone());
-        let told = theirs.entry(key).or_default();
-        told.0 += line["Short Kernel count"].parse::<i64>().unwrap();
-        told.1 += us(&line["Short Kernel duration (µs) sum"]);
+        let sums = theirs.entry(key).or_default();
+        sums.0 += line["Short Kernel count"].parse::<i64>().unwrap();
+        sums.1 += us(&line["Short Kernel duration (µs) sum"]);
     }
     assert_eq!(ours, theirs);
 }
@@ -147,13 +147,13 @@ fn operators_that_launch_and_their_categories() {
     let mut of_one: BTreeMap<(String, Id), (i64, i64)> = BTreeMap::new();
     for w in &work {
         let Some(operator) = &w.operator else { continue };
-        let told = of_one.entry(operator.clone()).or_default();
-        *told = (told.0 + 1, told.1 + w.dur);
+        let sums = of_one.entry(operator.clone()).or_default();
+        *sums = (sums.0 + 1, sums.1 + w.dur);
     }
     let mut ours: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
     for ((name, _), (launched, ns)) in of_one {
-        let told = ours.entry(name).or_default();
-        *told = (told.0 + 1, told.1 + launched, told.2 + ns);
+        let sums = ours.entry(name).or_default();
+        *sums = (sums.0 + 1, sums.1 + launched, sums.2 + ns);
     }
     let near = |what: &str, ours: (i64, i64, i64), count: &str, sum: f64| {
         assert_eq!(ours.0.to_string(), count, "{what}");
@@ -163,15 +163,15 @@ fn operators_that_launch_and_their_categories() {
     let mut categories: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
     let theirs = csv(&path);
     for line in &theirs {
-        let told = ours[&line["name"]];
+        let sums = ours[&line["name"]];
         near(
             &line["name"],
-            told,
+            sums,
             &line["Count"],
             1e3 * number(line, "total_direct_kernel_time_sum"),
         );
         let sum = categories.entry(line["Categories"].replace(['[', ']', '\''], "")).or_default();
-        *sum = (sum.0 + told.0, sum.1 + told.1, sum.2 + told.2);
+        *sum = (sum.0 + sums.0, sum.1 + sums.1, sum.2 + sums.2);
     }
     assert_eq!(ours.len(), theirs.len());
     let lines = csv(&expected("ops_summary_by_category").unwrap());

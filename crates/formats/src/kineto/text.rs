@@ -1,18 +1,18 @@
-//! JSON as it comes, piece by piece, in bounded memory.
+//! A streaming JSON reader with bounded memory.
 //!
-//! Nothing is built of what is not wanted, and what a strict reader refuses is read where its
-//! meaning is plain: control characters stand in strings of real traces (pytorch issue 130622).
+//! Values that are not wanted are skipped, not built. Control characters in strings, which a strict reader
+//! refuses, are accepted: real traces contain them (pytorch issue 130622).
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// What is read at once.
+/// Bytes that are read at once.
 const BUFFER: usize = 256 << 10;
-/// Values within values.
+/// How deeply values may be nested.
 const DEPTH: usize = 512;
-/// Numbers are shorter.
+/// The longest number, bytes.
 const NUMBER: usize = 64;
 
 /// A text that is being read.
@@ -24,7 +24,7 @@ pub(super) struct Text<R> {
     end: usize,
     /// Bytes before the buffer.
     before: u64,
-    /// What is being read, for complaints.
+    /// What is being read, for errors.
     pub place: String,
 }
 
@@ -40,6 +40,7 @@ impl Number {
         &self.bytes[..self.len]
     }
 
+    /// Its value as an integer; `None` if it has a fraction or is out of range.
     pub fn int(&self) -> Option<i64> {
         let text = std::str::from_utf8(self.text()).ok()?;
         text.parse().ok().or_else(|| {
@@ -48,11 +49,13 @@ impl Number {
         })
     }
 
+    /// Its value as a floating-point number.
     pub fn real(&self) -> Option<f64> {
         std::str::from_utf8(self.text()).ok()?.parse().ok()
     }
 
-    /// A decimal number of microseconds in ns, exactly; what lies below is rounded.
+    /// A decimal number of microseconds in ns, without the errors of floating-point arithmetic; fractions
+    /// of a nanosecond are rounded.
     pub fn nanoseconds(&self) -> Option<i64> {
         nanoseconds(self.text())
     }
@@ -94,7 +97,7 @@ pub(super) fn nanoseconds(text: &[u8]) -> Option<i64> {
         0.. => digits.checked_mul(10i128.checked_pow(exponent.unsigned_abs())?)?,
         _ => {
             let scale = 10i128.checked_pow(exponent.unsigned_abs()).unwrap_or(i128::MAX);
-            // Half and more is rounded up.
+            // Half a nanosecond is rounded up.
             digits / scale + i128::from(digits % scale >= scale - scale / 2)
         }
     };
@@ -102,6 +105,7 @@ pub(super) fn nanoseconds(text: &[u8]) -> Option<i64> {
 }
 
 impl<R: Read> Text<R> {
+    /// The text of `input`; errors name `path`.
     pub fn new(input: R, path: &Path) -> Text<R> {
         Text {
             input,
@@ -119,6 +123,7 @@ impl<R: Read> Text<R> {
         self.before + self.at as u64
     }
 
+    /// An error at the current byte.
     pub fn bad(&self, what: impl Into<String>) -> Error {
         let place = match &*self.place {
             "" => format!("byte {} of its text", self.offset()),
@@ -127,7 +132,7 @@ impl<R: Read> Text<R> {
         Error::damaged(&self.path, place, what)
     }
 
-    /// Reads on; false at the end.
+    /// Fills the buffer; false at the end.
     #[cold]
     fn refill(&mut self) -> Result<bool> {
         self.before += self.end as u64;
@@ -139,7 +144,7 @@ impl<R: Read> Text<R> {
                     return Ok(n > 0);
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // What a decompressor complains of is the file's fault.
+                // An error of the decompressor means that the file is damaged.
                 Err(e) if e.get_ref().is_some() || e.kind() == std::io::ErrorKind::InvalidInput => {
                     return Err(self.bad(format!("it cannot be decompressed: {e}")));
                 }
@@ -151,6 +156,7 @@ impl<R: Read> Text<R> {
         }
     }
 
+    /// The next byte, without reading past it; `None` at the end.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<u8>> {
         if self.at == self.end && !self.refill()? {
@@ -181,6 +187,7 @@ impl<R: Read> Text<R> {
         }
     }
 
+    /// Reads a byte after white space that must be `wanted`.
     pub fn expect(&mut self, wanted: u8) -> Result<()> {
         match self.token()? {
             byte if byte == wanted => Ok(()),
@@ -191,7 +198,7 @@ impl<R: Read> Text<R> {
         }
     }
 
-    /// Steps into an object or array; what follows is its first value or its end.
+    /// Whether an object or array ends here; otherwise reads the comma before its next value.
     pub fn is_end(&mut self, close: u8, first: bool) -> Result<bool> {
         let byte = self.token()?;
         if byte == close {
@@ -252,7 +259,7 @@ impl<R: Read> Text<R> {
                 }
                 .unwrap_or(char::REPLACEMENT_CHARACTER)
             }
-            // `\"`, `\\`, `\/`, and what stands for itself in files that are not quite JSON.
+            // `\"`, `\\`, `\/`, and characters that need no escape, which some files escape.
             other => other as char,
         };
         if out.len() < limit {
@@ -265,7 +272,9 @@ impl<R: Read> Text<R> {
         let mut n = 0;
         for _ in 0..4 {
             let digit = (self.next()? as char).to_digit(16);
-            n = n * 16 + digit.ok_or_else(|| self.bad("an escape is no hexadecimal number"))?;
+            n = n * 16
+                + digit
+                    .ok_or_else(|| self.bad("an escape `\\u` lacks its four hexadecimal digits"))?;
         }
         Ok(n)
     }
@@ -296,7 +305,7 @@ impl<R: Read> Text<R> {
             match byte {
                 b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E' => {
                     if number.len == NUMBER {
-                        return Err(self.bad("a number is absurdly long"));
+                        return Err(self.bad(format!("a number has more than {NUMBER} characters")));
                     }
                     number.bytes[number.len] = byte;
                     number.len += 1;
@@ -334,7 +343,7 @@ impl<R: Read> Text<R> {
         Ok(Some(number))
     }
 
-    /// Passes over a value whose first byte has been read.
+    /// Skips a value whose first byte has been read.
     pub fn skip_value(&mut self, first: u8) -> Result<()> {
         match first {
             b'"' => self.skip_string(),
@@ -351,7 +360,9 @@ impl<R: Read> Text<R> {
                         b'{' | b'[' => {
                             depth += 1;
                             if depth > DEPTH {
-                                return Err(self.bad("values lie absurdly deep in each other"));
+                                return Err(
+                                    self.bad(format!("values are nested more than {DEPTH} deep"))
+                                );
                             }
                         }
                         b'}' | b']' => depth -= 1,

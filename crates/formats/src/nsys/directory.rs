@@ -1,9 +1,9 @@
 //! The tables of a report as a directory of files, one a table: Parquet as `nsys export -t parquetdir`
 //! writes it, or Arrow as `-t arrowdir` does.
 //!
-//! What a database calls leaf pages are stretches of rows here: of Parquet so many rows each, which are
-//! skipped to; of Arrow the record batches. Ids are unsigned there and signed in a database; their bits
-//! are the same.
+//! In place of a database's leaf pages there are stretches of rows: of a Parquet file 512 rows each, of an
+//! Arrow file its record batches. Ids are unsigned in these files and signed in a database; their bits are
+//! the same.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,17 +26,17 @@ use crate::{Error, Result};
 
 /// Rows of a stretch of a Parquet file.
 const STRETCH: usize = 512;
-/// Rows that are decoded at once.
+/// How many rows are decoded at once.
 const BATCH: usize = 8192;
-/// More files than this are no report.
+/// A directory with more files is no report.
 const MAX_FILES: usize = 1 << 12;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug)]
 enum Kind {
-    /// With so many rows a batch.
+    /// With the number of rows that are decoded at once.
     Parquet(Checked, usize),
-    /// With so many record batches.
+    /// With the number of its record batches.
     Arrow(usize),
 }
 
@@ -64,8 +64,8 @@ fn damaged(path: &Path, place: &str, error: impl std::fmt::Display) -> Error {
     Error::damaged(path, place, error.to_string())
 }
 
-/// The names of columns. Nested ones have none: nobody asks for them, and in a hostile file they cost
-/// memory without bound.
+/// The names of columns. Nested columns get none, so that they are never read: in a hostile file they
+/// would take memory without bound.
 fn names(schema: &Schema) -> Vec<String> {
     let name = |f: &std::sync::Arc<Field>| match f.data_type().is_nested() {
         true => String::new(),
@@ -108,7 +108,7 @@ impl Table {
 }
 
 impl Directory {
-    /// Opens all its files, and reads what they say of their columns.
+    /// Opens all its files and reads the names of their columns.
     pub fn open(path: &Path) -> Result<Directory> {
         let mut all = Directory { path: path.into(), tables: BTreeMap::new() };
         for entry in path.read_dir().map_err(Error::io("open", path))? {
@@ -163,7 +163,8 @@ impl Directory {
             Kind::Arrow(batches) => *batches,
         };
         let count = u32::try_from(count);
-        let count = count.map_err(|_| damaged(&table.path, "its footer", "it is absurdly long"))?;
+        let count =
+            count.map_err(|_| damaged(&table.path, "its footer", "it declares too many rows"))?;
         Ok((0..count).collect())
     }
 
@@ -187,7 +188,7 @@ impl Directory {
         let table = self.of(def)?;
         let mut columns: Vec<usize> = wanted.iter().flatten().copied().collect();
         if columns.is_empty() && !def.columns.is_empty() {
-            // Without any column it would not be known how many rows there are.
+            // The number of rows is known only with a column.
             columns.push(0);
         }
         columns.sort_unstable();
@@ -268,7 +269,7 @@ enum Cells<'a> {
     Text(&'a StringArray),
     LongText(&'a LargeStringArray),
     Choice(&'a DictionaryArray<Int32Type>, &'a StringArray),
-    /// Of a type that no table of a report has.
+    /// Of a type that tables of reports do not have.
     Other,
 }
 
@@ -412,7 +413,7 @@ mod tests {
             let database = data.join("nsys").join(name);
             let (expected, _) = crate::nsys::tests::rows(&[Report::open(&database).unwrap()]);
             for parquet in [true, false] {
-                // The file's name tells the rank.
+                // The rank stands in the file's name.
                 let dir = tempfile::tempdir().unwrap();
                 let to = dir.path().join(database.file_stem().unwrap());
                 std::fs::create_dir(&to).unwrap();

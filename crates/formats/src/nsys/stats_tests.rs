@@ -1,4 +1,4 @@
-//! What NVIDIA's own `nsys stats` says of the same reports, to the digit.
+//! Comparison with the output of NVIDIA's `nsys stats` for the same reports, digit by digit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! Packets on their way out: framing, interning and counting. One buffer, whatever the length of
-//! the trace.
+//! Writes packets: framing, interning and counting, with one buffer for a trace of any length.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,41 +11,47 @@ use super::proto::{self, DebugAnnotation, InternedData, InternedName, TrackDescr
 use super::proto::{TracePacket, TrackEvent};
 use gpuwhy_schema::Ns;
 
-/// The one packet sequence of our files; interned names are its own.
+/// The only packet sequence of a file; interned names belong to a sequence.
 const SEQUENCE: u32 = 1;
-/// Names that are interned of each kind. A trace whose names never repeat (request ids as names)
-/// must not make us or its reader remember all of them; what comes later stands inline.
+/// How many names of each kind are interned; later ones are written inline. Otherwise a trace whose names
+/// never repeat (request ids as names) would fill the memory of its writer and reader.
 const INTERNED: usize = 1 << 16;
-/// Longer names stand inline, for the same reason.
+/// Longer names are written inline, for the same reason.
 const INTERNED_BYTES: usize = 256;
 
 /// A value of an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A number that counts.
+    /// A quantity.
     Int(i64),
-    /// A number that is an identity or a hash.
+    /// A quantity that cannot be negative, an id or a hash.
     Uint(u64),
-    /// A number that measures.
+    /// A measurement.
     Double(f64),
-    /// Yes or no.
+    /// A truth value.
     Bool(bool),
     /// A text.
     Text(String),
 }
 
-/// Arguments of an event, in the order they are shown.
+/// Arguments of an event, in the order in which they are shown.
 pub type Args = Vec<(&'static str, Value)>;
 
 /// An event on a track.
 pub struct Event<'a> {
+    /// When.
     pub ts: Ns,
+    /// The uuid of its track.
     pub track: u64,
+    /// Of [`proto::event`].
     pub kind: u32,
-    /// Which shape it was.
+    /// The shape of the row.
     pub category: &'static str,
+    /// The name.
     pub name: &'a str,
+    /// The arguments.
     pub args: Args,
+    /// The flows that pass through it.
     pub flows: Vec<u64>,
 }
 
@@ -70,7 +75,7 @@ impl Interned {
     }
 }
 
-/// Where packets go.
+/// A file that packets are written to.
 pub struct Packets<W> {
     out: W,
     buffer: Vec<u8>,
@@ -82,7 +87,7 @@ pub struct Packets<W> {
 }
 
 impl<W: Write> Packets<W> {
-    /// A file with nothing in it yet.
+    /// An empty file.
     pub fn new(out: W) -> Packets<W> {
         Packets {
             out,
@@ -94,10 +99,10 @@ impl<W: Write> Packets<W> {
         }
     }
 
-    /// Begins the file: the clock that all times of it are read on, and a time close to them.
+    /// Begins the file: declares the clock of all its times, and a time near them.
     ///
-    /// Our times are CLOCK_MONOTONIC. Without a word about it a reader takes them as BOOTTIME,
-    /// which is off by all the time that the machine slept.
+    /// Times are CLOCK_MONOTONIC. Without this declaration readers assume BOOTTIME, which differs by the
+    /// time that the machine has slept.
     pub fn begin(&mut self, near: Ns) -> Result<(), Error> {
         self.clocks(&[(proto::clock::MONOTONIC, near.0.max(0) as u64)])?;
         self.packet(&TracePacket {
@@ -110,7 +115,7 @@ impl<W: Write> Packets<W> {
         })
     }
 
-    /// A point at which clocks were read together.
+    /// Writes times of several clocks at one moment.
     pub fn clocks(&mut self, clocks: &[(u32, u64)]) -> Result<(), Error> {
         let clocks = clocks
             .iter()
@@ -135,7 +140,7 @@ impl<W: Write> Packets<W> {
         })
     }
 
-    /// An event with a name.
+    /// Writes a slice's begin or an instant.
     pub fn event(&mut self, event: Event<'_>) -> Result<(), Error> {
         let mut interned = InternedData::default();
         let declare = |number: Option<(u64, bool)>, name: &str, into: &mut Vec<InternedName>| {
@@ -187,7 +192,7 @@ impl<W: Write> Packets<W> {
         )
     }
 
-    /// The end of the topmost open slice of a track.
+    /// Writes the end of the innermost open slice of a track.
     pub fn slice_end(&mut self, ts: Ns, track: u64) -> Result<(), Error> {
         self.track_event(
             ts,
@@ -200,7 +205,7 @@ impl<W: Write> Packets<W> {
         )
     }
 
-    /// A value of a counter.
+    /// Writes a value of a counter.
     pub fn counter(&mut self, ts: Ns, track: u64, value: f64) -> Result<(), Error> {
         self.track_event(
             ts,
@@ -249,7 +254,7 @@ impl<W: Write> Packets<W> {
         Ok(())
     }
 
-    /// Hands everything over, and the writer back.
+    /// Writes what is buffered, and returns the writer.
     pub fn finish(mut self) -> Result<W, Error> {
         self.flush_buffer()?;
         self.out.flush().map_err(|source| Error::Write { bytes: self.bytes, source })?;

@@ -1,5 +1,4 @@
-//! Bytes of a `.pftrace` as lines that a reviewer can read: for golden tests, and for the night
-//! on which a viewer shows something odd.
+//! The bytes of a `.pftrace` as lines of text: for golden tests, and to debug what a viewer shows.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,7 +7,7 @@ use prost::Message;
 
 use super::proto::{DebugAnnotation, InternedName, Trace, TrackEvent, event};
 
-/// Bytes that are no Perfetto trace.
+/// The bytes are not a Perfetto trace.
 #[derive(Debug, thiserror::Error)]
 #[error("not a Perfetto trace")]
 pub struct TextError(#[from] prost::DecodeError);
@@ -17,7 +16,7 @@ pub struct TextError(#[from] prost::DecodeError);
 struct Names(HashMap<u64, String>);
 
 impl Names {
-    fn learn(&mut self, fresh: &[InternedName]) {
+    fn add(&mut self, fresh: &[InternedName]) {
         for name in fresh {
             self.0.insert(name.iid.unwrap_or(0), name.name.clone().unwrap_or_default());
         }
@@ -42,7 +41,10 @@ fn value(note: &DebugAnnotation) -> String {
         .unwrap_or_default()
 }
 
-/// One line a packet, with interned names put back in. Reads the whole of `bytes` at once.
+/// One line for each packet, with names in place of their interned numbers.
+///
+/// # Errors
+/// The bytes are not a Perfetto trace.
 pub fn text(bytes: &[u8]) -> Result<String, TextError> {
     let trace = Trace::decode(bytes)?;
     let mut out = String::new();
@@ -50,9 +52,9 @@ pub fn text(bytes: &[u8]) -> Result<String, TextError> {
         (Names::default(), Names::default(), Names::default());
     for packet in &trace.packet {
         if let Some(fresh) = &packet.interned_data {
-            names.learn(&fresh.event_names);
-            categories.learn(&fresh.event_categories);
-            keys.learn(&fresh.debug_annotation_names);
+            names.add(&fresh.event_names);
+            categories.add(&fresh.event_categories);
+            keys.add(&fresh.debug_annotation_names);
         }
         if let Some(snapshot) = &packet.clock_snapshot {
             let _ = write!(out, "clocks primary={}", snapshot.primary_trace_clock.unwrap_or(0));

@@ -17,30 +17,33 @@ use super::proto::{TrackDescriptor, unit};
 /// Readers give up at ten ancestors; rows that claim more, or a circle, are cut here.
 const DEPTH: u32 = 6;
 
-/// One Perfetto track that takes slices of a span track.
-struct Lane {
+/// One of the Perfetto tracks that share the spans of a track.
+struct SliceTrack {
     uuid: u64,
     /// Ends of the slices that are still open, outermost first.
     open: Vec<Ns>,
     last_start: Ns,
 }
 
-/// Everything that is known of whose a row is.
+/// The entities and tracks of a trace, and the Perfetto tracks that stand for them.
 pub struct Tree {
+    /// The last row of each entity.
     pub entities: HashMap<EntityId, Entity>,
+    /// The last row of each track.
     pub tracks: HashMap<TrackId, Track>,
     entity_uuid: HashMap<EntityId, u64>,
     group_uuid: HashMap<&'static str, u64>,
-    own_uuid: HashMap<(EntityId, &'static str), Vec<Lane>>,
-    lanes: HashMap<TrackId, Vec<Lane>>,
+    own_uuid: HashMap<(EntityId, &'static str), Vec<SliceTrack>>,
+    slice_tracks: HashMap<TrackId, Vec<SliceTrack>>,
     pids: HashMap<i64, EntityId>,
     threads_by_number: HashMap<(i64, i64), EntityId>,
     steps_of: HashMap<EntityId, TrackId>,
-    max_lanes: usize,
+    max_parallel: usize,
     next: u64,
 }
 
-/// The top level, in the order shown. Processes come by themselves.
+/// The groups at the top level, in the order in which they are shown. Viewers show processes at the top
+/// level without a group.
 const GROUPS: &[&str] = &[
     "gpuwhy findings",
     "gpuwhy sources",
@@ -71,19 +74,19 @@ fn group_of(kind: EntityKind) -> &'static str {
 }
 
 impl Tree {
-    /// A tree of nothing yet, with at most so many lanes for one track of overlapping spans.
-    pub fn new(max_lanes: usize) -> Tree {
+    /// An empty tree, in which a track of overlapping spans has at most `max_parallel` Perfetto tracks.
+    pub fn new(max_parallel: usize) -> Tree {
         Tree {
             entities: HashMap::new(),
             tracks: HashMap::new(),
             entity_uuid: HashMap::new(),
             group_uuid: HashMap::new(),
             own_uuid: HashMap::new(),
-            lanes: HashMap::new(),
+            slice_tracks: HashMap::new(),
             pids: HashMap::new(),
             threads_by_number: HashMap::new(),
             steps_of: HashMap::new(),
-            max_lanes: max_lanes.max(1),
+            max_parallel: max_parallel.max(1),
             next: 0,
         }
     }
@@ -98,7 +101,7 @@ impl Tree {
         self.next
     }
 
-    /// What people call an entity: `fio (4242)`, `cpu 3`, `eth0`.
+    /// The name of an entity as users know it: `fio (4242)`, `cpu 3`, `eth0`.
     pub fn label(&self, id: EntityId) -> String {
         let Some(e) = self.entities.get(&id) else {
             return format!("entity {id}");
@@ -132,7 +135,7 @@ impl Tree {
         Ok(uuid)
     }
 
-    /// The track of an entity itself, and whether readers know it as a process or thread.
+    /// The Perfetto track of an entity itself.
     fn entity<W: Write>(
         &mut self,
         id: EntityId,
@@ -179,7 +182,7 @@ impl Tree {
             descriptor.sibling_order_rank = entity.number.and_then(|n| i32::try_from(n).ok());
         }
         descriptor.child_ordering = Some(EXPLICIT_ORDER);
-        // A circle of parents may have declared it meanwhile.
+        // In a circle of parents, declaring a parent has declared this entity.
         if let Some(&uuid) = self.entity_uuid.get(&id) {
             return Ok(uuid);
         }
@@ -190,8 +193,8 @@ impl Tree {
         Ok(uuid)
     }
 
-    /// Whether an entity can be a process or thread descriptor: readers key those by number, so
-    /// a number that is used again (or by another host) makes a plain named track instead.
+    /// Whether an entity can be a process or thread descriptor: readers identify those by number, so an
+    /// entity whose number another one has already gets a plain named track.
     fn numbers(&mut self, entity: &Entity) -> bool {
         let small = |n: &i64| (1..=i64::from(i32::MAX)).contains(n);
         let Some(number) = entity.number.filter(small) else { return false };
@@ -221,7 +224,7 @@ impl Tree {
     ) -> Result<(String, u64), Error> {
         let kind = self.entities.get(&track.entity).map(|e| e.kind);
         let own = matches!(kind, Some(EntityKind::Process | EntityKind::Thread));
-        // The name alone must do: most views and every query show it without its parents.
+        // Most views and all queries show the name without its parents, so it names the entity, too.
         let name = if own && track.parent.is_none() {
             track.name.to_string()
         } else {
@@ -236,8 +239,8 @@ impl Tree {
         Ok((name, parent))
     }
 
-    /// The one Perfetto track of a track of states, counters, marks or samples, or the first
-    /// lane of one of spans.
+    /// The Perfetto track of a track of states, counters, marks or samples; of a track of spans, the
+    /// first of its Perfetto tracks.
     pub fn track<W: Write>(&mut self, id: TrackId, packets: &mut Packets<W>) -> Result<u64, Error> {
         self.track_depth(id, packets, 0)
     }
@@ -248,12 +251,12 @@ impl Tree {
         packets: &mut Packets<W>,
         depth: u32,
     ) -> Result<u64, Error> {
-        if let Some(lane) = self.lanes.get(&id).and_then(|l| l.first()) {
-            return Ok(lane.uuid);
+        if let Some(track) = self.slice_tracks.get(&id).and_then(|l| l.first()) {
+            return Ok(track.uuid);
         }
         let uuid = self.declare(id, packets, depth)?;
-        let lane = Lane { uuid, open: Vec::new(), last_start: Ns::MIN };
-        self.lanes.entry(id).or_insert_with(|| vec![lane]);
+        let track = SliceTrack { uuid, open: Vec::new(), last_start: Ns::MIN };
+        self.slice_tracks.entry(id).or_insert_with(|| vec![track]);
         Ok(uuid)
     }
 
@@ -266,9 +269,9 @@ impl Tree {
         let Some(track) = self.tracks.get(&id).cloned() else {
             return self.group("Other", packets);
         };
-        let first = self.lanes.get(&id).is_none_or(Vec::is_empty);
+        let first = self.slice_tracks.get(&id).is_none_or(Vec::is_empty);
         let thread = self.entities.get(&track.entity).is_some_and(|e| e.kind == EntityKind::Thread);
-        // Steps lie on the thread's own track, where every reader looks for slices first.
+        // Steps lie on the thread's own track, where users look for slices first.
         if first
             && thread
             && track.parent.is_none()
@@ -296,8 +299,8 @@ impl Tree {
         Ok(uuid)
     }
 
-    /// The Perfetto track on which a span can lie: slices of one track must nest, so spans that
-    /// would cross get lanes of the same name. `None` when there are too many at once.
+    /// The Perfetto track for a span: slices of one track must nest, so spans that would cross are spread
+    /// over several tracks of the same name. `None` when too many overlap.
     pub fn span<W: Write>(
         &mut self,
         id: TrackId,
@@ -307,34 +310,38 @@ impl Tree {
     ) -> Result<Option<u64>, Error> {
         self.track(id, packets)?;
         let nests = self.tracks.get(&id).and_then(|t| t.discipline) == Some(Discipline::Nested);
-        let lanes = self.lanes.entry(id).or_default();
-        if let Some(uuid) = take(lanes, nests, start, end) {
+        let tracks = self.slice_tracks.entry(id).or_default();
+        if let Some(uuid) = take(tracks, nests, start, end) {
             return Ok(Some(uuid));
         }
-        if lanes.len() >= self.max_lanes {
+        if tracks.len() >= self.max_parallel {
             return Ok(None);
         }
         let uuid = self.declare(id, packets, 0)?;
-        self.lanes.entry(id).or_default().push(Lane { uuid, open: vec![end], last_start: start });
+        self.slice_tracks.entry(id).or_default().push(SliceTrack {
+            uuid,
+            open: vec![end],
+            last_start: start,
+        });
         Ok(Some(uuid))
     }
 
-    /// The first lane of our own making of that name, for points, which may lie anyhow.
+    /// The first track of this name that is no track of the trace, for instants, which may overlap.
     pub fn own_points<W: Write>(
         &mut self,
         entity: EntityId,
         name: &'static str,
         packets: &mut Packets<W>,
     ) -> Result<u64, Error> {
-        if let Some(lane) = self.own_uuid.get(&(entity, name)).and_then(|l| l.first()) {
-            return Ok(lane.uuid);
+        if let Some(track) = self.own_uuid.get(&(entity, name)).and_then(|l| l.first()) {
+            return Ok(track.uuid);
         }
         let made = self.own(entity, name, (Ns::MIN, Ns::MIN), packets)?;
         made.map_or_else(|| self.group("Other", packets), Ok)
     }
 
-    /// A lane of our own making under an entity (or at the top level, for entity 0), for slices
-    /// that are no span of the trace: parts of steps, findings.
+    /// A track below an entity (at the top level for entity 0) that is no track of the trace, for slices
+    /// that are no spans: parts of steps, findings.
     pub fn own<W: Write>(
         &mut self,
         entity: EntityId,
@@ -342,11 +349,11 @@ impl Tree {
         (start, end): (Ns, Ns),
         packets: &mut Packets<W>,
     ) -> Result<Option<u64>, Error> {
-        if let Some(lanes) = self.own_uuid.get_mut(&(entity, name)) {
-            if let Some(uuid) = take(lanes, false, start, end) {
+        if let Some(tracks) = self.own_uuid.get_mut(&(entity, name)) {
+            if let Some(uuid) = take(tracks, false, start, end) {
                 return Ok(Some(uuid));
             }
-            if lanes.len() >= self.max_lanes {
+            if tracks.len() >= self.max_parallel {
                 return Ok(None);
             }
         }
@@ -367,14 +374,14 @@ impl Tree {
             })?;
             uuid
         };
-        let lane = Lane { uuid, open: vec![end], last_start: start };
-        self.own_uuid.entry((entity, name)).or_default().push(lane);
+        let track = SliceTrack { uuid, open: vec![end], last_start: start };
+        self.own_uuid.entry((entity, name)).or_default().push(track);
         Ok(Some(uuid))
     }
 }
 
-/// A process chooses its own name. One that turns the direction of the line would show its pid
-/// backwards, so what cannot be seen is spelt out.
+/// A name with invisible characters escaped: a process chooses its own name, and one that reverses the
+/// direction of the text would show its pid backwards.
 fn visible(name: &str) -> String {
     let unseen = |c: char| {
         c.is_control()
@@ -394,26 +401,26 @@ fn visible(name: &str) -> String {
     })
 }
 
-/// What a reader of a verdict wants to see first stands first.
+/// The position of a track among its siblings: those that explain a finding come first.
 fn sibling_rank(name: &str) -> i32 {
     let order = [names::STEPS, names::THREAD_STATE, names::STREAM, names::OCCUPANT, names::IO];
     order.iter().position(|&n| n == name).unwrap_or(order.len()) as i32
 }
 
-/// The first lane that has room, now taken until `end`.
-fn take(lanes: &mut [Lane], nests: bool, start: Ns, end: Ns) -> Option<u64> {
-    for lane in lanes {
-        if start < lane.last_start {
-            // Out of order: what lay there when this began is not known any more.
+/// The first of some tracks on which a span from `start` to `end` fits, occupied until `end`.
+fn take(tracks: &mut [SliceTrack], nests: bool, start: Ns, end: Ns) -> Option<u64> {
+    for track in tracks {
+        if start < track.last_start {
+            // Not sorted by time: what was open then is no longer known.
             continue;
         }
-        while lane.open.last().is_some_and(|&e| e <= start) {
-            lane.open.pop();
+        while track.open.last().is_some_and(|&e| e <= start) {
+            track.open.pop();
         }
-        if lane.open.last().is_none_or(|&top| nests && end <= top) {
-            lane.last_start = start;
-            lane.open.push(end);
-            return Some(lane.uuid);
+        if track.open.last().is_none_or(|&top| nests && end <= top) {
+            track.last_start = start;
+            track.open.push(end);
+            return Some(track.uuid);
         }
     }
     None

@@ -1,5 +1,5 @@
-//! Databases written from end to end: for tests, fuzzing and benchmarks, whose inputs are to be
-//! made in seconds and to be the same on every machine.
+//! Writes databases from beginning to end: for tests, fuzzing and benchmarks, whose inputs must be made
+//! in seconds and be the same on every machine.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -21,7 +21,7 @@ pub struct Builder {
     tables: Vec<(String, u32, String)>,
 }
 
-/// A node below: its page, and the greatest rowid in it.
+/// A child node: its page, and the greatest rowid in it.
 type Child = (u32, i64);
 
 fn put_varint(out: &mut Vec<u8>, n: u64) {
@@ -128,7 +128,7 @@ fn page(kind: u8, head: usize, cells: &[u8], places: &[usize], right: Option<u32
 }
 
 impl Builder {
-    /// A new database at `path`, in place of what lies there.
+    /// Creates a database at `path`; replaces a file that exists there.
     pub fn create(path: impl AsRef<Path>) -> Result<Builder> {
         let path = path.as_ref().to_path_buf();
         let file = File::create(&path).map_err(Error::io("create", &path))?;
@@ -145,8 +145,8 @@ impl Builder {
         Ok(self.next - 1)
     }
 
-    /// Writes a table with this definition, whose rows `next` hands out until it returns false;
-    /// they are numbered from 1 on.
+    /// Writes a table with this definition. `next` supplies its rows until it returns false; their rowids
+    /// count from 1.
     pub fn table(
         &mut self,
         name: &str,
@@ -180,7 +180,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The same of rows that are there.
+    /// Writes a table with this definition and these rows.
     pub fn table_of(&mut self, name: &str, sql: &str, rows: &[Vec<Value<'_>>]) -> Result<()> {
         let mut rows = rows.iter();
         self.table(name, sql, |put| match rows.next() {
@@ -192,7 +192,7 @@ impl Builder {
         })
     }
 
-    /// The cell of a record, whose rest goes to pages of its own if it is long.
+    /// The cell of a record; the rest of a long record goes to overflow pages.
     fn cell(&mut self, record: &[u8], rowid: i64, cell: &mut Vec<u8>) -> Result<()> {
         cell.clear();
         put_varint(cell, record.len() as u64);
@@ -218,7 +218,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Writes the levels above these nodes, and says which page is the root.
+    /// Writes the levels above these nodes, and returns the root page.
     fn tree(&mut self, mut children: Vec<Child>) -> Result<u32> {
         while children.len() > 1 {
             let mut above = Vec::new();
@@ -267,9 +267,9 @@ impl Builder {
         let pages = self.next - 1;
         first[..16].copy_from_slice(MAGIC);
         first[16..18].copy_from_slice(&(PAGE as u16).to_be_bytes());
-        // Versions 1: a rollback journal. Then the fractions that the format fixes.
+        // File format versions 1: a rollback journal. Then the payload fractions, fixed by the format.
         first[18..24].copy_from_slice(&[1, 1, 0, 64, 32, 32]);
-        // The change counter, and the version that the page count is valid for.
+        // The change counter, and the change for which the page count is valid.
         first[24..28].copy_from_slice(&1u32.to_be_bytes());
         first[28..32].copy_from_slice(&pages.to_be_bytes());
         // Schema cookie, schema format 4, UTF-8.
@@ -285,11 +285,11 @@ impl Builder {
     }
 }
 
-/// Children of one interior node each: as many as fit for sure.
+/// Groups children into interior nodes, with as many in each as certainly fit.
 fn groups(children: &[Child], head: usize) -> impl Iterator<Item = &[Child]> {
-    // A cell takes up to 13 bytes, and two where its place stands.
+    // A cell takes up to 13 bytes, and two for its offset.
     let most = (PAGE - head - 12) / 15;
-    // No node may be left with one child alone.
+    // No node may have a single child.
     let count = children.len().div_ceil(most);
     children.chunks(children.len().div_ceil(count.max(1)).max(2))
 }

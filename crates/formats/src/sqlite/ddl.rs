@@ -1,11 +1,13 @@
 //! Definitions of tables: the names of their columns, and which of them is the rowid.
 
-/// What a definition says.
+/// The parts of a definition that are needed to read rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ddl {
+    /// The names of the columns, in the order of a row's values.
     pub columns: Vec<String>,
-    /// The column that is another name of the rowid.
+    /// The column that is an alias of the rowid: INTEGER PRIMARY KEY.
     pub rowid: Option<usize>,
+    /// Whether its rows lie in an index instead of a table.
     pub without_rowid: bool,
 }
 
@@ -72,7 +74,7 @@ fn tokens(sql: &str) -> Vec<Token> {
     out
 }
 
-/// What `CREATE TABLE …` says; `None` if it says nothing that has columns.
+/// Parses `CREATE TABLE …`; `None` if it has no columns.
 pub(super) fn parse(sql: &str) -> Option<Ddl> {
     let tokens = tokens(sql);
     let open = tokens.iter().position(|t| *t == Token::Sign('('))?;
@@ -110,7 +112,7 @@ pub(super) fn parse(sql: &str) -> Option<Ddl> {
             continue;
         }
         let name = first.name()?;
-        // A type goes on until the first word that begins a constraint.
+        // A type ends at the first word that begins a constraint.
         let limits = ["constraint", "primary", "not", "null", "unique", "check", "default"];
         let more = ["collate", "references", "generated", "as"];
         let ends = |t: &&Token| limits.iter().chain(&more).any(|word| t.is(word));
@@ -147,7 +149,7 @@ fn key_of(item: &[Token]) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn told(sql: &str) -> String {
+    fn parsed(sql: &str) -> String {
         match parse(sql) {
             None => "nothing".into(),
             Some(ddl) => {
@@ -166,27 +168,29 @@ mod tests {
             id                          INTEGER   NOT NULL   PRIMARY KEY,                            -- ID reference value.
             value                       TEXT      NOT NULL                                           -- String value, with (brackets), and a comma
         )";
-        assert_eq!(told(profiler), "id value / id");
+        assert_eq!(parsed(profiler), "id value / id");
         assert_eq!(
-            told("CREATE TABLE c (id INTEGER NOT NULL, d INTEGER, PRIMARY KEY (id, d))"),
+            parsed("CREATE TABLE c (id INTEGER NOT NULL, d INTEGER, PRIMARY KEY (id, d))"),
             "id d / -"
         );
-        assert_eq!(told("create table c(a int, b integer, primary key(b))"), "a b / b");
-        assert_eq!(told("CREATE TABLE c (a INTEGER PRIMARY KEY DESC)"), "a / -");
-        assert_eq!(told("CREATE TABLE c (a INT PRIMARY KEY, b)"), "a b / -");
+        assert_eq!(parsed("create table c(a int, b integer, primary key(b))"), "a b / b");
+        assert_eq!(parsed("CREATE TABLE c (a INTEGER PRIMARY KEY DESC)"), "a / -");
+        assert_eq!(parsed("CREATE TABLE c (a INT PRIMARY KEY, b)"), "a b / -");
         assert_eq!(
-            told("CREATE TABLE c (number INTEGER PRIMARY KEY, name TEXT NOT NULL REFERENCES x(y))"),
+            parsed(
+                "CREATE TABLE c (number INTEGER PRIMARY KEY, name TEXT NOT NULL REFERENCES x(y))"
+            ),
             "number name / number"
         );
         assert_eq!(
-            told("CREATE TABLE \"odd one\" (\"end\" INT, [a b] DECIMAL(10, 2), `c``d`, 'e')"),
+            parsed("CREATE TABLE \"odd one\" (\"end\" INT, [a b] DECIMAL(10, 2), `c``d`, 'e')"),
             "end a b c`d e / -"
         );
         assert_eq!(
-            told("CREATE TABLE w (a INTEGER PRIMARY KEY, b) WITHOUT ROWID"),
+            parsed("CREATE TABLE w (a INTEGER PRIMARY KEY, b) WITHOUT ROWID"),
             "a b / -, without rowid"
         );
-        assert_eq!(told("CREATE TABLE t /* ( */ (a /* , x */ , b)"), "a b / -");
+        assert_eq!(parsed("CREATE TABLE t /* ( */ (a /* , x */ , b)"), "a b / -");
     }
 
     #[test]
@@ -194,7 +198,7 @@ mod tests {
         for sql in
             ["", "(", "CREATE TABLE x", "CREATE TABLE x (", "CREATE TABLE x ()", "x ((((", "'"]
         {
-            assert_eq!(told(sql), "nothing", "{sql:?}");
+            assert_eq!(parsed(sql), "nothing", "{sql:?}");
         }
     }
 }

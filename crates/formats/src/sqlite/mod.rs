@@ -1,15 +1,15 @@
-//! SQLite databases, read-only, table by table, as the file format's documentation has them
+//! Reads SQLite databases table by table, according to the documentation of the file format
 //! (<https://www.sqlite.org/fileformat2.html>).
 //!
 //! # Why not SQLite itself
-//! A profiler's database is read once, from end to end, a few columns of each row. The library
-//! steps through its virtual machine for every row and hands out one cell at a time, on one
-//! thread a connection; that is what an import would spend its time on. Here a table is a list of
-//! leaf pages that threads share out among themselves, a row is decoded as far as its last wanted
-//! column, and no byte of the file is believed: a page number, a length or an offset that leads
-//! out of the file is an error that names the page.
+//! An import reads a profiler's database once, from beginning to end, and only a few columns of each
+//! row. The library would run its virtual machine for every row and return one cell at a time, with one
+//! thread for a connection, and the import would spend most of its time there. Here a table is a list of
+//! leaf pages that threads divide among themselves, and a row is decoded up to its last wanted column.
+//! No byte of the file is trusted: a page number, length or offset that leads out of the file is an error
+//! that names the page.
 //!
-//! Not read: indexes, WITHOUT ROWID tables, UTF-16 databases, and what lies in a write-ahead log.
+//! Indexes, WITHOUT ROWID tables, UTF-16 databases and write-ahead logs are not read.
 
 pub mod build;
 mod ddl;
@@ -23,16 +23,17 @@ use std::path::{Path, PathBuf};
 
 pub use record::Value;
 
+use crate::importer::LFS_POINTER;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Pages read at once where they lie next to each other: 256 KiB of usual pages.
+/// How many consecutive pages are read at once: 256 KiB of pages of the usual size.
 const AHEAD: usize = 64;
-/// A b-tree of usual pages with as many levels would fill no disk.
+/// The most levels of a b-tree: one with more would not fit on any disk.
 const LEVELS: usize = 20;
-/// What is read of one row: longer texts are cut off there.
+/// How many bytes are read of one row: longer texts are cut off.
 const MAX_ROW: usize = 1 << 20;
-/// A definition longer than this is none that a profiler writes.
+/// A database with more tables is damaged.
 const MAX_TABLES: usize = 1 << 16;
 
 /// A database, open for reading.
@@ -41,27 +42,27 @@ pub struct Database {
     file: File,
     path: PathBuf,
     page_size: usize,
-    /// What of a page is not reserved for extensions.
+    /// Bytes of a page that are not reserved for extensions.
     usable: usize,
     pages: u32,
     tables: BTreeMap<String, TableDef>,
 }
 
-/// A table, as its definition says.
+/// The definition of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDef {
     /// Its name.
     pub name: String,
-    /// Its columns, in the order of their values.
+    /// The names of its columns, in the order of a row's values.
     pub columns: Vec<String>,
     root: u32,
-    /// The column that is the rowid, which stands not in the record.
+    /// The column that is an alias of the rowid, whose value is not in the record.
     rowid: Option<usize>,
     without_rowid: bool,
 }
 
 impl TableDef {
-    /// A table that lies in no database.
+    /// A table that is a file of its own.
     pub(crate) fn plain(name: &str, columns: Vec<String>) -> TableDef {
         TableDef { name: name.into(), columns, root: 0, rowid: None, without_rowid: false }
     }
@@ -80,13 +81,16 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Whether a file of these first bytes is meant to be a database.
+/// Whether a file with these first bytes is a database.
 pub fn is_database(head: &[u8]) -> bool {
     head.starts_with(MAGIC)
 }
 
 impl Database {
     /// Opens the database at `path` and reads the definitions of its tables.
+    ///
+    /// # Errors
+    /// It cannot be read, is no database, is damaged, or has changes that are not written into it yet.
     pub fn open(path: impl AsRef<Path>) -> Result<Database> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(Error::io("open", path))?;
@@ -98,13 +102,13 @@ impl Database {
         }
         let mut head = Vec::with_capacity(100);
         (&mut file).take(100).read_to_end(&mut head).map_err(Error::io("read", path))?;
-        if head.starts_with(b"version https://git-lfs") {
+        if head.starts_with(LFS_POINTER) {
             return Err(not(
                 "it is a Git LFS pointer; `git lfs pull` brings the file itself".into()
             ));
         }
         if !is_database(&head) {
-            return Err(not("it does not begin as SQLite databases do".into()));
+            return Err(not("it does not begin with `SQLite format 3`".into()));
         }
         if head.len() < 100 {
             return Err(Error::damaged(path, "its header", "it is cut off"));
@@ -113,33 +117,39 @@ impl Database {
         let page_size = match be16(&head, 16) {
             1 => 65536,
             size if size >= 512 && size.is_power_of_two() => size,
-            size => return Err(bad(format!("pages of {size} bytes are none"))),
+            size => {
+                return Err(bad(format!(
+                    "its page size of {size} bytes is not a power of two from 512 to 65536"
+                )));
+            }
         };
         let usable = page_size - usize::from(head[20]);
         if usable < 480 {
-            return Err(bad(format!("{usable} usable bytes a page are too few")));
+            return Err(bad(format!("only {usable} bytes of a page are usable")));
         }
         match be32(&head, 56) {
             0 | 1 => {}
             encoding => {
-                let why = format!("its texts are UTF-16 (encoding {encoding}); only UTF-8 is read");
+                let why = format!(
+                    "its texts are in UTF-16 (encoding {encoding}); only UTF-8 is supported"
+                );
                 return Err(Error::Unreadable { path: path.into(), why });
             }
         }
         let length = metadata.len();
         let there = length / page_size as u64;
-        // The count is to be believed only if the last writer knew of it.
-        let said = u64::from(be32(&head, 28));
-        let said = if be32(&head, 24) == be32(&head, 92) && said > 0 { said } else { there };
-        if there < said {
+        // The page count in the header is valid only if the last writer updated it.
+        let count = u64::from(be32(&head, 28));
+        let count = if be32(&head, 24) == be32(&head, 92) && count > 0 { count } else { there };
+        if there < count {
             return Err(Error::damaged(
                 path,
                 format!("byte {length}"),
-                format!("it is cut off after {there} of {said} pages"),
+                format!("it is cut off after {there} of {count} pages"),
             ));
         }
-        let Ok(pages) = u32::try_from(said) else {
-            return Err(bad(format!("{said} pages are absurd")));
+        let Ok(pages) = u32::try_from(count) else {
+            return Err(bad(format!("{count} pages are more than the format allows")));
         };
         let mut database =
             Database { file, path: path.into(), page_size, usable, pages, tables: BTreeMap::new() };
@@ -148,7 +158,7 @@ impl Database {
         Ok(database)
     }
 
-    /// What was not yet written into the database is not in the file.
+    /// Refuses a database with changes in a log or journal beside it, which are not in the file.
     fn check_sidecars(&self) -> Result<()> {
         let beside = |suffix: &str| {
             let mut path = self.path.clone().into_os_string();
@@ -159,13 +169,13 @@ impl Database {
         let name = self.path.display();
         let why = if let Some(log) = beside("-wal") {
             format!(
-                "its latest changes lie in `{}`; `sqlite3 {name} 'pragma wal_checkpoint(truncate)'` \
-                 writes them into it",
+                "its latest changes are in `{}`; `sqlite3 {name} 'pragma wal_checkpoint(truncate)'` \
+                 writes them into the database",
                 log.display()
             )
         } else if let Some(journal) = beside("-journal") {
             format!(
-                "its last change was not finished, as `{}` shows; `sqlite3 {name} .tables` undoes it",
+                "its last change was not finished, as `{}` shows; `sqlite3 {name} .tables` rolls it back",
                 journal.display()
             )
         } else {
@@ -175,7 +185,7 @@ impl Database {
     }
 
     fn read_definitions(&mut self) -> Result<()> {
-        // The schema table is like any other; its definition is known.
+        // The schema table is read like any other; its definition is fixed by the format.
         let schema = TableDef {
             name: "sqlite_schema".into(),
             columns: ["type", "name", "tbl_name", "rootpage", "sql"].map(String::from).into(),
@@ -200,7 +210,7 @@ impl Database {
                 return Err(Error::damaged(&self.path, "its schema", "too many tables"));
             }
             let Some(ddl) = ddl::parse(sql) else {
-                let what = format!("the definition of table {name:?} cannot be understood");
+                let what = format!("the definition of table {name:?} cannot be parsed");
                 return Err(Error::damaged(&self.path, "its schema", what));
             };
             let def = TableDef {
@@ -222,7 +232,7 @@ impl Database {
         &self.path
     }
 
-    /// How long it is.
+    /// The length of its pages, bytes.
     pub fn bytes(&self) -> u64 {
         u64::from(self.pages) * self.page_size as u64
     }
@@ -241,11 +251,15 @@ impl Database {
         Error::damaged(&self.path, format!("page {page}"), what)
     }
 
-    /// The leaf pages of a table, in the order of its rows. Reads its interior pages only: all
-    /// leaves of a b-tree lie equally deep.
+    /// The leaf pages of a table, in the order of its rows. Reads only its interior pages: all leaves of a
+    /// b-tree are on the same level.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged, or the table is WITHOUT ROWID.
     pub fn leaves(&self, table: &TableDef) -> Result<Vec<u32>> {
         if table.without_rowid {
-            let why = format!("table {:?} is one WITHOUT ROWID, which is not read", table.name);
+            let why =
+                format!("table {:?} is a WITHOUT ROWID table, which is not supported", table.name);
             return Err(Error::Unreadable { path: self.path.clone(), why });
         }
         let mut pages = Pages::new(self);
@@ -261,28 +275,34 @@ impl Database {
             for &page in &level {
                 let node = pages.node(page)?;
                 if node.kind()? != Kind::Interior {
-                    return Err(self.damaged(page, "a leaf lies higher than its neighbours"));
+                    return Err(self.damaged(page, "a leaf is on a higher level than its siblings"));
                 }
                 node.children(&mut below)?;
             }
             for &child in &below {
                 let (word, bit) = (child as usize / 64, 1 << (child % 64));
                 if child == 0 || child > self.pages {
-                    let what = format!("it names page {child} of {}", self.pages);
+                    let what = format!("it refers to page {child} of {}", self.pages);
                     return Err(self.damaged(first, what));
                 }
                 if seen[word] & bit != 0 {
-                    return Err(self.damaged(child, "it is named twice"));
+                    return Err(self.damaged(child, "two pages refer to it"));
                 }
                 seen[word] |= bit;
             }
             level = below;
         }
-        Err(self.damaged(table.root, format!("table {:?} is deeper than can be", table.name)))
+        Err(self.damaged(
+            table.root,
+            format!("the b-tree of table {:?} has too many levels", table.name),
+        ))
     }
 
-    /// Calls `each` with the rowid and the `wanted` columns of every row on these leaves. A column
-    /// that the table lacks (`None`), or that a row does not reach to, is null.
+    /// Calls `each` with the rowid and the `wanted` columns of every row on these leaves. A column that the
+    /// table lacks (`None`), or that was added after the row, is null.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged, or `each` fails.
     pub fn scan<const N: usize>(
         &self,
         table: &TableDef,
@@ -333,14 +353,14 @@ impl Database {
     }
 }
 
-/// What a page of a table's b-tree is.
+/// The kinds of pages of a table's b-tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Interior,
     Leaf,
 }
 
-/// Some pages that lie next to each other, in memory.
+/// Some consecutive pages in memory.
 struct Pages<'a> {
     database: &'a Database,
     buffer: Vec<u8>,
@@ -365,7 +385,7 @@ impl<'a> Pages<'a> {
         database.file.read_exact_at(&mut self.buffer, at).map_err(Error::io("read", &database.path))
     }
 
-    /// One of the pages that were read.
+    /// One of the pages in memory.
     fn held(&self, page: u32) -> Result<Node<'_>> {
         let size = self.database.page_size;
         let from = (page - self.first) as usize * size;
@@ -375,7 +395,7 @@ impl<'a> Pages<'a> {
         let node = Node { database: self.database, page, bytes, head };
         let array = node.array() + 2 * node.cells();
         if array > self.database.usable {
-            return Err(self.database.damaged(page, "it names more rows than it has room for"));
+            return Err(self.database.damaged(page, "it lists more rows than fit on it"));
         }
         Ok(node)
     }
@@ -385,14 +405,14 @@ impl<'a> Pages<'a> {
         self.held(page)
     }
 
-    /// A row that does not fit its page, put together, up to [`MAX_ROW`].
+    /// Assembles a row from its page and its overflow pages, up to [`MAX_ROW`] bytes.
     fn gather(&mut self, cell: &Cell<'_>, page: u32, whole: &mut Vec<u8>) -> Result<()> {
         let database = self.database;
         let wanted = cell.length.min(MAX_ROW as u64) as usize;
         whole.clear();
         whole.extend_from_slice(cell.local);
         let mut next = cell.overflow;
-        // A loop cannot last: every page adds to what is bounded.
+        // A circle of pages ends, too: every page adds to a bounded length.
         while whole.len() < wanted {
             if next == 0 {
                 let what = format!("row {} ends after {} bytes", cell.rowid, whole.len());
@@ -421,9 +441,9 @@ struct Cell<'a> {
     rowid: i64,
     /// The length of its record.
     length: u64,
-    /// As much of the record as lies on the page.
+    /// The part of the record that lies on the page.
     local: &'a [u8],
-    /// The page on which it goes on.
+    /// The first overflow page; 0 if there is none.
     overflow: u32,
 }
 
@@ -440,7 +460,7 @@ impl<'a> Node<'a> {
             13 => Ok(Kind::Leaf),
             other => Err(self
                 .database
-                .damaged(self.page, format!("it is no page of a table but of kind {other}"))),
+                .damaged(self.page, format!("it is a page of kind {other}, not of a table"))),
         }
     }
 
@@ -448,7 +468,7 @@ impl<'a> Node<'a> {
         be16(self.bytes, self.head + 3)
     }
 
-    /// Where the places of its cells begin.
+    /// The offset of its array of cell offsets.
     fn array(&self) -> usize {
         self.head + if self.bytes[self.head] == 5 { 12 } else { 8 }
     }
@@ -460,10 +480,10 @@ impl<'a> Node<'a> {
     }
 
     fn bad_cell(&self, i: usize) -> Error {
-        self.database.damaged(self.page, format!("its cell {i} lies outside of it"))
+        self.database.damaged(self.page, format!("its cell {i} lies outside of the page"))
     }
 
-    /// The pages below, left to right.
+    /// The child pages, left to right.
     fn children(&self, out: &mut Vec<u32>) -> Result<()> {
         for i in 0..self.cells() {
             out.push(be32(self.cell(i)?, 0));
@@ -477,7 +497,7 @@ impl<'a> Node<'a> {
         let bad = || self.bad_cell(i);
         let (length, a) = record::varint(cell, 0).ok_or_else(bad)?;
         let (rowid, from) = record::varint(cell, a).ok_or_else(bad)?;
-        // What of a long record stays on its page; the format's own formula.
+        // How many bytes of a long record stay on its page: section 1.6 of the file format.
         let usable = self.database.usable as u64;
         let most = usable - 35;
         let local = if length <= most {

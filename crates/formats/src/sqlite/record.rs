@@ -3,12 +3,12 @@
 /// A value of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Value<'a> {
-    /// Nothing, or a column that the table lacks.
+    /// NULL, or a column that the table lacks.
     #[default]
     Null,
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A number.
+    /// A floating-point number.
     Real(f64),
     /// A text, as its bytes.
     Text(&'a [u8]),
@@ -17,17 +17,17 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The whole number that it is.
+    /// Its value as an integer.
     pub fn int(self) -> Option<i64> {
         match self {
             Value::Int(n) => Some(n),
-            // What a tool has computed may come as a number with a point.
+            // Some tools store integers as floating-point numbers.
             Value::Real(n) if n.fract() == 0.0 && n.abs() < 9e15 => Some(n as i64),
             _ => None,
         }
     }
 
-    /// The number that it is.
+    /// Its value as a floating-point number.
     pub fn real(self) -> Option<f64> {
         match self {
             Value::Int(n) => Some(n as f64),
@@ -36,7 +36,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text that it is, up to what is not UTF-8.
+    /// Its text, up to the first byte that is not UTF-8.
     pub fn text(self) -> Option<&'a str> {
         match self {
             Value::Text(bytes) => Some(match std::str::from_utf8(bytes) {
@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A number of up to nine bytes at `at`, and where it ends.
+/// The varint at `at` and where it ends (SQLite file format, section 1.6).
 pub(super) fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let first = *bytes.get(at)?;
     if first < 0x80 {
@@ -65,14 +65,14 @@ pub(super) fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     Some((n << 8 | u64::from(*bytes.get(at + 8)?), at + 9))
 }
 
-/// Not wanted.
+/// Stands for a column that is not wanted.
 const SKIP: u8 = u8::MAX;
 
-/// Which columns of a row are wanted, and where they go.
+/// Which columns of a row are wanted, and their positions among the results.
 pub(super) struct Want<const N: usize> {
-    /// For each column up to the last wanted one: its place, or [`SKIP`].
+    /// For each column up to the last wanted one: its position, or [`SKIP`].
     places: Vec<u8>,
-    /// The place of the column that is the rowid.
+    /// The position of the column that is the rowid.
     rowid: Option<usize>,
 }
 
@@ -80,6 +80,7 @@ pub(super) struct Want<const N: usize> {
 type Bad = &'static str;
 
 impl<const N: usize> Want<N> {
+    /// Of these columns, where `rowid` is the column that is an alias of the rowid.
     pub fn new(wanted: [Option<usize>; N], rowid: Option<usize>) -> Want<N> {
         let columns = wanted.iter().flatten().max().map_or(0, |last| last + 1);
         let mut places = vec![SKIP; columns];
@@ -92,7 +93,7 @@ impl<const N: usize> Want<N> {
         Want { places, rowid }
     }
 
-    /// The wanted values of a record; none if they reach beyond `record`, which is not whole.
+    /// The wanted values of a record; `None` if they lie beyond `record`, which is only its beginning.
     pub fn decode<'a>(
         &self,
         record: &'a [u8],
@@ -106,8 +107,8 @@ impl<const N: usize> Want<N> {
         })
     }
 
-    /// The same of a record that was put together. If it was too long for that, texts are cut off
-    /// where it is.
+    /// The same for a record that was assembled from its overflow pages. Where it was too long for that,
+    /// the last text is cut off.
     pub fn decode_cut<'a>(
         &self,
         record: &'a [u8],
@@ -130,7 +131,7 @@ impl<const N: usize> Want<N> {
     ) -> Result<Option<[Value<'a>; N]>, Bad> {
         let mut out = [Value::Null; N];
         let (header, mut at) = varint(record, 0).ok_or("it is empty")?;
-        let header = usize::try_from(header).map_err(|_| "its header is absurdly long")?;
+        let header = usize::try_from(header).map_err(|_| "its header is too long")?;
         let mut from = header;
         for &place in &self.places {
             // A column that was added to the table after this row is null.
@@ -145,7 +146,7 @@ impl<const N: usize> Want<N> {
             };
             at = next;
             let size = size_of(kind)?;
-            let to = from.checked_add(size).ok_or("a value is absurdly long")?;
+            let to = from.checked_add(size).ok_or("a value is too long")?;
             if place != SKIP {
                 match kind {
                     0 => {}
@@ -174,7 +175,7 @@ fn size_of(kind: u64) -> Result<usize, Bad> {
         5 => Ok(6),
         6 | 7 => Ok(8),
         10 | 11 => Err("a value has a type that is not used"),
-        long => usize::try_from((long - 12) / 2).map_err(|_| "a value is absurdly long"),
+        long => usize::try_from((long - 12) / 2).map_err(|_| "a value is too long"),
     }
 }
 

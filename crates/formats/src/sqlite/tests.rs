@@ -115,7 +115,7 @@ fn many_definitions_need_more_than_the_first_page() {
         .unwrap();
 }
 
-fn complaint(path: &Path) -> String {
+fn outcome(path: &Path) -> String {
     match read(path) {
         Ok(rows) => format!("{} rows", rows.len()),
         Err(e) => e.to_string().replace(&path.parent().unwrap().display().to_string(), "."),
@@ -123,12 +123,12 @@ fn complaint(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_database_is_told_with_what_would_help() {
+fn other_files_are_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sqlite");
     let with = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        complaint(&path)
+        outcome(&path)
     };
     assert_eq!(
         with(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
@@ -136,10 +136,10 @@ fn what_is_no_database_is_told_with_what_would_help() {
     );
     assert_eq!(
         with(b""),
-        "`./x.sqlite` is not an SQLite database: it does not begin as SQLite databases do"
+        "`./x.sqlite` is not an SQLite database: it does not begin with `SQLite format 3`"
     );
     assert_eq!(with(MAGIC), "`./x.sqlite` is damaged, its header: it is cut off");
-    assert!(complaint(dir.path()).contains("it is not a regular file"));
+    assert!(outcome(dir.path()).contains("it is not a regular file"));
 }
 
 #[test]
@@ -149,14 +149,17 @@ fn a_database_that_is_cut_off_or_not_finished_is_refused() {
     let (_dir, path) = database(&rows);
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-    let told = complaint(&path);
-    assert!(told.contains("x.sqlite` is damaged, byte") && told.contains("is cut off"), "{told}");
+    let error = outcome(&path);
+    assert!(
+        error.contains("x.sqlite` is damaged, byte") && error.contains("is cut off"),
+        "{error}"
+    );
     std::fs::write(&path, &whole).unwrap();
-    assert_eq!(complaint(&path), "5000 rows");
+    assert_eq!(outcome(&path), "5000 rows");
     for (suffix, word) in [("-wal", "wal_checkpoint"), ("-journal", "was not finished")] {
         let beside = path.with_file_name(format!("x.sqlite{suffix}"));
         std::fs::write(&beside, b"some").unwrap();
-        assert!(complaint(&path).contains(word), "{}", complaint(&path));
+        assert!(outcome(&path).contains(word), "{}", outcome(&path));
         std::fs::remove_file(&beside).unwrap();
     }
 }
@@ -178,7 +181,7 @@ fn any_damage_is_an_error_or_other_values_but_never_more() {
     for _ in 0..300 {
         let mut bytes = whole.clone();
         for _ in 0..8 {
-            // Heads of pages are where it hurts.
+            // Mostly in the headers of pages, where damage matters most.
             let page = random(bytes.len() / 4096);
             let at = page * 4096 + if random(2) == 0 { random(16) } else { random(4096) };
             bytes[at] = random(256) as u8;
