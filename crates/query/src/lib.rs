@@ -1,12 +1,12 @@
 //! SQL over traces, in this process or on a cluster.
 //!
-//! The engine is DataFusion, and Ballista where one machine is outgrown; what is ours is the three
-//! things that they cannot know: which files of a directory belong to a trace and whose its rows are
-//! ([`trace`]), views that a user can guess ([`views`]), and the functions that `gpuwhy variability`
-//! computes with ([`functions`]). Plans are plain: tables over Parquet files, lists of values, and
-//! functions by name, so that they travel to any process that knows the functions.
+//! The engine is DataFusion, with Ballista for several machines. This crate adds three things: the tables
+//! of a trace, with the files that belong to each ([`trace`]); views with names in place of ids
+//! ([`views`]); and the functions that `gpuwhy variability` computes with ([`functions`]). Plans consist
+//! of tables over Parquet files, lists of values, and functions by name, so that any process that has the
+//! functions can execute them.
 //!
-//! *Invariant:* no analysis is written here. What differs, and why, is `derive`'s and `diagnose`'s.
+//! *Invariant:* this crate contains no analysis. `derive` and `diagnose` find what differs, and why.
 
 #![forbid(unsafe_code)]
 

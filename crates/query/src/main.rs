@@ -31,9 +31,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Plan and hand out the work of a cluster.
+    /// Plan the queries of a cluster and distribute their tasks.
     Scheduler(roles::Scheduler),
-    /// Do the work of a cluster.
+    /// Execute tasks of a cluster.
     Executor(roles::Executor),
     /// The parts of a trace's variability, one JSON line each, for `gpuwhy variability --cluster`.
     #[command(hide = true)]
@@ -51,13 +51,13 @@ struct Query {
     /// A query; `-` reads it from standard input.
     #[arg(value_name = "SQL")]
     sql: Option<String>,
-    /// In which form; by the ending of --output, or a table, if not said.
-    #[arg(long, value_name = "FORM")]
+    /// Output format; by default that of the ending of --output, else a table.
+    #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Where to, instead of standard output.
+    /// Write to this file instead of standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How long an interval of the view `stalls` is, ms.
+    /// Length of the intervals of the views `stalls` and `device_intervals`, ms.
     #[arg(long, default_value_t = 1000.0, value_name = "MS")]
     interval: f64,
     #[command(flatten)]
@@ -66,13 +66,13 @@ struct Query {
 
 #[derive(Args)]
 struct Engine {
-    /// Ask a cluster, by its scheduler's address.
+    /// Run on the cluster of the scheduler at this address.
     #[arg(long, value_name = "df://HOST:PORT")]
     cluster: Option<String>,
-    /// Threads, or of a cluster, partitions of the work; as many as there are CPUs, or 16, if not said.
+    /// Threads, by default one a CPU; on a cluster partitions of the work, by default 16.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// What the operators of this process share before they spill to disk, MiB.
+    /// Memory that the operators of this process share before they spill to disk, MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     memory: usize,
 }
@@ -94,19 +94,19 @@ impl Engine {
 struct Shards {
     /// A trace: a path, or s3://BUCKET/PATH.
     trace: String,
-    /// How long an interval is, ns.
+    /// Length of an interval, ns.
     #[arg(long)]
     interval_ns: i64,
-    /// How many intervals there may be.
+    /// The most intervals.
     #[arg(long)]
     most: usize,
-    /// How many copies are told one by one.
+    /// The most copies that are listed one by one.
     #[arg(long)]
     moved: usize,
-    /// Collectives whose length is waiting for the last rank.
+    /// Names of collectives whose duration is mostly waiting for the last rank.
     #[arg(long, value_delimiter = ',')]
     waits: Vec<String>,
-    /// How the names of calls begin that ask for managed memory ahead of its use.
+    /// Prefixes of the names of calls that prefetch managed memory.
     #[arg(long, value_delimiter = ',')]
     prefetch: Vec<String>,
     #[command(flatten)]
@@ -116,17 +116,17 @@ struct Shards {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = if cli.role.is_some() { "info" } else { "error" };
-    // `GPUWHY_LOG=debug` says more.
+    // `GPUWHY_LOG=debug` logs more.
     let from = env_logger::Env::new().filter_or("GPUWHY_LOG", level);
     env_logger::Builder::from_env(from).format_target(false).init();
-    // Plans nest deeply, and are walked by recursion.
+    // DataFusion walks deeply nested plans by recursion.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(32 << 20)
         .build();
-    let done = runtime.context("the runtime").and_then(|runtime| {
+    let done = runtime.context("cannot start the threads of the engine").and_then(|runtime| {
         // The first poll runs on this thread, whose stack is the system's.
-        runtime.block_on(async { tokio::spawn(run(cli)).await.context("a task")? })
+        runtime.block_on(async { tokio::spawn(run(cli)).await.context("the query panicked")? })
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,7 +135,7 @@ fn main() -> ExitCode {
                 e.downcast_ref::<std::io::Error>()
                     .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
             };
-            // A reader that closed the pipe has seen what it wanted.
+            // The reader of the output, such as `head`, has enough.
             if error.chain().any(broken) || format!("{error:#}").contains("Broken pipe") {
                 return ExitCode::SUCCESS;
             }
@@ -148,14 +148,14 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<()> {
     match cli.role {
         None => query(&cli.query).await,
-        Some(Role::Scheduler(args)) => until_told(roles::scheduler(&args)).await,
-        Some(Role::Executor(args)) => until_told(roles::executor(&args)).await,
+        Some(Role::Scheduler(args)) => until_stopped(roles::scheduler(&args)).await,
+        Some(Role::Executor(args)) => until_stopped(roles::executor(&args)).await,
         Some(Role::Shards(args)) => {
             let session =
                 Session::open(&args.trace, &args.engine.options(args.interval_ns)).await?;
             let Shards { most, moved, waits, prefetch, .. } = args;
-            let asked = shards::Asked { most, moved, waits, prefetch };
-            shards::tell(&session, args.interval_ns, &asked, &mut std::io::stdout()).await
+            let request = shards::Request { most, moved, waits, prefetch };
+            shards::write(&session, args.interval_ns, &request, &mut std::io::stdout()).await
         }
         Some(Role::Views) => {
             print!("{}", views::markdown());
@@ -164,8 +164,8 @@ async fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Goes on until it ends by itself or the user says so.
-async fn until_told(role: impl Future<Output = Result<()>>) -> Result<()> {
+/// Runs a server until it fails, or until SIGINT or SIGTERM.
+async fn until_stopped(role: impl Future<Output = Result<()>>) -> Result<()> {
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         done = role => done,
@@ -176,10 +176,10 @@ async fn until_told(role: impl Future<Output = Result<()>>) -> Result<()> {
 
 async fn query(args: &Query) -> Result<()> {
     let began = Instant::now();
-    let Some(trace) = &args.trace else { bail!("no trace is named") };
+    let Some(trace) = &args.trace else { bail!("no trace is given") };
     let interval = (args.interval * 1e6).round();
     if !(1.0..=1e18).contains(&interval) {
-        bail!("--interval {} is no length of time", args.interval);
+        bail!("--interval {} is out of range; give milliseconds greater than 0", args.interval);
     }
     let session = Session::open(trace, &args.engine.options(interval as i64)).await?;
     session.opened.notes.iter().for_each(|note| eprintln!("gpuwhy: {note}"));
@@ -194,7 +194,7 @@ async fn query(args: &Query) -> Result<()> {
     };
     let by_name = || args.output.as_deref().and_then(Format::of);
     let format = args.format.or_else(by_name).unwrap_or(Format::Table);
-    let (schema, rows) = session.ask(&sql).await?;
+    let (schema, rows) = session.query(&sql).await?;
     let count = output::write(schema, rows, format, args.output.as_deref()).await?;
     if args.output.is_some() || format == Format::Table {
         eprintln!("{count} rows in {:.2} s", began.elapsed().as_secs_f64());
@@ -208,9 +208,9 @@ async fn list(session: &Session) -> Result<()> {
         let rows = rows.map_or(String::new(), |rows| format!(", {rows} rows"));
         println!("  {name}{rows}\n    {}", columns.join(", "));
     }
-    println!("functions of our own:");
-    for told in gpuwhy_query::functions::TOLD {
-        println!("  {}", told.call);
+    println!("functions besides those of DataFusion:");
+    for function in gpuwhy_query::functions::FUNCTIONS {
+        println!("  {}", function.call);
     }
     Ok(())
 }

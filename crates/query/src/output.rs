@@ -1,4 +1,4 @@
-//! Rows for people and for programs.
+//! Writes the rows of a query as text, JSON, Arrow or Parquet.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write};
@@ -18,13 +18,13 @@ use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
 use futures::StreamExt as _;
 
-/// Rows of a table for people.
+/// The most rows of a text table.
 const TABLE_ROWS: usize = 1000;
 
-/// In which form.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// A table for people, of at most 1000 rows.
+    /// A text table of at most 1000 rows.
     Table,
     /// Comma-separated values with a header.
     Csv,
@@ -34,12 +34,12 @@ pub enum Format {
     Ndjson,
     /// An Arrow IPC file.
     Arrow,
-    /// A Parquet file, zstd.
+    /// A Parquet file, compressed with zstd.
     Parquet,
 }
 
 impl Format {
-    /// By the ending of a file's name.
+    /// The format for the ending of a file's name.
     pub fn of(path: &Path) -> Option<Format> {
         match path.extension()?.to_str()? {
             "csv" => Some(Format::Csv),
@@ -52,7 +52,7 @@ impl Format {
     }
 }
 
-/// A file that comes into being whole or not at all, or standard output.
+/// Standard output, or a file that appears under its name only when it is complete.
 enum Sink {
     Out(BufWriter<std::io::Stdout>),
     File { file: BufWriter<File>, fresh: PathBuf, path: PathBuf },
@@ -82,7 +82,7 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        // After a rename there is nothing of that name.
+        // After the rename, no file has this name.
         if let Sink::File { fresh, .. } = self {
             let _ = std::fs::remove_file(fresh);
         }
@@ -105,10 +105,10 @@ impl Write for Sink {
     }
 }
 
-/// Writes rows as they come, and says how many there were.
+/// Writes rows as the engine finds them, and returns their number.
 ///
 /// # Errors
-/// The engine fails in the middle, or the file cannot be written; a file is not left half-made.
+/// The engine fails, or the output cannot be written; no incomplete file is left.
 pub async fn write(
     schema: SchemaRef,
     mut rows: SendableRecordBatchStream,
@@ -119,7 +119,7 @@ pub async fn write(
         && path.is_none()
         && std::io::stdout().is_terminal()
     {
-        bail!("a terminal shows no {format:?} file; say where it goes with --output");
+        bail!("{format:?} is a binary format; write it to a file with --output");
     }
     let mut sink = Sink::open(path)?;
     let mut count = 0;
@@ -143,7 +143,9 @@ pub async fn write(
                 count += taken as u64;
                 room -= taken;
                 if taken < batch.num_rows() {
-                    eprintln!("gpuwhy: {TABLE_ROWS} rows are shown; --format csv gives all");
+                    eprintln!(
+                        "gpuwhy: only the first {TABLE_ROWS} rows are shown; --format csv prints all"
+                    );
                     break;
                 }
             }
@@ -154,7 +156,7 @@ pub async fn write(
         }
         Format::Csv => {
             let mut csv = WriterBuilder::new().with_header(true).build(&mut sink);
-            // The header, also where there are no rows.
+            // The header, even without rows.
             csv.write(&RecordBatch::new_empty(Arc::clone(&schema)))?;
             each!(batch => csv.write(&batch)?);
         }

@@ -1,7 +1,8 @@
-//! The processes of a cluster: one that plans and hands out work, and those that do it.
+//! The processes of a cluster: a scheduler, which plans queries and distributes their tasks, and executors,
+//! which run them.
 //!
-//! Both are Ballista's, with our functions and our stores. A cluster is therefore made of this
-//! program in its two roles, and of one version.
+//! Both are Ballista's, with the functions and stores of this crate. All processes of a cluster must
+//! therefore run this program, in the same version.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,48 +20,48 @@ use log::info;
 
 use crate::{functions, session, stores};
 
-/// Plans queries, hands out their tasks, and knows who is alive.
+/// Plans queries, distributes their tasks, and watches over the executors.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Scheduler {
-    /// Where to listen.
+    /// Address to listen at.
     #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
     pub bind: SocketAddr,
-    /// The name by which executors and clients reach this process.
+    /// Host name by which executors and clients reach this process.
     #[arg(long, default_value = "localhost", value_name = "HOST")]
     pub external_host: String,
-    /// An executor that was not heard of for so long is given up, and its tasks are done again
-    /// elsewhere, s.
+    /// An executor without a heartbeat for this long is given up, and its tasks are run again by others,
+    /// s.
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     pub executor_timeout: u64,
 }
 
-/// Does tasks, and keeps what they hand to each other on its disk.
+/// Runs tasks, and keeps their intermediate results on its disk.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Executor {
-    /// The scheduler.
+    /// Address of the scheduler.
     #[arg(long, default_value = "localhost:50050", value_name = "HOST:PORT")]
     pub scheduler: String,
-    /// Where to listen for other executors; the port after it is for the scheduler.
+    /// Address to listen at for other executors; the next port is for the scheduler.
     #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT")]
     pub bind: SocketAddr,
-    /// The name by which others reach this process; what the scheduler sees of it if not said.
+    /// Host name by which others reach this process; by default the address that the scheduler sees.
     #[arg(long, value_name = "HOST")]
     pub external_host: Option<String>,
-    /// Tasks at a time; as many as there are CPUs if not said.
+    /// Tasks that run at a time; by default one a CPU.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// What tasks share before they spill, MiB; 70 % of what the machine or its control group has if
-    /// not said.
+    /// Memory that tasks share before they spill, MiB; by default 70 % of the memory of the machine or of
+    /// its control group.
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
-    /// Where what tasks hand to each other lies; a temporary directory if not said.
+    /// Directory for intermediate results; by default a temporary one.
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
 }
 
-/// Seconds between two signs of life of an executor.
+/// Seconds between two heartbeats of an executor.
 const HEARTBEAT: u64 = 2;
-/// How long an executor tries to reach its scheduler, s: they may be started together.
+/// How long an executor tries to connect to its scheduler, s: both may be started together.
 const CONNECT: u16 = 60;
 
 fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
@@ -74,10 +75,10 @@ fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
     Ok(state)
 }
 
-/// Runs until it is told to stop.
+/// Runs a scheduler until the process ends.
 ///
 /// # Errors
-/// It cannot listen there.
+/// It cannot listen at its address.
 pub async fn scheduler(args: &Scheduler) -> Result<()> {
     let mut config = SchedulerConfig::default()
         .with_hostname(args.external_host.clone())
@@ -91,17 +92,18 @@ pub async fn scheduler(args: &Scheduler) -> Result<()> {
     config.grpc_server_max_decoding_message_size = session::MESSAGE;
     config.grpc_server_max_encoding_message_size = session::MESSAGE;
     config.grpc_client_max_message_size = session::MESSAGE;
-    let cluster = BallistaCluster::new_from_config(&config).await.context("the cluster")?;
+    let cluster =
+        BallistaCluster::new_from_config(&config).await.context("cannot set up the cluster")?;
     info!("scheduler at {}", args.bind);
     start_server(cluster, args.bind, Arc::new(config))
         .await
-        .with_context(|| format!("the scheduler at {}", args.bind))
+        .with_context(|| format!("cannot run a scheduler at {}", args.bind))
 }
 
-/// Runs until it is told to stop.
+/// Runs an executor until the process ends.
 ///
 /// # Errors
-/// It cannot listen there, or does not reach the scheduler.
+/// It cannot listen at its address, or cannot connect to the scheduler.
 pub async fn executor(args: &Executor) -> Result<()> {
     let (host, port) = match args.scheduler.rsplit_once(':') {
         Some((host, port)) => (host, port.parse().ok()),
@@ -115,7 +117,7 @@ pub async fn executor(args: &Executor) -> Result<()> {
     let named = |f: Arc<datafusion::logical_expr::AggregateUDF>| (f.name().to_owned(), f);
     registry.aggregate_functions.extend(aggregates.into_iter().map(named));
 
-    // A directory of our own goes with this process.
+    // A temporary directory is removed when this process ends.
     let (work_dir, _held) = match &args.work_dir {
         Some(dir) => (dir.clone(), None),
         None => {
@@ -123,7 +125,8 @@ pub async fn executor(args: &Executor) -> Result<()> {
             (held.path().to_owned(), Some(held))
         }
     };
-    let grpc_port = args.bind.port().checked_add(1).context("no port comes after 65535")?;
+    let grpc_port =
+        args.bind.port().checked_add(1).context("the port of --bind must be below 65535")?;
     let config = ExecutorProcessConfig {
         bind_host: args.bind.ip().to_string(),
         external_host: args.external_host.clone(),
@@ -144,6 +147,6 @@ pub async fn executor(args: &Executor) -> Result<()> {
         ..ExecutorProcessConfig::default()
     };
     start_executor_process(Arc::new(config)).await.with_context(|| {
-        format!("the executor at {} of the scheduler {}", args.bind, args.scheduler)
+        format!("cannot run an executor at {} for the scheduler at {}", args.bind, args.scheduler)
     })
 }

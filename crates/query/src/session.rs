@@ -1,4 +1,4 @@
-//! An engine that knows a trace: its tables, its views and our functions.
+//! An engine with the tables, views and functions of a trace.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,31 +25,32 @@ use crate::stores::{self, Location};
 use crate::trace::{self, Opened};
 use crate::views::VIEWS;
 
-/// Rows of a table in memory that a plan can carry to a cluster.
+/// The most rows of a table in memory that a plan can carry to a cluster.
 const CARRIED: usize = 20_000;
 
-/// Tables whose rows may come twice, open and ended, and what twins share besides their start.
+/// Tables whose rows may be written twice, open and then ended, with the column that both rows share
+/// besides their start.
 const TWINS: &[(&str, &str)] = &[("span", "id"), ("state", "track")];
 
-/// The table of all rows, twins included, beneath the view that leaves them out.
+/// The name of the table with both rows, beneath the view without the duplicates.
 fn rows_of(table: &str) -> String {
     format!("{table}_rows")
 }
 
-/// How to ask.
+/// How to run queries.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Threads of this process, or partitions of the work on a cluster.
     pub partitions: usize,
-    /// What operators share before they spill, in bytes.
+    /// Memory that operators share before they spill, bytes.
     pub memory: usize,
-    /// The scheduler's URL, `df://host:port`, to ask a cluster.
+    /// The URL of a cluster's scheduler, `df://host:port`; `None` to run in this process.
     pub cluster: Option<String>,
-    /// How long an interval of `stalls` is, ns.
+    /// Length of the intervals of `stalls`, ns.
     pub interval: i64,
 }
 
-/// A trace, ready to be asked.
+/// A trace that is open for queries.
 pub struct Session {
     context: SessionContext,
     cluster: Option<String>,
@@ -58,10 +59,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the trace that is named so.
+    /// Opens the trace at a path or an `s3://` URL.
     ///
     /// # Errors
-    /// There is none; or the cluster's URL is none.
+    /// There is none, it cannot be read, or the scheduler cannot be reached.
     pub async fn open(named: &str, options: &Options) -> Result<Session> {
         let runtime = stores::runtime(Some(options.memory))?;
         let opened = trace::open(Location::of(named)?, &runtime).await?;
@@ -75,9 +76,9 @@ impl Session {
             None => SessionContext::new_with_state(state),
             Some(url) => SessionContext::remote_with_state(url, state)
                 .await
-                .with_context(|| format!("`{url}` is no scheduler's address"))?,
+                .with_context(|| format!("cannot connect to a scheduler at `{url}`"))?,
         };
-        // Only now: a remote context forgets the functions of the state that it was made of.
+        // Registered last: a remote context does not keep the functions of the state it is made from.
         crate::functions::register(&mut context)?;
         let session = Session { context, cluster: options.cluster.clone(), opened };
         session.tables()?;
@@ -106,7 +107,7 @@ impl Session {
                     Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)
                 }
                 rows if rows > CARRIED => bail!(
-                    "`{}` has {rows} rows of `{name}`; a plan carries {CARRIED} to a cluster",
+                    "`{}` has {rows} rows of `{name}`; a cluster can be sent at most {CARRIED}: query without --cluster",
                     self.opened.location.named
                 ),
                 _ => Arc::new(ViewTable::new(values(&batch)?, None)),
@@ -116,7 +117,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether rows of a table that were written open may have a twin that tells when they ended.
+    /// Whether rows of a table that were written open may have been written again when they ended.
     fn has_twins(&self, table: &str) -> bool {
         TWINS.iter().any(|(name, _)| *name == table) && self.opened.has_open_rows(table)
     }
@@ -141,54 +142,54 @@ impl Session {
 
     async fn view(&self, name: &str, sql: &str) -> Result<()> {
         let plan = self.context.state().create_logical_plan(sql).await;
-        let plan = plan.with_context(|| format!("view `{name}`"))?;
+        let plan = plan.with_context(|| format!("cannot plan view `{name}`"))?;
         let view = ViewTable::new(plan, Some(sql.into()));
         self.context.register_table(name, Arc::new(view))?;
         Ok(())
     }
 
-    /// Asks; rows come as they are found.
+    /// Runs a query; rows are streamed as the engine finds them.
     ///
     /// # Errors
-    /// The text is no query over these tables, or the engine fails; queries that would change
-    /// something are refused.
-    pub async fn ask(&self, sql: &str) -> Result<(SchemaRef, SendableRecordBatchStream)> {
+    /// The text is not a query over these tables, the engine fails, or the statement would change
+    /// something.
+    pub async fn query(&self, sql: &str) -> Result<(SchemaRef, SendableRecordBatchStream)> {
         let options = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false)
             .with_allow_statements(false);
         let frame = self.context.sql_with_options(sql, options).await?;
         let schema = Arc::new(frame.schema().as_arrow().clone());
-        let culprits = self.culprits();
-        let stream = frame.execute_stream().await.map_err(|error| culprits.explain(error))?;
-        let rows = stream.map_err(move |error| culprits.explain(error));
+        let suspects = self.suspects();
+        let stream = frame.execute_stream().await.map_err(|error| suspects.explain(error))?;
+        let rows = stream.map_err(move |error| suspects.explain(error));
         let rows = RecordBatchStreamAdapter::new(Arc::clone(&schema), rows);
         Ok((schema, Box::pin(rows)))
     }
 
-    fn culprits(&self) -> Culprits {
+    fn suspects(&self) -> Suspects {
         let files = self.opened.manifest.file.iter().filter(|f| !f.is_head());
         let path =
             |f: &gpuwhy_store::File| self.opened.location.file(&f.path).ok()?.to_file_path().ok();
         let files = files.filter_map(|f| Some((path(f)?, f.bytes))).collect();
-        Culprits { files, cluster: self.cluster.clone() }
+        Suspects { files, cluster: self.cluster.clone() }
     }
 
-    /// Asks, and waits for all rows: for answers that are known to be small.
+    /// Runs a query and collects its rows, which must fit into memory.
     ///
     /// # Errors
-    /// As [`Session::ask`].
+    /// As [`Session::query`].
     pub async fn all(&self, sql: &str) -> Result<Vec<RecordBatch>> {
-        let (_, stream) = self.ask(sql).await?;
+        let (_, stream) = self.query(sql).await?;
         Ok(stream.try_collect().await?)
     }
 
-    /// The tables and views that have rows: name, columns, and rows where they are known.
+    /// All views, and the tables that have rows: name, columns, and the number of a table's rows.
     ///
     /// # Errors
     /// The engine fails.
     pub async fn contents(&self) -> Result<Vec<(String, Vec<String>, Option<u64>)>> {
-        let mut told = Vec::new();
+        let mut contents = Vec::new();
         let names = VIEWS.iter().map(|v| v.name).chain(["lanes"]);
         for name in names.chain(gpuwhy_schema::TABLES.iter().copied()) {
             let table = self.context.table_provider(name).await?;
@@ -196,36 +197,36 @@ impl Session {
             let rows = self.opened.manifest.files_of(name).map(|f| f.rows).sum();
             let is_table = gpuwhy_schema::TABLES.contains(&name);
             if rows > 0 || !is_table {
-                told.push((name.to_owned(), columns, is_table.then_some(rows)));
+                contents.push((name.to_owned(), columns, is_table.then_some(rows)));
             }
         }
-        Ok(told)
+        Ok(contents)
     }
 }
 
-/// What an error may be about that does not say so itself.
-struct Culprits {
-    /// The files of a trace that lies here, and how long they should be.
+/// What an error of the engine may be caused by that it does not name.
+struct Suspects {
+    /// The files of a trace on this machine, with the lengths in its manifest.
     files: Vec<(PathBuf, u64)>,
     cluster: Option<String>,
 }
 
-impl Culprits {
-    /// The error, with the file or the cluster that it is about.
+impl Suspects {
+    /// Adds the damaged file or the cluster to an error.
     fn explain(&self, error: DataFusionError) -> DataFusionError {
-        let says = error.to_string();
+        let text = error.to_string();
         let of_files = ["Parquet", "Object at location", "Object Store"];
         let wrong = self.files.iter().find_map(|(path, bytes)| {
             let found = std::fs::metadata(path).map(|m| m.len());
-            let what = match found {
+            let damage = match found {
                 Ok(found) if found == *bytes => return None,
                 Ok(found) => format!("has {found} bytes, and {bytes} in {MANIFEST}"),
                 Err(e) => format!("cannot be read: {e}"),
             };
-            Some(format!("`{}` {what}", path.display()))
+            Some(format!("`{}` {damage}", path.display()))
         });
         match (wrong, &self.cluster) {
-            (Some(wrong), _) if of_files.iter().any(|word| says.contains(word)) => {
+            (Some(wrong), _) if of_files.iter().any(|word| text.contains(word)) => {
                 error.context(wrong)
             }
             (_, Some(url)) => error.context(format!("the cluster at `{url}`")),
@@ -234,19 +235,19 @@ impl Culprits {
     }
 }
 
-/// Bytes of a message between client, scheduler and executors: plans carry the lanes of a trace.
+/// The longest message between client, scheduler and executors, bytes: plans carry the tracks of a trace.
 pub const MESSAGE: u32 = 64 << 20;
 
-/// The engine's settings, the same for all who plan or execute.
+/// The engine's settings, which must be the same in all processes that plan or execute.
 pub fn config(cluster: bool) -> SessionConfig {
     let config = match cluster {
         false => SessionConfig::new(),
-        // The adaptive planner does not cover the loss of an executor in all stages (Ballista 55).
+        // Ballista 55's adaptive planner does not recover from the loss of an executor in all stages.
         true => SessionConfig::new_with_ballista()
             .with_ballista_adaptive_query_planner(false)
             .with_ballista_grpc_client_max_message_size(MESSAGE as usize),
     };
-    // Names stay plain text: views of strings and dictionaries do not survive a shuffle.
+    // Strings keep their plain type: string views and dictionaries do not survive a shuffle.
     config
         .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
         .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
@@ -266,7 +267,7 @@ fn listing(files: Vec<url::Url>, schema: SchemaRef) -> Result<ListingTable> {
     Ok(ListingTable::try_new(config)?)
 }
 
-/// Rows as a plan that travels: a list of values.
+/// Rows as a plan that can be sent to another process: a list of values.
 fn values(batch: &RecordBatch) -> Result<LogicalPlan> {
     let mut rows: Vec<Vec<Expr>> = Vec::with_capacity(batch.num_rows());
     for row in 0..batch.num_rows() {
@@ -274,7 +275,7 @@ fn values(batch: &RecordBatch) -> Result<LogicalPlan> {
             batch.columns().iter().map(|column| Ok(lit(ScalarValue::try_from_array(column, row)?)));
         rows.push(cells.collect::<Result<_, datafusion::error::DataFusionError>>()?);
     }
-    // A list of values calls its columns so on both sides.
+    // The columns of a list of values have these names.
     let names = batch.schema();
     let named = names
         .fields()
@@ -284,7 +285,7 @@ fn values(batch: &RecordBatch) -> Result<LogicalPlan> {
     Ok(LogicalPlanBuilder::values(rows)?.project(named)?.build()?)
 }
 
-/// No rows of these columns.
+/// A plan without rows, with these columns.
 fn nothing(schema: &SchemaRef) -> Result<LogicalPlan> {
     let columns = schema
         .fields()

@@ -1,4 +1,4 @@
-//! Where the files of a trace lie: this machine, or a store that speaks like S3.
+//! Where the files of a trace lie: on this machine, or in a store with the protocol of S3.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -13,9 +13,9 @@ use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
 use url::Url;
 
-/// Stores by the scheme and host of their URL; those of S3 are made when they are first asked for,
-/// from the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
-/// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and their like of whichever process asks. No key travels.
+/// Object stores by the scheme and host of their URL. Those of S3 are created at their first use, from the
+/// environment of this process: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and others. Keys are never sent to other processes.
 #[derive(Debug, Default)]
 struct Stores(DefaultObjectStoreRegistry);
 
@@ -34,7 +34,7 @@ impl ObjectStoreRegistry for Stores {
         }
         if url.scheme() != "s3" {
             return Err(DataFusionError::Execution(format!(
-                "no store is known for `{url}`; traces are read from local paths and s3://"
+                "cannot read `{url}`: traces are read from local paths and s3://"
             )));
         }
         let bucket = url.host_str().unwrap_or_default();
@@ -45,7 +45,7 @@ impl ObjectStoreRegistry for Stores {
     }
 }
 
-/// The environment of an engine: stores, and how much memory its operators share before they spill.
+/// The environment of an engine: its stores, and the memory that its operators share before they spill.
 ///
 /// # Errors
 /// The engine refuses it.
@@ -53,7 +53,7 @@ pub fn runtime(memory: Option<usize>) -> datafusion::error::Result<Arc<RuntimeEn
     let mut builder =
         RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Stores::default()));
     if let Some(bytes) = memory {
-        // Who holds how much is told when it does not suffice.
+        // When memory runs out, the error lists the largest consumers.
         let pool =
             TrackConsumersPool::new(FairSpillPool::new(bytes), const { NonZero::new(5).unwrap() });
         builder = builder.with_memory_pool(Arc::new(pool));
@@ -61,25 +61,25 @@ pub fn runtime(memory: Option<usize>) -> datafusion::error::Result<Arc<RuntimeEn
     builder.build_arc()
 }
 
-/// A trace, as its user names it.
+/// The place of a trace, as the user named it.
 #[derive(Clone, Debug)]
 pub struct Location {
     /// Its directory, with a slash at the end.
     pub url: Url,
-    /// As it was named.
+    /// As the user named it.
     pub named: String,
 }
 
 impl Location {
-    /// Of a path or an `s3://` URL.
+    /// The place at a path or an `s3://` URL.
     ///
     /// # Errors
-    /// It is neither, or the path does not exist.
+    /// It is neither of them, or the path does not exist.
     pub fn of(named: &str) -> Result<Location> {
         let url = match Url::parse(named) {
             Ok(url) if url.scheme() == "s3" => {
                 if url.host_str().is_none_or(str::is_empty) {
-                    bail!("`{named}` names no bucket; s3://BUCKET/PATH/run.trace is what is meant");
+                    bail!("`{named}` names no bucket; give s3://BUCKET/PATH/run.trace");
                 }
                 Url::parse(&format!("{}/", named.trim_end_matches('/')))?
             }
@@ -91,13 +91,13 @@ impl Location {
                 let path = std::fs::canonicalize(path)
                     .with_context(|| format!("cannot open `{}`", path.display()))?;
                 Url::from_directory_path(&path)
-                    .map_err(|()| anyhow::anyhow!("`{}` is no path", path.display()))?
+                    .map_err(|()| anyhow::anyhow!("`{}` is not an absolute path", path.display()))?
             }
         };
         Ok(Location { url, named: named.into() })
     }
 
-    /// The path, of one on this machine.
+    /// Its path, if it is on this machine.
     pub fn path(&self) -> Option<std::path::PathBuf> {
         self.url.to_file_path().ok()
     }
@@ -105,9 +105,10 @@ impl Location {
     /// A file in it.
     ///
     /// # Errors
-    /// `inside` is no path.
+    /// `inside` is not a path, or leads out of the trace.
     pub fn file(&self, inside: &str) -> Result<Url> {
-        let url = self.url.join(inside).with_context(|| format!("`{inside}` is no path"))?;
+        let url =
+            self.url.join(inside).with_context(|| format!("`{inside}` is not a valid path"))?;
         if !url.path().starts_with(self.url.path()) {
             bail!("`{inside}` leads out of `{}`", self.named);
         }
@@ -135,8 +136,8 @@ mod tests {
             ("gs://bucket/a.trace", "local paths and s3"),
             ("/there/is/nothing", "cannot open"),
         ] {
-            let says = format!("{:#}", Location::of(bad).unwrap_err());
-            assert!(says.contains(why), "{says}");
+            let error = format!("{:#}", Location::of(bad).unwrap_err());
+            assert!(error.contains(why), "{error}");
         }
         let dir = tempfile::tempdir().unwrap();
         let odd = dir.path().join("a b%20[c].trace");

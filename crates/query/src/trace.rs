@@ -1,7 +1,7 @@
-//! What a trace consists of: its files by table, and its lanes in memory.
+//! The parts of a trace: its files by table, and its entities, tracks and sources in memory.
 //!
-//! A trace on this machine is opened by `store`, which seals what a dead recorder left. One in an
-//! object store is read as it lies: its manifest, and the few files of its lanes.
+//! A trace on this machine is opened by `store`, which seals the journal of a recorder that died. A trace
+//! in an object store is read as it is: its manifest, and the few files of entities, tracks and sources.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,38 +20,38 @@ use url::Url;
 
 use crate::stores::Location;
 
-/// A manifest in a store that is longer is refused unread, as `store` does.
+/// The longest manifest that is read from an object store, as in `store`.
 const MAX_MANIFEST: u64 = 64 << 20;
-/// Bytes of the files of lanes together that are read from a store.
+/// The most bytes of entities, tracks and sources together that are read from an object store.
 const MAX_LANES: u64 = 1 << 30;
 
-/// A trace that can be asked.
+/// An open trace.
 #[derive(Debug)]
 pub struct Opened {
     /// Where it lies.
     pub location: Location,
-    /// What it consists of.
+    /// The list of its files.
     pub manifest: Manifest,
     /// Its entities, tracks and sources, the last row of each.
     pub lanes: Rows,
     /// Its devices.
     pub devices: Devices,
-    /// What its user should know: that it is being written, that it was recovered.
+    /// Notes for the user: that it is still being written, or was recovered.
     pub notes: Vec<String>,
 }
 
 impl Opened {
-    /// The URLs of a table's files, in the order of their writing.
+    /// The URLs of a table's files, in the order in which they were written.
     pub fn files(&self, table: &str) -> Result<Vec<Url>> {
         self.manifest.files_of(table).map(|f| self.location.file(&f.path)).collect()
     }
 
-    /// Whether rows of a table may come twice, open and ended.
+    /// Whether rows of a table may have been written twice, open and then ended.
     pub fn has_open_rows(&self, table: &str) -> bool {
         self.manifest.files_of(table).any(|f| f.open > 0)
     }
 
-    /// When the first kernel or copy began, in ns; the trace's own beginning if it has none.
+    /// When the first kernel or copy began, in ns; the beginning of the trace if it has none.
     pub fn origin(&self) -> i64 {
         self.manifest.first_start(&["kernel", "copy"]).or(self.manifest.start).unwrap_or(0)
     }
@@ -69,12 +69,12 @@ pub async fn open(location: Location, runtime: &RuntimeEnv) -> Result<Opened> {
             let unsealed: u64 = trace.summary().tables.iter().map(|t| t.journal_rows).sum();
             if trace.is_live() {
                 notes.push(format!(
-                    "`{}` is being written: {unsealed} rows of its journal are not seen yet",
+                    "`{}` is being written: {unsealed} rows of its journal cannot be queried yet",
                     location.named
                 ));
             } else if unsealed > 0 {
                 notes.push(format!(
-                    "`{}` has {unsealed} rows in a journal that cannot be sealed here; they are not seen",
+                    "`{}` has {unsealed} rows in a journal that cannot be sealed here; they cannot be queried",
                     location.named
                 ));
             }
@@ -84,14 +84,14 @@ pub async fn open(location: Location, runtime: &RuntimeEnv) -> Result<Opened> {
                 source: trace.sources()?,
                 ..Rows::default()
             };
-            // Opening may have sealed what a dead recorder left.
+            // Read again: opening may have sealed the journal of a recorder that died.
             (Manifest::read(&path)?, lanes)
         }
         None => {
             let manifest = read_manifest(&location, runtime).await?;
             if !manifest.complete {
                 notes.push(format!(
-                    "`{}` is not complete: its recorder is at work or was cut off",
+                    "`{}` is incomplete: its recorder is still running or was killed",
                     location.named
                 ));
             }
@@ -100,7 +100,8 @@ pub async fn open(location: Location, runtime: &RuntimeEnv) -> Result<Opened> {
                 lanes.iter().flat_map(|of| manifest.files_of(of)).map(|f| f.bytes).sum();
             if bytes > MAX_LANES {
                 bail!(
-                    "the lanes of `{}` are {bytes} bytes; {MAX_LANES} are the most",
+                    "the entities, tracks and sources of `{}` take {bytes} bytes, more than {MAX_LANES}: copy the \
+                     trace to a disk and query it there",
                     location.named
                 );
             }
@@ -124,7 +125,7 @@ async fn read_manifest(location: &Location, runtime: &RuntimeEnv) -> Result<Mani
     let cannot = || format!("cannot read `{url}`");
     let meta = store.head(&path).await.with_context(cannot)?;
     if meta.size > MAX_MANIFEST {
-        bail!("`{url}`: {} bytes are absurd for a manifest", meta.size);
+        bail!("cannot read `{url}`: a manifest of {} bytes is damaged", meta.size);
     }
     let bytes = store.get(&path).await.with_context(cannot)?.bytes().await.with_context(cannot)?;
     let text = std::str::from_utf8(&bytes)
@@ -132,7 +133,7 @@ async fn read_manifest(location: &Location, runtime: &RuntimeEnv) -> Result<Mani
     Ok(Manifest::parse(text, std::path::Path::new(url.as_str()))?)
 }
 
-/// The last row of each id of a table of lanes.
+/// The last row of each id of the table of entities, tracks or sources.
 async fn last_rows<T: LaneRow>(
     location: &Location,
     manifest: &Manifest,
@@ -161,7 +162,7 @@ async fn last_rows<T: LaneRow>(
     Ok(latest.into_values().collect())
 }
 
-/// A batch as one of a table; its version is that of the manifest, which was checked.
+/// A batch with the schema of a table, whose version was checked in the manifest.
 fn as_table<T: Table>(batch: &RecordBatch) -> Result<RecordBatch> {
     let schema = gpuwhy_schema::schema::<T>();
     let columns = schema.fields().iter().map(|field| {
@@ -172,7 +173,7 @@ fn as_table<T: Table>(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema, columns)?)
 }
 
-/// The schema of each table, by name, without the metadata, which would have to be equal in a join.
+/// The schema of each table, by name, without its metadata, in which tables of a join may not differ.
 pub fn schemas() -> Vec<(&'static str, SchemaRef)> {
     struct Gather(Vec<(&'static str, SchemaRef)>);
     impl EachTable for Gather {
@@ -207,7 +208,7 @@ pub const LANES: &[(&str, &str)] = &[
     ("host", "Name of its host."),
 ];
 
-/// Each track with all that it belongs to.
+/// The rows of the table `lanes`.
 pub fn lanes(opened: &Opened) -> Result<RecordBatch> {
     let above = Above::new(&opened.lanes.entity);
     let tracks = &opened.lanes.track;
@@ -251,7 +252,7 @@ pub fn lanes(opened: &Opened) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
-/// Tables whose rows are held in memory, the last of each id: name and batch.
+/// The tables that are held in memory, with the last row of each id: name and batch.
 pub fn held(opened: &Opened) -> Result<HashMap<&'static str, RecordBatch>> {
     let bare = |batch: RecordBatch| -> Result<RecordBatch> {
         let schema = Schema::new(batch.schema().fields().clone());

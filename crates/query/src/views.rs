@@ -1,26 +1,26 @@
-//! Views that a user can guess: what happened, with names in place of ids.
+//! Views of what happened, with names in place of ids.
 //!
-//! They are SQL over the tables of the schema and over `lanes`, and nothing else; a user who wants
-//! another one copies it from here. Their order is that of their dependence.
+//! They are nothing but SQL over the tables of the schema and the table `lanes`, so that users can copy
+//! them for queries of their own. A view comes after those that it refers to.
 
 /// A view.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// Its name.
     pub name: &'static str,
-    /// What a row says.
-    pub says: &'static str,
-    /// Its columns in their order, with their meaning where the name does not suffice.
+    /// What a row is.
+    pub row: &'static str,
+    /// Its columns in order, with their meaning where it is not clear from the name.
     pub columns: &'static [(&'static str, &'static str)],
-    /// Its text. `{origin}` stands for when the first device work began, and `{width}` for how long an
-    /// interval is, both in ns; `{states}` for the words of a thread's states.
+    /// Its SQL. `{origin}` stands for the begin of the first device work, and `{width}` for the length of an
+    /// interval, both in ns; `{states}` for the names of a thread's states.
     pub sql: &'static str,
 }
 
 impl View {
-    /// Its text for a trace.
+    /// Its SQL for a trace.
     pub fn sql(&self, origin: i64, width: i64) -> String {
-        // A negative number would be two signs in a row.
+        // In parentheses, since it may be negative and follow a minus sign.
         let text = self.sql.replace("{origin}", &format!("({origin})"));
         text.replace("{width}", &width.to_string()).replace("{states}", &state_cases())
     }
@@ -41,12 +41,12 @@ const DEVICE: (&str, &str) =
 const STREAM: (&str, &str) = ("stream", "");
 const HOST: (&str, &str) = ("host", "");
 
-/// The lanes of host threads whose spans have a view.
+/// A view of the spans on some tracks of threads.
 macro_rules! of_threads {
-    ($name:literal, $says:literal, $condition:literal) => {
+    ($name:literal, $row:literal, $condition:literal) => {
         View {
             name: $name,
-            says: $says,
+            row: $row,
             columns: &[ID, TS, DUR, NAME, THREAD, TID, PROCESS, PID, RANK],
             sql: concat!(
                 "select s.id, s.ts, s.dur, s.name, l.thread, l.tid, l.process, l.pid, l.rank \
@@ -61,7 +61,7 @@ macro_rules! of_threads {
 pub const VIEWS: &[View] = &[
     View {
         name: "gpu_work",
-        says: "All work of streams: one kernel, copy or memset per row.",
+        row: "All work of streams: one kernel, copy or memset per row.",
         columns: &[
             ID,
             TS,
@@ -81,7 +81,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "kernels",
-        says: "One kernel per row.",
+        row: "One kernel per row.",
         columns: &[
             ID,
             TS,
@@ -109,7 +109,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "copies",
-        says: "One copy or memset per row.",
+        row: "One copy or memset per row.",
         columns: &[
             ID,
             TS,
@@ -134,7 +134,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "api",
-        says: "One call of the CUDA runtime or driver per row.",
+        row: "One call of the CUDA runtime or driver per row.",
         columns: &[
             ID,
             TS,
@@ -155,7 +155,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "launches",
-        says: "Device work, joined with the call that launched it.",
+        row: "Device work, joined with the call that launched it.",
         columns: &[
             ("work", "Id of the work, in `gpu_work`."),
             ("call", "Id of the call: in `api`, or of a mark."),
@@ -184,7 +184,7 @@ pub const VIEWS: &[View] = &[
     ),
     View {
         name: "nvtx",
-        says: "One NVTX range per row.",
+        row: "One NVTX range per row.",
         columns: &[
             ID,
             TS,
@@ -206,7 +206,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "collectives",
-        says: "One collective or point-to-point call of one rank per row.",
+        row: "One collective or point-to-point call of one rank per row.",
         columns: &[
             ID,
             TS,
@@ -226,7 +226,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "collective_stages",
-        says: "One stage of a rank's call, on its GPU or in its network, as NCCL reports it.",
+        row: "One stage of a rank's call, on its GPU or in its network, as NCCL reports it.",
         columns: &[
             ID,
             TS,
@@ -248,7 +248,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "stragglers",
-        says: "One collective per row for which ranks waited on their GPUs, with the rank that arrived last: \
+        row: "One collective per row for which ranks waited on their GPUs, with the rank that arrived last: \
                the rank that waited least.",
         columns: &[
             ("op", ""),
@@ -272,7 +272,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "steps",
-        says: "One step of the work per row.",
+        row: "One step of the work per row.",
         columns: &[
             ID,
             TS,
@@ -292,7 +292,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "parts",
-        says: "Where the time of a step went: one part per row.",
+        row: "Where the time of a step went: one part per row.",
         columns: &[
             ("step", "Id of the step, in `steps`."),
             ("seq", ""),
@@ -309,7 +309,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "requests",
-        says: "One request of a server per row, as its user sees it.",
+        row: "One request of a server per row, as its user sees it.",
         columns: &[
             ID,
             TS,
@@ -327,7 +327,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "findings",
-        says: "One cause of a finding per row.",
+        row: "One cause of a finding per row.",
         columns: &[
             ("id", "Id of the finding."),
             TS,
@@ -350,7 +350,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "block_io",
-        says: "One block request per row.",
+        row: "One block request per row.",
         columns: &[
             ID,
             TS,
@@ -368,14 +368,14 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "states",
-        says: "One state of a thread per row.",
+        row: "One state of a thread per row.",
         columns: &[TS, DUR, ("state", ""), ("arg", ""), THREAD, TID, PROCESS, PID],
         sql: "select s.ts, s.dur, case s.value {states} end as state, s.arg, l.thread, l.tid, l.process, \
               l.pid from state s join lanes l on l.track = s.track where l.lane = 'thread_state'",
     },
     View {
         name: "samples",
-        says: "One stack sample of a thread per row.",
+        row: "One stack sample of a thread per row.",
         columns: &[
             ("ts", "Time, ns on the trace clock."),
             ("function", "The innermost function."),
@@ -388,7 +388,7 @@ pub const VIEWS: &[View] = &[
             PID,
             RANK,
         ],
-        // Stacks and functions may have been told more than once.
+        // Stacks and functions may have been written more than once.
         sql: "select s.ts, f.name as function, f.module, s.stack, s.weight, \
               l.thread, l.tid, l.process, l.pid, l.rank \
               from sample s join lanes l on l.track = s.track \
@@ -398,7 +398,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "counters",
-        says: "One value of a counter per row.",
+        row: "One value of a counter per row.",
         columns: &[
             ("ts", "Time of the measurement; for a delta, the end of its interval."),
             NAME,
@@ -412,13 +412,13 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "marks",
-        says: "One mark (a point in time) per row.",
+        row: "One mark (a point in time) per row.",
         columns: &[
             ID,
             ("ts", "Time, ns on the trace clock."),
             NAME,
             ("value", ""),
-            ("lane", ""),
+            ("lane", "Name of the track."),
             THREAD,
             TID,
             PROCESS,
@@ -429,7 +429,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "kernel_stats",
-        says: "Statistics of the kernels of one name on one device.",
+        row: "Statistics of the kernels of one name on one device.",
         columns: &[
             NAME,
             DEVICE,
@@ -452,7 +452,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "device_intervals",
-        says: "One device in one interval (`--interval`, default 1 s) in which it was active, as a struct.",
+        row: "One device in one interval (`--interval`, default 1 s) in which it was active, as a struct.",
         columns: &[
             DEVICE,
             GPU,
@@ -468,7 +468,7 @@ pub const VIEWS: &[View] = &[
     },
     View {
         name: "stalls",
-        says: "One device in one interval (`--interval`, default 1 s): how long it computed, copied, \
+        row: "One device in one interval (`--interval`, default 1 s): how long it computed, copied, \
                waited for copies and was idle.",
         columns: &[
             DEVICE,
@@ -507,16 +507,16 @@ fn state_cases() -> String {
 pub fn markdown() -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
-    let mut table = |name: &str, says: &str, columns: &[(&str, &str)]| {
-        let _ = writeln!(out, "### `{name}`\n\n{says}\n");
-        let told = columns.iter().map(|(column, says)| match says.is_empty() {
+    let mut table = |name: &str, row: &str, columns: &[(&str, &str)]| {
+        let _ = writeln!(out, "### `{name}`\n\n{row}\n");
+        let columns = columns.iter().map(|(column, meaning)| match meaning.is_empty() {
             true => format!("`{column}`"),
-            false => format!("`{column}` ({})", says.trim_end_matches('.')),
+            false => format!("`{column}` ({})", meaning.trim_end_matches('.')),
         });
-        let _ = writeln!(out, "{}.\n", told.collect::<Vec<_>>().join(", "));
+        let _ = writeln!(out, "{}.\n", columns.collect::<Vec<_>>().join(", "));
     };
     for view in VIEWS {
-        table(view.name, view.says, view.columns);
+        table(view.name, view.row, view.columns);
     }
     table(
         "lanes",
@@ -524,8 +524,8 @@ pub fn markdown() -> String {
         crate::trace::LANES,
     );
     let _ = writeln!(out, "## Functions\n");
-    for told in crate::functions::TOLD {
-        let _ = writeln!(out, "- `{}`: {}", told.call, told.says);
+    for function in crate::functions::FUNCTIONS {
+        let _ = writeln!(out, "- `{}`: {}", function.call, function.returns);
     }
     out
 }

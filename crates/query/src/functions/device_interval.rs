@@ -16,8 +16,8 @@ pub fn fields() -> Fields {
     let mut names: Vec<String> =
         ["kernel_ns", "copy_ns", "exposed_ns", "overlapped_ns", "idle_ns"].map(Into::into).into();
     let mut types = vec![DataType::Int64; names.len()];
-    for what in ["kernel", "copy"] {
-        names.push(if what == "kernel" { "kernels".into() } else { "copies".into() });
+    for kind in ["kernel", "copy"] {
+        names.push(if kind == "kernel" { "kernels".into() } else { "copies".into() });
         types.push(DataType::UInt64);
         for (of, data) in [
             ("sum", DataType::Int64),
@@ -26,7 +26,7 @@ pub fn fields() -> Fields {
             ("max", DataType::Int64),
             ("std", DataType::Float64),
         ] {
-            names.push(format!("{what}_{of}_ns"));
+            names.push(format!("{kind}_{of}_ns"));
             types.push(data);
         }
     }
@@ -102,14 +102,14 @@ impl Accumulator for Interval {
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
         let Some(tally) = &self.0 else { return Ok(ScalarStructBuilder::new_null(fields())) };
-        let told = tally.finish();
+        let sums = tally.finish();
         let ns = |value: i64| ScalarValue::Int64(Some(value));
-        let idle = tally.window().end - tally.window().start - told.busy_ns();
+        let idle = tally.window().end - tally.window().start - sums.busy_ns();
         let mut values = vec![
-            ns(told.kernel_ns),
-            ns(told.copy_ns),
-            ns(told.exposed_ns),
-            ns(told.overlapped_ns()),
+            ns(sums.kernel_ns),
+            ns(sums.copy_ns),
+            ns(sums.exposed_ns),
+            ns(sums.overlapped_ns()),
             ns(idle),
         ];
         let mut add = |sum: Sum| {
@@ -122,11 +122,11 @@ impl Accumulator for Interval {
             values.push(ScalarValue::Int64(some.then_some(sum.max)));
             values.push(ScalarValue::Float64(some.then(|| sum.std())));
         };
-        add(told.kernels);
-        add(told.all_copies());
-        let kinds = ALL_KINDS.into_iter().zip(told.exposed_by);
+        add(sums.kernels);
+        add(sums.all_copies());
+        let kinds = ALL_KINDS.into_iter().zip(sums.exposed_by);
         values.extend(kinds.filter(|(kind, _)| is_copy(*kind)).map(|(_, exposed)| ns(exposed)));
-        values.push(part_value(&told));
+        values.push(part_value(&sums));
         super::structure(&fields(), values)
     }
 

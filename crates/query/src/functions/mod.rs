@@ -1,8 +1,7 @@
-//! Functions of our own in SQL: the very ones that `gpuwhy variability` computes with.
+//! Functions for SQL: the same code that `gpuwhy variability` computes with.
 //!
-//! They are known by name to whoever plans and whoever executes: a plan that travels names them,
-//! and the other side looks them up. [`register`] and [`all`] are therefore the only way by which
-//! client, scheduler and executors get them.
+//! A plan refers to functions by name, and the process that executes it looks them up. Client, scheduler
+//! and executors therefore all get their functions from [`register`] and [`all`].
 
 mod device_interval;
 mod durations;
@@ -21,44 +20,44 @@ use datafusion::logical_expr::{
 };
 use gpuwhy_derive::Part;
 
-/// A function, for the docs.
+/// The documentation of a function.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    /// How it is called.
+pub struct Function {
+    /// Its name and arguments.
     pub call: &'static str,
-    /// What it gives.
-    pub says: &'static str,
+    /// What it returns.
+    pub returns: &'static str,
 }
 
-/// All functions, for the docs.
-pub const TOLD: &[Told] = &[
-    Told {
+/// The documentation of all functions.
+pub const FUNCTIONS: &[Function] = &[
+    Function {
         call: "time_shard(ts, origin, width)",
-        says: "Number of the interval of `width` ns, counted from `origin`, that contains `ts`.",
+        returns: "Number of the interval of `width` ns, counted from `origin`, that contains `ts`.",
     },
-    Told {
+    Function {
         call: "time_shards(ts, dur, origin, width)",
-        says: "Numbers of all intervals that `[ts, ts + dur)` touches, at most 65,536, as a list for \
+        returns: "Numbers of all intervals that `[ts, ts + dur)` touches, at most 65,536, as a list for \
                `unnest`.",
     },
-    Told {
+    Function {
         call: "duration_stats(dur)",
-        says: "Aggregate: a struct of `count`, `sum`, `mean`, `min`, `max`, `std` (of a sample), `p50`, \
+        returns: "Aggregate: a struct of `count`, `sum`, `mean`, `min`, `max`, `std` (of a sample), `p50`, \
                `p95`, `p99`, `exact` (whether the quantiles are exact; above 4,096 values they are \
                within 0.4 %), and `sum_part` and `quantiles_part` (the mergeable state, as bytes).",
     },
-    Told {
+    Function {
         call: "duration_quantile(dur, q)",
-        says: "Aggregate: the `q`-quantile, exact up to 4,096 values and within 0.4 % above.",
+        returns: "Aggregate: the `q`-quantile, exact up to 4,096 values and within 0.4 % above.",
     },
-    Told {
+    Function {
         call: "duration_stretches(interval, dur)",
-        says: "Aggregate: statistics over at most 16 stretches of intervals, as mergeable bytes; \
+        returns: "Aggregate: statistics over at most 16 stretches of intervals, as mergeable bytes; \
                `gpuwhy variability` finds shifts of kernels with it.",
     },
-    Told {
+    Function {
         call: "device_interval(copy_kind, ts, dur, bytes, origin, width)",
-        says: "Aggregate: the activity of one device in the interval that begins at `origin`; \
+        returns: "Aggregate: the activity of one device in the interval that begins at `origin`; \
                `copy_kind` is null for kernels. A struct of `kernel_ns`, `copy_ns`, `exposed_ns` (copy \
                and no kernel), `overlapped_ns`, `idle_ns`; `kernels` and `copies` that began in it, with \
                `_sum_ns`, `_mean_ns`, `_min_ns`, `_max_ns`, `_std_ns`; `exposed_h2d_ns` and so on \
@@ -114,7 +113,7 @@ fn scalar(
     Arc::new(create_udf(name, arguments, returns, Volatility::Immutable, Arc::new(compute)))
 }
 
-/// An aggregate whose state travels in these fields.
+/// An aggregate whose state between processes has these fields.
 fn aggregate<A: Accumulator + Default + 'static>(
     name: &str,
     arguments: Vec<DataType>,
@@ -128,7 +127,10 @@ fn aggregate<A: Accumulator + Default + 'static>(
     Arc::new(AggregateUDF::from(function))
 }
 
-/// Makes them known.
+/// Registers all functions.
+///
+/// # Errors
+/// The registry refuses one.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     let (scalars, aggregates) = all();
     for function in scalars {
@@ -148,7 +150,10 @@ fn part_value(part: &impl Part) -> ScalarValue {
 /// The parts of a column, without nulls.
 fn parts_of<P: Part>(column: &ArrayRef) -> Result<Vec<P>> {
     let parts = column.as_any().downcast_ref::<BinaryArray>().ok_or_else(|| {
-        DataFusionError::Internal(format!("a part of a result is {}", column.data_type()))
+        DataFusionError::Internal(format!(
+            "a partial result has type {}, not binary",
+            column.data_type()
+        ))
     })?;
     let read = |bytes| P::from_bytes(bytes).map_err(|e| DataFusionError::External(Box::new(e)));
     parts.iter().flatten().map(read).collect()

@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn times_before_the_origin_lie_in_intervals_of_negative_number() {
-        let told: Vec<i64> = [-11, -10, -1, 0, 9, 10].map(|ts| shard(ts, 0, 10).unwrap()).into();
-        assert_eq!(told, [-2, -1, -1, 0, 0, 1]);
+        let shards: Vec<i64> = [-11, -10, -1, 0, 9, 10].map(|ts| shard(ts, 0, 10).unwrap()).into();
+        assert_eq!(shards, [-2, -1, -1, 0, 0, 1]);
         assert!(shard(1, 0, 0).unwrap_err().to_string().contains("0 ns wide"));
         assert!(shard(i64::MIN, 1, 10).unwrap_err().to_string().contains("292 years"));
     }

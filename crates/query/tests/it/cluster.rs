@@ -1,4 +1,4 @@
-//! A scheduler and two executors as processes of this machine.
+//! A cluster: a scheduler and two executors as processes of this machine.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A cluster, gone when it is dropped.
+/// A cluster, which is stopped when it is dropped.
 struct Cluster {
     scheduler: Child,
     executors: Vec<(Child, PathBuf)>,
     url: String,
 }
 
-/// A port that nobody uses, and whose successor nobody uses.
+/// A free port whose next port is free, too.
 fn port() -> u16 {
     (0..64)
         .find_map(|_| {
@@ -102,7 +102,7 @@ fn a_cluster_of_processes_answers_as_one_process_does() {
     ] {
         let there =
             query(&[trace.to_str().unwrap(), sql, "--format", "csv", "--cluster", &cluster.url]);
-        assert_eq!(said(&there), csv(&trace, sql), "{sql}");
+        assert_eq!(stdout(&there), csv(&trace, sql), "{sql}");
     }
 }
 
@@ -123,21 +123,21 @@ fn an_executor_that_is_killed_in_the_middle_of_a_query_changes_no_digit() {
     let trace = generated(dir.path(), "104000", "4");
     let mut cluster = Cluster::start(dir.path());
     let ours = run(&mut report(&trace, &[])).stdout;
-    let asked = report(&trace, &["--cluster", &cluster.url])
+    let running = report(&trace, &["--cluster", &cluster.url])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // What a task of the first query left is there: later tasks need it.
+    // The first query has left intermediate results, which later tasks need.
     let end = Instant::now() + Duration::from_secs(60);
     while !holds_files(&cluster.executors[0].1) {
         assert!(Instant::now() < end, "the executor has nothing to do");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut asked = asked;
-    assert!(asked.try_wait().unwrap().is_none(), "the query was over before it was disturbed");
+    let mut running = running;
+    assert!(running.try_wait().unwrap().is_none(), "the query ended before an executor was killed");
     cluster.executors[0].0.kill().unwrap();
-    let out = asked.wait_with_output().unwrap();
+    let out = running.wait_with_output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(String::from_utf8(out.stdout).unwrap(), String::from_utf8(ours).unwrap());
 }
@@ -146,6 +146,6 @@ fn an_executor_that_is_killed_in_the_middle_of_a_query_changes_no_digit() {
 fn a_scheduler_that_is_not_there_is_named() {
     let (_dir, trace) = small_trace();
     let url = format!("df://127.0.0.1:{}", port());
-    let says = complaint(&[trace.to_str().unwrap(), "select * from kernels", "--cluster", &url]);
-    assert!(says.contains(&url), "{says}");
+    let error = stderr(&[trace.to_str().unwrap(), "select * from kernels", "--cluster", &url]);
+    assert!(error.contains(&url), "{error}");
 }

@@ -1,5 +1,4 @@
-//! A trace is asked in SQL: in this process, over a cluster of processes, and from a store that
-//! speaks like S3.
+//! SQL over a trace: in one process, on a cluster of processes, and from a store with the protocol of S3.
 
 mod cluster;
 mod s3;
@@ -15,17 +14,17 @@ fn query(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpuwhy-query")).args(args).output().unwrap()
 }
 
-fn said(out: &Output) -> String {
+fn stdout(out: &Output) -> String {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout.clone()).unwrap()
 }
 
 fn csv(trace: &Path, sql: &str) -> String {
-    said(&query(&[trace.to_str().unwrap(), sql, "--format", "csv"]))
+    stdout(&query(&[trace.to_str().unwrap(), sql, "--format", "csv"]))
 }
 
-/// What it complained of.
-fn complaint(args: &[&str]) -> String {
+/// The error of a query that fails.
+fn stderr(args: &[&str]) -> String {
     let out = query(args);
     assert!(!out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
     String::from_utf8(out.stderr).unwrap()
@@ -89,7 +88,7 @@ fn entity(
     }
 }
 
-/// A lane of spans.
+/// A track of spans.
 fn track(id: u32, entity: u32, name: &str) -> Track {
     Track {
         id: TrackId(id),
@@ -189,7 +188,7 @@ fn small_trace() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn kernels_and_copies_are_told_with_names_in_place_of_ids() {
+fn kernels_and_copies_have_names_in_place_of_ids() {
     let (_dir, trace) = small_trace();
     let sql =
         "select ts, dur, name, gpu, device, stream, process, grid, block from kernels order by ts";
@@ -256,7 +255,7 @@ fn collectives(path: &Path) {
 }
 
 #[test]
-fn the_rank_that_comes_last_into_a_collective_is_told() {
+fn stragglers_are_the_ranks_that_enter_a_collective_last() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("collectives.trace");
     collectives(&trace);
@@ -273,8 +272,8 @@ fn the_rank_that_comes_last_into_a_collective_is_told() {
 #[test]
 fn what_was_written_open_and_ended_later_comes_once() {
     let (_dir, trace) = small_trace();
-    let told = csv(&trace, "select name, dur, thread, tid, process, host from steps");
-    assert_eq!(told, "name,dur,thread,tid,process,host\nstep,5000,main,71,train.py,here\n");
+    let rows = csv(&trace, "select name, dur, thread, tid, process, host from steps");
+    assert_eq!(rows, "name,dur,thread,tid,process,host\nstep,5000,main,71,train.py,here\n");
     assert_eq!(csv(&trace, "select count(*) as n from span"), "n\n4\n");
 }
 
@@ -286,7 +285,7 @@ fn exposed_copy_is_split_at_the_borders_of_intervals() {
         "select shard, kernel_ns, copy_ns, exposed_ns, kernels, copies from stalls order by shard";
     let out = query(&[trace.to_str().unwrap(), sql, "--format", "csv", "--interval", "0.0006"]);
     assert_eq!(
-        said(&out),
+        stdout(&out),
         "shard,kernel_ns,copy_ns,exposed_ns,kernels,copies\n0,500,200,100,1,1\n1,100,100,100,1,0\n"
     );
 }
@@ -301,93 +300,93 @@ fn quantiles_are_those_of_the_other_commands() {
 }
 
 #[test]
-fn every_view_answers_and_has_the_columns_that_its_page_says() {
+fn every_view_has_the_columns_that_the_docs_list() {
     let (_dir, trace) = small_trace();
     for view in gpuwhy_query::views::VIEWS {
-        // A struct has no place in CSV.
+        // CSV cannot hold a struct.
         let cast = if view.name == "device_intervals" { "device, gpu, rank, shard" } else { "*" };
-        let told = csv(&trace, &format!("select {cast} from {}", view.name));
+        let rows = csv(&trace, &format!("select {cast} from {}", view.name));
         let columns = view.columns.iter().map(|(name, _)| *name);
         let columns: Vec<&str> = columns.filter(|name| *name != "stat").collect();
-        assert_eq!(told.lines().next().unwrap(), columns.join(","), "{}", view.name);
+        assert_eq!(rows.lines().next().unwrap(), columns.join(","), "{}", view.name);
     }
 }
 
 #[test]
-fn rows_go_out_in_every_form_and_files_come_whole_or_not_at_all() {
+fn rows_are_written_in_every_format_and_files_are_never_incomplete() {
     let (dir, trace) = small_trace();
     let trace = trace.to_str().unwrap();
     let sql = "select ts, name from kernels order by ts";
     let json: serde_json::Value =
-        serde_json::from_str(&said(&query(&[trace, sql, "--format", "json"]))).unwrap();
+        serde_json::from_str(&stdout(&query(&[trace, sql, "--format", "json"]))).unwrap();
     assert_eq!(json[1]["ts"], 2000);
-    assert_eq!(said(&query(&[trace, sql, "--format", "ndjson"])).lines().count(), 2);
-    assert!(said(&query(&[trace, sql])).contains("| 1000 | it's; drop table span -- |"));
+    assert_eq!(stdout(&query(&[trace, sql, "--format", "ndjson"])).lines().count(), 2);
+    assert!(stdout(&query(&[trace, sql])).contains("| 1000 | it's; drop table span -- |"));
     for name in ["a.parquet", "a.arrow", "a.csv"] {
         let path = dir.path().join(name);
-        said(&query(&[trace, sql, "-o", path.to_str().unwrap()]));
+        stdout(&query(&[trace, sql, "-o", path.to_str().unwrap()]));
         assert!(std::fs::metadata(&path).unwrap().len() > 50, "{name}");
     }
-    // The second row asks for intervals of no width.
+    // The second row has intervals without width.
     let path = dir.path().join("broken.csv");
     let sql = "select time_shard(ts, 0, 2000 - ts) as x from kernels order by ts";
-    let says = complaint(&[trace, sql, "-o", path.to_str().unwrap()]);
-    assert!(says.contains("0 ns wide"), "{says}");
+    let error = stderr(&[trace, sql, "-o", path.to_str().unwrap()]);
+    assert!(error.contains("0 ns wide"), "{error}");
     let left: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("broken")), "{left:?}");
 }
 
 #[test]
-fn what_would_change_something_is_refused() {
+fn statements_that_change_something_are_refused() {
     let (dir, trace) = small_trace();
     let target = dir.path().join("stolen.csv");
     let copy = format!("copy (select 1) to '{}'", target.display());
     for sql in [&copy, "create table t as select 1", "drop view kernels", "set datafusion.x = 1"] {
-        let says = complaint(&[trace.to_str().unwrap(), sql]);
-        assert!(says.contains("not supported"), "{says}");
+        let error = stderr(&[trace.to_str().unwrap(), sql]);
+        assert!(error.contains("not supported"), "{error}");
     }
     assert!(!target.exists());
 }
 
 #[test]
-fn mistakes_are_named() {
+fn errors_name_what_is_wrong() {
     let (dir, trace) = small_trace();
     let named = trace.to_str().unwrap();
-    let says = complaint(&[named, "select * from kernles"]);
-    assert!(says.contains("kernles"), "{says}");
-    let says = complaint(&[named, "select nmae from kernels"]);
-    assert!(says.contains("nmae") && says.contains("name"), "{says}");
-    let says = complaint(&["/there/is/nothing.trace", "select 1"]);
-    assert!(says.contains("/there/is/nothing.trace"), "{says}");
-    let says = complaint(&[named, "select device_interval(null, ts, dur, 0, ts, 10) from kernels"]);
-    assert!(says.contains("group by interval"), "{says}");
+    let error = stderr(&[named, "select * from kernles"]);
+    assert!(error.contains("kernles"), "{error}");
+    let error = stderr(&[named, "select nmae from kernels"]);
+    assert!(error.contains("nmae") && error.contains("name"), "{error}");
+    let error = stderr(&["/there/is/nothing.trace", "select 1"]);
+    assert!(error.contains("/there/is/nothing.trace"), "{error}");
+    let error = stderr(&[named, "select device_interval(null, ts, dur, 0, ts, 10) from kernels"]);
+    assert!(error.contains("group by interval"), "{error}");
     // A file that is cut off.
     let file = trace.join("span/00000.parquet");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    let says = complaint(&[named, "select count(name) from span"]);
-    assert!(says.contains("span/00000.parquet"), "{says}");
+    let error = stderr(&[named, "select count(name) from span"]);
+    assert!(error.contains("span/00000.parquet"), "{error}");
     drop(dir);
 }
 
 #[test]
-fn without_a_query_it_says_what_there_is() {
+fn without_a_query_views_tables_and_functions_are_listed() {
     let (_dir, trace) = small_trace();
-    let told = said(&query(&[trace.to_str().unwrap()]));
+    let list = stdout(&query(&[trace.to_str().unwrap()]));
     for line in ["  kernels", "  span, 5 rows", "  duration_stats(dur)"] {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(list.contains(line), "{line}: {list}");
     }
-    assert!(!told.contains("  request,"), "tables without rows are not told");
+    assert!(!list.contains("  request,"), "tables without rows are not listed");
 }
 
 #[test]
-fn the_page_of_views_is_the_one_that_is_made() {
+fn the_docs_list_all_views_and_functions() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/query.md");
     let text = std::fs::read_to_string(&page).unwrap();
     let (begin, end) = ("<!-- views -->\n", "<!-- end of views -->\n");
-    let from = text.find(begin).expect("the page has a place for them") + begin.len();
-    let to = text.find(end).expect("which ends");
+    let from = text.find(begin).expect("docs/query.md has a line `<!-- views -->`") + begin.len();
+    let to = text.find(end).expect("and a line `<!-- end of views -->`");
     let made = format!("\n{}\n", gpuwhy_query::views::markdown());
     if text[from..to] != made {
         if std::env::var_os("GPUWHY_WRITE_DOCS").is_some() {
@@ -395,13 +394,13 @@ fn the_page_of_views_is_the_one_that_is_made() {
             return;
         }
         panic!(
-            "docs/query.md lags behind; GPUWHY_WRITE_DOCS=1 cargo test -p gpuwhy-query writes it"
+            "docs/query.md is out of date; GPUWHY_WRITE_DOCS=1 cargo test -p gpuwhy-query updates it"
         );
     }
 }
 
 #[test]
-fn the_engine_gives_the_report_that_threads_give_to_the_digit() {
+fn the_engine_and_threads_compute_the_same_report_to_the_digit() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "52000", "2");
     let report = |more: &[&str]| {

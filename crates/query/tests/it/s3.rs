@@ -93,7 +93,7 @@ fn a_trace_in_a_bucket_answers_as_one_that_lies_here() {
     let sql = "select ts, name, gpu, process from kernels order by ts";
     command.args(["s3://bucket/small.trace", sql, "--format", "csv"]);
     let there = with_key(&mut command, port).output().unwrap();
-    assert_eq!(said(&there), csv(&trace, sql));
+    assert_eq!(stdout(&there), csv(&trace, sql));
 }
 
 #[test]
