@@ -26,7 +26,9 @@ const BATCHES: usize = 4;
 /// Arguments of `import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[arg(required = true, value_name = "FILE", help = files_help())]
+    /// SQLite exports of Nsight Systems (`nsys export -t sqlite`) or traces of the PyTorch profiler
+    /// (.json, .json.gz); several files of one job, one a rank, become one trace
+    #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The trace directory to create
     #[arg(short, long, default_value = "import.trace", value_name = "T.trace")]
@@ -43,13 +45,6 @@ pub struct Args {
     /// Print one JSON document that says what was imported
     #[arg(long)]
     json: bool,
-}
-
-fn files_help() -> String {
-    let known = importers::known();
-    format!(
-        "Traces of other tools: {known}. Several files of one job, one a rank, become one trace"
-    )
 }
 
 /// Where the rows go, and how far it is.
