@@ -9,7 +9,15 @@ use crate::data::*;
 use crate::html::{esc, json};
 
 const STYLE: &str = include_str!("report.css");
-const SCRIPT: &str = include_str!("report.js");
+// One function, cut into files by what it is about.
+const SCRIPT: &str = concat!(
+    include_str!("script/page.js"),
+    include_str!("script/colours.js"),
+    include_str!("script/numbers.js"),
+    include_str!("script/drawing.js"),
+    include_str!("script/steps_plot.js"),
+    include_str!("script/navigation.js"),
+);
 
 /// How a content security policy names a text.
 pub(crate) fn hash(text: &str) -> String {

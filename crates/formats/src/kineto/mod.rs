@@ -20,6 +20,7 @@ mod job;
 mod reader;
 mod rows;
 mod text;
+mod timestamps;
 mod tracks;
 
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use gpuwhy_schema::{Discipline, EntityKind, Ns, Rows, Shape, Span, TrackId};
 use super::file::File;
 use super::job::Job;
 use super::reader::{About, Counted, LONG, Reader};
-use super::text::nanoseconds;
+use super::timestamps::nanoseconds;
 use crate::Result;
 
 pub(super) fn read(path: &Path) -> Result<(Rows, About)> {

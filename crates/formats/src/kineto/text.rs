@@ -6,6 +6,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::timestamps;
 use crate::{Error, Result};
 
 /// Bytes that are read at once.
@@ -57,51 +58,8 @@ impl Number {
     /// A decimal number of microseconds in ns, without the errors of floating-point arithmetic; fractions
     /// of a nanosecond are rounded.
     pub fn nanoseconds(&self) -> Option<i64> {
-        nanoseconds(self.text())
+        timestamps::nanoseconds(self.text())
     }
-}
-
-/// See [`Number::nanoseconds`].
-pub(super) fn nanoseconds(text: &[u8]) -> Option<i64> {
-    let (negative, rest) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
-    let (mut digits, mut exponent, mut point, mut any) = (0i128, 3i32, false, false);
-    let mut rest = rest.iter();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'0'..=b'9' => {
-                any = true;
-                if digits < i128::MAX / 16 {
-                    digits = digits * 10 + i128::from(byte - b'0');
-                    exponent -= i32::from(point);
-                } else {
-                    exponent += i32::from(!point);
-                }
-            }
-            b'.' if !point => point = true,
-            b'e' | b'E' => {
-                let power = std::str::from_utf8(rest.as_slice()).ok()?;
-                exponent = exponent.checked_add(power.parse().ok()?)?;
-                break;
-            }
-            _ => return None,
-        }
-    }
-    if !any {
-        return None;
-    }
-    let ns = match exponent {
-        0.. => digits.checked_mul(10i128.checked_pow(exponent.unsigned_abs())?)?,
-        _ => {
-            let scale = 10i128.checked_pow(exponent.unsigned_abs()).unwrap_or(i128::MAX);
-            // Half a nanosecond is rounded up.
-            digits / scale + i128::from(digits % scale >= scale - scale / 2)
-        }
-    };
-    i64::try_from(if negative { -ns } else { ns }).ok()
 }
 
 impl<R: Read> Text<R> {

@@ -11,7 +11,7 @@ use gpuwhy_schema::Name;
 
 use super::chunk::Contents;
 use super::report::Report;
-use super::tables::wanted;
+use super::versions;
 use crate::Result;
 
 /// Collectives that no rank leaves before all ranks have entered them (MPI 4.0, chapter 6).
@@ -140,7 +140,7 @@ impl Report {
         let mpi = self.chunks.iter().filter(|chunk| chunk.contents == Contents::Mpi);
         for chunk in mpi {
             let Some(table) = self.database.table(chunk.table) else { continue };
-            let columns = wanted(table, ["end", "textId"]);
+            let columns = versions::columns(table, ["end", "textId"]);
             self.database.scan(table, &chunk.leaves, columns, |_, [end, name]| {
                 let name = name.int().and_then(|id| self.strings.get(id));
                 if let (Some(end), Some(name)) = (end.int(), name)
@@ -168,7 +168,7 @@ impl Report {
         }
         for chunk in self.chunks.iter().filter(|chunk| chunk.contents == Contents::Kernels) {
             let Some(table) = self.database.table(chunk.table) else { continue };
-            let columns = wanted(table, ["end", "shortName"]);
+            let columns = versions::columns(table, ["end", "shortName"]);
             self.database.scan(table, &chunk.leaves, columns, |_, [end, name]| {
                 if let (Some(end), Some(name)) = (end.int(), name.int())
                     && let Some(name) = ids.get(&name)

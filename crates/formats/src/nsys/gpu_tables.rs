@@ -5,7 +5,7 @@ use gpuwhy_schema::{Copy, CopyKind, Counter, Kernel, Name, Ns, names};
 use super::ids::process_of;
 use super::piece::{PieceBuilder, TrackKey};
 use super::report::Report;
-use super::tables::wanted;
+use super::versions;
 use crate::Result;
 use crate::sqlite::{TableDef, Value};
 
@@ -66,7 +66,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(
+        let columns = versions::columns(
             table,
             [
                 "start",
@@ -131,7 +131,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(
+        let columns = versions::columns(
             table,
             [
                 "start",
@@ -205,7 +205,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(
+        let columns = versions::columns(
             table,
             [
                 "start",
@@ -249,7 +249,8 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "end", "globalPid", "syncType", "correlationId"]);
+        let columns =
+            versions::columns(table, ["start", "end", "globalPid", "syncType", "correlationId"]);
         let names: [Name; 5] = [
             "unknown",
             "event_synchronize",
@@ -275,7 +276,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["timestamp", "typeId", "metricId", "value"]);
+        let columns = versions::columns(table, ["timestamp", "typeId", "metricId", "value"]);
         self.database.scan(table, leaves, columns, |_, [ts, kind, metric, value]| {
             let (Some(ts), Some(kind), Some(metric), Some(value)) =
                 (ts.int(), kind.int(), metric.int(), value.real())

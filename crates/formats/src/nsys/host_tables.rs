@@ -8,7 +8,7 @@ use super::gpu_tables::unsigned;
 use super::ids::process_of;
 use super::piece::{ChainEntry, CpuSample, PieceBuilder, Switch, TrackKey};
 use super::report::Report;
-use super::tables::wanted;
+use super::versions;
 use crate::Result;
 use crate::sqlite::TableDef;
 
@@ -41,8 +41,10 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns =
-            wanted(table, ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]);
+        let columns = versions::columns(
+            table,
+            ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"],
+        );
         let mut names: HashMap<i64, Name> = HashMap::new();
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, thread, correlation, name, result] = values;
@@ -80,7 +82,7 @@ impl Report {
         track: &'static str,
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "end", "globalTid", name, "eventClass"]);
+        let columns = versions::columns(table, ["start", "end", "globalTid", name, "eventClass"]);
         let notes: [Name; 2] = ["profiling started", "profiling finished"].map(Name::from);
         self.database.scan(table, leaves, columns, |_, [start, end, thread, name, class]| {
             let Some(start) = out.when(start) else { return Ok(()) };
@@ -101,8 +103,10 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns =
-            wanted(table, ["start", "end", "eventType", "globalTid", "text", "textId", "domainId"]);
+        let columns = versions::columns(
+            table,
+            ["start", "end", "eventType", "globalTid", "text", "textId", "domainId"],
+        );
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, kind, thread, text, text_id, domain] = values;
             let Some(start) = out.when(start) else { return Ok(()) };
@@ -139,7 +143,8 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "cpu", "isSchedIn", "globalTid", "threadState"]);
+        let columns =
+            versions::columns(table, ["start", "cpu", "isSchedIn", "globalTid", "threadState"]);
         self.database.scan(table, leaves, columns, |_, [start, cpu, is_in, thread, state]| {
             let (Some(ts), Some(thread)) = (start.int(), thread.int()) else {
                 out.piece.dropped += 1;
@@ -162,7 +167,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "globalPid"]);
+        let columns = versions::columns(table, ["start", "globalPid"]);
         let name: Name = "cpu_page_fault".into();
         self.database.scan(table, leaves, columns, |_, [start, process]| {
             let Some(start) = out.when(start) else { return Ok(()) };
@@ -183,7 +188,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["start", "end", "globalPid"]);
+        let columns = versions::columns(table, ["start", "end", "globalPid"]);
         let name: Name = "gpu_page_faults".into();
         self.database.scan(table, leaves, columns, |_, [start, end, process]| {
             let Some(start) = out.when(start) else { return Ok(()) };
@@ -204,7 +209,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["id", "stackDepth", "symbol", "module"]);
+        let columns = versions::columns(table, ["id", "stackDepth", "symbol", "module"]);
         self.database.scan(table, leaves, columns, |_, [sample, depth, symbol, module]| {
             let (Some(sample), Some(depth)) = (sample.int(), depth.int()) else {
                 out.piece.dropped += 1;
@@ -222,7 +227,7 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = wanted(table, ["id", "start", "globalTid"]);
+        let columns = versions::columns(table, ["id", "start", "globalTid"]);
         self.database.scan(table, leaves, columns, |rowid, [sample, start, thread]| {
             let (Some(ts), Some(thread)) = (start.int(), thread.int()) else {
                 out.piece.dropped += 1;

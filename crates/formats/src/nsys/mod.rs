@@ -5,8 +5,8 @@
 //! Kernels, copies, memsets and synchronizations of the GPUs; calls of the CUDA runtime and
 //! driver, of the operating system and of MPI; NVTX ranges and marks; when threads were on their
 //! CPUs, and samples of what they did there with their call chains; unified-memory faults; GPU
-//! metrics; the profiler's own overhead. Every schema from 2020 to 2026: of a table only `start` is
-//! required, everything else may be missing.
+//! metrics; the profiler's own overhead. Every schema from 2020 to 2026 is read; `versions.rs` has what
+//! differs.
 //!
 //! # How
 //! [`report::Report::open`] reads the small tables (names, devices, processes) and cuts the others into
@@ -33,6 +33,7 @@ mod report;
 mod stacks;
 mod strings;
 mod tables;
+mod versions;
 mod work;
 
 use std::path::PathBuf;

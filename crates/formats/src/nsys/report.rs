@@ -9,7 +9,8 @@ use gpuwhy_schema::Name;
 use super::chunk::{self, Chunk};
 use super::ids::{pid_of, process_of, rank_in};
 use super::strings::{Strings, name_of};
-use super::tables::{Tables, wanted};
+use super::tables::Tables;
+use super::versions;
 use crate::sqlite::Value;
 use crate::{Error, Result};
 
@@ -132,7 +133,7 @@ impl Report {
     ) -> Result<()> {
         let Some(table) = self.database.table(table) else { return Ok(()) };
         let leaves = self.database.leaves(table)?;
-        self.database.scan(table, &leaves, wanted(table, columns), each)
+        self.database.scan(table, &leaves, versions::columns(table, columns), each)
     }
 
     fn read_strings(&mut self) -> Result<()> {
@@ -155,7 +156,7 @@ impl Report {
     /// The versions, the host, and the time in UTC at which the report begins.
     fn read_about(&mut self) -> Result<()> {
         let (mut version, mut schema, mut host, mut epoch) = (None, None, None, None);
-        for table in ["META_DATA_EXPORT", "EXPORT_META_DATA"] {
+        for table in versions::EXPORT_TABLES {
             self.each(table, ["name", "value"], |_, [name, value]| {
                 let value = || value.text().map(str::to_owned);
                 match name.text() {
@@ -187,8 +188,7 @@ impl Report {
         self.each("TARGET_INFO_GPU", columns, |rowid, values| {
             let [id, device, ordinal, name, bus, uuid] = values;
             gpus.push(Gpu {
-                // The oldest schema calls it deviceId.
-                id: id.int().or(device.int()).unwrap_or(rowid - 1),
+                id: versions::gpu_id(id, device, rowid),
                 ordinal: ordinal.int(),
                 name: text(name),
                 bus: text(bus),

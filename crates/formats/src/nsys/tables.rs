@@ -73,8 +73,3 @@ impl Tables {
         either!(self, it => it.scan(table, leaves, wanted, each))
     }
 }
-
-/// The indexes of columns in a table; `None` where the table lacks one.
-pub(super) fn wanted<const N: usize>(table: &TableDef, columns: [&str; N]) -> [Option<usize>; N] {
-    columns.map(|name| table.column(name))
-}

@@ -9,7 +9,7 @@ use super::chunk::{Chunk, Contents};
 use super::gpu_tables::{copy_kind, unsigned};
 use super::ids::process_of;
 use super::report::{Gpu, Report};
-use super::tables::wanted;
+use super::versions;
 use crate::Result;
 use crate::importer::{GpuWork, Work, WorkDevice, WorkKind, WorkPart};
 
@@ -91,8 +91,10 @@ impl Report {
         let Some(table) = self.database.table(chunk.table) else { return Ok(part) };
         let name =
             if table.column("demangledName").is_some() { "demangledName" } else { "shortName" };
-        let columns =
-            wanted(table, ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind"]);
+        let columns = versions::columns(
+            table,
+            ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind"],
+        );
         let mut last: Option<((i64, i64), u32)> = None;
         self.database.scan(table, &chunk.leaves, columns, |_, values| {
             let [start, end, device, process, name, bytes, kind] = values;

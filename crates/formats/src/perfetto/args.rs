@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuwhy_schema::{EntityId, Id, Ns, Rows};
 
 use super::packets::{Args, Value};
-use super::tree::Tree;
+use super::track_tree::Tree;
 
 fn int(v: i64) -> Value {
     Value::Int(v)

@@ -27,7 +27,7 @@ mod events;
 mod packets;
 mod proto;
 mod text;
-mod tree;
+mod track_tree;
 mod writer;
 
 use std::io::{self, Write};

@@ -9,7 +9,7 @@ use gpuwhy_schema::{
 
 use super::args::Details;
 use super::packets::Packets;
-use super::tree::Tree;
+use super::track_tree::Tree;
 use super::{Error, Options, Stats, proto};
 
 /// Sync points that are written; readers interpolate between them.

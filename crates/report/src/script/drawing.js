@@ -1,0 +1,216 @@
+  // --- drawing ---------------------------------------------------------------------------------
+
+  /** @type {Lane[]} */
+  const lanes = [];
+  const LEFT = 0;
+  /** @param {number} t @param {number} width */
+  const x = (t, width) => LEFT + ((t - from) / (to - from)) * (width - LEFT);
+  /** @param {number} px @param {number} width */
+  const t = (px, width) => from + ((px - LEFT) / (width - LEFT)) * (to - from);
+
+  /** Behind everything: the anomalies; before everything: gaps and the cross-hair.
+   *  @param {CanvasRenderingContext2D} c @param {Interval[]} list @param {number} width @param {number} height
+   *  @param {string | CanvasPattern} style */
+  const shade = (c, list, width, height, style) => {
+    c.fillStyle = style;
+    for (const { from: a, to: b } of list) {
+      if (b < from || a > to) continue;
+      const left = Math.max(0, x(a, width));
+      c.fillRect(left, 0, Math.max(1, Math.min(width, x(b, width)) - left), height);
+    }
+  };
+
+  /** A canvas as sharp as the screen, empty; null while it is not shown.
+   *  @param {HTMLCanvasElement} canvas @param {number} height @param {number} ratio */
+  const fit = (canvas, height, ratio) => {
+    const width = canvas.clientWidth;
+    const c = canvas.getContext("2d");
+    if (width === 0 || !c) return null;
+    const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (canvas.width !== w || canvas.height !== h) {
+      canvas.width = w;
+      canvas.height = h;
+      canvas.style.height = `${height}px`;
+    }
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.clearRect(0, 0, width, height);
+    return c;
+  };
+
+  let queued = false;
+  const redraw = () => {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => {
+      queued = false;
+      const ratio = window.devicePixelRatio || 1;
+      for (const lane of lanes) {
+        const width = lane.canvas.clientWidth;
+        const c = fit(lane.canvas, lane.height, ratio);
+        if (!c) continue;
+        shade(c, anomalies, width, lane.height, theme.anomaly);
+        lane.draw(c, width);
+        shade(c, data.gaps.map((g) => g.during), width, lane.height, fill("rgba(128,128,128,.25)", "up", theme.ink));
+        if (drag && !drag.move) {
+          const [a, b] = [Math.min(drag.start, drag.at), Math.max(drag.start, drag.at)];
+          c.fillStyle = theme.band;
+          c.fillRect(x(a, width), 0, x(b, width) - x(a, width), lane.height);
+        }
+        if (hair !== null) {
+          c.fillStyle = theme.ink;
+          c.fillRect(Math.round(x(hair, width)), 0, 1, lane.height);
+        }
+        if (lane.gutter) {
+          const c = fit(lane.gutter, lane.height, ratio);
+          if (c) drawStepScale(c, lane.gutter.clientWidth);
+        }
+        lane.value.textContent = plain(lane.read(hair === null ? -1 : hair));
+      }
+      byId("range").textContent = `${time(from, (to - from) / 100)} – ${time(to, (to - from) / 100)} (${duration(to - from)})`;
+      byId("at").textContent = hair === null ? "" : `▏${time(hair, (to - from) / 1000)}`;
+    });
+  };
+
+  /** The finest level that holds all of the view comes last, so that it is drawn over the others.
+   *  @param {Track} track */
+  const inView = (track) => track.levels.filter((l) => l.during.to > from && l.during.from < to);
+
+  /** The item at a time, from the finest level that has it. @param {Track} track @param {number} at */
+  const itemAt = (track, at) => {
+    for (let i = track.levels.length - 1; i >= 0; i--) {
+      const { during, items } = track.levels[i];
+      if (at < during.from || at >= during.to) continue;
+      let [low, high] = [0, items.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (items[middle][1] <= at) low = middle + 1;
+        else high = middle;
+      }
+      return items[low] && items[low][0] <= at ? items[low] : null;
+    }
+    return null;
+  };
+
+  /** Bands narrower than pixels: what share of each pixel's time each value had, from below.
+   *  @param {CanvasRenderingContext2D} c @param {number[][]} items @param {string[]} values
+   *  @param {number} left @param {number} right @param {number} width @param {number} height */
+  const drawShares = (c, items, values, left, right, width, height) => {
+    const held = new Float64Array(values.length);
+    const pixel = (to - from) / width;
+    let at = 0;
+    for (let px = left; px < right; px++) {
+      const [a, b] = [from + px * pixel, from + (px + 1) * pixel];
+      held.fill(0);
+      while (at < items.length && items[at][1] <= a) at++;
+      for (let i = at; i < items.length && items[i][0] < b; i++) {
+        held[items[i][2]] += Math.min(b, items[i][1]) - Math.max(a, items[i][0]);
+      }
+      let y = height - 2;
+      for (let v = 0; v < held.length; v++) {
+        const h = (held[v] / pixel) * (height - 4);
+        if (h <= 0) continue;
+        c.fillStyle = look(values[v])[0];
+        c.fillRect(px, y - h, 1, h);
+        y -= h;
+      }
+    }
+  };
+
+  /** @param {CanvasRenderingContext2D} c @param {Track} track @param {number} width @param {number} height */
+  const drawBands = (c, track, width, height) => {
+    const values = track.values || [];
+    c.font = "12px system-ui, sans-serif";
+    c.textBaseline = "middle";
+    for (const { during, items } of inView(track)) {
+      const [left, right] = [Math.max(0, x(during.from, width)), Math.min(width, x(during.to, width))].map(Math.round);
+      c.clearRect(left, 0, right - left, height);
+      shade(c, anomalies.map((a) => ({ from: Math.max(a.from, during.from), to: Math.min(a.to, during.to) }))
+        .filter((a) => a.to > a.from), width, height, theme.anomaly);
+      const shown = items.filter(([a, b]) => b > from && a < to);
+      if (shown.length > (right - left) / 3) {
+        drawShares(c, shown, values, left, right, width, height);
+        continue;
+      }
+      for (const [a, b, value] of shown) {
+        const l = Math.max(0, x(a, width));
+        const w = Math.max(0.6, Math.min(width, x(b, width)) - l);
+        const name = plain(values[value] || "?");
+        const [colour, hatch] = look(values[value] || "?");
+        const low = name === "sleep" || name === "idle";
+        c.fillStyle = w < 3 ? colour : fill(colour, hatch);
+        c.fillRect(l, low ? height / 2 - 3 : 2, w, low ? 6 : height - 4);
+        if (!low && w > 34) {
+          const room = w - 8;
+          let text = name;
+          while (text.length > 2 && c.measureText(text).width > room) text = `${text.slice(0, -2)}…`;
+          if (c.measureText(text).width <= room) {
+            c.strokeStyle = "rgba(255,255,255,.9)";
+            c.lineWidth = 3;
+            c.strokeText(text, l + 4, height / 2 + 0.5);
+            c.fillStyle = "#000";
+            c.fillText(text, l + 4, height / 2 + 0.5);
+          }
+        }
+      }
+    }
+  };
+
+  /** @param {Track} track @returns {[number, number]} least and greatest in view; zero is always among them */
+  const limits = (track) => {
+    let [low, high] = [0, 0];
+    for (const { items } of inView(track)) {
+      for (const [a, b, mean, most] of items) {
+        if (b > from && a < to) {
+          low = Math.min(low, mean);
+          high = Math.max(high, most);
+        }
+      }
+    }
+    return [low, high > low ? high : low + 1];
+  };
+
+  /** What held longest of the time in view. @param {Track} track */
+  const mostly = (track) => {
+    const values = track.values || [];
+    const held = new Float64Array(values.length);
+    for (const [a, b, value] of inView(track)[0]?.items || []) {
+      held[value] += Math.max(0, Math.min(b, to) - Math.max(a, from));
+    }
+    const most = held.indexOf(Math.max(...held));
+    return held[most] > 0 ? `${((100 * held[most]) / (to - from)).toFixed(0)} % ${values[most]}` : "not looked at";
+  };
+
+  /** @param {CanvasRenderingContext2D} c @param {Track} track @param {number} width @param {number} height */
+  const drawLine = (c, track, width, height) => {
+    const [low, high] = limits(track);
+    /** @param {number} v */
+    const y = (v) => height - 2 - ((v - low) / (high - low)) * (height - 5);
+    for (const { during, items } of inView(track)) {
+      const [left, right] = [Math.max(0, x(during.from, width)), Math.min(width, x(during.to, width))].map(Math.round);
+      c.clearRect(left, 0, right - left, height);
+      shade(c, anomalies.map((a) => ({ from: Math.max(a.from, during.from), to: Math.min(a.to, during.to) }))
+        .filter((a) => a.to > a.from), width, height, theme.anomaly);
+      // One path for the peaks and one for the means, so that neighbours leave no seams.
+      const peaks = new Path2D();
+      const means = new Path2D();
+      let end = NaN;
+      for (const [a, b, mean, most] of items) {
+        if (b <= from || a >= to) continue;
+        const l = a === during.from ? left : Math.max(left, x(a, width));
+        const r = b === during.to ? right : Math.min(right, x(b, width));
+        peaks.rect(l, y(most), Math.max(0.7, r - l), y(0) - y(most));
+        if (a === end) means.lineTo(l, y(mean));
+        else means.moveTo(l, y(mean));
+        means.lineTo(r, y(mean));
+        end = b;
+      }
+      c.fillStyle = theme.band;
+      c.fill(peaks);
+      c.strokeStyle = theme.blue;
+      c.lineWidth = 1.4;
+      c.stroke(means);
+    }
+    c.fillStyle = theme.edge;
+    c.fillRect(0, y(0), width, 1);
+  };
+
