@@ -10,9 +10,9 @@
 //! - While other processes have work queued, time is cut into slices of [`SLICE_NS`] which the
 //!   processes take in turn, as on a GPU without MPS: a short kernel waits for the next slice of
 //!   its process, a long one is stretched over several.
-//! - Work that was scheduled before another process came was given whole time. What the other
-//!   process takes out of that is added to the next kernel of the first, so the sum of what runs
-//!   never exceeds the time that has passed.
+//! - Work is scheduled as if the other processes launched nothing more. If another process then
+//!   takes part of that time, the next kernel of the first one is longer by as much, so the sum of
+//!   what runs never exceeds the time that has passed.
 //! - Copies of each direction run one after the other at the present bandwidth and share nothing
 //!   with kernels.
 //!
@@ -183,8 +183,8 @@ impl Gpu {
         index
     }
 
-    /// Takes back what `[start, end)` covers of the whole time that a process was given, and owes
-    /// it to that process.
+    /// Takes `[start, end)` from the time that a process was scheduled for as if it were alone, and
+    /// adds what was taken to its next kernel.
     fn take_from(&self, process: &ProcessCell, start: u64, end: u64) {
         let from = process.whole_from.load(Relaxed).max(start);
         let to = process.until.load(Relaxed).min(end);

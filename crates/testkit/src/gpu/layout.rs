@@ -89,7 +89,7 @@ pub(super) struct ProcessCell {
     pub(super) until: AtomicU64,
     /// From here to `until` its work was scheduled as if it had the GPU to itself.
     pub(super) whole_from: AtomicU64,
-    /// Ns of that time which other processes took; added to its next kernel.
+    /// How much of that time other processes have taken, ns; added to its next kernel.
     pub(super) owed: AtomicU64,
     pub(super) windows: [Window; PROCESS_WINDOWS],
 }

@@ -81,7 +81,7 @@ impl Machine {
         if !(1..=GPUS).contains(&gpus) {
             bail!("a machine has 1 to {GPUS} GPUs, not {gpus}");
         }
-        // Whoever creates it completes it under the lock; closing the file releases the lock.
+        // The process that creates it completes it under the lock; closing the file releases the lock.
         file.lock().context("cannot lock it")?;
         let length = file.metadata().context("cannot get its size")?.len();
         let expected = size_of::<Layout>() as u64;

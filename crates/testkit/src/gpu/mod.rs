@@ -1,5 +1,5 @@
-//! The scripted machine: GPUs that live in a page of shared memory, so that everything that speaks
-//! to a GPU can be tested where there is none.
+//! The scripted machine: GPUs that live in a page of shared memory, so that everything that uses
+//! a GPU can be tested where there is none.
 //!
 //! The file `device` in the directory that [`ENV`] names is mapped by every process that takes
 //! part: the stand-ins for `libnvidia-ml`, `libcuda` and `libcupti` (crate `gpuwhy-standin`), and

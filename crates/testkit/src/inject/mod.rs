@@ -29,14 +29,14 @@ use crate::helper::{JsonChild, command, print_json};
 use crate::steploop::{Member, Ready};
 use crate::sys::{self, Ended, Waiter};
 
-/// Control groups of the disturbing process.
+/// Where the disturbing process runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Those of the process that starts it, as in another container than the workload's.
+    /// In the control groups of the process that starts it, as in another container.
     #[default]
     Other,
-    /// Those of the workload, as in the same container.
+    /// In the control groups of the workload, as in the same container.
     Same,
 }
 

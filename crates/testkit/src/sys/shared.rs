@@ -40,8 +40,8 @@ impl<T: InSharedMemory> Shared<T> {
     pub fn create(file: &File) -> io::Result<Shared<T>> {
         file.set_len(size_of::<T>() as u64)?;
         let shared: Shared<T> = Shared::map(file)?;
-        // SAFETY: mapped with this size and page-aligned; `T` may lie in such memory. Nobody else
-        // has the mapping yet: this one has not been given out, and the file is new.
+        // SAFETY: mapped with this size and page-aligned; `T` may lie in such memory. No other code
+        // has this mapping yet, and the file is new.
         unsafe { &mut *shared.at }.initialise()?;
         Ok(shared)
     }
@@ -113,7 +113,7 @@ impl SharedMutex {
     /// If the C library refuses an attribute.
     pub fn initialise(&mut self) -> io::Result<()> {
         // SAFETY: the attribute is initialised before it is used and destroyed afterwards; the
-        // mutex is borrowed exclusively, so nobody holds it.
+        // mutex is borrowed exclusively, so no thread holds it.
         unsafe {
             let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
             check_errno(libc::pthread_mutexattr_init(&mut attr))?;
@@ -129,7 +129,7 @@ impl SharedMutex {
 
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> SharedMutexGuard<'_> {
-        // SAFETY: whoever created the file has made it a mutex before others could map it.
+        // SAFETY: the process that created the file has made it a mutex before others could map it.
         if unsafe { libc::pthread_mutex_lock(self.mutex.get()) } == libc::EOWNERDEAD {
             // SAFETY: we hold the mutex. What it guards is a number, consistent at all times.
             unsafe { libc::pthread_mutex_consistent(self.mutex.get()) };

@@ -8,7 +8,7 @@ use super::{check, now};
 /// Why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The time has come.
+    /// The time was reached.
     Time,
     /// SIGINT, SIGTERM or SIGHUP was sent.
     Signal,
