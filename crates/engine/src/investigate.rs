@@ -13,8 +13,8 @@
 
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{Incident, Step};
-use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement};
-use gpuwhy_schema::{Id, Ns, Part};
+use gpuwhy_diagnose::verdict::{self, Finding, JudgeContext, Judgement};
+use gpuwhy_schema::{Id, Ns};
 
 use crate::account::{KnownParts, account};
 use crate::error::Result;
@@ -87,15 +87,15 @@ pub fn investigate(
 ) -> Result<Investigation> {
     let incident = incident.where_it_hung(steps);
     let within_reach = limit(&incident, source, steps, budget, known);
-    let selected = verdict::wanted(steps, &within_reach, budget.steps);
+    let selected = verdict::select_steps(steps, &within_reach, budget.steps);
     let new: Vec<usize> =
         selected.iter().copied().filter(|&i| !known.contains(steps[i].id)).collect();
     known.extend(account(source, steps, &new, &options.accounting)?);
-    let parts: Vec<Part> = selected.iter().flat_map(|&i| known.of(steps[i].id)).cloned().collect();
+    let examined: Vec<Id> = selected.iter().map(|&i| steps[i].id).collect();
+    let rows = known.of(&examined);
     let catalog = source.catalog();
-    let context = Court::new(&catalog).with_readings(source.gpu_readings(&incident)?);
-    let finding = verdict::judge(steps, &incident, &parts, &context, &options.judgement);
-    let examined = selected.iter().map(|&i| steps[i].id).collect();
+    let context = JudgeContext::new(&catalog).with_readings(source.gpu_readings(&incident)?);
+    let finding = verdict::judge(steps, &incident, &rows, &context, &options.judgement);
     Ok(Investigation { finding, incident, examined })
 }
 

@@ -1,7 +1,8 @@
-use gpuwhy_schema::{Id, SourceId};
+use gpuwhy_schema::{Entity, EntityKind, Id, Ns, Part, Rows, SourceId, SourceState, Track, names};
 
 use super::*;
 use crate::detect::{Detection, incidents};
+use crate::gpu::Readings;
 
 /// A part: kind, whose fault, ns.
 type Made = (PartKind, Option<u32>, i64);
@@ -94,10 +95,11 @@ fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Findi
     };
     let readings = (0..100).map(|s| (s, before)).chain((100..130).map(|s| (s, during)));
     let readings: Vec<_> = readings.filter_map(|(s, value)| reading(s, value)).collect();
-    let readings = Readings::new([&gpu], [&track], &readings, &[]);
-    let court = Court::new(&rows).with_readings(readings);
+    let readings = Readings::new([&gpu], [&track], crate::classes::reads, &readings, &[]);
+    let context = JudgeContext::new(&rows).with_readings(readings);
     let incident = found[0].where_it_hung(&steps);
-    judge(&steps, &incident, &parts, &court, &Judgement::default())
+    let rows = StepRows { parts, spans: Vec::new() };
+    judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
 
 #[test]
