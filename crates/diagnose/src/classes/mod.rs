@@ -9,6 +9,7 @@ mod collective_straggler;
 mod cpu_contention;
 mod cpu_throttling;
 mod engine_software;
+mod gc_pause;
 mod gpu_contention;
 mod gpu_fault;
 mod gpu_throttling;
@@ -41,6 +42,7 @@ pub const ALL: &[&ClassSpec] = &[
     &pcie::CLASS,
     &gpu_fault::CLASS,
     &collective_straggler::CLASS,
+    &gc_pause::CLASS,
     &engine_software::CLASS,
     &input_load::CLASS,
     &unexplained::CLASS,
