@@ -44,20 +44,23 @@ pub(crate) const CLIP: f64 = 4.0;
 
 /// One-sided cumulative sum of clipped deviations, in spreads.
 #[derive(Clone, Debug)]
-pub(crate) struct Cusum {
+pub(crate) struct Cusum<At> {
+    /// The sum; never negative.
     pub sum: f64,
-    /// Index at which the sum last left zero.
-    pub since: usize,
+    /// At which step it last left zero.
+    pub since: At,
 }
 
-impl Cusum {
-    pub fn new() -> Cusum {
-        Cusum { sum: 0.0, since: 0 }
+impl<At: Copy + Default> Cusum<At> {
+    /// A sum of nothing.
+    pub fn new() -> Cusum<At> {
+        Cusum { sum: 0.0, since: At::default() }
     }
 
-    pub fn add(&mut self, z: f64, index: usize) -> f64 {
+    /// Adds the deviation of the step at `at`, in spreads; returns the sum.
+    pub fn add(&mut self, z: f64, at: At) -> f64 {
         if self.sum <= 0.0 {
-            self.since = index;
+            self.since = at;
         }
         self.sum = (self.sum + z.clamp(-CLIP, CLIP) - SLACK).max(0.0);
         self.sum

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
 use crate::classes::{self, Misses};
-use crate::detect::{Incident, Step};
+use crate::detect::{Incident, StepNo, Steps};
 use crate::spans::{SpanInStep, StepRows, covered};
 use crate::stats::Random;
 
@@ -45,19 +45,19 @@ struct Sums {
 }
 
 /// Where the time of the steps went that have parts.
-pub fn profiles(steps: &[Step], rows: &StepRows) -> HashMap<usize, Profile> {
-    let index: HashMap<Id, usize> = steps.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
+pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
+    let index: HashMap<Id, StepNo> = steps.numbered().map(|(no, step)| (step.id, no)).collect();
     let ranks: HashSet<EntityId> = steps.iter().map(|s| s.thread).collect();
     let mut spans: HashMap<Id, Vec<&SpanInStep>> = HashMap::new();
     for span in &rows.spans {
         spans.entry(span.step).or_default().push(span);
     }
-    let mut sums: HashMap<usize, Sums> = HashMap::new();
+    let mut sums: HashMap<StepNo, Sums> = HashMap::new();
     for part in &rows.parts {
-        let Some(&i) = index.get(&part.step) else { continue };
-        let sums = sums.entry(i).or_default();
+        let Some(&no) = index.get(&part.step) else { continue };
+        let sums = sums.entry(no).or_default();
         let key = (part.kind, part.blame);
-        if part.thread != steps[i].thread && ranks.contains(&part.thread) {
+        if part.thread != steps[no].thread && ranks.contains(&part.thread) {
             *sums.awaited.entry((part.thread, key)).or_default() += part.dur.0 as f64;
         } else {
             *sums.own.entry(key).or_default() += part.dur.0 as f64;
@@ -67,11 +67,11 @@ pub fn profiles(steps: &[Step], rows: &StepRows) -> HashMap<usize, Profile> {
         }
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
     }
-    let profile = |(i, sums): (usize, Sums)| {
-        let dur = steps[i].dur.0 as f64;
+    let profile = |(no, sums): (StepNo, Sums)| {
+        let dur = steps[no].dur.0 as f64;
         let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
-        (i, Profile { dur, parts, awaited, misses: sums.misses, spans })
+        (no, Profile { dur, parts, awaited, misses: sums.misses, spans })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -123,12 +123,12 @@ impl Profile {
 /// into, are not a sample but all there are, and only the others stand for those that were not: a few
 /// long stops among hundreds of steps weigh as much as they cost, however the sample fell.
 pub fn compared<'a>(
-    steps: &[Step],
+    steps: &Steps,
     incident: &Incident,
-    profiles: &'a HashMap<usize, Profile>,
+    profiles: &'a HashMap<StepNo, Profile>,
 ) -> Vec<Compared<'a>> {
-    let pick = |indices: &[usize]| -> Vec<Option<&'a Profile>> {
-        let all: Vec<_> = indices.iter().map(|i| profiles.get(i)).collect();
+    let pick = |numbers: &[StepNo]| -> Vec<Option<&'a Profile>> {
+        let all: Vec<_> = numbers.iter().map(|no| profiles.get(no)).collect();
         let seen = all.iter().flatten().any(|p| p.is_seen());
         all.into_iter().map(|p| p.filter(|p| !seen || p.is_seen())).collect()
     };
@@ -451,6 +451,7 @@ pub fn first_in_the_way(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detect::Step;
 
     fn profile(parts: &[(PartKind, f64)], misses: f64) -> Profile {
         Profile {
@@ -493,14 +494,17 @@ mod tests {
         let stopped = |n: usize| n >= 1000 && n.is_multiple_of(200);
         let dur = |n: usize| if n < 1000 { 40 } else { 70 + 1000 * i64::from(stopped(n)) };
         let steps: Vec<Step> = (0..2000).map(|n| step(n, dur(n))).collect();
+        let steps = Steps::from(steps);
         let incident =
-            crate::detect::incident_of(&steps, &(1000..2000).collect::<Vec<_>>()).unwrap();
+            crate::detect::incident_of(&steps, &(1000..2000).map(StepNo).collect::<Vec<_>>())
+                .unwrap();
         let wanted = crate::verdict::select_steps(&steps, &incident, 40);
         assert!(wanted.len() <= 80, "{}", wanted.len());
-        let of = |&n: &usize| {
+        let of = |&no: &StepNo| {
+            let n = no.0 as usize;
             let throttled = if n < 1000 { 0.0 } else { 30.0 };
             let stop = if stopped(n) { 1000.0 } else { 0.0 };
-            (n, profile(&[(Gpu, 40.0), (GpuThrottled, throttled), (Stopped, stop)], 0.0))
+            (no, profile(&[(Gpu, 40.0), (GpuThrottled, throttled), (Stopped, stop)], 0.0))
         };
         let profiles = wanted.iter().map(of).collect();
         let series = compared(&steps, &incident, &profiles);

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::Ns;
 
-use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step};
+use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step, StepNo, Steps};
 
 /// What has been slow for so long is the new usual.
 pub const ADOPTED: Ns = Ns::secs(600);
@@ -29,7 +29,7 @@ pub const REMEMBERED: usize = 1 << 16;
 /// Series that are followed at most; more are counted and not followed.
 pub const SERIES: usize = 1 << 14;
 
-/// What is the matter now. Indices are into [`Live::steps`] and good until the next step.
+/// What is the matter now, with steps by their numbers in [`Live::steps`].
 #[derive(Clone, Debug)]
 pub enum Look {
     /// Nothing worth telling.
@@ -43,7 +43,7 @@ pub enum Look {
 /// All series, and what is the matter with them.
 pub struct Live {
     config: Detection,
-    steps: Vec<Step>,
+    steps: Steps,
     series: BTreeMap<Signature, Series>,
     /// Anomalies that have ended and may still touch others.
     ended: Vec<Slowed>,
@@ -57,7 +57,7 @@ impl Live {
     pub fn new(config: Detection) -> Live {
         Live {
             config,
-            steps: Vec::new(),
+            steps: Steps::default(),
             series: BTreeMap::new(),
             ended: Vec::new(),
             open: 0,
@@ -66,7 +66,7 @@ impl Live {
     }
 
     /// The steps that are remembered, in the order of their arrival.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &Steps {
         &self.steps
     }
 
@@ -86,9 +86,9 @@ impl Live {
             self.unfollowed += 1;
             return;
         }
-        let index = self.steps.len();
+        let no = self.steps.next();
         let one = self.series.entry(signature).or_insert_with(Series::new);
-        self.ended.extend(one.step(index, &step, &self.config));
+        self.ended.extend(one.step(no, &step, &self.config));
         self.steps.push(step);
     }
 
@@ -99,32 +99,31 @@ impl Live {
         let ended = self.steps.len() - self.open;
         self.steps.truncate(ended);
         for step in open {
-            let index = self.steps.len();
+            let no = self.steps.next();
             let series = self.series.get(&step.signature());
-            if series.is_some_and(|s| s.with_open(index, &step, &self.config).is_some()) {
+            if series.is_some_and(|s| s.with_open(no, &step, &self.config).is_some()) {
                 self.steps.push(step);
             }
         }
         self.open = self.steps.len() - ended;
-        &self.steps[ended..]
+        self.steps.get(ended..).unwrap_or_default()
     }
 
     /// Whether some series is slow, worth telling or not.
     pub fn is_suspicious(&self) -> bool {
-        self.open > 0
-            || !self.ended.is_empty()
-            || self.series.values().any(|s| s.present_steps().is_some())
+        self.open > 0 || !self.ended.is_empty() || self.series.values().any(|s| s.is_anomalous())
     }
 
     /// What is the matter with each series, with its open step if that hangs.
     fn present(&mut self, now: Ns) -> Vec<Slowed> {
-        let open: BTreeMap<Signature, usize> = (self.steps.len() - self.open..self.steps.len())
-            .map(|i| (self.steps[i].signature(), i))
-            .collect();
+        let ended = self.steps.len() - self.open;
+        let open = self.steps.numbered().skip(ended);
+        let open: BTreeMap<Signature, StepNo> =
+            open.map(|(no, step)| (step.signature(), no)).collect();
         let mut present = Vec::new();
         for (signature, one) in &mut self.series {
-            if let Some(&i) = open.get(signature) {
-                present.extend(one.with_open(i, &self.steps[i], &self.config));
+            if let Some(&no) = open.get(signature) {
+                present.extend(one.with_open(no, &self.steps[no], &self.config));
             } else if let Some(idle) = one.close_idle(signature, now, &self.config) {
                 self.ended.push(idle);
             } else {
@@ -170,20 +169,18 @@ impl Live {
 
     /// What is slow now is the usual from now on.
     fn adopt(&mut self) {
-        self.series.values_mut().filter(|s| s.present_steps().is_some()).for_each(Series::adopt);
+        self.series.values_mut().filter(|s| s.is_anomalous()).for_each(Series::adopt);
         self.ended.clear();
     }
 
     fn forget(&mut self, now: Ns) {
-        let n = self.steps.len() / 2;
-        self.steps.drain(..n);
+        let first = self.steps.forget(self.steps.len() / 2);
         let since = now.saturating_sub(FORGOTTEN);
         self.series.retain(|_, one| one.last_ts().is_none_or(|last| last >= since));
-        self.series.values_mut().for_each(|one| one.forget(n));
+        self.series.values_mut().for_each(|one| one.forget(first));
         for slowed in &mut self.ended {
             for list in [&mut slowed.usual, &mut slowed.slow] {
-                list.retain(|i| *i >= n);
-                list.iter_mut().for_each(|i| *i -= n);
+                list.retain(|no| *no >= first);
             }
         }
         self.ended.retain(|slowed| !slowed.slow.is_empty());
@@ -343,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_bounded_and_indices_stay_right() {
+    fn memory_stays_bounded_and_steps_keep_their_numbers() {
         let mut world = World::new();
         world.steps(3 * REMEMBERED, 1.0);
         assert!(world.live.steps().len() <= REMEMBERED);

@@ -18,7 +18,7 @@ use gpuwhy_schema::{EntityId, PartKind};
 
 use crate::calibration::Calibration;
 use crate::classes;
-use crate::detect::{Incident, Slowed, Step, mean_excess};
+use crate::detect::{Narrowed, Slowed, Steps, mean_excess};
 use crate::excess::{Compared, Excess, compared, profiles};
 use crate::spans::StepRows;
 
@@ -52,10 +52,10 @@ impl Default for Judgement {
     }
 }
 
-/// Judges one incident, as [`Incident::where_it_hung`] has it, from the rows of its steps.
+/// Judges one incident from the rows of its steps.
 pub fn judge(
-    steps: &[Step],
-    incident: &Incident,
+    steps: &Steps,
+    incident: &Narrowed,
     rows: &StepRows,
     context: &JudgeContext<'_>,
     judgement: &Judgement,
@@ -185,13 +185,13 @@ fn counterfactual(culprit: &Culprit, series: &[Compared<'_>]) -> Option<Counterf
     })
 }
 
-fn slowed_series(steps: &[Step], slowed: &Slowed, context: &JudgeContext<'_>) -> SlowedSeries {
+fn slowed_series(steps: &Steps, slowed: &Slowed, context: &JudgeContext<'_>) -> SlowedSeries {
     let thread = context.entity(slowed.signature.thread);
     SlowedSeries {
         name: slowed.signature.name.to_string(),
         tid: thread.and_then(|t| t.number),
         comm: thread.map_or(String::new(), |t| t.name.to_string()),
-        rank: slowed.slow.first().and_then(|&i| steps[i].rank),
+        rank: slowed.slow.first().and_then(|&no| steps[no].rank),
         usual_ms: slowed.fit.center.exp() / MS,
         threshold_ms: slowed.threshold.0 as f64 / MS,
         steps: slowed.slow.len(),

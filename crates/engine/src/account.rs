@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::Accounting;
-use gpuwhy_diagnose::detect::Step;
+use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
 use gpuwhy_diagnose::spans::{SpanInStep, StepRows, spans_in_steps};
 use gpuwhy_schema::{self as schema, Id, Ns, Part, TrackId};
 
@@ -63,18 +63,18 @@ impl KnownParts {
     }
 }
 
-/// The parts of the steps at `selected`, which are indices into `steps`, and the spans in them that
+/// The parts of the `selected` ones of `steps`, and the spans in them that
 /// point to a class of causes.
 ///
 /// # Errors
 /// Their rows cannot be read.
 pub fn account(
     source: &dyn RowSource,
-    steps: &[Step],
-    selected: &[usize],
+    steps: &Steps,
+    selected: &[StepNo],
     accounting: &Accounting,
 ) -> Result<StepRows> {
-    let mut selected: Vec<&Step> = selected.iter().map(|&i| &steps[i]).collect();
+    let mut selected: Vec<&Step> = selected.iter().map(|&no| &steps[no]).collect();
     selected.sort_by_key(|s| s.ts);
     let workload = workload(steps);
     let mut known = StepRows::default();

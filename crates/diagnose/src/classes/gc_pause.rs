@@ -32,7 +32,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::detect::{Detection, Step, incidents};
+    use crate::detect::{Detection, Step, Steps, incidents};
     use crate::spans::{StepRows, spans_in_steps};
     use crate::verdict::{Finding, JudgeContext, Judgement, judge};
 
@@ -79,6 +79,7 @@ mod tests {
         let spans = spans_in_steps(&rows, &all);
         let of_steps =
             StepRows { parts: steps.iter().flat_map(|s| parts(s, kind)).collect(), spans };
+        let steps = Steps::from(steps);
         let found = incidents(&steps, &Detection::default());
         assert_eq!(found.len(), 1, "{found:?}");
         let incident = found[0].where_it_hung(&steps);

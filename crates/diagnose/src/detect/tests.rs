@@ -1,4 +1,7 @@
+use gpuwhy_schema::{EntityId, Id};
+
 use super::*;
+use crate::stats::Random;
 
 /// A step every 20 ms from a drawn level: each character is five steps, `.` usual, a digit `d`
 /// slower by d × 10 %, `~` slower by 4 %. Two per cent of noise.
@@ -27,7 +30,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
 }
 
 fn said(steps: &[Step]) -> String {
-    let told: Vec<String> = incidents(steps, &Detection::default())
+    let found: Vec<String> = incidents(&Steps::from(steps.to_vec()), &Detection::default())
         .iter()
         .map(|i| {
             let slow: usize = i.slowed.iter().map(|s| s.slow.len()).sum();
@@ -39,7 +42,7 @@ fn said(steps: &[Step]) -> String {
             )
         })
         .collect();
-    told.join("; ")
+    found.join("; ")
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
 #[test]
 fn a_spell_while_it_learned_does_not_excuse_seconds_of_much_slower_steps() {
     for (spell, slower) in [(0, 1.0), (20, 1.05), (50, 1.2), (100, 1.4), (150, 1.9)] {
-        let found = incidents(&after_a_spell(spell, slower), &Detection::default());
+        let found = incidents(&after_a_spell(spell, slower).into(), &Detection::default());
         assert_eq!(found.len(), 1, "{spell} steps {slower} times as long");
         let seconds = (found[0].to - found[0].from).as_secs_f64();
         assert!((2.9..3.3).contains(&seconds), "{spell} steps {slower}: {seconds} s");

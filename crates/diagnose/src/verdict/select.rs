@@ -1,6 +1,6 @@
 //! Which steps of an incident are looked into.
 
-use crate::detect::{Incident, Step};
+use crate::detect::{Incident, StepNo, Steps};
 
 /// Of the slow steps that are looked into, one in this many is one of the longest.
 const LONGEST_ONE_IN: usize = 4;
@@ -8,10 +8,10 @@ const LONGEST_ONE_IN: usize = 4;
 /// Steps of an incident whose parts are needed to judge it, at most `most` slow and as many usual
 /// ones a series: the longest slow ones, and a sample of the others and of the usual ones that is spread
 /// evenly.
-pub fn select_steps(steps: &[Step], incident: &Incident, most: usize) -> Vec<usize> {
-    let spread = |indices: &[usize], most: usize| -> Vec<usize> {
-        let stride = indices.len().div_ceil(most.max(1)).max(1);
-        indices.iter().step_by(stride).copied().collect()
+pub fn select_steps(steps: &Steps, incident: &Incident, most: usize) -> Vec<StepNo> {
+    let spread = |numbers: &[StepNo], most: usize| -> Vec<StepNo> {
+        let stride = numbers.len().div_ceil(most.max(1)).max(1);
+        numbers.iter().step_by(stride).copied().collect()
     };
     let mut out = Vec::new();
     for slowed in &incident.slowed {
@@ -21,8 +21,8 @@ pub fn select_steps(steps: &[Step], incident: &Incident, most: usize) -> Vec<usi
         // A step may stand in two of the anomalies that were joined.
         longest.sort_unstable();
         longest.dedup();
-        let others: Vec<usize> =
-            slowed.slow.iter().copied().filter(|i| !longest.contains(i)).collect();
+        let others: Vec<StepNo> =
+            slowed.slow.iter().copied().filter(|no| !longest.contains(no)).collect();
         out.extend(spread(&others, most - longest.len()));
         out.extend(longest);
     }

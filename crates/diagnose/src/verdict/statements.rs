@@ -9,7 +9,7 @@ use super::context::JudgeContext;
 use super::finding::Cause;
 use super::rank::Ranked;
 use crate::classes;
-use crate::detect::{Incident, Step};
+use crate::detect::{Incident, Steps};
 use crate::evidence::{Evidence, Statements};
 use crate::excess::{Excess, first_in_the_way};
 use crate::spans::{SpanInStep, StepRows};
@@ -40,13 +40,13 @@ type Blamed = (EntityId, (f64, f64));
 
 impl<'a> Stating<'a> {
     pub(super) fn new(
-        steps: &[Step],
+        steps: &Steps,
         incident: &'a Incident,
         rows: &'a StepRows,
         excess: &'a Excess,
         context: &'a JudgeContext<'a>,
     ) -> Stating<'a> {
-        let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&i| steps[i].id).collect();
+        let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&no| steps[no].id).collect();
         Stating { incident, rows, excess, context, slow }
     }
 

@@ -1,7 +1,7 @@
 use gpuwhy_schema::{Entity, EntityKind, Id, Ns, Part, Rows, SourceId, SourceState, Track, names};
 
 use super::*;
-use crate::detect::{Detection, incidents};
+use crate::detect::{Detection, Step, incidents};
 use crate::gpu::Readings;
 
 /// A part: kind, whose fault, ns.
@@ -74,6 +74,7 @@ fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Findi
         source: vec![source],
         ..Rows::default()
     };
+    let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
     let gpu = Entity { kind: EntityKind::Gpu, ..entity(4, "gpu 0") };
