@@ -116,8 +116,8 @@ impl Profile {
 }
 
 /// The series of an incident that have profiles on both sides. Where something was recorded of
-/// some steps, those of which nothing was say nothing: a trace may hold exact rows of the time
-/// around incidents only.
+/// some steps, the others are left out: a trace may hold exact rows of the time around incidents
+/// only.
 ///
 /// How long every slow step took is known, so the longest ones, as far as all of them were looked
 /// into, are not a sample but all there are, and only the others stand for those that were not: a few
@@ -337,7 +337,7 @@ impl Excess {
         self.slow - self.usual
     }
 
-    /// Usual and slow ns a step of each kind of part, whoever is blamed.
+    /// Usual and slow ns a step of each kind of part, with any blame.
     pub fn kinds(&self) -> BTreeMap<PartKind, (f64, f64)> {
         let mut out: BTreeMap<PartKind, (f64, f64)> = BTreeMap::new();
         for (&(kind, _), &(usual, slow)) in &self.parts {

@@ -58,6 +58,7 @@ pub(crate) struct Gpu {
 /// Readings of one track, in the order of their time.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
+    /// The track.
     pub track: TrackId,
     list: Vec<(Ns, f64)>,
 }
@@ -65,16 +66,22 @@ pub(crate) struct Series {
 /// A process that used a GPU, and its share of the multiprocessors in percent.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
+    /// Its name and pid.
     pub name: String,
+    /// Its share of the multiprocessors, percent.
     pub readings: Series,
 }
 
 /// An Xid, or the loss of a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
+    /// When it was recorded.
     pub ts: Ns,
+    /// Its track.
     pub track: TrackId,
+    /// `xid`, or what the mark is called.
     pub name: String,
+    /// The number of the Xid.
     pub value: Option<f64>,
 }
 

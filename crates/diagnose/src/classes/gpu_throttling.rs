@@ -59,7 +59,7 @@ const WITHOUT_CLOCK: f64 = 0.4;
 fn statements(incident: &Incident<'_>, out: &mut Statements) {
     incident.of_each_gpu(out, clock);
     if lacks_clock(incident) {
-        out.contradicting.push(Evidence::of("nobody told the GPU's clock"));
+        out.contradicting.push(Evidence::of("no clock of the GPU was recorded"));
     }
 }
 
