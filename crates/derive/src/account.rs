@@ -337,7 +337,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A wait for a message on a stream socket; false if no message tells of it.
+    /// A wait for a message on a stream socket; false if no recorded message explains it.
     fn message(&mut self, thread: EntityId, held: Held, window: Interval) -> bool {
         if held.to == Ns::MAX {
             // Nothing has moved yet. It is expected from whom the last one came, or went to.
@@ -414,7 +414,7 @@ impl Walk<'_> {
         self.world.counted_most(name, Some(&links), near)
     }
 
-    /// Goes on at another thread, unless the walk has been there or has gone far enough.
+    /// Continues at another thread, unless the walk has been there or has gone far enough.
     fn follow(&mut self, thread: EntityId, window: Interval, via: Via) {
         if window.0 >= window.1 {
             return;

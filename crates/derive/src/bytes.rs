@@ -1,11 +1,11 @@
-//! Parts of results as bytes, by which they pass between processes.
+//! Partial results as bytes, as they pass between processes.
 //!
-//! Whole numbers only, in LEB128; signed ones in zigzag. Reading believes no length: each is
-//! measured against the bytes that are left.
+//! Whole numbers only, in LEB128; signed ones in zigzag. Reading trusts no length: each is checked
+//! against the bytes that are left.
 
 use std::fmt;
 
-/// Bytes that no part of a result was written as.
+/// Bytes that are not those of a partial result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// The byte at which that shows.
@@ -20,21 +20,27 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// What of a result can be told in bytes, and merged where it arrives.
-pub trait Part: Sized {
+/// A partial result: written as bytes by one process, read and merged by another.
+pub trait Partial: Sized {
     /// Writes it at the end of `out`.
     fn write(&self, out: &mut Vec<u8>);
     /// Reads it.
+    ///
+    /// # Errors
+    /// The bytes are not those of one.
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 
-    /// It as bytes.
+    /// Its bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write(&mut out);
         out
     }
 
-    /// It from all of these bytes.
+    /// Reads it from these bytes, of which none may be left.
+    ///
+    /// # Errors
+    /// They are not the bytes of one.
     fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader { bytes, at: 0 };
         let part = Self::read(&mut from)?;
@@ -115,7 +121,7 @@ mod tests {
 
     struct One(u64, i64);
 
-    impl Part for One {
+    impl Partial for One {
         fn write(&self, out: &mut Vec<u8>) {
             put(out, self.0);
             put_signed(out, self.1);

@@ -11,7 +11,7 @@ pub struct Device {
     pub entity: EntityId,
     /// What it is called.
     pub name: Name,
-    /// What tells it from others, on all hosts.
+    /// What identifies it, on all hosts.
     pub place: Name,
     /// The rank that used it.
     pub rank: Option<i64>,
@@ -42,7 +42,7 @@ impl<'a> Above<'a> {
         self.0.get(&id).copied()
     }
 
-    /// `from` or whoever it belongs to that is of this kind, the nearest one.
+    /// `from`, or the nearest entity of this kind that it belongs to.
     pub fn find(&self, from: EntityId, kind: EntityKind) -> Option<&'a Entity> {
         let mut at = self.get(from);
         // Parents of a hostile trace may go round in a circle.

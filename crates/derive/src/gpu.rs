@@ -2,7 +2,7 @@
 //!
 //! # What it sees
 //! Kernels, copies and stages of collectives, each with its process; clocks, users and errors of
-//! GPUs as their driver tells them. A time in which a kernel of the process ran is split:
+//! GPUs as their driver reports them. A time in which a kernel of the process ran is split:
 //!
 //! - in a collective, the first wait for the other ranks (`initial_sync`) beyond that of the rank
 //!   that waited least is time spent waiting for that one, who came last;
@@ -12,7 +12,7 @@
 //! - at a clock below its highest, a part as large as the clock is lower is what that cost;
 //! - the rest is the process's own work.
 //!
-//! Copies are told where no kernel ran.
+//! Copies count only where no kernel ran.
 //!
 //! # Why it matters
 //! A GPU that is slower, shared or waiting for a rank looks the same from the host: a longer wait.
@@ -20,22 +20,24 @@
 //! # What fools it
 //! Kernels that memory holds up do not get slower as their clock does, so that the clock's part is
 //! an upper limit; since the usual steps are split in the same way, it is blamed only where the
-//! waits did get longer. A driver's word about users is up to a second old, and at times forgets a
-//! busy one. Processes that share by MPS run side by side and not in turns. An Xid is told up to a
+//! waits did get longer. A driver's readings of users are up to a second old, and at times leave out a
+//! busy one. Processes that share by MPS run side by side and not in turns. An Xid is recorded up to a
 //! tenth of a second late.
+
+mod index;
 
 use std::collections::{HashMap, HashSet};
 
-use gpuwhy_schema::{EntityId, Id, Ns, Rows, Track, TrackId, names};
+use gpuwhy_schema::{EntityId, Id, Ns};
 
 use crate::intervals::{Interval, clip, subtract, union};
 
-/// How far a reading may be from what it is about: the driver's word about users is an average
-/// over up to a second.
+/// How far a reading may be from the time that it is about: the driver's readings of users are
+/// averages over up to a second.
 const USERS_WITHIN: Ns = Ns::secs(1);
 /// The same of clocks, which are polled ten times a second.
 const CLOCK_WITHIN: Ns = Ns::millis(400);
-/// How far the word of an error may be from the error.
+/// How far the record of an error may be from the error.
 const FAULT_WITHIN: Ns = Ns::millis(200);
 /// Shares of users below this are noise.
 const LEAST_SHARE: f64 = 0.05;
@@ -57,14 +59,17 @@ pub(crate) enum Doing {
     Copy(EntityId),
 }
 
-/// What lasts longer is not looked for among what began before a window.
+/// Work that began before a window is looked for this far back; work that lasts longer is missed.
 const LONGEST: Ns = Ns::secs(60);
 
 /// A piece of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
+    /// When it began.
     pub from: Ns,
+    /// When it ended.
     pub to: Ns,
+    /// What the GPU did.
     pub doing: Doing,
 }
 
@@ -76,7 +81,7 @@ struct Busy {
     gpu: EntityId,
 }
 
-/// What one process had done.
+/// What GPUs did for one process.
 #[derive(Debug, Default)]
 struct Work {
     kernels: Vec<Busy>,
@@ -97,7 +102,7 @@ struct Gpu {
     faults: Vec<Ns>,
     kernels: Vec<(Ns, Ns, EntityId)>,
     copies: Vec<(Ns, Ns, EntityId)>,
-    /// Whose kernels are told.
+    /// The processes whose kernels were recorded.
     seen: HashSet<EntityId>,
 }
 
@@ -113,7 +118,8 @@ impl Gpu {
         near.filter(move |k| k.2 != process && k.1 > window.0).copied()
     }
 
-    /// Who of these used it most around the window, and how much, percent, by the driver's word.
+    /// Which of these processes used it most around the window, and how much in percent, by the driver's
+    /// readings.
     fn most_using(
         &self,
         window: Interval,
@@ -121,166 +127,24 @@ impl Gpu {
     ) -> Option<(EntityId, f64)> {
         let users = self.users.iter().filter(|(who, _)| of(**who));
         users
-            .filter_map(|(who, list)| Some((*who, mean(list, told_around(window))?)))
+            .filter_map(|(who, list)| Some((*who, mean(list, readings_around(window))?)))
             .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
     }
 }
 
-/// All of it, by process and by GPU.
+/// What was recorded of GPUs, by process and by GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Gpus {
     processes: HashMap<EntityId, Work>,
     gpus: HashMap<EntityId, Gpu>,
 }
 
-/// The launch of a piece of work, and whose.
+/// When each piece of work was launched, and by which process.
 type Launched = HashMap<Id, (Ns, EntityId)>;
 
 impl Gpus {
-    /// Indexes `rows`; `above` says what an entity belongs to, `launched` who launched what.
-    pub fn new(
-        rows: &Rows,
-        tracks: &HashMap<TrackId, &Track>,
-        above: impl Fn(EntityId) -> Option<EntityId>,
-        launched: &Launched,
-    ) -> Gpus {
-        let mut all = Gpus::default();
-        let of_kernel = rows.kernel.iter().filter_map(|k| Some((k.id, k.process?)));
-        let of_copy = rows.copy.iter().filter_map(|c| Some((c.id, c.process?)));
-        let owners: HashMap<Id, EntityId> = of_kernel.chain(of_copy).collect();
-        let copies: HashSet<Id> = rows.copy.iter().map(|c| c.id).collect();
-        for span in &rows.span {
-            let Some(track) = tracks.get(&span.track) else { continue };
-            let to = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
-            match &*track.name {
-                names::STREAM => {
-                    let launch = launched.get(&span.id).copied();
-                    let owner = owners.get(&span.id).copied().or(launch.map(|l| l.1));
-                    let (Some(owner), Some(gpu)) = (owner, above(track.entity)) else { continue };
-                    let work = all.processes.entry(owner).or_default();
-                    let device = all.gpus.entry(gpu).or_default();
-                    let busy = Busy { from: span.ts, to, gpu };
-                    if copies.contains(&span.id) {
-                        work.copies.push(busy);
-                        device.copies.push((span.ts, to, owner));
-                    } else {
-                        work.kernels.push(busy);
-                        device.kernels.push((span.ts, to, owner));
-                        if let Some((at, _)) = launch {
-                            work.queued.push((at, span.ts));
-                        }
-                    }
-                }
-                names::SYNCHRONIZATION => {
-                    let work = all.processes.entry(track.entity).or_default();
-                    work.waits.push((span.ts, to));
-                }
-                _ => {}
-            }
-        }
-        all.collectives(rows, tracks, &above);
-        all.readings(rows, tracks);
-        all.sort();
-        all
-    }
-
-    /// Stages of collectives: work of their process's device, and who was waited for.
-    fn collectives(
-        &mut self,
-        rows: &Rows,
-        tracks: &HashMap<TrackId, &Track>,
-        above: impl Fn(EntityId) -> Option<EntityId>,
-    ) {
-        let of: HashMap<Id, (u64, u64, &str)> =
-            rows.collective.iter().map(|c| (c.id, (c.communicator, c.seq, &*c.op))).collect();
-        /// A rank's wait for the others.
-        struct First {
-            process: EntityId,
-            from: Ns,
-            waited: Ns,
-        }
-        let mut firsts: HashMap<(u64, u64, &str), Vec<First>> = HashMap::new();
-        for span in &rows.span {
-            let Some(track) = tracks.get(&span.track) else { continue };
-            let (Some(process), Some(dur)) = (above(track.entity), span.dur) else { continue };
-            if &*track.name != names::COLLECTIVE_STAGES || span.name.starts_with("net:") {
-                continue;
-            }
-            let to = span.ts.saturating_add(dur);
-            // Which GPU that is, the collective's own kernel would say.
-            let gpu = EntityId(0);
-            let work = self.processes.entry(process).or_default();
-            work.kernels.push(Busy { from: span.ts, to, gpu });
-            if &*span.name == "initial_sync"
-                && let Some(&call) = span.parent.and_then(|parent| of.get(&parent))
-            {
-                let first = First { process, from: span.ts, waited: dur };
-                firsts.entry(call).or_default().push(first);
-            }
-        }
-        for ranks in firsts.into_values() {
-            let Some(last) = ranks.iter().min_by_key(|r| (r.waited, r.process)) else { continue };
-            for rank in ranks.iter().filter(|r| r.process != last.process) {
-                let to = rank.from + (rank.waited - last.waited);
-                let work = self.processes.entry(rank.process).or_default();
-                work.late.push((rank.from, to, last.process));
-            }
-        }
-    }
-
-    /// What the driver tells.
-    fn readings(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
-        for row in &rows.counter {
-            let Some(track) = tracks.get(&row.track) else { continue };
-            match &*track.name {
-                names::SM_CLOCK => {
-                    let gpu = self.gpus.entry(track.entity).or_default();
-                    gpu.clock.push((row.ts, row.value));
-                    gpu.best = gpu.best.max(row.value);
-                }
-                names::SM_CLOCK_MAX => {
-                    let gpu = self.gpus.entry(track.entity).or_default();
-                    gpu.best = gpu.best.max(row.value);
-                }
-                names::PROCESS_SM_UTILIZATION => {
-                    // Its parent lane is the GPU's.
-                    let on = track.parent.and_then(|p| tracks.get(&p)).map(|t| t.entity);
-                    if let Some(on) = on {
-                        let users = &mut self.gpus.entry(on).or_default().users;
-                        users.entry(track.entity).or_default().push((row.ts, row.value));
-                    }
-                }
-                _ => {}
-            }
-        }
-        for mark in &rows.mark {
-            let Some(track) = tracks.get(&mark.track) else { continue };
-            if &*track.name == names::GPU_EVENTS && matches!(&*mark.name, "xid" | "gpu lost") {
-                self.gpus.entry(track.entity).or_default().faults.push(mark.ts);
-            }
-        }
-    }
-
-    fn sort(&mut self) {
-        for work in self.processes.values_mut() {
-            work.kernels.sort_unstable_by_key(|b| (b.from, b.to));
-            work.copies.sort_unstable_by_key(|b| (b.from, b.to));
-            work.late.sort_unstable();
-            work.waits = union(std::mem::take(&mut work.waits));
-            work.queued = union(std::mem::take(&mut work.queued));
-        }
-        for gpu in self.gpus.values_mut() {
-            gpu.clock.sort_unstable_by_key(|c| c.0);
-            gpu.users.values_mut().for_each(|u| u.sort_unstable_by_key(|c| c.0));
-            gpu.faults.sort_unstable();
-            gpu.kernels.sort_unstable();
-            gpu.seen = gpu.kernels.iter().map(|k| k.2).collect();
-            gpu.copies.sort_unstable();
-        }
-    }
-
-    /// While `process` waited for its devices, as its library tells: a thread of it that runs then
-    /// spins.
+    /// When `process` waited for its devices, as the library inside it reports: a thread that runs
+    /// meanwhile spins.
     pub fn waits(&self, process: EntityId) -> &[Interval] {
         self.processes.get(&process).map_or(&[], |work| &work.waits)
     }
@@ -349,7 +213,7 @@ impl Gpus {
                 continue;
             }
             let Some(gpu) = near(&work.kernels, (from, to)).next().map(|k| k.gpu) else { continue };
-            // Its own copies may be what it waited for; they are told as that.
+            // Its own copies may be what it waited for; they are accounted for as copies.
             let copies = union(near(&work.copies, gap).map(|c| (c.from, c.to)).collect());
             for (from, to, who) in self.ahead(gpu, process, gap) {
                 for (from, to) in subtract((from, to), &copies) {
@@ -390,7 +254,7 @@ impl Gpus {
         }
     }
 
-    /// Of a kernel's time, what went to whom.
+    /// Of a kernel's time, how much went to which other process.
     fn others(&self, gpu: EntityId, process: EntityId, window: Interval) -> Option<(EntityId, Ns)> {
         let gpu = self.gpus.get(&gpu)?;
         let mut seen: HashMap<EntityId, Vec<Interval>> = HashMap::new();
@@ -406,10 +270,11 @@ impl Gpus {
             });
             return most.max_by_key(|(who, ns)| (*ns, *who)).filter(|(_, ns)| *ns > Ns::ZERO);
         }
-        // Of whom kernels are told, nothing else is: none ran here.
+        // Where kernel spans of a process exist, the driver's coarser readings of it are ignored: it ran
+        // nothing here.
         let (who, theirs) =
             gpu.most_using(window, |who| who != process && !gpu.seen.contains(&who))?;
-        let own = gpu.users.get(&process).and_then(|u| mean(u, told_around(window)));
+        let own = gpu.users.get(&process).and_then(|u| mean(u, readings_around(window)));
         let own = own.unwrap_or(0.0);
         let share = if own > 0.0 { theirs / (own + theirs) } else { theirs / 100.0 };
         let share = share.clamp(0.0, 1.0);
@@ -432,8 +297,8 @@ impl Gpus {
         Ns(((to - from).0 as f64 * lost) as i64)
     }
 
-    /// Who used the GPU while work of `process` was queued, and when: by their kernels, else as much
-    /// of the time as the driver says, at its end.
+    /// Which processes used the GPU while work of `process` was queued, and when: by their kernels, or
+    /// else for the share of the time that the driver reports, put at its end.
     fn ahead(&self, gpu: EntityId, process: EntityId, window: Interval) -> Vec<(Ns, Ns, EntityId)> {
         let Some(gpu) = self.gpus.get(&gpu) else { return Vec::new() };
         let mut out = Vec::new();
@@ -542,8 +407,8 @@ fn cut_out(
     left
 }
 
-/// When the driver's word on a window counts.
-fn told_around(window: Interval) -> Interval {
+/// The time whose readings say something of a window.
+fn readings_around(window: Interval) -> Interval {
     (window.0.saturating_sub(USERS_WITHIN), window.1.saturating_add(USERS_WITHIN))
 }
 
@@ -562,274 +427,4 @@ fn mean(readings: &[(Ns, f64)], (from, to): Interval) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpuwhy_schema::{
-        Collective, Copy, CopyKind, Counter, Discipline, EntityKind, Kernel, Lane, Lanes, Mark,
-        Measure, SourceId, Span,
-    };
-
-    use super::*;
-
-    /// A host with two GPUs and three processes; times in ms.
-    struct Scene {
-        lanes: Lanes,
-        rows: Rows,
-        source: SourceId,
-        gpus: Vec<EntityId>,
-        processes: Vec<EntityId>,
-        spans: u64,
-    }
-
-    fn ms(n: i64) -> Ns {
-        Ns::millis(n)
-    }
-
-    impl Scene {
-        fn new() -> Scene {
-            let mut lanes = Lanes::default();
-            let source = lanes.source("test", "test", "0", "");
-            let host = lanes.entity(EntityKind::Host, "host", |_| {});
-            let mut many = |kind, name: &str, n| -> Vec<EntityId> {
-                let one = |i| lanes.entity(kind, &format!("{name}{i}"), |e| e.parent = Some(host));
-                (0..n).map(one).collect()
-            };
-            let gpus = many(EntityKind::Gpu, "gpu", 2);
-            let processes = many(EntityKind::Process, "process", 3);
-            Scene { lanes, rows: Rows::default(), source, gpus, processes, spans: 0 }
-        }
-
-        fn span(&mut self, track: TrackId, name: &str, from: i64, to: i64) -> Id {
-            self.spans += 1;
-            let id = Id(self.spans);
-            let (ts, dur, parent) = (ms(from), Some(ms(to - from)), None);
-            self.rows.span.push(Span { id, ts, dur, track, parent, name: name.into() });
-            id
-        }
-
-        fn stream(&mut self, process: usize, gpu: usize) -> TrackId {
-            let on = self.gpus[gpu];
-            let key = format!("{process}:{gpu}");
-            let stream = self.lanes.entity(EntityKind::Stream, &key, |e| e.parent = Some(on));
-            let lane = Lane::spans(names::STREAM, Discipline::Overlap);
-            self.lanes.track(stream, None, lane, self.source)
-        }
-
-        fn kernel(mut self, process: usize, from: i64, to: i64) -> Scene {
-            let track = self.stream(process, 0);
-            let id = self.span(track, "gemm", from, to);
-            self.rows.kernel.push(Kernel {
-                id,
-                ts: ms(from),
-                gpu: self.gpus[0],
-                process: Some(self.processes[process]),
-                correlation: None,
-                grid_x: 1,
-                grid_y: 1,
-                grid_z: 1,
-                block_x: 1,
-                block_y: 1,
-                block_z: 1,
-                registers: None,
-                shared_bytes: None,
-                graph_node: None,
-            });
-            self
-        }
-
-        fn copy(mut self, process: usize, from: i64, to: i64) -> Scene {
-            let track = self.stream(process, 0);
-            let id = self.span(track, "copy", from, to);
-            self.rows.copy.push(Copy {
-                id,
-                ts: ms(from),
-                kind: CopyKind::HostToDevice,
-                bytes: 1,
-                from: None,
-                to: Some(self.gpus[0]),
-                pinned: None,
-                process: Some(self.processes[process]),
-                correlation: None,
-            });
-            self
-        }
-
-        fn counter(mut self, name: &str, readings: &[(i64, f64)]) -> Scene {
-            let lane = Lane::counter(name, "MHz", Measure::Gauge);
-            let track = self.lanes.track(self.gpus[0], None, lane, self.source);
-            let rows = readings.iter().map(|&(at, value)| Counter { ts: ms(at), track, value });
-            self.rows.counter.extend(rows);
-            self
-        }
-
-        fn user(mut self, process: usize, readings: &[(i64, f64)]) -> Scene {
-            let lane = Lane::counter(names::GPU_UTILIZATION, "%", Measure::Gauge);
-            let gpu = self.lanes.track(self.gpus[0], None, lane, self.source);
-            let lane = Lane::counter(names::PROCESS_SM_UTILIZATION, "%", Measure::Gauge);
-            let track = self.lanes.track(self.processes[process], Some(gpu), lane, self.source);
-            let rows = readings.iter().map(|&(at, value)| Counter { ts: ms(at), track, value });
-            self.rows.counter.extend(rows);
-            self
-        }
-
-        fn xid(mut self, at: i64) -> Scene {
-            let lane = Lane::marks(names::GPU_EVENTS);
-            let track = self.lanes.track(self.gpus[0], None, lane, self.source);
-            let (id, value) = (Id(1_000_000), Some(79.0));
-            self.rows.mark.push(Mark { id, ts: ms(at), track, name: "xid".into(), value });
-            self
-        }
-
-        /// An all-reduce: when each rank came, how long it waited, and how long it computed.
-        fn all_reduce(mut self, seq: u64, ranks: &[(i64, i64, i64)]) -> Scene {
-            for (rank, &(from, waited, computed)) in ranks.iter().enumerate() {
-                let process = self.processes[rank];
-                let key = format!("rank{rank}");
-                let entity =
-                    self.lanes.entity(EntityKind::Rank, &key, |e| e.parent = Some(process));
-                let lane = Lane::spans(names::COLLECTIVES, Discipline::Overlap);
-                let whole = self.lanes.track(entity, None, lane, self.source);
-                let lane = Lane::spans(names::COLLECTIVE_STAGES, Discipline::Overlap);
-                let stages = self.lanes.track(entity, Some(whole), lane, self.source);
-                let id = self.span(whole, "AllReduce", from, from + waited + computed);
-                self.span(stages, "initial_sync", from, from + waited);
-                self.span(stages, "compute", from + waited, from + waited + computed);
-                let n = self.rows.span.len();
-                self.rows.span[n - 2].parent = Some(id);
-                self.rows.span[n - 1].parent = Some(id);
-                self.rows.collective.push(Collective {
-                    id,
-                    ts: ms(from),
-                    communicator: 7,
-                    seq,
-                    op: "AllReduce".into(),
-                    bytes: 1,
-                    rank: rank as u32,
-                    ranks: ranks.len() as u32,
-                    peer: None,
-                    algorithm: None,
-                    protocol: None,
-                    channels: None,
-                });
-            }
-            self
-        }
-
-        /// What is said of a process's wait, ms.
-        fn check(mut self, process: usize, window: (i64, i64), expected: &[&str]) {
-            self.lanes.drain(&mut self.rows);
-            let tracks: HashMap<TrackId, &Track> =
-                self.rows.track.iter().map(|t| (t.id, t)).collect();
-            let entities: HashMap<EntityId, &gpuwhy_schema::Entity> =
-                self.rows.entity.iter().map(|e| (e.id, e)).collect();
-            let above = |id: EntityId| entities.get(&id).and_then(|e| e.parent);
-            let gpus = Gpus::new(&self.rows, &tracks, above, &HashMap::new());
-            let pieces = gpus.pieces(self.processes[process], (ms(window.0), ms(window.1)));
-            let name = |id: EntityId| &*entities[&id].key;
-            let said: Vec<String> = pieces
-                .iter()
-                .map(|p| {
-                    let what = match p.doing {
-                        Doing::Work => "work".to_string(),
-                        Doing::Throttled(gpu) => format!("throttled {}", name(gpu)),
-                        Doing::Others(who) => format!("others {}", name(who)),
-                        Doing::Fault(gpu) => format!("fault {}", name(gpu)),
-                        Doing::Late(who) => format!("late {}", name(who)),
-                        Doing::Copy(who) => format!("copy {}", name(who)),
-                    };
-                    format!("{}..{} {what}", p.from.0 as f64 / 1e6, p.to.0 as f64 / 1e6)
-                })
-                .collect();
-            assert_eq!(said, expected);
-            assert!(pieces.windows(2).all(|w| w[0].to <= w[1].from), "{said:?}");
-        }
-    }
-
-    #[test]
-    fn kernels_and_copies_of_the_process_itself() {
-        Scene::new().kernel(0, 10, 20).kernel(0, 15, 30).copy(0, 25, 40).kernel(0, 50, 60).check(
-            0,
-            (12, 55),
-            &["12..20 work", "20..30 work", "30..40 copy gpu0", "50..55 work"],
-        );
-    }
-
-    #[test]
-    fn a_clock_at_three_quarters_costs_a_quarter() {
-        Scene::new()
-            .counter(names::SM_CLOCK_MAX, &[(0, 2000.0)])
-            .counter(names::SM_CLOCK, &[(0, 2000.0), (500, 1500.0), (2000, 2000.0)])
-            .kernel(0, 450, 550)
-            .kernel(0, 2000, 2010)
-            .check(0, (0, 3000), &["450..525 work", "525..550 throttled gpu0", "2000..2010 work"]);
-    }
-
-    #[test]
-    fn a_clock_that_nobody_read_says_nothing() {
-        Scene::new()
-            .counter(names::SM_CLOCK, &[(0, 2000.0), (10, 1000.0)])
-            .kernel(0, 5000, 5010)
-            .check(0, (0, 6000), &["5000..5010 work"]);
-    }
-
-    #[test]
-    fn kernels_of_another_on_the_same_gpu_take_turns_with_ours() {
-        Scene::new().kernel(0, 10, 30).kernel(1, 20, 40).check(
-            0,
-            (0, 100),
-            &["10..25 work", "25..30 others process1"],
-        );
-    }
-
-    #[test]
-    fn another_that_only_the_driver_knows_of_has_its_share() {
-        let s = 1000;
-        Scene::new()
-            .user(0, &[(s, 60.0), (2 * s, 60.0)])
-            .user(1, &[(s, 20.0), (2 * s, 20.0)])
-            .kernel(0, 1400, 1500)
-            .check(
-                0,
-                (1390, 3000),
-                &["1398..1400 others process1", "1400..1475 work", "1475..1500 others process1"],
-            );
-    }
-
-    #[test]
-    fn who_sleeps_until_a_later_kernel_ends_has_had_it_queued_behind_others() {
-        Scene::new().kernel(0, 10, 12).kernel(1, 12, 20).kernel(0, 20, 22).check(
-            0,
-            (0, 100),
-            &["10..12 work", "12..20 others process1", "20..22 work"],
-        );
-        // Nobody else was there: that is for others to explain.
-        Scene::new().kernel(0, 10, 12).kernel(0, 20, 22).check(
-            0,
-            (0, 100),
-            &["10..12 work", "20..22 work"],
-        );
-    }
-
-    #[test]
-    fn from_an_error_until_the_device_gets_on_it_stands_still() {
-        // In the middle of a kernel: the word of it comes a little late.
-        Scene::new().kernel(0, 1000, 3000).xid(1300).check(
-            0,
-            (0, 4000),
-            &["1000..1100 work", "1100..3000 fault gpu0"],
-        );
-        // Between kernels.
-        Scene::new().kernel(0, 1000, 1010).xid(1200).kernel(0, 3000, 3010).check(
-            0,
-            (0, 4000),
-            &["1000..1010 work", "1010..3000 fault gpu0", "3000..3010 work"],
-        );
-    }
-
-    #[test]
-    fn the_rank_that_waited_least_is_the_one_that_was_late() {
-        let scene = || Scene::new().all_reduce(1, &[(10, 90, 20), (98, 2, 20), (60, 40, 20)]);
-        scene().check(0, (0, 200), &["10..98 late process1", "98..100 work", "100..120 work"]);
-        scene().check(1, (0, 200), &["98..100 work", "100..120 work"]);
-        scene().check(2, (0, 200), &["60..98 late process1", "98..100 work", "100..120 work"]);
-    }
-}
+mod tests;

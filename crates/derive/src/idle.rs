@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_causes_that_launches_tell() {
+    fn gaps_have_the_causes_that_launches_show() {
         let kernels = [
             at(0, 100, Some(-10)),
             // Launched while the first ran, and begun at once.

@@ -25,7 +25,7 @@ pub mod tally;
 mod world;
 
 pub use account::{Accounting, parts};
-pub use bytes::{Malformed, Part, Reader};
+pub use bytes::{Malformed, Partial, Reader};
 pub use intervals::{busy, clip, subtract};
 pub use sums::{Quantiles, STRETCHES, Stretches, Sum};
 pub use world::World;

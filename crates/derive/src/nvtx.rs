@@ -106,7 +106,7 @@ mod tests {
         Range { name: name.into(), start, end }
     }
 
-    fn told(ranges: &[Range], launches: &[(i64, i64)]) -> String {
+    fn attributed(ranges: &[Range], launches: &[(i64, i64)]) -> String {
         let launches: Vec<Launch> = launches
             .iter()
             .map(|&(at, device_ns)| Launch { at, device_ns, is_copy: device_ns < 5 })
@@ -123,13 +123,13 @@ mod tests {
         let ranges = [range("step", 0, 100), range("forward", 10, 50), range("backward", 50, 90)];
         let launches = [(5, 1), (20, 10), (50, 100), (95, 1000), (100, 7)];
         assert_eq!(
-            told(&ranges, &launches),
+            attributed(&ranges, &launches),
             "backward: 100 of 100, forward: 10 of 10, step: 1001 of 1111"
         );
     }
 
     #[test]
-    fn copies_are_told_apart() {
+    fn copies_are_attributed_apart() {
         let launches = [1, 10, 2].map(|ns| Launch { at: ns, device_ns: ns, is_copy: ns < 5 });
         let of_all = launched(&[range("step", 0, 100)], &launches)[&Name::from("step")];
         assert_eq!((of_all.within.count, of_all.within.sum, of_all.copies), (3, 13, 2));
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn a_range_within_its_like_counts_once() {
         let ranges = [range("f", 0, 100), range("f", 10, 90)];
-        assert_eq!(told(&ranges, &[(20, 5)]), "f: 5 of 5");
+        assert_eq!(attributed(&ranges, &[(20, 5)]), "f: 5 of 5");
     }
 
     #[test]
     fn ranges_that_never_end_hold_what_comes() {
         let ranges = [range("open", 0, i64::MAX), range("inner", 10, 20)];
-        assert_eq!(told(&ranges, &[(15, 1), (30, 2)]), "inner: 1 of 1, open: 2 of 3");
-        assert_eq!(told(&ranges, &[]), "inner: 0 of 0");
+        assert_eq!(attributed(&ranges, &[(15, 1), (30, 2)]), "inner: 1 of 1, open: 2 of 3");
+        assert_eq!(attributed(&ranges, &[]), "inner: 0 of 0");
     }
 }

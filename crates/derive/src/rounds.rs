@@ -2,16 +2,16 @@
 //!
 //! # What it sees
 //! Moments that come again and again in a program's own order: the ends of its waits for its GPU, or the
-//! begins of its collectives. A training loop waits for its device a fixed number of times an iteration;
-//! so many moments make a round, and a round is as good as a step: it has a usual length, and can be
-//! longer.
+//! begins of its collectives. A training loop waits for its device a fixed number of times an iteration.
+//! That number of moments makes a round, and a round is as good as a step: it has a usual length, and
+//! can be longer.
 //!
 //! # Why it matters
 //! Nobody marks steps in a program that is slow today. Without steps nothing can be slower than usual.
 //!
 //! # What fools it
-//! - Work that varies by itself (requests of all sizes, idle time between them) has no rounds, and is
-//!   told to have none ([`rounds`] returns `None`) rather than found slow all day.
+//! - Work that always varies (requests of all sizes, idle time between them) has no rounds:
+//!   [`rounds`] returns `None`, so that it is not found slow all day.
 //! - What an iteration does only now and then, such as a checkpoint with waits of its own, shifts where
 //!   later rounds begin within their iteration; their length stays what it was.
 //! - A round need not begin where the programmer's iteration does.
@@ -20,26 +20,27 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::Ns;
 
-/// So many rounds there must be.
+/// Fewer rounds than this are none.
 const LEAST: usize = 24;
-/// At most so many moments make a round.
+/// At most this many moments make a round.
 const MOST_IN_ONE: usize = 64;
-/// Regularity is that of the middle one of so many stretches of time: in some of them something may have
+/// Regularity is the median of this many stretches of time: in some of them something may have
 /// happened.
 const STRETCHES: usize = 9;
-/// A stretch has so many rounds at least.
+/// A stretch has at least this many rounds.
 const IN_A_STRETCH: usize = 12;
-/// Of the differences between one round and the next the largest share of each stretch is not looked at.
+/// The largest differences between one round and the next are left out: this share of each stretch.
 const LEFT_OUT: f64 = 0.02;
 /// Rounds that differ from the one before by no more than this share, on average, are good; the
 /// fewest moments that make such ones do.
 const GOOD: f64 = 0.15;
-/// And with more than this they are none.
+/// Where rounds differ by more than this share, on average, the program has no rounds.
 const REGULAR: f64 = 0.5;
-/// Where none are good, the fewest that are no more irregular than the best by so many times.
+/// Where no number of moments is good, the smallest that is at most this many times as irregular as the
+/// best.
 const NEARLY: f64 = 3.0;
-/// So many times as long as usual at most a share of the rounds may be: more is idle time, and no
-/// disturbance.
+/// If more than the second share of rounds are the first number of times longer than usual, the series is
+/// idle time and not rounds: more than 1 % that take ten times as long.
 const IDLE: (f64, f64) = (10.0, 0.01);
 
 /// Rounds, one after the other.
@@ -51,10 +52,10 @@ pub struct Rounds {
     pub list: Vec<(Ns, Ns)>,
 }
 
-/// The rounds that moments, oldest first, make; `None` where they come too irregularly, or too few.
+/// The rounds that moments, oldest first, make; `None` where they are too irregular, or too few.
 pub fn rounds(moments: &[Ns]) -> Option<Rounds> {
     let most = MOST_IN_ONE.min(moments.len().saturating_sub(1) / LEAST);
-    // Sums of anything become regular, as the root of how many are summed.
+    // Sums of anything vary less the more are summed, by the root of their number.
     let score = |each: usize| {
         let change = change(&lengths(moments, each))?;
         Some(change * (each as f64).sqrt()).filter(|score| *score <= REGULAR)
@@ -76,11 +77,11 @@ pub fn rounds(moments: &[Ns]) -> Option<Rounds> {
     Some(Rounds { each, list: list.collect() })
 }
 
-/// So many moments of a train are remembered.
+/// This many moments are remembered.
 const REMEMBERED: usize = 4096;
-/// After so many it is looked for rounds first, and at most so many later again.
+/// After how many moments rounds are looked for first, and after how many more at most again.
 const LOOKS: (usize, usize) = (128, 2048);
-/// And they must last so long: what a program does at first it does not do later.
+/// The moments must cover this much time: what a program does at first it does not do later.
 const FIRST: Ns = Ns::secs(5);
 
 /// Moments as they come, and their rounds.
@@ -92,15 +93,15 @@ pub struct Train {
     each: Option<usize>,
     /// Of the round that has begun: when, and how many moments it has.
     begun: (Ns, usize),
-    /// The end of the last one that was told.
-    told: Ns,
+    /// The end of the last one that was returned.
+    returned: Ns,
 }
 
 impl Train {
     /// Takes the next moment. Rounds that have ended go to `out`; when rounds are seen for the first
     /// time, those before come too.
     pub fn push(&mut self, moment: Ns, out: &mut Vec<(Ns, Ns)>) {
-        // Of several streams, what ended first may be told last.
+        // Of several streams, what ended first may arrive last.
         let moment = self.moments.back().map_or(moment, |last| moment.max(*last));
         if self.moments.len() >= REMEMBERED {
             self.moments.pop_front();
@@ -112,7 +113,7 @@ impl Train {
             if self.begun.1 >= each {
                 out.push((self.begun.0, moment));
                 self.begun = (moment, 0);
-                self.told = moment;
+                self.returned = moment;
             }
         }
         if self.seen >= self.look_at.max(LOOKS.0) {
@@ -138,9 +139,9 @@ impl Train {
         let whole = (moments.len() - 1) / found.each * found.each;
         self.begun = (moments[whole], moments.len() - 1 - whole);
         if self.each.replace(found.each).is_none() {
-            out.extend(found.list.into_iter().filter(|(from, _)| *from >= self.told));
+            out.extend(found.list.into_iter().filter(|(from, _)| *from >= self.returned));
         }
-        self.told = self.told.max(self.begun.0);
+        self.returned = self.returned.max(self.begun.0);
     }
 
     /// When the round began that has not ended; `None` where there are no rounds.
@@ -149,7 +150,7 @@ impl Train {
     }
 }
 
-/// How long so many moments at a time take, ns.
+/// How long rounds of `each` moments take, ns.
 fn lengths(moments: &[Ns], each: usize) -> Vec<f64> {
     let ends: Vec<Ns> = moments.iter().copied().step_by(each).collect();
     ends.windows(2).map(|pair| (pair[1].saturating_sub(pair[0])).0 as f64).collect()
@@ -180,7 +181,7 @@ fn median(list: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Noise of so many parts in a thousand.
+    /// A drawn clock; noise is in parts of a thousand.
     struct Clock {
         at: i64,
         random: u64,
@@ -199,7 +200,7 @@ mod tests {
             self.moments.push(Ns(self.at));
         }
 
-        /// So many iterations with these gaps, all so many times as long.
+        /// `n` iterations with these gaps, in µs, each `times` as long.
         fn iterate(&mut self, n: usize, gaps: &[i64], times: i64, noise: i64) {
             (0..n).for_each(|_| gaps.iter().for_each(|us| self.gap(us * times, noise)));
         }
@@ -242,20 +243,20 @@ mod tests {
         for (n, times) in [(2000, 1), (100, 3), (900, 1)] {
             clock.iterate(n, &[500, 4000, 500], times, 50);
         }
-        let (mut train, mut told) = (Train::default(), Vec::new());
+        let (mut train, mut found) = (Train::default(), Vec::new());
         for moment in &clock.moments {
-            train.push(*moment, &mut told);
+            train.push(*moment, &mut found);
             assert!(train.begun().is_none_or(|begun| begun <= *moment));
         }
         let whole = rounds(&clock.moments).unwrap();
-        // None is told twice or left out, from the first on.
-        assert_eq!(told, whole.list);
+        // None comes twice or is left out, from the first on.
+        assert_eq!(found, whole.list);
         assert_eq!(train.begun(), clock.moments.last().copied());
         assert!(train.moments.len() <= REMEMBERED);
-        // What has no rounds any more tells none.
+        // A program that stops having rounds has none.
         for _ in 0..3 * REMEMBERED {
             clock.request();
-            train.push(Ns(clock.at), &mut told);
+            train.push(Ns(clock.at), &mut found);
         }
         assert_eq!(train.begun(), None);
     }

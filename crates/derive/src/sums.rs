@@ -1,7 +1,7 @@
 //! Statistics of durations that can be computed in parts: whole numbers only, so that any parts in
 //! any order merge to the same result, to the last digit.
 
-use crate::bytes::{Malformed, Part, Reader, put, put_signed};
+use crate::bytes::{Malformed, Partial, Reader, put, put_signed};
 
 /// Count, sum, extremes and squares of durations in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Sum {
     }
 }
 
-impl Part for Sum {
+impl Partial for Sum {
     fn write(&self, out: &mut Vec<u8>) {
         put(out, self.count);
         if self.count > 0 {
@@ -165,7 +165,7 @@ impl Stretches {
     }
 }
 
-impl Part for Stretches {
+impl Partial for Stretches {
     fn write(&self, out: &mut Vec<u8>) {
         put(out, u64::from(self.each.trailing_zeros()));
         put(out, self.sums.len() as u64);
@@ -179,7 +179,7 @@ impl Part for Stretches {
     }
 }
 
-/// Durations are kept as they are up to so many, and in classes of about 0.4 % beyond.
+/// Up to this many durations are kept exactly; beyond, in classes of about 0.4 %.
 const EXACT: usize = 4096;
 /// Classes an octave.
 const PER_OCTAVE: i64 = 1 << FRACTION;
@@ -280,7 +280,7 @@ impl Quantiles {
     }
 }
 
-impl Part for Quantiles {
+impl Partial for Quantiles {
     fn write(&self, out: &mut Vec<u8>) {
         if self.is_exact() {
             put(out, 0);

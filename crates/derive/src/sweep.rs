@@ -21,10 +21,10 @@ use std::ops::Range;
 
 use gpuwhy_schema::CopyKind;
 
-use crate::bytes::{Malformed, Part, Reader, put, put_signed};
+use crate::bytes::{Malformed, Partial, Reader, put, put_signed};
 use crate::sums::Sum;
 
-/// Kinds of copies that are told apart; see [`kind_index`].
+/// Kinds of copies that are counted apart; see [`kind_index`].
 pub const KINDS: usize = 8;
 
 /// The place of a kind of copy in [`Interval::copies`].
@@ -134,7 +134,7 @@ impl Interval {
     }
 }
 
-impl Part for Interval {
+impl Partial for Interval {
     fn write(&self, out: &mut Vec<u8>) {
         for ns in [self.kernel_ns, self.copy_ns, self.exposed_ns].iter().chain(&self.exposed_by) {
             put_signed(out, *ns);
@@ -417,18 +417,18 @@ mod tests {
                     let peer = Work::Copy(CopyKind::PeerToPeer);
                     let of_kind = |w: &Piece| w.0 == device && w.1 == peer && w.2 <= at && at < w.3;
                     let peer = work.iter().any(of_kind);
-                    let told = &mut out[cut.index(at).unwrap()];
-                    told.0 += i64::from(kernel);
-                    told.1 += i64::from(copy);
-                    told.2 += i64::from(copy && !kernel);
-                    told.3 += i64::from(peer && !kernel);
+                    let sums = &mut out[cut.index(at).unwrap()];
+                    sums.0 += i64::from(kernel);
+                    sums.1 += i64::from(copy);
+                    sums.2 += i64::from(copy && !kernel);
+                    sums.3 += i64::from(peer && !kernel);
                 }
                 out
             })
             .collect()
     }
 
-    fn told(intervals: &Intervals) -> Vec<Vec<(i64, i64, i64, i64)>> {
+    fn times(intervals: &Intervals) -> Vec<Vec<(i64, i64, i64, i64)>> {
         let peer = kind_index(CopyKind::PeerToPeer);
         let of = |i: &Interval| (i.kernel_ns, i.copy_ns, i.exposed_ns, i.exposed_by[peer]);
         let of_device = |device: &Vec<Interval>| {
@@ -445,7 +445,7 @@ mod tests {
         let cut = Cut::of(0..100, 50, 10).unwrap();
         // Kernel ████████░░░░  copy ░░░░████████, across the border at 50.
         let all = sweep(cut, cut.all(), &[(0, Work::Kernel, 10, 40), (0, copy, 30, 60)]);
-        assert_eq!(told(&all), [[(30, 20, 10, 0), (0, 10, 10, 0)]]);
+        assert_eq!(times(&all), [[(30, 20, 10, 0), (0, 10, 10, 0)]]);
         assert_eq!(all.devices[0][0].overlapped_ns(), 10);
         assert_eq!(all.devices[0][0].busy_ns(), 40);
         assert_eq!(all.devices[0][0].copies[0].sum, 30, "its duration lies where it began");
@@ -487,7 +487,7 @@ mod tests {
             let all = sweep(cut, cut.all(), &work);
             let mut slow = slowly(cut, &work);
             slow.truncate(all.devices.len());
-            prop_assert_eq!(told(&all), slow);
+            prop_assert_eq!(times(&all), slow);
         }
 
         #[test]

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use gpuwhy_schema::Ns;
 
-use crate::bytes::{Malformed, Part, Reader, put, put_signed};
+use crate::bytes::{Malformed, Partial, Reader, put, put_signed};
 use crate::intervals::{subtract, union};
 use crate::sweep::{ALL_KINDS, Interval, KINDS, Work, is_copy, kind_index};
 
@@ -101,14 +101,14 @@ impl Tally {
         };
         let by_kind: Vec<Vec<(Ns, Ns)>> = self.copies.iter().map(Cover::united).collect();
         let copies = union(by_kind.concat());
-        let mut told = self.begun;
-        told.kernel_ns = length(&kernels);
-        told.copy_ns = length(&copies);
-        told.exposed_ns = exposed(&copies);
+        let mut sums = self.begun;
+        sums.kernel_ns = length(&kernels);
+        sums.copy_ns = length(&copies);
+        sums.exposed_ns = exposed(&copies);
         for (kind, pieces) in by_kind.iter().enumerate() {
-            told.exposed_by[kind] = exposed(pieces);
+            sums.exposed_by[kind] = exposed(pieces);
         }
-        told
+        sums
     }
 
     /// Bytes of memory that it takes.
@@ -119,7 +119,7 @@ impl Tally {
     }
 }
 
-impl Part for Tally {
+impl Partial for Tally {
     fn write(&self, out: &mut Vec<u8>) {
         put_signed(out, self.window.start);
         put_signed(out, self.window.end);
@@ -202,10 +202,10 @@ mod tests {
                 }
                 let [mut a, b] = parts;
                 a.merge(Tally::from_bytes(&b.to_bytes()).unwrap());
-                let told = a.finish();
+                let sums = a.finish();
                 let theirs = swept.devices.first().and_then(|d| d.get(index)).copied();
-                prop_assert_eq!(told, theirs.unwrap_or_default());
-                prop_assert_eq!(Interval::from_bytes(&told.to_bytes()).unwrap(), told);
+                prop_assert_eq!(sums, theirs.unwrap_or_default());
+                prop_assert_eq!(Interval::from_bytes(&sums.to_bytes()).unwrap(), sums);
             }
         }
 

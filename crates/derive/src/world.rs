@@ -1,4 +1,4 @@
-//! The recorded rows, indexed by who they are about.
+//! The recorded rows, indexed by the entity that they are about.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,15 +13,20 @@ use crate::intervals::{self, Interval};
 /// One state of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
+    /// When it began.
     pub from: Ns,
+    /// When it ended; `Ns::MAX` if it has not.
     pub to: Ns,
+    /// The state.
     pub state: ThreadState,
+    /// `state.arg`: the CPU, or the system call; -1 if there is none.
     pub arg: i64,
 }
 
 /// One wakeup of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Woken {
+    /// When.
     pub ts: Ns,
     /// Only a waker that ran in its own context.
     pub waker: Option<EntityId>,
@@ -30,32 +35,47 @@ pub(crate) struct Woken {
 /// One block request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
+    /// When it was submitted.
     pub queued: Ns,
+    /// When the device got it.
     pub issued: Ns,
+    /// When it completed; `Ns::MAX` if it has not.
     pub done: Ns,
+    /// The disk.
     pub disk: EntityId,
+    /// The thread that submitted it.
     pub thread: EntityId,
-    /// Who issued it, if somebody else than who submitted it.
+    /// The thread that issued it, if another one.
     pub issuer: Option<EntityId>,
+    /// What it does.
     pub op: IoOp,
+    /// How much it moves.
     pub bytes: u64,
 }
 
 /// Bytes handed over or taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
+    /// When.
     pub ts: Ns,
+    /// The thread that sent or received them.
     pub thread: EntityId,
+    /// The directed flow, the same at both ends.
     pub flow: u64,
+    /// Whether they were sent or received.
     pub direction: Direction,
+    /// The stream position behind the last of them, the same at both ends; it wraps.
     pub position: u32,
 }
 
 /// A counter's value, and the tick that it covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
+    /// When the tick began.
     pub from: Ns,
+    /// When it ended.
     pub to: Ns,
+    /// By how much the counter grew in it.
     pub value: f64,
 }
 
@@ -299,6 +319,7 @@ impl World {
         self.entities.get(&id)
     }
 
+    /// The states of a thread that overlap the window, in the order of time.
     pub(crate) fn states(&self, thread: EntityId, window: Interval) -> &[Held] {
         let Some(list) = self.states.get(&thread) else { return &[] };
         let first = list.partition_point(|h| h.to <= window.0);
@@ -306,6 +327,7 @@ impl World {
         &list[first..last.max(first)]
     }
 
+    /// Which threads had a CPU in the window: from, to, thread.
     pub(crate) fn occupants(&self, cpu: i64, window: Interval) -> &[(Ns, Ns, EntityId)] {
         let Some(list) = self.occupants.get(&cpu) else { return &[] };
         let first = list.partition_point(|o| o.1 <= window.0);
@@ -361,13 +383,14 @@ impl World {
         Some(list[near].thread)
     }
 
+    /// The requests that a thread submitted and that overlap the window.
     pub(crate) fn requests_of(&self, thread: EntityId, window: Interval) -> Vec<Request> {
         let Some(list) = self.by_thread.get(&thread) else { return Vec::new() };
         let first = list.partition_point(|r| r.done <= window.0);
         list[first..].iter().take(LOOK).filter(|r| r.queued < window.1).copied().collect()
     }
 
-    /// The request, of whoever, whose completion ended a wait at `end`.
+    /// The request, of any thread, whose completion ended a wait at `end`.
     pub(crate) fn request_ending(&self, end: Ns, within: Ns) -> Option<Request> {
         self.by_disk
             .values()
@@ -432,6 +455,7 @@ impl World {
         lists.iter().filter(|c| c.process == process).map(|c| c.on).collect()
     }
 
+    /// When a thread freed memory so that it could allocate.
     pub(crate) fn memory(&self, thread: EntityId) -> &[Interval] {
         self.memory.get(&thread).map_or(&[], Vec::as_slice)
     }

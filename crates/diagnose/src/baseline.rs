@@ -28,9 +28,9 @@ const NORMAL_TAIL: f64 = 1.2816;
 /// The tail begins here.
 const TAIL_FROM: f64 = 0.9;
 
-/// Steps that a baseline has at least before a spell is told from them.
-const TELLING: usize = 200;
-/// A spell is no more than one in so many of the steps; what is slow for longer is the usual.
+/// Steps that a baseline has at least before a spell among them is left out.
+const SPELL_NEEDED: usize = 200;
+/// A spell is at most one in this many of the steps; what is slow for longer is the usual.
 const SPELL_ONE_IN: usize = 3;
 /// The sum that a spell reaches at least, in spreads.
 const SPELL: f64 = 8.0;
@@ -44,20 +44,23 @@ pub(crate) const CLIP: f64 = 4.0;
 
 /// One-sided cumulative sum of clipped deviations, in spreads.
 #[derive(Clone, Debug)]
-pub(crate) struct Cusum {
+pub(crate) struct Cusum<At> {
+    /// The sum; never negative.
     pub sum: f64,
-    /// Index at which the sum last left zero.
-    pub since: usize,
+    /// At which step it last left zero.
+    pub since: At,
 }
 
-impl Cusum {
-    pub fn new() -> Cusum {
-        Cusum { sum: 0.0, since: 0 }
+impl<At: Copy + Default> Cusum<At> {
+    /// A sum of nothing.
+    pub fn new() -> Cusum<At> {
+        Cusum { sum: 0.0, since: At::default() }
     }
 
-    pub fn add(&mut self, z: f64, index: usize) -> f64 {
+    /// Adds the deviation of the step at `at`, in spreads; returns the sum.
+    pub fn add(&mut self, z: f64, at: At) -> f64 {
         if self.sum <= 0.0 {
-            self.since = index;
+            self.since = at;
         }
         self.sum = (self.sum + z.clamp(-CLIP, CLIP) - SLACK).max(0.0);
         self.sum
@@ -104,8 +107,8 @@ impl Fit {
     }
 
     /// How many spreads `log` lies above the center. On a busy machine most steps are alike and
-    /// every fifth is held up: the scale, which is robust, tells of the most, and by it those few
-    /// would lie as far out as the steps of a real shift. The spread has room for them: it is the
+    /// every fifth is held up: the scale, which is robust, describes the four, and by it the
+    /// fifth would lie as far out as the steps of a real shift. The spread has room for them: it is the
     /// scale that a normal distribution with this upper tail had.
     pub fn spreads(&self, log: f64) -> f64 {
         let spread = self.scale.max((self.tail_from - self.center) / NORMAL_TAIL);
@@ -154,7 +157,7 @@ impl Baseline {
 /// Where the longest spell of slow steps lies: the highest excursion of the cumulative sum, up to its
 /// top. Empty if it does not stand out, or is so long that it is no exception.
 fn spell(logs: &[f64], fit: &Fit) -> Range<usize> {
-    if logs.len() < TELLING {
+    if logs.len() < SPELL_NEEDED {
         return 0..0;
     }
     let mut cusum = Cusum::new();
@@ -203,7 +206,7 @@ mod tests {
         assert_eq!(baseline.fit(), None);
     }
 
-    /// 600 steps with noise of 1 %, and spells of so many steps that are a fifth slower.
+    /// 600 steps with noise of 1 %, and spells, from a step to another, that are a fifth slower.
     fn with_spells(spells: &[(usize, usize)]) -> Baseline {
         let mut baseline = Baseline::default();
         let mut random = Random::new(5);

@@ -5,14 +5,16 @@
 //! [`PartKind::Unknown`].
 //!
 //! A rank that waits for another sees what the other does at that time, which for the most part is
-//! what it always does, only later. So what the waiting grew by is told in the proportions in which
-//! the awaited rank's own steps grew: they are why it was late.
+//! what it always does, only later. So what the waiting grew by is distributed in the proportions in
+//! which the awaited rank's own steps grew: they are why it was late.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
-use crate::detect::{Incident, Step};
+use crate::classes::{self, Misses};
+use crate::detect::{Incident, StepNo, Steps};
+use crate::spans::{SpanInStep, StepRows, covered};
 use crate::stats::Random;
 
 /// A kind of part and who is blamed for it.
@@ -29,37 +31,49 @@ pub struct Profile {
     pub awaited: Vec<(EntityId, Key, f64)>,
     /// How often it missed the page cache.
     pub misses: f64,
+    /// Of its parts, what lies in spans that point to a class by their names, in ns.
+    pub spans: Vec<((Class, PartKind), f64)>,
+}
+
+/// Sums over the parts of one step.
+#[derive(Default)]
+struct Sums {
+    own: BTreeMap<Key, f64>,
+    awaited: BTreeMap<(EntityId, Key), f64>,
+    misses: f64,
+    spans: BTreeMap<(Class, PartKind), f64>,
 }
 
 /// Where the time of the steps went that have parts.
-pub fn profiles(steps: &[Step], parts: &[Part]) -> HashMap<usize, Profile> {
-    let index: HashMap<Id, usize> = steps.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
+pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
+    let index: HashMap<Id, StepNo> = steps.numbered().map(|(no, step)| (step.id, no)).collect();
     let ranks: HashSet<EntityId> = steps.iter().map(|s| s.thread).collect();
-    #[derive(Default)]
-    struct Sums {
-        own: BTreeMap<Key, f64>,
-        awaited: BTreeMap<(EntityId, Key), f64>,
-        misses: f64,
+    let mut spans: HashMap<Id, Vec<&SpanInStep>> = HashMap::new();
+    for span in &rows.spans {
+        spans.entry(span.step).or_default().push(span);
     }
-    let mut sums: HashMap<usize, Sums> = HashMap::new();
-    for part in parts {
-        let Some(&i) = index.get(&part.step) else { continue };
-        let sums = sums.entry(i).or_default();
+    let mut sums: HashMap<StepNo, Sums> = HashMap::new();
+    for part in &rows.parts {
+        let Some(&no) = index.get(&part.step) else { continue };
+        let sums = sums.entry(no).or_default();
         let key = (part.kind, part.blame);
-        if part.thread != steps[i].thread && ranks.contains(&part.thread) {
+        if part.thread != steps[no].thread && ranks.contains(&part.thread) {
             *sums.awaited.entry((part.thread, key)).or_default() += part.dur.0 as f64;
         } else {
             *sums.own.entry(key).or_default() += part.dur.0 as f64;
+            for (key, ns) in spans.get(&part.step).map_or(vec![], |of| covered(part, of)) {
+                *sums.spans.entry(key).or_default() += ns;
+            }
         }
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
     }
-    sums.into_iter()
-        .map(|(i, Sums { own, awaited, misses })| {
-            let dur = steps[i].dur.0 as f64;
-            let awaited = awaited.into_iter().map(|((who, key), ns)| (who, key, ns)).collect();
-            (i, Profile { dur, parts: own.into_iter().collect(), awaited, misses })
-        })
-        .collect()
+    let profile = |(no, sums): (StepNo, Sums)| {
+        let dur = steps[no].dur.0 as f64;
+        let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
+        let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
+        (no, Profile { dur, parts, awaited, misses: sums.misses, spans })
+    };
+    sums.into_iter().map(profile).collect()
 }
 
 /// Usual and slow profiles of one series.
@@ -102,19 +116,19 @@ impl Profile {
 }
 
 /// The series of an incident that have profiles on both sides. Where something was recorded of
-/// some steps, those of which nothing was say nothing: a trace may hold exact rows of the time
-/// around incidents only.
+/// some steps, the others are left out: a trace may hold exact rows of the time around incidents
+/// only.
 ///
 /// How long every slow step took is known, so the longest ones, as far as all of them were looked
 /// into, are not a sample but all there are, and only the others stand for those that were not: a few
 /// long stops among hundreds of steps weigh as much as they cost, however the sample fell.
 pub fn compared<'a>(
-    steps: &[Step],
+    steps: &Steps,
     incident: &Incident,
-    profiles: &'a HashMap<usize, Profile>,
+    profiles: &'a HashMap<StepNo, Profile>,
 ) -> Vec<Compared<'a>> {
-    let pick = |indices: &[usize]| -> Vec<Option<&'a Profile>> {
-        let all: Vec<_> = indices.iter().map(|i| profiles.get(i)).collect();
+    let pick = |numbers: &[StepNo]| -> Vec<Option<&'a Profile>> {
+        let all: Vec<_> = numbers.iter().map(|no| profiles.get(no)).collect();
         let seen = all.iter().flatten().any(|p| p.is_seen());
         all.into_iter().map(|p| p.filter(|p| !seen || p.is_seen())).collect()
     };
@@ -151,8 +165,10 @@ pub struct Excess {
     pub slow: f64,
     /// Per part and blame: usual and slow.
     pub parts: BTreeMap<Key, (f64, f64)>,
-    /// Page-cache misses a step: usual and slow.
-    pub misses: (f64, f64),
+    /// Page-cache misses a step.
+    pub misses: Misses,
+    /// Of these parts: usual and slow ns in spans that point to a class by their names.
+    pub spans: BTreeMap<(Class, PartKind), (f64, f64)>,
 }
 
 /// Usual and slow ns, by part and blame.
@@ -178,10 +194,103 @@ fn name_the_late_one(own: &mut Grown, key: Key) {
     own.entry(key).or_default().1 += grew;
 }
 
+/// Which usual and which slow steps of a series are counted, some of them several times.
+type Picks = (Vec<usize>, Vec<usize>);
+
+/// Which of two means a step counts for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Usual,
+    Slow,
+}
+
+impl Side {
+    fn of(self, sum: &mut (f64, f64)) -> &mut f64 {
+        match self {
+            Side::Usual => &mut sum.0,
+            Side::Slow => &mut sum.1,
+        }
+    }
+}
+
+/// Sums over weighed steps, before waiting for other ranks is distributed.
+#[derive(Default)]
+struct Weighed {
+    out: Excess,
+    /// What each thread's own steps grew by.
+    own: BTreeMap<EntityId, Grown>,
+    /// What waiting for each thread grew by.
+    awaited: BTreeMap<EntityId, Grown>,
+}
+
+impl Weighed {
+    /// A step of `thread`.
+    fn add(&mut self, thread: EntityId, profile: &Profile, side: Side, weight: f64) {
+        let out = &mut self.out;
+        *match side {
+            Side::Usual => &mut out.usual,
+            Side::Slow => &mut out.slow,
+        } += weight * profile.dur;
+        *match side {
+            Side::Usual => &mut out.misses.usual,
+            Side::Slow => &mut out.misses.slow,
+        } += weight * profile.misses;
+        for (key, ns) in &profile.spans {
+            *side.of(out.spans.entry(*key).or_default()) += weight * ns;
+        }
+        for (key, ns) in &profile.parts {
+            let own = self.own.entry(thread).or_default();
+            *side.of(own.entry(*key).or_default()) += weight * ns;
+        }
+        for (rank, key, ns) in &profile.awaited {
+            let awaited = self.awaited.entry(*rank).or_default();
+            *side.of(awaited.entry(*key).or_default()) += weight * ns;
+        }
+    }
+
+    /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
+    /// that rank's own steps grew.
+    fn distribute(self) -> Excess {
+        let Weighed { mut out, mut own, awaited } = self;
+        for (rank, grown) in awaited {
+            // A rank that came late into a collective, and not because it waited for something outside
+            // of it, is the cause itself, in its own steps too.
+            let itself = grown
+                .iter()
+                .filter(|((kind, blame), (usual, slow))| {
+                    *kind == PartKind::Peer && blame.is_some() && slow > usual
+                })
+                .max_by(|a, b| (a.1.1 - a.1.0).total_cmp(&(b.1.1 - b.1.0)))
+                .map(|(key, _)| *key);
+            if let (Some(key), Some(own)) = (itself, own.get_mut(&rank)) {
+                name_the_late_one(own, key);
+            }
+            let late = own.get(&rank).map(more).unwrap_or_default();
+            let all: f64 = late.iter().map(|(_, ns)| ns).sum();
+            let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
+            let distributes = waited > 0.0 && all > 0.0;
+            for (key, (usual, slow)) in grown {
+                let sum = out.parts.entry(key).or_default();
+                sum.0 += usual;
+                sum.1 += if distributes { usual } else { slow };
+            }
+            for (key, ns) in late.into_iter().filter(|_| distributes) {
+                out.parts.entry(key).or_default().1 += waited * ns / all;
+            }
+        }
+        for (key, (usual, slow)) in own.into_values().flatten() {
+            let sum = out.parts.entry(key).or_default();
+            sum.0 += usual;
+            sum.1 += slow;
+        }
+        out
+    }
+}
+
 impl Excess {
     /// The excess of series whose steps are all counted once.
     pub fn of(series: &[Compared<'_>]) -> Excess {
-        let everything: Vec<(Vec<usize>, Vec<usize>)> = series
+        let everything: Vec<Picks> = series
             .iter()
             .map(|c| ((0..c.usual.len()).collect(), (0..c.slow.len()).collect()))
             .collect();
@@ -201,74 +310,26 @@ impl Excess {
         Excess::weighed(series, &picks)
     }
 
-    fn weighed(series: &[Compared<'_>], picks: &[(Vec<usize>, Vec<usize>)]) -> Excess {
-        let total: f64 = series.iter().map(Compared::slow_steps).sum();
-        let mut out = Excess {
-            slow_steps: series.iter().map(|c| c.slow.len()).sum(),
-            usual_steps: series.iter().map(|c| c.usual.len()).sum(),
-            ..Excess::default()
+    fn weighed(series: &[Compared<'_>], picks: &[Picks]) -> Excess {
+        let mut sums = Weighed {
+            out: Excess {
+                slow_steps: series.iter().map(|c| c.slow.len()).sum(),
+                usual_steps: series.iter().map(|c| c.usual.len()).sum(),
+                ..Excess::default()
+            },
+            ..Weighed::default()
         };
-        let mut own: BTreeMap<EntityId, Grown> = BTreeMap::new();
-        let mut awaited: BTreeMap<EntityId, Grown> = BTreeMap::new();
+        let total = series.iter().map(Compared::slow_steps).sum::<f64>().max(1.0);
         for (one, (usual, slow)) in series.iter().zip(picks) {
-            let weight = one.slow_steps() / total.max(1.0);
-            let sides = [(&one.usual, usual), (&one.slow, slow)];
-            for (side, (profiles, picks)) in sides.into_iter().enumerate() {
-                for &i in picks {
-                    let profile = profiles[i];
-                    let w = match side {
-                        0 => weight / picks.len() as f64,
-                        _ => one.stands_for(i) / total.max(1.0),
-                    };
-                    let add = |sum: &mut (f64, f64), ns: f64| match side {
-                        0 => sum.0 += w * ns,
-                        _ => sum.1 += w * ns,
-                    };
-                    let mut durations = (out.usual, out.slow);
-                    add(&mut durations, profile.dur);
-                    (out.usual, out.slow) = durations;
-                    add(&mut out.misses, profile.misses);
-                    for (key, ns) in &profile.parts {
-                        add(own.entry(one.thread).or_default().entry(*key).or_default(), *ns);
-                    }
-                    for (who, key, ns) in &profile.awaited {
-                        add(awaited.entry(*who).or_default().entry(*key).or_default(), *ns);
-                    }
-                }
+            let weight = one.slow_steps() / total;
+            for &i in usual {
+                sums.add(one.thread, one.usual[i], Side::Usual, weight / usual.len() as f64);
+            }
+            for &i in slow {
+                sums.add(one.thread, one.slow[i], Side::Slow, one.stands_for(i) / total);
             }
         }
-        for (who, grown) in awaited {
-            // A rank that came late into a collective for no reason that lies outside it is itself
-            // the reason, in its own steps too.
-            let itself = grown
-                .iter()
-                .filter(|((kind, blame), (usual, slow))| {
-                    *kind == PartKind::Peer && blame.is_some() && slow > usual
-                })
-                .max_by(|a, b| (a.1.1 - a.1.0).total_cmp(&(b.1.1 - b.1.0)))
-                .map(|(key, _)| *key);
-            if let (Some(key), Some(own)) = (itself, own.get_mut(&who)) {
-                name_the_late_one(own, key);
-            }
-            let late = own.get(&who).map(more).unwrap_or_default();
-            let all: f64 = late.iter().map(|(_, ns)| ns).sum();
-            let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
-            let told = waited > 0.0 && all > 0.0;
-            for (key, (usual, slow)) in grown {
-                let sum = out.parts.entry(key).or_default();
-                sum.0 += usual;
-                sum.1 += if told { usual } else { slow };
-            }
-            for (key, ns) in late.into_iter().filter(|_| told) {
-                out.parts.entry(key).or_default().1 += waited * ns / all;
-            }
-        }
-        for (key, (usual, slow)) in own.into_values().flatten() {
-            let sum = out.parts.entry(key).or_default();
-            sum.0 += usual;
-            sum.1 += slow;
-        }
-        out
+        sums.distribute()
     }
 
     /// The mean excess of a step in ns.
@@ -276,7 +337,7 @@ impl Excess {
         self.slow - self.usual
     }
 
-    /// Usual and slow ns a step of each kind of part, whoever is blamed.
+    /// Usual and slow ns a step of each kind of part, with any blame.
     pub fn kinds(&self) -> BTreeMap<PartKind, (f64, f64)> {
         let mut out: BTreeMap<PartKind, (f64, f64)> = BTreeMap::new();
         for (&(kind, _), &(usual, slow)) in &self.parts {
@@ -287,67 +348,43 @@ impl Excess {
         out
     }
 
-    /// The excess of each class in ns a step. The values sum to [`Excess::total`].
-    pub fn classes(&self) -> BTreeMap<Class, f64> {
-        self.classes_with(class_of(PartKind::Gpu))
-    }
-
-    /// The same, where it is known what it means that a GPU's own work took longer: a GPU whose
-    /// clock was not lowered is not throttled.
-    pub fn classes_with(&self, gpu_work: Class) -> BTreeMap<Class, f64> {
+    /// The excess of each class in ns a step. The values sum to [`Excess::total`]. Kinds of part that are
+    /// `contradicted` point to no class: their excess stays unexplained.
+    pub fn classes(&self, contradicted: &[PartKind]) -> BTreeMap<Class, f64> {
         let mut out: BTreeMap<Class, f64> = BTreeMap::new();
         for (kind, (usual, slow)) in self.kinds() {
-            if kind == PartKind::CacheMiss {
-                let more = self.more_misses(usual, slow);
-                *out.entry(Class::MemoryPressure).or_default() += more;
-                *out.entry(Class::BlockIo).or_default() += slow - usual - more;
-            } else {
-                let class = if kind == PartKind::Gpu { gpu_work } else { class_of(kind) };
-                *out.entry(class).or_default() += slow - usual;
+            if contradicted.contains(&kind) {
+                *out.entry(Class::Unexplained).or_default() += slow - usual;
+                continue;
             }
+            for spec in classes::ALL {
+                if let Some(share) = spec.share_of(kind) {
+                    let ns = share.of(usual, slow, self.misses);
+                    *out.entry(spec.class).or_default() += ns;
+                }
+            }
+        }
+        for (&(class, kind), &(usual, slow)) in &self.spans {
+            let instead_of = classes::of_part(kind).filter(|_| !contradicted.contains(&kind));
+            *out.entry(class).or_default() += slow - usual;
+            *out.entry(instead_of.unwrap_or(Class::Unexplained)).or_default() -= slow - usual;
         }
         out
     }
 
-    /// Of the excess in page-cache misses, what comes from there being more of them, each as long
-    /// as it took; the rest comes from as many as usual taking longer, which is the disk's doing.
-    fn more_misses(&self, usual: f64, slow: f64) -> f64 {
-        let (usual_n, slow_n) = self.misses;
-        let each = slow / slow_n.max(1e-9);
-        let excess = slow - usual;
-        ((slow_n - usual_n) * each).clamp(excess.min(0.0), excess.max(0.0))
+    /// The excess in ns a step of which nothing is known: no part says where the time went, and no span.
+    pub fn unexplained(&self) -> f64 {
+        let kinds = self.kinds();
+        let unknown = kinds.get(&PartKind::Unknown).map_or(0.0, |(usual, slow)| slow - usual);
+        let of_unknown = self.spans.iter().filter(|((_, kind), _)| *kind == PartKind::Unknown);
+        of_unknown.fold(unknown, |left, (_, (usual, slow))| left - (slow - usual))
     }
-}
 
-/// The class that a kind of part is evidence for.
-pub fn class_of(kind: PartKind) -> Class {
-    match kind {
-        PartKind::Run => Class::EngineSoftware,
-        PartKind::Hardirq | PartKind::Softirq => Class::Interrupts,
-        PartKind::Runnable | PartKind::Steal => Class::CpuContention,
-        PartKind::Throttled => Class::CpuThrottling,
-        PartKind::BlockQueue | PartKind::BlockDevice | PartKind::BlockCompletion => Class::BlockIo,
-        PartKind::Reclaim | PartKind::CacheMiss => Class::MemoryPressure,
-        PartKind::Network => Class::Network,
-        PartKind::Lock => Class::LockContention,
-        PartKind::Gpu | PartKind::GpuThrottled => Class::GpuThrottling,
-        PartKind::GpuQueue => Class::GpuContention,
-        PartKind::GpuFault => Class::GpuFault,
-        PartKind::Copy => Class::Pcie,
-        PartKind::Stopped | PartKind::Peer => Class::CollectiveStraggler,
-        PartKind::Timer | PartKind::Unknown => Class::Unexplained,
+    /// Usual and slow ns a step in spans that point to a class by their names; none if there are none.
+    pub fn in_spans(&self, class: Class) -> Option<(f64, f64)> {
+        let of_class = self.spans.iter().filter(|((c, _), _)| *c == class).map(|(_, ns)| *ns);
+        of_class.reduce(|sum, ns| (sum.0 + ns.0, sum.1 + ns.1))
     }
-}
-
-/// The kinds of part that are evidence for a class.
-pub fn kinds_of(class: Class) -> Vec<PartKind> {
-    PartKind::ALL
-        .iter()
-        .copied()
-        .filter(|&kind| {
-            class_of(kind) == class || (kind == PartKind::CacheMiss && class == Class::BlockIo)
-        })
-        .collect()
 }
 
 /// Durations of slow steps in ns as they were, and as they would have been had somebody not been
@@ -414,6 +451,7 @@ pub fn first_in_the_way(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detect::Step;
 
     fn profile(parts: &[(PartKind, f64)], misses: f64) -> Profile {
         Profile {
@@ -421,6 +459,7 @@ mod tests {
             parts: parts.iter().map(|&(k, ns)| ((k, None), ns)).collect(),
             awaited: Vec::new(),
             misses,
+            spans: Vec::new(),
         }
     }
 
@@ -432,7 +471,7 @@ mod tests {
         let series = [Compared::new(EntityId(1), vec![&usual], vec![&slow])];
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
-        let classes = excess.classes();
+        let classes = excess.classes(&[]);
         assert_eq!(classes.values().sum::<f64>(), 6.0);
         assert_eq!(classes[&Class::CpuContention], 8.0);
         assert_eq!(classes[&Class::GpuThrottling], -3.0);
@@ -455,25 +494,28 @@ mod tests {
         let stopped = |n: usize| n >= 1000 && n.is_multiple_of(200);
         let dur = |n: usize| if n < 1000 { 40 } else { 70 + 1000 * i64::from(stopped(n)) };
         let steps: Vec<Step> = (0..2000).map(|n| step(n, dur(n))).collect();
+        let steps = Steps::from(steps);
         let incident =
-            crate::detect::incident_of(&steps, &(1000..2000).collect::<Vec<_>>()).unwrap();
-        let wanted = crate::verdict::wanted(&steps, &incident, 40);
+            crate::detect::incident_of(&steps, &(1000..2000).map(StepNo).collect::<Vec<_>>())
+                .unwrap();
+        let wanted = crate::verdict::select_steps(&steps, &incident, 40);
         assert!(wanted.len() <= 80, "{}", wanted.len());
-        let of = |&n: &usize| {
+        let of = |&no: &StepNo| {
+            let n = no.0 as usize;
             let throttled = if n < 1000 { 0.0 } else { 30.0 };
             let stop = if stopped(n) { 1000.0 } else { 0.0 };
-            (n, profile(&[(Gpu, 40.0), (GpuThrottled, throttled), (Stopped, stop)], 0.0))
+            (no, profile(&[(Gpu, 40.0), (GpuThrottled, throttled), (Stopped, stop)], 0.0))
         };
         let profiles = wanted.iter().map(of).collect();
         let series = compared(&steps, &incident, &profiles);
         let excess = Excess::of(&series);
         assert!((excess.total() - 35.0).abs() < 1e-9, "{}", excess.total());
-        assert!((excess.classes()[&Class::GpuThrottling] - 30.0).abs() < 1e-9);
-        assert!((excess.classes()[&Class::CollectiveStraggler] - 5.0).abs() < 1e-9);
+        assert!((excess.classes(&[])[&Class::GpuThrottling] - 30.0).abs() < 1e-9);
+        assert!((excess.classes(&[])[&Class::CollectiveStraggler] - 5.0).abs() < 1e-9);
         // However the sample falls, the stops never come out first.
         let mut random = Random::new(1);
         for _ in 0..100 {
-            let classes = Excess::resampled(&series, &mut random).classes();
+            let classes = Excess::resampled(&series, &mut random).classes(&[]);
             assert!(classes[&Class::CollectiveStraggler] < 30.0, "{classes:?}");
         }
     }
@@ -487,6 +529,7 @@ mod tests {
             parts: vec![((Run, None), 10.0), ((Runnable, who), behind)],
             awaited: Vec::new(),
             misses: 0.0,
+            spans: Vec::new(),
         };
         let (a, b) = (slow(5.0), slow(15.0));
         let series = [Compared::new(EntityId(1), vec![], vec![&a, &b])];
@@ -511,6 +554,7 @@ mod tests {
             parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
             awaited: vec![(EntityId(1), (Run, None), run), (EntityId(1), (Gpu, None), gpu)],
             misses: 0.0,
+            spans: Vec::new(),
         };
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.5, 0.5), waits(0.5, 6.5));
@@ -539,6 +583,7 @@ mod tests {
             parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
             awaited: vec![(EntityId(1), (Peer, itself), peer)],
             misses: 0.0,
+            spans: Vec::new(),
         };
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.0), waits(6.0));
@@ -549,7 +594,7 @@ mod tests {
         let excess = Excess::of(&series);
         assert_eq!(excess.total(), 6.0);
         assert_eq!(excess.parts[&(Peer, itself)], (0.0, 6.0));
-        assert_eq!(excess.classes()[&Class::CollectiveStraggler], 6.0);
+        assert_eq!(excess.classes(&[])[&Class::CollectiveStraggler], 6.0);
     }
 
     #[test]
@@ -560,7 +605,7 @@ mod tests {
         let slower = profile(&[(CacheMiss, 10.0)], 2.0);
         let class = |slow| {
             let classes =
-                Excess::of(&[Compared::new(EntityId(1), vec![&usual], vec![slow])]).classes();
+                Excess::of(&[Compared::new(EntityId(1), vec![&usual], vec![slow])]).classes(&[]);
             (classes[&Class::MemoryPressure], classes[&Class::BlockIo])
         };
         assert_eq!(class(&more), (8.0, 0.0));

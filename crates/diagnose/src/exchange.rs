@@ -10,8 +10,8 @@
 //! Both cost the full way over the host's link, and both are mended in one place of the program.
 //!
 //! # What fools it
-//! Buffers of equal size that have nothing to do with each other. That is why few of them are not told, and
-//! why how many there were is.
+//! Buffers of equal size that have nothing to do with each other. That is why few of them are not reported,
+//! and their number is.
 
 use std::collections::HashMap;
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_come_and_go_are_told_and_a_single_return_is_not() {
+    fn data_that_come_and_go_are_reported_and_a_single_return_is_not() {
         let mut copies = Vec::new();
         for i in 0..20 {
             copies.push(copy(0, Way::In, 1 << 20, 1000 * i));
@@ -172,18 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_by_way_of_the_host_is_told_unless_there_is_a_direct_one() {
+    fn an_exchange_by_way_of_the_host_is_reported_unless_there_is_a_direct_one() {
         let mut copies = Vec::new();
         for i in 0..30 {
             copies.push(copy(0, Way::Out, 8192, 10_000_000 * i));
             copies.push(copy(1, Way::In, 8192, 10_000_000 * i + 200));
-            // The same device, or much later, is none.
+            // The same device, or much later, is no exchange.
             copies.push(copy(2, Way::Out, 8192, 10_000_000 * i + 1000));
             copies.push(copy(2, Way::In, 8192, 10_000_000 * i + 2000));
         }
         let found = host_staged(&copies);
-        let told: Vec<_> = found.iter().map(|s| (s.from, s.to, s.times)).collect();
-        assert_eq!(told, [(0, 1, 30)]);
+        let pairs: Vec<_> = found.iter().map(|s| (s.from, s.to, s.times)).collect();
+        assert_eq!(pairs, [(0, 1, 30)]);
         copies.push(copy(0, Way::Across, 8192, 400_000_000));
         assert!(host_staged(&copies).is_empty());
     }

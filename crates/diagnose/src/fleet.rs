@@ -1,8 +1,8 @@
-//! Which rank of many made the others wait, without trusting anybody's clock.
+//! Which rank of many made the others wait, without trusting any node's clock.
 //!
 //! # What it sees
-//! For each collective, by its number, how long each rank waited in it. Whoever came last waited
-//! least; the others waited longer by as much as they came earlier. That needs no common clock: only
+//! For each collective, by its number, how long each rank waited in it. The rank that came last
+//! waited least; the others waited longer by as much as they came earlier. That needs no common clock: only
 //! differences of one rank's own times are used, and the number that all ranks count alike.
 //!
 //! # Why it matters
@@ -10,7 +10,7 @@
 //!
 //! # What fools it
 //! A collective in which nobody waits for everybody (a ring lets each rank wait for its neighbour
-//! only) tells of the neighbour's lateness first. Ranks that do not number their steps alike.
+//! only) shows the neighbour's lateness first. Ranks that do not number their steps alike.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::detect::{Detection, Step};
 use crate::live::{Live, Look};
 use crate::stats::mean;
 
-/// What one rank tells of one of its steps.
+/// What one rank reports of one of its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
     /// The rank.
@@ -102,8 +102,8 @@ pub struct Straggler {
 #[derive(Clone, Debug, Default)]
 struct Round {
     arrivals: BTreeMap<u32, Arrival>,
-    /// When the first of them was heard of, by our own clock.
-    heard: Ns,
+    /// When the first of them arrived, by our own clock.
+    first: Ns,
 }
 
 /// All ranks' steps.
@@ -118,12 +118,12 @@ const ROUNDS: usize = 4096;
 const COMPARED: usize = 200;
 
 impl Fleet {
-    /// Nobody yet.
+    /// No rank yet.
     pub fn new(detection: Detection) -> Fleet {
         Fleet { live: Live::new(detection), rounds: BTreeMap::new() }
     }
 
-    /// Ranks heard of in the rounds that are remembered.
+    /// Ranks that took part in the latest rounds.
     pub fn ranks(&self) -> Vec<u32> {
         let mut ranks: Vec<u32> =
             self.rounds.values().rev().take(64).flat_map(|r| r.arrivals.keys().copied()).collect();
@@ -132,7 +132,7 @@ impl Fleet {
         ranks
     }
 
-    /// Takes what a rank told, heard at `now` of our own clock.
+    /// Takes what a rank reported, at `now` of our own clock.
     pub fn arrive(&mut self, arrival: Arrival, now: Ns) {
         self.live.push(Step {
             id: Id(arrival.seq),
@@ -144,7 +144,7 @@ impl Fleet {
             size: arrival.size,
         });
         let round = self.rounds.entry(arrival.seq).or_default();
-        round.heard = if round.heard == Ns::ZERO { now } else { round.heard.min(now) };
+        round.first = if round.first == Ns::ZERO { now } else { round.first.min(now) };
         round.arrivals.insert(arrival.rank, arrival);
         while self.rounds.len() > ROUNDS {
             self.rounds.pop_first();
@@ -169,7 +169,7 @@ impl Fleet {
 
     fn straggler(&self, first: u64, last: u64) -> Option<Straggler> {
         let ranks = self.ranks();
-        // Who has not told of a round yet would seem to have waited least.
+        // A rank that has not reported a round yet would seem to have waited least.
         let whole = |round: &&Round| round.arrivals.len() == ranks.len() && ranks.len() > 1;
         let slow: Vec<&Round> =
             self.rounds.range(first..=last).map(|(_, round)| round).filter(whole).collect();

@@ -13,13 +13,16 @@
 pub mod baseline;
 pub mod baselines;
 pub mod calibration;
+pub mod classes;
 pub mod darzi;
 pub mod detect;
+pub mod evidence;
 pub mod excess;
 pub mod exchange;
 pub mod fleet;
 pub mod gpu;
 pub mod live;
+pub mod spans;
 pub mod stats;
 pub mod variability;
 pub mod verdict;

@@ -2,7 +2,7 @@
 //!
 //! # What it sees
 //! The same series, thresholds and merging as [`crate::detect::incidents`], one step at a time:
-//! what has begun is told as soon as it is worth telling, and again when it has ended. An incident
+//! an incident is reported as soon as it is worth reporting, and again when it has ended. An incident
 //! has ended when every series of it was calm and nothing touched it for
 //! [`Detection::merge_within`], so that one disturbance is one incident.
 //!
@@ -12,27 +12,27 @@
 //! A step that has begun and does not end is an incident before it ends ([`Live::set_open`]).
 //!
 //! # What fools it
-//! What stays slow for good: after [`ADOPTED`] it is told to have ended, as the usual has changed.
+//! What stays slow for good: after [`ADOPTED`] it is reported as ended, as the usual has changed.
 
 use std::collections::BTreeMap;
 
 use gpuwhy_schema::Ns;
 
-use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step};
+use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step, StepNo, Steps};
 
-/// What has been slow for so long is the new usual.
+/// What has been slow for this long is the new usual.
 pub const ADOPTED: Ns = Ns::secs(600);
-/// A series that has had no step for so long is forgotten.
+/// A series that has had no step for this long is forgotten.
 pub const FORGOTTEN: Ns = Ns::secs(3600);
 /// Steps that are remembered at most; half of them go at once.
 pub const REMEMBERED: usize = 1 << 16;
 /// Series that are followed at most; more are counted and not followed.
 pub const SERIES: usize = 1 << 14;
 
-/// What is the matter now. Indices are into [`Live::steps`] and good until the next step.
+/// What is the matter now, with steps by their numbers in [`Live::steps`].
 #[derive(Clone, Debug)]
 pub enum Look {
-    /// Nothing worth telling.
+    /// Nothing worth reporting.
     Calm,
     /// An incident that has not ended.
     Present(Incident),
@@ -43,7 +43,7 @@ pub enum Look {
 /// All series, and what is the matter with them.
 pub struct Live {
     config: Detection,
-    steps: Vec<Step>,
+    steps: Steps,
     series: BTreeMap<Signature, Series>,
     /// Anomalies that have ended and may still touch others.
     ended: Vec<Slowed>,
@@ -57,7 +57,7 @@ impl Live {
     pub fn new(config: Detection) -> Live {
         Live {
             config,
-            steps: Vec::new(),
+            steps: Steps::default(),
             series: BTreeMap::new(),
             ended: Vec::new(),
             open: 0,
@@ -66,7 +66,7 @@ impl Live {
     }
 
     /// The steps that are remembered, in the order of their arrival.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &Steps {
         &self.steps
     }
 
@@ -86,9 +86,9 @@ impl Live {
             self.unfollowed += 1;
             return;
         }
-        let index = self.steps.len();
+        let no = self.steps.next();
         let one = self.series.entry(signature).or_insert_with(Series::new);
-        self.ended.extend(one.step(index, &step, &self.config));
+        self.ended.extend(one.step(no, &step, &self.config));
         self.steps.push(step);
     }
 
@@ -99,32 +99,31 @@ impl Live {
         let ended = self.steps.len() - self.open;
         self.steps.truncate(ended);
         for step in open {
-            let index = self.steps.len();
+            let no = self.steps.next();
             let series = self.series.get(&step.signature());
-            if series.is_some_and(|s| s.with_open(index, &step, &self.config).is_some()) {
+            if series.is_some_and(|s| s.with_open(no, &step, &self.config).is_some()) {
                 self.steps.push(step);
             }
         }
         self.open = self.steps.len() - ended;
-        &self.steps[ended..]
+        self.steps.get(ended..).unwrap_or_default()
     }
 
-    /// Whether some series is slow, worth telling or not.
+    /// Whether some series is slow, worth reporting or not.
     pub fn is_suspicious(&self) -> bool {
-        self.open > 0
-            || !self.ended.is_empty()
-            || self.series.values().any(|s| s.present_steps().is_some())
+        self.open > 0 || !self.ended.is_empty() || self.series.values().any(|s| s.is_anomalous())
     }
 
     /// What is the matter with each series, with its open step if that hangs.
     fn present(&mut self, now: Ns) -> Vec<Slowed> {
-        let open: BTreeMap<Signature, usize> = (self.steps.len() - self.open..self.steps.len())
-            .map(|i| (self.steps[i].signature(), i))
-            .collect();
+        let ended = self.steps.len() - self.open;
+        let open = self.steps.numbered().skip(ended);
+        let open: BTreeMap<Signature, StepNo> =
+            open.map(|(no, step)| (step.signature(), no)).collect();
         let mut present = Vec::new();
         for (signature, one) in &mut self.series {
-            if let Some(&i) = open.get(signature) {
-                present.extend(one.with_open(i, &self.steps[i], &self.config));
+            if let Some(&no) = open.get(signature) {
+                present.extend(one.with_open(no, &self.steps[no], &self.config));
             } else if let Some(idle) = one.close_idle(signature, now, &self.config) {
                 self.ended.push(idle);
             } else {
@@ -134,8 +133,8 @@ impl Live {
         present
     }
 
-    /// What is the matter at `now`. To be called every so often; each incident is told to be over
-    /// once.
+    /// What is the matter at `now`. To be called several times a second; each incident is reported as
+    /// over once.
     pub fn look(&mut self, now: Ns) -> Look {
         if !self.is_suspicious() {
             return Look::Calm;
@@ -145,7 +144,6 @@ impl Live {
         let groups = detect::groups(&self.steps, all, &self.config);
         let calm_before = now.saturating_sub(self.config.merge_within);
         let begun: Option<Ns> = present.iter().map(|s| detect::from(&self.steps, s)).min();
-        let mut told = Look::Calm;
         for (from, to, slowed) in groups {
             let goes_on = to >= calm_before || begun.is_some_and(|b| b <= to && b >= from);
             let adopted = goes_on && to.saturating_sub(from) >= ADOPTED;
@@ -160,30 +158,27 @@ impl Live {
             }
             let after = |s: &Slowed| detect::from(&self.steps, s) > to;
             self.ended.retain(after);
-            told = match detect::incident(&self.steps, slowed, &self.config) {
-                Some(incident) => return Look::Over(incident),
-                None => told,
-            };
+            if let Some(incident) = detect::incident(&self.steps, slowed, &self.config) {
+                return Look::Over(incident);
+            }
         }
-        told
+        Look::Calm
     }
 
     /// What is slow now is the usual from now on.
     fn adopt(&mut self) {
-        self.series.values_mut().filter(|s| s.present_steps().is_some()).for_each(Series::adopt);
+        self.series.values_mut().filter(|s| s.is_anomalous()).for_each(Series::adopt);
         self.ended.clear();
     }
 
     fn forget(&mut self, now: Ns) {
-        let n = self.steps.len() / 2;
-        self.steps.drain(..n);
+        let first = self.steps.forget(self.steps.len() / 2);
         let since = now.saturating_sub(FORGOTTEN);
         self.series.retain(|_, one| one.last_ts().is_none_or(|last| last >= since));
-        self.series.values_mut().for_each(|one| one.forget(n));
+        self.series.values_mut().for_each(|one| one.forget(first));
         for slowed in &mut self.ended {
             for list in [&mut slowed.usual, &mut slowed.slow] {
-                list.retain(|i| *i >= n);
-                list.iter_mut().for_each(|i| *i -= n);
+                list.retain(|no| *no >= first);
             }
         }
         self.ended.retain(|slowed| !slowed.slow.is_empty());
@@ -201,22 +196,22 @@ mod tests {
         live: Live,
         random: Random,
         now: Ns,
-        told: Vec<String>,
+        reported: Vec<String>,
         looked: i64,
     }
 
     impl World {
         fn new() -> World {
             let live = Live::new(Detection::default());
-            World { live, random: Random::new(3), now: Ns::ZERO, told: Vec::new(), looked: -1 }
+            World { live, random: Random::new(3), now: Ns::ZERO, reported: Vec::new(), looked: -1 }
         }
 
-        /// `n` steps of about `ms`; says what is told when it changes.
+        /// `n` steps of about `ms`; notes what is reported when it changes.
         fn steps(&mut self, n: usize, ms: f64) {
             self.sized(n, ms, None);
         }
 
-        /// A step that has begun and taken so long so far.
+        /// A step that has begun and taken this long so far.
         fn open(&self, ms: i64) -> Step {
             let (thread, rank) = (EntityId(1), None);
             let (ts, dur) = (self.now, Ns::millis(ms));
@@ -244,8 +239,9 @@ mod tests {
                         format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000)
                     }
                 };
-                if self.told.last().is_none_or(|last| last.split_once(": ").unwrap().1 != what) {
-                    self.told.push(format!("{at}: {what}"));
+                if self.reported.last().is_none_or(|last| last.split_once(": ").unwrap().1 != what)
+                {
+                    self.reported.push(format!("{at}: {what}"));
                 }
             }
         }
@@ -260,10 +256,10 @@ mod tests {
         world.steps(100, 40.0);
         world.steps(300, 20.0);
         assert_eq!(
-            world.told,
+            world.reported,
             ["0: calm", "104: since 101", "210: over 101..189", "211: calm"],
             "{:?}",
-            world.told
+            world.reported
         );
     }
 
@@ -272,9 +268,9 @@ mod tests {
         let mut world = World::new();
         world.steps(500, 20.0);
         world.steps(18_000, 40.0);
-        let over = world.told.iter().filter(|t| t.contains("over")).count();
-        assert_eq!(over, 1, "{:?}", world.told);
-        assert!(world.told.last().unwrap().ends_with("calm"), "{:?}", world.told);
+        let over = world.reported.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.reported);
+        assert!(world.reported.last().unwrap().ends_with("calm"), "{:?}", world.reported);
     }
 
     #[test]
@@ -287,7 +283,7 @@ mod tests {
         assert_eq!(whole.len(), 1);
         let of =
             |i: &Incident| format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000);
-        assert!(world.told.iter().any(|t| t.ends_with(&of(&whole[0]))), "{:?}", world.told);
+        assert!(world.reported.iter().any(|t| t.ends_with(&of(&whole[0]))), "{:?}", world.reported);
     }
 
     #[test]
@@ -297,13 +293,13 @@ mod tests {
         world.sized(300, 40.0, Some(128));
         world.sized(50, 60.0, Some(128));
         world.sized(400, 20.0, Some(64));
-        let over = world.told.iter().filter(|t| t.contains("over")).count();
-        assert_eq!(over, 1, "{:?}", world.told);
-        assert!(world.told.last().unwrap().ends_with("calm"), "{:?}", world.told);
+        let over = world.reported.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.reported);
+        assert!(world.reported.last().unwrap().ends_with("calm"), "{:?}", world.reported);
     }
 
     #[test]
-    fn a_step_that_hangs_is_told_before_it_ends_and_once() {
+    fn a_step_that_hangs_is_reported_before_it_ends_and_once() {
         let mut world = World::new();
         world.steps(500, 20.0);
         assert!(world.live.set_open(vec![world.open(900)]).is_empty(), "not long enough");
@@ -317,15 +313,15 @@ mod tests {
         // It ends at last, and what follows is as usual.
         world.steps(1, 3000.0);
         world.steps(300, 20.0);
-        let over = world.told.iter().filter(|t| t.contains("over")).count();
-        assert_eq!(over, 1, "{:?}", world.told);
+        let over = world.reported.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 1, "{:?}", world.reported);
         // A thread that is not known has no usual.
         let stranger = Step { thread: EntityId(9), ..world.open(60_000) };
         assert!(world.live.set_open(vec![stranger]).is_empty());
     }
 
     #[test]
-    fn a_step_that_hangs_among_slow_ones_on_an_uneven_machine_is_told() {
+    fn a_step_that_hangs_among_slow_ones_on_an_uneven_machine_is_reported() {
         let mut world = World::new();
         // Its usual wanders by as much as the machine's other work does.
         for _ in 0..9 {
@@ -333,7 +329,7 @@ mod tests {
             world.steps(25, 23.0);
             world.steps(2, 35.0);
         }
-        assert!(world.live.is_suspicious(), "the machine is busy: {:?}", world.told);
+        assert!(world.live.is_suspicious(), "the machine is busy: {:?}", world.reported);
         let (open, began) = (world.open(8000), world.now);
         assert_eq!(world.live.set_open(vec![open]).len(), 1);
         match world.live.look(world.now + Ns::secs(8)) {
@@ -343,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_bounded_and_indices_stay_right() {
+    fn memory_stays_bounded_and_steps_keep_their_numbers() {
         let mut world = World::new();
         world.steps(3 * REMEMBERED, 1.0);
         assert!(world.live.steps().len() <= REMEMBERED);
         world.steps(400, 3.0);
         world.steps(3000, 1.0);
-        assert!(world.told.iter().any(|t| t.contains("over")), "{:?}", world.told);
+        assert!(world.reported.iter().any(|t| t.contains("over")), "{:?}", world.reported);
     }
 }

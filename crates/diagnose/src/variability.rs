@@ -100,23 +100,23 @@ pub fn most_variable(values: &[f64]) -> Vec<usize> {
     places
 }
 
-/// Intervals that are anomalous on several lanes at once.
+/// An interval that is anomalous in several series at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared {
     /// The interval.
     pub index: usize,
-    /// On how many lanes.
-    pub lanes: usize,
+    /// In how many series.
+    pub series: usize,
     /// The mean of its values there.
     pub mean: f64,
 }
 
-/// Intervals that are among the anomalous ones of more than one lane, those of most lanes first, then
-/// the greatest; and how many there would be by chance if lanes had nothing to do with each other.
-pub fn shared(lanes: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
+/// Intervals that are among the anomalous ones of more than one series, those of most series first, then
+/// the greatest; and how many there would be by chance if the series had nothing to do with each other.
+pub fn shared(series: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
     let mut by_index: std::collections::BTreeMap<usize, (usize, f64)> = Default::default();
-    for lane in lanes {
-        for outlier in &lane.found {
+    for one in series {
+        for outlier in &one.found {
             let entry = by_index.entry(outlier.index).or_default();
             entry.0 += 1;
             entry.1 += outlier.value;
@@ -124,17 +124,17 @@ pub fn shared(lanes: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
     }
     let mut found: Vec<Shared> = by_index
         .into_iter()
-        .filter(|(_, (lanes, _))| *lanes > 1)
-        .map(|(index, (lanes, sum))| Shared { index, lanes, mean: sum / lanes as f64 })
+        .filter(|(_, (series, _))| *series > 1)
+        .map(|(index, (series, sum))| Shared { index, series, mean: sum / series as f64 })
         .collect();
     found.sort_by(|a, b| {
-        b.lanes.cmp(&a.lanes).then(b.mean.total_cmp(&a.mean)).then(a.index.cmp(&b.index))
+        b.series.cmp(&a.series).then(b.mean.total_cmp(&a.mean)).then(a.index.cmp(&b.index))
     });
-    // Each lane has its number of anomalies anywhere: two of them meet in a·b/n intervals.
+    // Each series has its number of anomalies anywhere: two of them meet in a·b/n intervals.
     let n = count.max(1) as f64;
     let mut by_chance = 0.0;
-    for (i, a) in lanes.iter().enumerate() {
-        for b in &lanes[i + 1..] {
+    for (i, a) in series.iter().enumerate() {
+        for b in &series[i + 1..] {
             by_chance += a.found.len() as f64 * b.found.len() as f64 / n;
         }
     }
@@ -211,17 +211,17 @@ pub struct Shift {
 const SIDE: u64 = 20;
 /// Means that differ less are the same.
 const RATIO: f64 = 1.2;
-/// Welch's t beyond which a difference is none of chance, though the best of fifteen splits is taken.
+/// Welch's t beyond which a difference is not chance, although the best of fifteen splits is taken.
 const SURE: f64 = 10.0;
 
-/// The split that tells durations apart best, if their means differ by a fifth and not by chance.
+/// The split that separates durations best, if their means differ by a fifth and not by chance.
 ///
-/// What fools it: one name for work of two sizes, of which one is done early and one late. That is a shift
-/// of the program's.
+/// What fools it: one name for work of two sizes, one done early and one late. That is a shift
+/// of the program itself.
 pub fn shift(splits: &[(Moments, Moments)]) -> Option<Shift> {
     let sure = |a: &Moments, b: &Moments| {
         let error = |m: &Moments| m.std * m.std / m.count as f64;
-        // Means that do not vary at all differ for sure; a nanosecond is what clocks can tell.
+        // Means that do not vary at all differ for sure; a nanosecond is what clocks resolve.
         (a.mean - b.mean).abs() / (error(a) + error(b)).sqrt().max(1.0)
     };
     let of = splits.iter().enumerate().filter(|(_, (a, b))| a.count >= SIDE && b.count >= SIDE);
@@ -255,19 +255,19 @@ mod tests {
         assert_eq!(shift(&[(wild(1000.0), wild(2000.0))]), None, "it may be chance");
     }
 
-    fn told(values: &[f64], least: f64) -> String {
+    fn outlying(values: &[f64], least: f64) -> String {
         let found = outliers(values, least);
         let places: Vec<usize> = found.found.iter().map(|o| o.index).collect();
         format!("{} {places:?}", found.rule.as_str())
     }
 
     #[test]
-    fn values_beyond_the_fence_are_told_farthest_first() {
+    fn values_beyond_the_fence_come_farthest_first() {
         let mut values: Vec<f64> = (0..40).map(|i| 10.0 + f64::from(i % 5)).collect();
         values[7] = 40.0;
         values[31] = 25.0;
-        assert_eq!(told(&values, 0.0), "iqr [7, 31]");
-        assert_eq!(told(&values, 20.0), "iqr [7]", "the other is not worth telling");
+        assert_eq!(outlying(&values, 0.0), "iqr [7, 31]");
+        assert_eq!(outlying(&values, 20.0), "iqr [7]", "the other is not worth reporting");
     }
 
     #[test]
@@ -277,14 +277,14 @@ mod tests {
         (0..9).for_each(|i| values[i] = 5.1);
         (9..21).for_each(|i| values[i] = 4.9);
         values[20] = 9.0;
-        assert!(told(&values, 0.5).ends_with("[20]"), "{}", told(&values, 0.5));
+        assert!(outlying(&values, 0.5).ends_with("[20]"), "{}", outlying(&values, 0.5));
         // Idle but for two intervals.
         let mut values = vec![0.0; 40];
         (values[3], values[30]) = (2.0, 7.0);
-        assert_eq!(told(&values, 0.0), "effect [30, 3]");
-        assert_eq!(told(&values, 5.0), "effect [30]");
-        assert_eq!(told(&[0.0; 10], 0.0), "effect []");
-        assert_eq!(told(&[], 0.0), "effect []");
+        assert_eq!(outlying(&values, 0.0), "effect [30, 3]");
+        assert_eq!(outlying(&values, 5.0), "effect [30]");
+        assert_eq!(outlying(&[0.0; 10], 0.0), "effect []");
+        assert_eq!(outlying(&[], 0.0), "effect []");
     }
 
     #[test]
@@ -296,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn stalls_that_ranks_share_are_told_with_what_chance_would_make_of_them() {
+    fn stalls_that_ranks_share_come_with_what_chance_would_make_of_them() {
         let lane = |hot: &[usize]| {
             let mut values = vec![1.0; 50];
             hot.iter().for_each(|&i| values[i] = 10.0);
             outliers(&values, 1.0)
         };
         let (found, by_chance) = shared(&[lane(&[35, 36, 4]), lane(&[35, 36]), lane(&[35, 9])], 50);
-        let places: Vec<(usize, usize)> = found.iter().map(|s| (s.index, s.lanes)).collect();
+        let places: Vec<(usize, usize)> = found.iter().map(|s| (s.index, s.series)).collect();
         assert_eq!(places, [(35, 3), (36, 2)]);
         assert!((by_chance - (6.0 + 6.0 + 4.0) / 50.0).abs() < 1e-12);
     }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::Accounting;
-use gpuwhy_diagnose::detect::Step;
+use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
+use gpuwhy_diagnose::spans::{SpanInStep, StepRows, spans_in_steps};
 use gpuwhy_schema::{self as schema, Id, Ns, Part, TrackId};
 
 use crate::error::Result;
@@ -19,10 +20,12 @@ const STRETCH: Ns = Ns::secs(4);
 /// The track of rounds, which no row of the trace lies on.
 const NO_TRACK: TrackId = TrackId(u32::MAX);
 
-/// Parts of the steps that were accounted for, by step, so that no step is accounted for twice.
+/// Parts of the steps that were accounted for, by step, so that no step is accounted for twice, and the
+/// spans in these steps that point to a class of causes.
 #[derive(Clone, Debug, Default)]
 pub struct KnownParts {
     by_step: HashMap<Id, Vec<Part>>,
+    spans: HashMap<Id, Vec<SpanInStep>>,
 }
 
 impl KnownParts {
@@ -31,21 +34,27 @@ impl KnownParts {
         self.by_step.contains_key(&step)
     }
 
-    /// The parts of a step.
-    pub fn of(&self, step: Id) -> impl Iterator<Item = &Part> {
-        self.by_step.get(&step).into_iter().flatten()
+    /// What is known of these steps.
+    pub fn of(&self, steps: &[Id]) -> StepRows {
+        let parts = steps.iter().filter_map(|step| self.by_step.get(step)).flatten();
+        let spans = steps.iter().filter_map(|step| self.spans.get(step)).flatten();
+        StepRows { parts: parts.cloned().collect(), spans: spans.cloned().collect() }
     }
 
-    /// Adds parts to those of their steps.
-    pub fn extend(&mut self, parts: Vec<Part>) {
-        for part in parts {
+    /// Adds to what is known of steps.
+    pub fn extend(&mut self, rows: StepRows) {
+        for part in rows.parts {
             self.by_step.entry(part.step).or_default().push(part);
+        }
+        for span in rows.spans {
+            self.spans.entry(span.step).or_default().push(span);
         }
     }
 
     /// Forgets the parts of a step that has not ended: it has others when it is examined again.
     pub fn forget(&mut self, step: Id) {
         self.by_step.remove(&step);
+        self.spans.remove(&step);
     }
 
     /// Each step with its parts.
@@ -54,20 +63,21 @@ impl KnownParts {
     }
 }
 
-/// The parts of the steps at `selected`, which are indices into `steps`.
+/// The parts of the `selected` ones of `steps`, and the spans in them that
+/// point to a class of causes.
 ///
 /// # Errors
 /// Their rows cannot be read.
 pub fn account(
     source: &dyn RowSource,
-    steps: &[Step],
-    selected: &[usize],
+    steps: &Steps,
+    selected: &[StepNo],
     accounting: &Accounting,
-) -> Result<Vec<Part>> {
-    let mut selected: Vec<&Step> = selected.iter().map(|&i| &steps[i]).collect();
+) -> Result<StepRows> {
+    let mut selected: Vec<&Step> = selected.iter().map(|&no| &steps[no]).collect();
     selected.sort_by_key(|s| s.ts);
     let workload = workload(steps);
-    let mut parts = Vec::new();
+    let mut known = StepRows::default();
     let mut rest = &selected[..];
     while let Some(first) = rest.first() {
         let until = first.ts.saturating_add(STRETCH);
@@ -86,9 +96,10 @@ pub fn account(
         }
         rows.step.extend(workload.iter().cloned());
         let of_all = gpuwhy_derive::parts(&rows, accounting);
-        parts.extend(of_all.into_iter().filter(|part| ids.contains(&part.step)));
+        known.parts.extend(of_all.into_iter().filter(|part| ids.contains(&part.step)));
+        known.spans.extend(spans_in_steps(&rows, stretch));
     }
-    Ok(parts)
+    Ok(known)
 }
 
 /// One row for each thread that has steps. No span belongs to it, so it is not accounted for; it says

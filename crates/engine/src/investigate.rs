@@ -12,9 +12,9 @@
 //! ```
 
 use gpuwhy_derive::Accounting;
-use gpuwhy_diagnose::detect::{Incident, Step};
-use gpuwhy_diagnose::verdict::{self, Court, Finding, Judgement};
-use gpuwhy_schema::{Id, Ns, Part};
+use gpuwhy_diagnose::detect::{Incident, Narrowed, StepNo, Steps};
+use gpuwhy_diagnose::verdict::{self, Finding, JudgeContext, Judgement};
+use gpuwhy_schema::{Id, Ns};
 
 use crate::account::{KnownParts, account};
 use crate::error::Result;
@@ -67,7 +67,7 @@ pub struct Investigation {
     /// The verdict and its evidence.
     pub finding: Finding,
     /// The incident as it was judged: narrowed to the steps that hung, if few of them hold the loss.
-    pub incident: Incident,
+    pub incident: Narrowed,
     /// The steps that were accounted for.
     pub examined: Vec<Id>,
 }
@@ -79,7 +79,7 @@ pub struct Investigation {
 /// Rows of the source cannot be read.
 pub fn investigate(
     source: &dyn RowSource,
-    steps: &[Step],
+    steps: &Steps,
     incident: &Incident,
     options: &Options,
     budget: &Budget,
@@ -87,37 +87,35 @@ pub fn investigate(
 ) -> Result<Investigation> {
     let incident = incident.where_it_hung(steps);
     let within_reach = limit(&incident, source, steps, budget, known);
-    let selected = verdict::wanted(steps, &within_reach, budget.steps);
-    let new: Vec<usize> =
-        selected.iter().copied().filter(|&i| !known.contains(steps[i].id)).collect();
+    let selected = verdict::select_steps(steps, &within_reach, budget.steps);
+    let new: Vec<StepNo> =
+        selected.iter().copied().filter(|&no| !known.contains(steps[no].id)).collect();
     known.extend(account(source, steps, &new, &options.accounting)?);
-    let parts: Vec<Part> = selected.iter().flat_map(|&i| known.of(steps[i].id)).cloned().collect();
+    let examined: Vec<Id> = selected.iter().map(|&no| steps[no].id).collect();
+    let rows = known.of(&examined);
     let catalog = source.catalog();
-    let context = Court::new(&catalog).with_readings(source.gpu_readings(&incident)?);
-    let finding = verdict::judge(steps, &incident, &parts, &context, &options.judgement);
-    let examined = selected.iter().map(|&i| steps[i].id).collect();
+    let context = JudgeContext::new(&catalog).with_readings(source.gpu_readings(&incident)?);
+    let finding = verdict::judge(steps, &incident, &rows, &context, &options.judgement);
     Ok(Investigation { finding, incident, examined })
 }
 
 /// The incident with only those steps that the budget reaches and whose rows can be had.
 fn limit(
-    incident: &Incident,
+    incident: &Narrowed,
     source: &dyn RowSource,
-    steps: &[Step],
+    steps: &Steps,
     budget: &Budget,
     known: &KnownParts,
-) -> Incident {
-    let available = |i: &usize| known.contains(steps[*i].id) || source.covers(&steps[*i]);
-    let mut limited = incident.clone();
-    for slowed in &mut limited.slowed {
+) -> Narrowed {
+    let available = |no: &StepNo| known.contains(steps[*no].id) || source.covers(&steps[*no]);
+    incident.limited(|slowed| {
         slowed.usual.retain(available);
         slowed.slow.retain(available);
         if let Some(BaselineReach { within, at_least }) = budget.baseline {
             let since = incident.from.saturating_sub(within);
-            let near = slowed.usual.iter().rev().take_while(|i| steps[**i].ts >= since).count();
+            let near = slowed.usual.iter().rev().take_while(|no| steps[**no].ts >= since).count();
             let far = slowed.usual.len() - near.max(at_least).min(slowed.usual.len());
             slowed.usual.drain(..far);
         }
-    }
-    limited
+    })
 }

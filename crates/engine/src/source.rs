@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_schema::{self as schema, Ns, Rows, SourceId, ThreadState, Track, TrackId, names};
@@ -94,7 +95,7 @@ pub(crate) fn all<T: schema::Table>(trace: &Trace, range: Range<Ns>) -> Result<V
 
 /// The tracks that hold readings of GPU drivers.
 pub(crate) fn driver_tracks(catalog: &Rows) -> HashSet<TrackId> {
-    catalog.track.iter().filter(|t| Readings::wants(t)).map(|t| t.id).collect()
+    catalog.track.iter().filter(|t| classes::reads(t)).map(|t| t.id).collect()
 }
 
 impl RowSource for TraceSource {
@@ -137,7 +138,13 @@ impl RowSource for TraceSource {
         for rows in self.trace.read::<schema::Mark>(range) {
             marks.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
         }
-        Ok(Readings::new(&self.catalog.entity, &self.catalog.track, &counters, &marks))
+        Ok(Readings::new(
+            &self.catalog.entity,
+            &self.catalog.track,
+            classes::reads,
+            &counters,
+            &marks,
+        ))
     }
 }
 

@@ -93,21 +93,13 @@ const ROW: f64 = 54.0;
 
 /// Bars for `rows`, in their order from the left, as inline SVG.
 pub fn svg(rows: &[PartRow]) -> String {
-    type Take = fn(&PartRow) -> f64;
     let bars: [(&str, Take); 3] = [
         ("usual step", |r| r.baseline_ms),
         ("slow step", |r| r.anomalous_ms),
         ("excess", PartRow::excess_ms),
     ];
     // One scale for all three, so that lengths compare.
-    let extent = |take: Take| {
-        let (mut below, mut above) = (0.0, 0.0);
-        for value in rows.iter().map(take).filter(|v| v.is_finite()) {
-            if value < 0.0 { below -= value } else { above += value }
-        }
-        (below, above)
-    };
-    let longest = bars.iter().map(|(_, take)| extent(*take)).map(|(b, a)| b + a);
+    let longest = bars.iter().map(|(_, take)| extent(rows, *take)).map(|(b, a)| b + a);
     let longest = longest.fold(0.0_f64, f64::max);
     if longest <= 0.0 {
         return String::new();
@@ -122,64 +114,100 @@ pub fn svg(rows: &[PartRow]) -> String {
         out.push_str(&pattern(i, &look(&row.kind)));
     }
     out.push_str("</defs>\n");
-    for (at, (title, take)) in bars.iter().enumerate() {
+    for (at, (title, take)) in bars.into_iter().enumerate() {
         let top = at as f64 * ROW + (ROW - BAR) / 2.0;
-        let (below, above) = extent(*take);
-        let zero = LEFT + below * scale;
-        let text = top + BAR / 2.0;
-        let _ = write!(
-            out,
-            "<text class=\"bar-name\" x=\"{}\" y=\"{text:.1}\">{title}</text>",
-            LEFT - 10.0
-        );
-        let (mut left, mut right) = (zero, zero);
-        for (i, row) in rows.iter().enumerate() {
-            let value = take(row);
-            let width = value.abs() * scale;
-            if !width.is_finite() || width < 0.4 {
-                continue;
-            }
-            let x = if value < 0.0 {
-                left -= width;
-                left
-            } else {
-                right += width;
-                right - width
-            };
-            let what = label(&row.kind);
-            let _ = write!(
-                out,
-                "<g><title>{}: {value:+.2} ms</title><rect class=\"seg\" x=\"{x:.1}\" y=\"{top:.1}\" \
-                 width=\"{width:.1}\" height=\"{BAR}\" fill=\"url(#part{i})\"/>",
-                esc(what)
-            );
-            let words = format!("{value:.1}");
-            if width > 9.0 * words.len() as f64 + 8.0 {
-                let _ = write!(
-                    out,
-                    "<text class=\"seg-name\" x=\"{:.1}\" y=\"{text:.1}\">{words}</text>",
-                    x + width / 2.0
-                );
-            }
-            out.push_str("</g>");
-        }
-        if below > 0.0 {
-            let _ = write!(
-                out,
-                "<line class=\"zero\" x1=\"{zero:.1}\" x2=\"{zero:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
-                top - 5.0,
-                top + BAR + 5.0
-            );
-        }
-        let _ = writeln!(
-            out,
-            "<text class=\"bar-sum\" x=\"{:.1}\" y=\"{text:.1}\">{:.1} ms</text>",
-            right + 8.0,
-            above - below
-        );
+        bar(&mut out, rows, &Bar { title, take, top, scale });
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// Which ms of a part a bar shows.
+type Take = fn(&PartRow) -> f64;
+
+/// One bar: what it shows, where, and how many pixels a ms is wide.
+struct Bar {
+    title: &'static str,
+    take: Take,
+    top: f64,
+    scale: f64,
+}
+
+/// How far a bar reaches below zero and above it, ms.
+fn extent(rows: &[PartRow], take: Take) -> (f64, f64) {
+    let (mut below, mut above) = (0.0, 0.0);
+    for value in rows.iter().map(take).filter(|v| v.is_finite()) {
+        if value < 0.0 { below -= value } else { above += value }
+    }
+    (below, above)
+}
+
+/// A bar with its name, its parts, its zero line if it has negative parts, and its sum.
+fn bar(out: &mut String, rows: &[PartRow], bar: &Bar) {
+    let &Bar { title, take, top, scale } = bar;
+    let (below, above) = extent(rows, take);
+    let zero = LEFT + below * scale;
+    let text = top + BAR / 2.0;
+    let _ = write!(
+        out,
+        "<text class=\"bar-name\" x=\"{}\" y=\"{text:.1}\">{title}</text>",
+        LEFT - 10.0
+    );
+    let (mut left, mut right) = (zero, zero);
+    for (i, row) in rows.iter().enumerate() {
+        let value = take(row);
+        let width = value.abs() * scale;
+        if !width.is_finite() || width < 0.4 {
+            continue;
+        }
+        let x = if value < 0.0 {
+            left -= width;
+            left
+        } else {
+            right += width;
+            right - width
+        };
+        segment(out, i, row, value, (x, top, width));
+    }
+    if below > 0.0 {
+        let _ = write!(
+            out,
+            "<line class=\"zero\" x1=\"{zero:.1}\" x2=\"{zero:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
+            top - 5.0,
+            top + BAR + 5.0
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<text class=\"bar-sum\" x=\"{:.1}\" y=\"{text:.1}\">{:.1} ms</text>",
+        right + 8.0,
+        above - below
+    );
+}
+
+/// One part of a bar, with its ms where there is room.
+fn segment(
+    out: &mut String,
+    i: usize,
+    row: &PartRow,
+    value: f64,
+    (x, top, width): (f64, f64, f64),
+) {
+    let _ = write!(
+        out,
+        "<g><title>{}: {value:+.2} ms</title><rect class=\"seg\" x=\"{x:.1}\" y=\"{top:.1}\" \
+         width=\"{width:.1}\" height=\"{BAR}\" fill=\"url(#part{i})\"/>",
+        esc(label(&row.kind))
+    );
+    let words = format!("{value:.1}");
+    if width > 9.0 * words.len() as f64 + 8.0 {
+        let (middle, text) = (x + width / 2.0, top + BAR / 2.0);
+        let _ = write!(
+            out,
+            "<text class=\"seg-name\" x=\"{middle:.1}\" y=\"{text:.1}\">{words}</text>"
+        );
+    }
+    out.push_str("</g>");
 }
 
 fn pattern(index: usize, look: &Look) -> String {

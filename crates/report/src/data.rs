@@ -1,4 +1,4 @@
-//! What a page shows, as plain data. Whoever has a verdict fills this in.
+//! What a page shows, as plain data, to be filled in by what has a verdict.
 //!
 //! All times here are nanoseconds since [`TraceInfo::start_ns`], so that they stay exact as
 //! JavaScript numbers for a hundred days of trace.
@@ -22,7 +22,7 @@ pub struct ReportData {
     pub causes: Vec<CauseRow>,
     /// What happened at the same time.
     pub tracks: Vec<TimeTrack>,
-    /// What was listened to.
+    /// The kind of source.
     pub sources: Vec<SourceRow>,
     /// When nobody looked.
     pub gaps: Vec<Gap>,
@@ -253,19 +253,19 @@ pub struct RowsRef {
     pub during: Interval,
 }
 
-/// One lane of the time view.
+/// One track of the time view.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeTrack {
-    /// Whose lane it is: `steploop (4242)`, `cpu 3`. Lanes of one group stand together.
+    /// Whose track it is: `steploop (4242)`, `cpu 3`. Tracks of one group stand together.
     pub group: String,
     /// What it shows: `thread state`.
     pub label: String,
-    /// The lane's data.
+    /// The track's data.
     #[serde(flatten)]
     pub lane: Lane,
 }
 
-/// What a lane shows.
+/// What a track shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "shape", rename_all = "snake_case")]
 pub enum Lane {
@@ -285,12 +285,12 @@ pub enum Lane {
     },
 }
 
-/// A lane for some time, thinned to what a screen can show.
+/// A track for some time, thinned to what a screen can show.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Level<T> {
     /// What it covers.
     pub during: Interval,
-    /// In order of time, without overlap; between them nobody looked.
+    /// In order of time, without overlap; between them nothing was recorded.
     pub items: Vec<T>,
 }
 
@@ -305,7 +305,7 @@ pub struct Piece(pub i64, pub i64, pub f64, pub f64);
 /// A source and what became of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SourceRow {
-    /// What was listened to.
+    /// The kind of source.
     pub kind: String,
     /// `ok`, `degraded` or `unavailable`.
     pub state: String,
@@ -315,7 +315,7 @@ pub struct SourceRow {
     pub recorded: u64,
     /// Events that were lost.
     pub dropped: u64,
-    /// One event in so many was looked at.
+    /// One event in this many was recorded.
     pub one_in: u32,
 }
 

@@ -10,7 +10,7 @@ use crate::data::{Band, Interval, Lane, Level, Piece, StepPoint};
 
 /// Columns of a level: more than the pixels of a wide window.
 pub const COLUMNS: usize = 2_000;
-/// Different values of one lane that get a colour of their own; the others are `other`.
+/// Different values of one track that get a colour of their own; the others are `other`.
 const VALUES: usize = 255;
 
 /// Where page time 0 is on the trace clock, and which times to show in which order of detail.
@@ -40,14 +40,14 @@ impl View {
     }
 }
 
-/// The lane of a thread's states, in order of time.
+/// The track of a thread's states, in order of time.
 pub fn thread_states(states: &[State], view: &View) -> Lane {
     bands(states, view, |state| {
         ThreadState::from_code(state.value).map_or("unknown", ThreadState::as_str).to_owned()
     })
 }
 
-/// The lane of any states of one track, in order of time; `name` says what a state is called.
+/// The states of any track, in order of time; `name` gives a state's name.
 pub fn bands(states: &[State], view: &View, name: impl Fn(&State) -> String) -> Lane {
     let mut values: Vec<String> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -132,7 +132,7 @@ fn band_level(all: &[Band], during: Interval) -> Level<Band> {
     Level { during, items }
 }
 
-/// The lane of one counter track, in order of time. Totals and deltas are shown per second:
+/// The values of one counter track, in order of time. Totals and deltas are shown per second:
 /// nanoseconds as a share (1 is one CPU, one disk, one link), everything else by its unit.
 pub fn counter(rows: &[Counter], measure: Measure, unit: &str, view: &View) -> Lane {
     let (scale, unit) = match (measure, unit) {

@@ -5,7 +5,7 @@
 //! was lost or never looked at. Everything that is text is in the HTML itself and needs no
 //! script; the script draws the time tracks and moves through them.
 //!
-//! Two things are true of every page. Names in a trace belong to whoever named the process, so
+//! Two things are true of every page. Names in a trace come from the recorded processes, so
 //! nothing from a trace reaches the page but through [`html::esc`] or [`html::json`], and a
 //! content security policy lets only our own script run. And its size is bounded: tracks are
 //! thinned to pixel columns here ([`detail`]), not in the browser.

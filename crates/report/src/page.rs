@@ -104,7 +104,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// `cpu_contention` as people say it.
+/// A class in words: `cpu_contention` is "CPU contention".
 fn words(class: &str) -> String {
     let text = class.replace('_', " ");
     for name in ["cpu", "gpu", "pcie"] {
@@ -461,7 +461,7 @@ fn tracks(out: &mut String, report: &ReportData) {
     );
 }
 
-/// A lane within `during`, in words: shares of states, mean and peak of measurements.
+/// A track within `during`, in words: shares of states, mean and peak of measurements.
 fn sum_up(lane: &Lane, during: &[Interval]) -> String {
     let within = |from: i64, to: i64| -> i64 {
         during.iter().map(|d| (to.min(d.to) - from.max(d.from)).max(0)).sum()
@@ -483,7 +483,7 @@ fn sum_up(lane: &Lane, during: &[Interval]) -> String {
                 .take(5)
                 .map(|(name, held)| format!("{name} {}", percent(*held as f64 / all as f64)))
                 .collect();
-            if text.is_empty() { "not looked at".to_owned() } else { text.join(", ") }
+            if text.is_empty() { "not recorded".to_owned() } else { text.join(", ") }
         }
         Lane::Line { unit, levels } => {
             let (mut sum, mut time, mut peak) = (0.0, 0, f64::NEG_INFINITY);
@@ -496,7 +496,7 @@ fn sum_up(lane: &Lane, during: &[Interval]) -> String {
                 }
             }
             if time == 0 {
-                return "not looked at".to_owned();
+                return "not recorded".to_owned();
             }
             format!("mean {} {unit}, peak {} {unit}", ms(sum / time as f64), ms(peak))
         }
@@ -504,7 +504,7 @@ fn sum_up(lane: &Lane, during: &[Interval]) -> String {
 }
 
 fn loss(out: &mut String, report: &ReportData) {
-    out.push_str("<section id=\"loss\">\n<h2>What was listened to, and what was lost</h2>\n");
+    out.push_str("<section id=\"loss\">\n<h2>What was recorded, and what was lost</h2>\n");
     if !report.sources.is_empty() {
         out.push_str(
             "<table><thead><tr><th>source<th>state<th class=\"n\">recorded<th class=\"n\">lost<th class=\"n\">one in<th>note</tr></thead><tbody>\n",

@@ -257,6 +257,8 @@ choice! {
         GpuFault = "gpu_fault",
         /// One rank came late and the others waited.
         CollectiveStraggler = "collective_straggler",
+        /// A garbage collector or another stop-the-world pause held the program's threads.
+        GcPause = "gc_pause",
         /// The program itself did more.
         EngineSoftware = "engine_software",
         /// There was more to do.

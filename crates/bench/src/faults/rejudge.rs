@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuwhy_diagnose::baselines::GROUPS;
-use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::detect::{self, Detection, Incident, Steps};
 use gpuwhy_engine::source::{ProbeGroup, Without};
 use gpuwhy_engine::{Budget, KnownParts, RowSource, TraceSource, investigate, units};
 
@@ -28,7 +28,7 @@ pub fn judge(traces: &Path, trials: &mut [Row]) -> Result<()> {
             continue;
         }
         let source = TraceSource::open(&path)?;
-        let steps = units::steps::of_trace(&source)?;
+        let steps = Steps::from(units::steps::of_trace(&source)?);
         let incidents = detect::incidents(&steps, &Detection::default());
         let n = rows.len();
         for row in rows {
@@ -45,7 +45,7 @@ pub fn judge(traces: &Path, trials: &mut [Row]) -> Result<()> {
 /// The class with all probes, and without each group.
 fn answers(
     found: Option<&Incident>,
-    steps: &[Step],
+    steps: &Steps,
     source: &TraceSource,
 ) -> Result<BTreeMap<String, Option<String>>> {
     let mut answers = BTreeMap::new();
@@ -59,7 +59,7 @@ fn answers(
 
 fn class(
     found: Option<&Incident>,
-    steps: &[Step],
+    steps: &Steps,
     source: &dyn RowSource,
 ) -> Result<Option<String>> {
     let Some(incident) = found else { return Ok(None) };

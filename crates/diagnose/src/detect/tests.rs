@@ -1,4 +1,7 @@
+use gpuwhy_schema::{EntityId, Id};
+
 use super::*;
+use crate::stats::Random;
 
 /// A step every 20 ms from a drawn level: each character is five steps, `.` usual, a digit `d`
 /// slower by d × 10 %, `~` slower by 4 %. Two per cent of noise.
@@ -27,7 +30,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
 }
 
 fn said(steps: &[Step]) -> String {
-    let told: Vec<String> = incidents(steps, &Detection::default())
+    let found: Vec<String> = incidents(&Steps::from(steps.to_vec()), &Detection::default())
         .iter()
         .map(|i| {
             let slow: usize = i.slowed.iter().map(|s| s.slow.len()).sum();
@@ -39,7 +42,7 @@ fn said(steps: &[Step]) -> String {
             )
         })
         .collect();
-    told.join("; ")
+    found.join("; ")
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
     assert_eq!(said(&steps), "");
 }
 
-/// A thousand steps of which each twentieth is held up, by up to half: a busy machine.
+/// A busy machine: each twentieth of a thousand steps is held up, by up to half.
 fn busy(outliers: &[usize]) -> Vec<Step> {
     let mut steps = steps(1, &".".repeat(300), 7);
     let mut random = Random::new(3);
@@ -139,16 +142,16 @@ fn busy(outliers: &[usize]) -> Vec<Step> {
 fn one_step_far_out_is_nothing_and_a_handful_is_no_chance() {
     assert_eq!(said(&busy(&[700])), "");
     assert_eq!(said(&busy(&[700, 900, 1100])), "");
-    let told = said(&busy(&[700, 720, 740, 760, 780, 800]));
-    assert!(told.starts_with("1 series, "), "{told}");
-    let (_, rest) = told.split_once(", ").unwrap();
+    let found = said(&busy(&[700, 720, 740, 760, 780, 800]));
+    assert!(found.starts_with("1 series, "), "{found}");
+    let (_, rest) = found.split_once(", ").unwrap();
     let slow: usize = rest.split(' ').next().unwrap().parse().unwrap();
-    assert!((6..=12).contains(&slow), "{told}");
-    assert!(told.contains(", 14"), "from the first of them: {told}");
+    assert!((6..=12).contains(&slow), "{found}");
+    assert!(found.contains(", 14"), "from the first of them: {found}");
 }
 
-/// Steps of 4.2 ms with a tail, a spell of so many of them a fifth of a second after the beginning that
-/// took so many times as long, and from 5 s on three seconds of steps of 7.4 ms.
+/// Steps of 4.2 ms with a tail, a spell of them a fifth of a second after the beginning that took
+/// `slower` times as long, and from 5 s on three seconds of steps of 7.4 ms.
 fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
     let mut random = Random::new(1);
     let (mut out, mut ts): (Vec<Step>, i64) = (Vec::new(), 0);
@@ -182,7 +185,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
 #[test]
 fn a_spell_while_it_learned_does_not_excuse_seconds_of_much_slower_steps() {
     for (spell, slower) in [(0, 1.0), (20, 1.05), (50, 1.2), (100, 1.4), (150, 1.9)] {
-        let found = incidents(&after_a_spell(spell, slower), &Detection::default());
+        let found = incidents(&after_a_spell(spell, slower).into(), &Detection::default());
         assert_eq!(found.len(), 1, "{spell} steps {slower} times as long");
         let seconds = (found[0].to - found[0].from).as_secs_f64();
         assert!((2.9..3.3).contains(&seconds), "{spell} steps {slower}: {seconds} s");

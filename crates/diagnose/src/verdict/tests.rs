@@ -1,24 +1,25 @@
-use gpuwhy_schema::{Id, SourceId};
+use gpuwhy_schema::{Entity, EntityKind, Id, Ns, Part, Rows, SourceId, SourceState, Track, names};
 
 use super::*;
-use crate::detect::{Detection, incidents};
+use crate::detect::{Detection, Step, incidents};
+use crate::gpu::Readings;
 
-/// A part: kind, whose fault, ns.
+/// A part: kind, who is blamed, ns.
 type Made = (PartKind, Option<u32>, i64);
 
 /// Two hundred usual steps of 10 ms (run 4, gpu 6), then forty slow ones made of `slow`, where
 /// process 1 is `job` and process 2 is `hog`.
-fn told(slow: &[Made], dropped: u64) -> Finding {
-    told_of(&[slow; 40], dropped)
+fn judged(slow: &[Made], dropped: u64) -> Finding {
+    judged_steps(&[slow; 40], dropped)
 }
 
 /// The same with these slow steps.
-fn told_of(slow: &[&[Made]], dropped: u64) -> Finding {
-    told_with(slow, dropped, None)
+fn judged_steps(slow: &[&[Made]], dropped: u64) -> Finding {
+    judged_with(slow, dropped, None)
 }
 
 /// The same, with the clock of a GPU before and in the slow steps.
-fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Finding {
+fn judged_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Finding {
     let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
     let mut steps = Vec::new();
     let mut parts = Vec::new();
@@ -73,6 +74,7 @@ fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Findi
         source: vec![source],
         ..Rows::default()
     };
+    let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
     let gpu = Entity { kind: EntityKind::Gpu, ..entity(4, "gpu 0") };
@@ -94,16 +96,17 @@ fn told_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Findi
     };
     let readings = (0..100).map(|s| (s, before)).chain((100..130).map(|s| (s, during)));
     let readings: Vec<_> = readings.filter_map(|(s, value)| reading(s, value)).collect();
-    let readings = Readings::new([&gpu], [&track], &readings, &[]);
-    let court = Court::new(&rows).with_readings(readings);
+    let readings = Readings::new([&gpu], [&track], crate::classes::reads, &readings, &[]);
+    let context = JudgeContext::new(&rows).with_readings(readings);
     let incident = found[0].where_it_hung(&steps);
-    judge(&steps, &incident, &parts, &court, &Judgement::default())
+    let rows = StepRows { parts, spans: Vec::new() };
+    judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
 
 #[test]
 fn who_occupied_the_cpu_is_named_and_the_parts_sum_to_the_excess() {
     use PartKind::*;
-    let finding = told(
+    let finding = judged(
         &[
             (Run, None, 4_000_000),
             (Runnable, Some(2), 8_000_000),
@@ -127,7 +130,7 @@ fn who_occupied_the_cpu_is_named_and_the_parts_sum_to_the_excess() {
 fn time_that_nothing_explains_is_insufficient_evidence() {
     use PartKind::*;
     let finding =
-        told(&[(Run, None, 4_000_000), (Unknown, None, 9_000_000), (Gpu, None, 6_000_000)], 0);
+        judged(&[(Run, None, 4_000_000), (Unknown, None, 9_000_000), (Gpu, None, 6_000_000)], 0);
     assert_eq!(finding.outcome, Outcome::InsufficientEvidence);
     assert_eq!((finding.class, &finding.culprit), ("unexplained", &None));
     assert!(finding.summary.contains("insufficient evidence"), "{}", finding.summary);
@@ -138,8 +141,8 @@ fn two_equal_causes_are_believed_less_than_one() {
     use PartKind::*;
     let usual = (Run, None, 4_000_000);
     let gpu = (Gpu, None, 6_000_000);
-    let one = told(&[usual, (Network, None, 8_000_000), gpu], 0);
-    let two = told(&[usual, (Network, None, 4_100_000), (BlockDevice, None, 3_900_000), gpu], 0);
+    let one = judged(&[usual, (Network, None, 8_000_000), gpu], 0);
+    let two = judged(&[usual, (Network, None, 4_100_000), (BlockDevice, None, 3_900_000), gpu], 0);
     assert_eq!((one.class, two.causes[0].class), ("network", "network"));
     assert!(two.confidence < one.confidence, "{} {}", two.confidence, one.confidence);
     assert!(two.causes[0].evidence_against.iter().any(|e| e.says.contains("block_io")));
@@ -149,7 +152,7 @@ fn two_equal_causes_are_believed_less_than_one() {
 fn lost_records_speak_against_every_cause() {
     use PartKind::*;
     let slow = [(Run, None, 4_000_000), (Lock, Some(2), 9_000_000), (Gpu, None, 6_000_000)];
-    let (whole, lossy) = (told(&slow, 0), told(&slow, 50));
+    let (whole, lossy) = (judged(&slow, 0), judged(&slow, 50));
     assert!(lossy.confidence < whole.confidence);
     let against = &lossy.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says == "bpf:run_queue lost 50 of 150 events"), "{against:?}");
@@ -158,27 +161,27 @@ fn lost_records_speak_against_every_cause() {
 #[test]
 fn what_was_checked_and_is_not_it_is_said() {
     use PartKind::*;
-    let finding = told(&[(Run, None, 4_000_000), (Stopped, Some(1), 9_000_000)], 0);
+    let finding = judged(&[(Run, None, 4_000_000), (Stopped, Some(1), 9_000_000)], 0);
     assert_eq!(finding.class, "collective_straggler");
     let said: Vec<_> = finding.ruled_out.iter().map(|e| e.says.as_str()).collect();
     assert!(said.contains(&"network: 0.000 ms a step before, 0.000 ms during"), "{said:?}");
 }
 
 #[test]
-fn a_step_that_hangs_amid_many_that_are_a_little_slow_is_what_is_told() {
+fn a_step_that_hangs_amid_many_that_are_a_little_slow_is_what_is_judged() {
     use PartKind::*;
     let behind = [(Run, None, 4_000_000), (Runnable, Some(2), 20_000_000)];
     let hung = [(Run, None, 4_000_000), (Stopped, Some(1), 20_000_000_000)];
     let mut slow = vec![&behind[..]; 100];
-    assert_eq!(told_of(&slow, 0).class, "cpu_contention");
+    assert_eq!(judged_steps(&slow, 0).class, "cpu_contention");
     slow.push(&hung);
-    let finding = told_of(&slow, 0);
+    let finding = judged_steps(&slow, 0);
     assert_eq!((finding.class, finding.slow_steps), ("collective_straggler", 1), "{finding:?}");
     assert!(finding.confidence > 0.8, "{}", finding.confidence);
-    // Two seconds of the neighbour and two of the stop are both worth telling.
+    // Two seconds of the neighbour and two of the stop are both worth reporting.
     let hung = [(Run, None, 4_000_000), (Stopped, Some(1), 2_000_000_000)];
     slow[100] = &hung;
-    let finding = told_of(&slow, 0);
+    let finding = judged_steps(&slow, 0);
     assert_eq!(finding.slow_steps, 101, "{finding:?}");
     assert_eq!(finding.causes.len(), 2, "{finding:?}");
 }
@@ -186,11 +189,11 @@ fn a_step_that_hangs_amid_many_that_are_a_little_slow_is_what_is_told() {
 /// Steps of which the GPU's own work takes longer, and what its clock was before and then.
 fn slower_gpu(clock: Option<(f64, f64)>) -> Finding {
     let slow = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 12_000_000)];
-    told_with(&[&slow[..]; 40], 0, clock)
+    judged_with(&[&slow[..]; 40], 0, clock)
 }
 
 #[test]
-fn a_gpu_is_throttled_if_its_clock_was_lowered_and_only_suspected_if_nobody_told_it() {
+fn a_gpu_is_throttled_if_its_clock_was_lowered_and_only_suspected_where_it_was_not_recorded() {
     let lowered = slower_gpu(Some((1980.0, 990.0)));
     assert_eq!((lowered.class, lowered.outcome), ("gpu_throttling", Outcome::Decided));
     let unknown = slower_gpu(None);

@@ -12,7 +12,7 @@ mod sleeps;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::OpenStep;
-use gpuwhy_diagnose::detect::{self, Detection, Incident, Step};
+use gpuwhy_diagnose::detect::{self, Detection, Incident, Step, StepNo};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Finding, Outcome};
 use gpuwhy_schema::{EntityId, Id, Ns, Rows, Span, State, TrackId};
@@ -414,8 +414,9 @@ impl LiveJudge {
             .map(|n| n.2)
             .collect();
         let steps = self.detector.steps();
-        let slow: Vec<usize> =
-            (0..steps.len()).filter(|&i| selected.contains(&steps[i].id)).collect();
+        let is_selected = |step: &Step| selected.contains(&step.id);
+        let slow = steps.numbered().filter(|(_, step)| is_selected(step)).map(|(no, _)| no);
+        let slow: Vec<StepNo> = slow.collect();
         let Some(incident) = detect::incident_of(steps, &slow) else { return Ok(None) };
         Ok(Some(self.judge(&incident, now, open_states, &Budget::LIVE)?.finding))
     }
@@ -470,13 +471,13 @@ impl LiveJudge {
     fn slow(&self, incident: &Incident, now: Ns) -> Slow {
         let steps = self.detector.steps();
         let catalog = self.recent.catalog();
-        let mean = |list: &[usize]| {
-            list.iter().map(|&i| steps[i].dur.as_millis_f64()).sum::<f64>()
+        let mean = |list: &[StepNo]| {
+            list.iter().map(|&no| steps[no].dur.as_millis_f64()).sum::<f64>()
                 / list.len().max(1) as f64
         };
         let first = &incident.slowed[0];
-        let hangs = |i: &usize| self.open.iter().any(|(step, _)| step.id == steps[*i].id);
-        let what = match first.slow.iter().find(|i| hangs(i)) {
+        let hangs = |no: &StepNo| self.open.iter().any(|(step, _)| step.id == steps[*no].id);
+        let what = match first.slow.iter().find(|no| hangs(no)) {
             Some(&open) => format!(
                 "{} has not ended after {:.1} ms; it takes {:.1} ms usually",
                 first.signature.name,

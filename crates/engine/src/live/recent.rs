@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
@@ -151,7 +152,7 @@ impl RowSource for RecentSource<'_> {
         let counters = self.recent.aggregates.rows(range).counter;
         let mut marks = self.recent.exact.rows(near).mark;
         marks.retain(|mark| tracks.contains(&mark.track));
-        Ok(Readings::new(&catalog.entity, &catalog.track, &counters, &marks))
+        Ok(Readings::new(&catalog.entity, &catalog.track, classes::reads, &counters, &marks))
     }
 
     fn covers(&self, step: &Step) -> bool {

@@ -9,7 +9,7 @@ pub mod live_rounds;
 pub mod rounds;
 pub mod steps;
 
-use gpuwhy_diagnose::detect::Step;
+use gpuwhy_diagnose::detect::Steps;
 
 use crate::error::{Error, Result};
 use crate::source::TraceSource;
@@ -19,7 +19,7 @@ use rounds::RoundsOfProcess;
 #[derive(Debug, Default)]
 pub struct Units {
     /// Every finished unit, ordered by its end.
-    pub steps: Vec<Step>,
+    pub steps: Steps,
     /// What the units are, where no steps are marked: the rounds of each process.
     pub rounds: Vec<RoundsOfProcess>,
 }
@@ -39,8 +39,8 @@ pub fn of_trace(source: &TraceSource) -> Result<Units> {
     let path = source.trace().path();
     let steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
     if !steps.is_empty() {
-        return Ok(Units { steps, rounds: Vec::new() });
+        return Ok(Units { steps: steps.into(), rounds: Vec::new() });
     }
     let (steps, rounds) = rounds::of_trace(source).map_err(Error::read("rounds", path))?;
-    Ok(Units { steps, rounds })
+    Ok(Units { steps: steps.into(), rounds })
 }

@@ -85,7 +85,7 @@ fn text(value: &Value) -> Parsed<&str> {
     value.as_str().ok_or_else(|| format!("{value} is not a string"))
 }
 
-fn part<P: gpuwhy_derive::Part>(value: &Value) -> Parsed<P> {
+fn part<P: gpuwhy_derive::Partial>(value: &Value) -> Parsed<P> {
     let bytes = BASE64.decode(text(value)?).map_err(|error| error.to_string())?;
     P::from_bytes(&bytes).map_err(|error| error.to_string())
 }
@@ -206,7 +206,7 @@ fn plan(value: &Value) -> Parsed<Gathered> {
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_derive::Part as _;
+    use gpuwhy_derive::Partial as _;
 
     use super::*;
 

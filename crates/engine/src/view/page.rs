@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use gpuwhy_diagnose::detect::StepNo;
 use gpuwhy_diagnose::verdict::{Culprit, Evidence, Finding, Outcome};
 use gpuwhy_report as report;
 use gpuwhy_report::detail;
@@ -96,7 +97,7 @@ fn the_verdict(analysis: &Analysis, finding: Option<&Finding>) -> report::Verdic
 }
 
 fn steps(source: &TraceSource, analysis: &Analysis, start: Ns, end: Ns) -> report::StepPlot {
-    let slowed: HashSet<usize> = analysis
+    let slowed: HashSet<StepNo> = analysis
         .incidents
         .iter()
         .flat_map(|i| &i.slowed)
@@ -118,11 +119,11 @@ fn steps(source: &TraceSource, analysis: &Analysis, start: Ns, end: Ns) -> repor
     let entities: HashMap<EntityId, _> = entities.iter().map(|e| (e.id, e)).collect();
     let whole = report::Interval { from: 0, to: (end - start).0 };
     let mut by_thread: BTreeMap<EntityId, Vec<report::StepPoint>> = BTreeMap::new();
-    for (i, step) in analysis.units.steps.iter().enumerate().filter(|(_, s)| *s.name == *name) {
+    for (no, step) in analysis.units.steps.numbered().filter(|(_, s)| *s.name == *name) {
         by_thread.entry(step.thread).or_default().push(report::StepPoint {
             at: (step.end() - start).0,
             ms: step.dur.as_millis_f64(),
-            slow: slowed.contains(&i),
+            slow: slowed.contains(&no),
         });
     }
     let baseline = analysis.incidents.iter().take(1).flat_map(|incident| {

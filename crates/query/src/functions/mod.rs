@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
     Accumulator, AccumulatorFactoryFunction, AggregateUDF, ColumnarValue, ScalarUDF,
     SimpleAggregateUDF, Volatility, create_udf,
 };
-use gpuwhy_derive::Part;
+use gpuwhy_derive::Partial;
 
 /// The documentation of a function.
 #[derive(Clone, Copy, Debug)]
@@ -143,12 +143,12 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 }
 
 /// A part of a result, as a value.
-fn part_value(part: &impl Part) -> ScalarValue {
+fn part_value(part: &impl Partial) -> ScalarValue {
     ScalarValue::Binary(Some(part.to_bytes()))
 }
 
 /// The parts of a column, without nulls.
-fn parts_of<P: Part>(column: &ArrayRef) -> Result<Vec<P>> {
+fn parts_of<P: Partial>(column: &ArrayRef) -> Result<Vec<P>> {
     let parts = column.as_any().downcast_ref::<BinaryArray>().ok_or_else(|| {
         DataFusionError::Internal(format!(
             "a partial result has type {}, not binary",

@@ -27,7 +27,7 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
             let says = format!(
                 "{} of {devices} devices stall together from {:.3} to {:.3} s: {:.1} ms of exposed copy \
                  each on average",
-                stall.lanes,
+                stall.series,
                 seconds(range.start),
                 seconds(range.end),
                 stall.mean / NS_MS

@@ -1,0 +1,26 @@
+//! `cpu_contention`: somebody else ran where this work was ready to run.
+
+use gpuwhy_schema::{Class, PartKind};
+
+use super::spec::{ClassSpec, Takes, Verify};
+
+/// See the module's documentation.
+pub(super) const CLASS: ClassSpec = ClassSpec {
+    looks_like: "Steps take longer and vary more while other processes are busy on the same CPUs; the \
+                 GPU idles between kernels although the host seems to have work.",
+    takes: &[Takes::all(PartKind::Runnable), Takes::all(PartKind::Steal)],
+    evidence: "For it: `state` rows of the step's threads that are runnable, and the `occupant` tracks \
+               of CPUs, which say who ran meanwhile; the `steal` counters of CPUs on a virtual machine. \
+               Against it: nobody in particular was seen on the CPU.",
+    verify: Verify {
+        culprit: Some(
+            "move it away for a while and record again: `taskset -acp <other CPUs> {pid}`, or pause it: \
+             `kill -STOP {pid}; sleep 5; kill -CONT {pid}`",
+        ),
+        otherwise: Verify::COMPARE,
+    },
+    fooled_by: "Threads of the workload itself that compete for its own CPUs. Time stolen by the \
+                hypervisor has no culprit in this trace.",
+    has_culprit: true,
+    ..ClassSpec::new(Class::CpuContention)
+};

@@ -1,0 +1,21 @@
+//! `lock_contention`: something outside the workload held what the work needed.
+
+use gpuwhy_schema::{Class, PartKind};
+
+use super::spec::{ClassSpec, Takes, Verify};
+
+/// See the module's documentation.
+pub(super) const CLASS: ClassSpec = ClassSpec {
+    looks_like: "Steps wait although CPU, disk, network and GPU are all idle.",
+    takes: &[Takes::all(PartKind::Lock)],
+    evidence: "For it: futex waits of the step's threads, and the `wakeup` rows that say which thread \
+               outside of the workload ended them. Against it: nobody in particular was seen.",
+    verify: Verify {
+        culprit: Some("see what it does while it holds the lock: `gpuwhy record -p {pid}`"),
+        otherwise: Verify::COMPARE,
+    },
+    fooled_by: "Locks that are polled instead of waited for; a waker that only hands on what another \
+                thread held.",
+    has_culprit: true,
+    ..ClassSpec::new(Class::LockContention)
+};

@@ -1,0 +1,158 @@
+//! Which anomalies are one incident, and which incidents are worth reporting.
+
+use std::collections::BTreeMap;
+
+use gpuwhy_schema::Ns;
+
+use super::{Detection, Incident, Signature, Slowed, StepNo, Steps, mean_excess};
+use crate::baseline::Fit;
+
+/// When the first slow step of an anomaly began.
+pub(crate) fn from(steps: &Steps, s: &Slowed) -> Ns {
+    s.slow.iter().map(|&i| steps[i].ts).min().unwrap_or(Ns::ZERO)
+}
+
+/// When its last slow step ended.
+pub(crate) fn to(steps: &Steps, s: &Slowed) -> Ns {
+    s.slow.iter().map(|&i| steps[i].end()).max().unwrap_or(Ns::ZERO)
+}
+
+/// Anomalies that touch, by time.
+pub(crate) fn groups(
+    steps: &Steps,
+    mut all: Vec<Slowed>,
+    config: &Detection,
+) -> Vec<(Ns, Ns, Vec<Slowed>)> {
+    all.sort_by_key(|s| from(steps, s));
+    let mut groups: Vec<(Ns, Ns, Vec<Slowed>)> = Vec::new();
+    for slowed in all {
+        let (begin, end) = (from(steps, &slowed), to(steps, &slowed));
+        match groups.last_mut() {
+            Some(last) if begin <= last.1.saturating_add(config.merge_within) => {
+                last.1 = last.1.max(end);
+                last.2.push(slowed);
+            }
+            _ => groups.push((begin, end, vec![slowed])),
+        }
+    }
+    groups
+}
+
+/// The incident that a group of anomalies is, if it is worth reporting.
+pub(crate) fn incident(steps: &Steps, slowed: Vec<Slowed>, config: &Detection) -> Option<Incident> {
+    let mut slowed = join_series(without_blips(steps, slowed));
+    slowed.retain(|s| mean_excess(steps, s) > 0.0);
+    // Touching blips of other series must not stretch what the reported ones say.
+    let mut reported: Vec<(Ns, Ns)> = Vec::new();
+    for one in &mut slowed {
+        let mut reports = worth_reporting(steps, one, config);
+        if !reports {
+            // Among many that are a little slow, one that hung is worth it alone.
+            let hung = |i: &StepNo| hangs(steps[*i].dur, one.fit, config);
+            let slow: Vec<StepNo> = one.slow.iter().copied().filter(hung).collect();
+            let alone = Slowed { slow, ..one.clone() };
+            reports = worth_reporting(steps, &alone, config);
+            if reports {
+                *one = alone;
+            }
+        }
+        if reports {
+            reported.push((from(steps, one), to(steps, one)));
+        }
+    }
+    let begin = reported.iter().map(|t| t.0).min()?;
+    let end = reported.iter().map(|t| t.1).max()?;
+    slowed.sort_by(|a, b| lost(steps, b).total_cmp(&lost(steps, a)));
+    slowed.retain(|s| from(steps, s) < end && to(steps, s) > begin);
+    Some(Incident { from: begin, to: end, slowed })
+}
+
+/// The time that all slow steps of an anomaly lost, ns.
+pub(super) fn lost(steps: &Steps, slowed: &Slowed) -> f64 {
+    mean_excess(steps, slowed) * slowed.slow.len() as f64
+}
+
+/// All incidents, most excess time first.
+pub(super) fn merge(steps: &Steps, all: Vec<Slowed>, config: &Detection) -> Vec<Incident> {
+    let mut found: Vec<Incident> = groups(steps, all, config)
+        .into_iter()
+        .filter_map(|(_, _, slowed)| incident(steps, slowed, config))
+        .collect();
+    let sum = |i: &Incident| i.slowed.iter().map(|s| lost(steps, s)).sum::<f64>();
+    found.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    found
+}
+
+/// Beside the anomaly of a series that lost most time, those that lost a tenth of it are noise
+/// that happened to be near; they would date the incident too early.
+fn without_blips(steps: &Steps, slowed: Vec<Slowed>) -> Vec<Slowed> {
+    let mut most: BTreeMap<Signature, f64> = BTreeMap::new();
+    for one in &slowed {
+        let most = most.entry(one.signature.clone()).or_default();
+        *most = most.max(lost(steps, one));
+    }
+    slowed.into_iter().filter(|one| lost(steps, one) * 10.0 >= most[&one.signature]).collect()
+}
+
+/// Several anomalies of one series within an incident are one.
+fn join_series(slowed: Vec<Slowed>) -> Vec<Slowed> {
+    let mut by_signature: BTreeMap<Signature, Slowed> = BTreeMap::new();
+    for one in slowed {
+        match by_signature.entry(one.signature.clone()) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(one);
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                let first = entry.get_mut();
+                first.slow.extend(one.slow);
+                first.score = first.score.max(one.score);
+                let slow: std::collections::HashSet<StepNo> = first.slow.iter().copied().collect();
+                first.usual.retain(|i| !slow.contains(i));
+            }
+        }
+    }
+    by_signature.into_values().collect()
+}
+
+/// How many standard deviations of the usual steps' own moving mean an incident must lie above
+/// it. Noise with memory (a busy neighbour, a warm cache) moves means of many steps far more than
+/// independent noise would.
+const DRIFTS: f64 = 7.0;
+
+/// How far the mean of the slow steps lies above the mean of the usual ones, in standard
+/// deviations of usual means over as many steps, on the log scale.
+fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
+    let logs = |steps_of: &[StepNo]| -> Vec<f64> {
+        steps_of.iter().map(|&i| (steps[i].dur.0.max(1) as f64).ln()).collect()
+    };
+    let (usual, slow) = (logs(&slowed.usual), logs(&slowed.slow));
+    let window = slow.len().clamp(1, (usual.len() / 4).max(1));
+    let means: Vec<f64> = usual.windows(window).map(crate::stats::mean).collect();
+    let center = crate::stats::mean(&means);
+    let spread =
+        crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());
+    // Short series show little of their own drift; independent noise is the least there can be.
+    let least = slowed.fit.scale / (window as f64).sqrt();
+    (crate::stats::mean(&slow) - center) / spread.sqrt().max(least).max(1e-9)
+}
+
+/// A step that hung took this many times as long as usual.
+pub(super) const HUNG: f64 = 10.0;
+
+/// Whether a step that took `dur` hung.
+pub(super) fn hangs(dur: Ns, fit: Fit, config: &Detection) -> bool {
+    let usual = fit.center.exp();
+    dur.0 as f64 >= (usual + config.hang.0 as f64).max(HUNG * usual)
+}
+
+fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
+    let center = slowed.fit.center.exp();
+    let slow =
+        slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));
+    let hung = |&i: &StepNo| hangs(steps[i].dur, slowed.fit, config);
+    (slow.count() >= config.min_steps || slowed.slow.iter().any(hung))
+        && !slowed.usual.is_empty()
+        && mean_excess(steps, slowed) >= config.min_effect * center
+        && mean_excess(steps, slowed) * slowed.slow.len() as f64 >= config.min_lost.0 as f64
+        && drifts(steps, slowed) >= DRIFTS
+}

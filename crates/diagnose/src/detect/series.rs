@@ -1,0 +1,387 @@
+//! One series of comparable steps: what is usual, and what lies beyond it.
+
+use std::collections::VecDeque;
+
+use gpuwhy_schema::Ns;
+
+use super::anomaly::{Judged, Open};
+use super::merge::{HUNG, hangs};
+use super::{COMPARED, Detection, Signature, Slowed, Step, StepNo};
+use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
+use crate::stats::Random;
+
+/// A step is an outlier if one usual step in this many exceeds it,
+const OUTLIER_ONE_IN: f64 = 1e5;
+/// and if it took this many times as long as usual.
+const OUTLIER_TIMES: f64 = 3.0;
+/// This many outliers, among this many steps, are no chance: where one in 100,000 is expected, four
+/// among a thousand come once in 10^10.
+const CLUSTER: (usize, usize) = (4, 1000);
+
+/// Steps kept in order by the bootstrap, so that slow phases of the baseline stay together.
+const BLOCK: usize = 64;
+/// The longest run that the bootstrap plays; what is rarer is extrapolated by the exponential
+/// tail that a CUSUM's maxima have.
+const PLAYED: usize = 20_000;
+
+/// The sum that a usual series reaches once in `1 / p` steps, from a block bootstrap of its own
+/// baseline.
+fn shift_limit(logs: &[f64], fit: &Fit, p: f64) -> f64 {
+    let mut random = Random::new(logs.len() as u64);
+    let mut cusum = Cusum::new();
+    let mut maxima = Vec::new();
+    let mut highest: f64 = 0.0;
+    for index in 0..PLAYED / BLOCK {
+        let from = random.below(logs.len());
+        for k in 0..BLOCK {
+            let sum = cusum.add(fit.spreads(logs[(from + k) % logs.len()]), index);
+            highest = highest.max(sum);
+        }
+        if cusum.sum == 0.0 && highest > 0.0 {
+            maxima.push(highest);
+            highest = 0.0;
+        }
+    }
+    // A sum that never came back to zero is one long excursion: the baseline itself drifts.
+    maxima.push(highest);
+    let sorted = crate::stats::sorted(maxima);
+    let tail_from = crate::stats::quantile(&sorted, 0.9);
+    let excess: Vec<f64> = sorted.iter().map(|m| m - tail_from).filter(|m| *m > 0.0).collect();
+    let tail_mean = crate::stats::mean(&excess).max(1.0);
+    let per_step = sorted.len() as f64 * 0.1 / PLAYED as f64;
+    (tail_from + tail_mean * (per_step / p).max(1.0).ln()).max(8.0)
+}
+
+/// How far back a shift may be dated.
+const DATED_BACK: usize = 64;
+/// A series is idle if it has had no step for this many times the time between two.
+const IDLE: i64 = 20;
+
+/// What a series is doing.
+enum State {
+    /// Too few steps were seen to say what is usual.
+    Learning,
+    /// Steps are as usual; they are learned.
+    Calm,
+    /// Steps are slower than usual; nothing is learned.
+    Anomalous(Open),
+}
+
+/// An outlier: which step of the series it was, its number and its log duration.
+#[derive(Clone, Copy)]
+struct Outlier {
+    seen: usize,
+    no: StepNo,
+    log: f64,
+}
+
+/// A series of comparable steps, and what is the matter with it.
+pub(crate) struct Series {
+    state: State,
+    baseline: Baseline,
+    learned: Vec<StepNo>,
+    seen: usize,
+    cusum: Cusum<StepNo>,
+    limit: Option<f64>,
+    /// The latest steps, and their durations in ns, that are held back in case a shift has begun.
+    recent: Vec<(StepNo, f64)>,
+    outliers: VecDeque<Outlier>,
+    /// Outliers up to this number belong to an anomaly that has begun before.
+    reported: Option<StepNo>,
+    interval: f64,
+    first_ts: Option<Ns>,
+    last_ts: Option<Ns>,
+    last_end: Ns,
+}
+
+impl Series {
+    /// No step seen yet.
+    pub(crate) fn new() -> Series {
+        Series {
+            state: State::Learning,
+            baseline: Baseline::default(),
+            learned: Vec::new(),
+            seen: 0,
+            cusum: Cusum::new(),
+            limit: None,
+            recent: Vec::new(),
+            outliers: VecDeque::new(),
+            reported: None,
+            interval: 0.0,
+            first_ts: None,
+            last_ts: None,
+            last_end: Ns::MIN,
+        }
+    }
+
+    /// Takes the next step; returns an anomaly that it ended.
+    pub(crate) fn step(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        self.count(step);
+        if self.seen <= config.warm_up {
+            return None;
+        }
+        self.first_ts.get_or_insert(step.ts);
+        let dur = step.dur.0 as f64;
+        let fit = match &self.state {
+            State::Anomalous(open) => Some(open.fit),
+            State::Learning | State::Calm => self.usual(step, config),
+        };
+        let Some(fit) = fit else {
+            self.learn(no, dur);
+            return None;
+        };
+        let judged = self.judged(no, dur, &fit, config);
+        match &mut self.state {
+            State::Anomalous(open) => {
+                let over = open.step(&judged, config);
+                if over { self.close(step.signature()) } else { None }
+            }
+            State::Learning | State::Calm => {
+                self.state = State::Calm;
+                self.calm(&judged, fit, config);
+                None
+            }
+        }
+    }
+
+    /// Counts a step, whatever becomes of it.
+    fn count(&mut self, step: &Step) {
+        self.seen += 1;
+        self.last_end = self.last_end.max(step.end());
+        if let Some(last) = self.last_ts.replace(step.ts) {
+            let gap = step.ts.saturating_sub(last).as_secs_f64().max(1e-6);
+            self.interval =
+                if self.interval == 0.0 { gap } else { 0.95 * self.interval + 0.05 * gap };
+        }
+    }
+
+    /// What is usual, once enough was learned for a step to be compared with it.
+    fn usual(&self, step: &Step, config: &Detection) -> Option<Fit> {
+        let first = self.first_ts?;
+        self.baseline.fit().filter(|_| step.ts >= first + config.learn_for)
+    }
+
+    fn learn(&mut self, no: StepNo, dur: f64) {
+        self.baseline.learn(dur);
+        if self.learned.len() >= 2 * COMPARED {
+            self.learned.drain(..COMPARED);
+        }
+        self.learned.push(no);
+        self.limit = self.limit.filter(|_| !self.seen.is_multiple_of(64));
+    }
+
+    /// The chance that a usual step is taken for a spike: the chosen rate a day, for one step.
+    fn false_alarm(&self, config: &Detection) -> f64 {
+        (config.false_alarms_per_day * self.interval.max(1e-6) / 86_400.0).min(1e-3)
+    }
+
+    /// Compares a step with what is usual, and holds it back in case a shift has begun.
+    fn judged(&mut self, no: StepNo, dur: f64, fit: &Fit, config: &Detection) -> Judged {
+        let log = dur.max(1.0).ln();
+        let least = fit.center + (1.0 + config.min_effect).ln();
+        let threshold = fit.threshold(self.false_alarm(config)).max(least);
+        let clustered = self.cluster(no, log, fit);
+        let spike = log > threshold || clustered;
+        let sum = self.cusum.add(fit.spreads(log), no);
+        self.recent.push((no, dur));
+        if self.recent.len() > DATED_BACK {
+            self.recent.remove(0);
+        }
+        Judged { no, log, threshold, clustered, spike, sum }
+    }
+
+    /// A step of a calm series: it is as usual, or an anomaly has begun.
+    fn calm(&mut self, step: &Judged, fit: Fit, config: &Detection) {
+        let p = self.false_alarm(config);
+        let baseline = &self.baseline;
+        let limit = *self.limit.get_or_insert_with(|| shift_limit(&baseline.settled(), &fit, p));
+        let shift = step.sum > limit;
+        if !step.spike && !shift {
+            self.learn_settled();
+            return;
+        }
+        let since = if shift { self.shifted_since(&fit).min(step.no) } else { step.no };
+        let (steps, heights) = self.begun(step, since, &fit);
+        if step.clustered {
+            // They are reported now, and count for no other cluster but their own.
+            self.learned.retain(|no| !steps.contains(no));
+        }
+        // What was held back and lies before the shift is usual after all.
+        let held_back = self.recent.iter().map(|r| r.0).filter(|no| *no < since);
+        let mut usual: Vec<StepNo> = self.learned.iter().copied().chain(held_back).collect();
+        usual.drain(..usual.len().saturating_sub(COMPARED));
+        let score = (step.log - fit.center) / (step.threshold - fit.center);
+        self.recent.retain(|r| r.0 < since);
+        self.learn_settled();
+        // The last of them is this one; where it is no part of a shift, all before are outliers.
+        let first_spike = if shift { steps.len().saturating_sub(1) } else { 0 };
+        self.state = State::Anomalous(Open {
+            fit,
+            threshold: step.threshold,
+            usual,
+            to_last_slow: steps.len(),
+            steps,
+            heights,
+            first_spike: step.spike.then_some(first_spike),
+            latest: VecDeque::new(),
+            score: score.max(step.sum / limit),
+        });
+    }
+
+    /// The steps with which an anomaly has begun, and their heights: those held back `since` it began,
+    /// and the outliers before it if they are what it consists of.
+    fn begun(&mut self, step: &Judged, since: StepNo, fit: &Fit) -> (Vec<StepNo>, Vec<f64>) {
+        let reported = self.reported.replace(step.no);
+        let new = |o: &&Outlier| o.no < since && reported.is_none_or(|reported| o.no > reported);
+        let outliers = self.outliers.iter().filter(|o| step.clustered && new(o));
+        let outliers = outliers.map(|o| (o.no, Open::height(fit, o.log)));
+        let recent = self.recent.iter().filter(|r| r.0 >= since);
+        let recent = recent.map(|r| (r.0, Open::height(fit, r.1.max(1.0).ln())));
+        outliers.chain(recent).unzip()
+    }
+
+    /// Whether this step is an outlier, and one of a handful.
+    fn cluster(&mut self, no: StepNo, log: f64, fit: &Fit) -> bool {
+        let far = fit.threshold(1.0 / OUTLIER_ONE_IN).max(fit.center + OUTLIER_TIMES.ln());
+        if log <= far {
+            return false;
+        }
+        let (many, among) = CLUSTER;
+        self.outliers.push_back(Outlier { seen: self.seen, no, log });
+        while self.outliers.front().is_some_and(|o| o.seen + among < self.seen) {
+            self.outliers.pop_front();
+        }
+        if self.outliers.len() > 2 * many {
+            self.outliers.pop_front();
+        }
+        self.outliers.len() >= many
+    }
+
+    /// The first step of the shift that the CUSUM has seen: the split of the recent steps that
+    /// fits best to a shift as large as that of the last ones. Where the sum left zero is too
+    /// early when the shift is large, as a little noise suffices for it.
+    fn shifted_since(&self, fit: &Fit) -> StepNo {
+        let z = |dur: f64| fit.spreads(dur.max(1.0).ln()).clamp(-CLIP, CLIP);
+        let candidates = self.recent.iter().filter(|r| r.0 >= self.cusum.since);
+        let last: Vec<f64> = self.recent.iter().rev().take(4).map(|r| z(r.1)).collect();
+        let half = (crate::stats::mean(&last) / 2.0).max(SLACK);
+        let (mut sum, mut least, mut since) = (0.0, 0.0, self.cusum.since);
+        let mut next_is_first = false;
+        for &(no, dur) in candidates {
+            if next_is_first {
+                since = no;
+                next_is_first = false;
+            }
+            sum += z(dur) - half;
+            if sum <= least {
+                least = sum;
+                next_is_first = true;
+            }
+        }
+        since
+    }
+
+    /// Learns what was held back in case a shift had begun.
+    fn learn_settled(&mut self) {
+        let keep_from = (self.cusum.sum > 0.0).then_some(self.cusum.since);
+        let is_settled = |no: StepNo| keep_from.is_none_or(|from| no < from);
+        let settled: Vec<(StepNo, f64)> =
+            self.recent.iter().copied().filter(|r| is_settled(r.0)).collect();
+        if settled.is_empty() && self.recent.len() >= DATED_BACK {
+            // The sum has stayed above zero for long without a shift: that is the usual, then.
+            let (no, dur) = self.recent.remove(0);
+            self.learn(no, dur);
+            return;
+        }
+        self.recent.retain(|r| !is_settled(r.0));
+        for (no, dur) in settled {
+            self.learn(no, dur);
+        }
+    }
+
+    /// Ends the anomaly that has begun, if one has.
+    pub(crate) fn close(&mut self, signature: Signature) -> Option<Slowed> {
+        if !self.is_anomalous() {
+            return None;
+        }
+        self.cusum = Cusum::new();
+        self.recent.clear();
+        match std::mem::replace(&mut self.state, State::Calm) {
+            State::Anomalous(open) => open.anomaly(signature),
+            State::Learning | State::Calm => None,
+        }
+    }
+
+    fn open(&self) -> Option<&Open> {
+        match &self.state {
+            State::Anomalous(open) => Some(open),
+            State::Learning | State::Calm => None,
+        }
+    }
+
+    /// The anomaly that has begun and not ended, as far as it is known.
+    pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
+        self.open()?.clone().anomaly(signature.clone())
+    }
+
+    /// Ends the anomaly of a series that has had no step for long: of steps of another size, say,
+    /// since when there is more to do.
+    pub(crate) fn close_idle(
+        &mut self,
+        signature: &Signature,
+        now: Ns,
+        config: &Detection,
+    ) -> Option<Slowed> {
+        let usual = Ns((self.interval * 1e9) as i64);
+        let patience = config.merge_within.saturating_add(Ns(usual.0.saturating_mul(IDLE)));
+        let idle = self.last_end.saturating_add(patience) < now;
+        if idle { self.close(signature.clone()) } else { None }
+    }
+
+    /// The anomaly if `step` has begun, has not ended, and took `step.dur` so far: the one that is
+    /// present, with that step, or one of that step alone if it hangs.
+    pub(crate) fn with_open(&self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        if let Some(open) = self.open() {
+            if !hangs(step.dur, open.fit, config) {
+                return None;
+            }
+            let mut open = open.clone();
+            open.hanging(no);
+            return open.anomaly(step.signature());
+        }
+        let fit = self.usual(step, config)?;
+        hangs(step.dur, fit, config).then(|| Slowed {
+            signature: step.signature(),
+            fit,
+            threshold: Ns((fit.center.exp() * HUNG) as i64),
+            usual: self.learned.iter().rev().take(COMPARED).rev().copied().collect(),
+            slow: vec![no],
+            score: HUNG,
+        })
+    }
+
+    /// Whether an anomaly has begun and not ended.
+    pub(crate) fn is_anomalous(&self) -> bool {
+        self.open().is_some()
+    }
+
+    /// What is slow now is the usual from now on.
+    pub(crate) fn adopt(&mut self) {
+        *self = Series { seen: self.seen, last_ts: self.last_ts, ..Series::new() };
+    }
+
+    /// When the latest step began.
+    pub(crate) fn last_ts(&self) -> Option<Ns> {
+        self.last_ts
+    }
+
+    /// Forgets the steps before `first`.
+    pub(crate) fn forget(&mut self, first: StepNo) {
+        self.learned.retain(|no| *no >= first);
+        self.outliers.retain(|o| o.no >= first);
+        self.recent.retain(|r| r.0 >= first);
+        if let State::Anomalous(open) = &mut self.state {
+            open.forget(first);
+        }
+    }
+}

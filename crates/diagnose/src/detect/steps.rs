@@ -1,0 +1,124 @@
+//! Steps, their numbers, and which of them are comparable.
+
+use std::ops::{Deref, Index};
+
+use gpuwhy_schema::{EntityId, Id, Name, Ns};
+
+/// One finished step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its span.
+    pub id: Id,
+    /// When it began.
+    pub ts: Ns,
+    /// How long it took.
+    pub dur: Ns,
+    /// Whose time it is.
+    pub thread: EntityId,
+    /// The rank, where there is one.
+    pub rank: Option<u32>,
+    /// Its name.
+    pub name: Name,
+    /// How much there was to do.
+    pub size: Option<i64>,
+}
+
+/// What makes steps comparable: the thread, the name and the class of size.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Signature {
+    /// Whose steps.
+    pub thread: EntityId,
+    /// Their name.
+    pub name: Name,
+    /// Their size in sixteenths of an octave (4.4 % apart), or none: what follows from the size
+    /// must stay below the least effect that is reported.
+    pub size_class: Option<i64>,
+}
+
+impl Step {
+    /// The signature that it is compared under.
+    pub fn signature(&self) -> Signature {
+        let class = |size: i64| (16.0 * (size.max(1) as f64).log2()).round() as i64;
+        Signature { thread: self.thread, name: self.name.clone(), size_class: self.size.map(class) }
+    }
+
+    /// When it ended.
+    pub fn end(&self) -> Ns {
+        self.ts.saturating_add(self.dur)
+    }
+}
+
+/// The number of a step: its place in the order in which steps ended, from 0. It stays the same when
+/// older steps are forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepNo(pub u64);
+
+/// The latest steps, in the order in which they ended, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Steps {
+    /// How many older ones are forgotten.
+    forgotten: u64,
+    list: Vec<Step>,
+}
+
+impl From<Vec<Step>> for Steps {
+    /// Steps of which none is forgotten.
+    fn from(list: Vec<Step>) -> Steps {
+        Steps { forgotten: 0, list }
+    }
+}
+
+impl Deref for Steps {
+    type Target = [Step];
+
+    fn deref(&self) -> &[Step] {
+        &self.list
+    }
+}
+
+impl Index<StepNo> for Steps {
+    type Output = Step;
+
+    fn index(&self, no: StepNo) -> &Step {
+        &self.list[(no.0 - self.forgotten) as usize]
+    }
+}
+
+impl<'a> IntoIterator for &'a Steps {
+    type Item = &'a Step;
+    type IntoIter = std::slice::Iter<'a, Step>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}
+
+impl Steps {
+    /// Each step with its number.
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (StepNo, &Step)> {
+        let number = |i: usize| StepNo(self.forgotten + i as u64);
+        self.list.iter().enumerate().map(move |(i, step)| (number(i), step))
+    }
+
+    /// The number of the next step.
+    pub(crate) fn next(&self) -> StepNo {
+        StepNo(self.forgotten + self.list.len() as u64)
+    }
+
+    /// Adds the next step.
+    pub(crate) fn push(&mut self, step: Step) {
+        self.list.push(step);
+    }
+
+    /// Removes the last steps, so that `len` are left. Their numbers are given out again.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.list.truncate(len);
+    }
+
+    /// Forgets the first `n`; returns the number of the first that is left.
+    pub(crate) fn forget(&mut self, n: usize) -> StepNo {
+        self.list.drain(..n);
+        self.forgotten += n as u64;
+        StepNo(self.forgotten)
+    }
+}

@@ -1,0 +1,142 @@
+//! What a judgement needs of the recorded rows besides steps and parts: names, tracks, what sources
+//! lost, and readings of GPU drivers.
+
+use std::collections::HashMap;
+
+use gpuwhy_schema::{
+    Class, Entity, EntityId, EntityKind, Part, Rows, Source, SourceState, Track, TrackId, names,
+    sources,
+};
+
+use super::finding::Culprit;
+use crate::evidence::{Evidence, Pointer};
+use crate::gpu::Readings;
+
+/// What a judgement needs of the recorded rows besides steps and parts.
+pub struct JudgeContext<'a> {
+    entities: HashMap<EntityId, &'a Entity>,
+    tracks: HashMap<(EntityId, &'a str), &'a Track>,
+    loss: Vec<Loss>,
+    readings: Readings,
+}
+
+/// A source that did not see everything.
+struct Loss {
+    evidence: Evidence,
+    /// The classes that it is evidence for; all of them if none is listed.
+    classes: &'static [Class],
+    /// Whether it lost events, rather than was set up to see fewer.
+    lost: bool,
+}
+
+/// Losses rarer than one event in this many do not change a verdict.
+const LOSS_MATTERS_ONE_IN: u64 = 1000;
+/// A chain of parents is short; one longer than this is a loop in a hostile trace.
+const MOST_PARENTS: usize = 16;
+
+impl Loss {
+    /// What a source did not see, if that matters.
+    fn of(source: &Source) -> Option<Loss> {
+        let all = source.recorded + source.dropped;
+        let lost = source.dropped > 0 && source.dropped * LOSS_MATTERS_ONE_IN >= all;
+        let says = match source.state {
+            SourceState::Ok if !lost => return None,
+            SourceState::Ok => format!("{} lost {} of {all} events", source.kind, source.dropped),
+            state => {
+                let note = source.note.as_deref().unwrap_or("no reason given");
+                format!("{} was {state}: {note}", source.kind)
+            }
+        };
+        let sql = "select * from 'source/*.parquet'".to_string();
+        let rows = Pointer { table: "source", track: None, from_ns: 0, to_ns: 0, sql };
+        let evidence = Evidence { says, rows: Some(rows) };
+        Some(Loss { evidence, classes: sources::evidence_for(&source.kind), lost })
+    }
+}
+
+impl<'a> JudgeContext<'a> {
+    /// Looks names and tracks up in `rows`, and what its sources lost.
+    pub fn new(rows: &'a Rows) -> JudgeContext<'a> {
+        let sources: HashMap<_, _> = rows.source.iter().map(|s| (s.id, s)).collect();
+        let mut sources: Vec<_> = sources.into_values().collect();
+        sources.sort_by_key(|s| s.id);
+        JudgeContext {
+            entities: rows.entity.iter().map(|e| (e.id, e)).collect(),
+            tracks: rows.track.iter().map(|t| ((t.entity, &*t.name), t)).collect(),
+            loss: sources.into_iter().filter_map(Loss::of).collect(),
+            readings: Readings::default(),
+        }
+    }
+
+    /// With what the drivers of GPUs reported around the incidents.
+    pub fn with_readings(self, readings: Readings) -> JudgeContext<'a> {
+        JudgeContext { readings, ..self }
+    }
+
+    /// What the drivers of GPUs reported.
+    pub(super) fn readings(&self) -> &Readings {
+        &self.readings
+    }
+
+    /// An entity of the trace.
+    pub(super) fn entity(&self, id: EntityId) -> Option<&Entity> {
+        self.entities.get(&id).copied()
+    }
+
+    fn losses(&self, class: Class) -> impl Iterator<Item = &Loss> {
+        self.loss.iter().filter(move |l| l.classes.is_empty() || l.classes.contains(&class))
+    }
+
+    /// What sources that are evidence for a class did not see.
+    pub(super) fn unseen(&self, class: Class) -> impl Iterator<Item = &Evidence> {
+        self.losses(class).map(|loss| &loss.evidence)
+    }
+
+    /// Whether a source that is evidence for a class lost events.
+    pub(super) fn has_lost(&self, class: Class) -> bool {
+        self.losses(class).any(|l| l.lost)
+    }
+
+    /// An entity as a culprit, by the names that people call it by.
+    pub fn culprit(&self, id: EntityId) -> Option<Culprit> {
+        let entity = self.entities.get(&id)?;
+        let mut cgroup = None;
+        let mut belongs_to = Vec::new();
+        let mut at = entity.parent;
+        while let Some(parent) = at.and_then(|id| self.entities.get(&id)) {
+            match parent.kind {
+                EntityKind::Cgroup if cgroup.is_none() => cgroup = Some(parent.key.to_string()),
+                EntityKind::Container | EntityKind::Job | EntityKind::Vm => {
+                    belongs_to.push(format!("{} {}", parent.kind, parent.name));
+                }
+                _ => {}
+            }
+            at = parent.parent;
+            if belongs_to.len() > MOST_PARENTS {
+                break;
+            }
+        }
+        if entity.kind == EntityKind::Cgroup {
+            cgroup = Some(entity.key.to_string());
+        }
+        let process = matches!(entity.kind, EntityKind::Process | EntityKind::Thread);
+        Some(Culprit {
+            entity: id.0,
+            kind: entity.kind.as_str(),
+            pid: entity.number.filter(|_| process),
+            comm: process.then(|| entity.name.to_string()),
+            name: (entity.kind == EntityKind::Gpu).then(|| entity.name.to_string()),
+            cgroup,
+            belongs_to,
+        })
+    }
+
+    fn states(&self, thread: EntityId) -> Option<TrackId> {
+        self.tracks.get(&(thread, names::THREAD_STATE)).map(|track| track.id)
+    }
+
+    /// The rows that a part rests on.
+    pub(super) fn pointer(&self, part: &Part) -> Pointer {
+        Pointer::of_part(part, |thread| self.states(thread))
+    }
+}

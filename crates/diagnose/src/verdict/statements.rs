@@ -1,0 +1,231 @@
+//! What supports each cause of an incident, what contradicts it, who did it, and what was ruled out.
+
+use std::collections::{HashMap, HashSet};
+
+use gpuwhy_schema::{Class, EntityId, Id, Part, PartKind};
+
+use super::MS;
+use super::context::JudgeContext;
+use super::finding::Cause;
+use super::rank::Ranked;
+use crate::classes;
+use crate::detect::{Incident, Steps};
+use crate::evidence::{Evidence, Statements};
+use crate::excess::{Excess, first_in_the_way};
+use crate::spans::{SpanInStep, StepRows};
+
+/// A kind of part whose excess is a smaller share of all is not worth a statement.
+const PART_WORTH: f64 = 0.02;
+/// A culprit that accounts for a smaller share of a cause is not named.
+const CULPRIT_WORTH: f64 = 0.1;
+/// Culprits of a cause that are looked at, most excess first.
+const CULPRITS: usize = 4;
+/// A culprit that was in the way for this share of the time before the onset too is less convincing.
+const BEFORE_WORTH: f64 = 0.2;
+/// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
+const RIVAL_WORTH: f64 = 0.1;
+
+/// The rows of one incident's steps, from which statements are made.
+pub(super) struct Stating<'a> {
+    incident: &'a Incident,
+    rows: &'a StepRows,
+    excess: &'a Excess,
+    context: &'a JudgeContext<'a>,
+    /// The slow steps.
+    slow: HashSet<Id>,
+}
+
+/// A culprit with the usual and slow ns a step of the parts that are blamed on it.
+type Blamed = (EntityId, (f64, f64));
+
+impl<'a> Stating<'a> {
+    pub(super) fn new(
+        steps: &Steps,
+        incident: &'a Incident,
+        rows: &'a StepRows,
+        excess: &'a Excess,
+        context: &'a JudgeContext<'a>,
+    ) -> Stating<'a> {
+        let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&no| steps[no].id).collect();
+        Stating { incident, rows, excess, context, slow }
+    }
+
+    /// Fills in what supports and what contradicts a cause, its culprits, and how to verify it.
+    pub(super) fn complete(&self, cause: &mut Cause, ranked: &Ranked<'_>) {
+        let Some(class) = cause.instance_of else { return };
+        let spec = classes::of(class);
+        let kinds: Vec<PartKind> = spec.kinds().collect();
+        cause.evidence_for.extend(kinds.iter().filter_map(|kind| self.of_kind(*kind)));
+        cause.evidence_for.extend(self.of_spans(class));
+        self.name_culprits(cause, &kinds);
+        let culprit = cause.culprit.as_ref();
+        cause.verify = spec.verify.steps(culprit.and_then(|c| c.pid));
+        if spec.has_culprit && culprit.is_none() {
+            let nobody = Evidence::of("nobody in particular was seen in the way");
+            cause.evidence_against.push(nobody);
+        }
+        let mut own = Statements::default();
+        (spec.statements)(&ranked.incident(class), &mut own);
+        cause.evidence_for.append(&mut own.supporting);
+        cause.evidence_against.append(&mut own.contradicting);
+    }
+
+    /// By how much a kind of part grew, and in how many steps it was seen.
+    fn of_kind(&self, kind: PartKind) -> Option<Evidence> {
+        let (usual, slow) = *self.excess.kinds().get(&kind)?;
+        if slow - usual <= PART_WORTH * self.excess.total().abs() {
+            return None;
+        }
+        let parts = &self.rows.parts;
+        let of_kind = || parts.iter().filter(|p| p.kind == kind && self.slow.contains(&p.step));
+        let seen: HashSet<Id> = of_kind().map(|p| p.step).collect();
+        let longest = of_kind().max_by_key(|p| p.dur);
+        Some(Evidence {
+            says: format!(
+                "{kind}: {:.3} ms a step before, {:.3} ms during; in {} of {} slow steps",
+                usual / MS,
+                slow / MS,
+                seen.len(),
+                self.excess.slow_steps
+            ),
+            rows: longest.map(|p| self.context.pointer(p)),
+        })
+    }
+
+    /// By how much the time in spans that point to a class by their name grew.
+    fn of_spans(&self, class: Class) -> Option<Evidence> {
+        let (usual, slow) = self.excess.in_spans(class)?;
+        let of_class = |span: &&SpanInStep| span.class == class && self.slow.contains(&span.step);
+        let spans = || self.rows.spans.iter().filter(of_class);
+        let longest = spans().max_by_key(|span| span.to - span.from)?;
+        let seen: HashSet<Id> = spans().map(|span| span.step).collect();
+        Some(Evidence {
+            says: format!(
+                "spans `{}`: {:.3} ms a step before, {:.3} ms during; in {} of {} slow steps",
+                longest.name,
+                usual / MS,
+                slow / MS,
+                seen.len(),
+                self.excess.slow_steps
+            ),
+            rows: Some(longest.pointer()),
+        })
+    }
+
+    /// Who is blamed for parts of these kinds more than before, most excess first.
+    fn blamed(&self, kinds: &[PartKind]) -> Vec<Blamed> {
+        let mut sums: HashMap<EntityId, (f64, f64)> = HashMap::new();
+        for (&(kind, blame), &(usual, slow)) in &self.excess.parts {
+            if let Some(blame) = blame.filter(|_| kinds.contains(&kind)) {
+                let sum = sums.entry(blame).or_default();
+                sum.0 += usual;
+                sum.1 += slow;
+            }
+        }
+        let mut blamed: Vec<_> = sums.into_iter().filter(|(_, (u, s))| s > u).collect();
+        blamed.sort_by(|a, b| (b.1.1 - b.1.0).total_cmp(&(a.1.1 - a.1.0)).then(a.0.cmp(&b.0)));
+        blamed
+    }
+
+    /// Names the culprit that accounts for most of a cause, and the others.
+    fn name_culprits(&self, cause: &mut Cause, kinds: &[PartKind]) {
+        let worth = CULPRIT_WORTH * cause.excess_ms * MS;
+        let blamed = self.blamed(kinds).into_iter().take(CULPRITS).enumerate();
+        for (rank, (id, (usual, slow))) in blamed {
+            let Some(culprit) = self.context.culprit(id) else { continue };
+            if slow - usual < worth {
+                continue;
+            }
+            let excess_ms = (slow - usual) / MS;
+            if rank > 0 {
+                cause.others.push((culprit, excess_ms));
+                continue;
+            }
+            let (usual_ms, slow_ms) = (usual / MS, slow / MS);
+            let first = first_in_the_way(&self.rows.parts, kinds, id, self.incident.from);
+            let first = first.map_or("at an unknown time".into(), |ts| {
+                format!("{} after the onset", ts.saturating_sub(self.incident.from))
+            });
+            cause.evidence_for.push(Evidence {
+                says: format!(
+                    "{culprit} was in the way for {slow_ms:.3} ms a step, {usual_ms:.3} ms before; \
+                     first {first}"
+                ),
+                rows: self.longest_blamed(kinds, id).map(|p| self.context.pointer(p)),
+            });
+            if usual > BEFORE_WORTH * slow {
+                cause.evidence_against.push(Evidence::of(format!(
+                    "{culprit} was in the way before the onset too ({usual_ms:.3} ms a step)"
+                )));
+            }
+            cause.culprit_ms = excess_ms;
+            cause.culprit = Some(culprit);
+        }
+    }
+
+    fn longest_blamed(&self, kinds: &[PartKind], id: EntityId) -> Option<&Part> {
+        let blamed = |p: &&Part| p.blame == Some(id) && kinds.contains(&p.kind);
+        let parts = self.rows.parts.iter().filter(blamed).filter(|p| self.slow.contains(&p.step));
+        parts.max_by_key(|p| p.dur)
+    }
+}
+
+/// A cause for an incident of whose steps nothing was recorded.
+pub(super) fn nothing_recorded(excess: &Excess) -> Cause {
+    Cause {
+        rank: 1,
+        class: Class::Unexplained.as_str(),
+        culprit: None,
+        others: Vec::new(),
+        culprit_ms: 0.0,
+        excess_ms: excess.total() / MS,
+        confidence: 0.0,
+        evidence_for: Vec::new(),
+        evidence_against: vec![Evidence::of("no thread states were recorded for these steps")],
+        verify: "record again as root or with CAP_BPF and CAP_PERFMON: see `gpuwhy doctor`".into(),
+        instance_of: None,
+    }
+}
+
+/// What speaks against every cause: a rival, time that nothing explains, and what sources did not see.
+pub(super) fn contradict(causes: &mut [Cause], ranked: &Ranked<'_>, context: &JudgeContext<'_>) {
+    for cause in causes {
+        let rival = ranked.list.iter().find(|(c, _)| Some(*c) != cause.instance_of);
+        if let Some((class, ns)) = rival.filter(|(_, ns)| *ns > RIVAL_WORTH * ranked.growth) {
+            let says = format!("{class} accounts for {:.3} ms a step as well", ns / MS);
+            cause.evidence_against.push(Evidence::of(says));
+        }
+        if ranked.unexplained > RIVAL_WORTH * ranked.growth {
+            cause.evidence_against.push(Evidence::of(format!(
+                "{:.3} ms a step are accounted for by nothing seen",
+                ranked.unexplained / MS
+            )));
+        }
+        if let Some(class) = cause.instance_of {
+            cause.evidence_against.extend(context.unseen(class).cloned());
+        }
+    }
+}
+
+/// The classes that were looked for in the parts of steps and account for nothing to speak of.
+pub(super) fn ruled_out(excess: &Excess, causes: &[Cause]) -> Vec<Evidence> {
+    let all = excess.kinds();
+    let mut out = Vec::new();
+    for spec in classes::ALL {
+        let kinds: Vec<PartKind> = spec.own_kinds().collect();
+        if kinds.is_empty() || causes.iter().any(|c| c.instance_of == Some(spec.class)) {
+            continue;
+        }
+        let (usual, slow) = all
+            .iter()
+            .filter(|(kind, _)| kinds.contains(kind))
+            .fold((0.0, 0.0), |sum, (_, (u, s))| (sum.0 + u, sum.1 + s));
+        out.push(Evidence::of(format!(
+            "{}: {:.3} ms a step before, {:.3} ms during",
+            spec.class,
+            usual / MS,
+            slow / MS
+        )));
+    }
+    out
+}
