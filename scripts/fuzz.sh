@@ -37,10 +37,10 @@ fi
 RUSTFLAGS="${flags[*]}" cargo build --quiet --locked --release --manifest-path fuzz/Cargo.toml \
     --target "$host" --target-dir "$out" "${targets[@]/#/--bin=}"
 
-failed=0
-for target in "${targets[@]}"; do
+# fuzz TARGET: prints one line, or the end of its log.
+fuzz() {
+    local target=$1 log=$out/$1.log runs
     mkdir -p "$out/corpus/$target" "$out/artifacts/$target"
-    log=$out/$target.log
     # A gigabyte, ten seconds an input: bounded memory and time is a part of what is tested.
     if "$out/$host/release/$target" "$out/corpus/$target" "fuzz/corpus/$target" \
         -artifact_prefix="$out/artifacts/$target/" -max_total_time="$seconds" \
@@ -49,9 +49,12 @@ for target in "${targets[@]}"; do
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         echo "fuzz $target: nothing found in $runs runs of ${seconds} s"
     else
-        failed=1
-        echo "fuzz $target: FAILED; the end of $log:"
-        tail -n 40 "$log" | sed 's/^/    /'
+        printf 'fuzz %s: FAILED; the end of %s:\n%s\n' "$target" "$log" "$(tail -n 40 "$log" | sed 's/^/    /')"
+        return 1
     fi
-done
-exit $failed
+}
+
+# One target a core.
+export out host seconds
+export -f fuzz
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I {} bash -c 'fuzz {}'

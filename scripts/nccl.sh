@@ -8,18 +8,20 @@
 # repository: NVIDIA's licence lets us use it, not pass it on. What is there already is kept.
 set -euo pipefail
 
+# What scripts/setup.sh fetches for `make test`.
+newest=2.32.3
 into=${GPUWHY_NCCL_LIBS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/nccl}
 versions=()
 while [ $# -gt 0 ]; do
     case $1 in
         --into) into=${2:?--into needs a folder}; shift ;;
-        all) versions+=(2.27.7 2.28.9 2.29.7 2.30.7 2.31.2 2.32.3) ;;
+        all) versions+=(2.27.7 2.28.9 2.29.7 2.30.7 2.31.2 "$newest") ;;
         [0-9]*) versions+=("$1") ;;
         *) echo "nccl: \`$1\` is neither a version nor \`all\` nor \`--into DIR\`" >&2; exit 2 ;;
     esac
     shift
 done
-[ ${#versions[@]} -gt 0 ] || versions=(2.27.7 2.30.7 2.32.3)
+[ ${#versions[@]} -gt 0 ] || versions=(2.27.7 2.30.7 "$newest")
 
 scratch=
 trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT

@@ -72,6 +72,8 @@ check_test() {
     need setpriv util-linux
     need setcap libcap2-bin
     need python3 python3
+    # Readers of Parquet and the newest libnccl come from PyPI.
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
 }
 
 check_bench() {
@@ -133,6 +135,24 @@ install_deny() {
     rm -rf "$build"
 }
 
+# DuckDB, pandas and pyarrow, which must read what gpuwhy writes, in an environment of their own; and the
+# newest libnccl that the tests of the NCCL plug-in know. Their tests skip themselves without, so what
+# cannot be fetched is no failure here.
+readers=$cache/readers
+nccl_newest=$(sed -n 's/^newest=//p' "$(dirname "$0")/nccl.sh")
+install_readers() {
+    "$readers/bin/python3" -c 'import duckdb, pandas, pyarrow' 2>/dev/null && return
+    echo "setup: installing DuckDB, pandas and pyarrow into $readers (once)"
+    rm -rf "$readers"
+    python3 -m venv "$readers" &&
+        "$readers/bin/python3" -m pip install --quiet --disable-pip-version-check duckdb pandas pyarrow ||
+        { rm -rf "$readers"; echo "setup: could not install them; three tests will skip themselves" >&2; }
+}
+install_nccl() {
+    PATH=$readers/bin:$PATH "$(dirname "$0")/nccl.sh" "$nccl_newest" ||
+        echo "setup: could not fetch libnccl $nccl_newest; tests of the NCCL plug-in will skip themselves" >&2
+}
+
 for profile in $profiles; do
     case $profile in
         build|run|test|bench|pictures) "check_$profile" ;;
@@ -150,5 +170,5 @@ for complaint in "${complaints[@]}"; do
 done
 [ ${#complaints[@]} -eq 0 ] || exit 1
 case " $profiles " in
-    *" test "*) install_deny ;;
+    *" test "*) install_readers; install_nccl; install_deny ;;
 esac

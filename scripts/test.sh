@@ -53,17 +53,32 @@ format() {
     [ ! -f fuzz/Cargo.toml ] || cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never
 }
 
-# One build of everything that the later stages run. Cargo unifies features over what it is asked to
-# build: asked for one package at a time, it would compile many dependencies again.
+# One build of everything that the later stages run, linted while it is compiled: `cargo clippy` would
+# compile all dependencies a second time, the SQL engine among them. Cargo unifies features over what it
+# is asked to build: asked for one package at a time, it would compile many dependencies again.
+RUSTC_WORKSPACE_WRAPPER=$(rustc --print sysroot 2>/dev/null)/bin/clippy-driver
+if [ -x "$RUSTC_WORKSPACE_WRAPPER" ]; then export RUSTC_WORKSPACE_WRAPPER; else unset RUSTC_WORKSPACE_WRAPPER; fi
 build() { cargo build --workspace --all-targets --locked; }
 
 # The promises about text (who uses whom, where unsafe code lies, what must not be here), and the
 # pages that are made.
 house() { GPUWHY_BIN=$built/gpuwhy "$built/gpuwhy-xtask" all; }
 
-lint() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
+# No warnings of the compiler or of clippy; Cargo repeats those of what it did not have to build again.
+lint() {
+    [ -n "${RUSTC_WORKSPACE_WRAPPER:-}" ] || { echo "clippy is not there: rustup component add clippy"; return 1; }
+    local warnings
+    warnings=$(cargo build --workspace --all-targets --locked 2>&1 | grep -A 12 -E '^(warning|error)') || return 0
+    echo "$warnings"
+    return 1
+}
 
-rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked; }
+# `cargo doc` checks all dependencies once more. Those of the SQL engine are most of them, so its own
+# docs are made from what is built, by the rustdoc that Cargo calls for doc tests.
+rustdoc() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude gpuwhy-query --no-deps --locked &&
+        RUSTDOC=$PWD/scripts/rustdoc-of-built.sh cargo test --doc --workspace --locked
+}
 
 deny() { cargo-deny --workspace --locked check --hide-inclusion-graph licenses bans sources; }
 
@@ -95,7 +110,7 @@ bare() { cargo check --package gpuwhy-wire --no-default-features --locked; }
 oracle() { scripts/perfetto-oracle/install.sh; }
 
 # Every order of events in small models of what threads and processes share.
-loom() { scripts/loom.sh; }
+loom() { env -u RUSTC_WORKSPACE_WRAPPER scripts/loom.sh; }
 
 tests() {
     # A test that hangs must not hold a machine for ever; no test comes near this.
@@ -115,12 +130,15 @@ rebuild() {
     fi
 }
 
-fuzz() { scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
+fuzz() { env -u RUSTC_WORKSPACE_WRAPPER scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
 
 echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo)," \
      "Linux $(uname -r), $(rustc --version 2>/dev/null | cut -d' ' -f1,2); logs in $logs"
 
+# Readers of Parquet that are not ours, as scripts/setup.sh brings them.
+readers=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/readers
 if stage setup scripts/setup.sh build run test && stage fetch fetch; then
+    [ ! -x "$readers/bin/python3" ] || export GPUWHY_PYTHON=${GPUWHY_PYTHON:-$readers/bin/python3}
     stage format format
     stage deny deny
     stage header header
@@ -137,7 +155,8 @@ fi
 
 # What the test binaries said, summed.
 sum() { awk -v w="$1" '/^test result:/ {for (i = 2; i <= NF; i++) if ($i ~ "^" w) n += $(i - 1)} END {print n + 0}' "$logs/tests.log" 2>/dev/null || echo 0; }
-skipped=$(grep -hE '^ *(skip|skipped|SKIP|SKIPPED)\b' "$logs/tests.log" 2>/dev/null | sort | uniq -c)
+skips() { grep -hE '^ *(skip|skipped|SKIP|SKIPPED)\b' "$logs/tests.log" 2>/dev/null; }
+skipped=$(skips | sort | uniq -c)
 if [ -n "$skipped" ]; then
     echo "tests that skipped themselves (count, reason):"
     echo "$skipped"
@@ -153,5 +172,6 @@ fi
 outcome=ok
 [ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
 echo "test result: $outcome. $(sum passed) passed; $(sum failed) failed; $(sum ignored) ignored;" \
+     "$(skips | wc -l) skipped for want of something;" \
      "$((stages - ${#failed[@]})) of $stages stages in $((SECONDS - began)) s"
 [ ${#failed[@]} -eq 0 ]
