@@ -10,6 +10,7 @@ mod companion;
 mod diagnose;
 mod doctor;
 mod exit;
+mod explain;
 mod export;
 mod import;
 mod paint;
@@ -45,6 +46,8 @@ enum Command {
     Watch(watch::Args),
     /// Find what was slow in a trace and why: ranked causes with evidence
     Diagnose(diagnose::Args),
+    /// Explain a class of causes: how it is recognised, how to verify it, what fools it
+    Explain(explain::Args),
     /// Convert other profilers' files into a trace: Nsight Systems, PyTorch profiler
     Import(import::Args),
     /// Find the intervals, ranks and links of GPU work that differ from the others
@@ -110,6 +113,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Record(args) => record::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
         Command::Validate(args) => validate::run(&args),

@@ -42,7 +42,11 @@ fn a_process_that_does_not_exist_is_said_before_anything_is_made() {
     let trace = folder.join("run.trace");
     let output = gpuwhy(&["record", "-p", "4194303", "-o", trace.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("cannot record process 4194303: there is no such process"), "{}", said(&output));
+    assert!(
+        said(&output).contains("cannot record process 4194303: there is no such process"),
+        "{}",
+        said(&output)
+    );
     assert!(!trace.exists());
 }
 
