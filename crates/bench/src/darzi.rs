@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use gpuwhy_diagnose::darzi::HZ;
+use gpuwhy_diagnose::published::darzi::HZ;
 use gpuwhy_testkit::inject::Kind;
 use serde::Serialize;
 

@@ -1,9 +1,9 @@
 //! Judgement: what was slower than it should have been, why, by whom, and how sure we are.
 //!
-//! [`detect`] finds incidents in series of steps, [`live`] while they arrive; [`verdict`] subtracts the usual parts of a step
-//! from the parts during the incident, ranks what is left, names who was in the way, and says how
-//! sure it is. [`darzi`] is the published method of Darzi et al., kept to be measured against, and
-//! [`baselines`] are others.
+//! [`detect`] finds incidents in series of steps, [`live`] while they arrive; [`verdict`] subtracts the
+//! usual parts of a step from the parts during the incident, ranks what is left, names who was in the
+//! way, and says how sure it is. [`published`] holds other methods, above all that of Darzi et al., to be measured
+//! against.
 //!
 //! *Invariant:* pure functions of rows. Nothing here opens a file, asks for the time or draws a
 //! random number that is not seeded; it could run in a browser.
@@ -11,10 +11,8 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
-pub mod baselines;
 pub mod calibration;
 pub mod classes;
-pub mod darzi;
 pub mod detect;
 pub mod evidence;
 pub mod excess;
@@ -22,6 +20,7 @@ pub mod exchange;
 pub mod fleet;
 pub mod gpu;
 pub mod live;
+pub mod published;
 pub mod spans;
 pub mod stats;
 pub mod variability;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use gpuwhy_diagnose::darzi::{self, HZ, Metric, Ranked, WINDOW};
 use gpuwhy_diagnose::detect::{Signature, Step};
+use gpuwhy_diagnose::published::darzi::{self, HZ, Metric, Ranked, WINDOW};
 use gpuwhy_schema::{self as schema, EntityKind, Measure, Ns, TrackId};
 use gpuwhy_store::Trace;
 use serde::Serialize;

@@ -151,7 +151,7 @@ impl RowSource for TraceSource {
 /// A group of probes that a judgement can be made without, to measure what the group is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeGroup {
-    /// Its name, as in [`gpuwhy_diagnose::baselines::GROUPS`].
+    /// Its name, as in [`gpuwhy_diagnose::published::GROUPS`].
     pub name: &'static str,
     /// The `source.kind`s whose rows belong to it.
     sources: &'static [&'static str],

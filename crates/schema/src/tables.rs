@@ -129,13 +129,13 @@ tables! {
         source: SourceId,
     }
 
-    /// One thing that was listened to, and what of it was lost.
+    /// A probe, importer or library that made rows, and how many events it lost.
     "Lanes: whose" Source / source: none {
         /// The source's identity.
         id: SourceId,
-        /// What was listened to: `bpf:run_queue`, `proc:psi`, `wire`, `file`.
+        /// The kind of source: `bpf:run_queue`, `proc:psi`, `wire`, `file`.
         kind: Name,
-        /// The program that listened.
+        /// The program that recorded or imported.
         tool: Name,
         /// Its version.
         version: Name,

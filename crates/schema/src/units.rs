@@ -184,7 +184,7 @@ small_id! {
     TrackId
 }
 small_id! {
-    /// The identity of a source: one thing that was listened to.
+    /// The identity of a source: one probe, importer or library that made rows.
     SourceId
 }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use gpuwhy_diagnose::baselines::GROUPS;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Steps};
+use gpuwhy_diagnose::published::GROUPS;
 use gpuwhy_engine::source::{ProbeGroup, Without};
 use gpuwhy_engine::{Budget, KnownParts, RowSource, TraceSource, investigate, units};
 

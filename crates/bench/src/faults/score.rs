@@ -118,7 +118,7 @@ pub fn judges(trials: &[Row]) -> Vec<Judge> {
             })),
         });
     }
-    for (name, _) in gpuwhy_diagnose::baselines::ALL {
+    for (name, _) in gpuwhy_diagnose::published::ALL {
         let rows: Vec<&&Row> = rows.iter().filter(|r| !r.baselines.is_empty()).collect();
         let at = |r: &Row, n: usize| {
             let classes = r.baselines.get(*name)?;
@@ -133,7 +133,7 @@ pub fn judges(trials: &[Row]) -> Vec<Judge> {
             culprit: None,
         });
     }
-    for (group, _) in gpuwhy_diagnose::baselines::GROUPS {
+    for (group, _) in gpuwhy_diagnose::published::GROUPS {
         let rows: Vec<&Row> = rows.iter().filter(|r| !r.ablated.is_empty()).copied().collect();
         let hit = |r: &Row| Some(r.ablated.get(*group)?.as_ref() == r.class.as_ref());
         let top1 = share_of(rows.iter(), hit);
@@ -207,7 +207,7 @@ pub fn ablation(trials: &[Row]) -> Vec<Ablated> {
                 Some(answer.as_ref() == r.class.as_ref())
             })
         };
-        let groups = || gpuwhy_diagnose::baselines::GROUPS.iter().map(|g| g.0);
+        let groups = || gpuwhy_diagnose::published::GROUPS.iter().map(|g| g.0);
         put("gpuwhy", "nothing", ours(ALL_PROBES));
         groups().for_each(|group| put("gpuwhy", group, ours(group)));
         put(

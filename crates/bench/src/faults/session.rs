@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuwhy_diagnose::baselines::{self, Window};
-use gpuwhy_diagnose::darzi::HZ;
 use gpuwhy_diagnose::detect::Step;
+use gpuwhy_diagnose::published::darzi::HZ;
+use gpuwhy_diagnose::published::{self, Window};
 use gpuwhy_diagnose::stats::{Random, mean, quantile, sorted};
 use gpuwhy_engine::live::{Ended, Event, Verdict};
-use gpuwhy_engine::published::{self, Series};
+use gpuwhy_engine::published::{self as series, Series};
 use gpuwhy_engine::{TraceSource, units};
 use gpuwhy_testkit::inject::{Kind, Label, Placement, Spec};
 
@@ -75,7 +75,7 @@ pub fn run(
 
     let source = TraceSource::open(path)?;
     let steps = units::steps::of_trace(&source)?;
-    let series = published::series(&source)?;
+    let series = series::series(&source)?;
     let windows: Vec<(i64, i64)> = trials.iter().map(|t| (t.onset(), t.end())).collect();
     let mut rows = Vec::new();
     for (number, trial) in trials.iter().enumerate() {
@@ -277,17 +277,17 @@ fn ask_others(row: &mut Row, trial: &Trial, series: &Series, windows: &[(i64, i6
     let calm = |i: &usize| {
         windows.iter().all(|(from, to)| *i < sample(*from) || *i > sample(*to) + settled)
     };
-    let mut base: Vec<usize> = (0..onset).rev().filter(calm).take(published::BASE).collect();
+    let mut base: Vec<usize> = (0..onset).rev().filter(calm).take(series::BASE).collect();
     base.reverse();
     if base.len() < 5 * HZ || end <= onset {
         return;
     }
     let picked: Vec<usize> = base.iter().copied().chain(onset..end.min(onset + 500)).collect();
     let take = |values: &[f64]| -> Vec<f64> { picked.iter().map(|i| values[*i]).collect() };
-    let metrics: Vec<baselines::Metric> = series
+    let metrics: Vec<published::Metric> = series
         .metrics
         .iter()
-        .map(|m| baselines::Metric {
+        .map(|m| published::Metric {
             name: m.name.clone(),
             class: m.class,
             values: take(&m.values),
@@ -296,7 +296,7 @@ fn ask_others(row: &mut Row, trial: &Trial, series: &Series, windows: &[(i64, i6
     let latency = take(&series.latency);
     let (base, at) = ((0, base.len()), (base.len(), picked.len()));
     let window = Window { latency: &latency, metrics: &metrics, base, at };
-    let classes = |ranked: Vec<baselines::Scored>| {
+    let classes = |ranked: Vec<published::Scored>| {
         let mut out: Vec<String> = Vec::new();
         for (metric, _) in ranked {
             let class = metrics[metric].class.to_string();
@@ -306,11 +306,11 @@ fn ask_others(row: &mut Row, trial: &Trial, series: &Series, windows: &[(i64, i6
         }
         out
     };
-    for (name, method) in baselines::ALL {
+    for (name, method) in published::ALL {
         row.baselines.insert(name.to_string(), classes(method(&window)));
     }
-    for (group, within) in baselines::GROUPS {
-        let ranked = baselines::darzi_with(&window, |name| !within(name));
+    for (group, within) in published::GROUPS {
+        let ranked = published::darzi_with(&window, |name| !within(name));
         row.ablated.insert(group.to_string(), classes(ranked).into_iter().next());
     }
 }

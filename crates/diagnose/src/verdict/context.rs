@@ -103,7 +103,8 @@ impl<'a> JudgeContext<'a> {
         let mut cgroup = None;
         let mut belongs_to = Vec::new();
         let mut at = entity.parent;
-        while let Some(parent) = at.and_then(|id| self.entities.get(&id)) {
+        for _ in 0..MOST_PARENTS {
+            let Some(parent) = at.and_then(|id| self.entities.get(&id)) else { break };
             match parent.kind {
                 EntityKind::Cgroup if cgroup.is_none() => cgroup = Some(parent.key.to_string()),
                 EntityKind::Container | EntityKind::Job | EntityKind::Vm => {
@@ -112,9 +113,6 @@ impl<'a> JudgeContext<'a> {
                 _ => {}
             }
             at = parent.parent;
-            if belongs_to.len() > MOST_PARENTS {
-                break;
-            }
         }
         if entity.kind == EntityKind::Cgroup {
             cgroup = Some(entity.key.to_string());
@@ -138,5 +136,34 @@ impl<'a> JudgeContext<'a> {
     /// The rows that a part rests on.
     pub(super) fn pointer(&self, part: &Part) -> Pointer {
         Pointer::of_part(part, |thread| self.states(thread))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::Ns;
+
+    use super::*;
+
+    #[test]
+    fn control_groups_that_contain_each_other_in_a_hostile_trace_are_followed_for_a_while() {
+        let made = |id: u32, kind, parent| Entity {
+            id: EntityId(id),
+            kind,
+            key: format!("v2:/{id}").into(),
+            name: "work".into(),
+            number: Some(id.into()),
+            parent: Some(EntityId(parent)),
+            from: Some(Ns::ZERO),
+            to: None,
+        };
+        let entity = vec![
+            made(1, EntityKind::Process, 2),
+            made(2, EntityKind::Cgroup, 3),
+            made(3, EntityKind::Cgroup, 2),
+        ];
+        let rows = Rows { entity, ..Rows::default() };
+        let culprit = JudgeContext::new(&rows).culprit(EntityId(1)).unwrap();
+        assert_eq!((culprit.pid, culprit.cgroup.as_deref()), (Some(1), Some("v2:/2")));
     }
 }

@@ -37,7 +37,8 @@ impl Addition {
 impl fmt::Display for Addition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Addition { what, commit, code, .. } = self;
-        write!(f, "a {what} touched {} files ({commit}): {}", code.len(), code.join(" "))
+        let article = if what.starts_with('i') { "an" } else { "a" };
+        write!(f, "{article} {what} touched {} files ({commit}): {}", code.len(), code.join(" "))
     }
 }
 

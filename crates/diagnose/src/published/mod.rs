@@ -11,10 +11,11 @@
 
 mod baro;
 mod cooccur;
+pub mod darzi;
 mod granger;
 mod nsigma;
 
-pub use crate::darzi::Metric;
+pub use self::darzi::Metric;
 
 /// What a method is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +80,7 @@ pub fn darzi_with(window: &Window<'_>, keep: impl Fn(&str) -> bool) -> Vec<Score
     let kept: Vec<usize> =
         (0..window.metrics.len()).filter(|i| keep(&window.metrics[*i].name)).collect();
     let metrics: Vec<Metric> = kept.iter().map(|i| window.metrics[*i].clone()).collect();
-    let ranked = crate::darzi::diagnose(
+    let ranked = darzi::diagnose(
         window.latency,
         &metrics,
         window.base.0..window.base.1,
