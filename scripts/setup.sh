@@ -116,7 +116,7 @@ install_packages() {
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
 }
 
-# cargo-deny is built with little optimisation: it checks a few hundred packages in a second.
+# cargo-deny is built without optimisation: it checks a few hundred packages in a second.
 install_deny() {
     if [ "$("$cache/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ] ||
        [ "$(cargo-deny --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ]; then
@@ -126,7 +126,7 @@ install_deny() {
     local build
     build=$(mktemp -d)
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-         CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_TARGET_DIR=$build \
+         CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR=$build \
          cargo install --quiet --locked --root "$cache" "cargo-deny@$DENY_VERSION"; then
         rm -rf "$build"
         echo "setup: cannot build cargo-deny $DENY_VERSION; its stage of \`make test\` will fail" >&2

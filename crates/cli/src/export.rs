@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use gpuwhy_engine::TraceSource;
-use gpuwhy_engine::view::perfetto;
+use gpuwhy_engine::view;
 use gpuwhy_schema::Ns;
 
 /// Arguments of `export`.
@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let begin = Ns(source.trace().summary().start.unwrap_or(0));
     let at = |s: f64| begin.saturating_add(Ns((s * 1e9) as i64));
     let range = args.from.map_or(Ns::MIN, at)..args.to.map_or(Ns::MAX, at);
-    let stats = perfetto::write(&source, &args.perfetto, range)?;
+    let stats = view::export::write(&source, &args.perfetto, range)?;
     if args.json {
         let document = serde_json::json!({
             "schema_version": 1,

@@ -7,6 +7,7 @@
 //! [`Judgement::decide_at`] the verdict is "insufficient evidence", and the causes are still listed.
 
 mod context;
+mod culprits;
 mod finding;
 mod rank;
 mod select;

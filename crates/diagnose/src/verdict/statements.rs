@@ -1,11 +1,12 @@
 //! What supports each cause of an incident, what contradicts it, who did it, and what was ruled out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use gpuwhy_schema::{Class, EntityId, Id, Part, PartKind};
 
 use super::MS;
 use super::context::JudgeContext;
+use super::culprits::{self, Blamed};
 use super::finding::Cause;
 use super::rank::Ranked;
 use crate::classes;
@@ -16,10 +17,6 @@ use crate::spans::{SpanInStep, StepRows};
 
 /// A kind of part whose excess is a smaller share of all is not worth a statement.
 const PART_WORTH: f64 = 0.02;
-/// A culprit that accounts for a smaller share of a cause is not named.
-const CULPRIT_WORTH: f64 = 0.1;
-/// Culprits of a cause that are looked at, most excess first.
-const CULPRITS: usize = 4;
 /// A culprit that was in the way for this share of the time before the onset too is less convincing.
 const BEFORE_WORTH: f64 = 0.2;
 /// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
@@ -34,9 +31,6 @@ pub(super) struct Stating<'a> {
     /// The slow steps.
     slow: HashSet<Id>,
 }
-
-/// A culprit with the usual and slow ns a step of the parts that are blamed on it.
-type Blamed = (EntityId, (f64, f64));
 
 impl<'a> Stating<'a> {
     pub(super) fn new(
@@ -112,26 +106,11 @@ impl<'a> Stating<'a> {
         })
     }
 
-    /// Who is blamed for parts of these kinds more than before, most excess first.
-    fn blamed(&self, kinds: &[PartKind]) -> Vec<Blamed> {
-        let mut sums: HashMap<EntityId, (f64, f64)> = HashMap::new();
-        for (&(kind, blame), &(usual, slow)) in &self.excess.parts {
-            if let Some(blame) = blame.filter(|_| kinds.contains(&kind)) {
-                let sum = sums.entry(blame).or_default();
-                sum.0 += usual;
-                sum.1 += slow;
-            }
-        }
-        let mut blamed: Vec<_> = sums.into_iter().filter(|(_, (u, s))| s > u).collect();
-        blamed.sort_by(|a, b| (b.1.1 - b.1.0).total_cmp(&(a.1.1 - a.1.0)).then(a.0.cmp(&b.0)));
-        blamed
-    }
-
     /// Names the culprit that accounts for most of a cause, and the others.
     fn name_culprits(&self, cause: &mut Cause, kinds: &[PartKind]) {
-        let worth = CULPRIT_WORTH * cause.excess_ms * MS;
-        let blamed = self.blamed(kinds).into_iter().take(CULPRITS).enumerate();
-        for (rank, (id, (usual, slow))) in blamed {
+        let worth = culprits::WORTH * cause.excess_ms * MS;
+        for (rank, blamed) in culprits::ranked(self.excess, kinds).into_iter().enumerate() {
+            let Blamed { id, usual, slow } = blamed;
             let Some(culprit) = self.context.culprit(id) else { continue };
             if slow - usual < worth {
                 continue;

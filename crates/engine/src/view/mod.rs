@@ -2,8 +2,8 @@
 //! show. The report draws them, and a server will; [`page`] adds what a report says around them, and
 //! [`perfetto`] writes the same window for the Perfetto UI, row by row.
 
+pub mod export;
 pub mod page;
-pub mod perfetto;
 
 use std::collections::HashMap;
 
