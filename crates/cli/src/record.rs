@@ -24,8 +24,6 @@ pub struct Args {
     /// Stop after this long
     #[arg(long = "for", value_name = "30s", value_parser = parse_duration)]
     duration: Option<Duration>,
-    #[command(flatten)]
-    recorded: Recorded,
     /// Record threads exactly that wake recorded threads, this many wakers away
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
     hops: u8,
@@ -41,6 +39,9 @@ pub struct Args {
     /// The command to run and record
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
+    // Last: options that follow it would stand under its heading in the help.
+    #[command(flatten)]
+    recorded: Recorded,
 }
 
 impl Args {

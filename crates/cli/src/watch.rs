@@ -21,6 +21,9 @@ use serde::Serialize;
 use crate::args::{Judging, Recorded, check_pids, host_port, stop_flag};
 use crate::{exit, record};
 
+/// The heading of options for jobs on several nodes.
+const NODES: &str = "Several nodes";
+
 /// Arguments of `watch`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -30,8 +33,6 @@ pub struct Args {
     /// Stop after this long
     #[arg(long = "for", value_name = "30m", value_parser = parse_duration)]
     duration: Option<Duration>,
-    #[command(flatten)]
-    recorded: Recorded,
     /// How much of the recent past is held in memory in full
     #[arg(long, value_name = "30s", default_value = "30s", value_parser = parse_duration)]
     recent: Duration,
@@ -44,19 +45,28 @@ pub struct Args {
     /// Hold less of the past when gpuwhy takes more memory than this, MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     max_memory: u64,
+    /// Print JSON documents, one a line, instead of text
+    #[arg(long)]
+    json: bool,
+    /// The command to run and watch
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+    // Options that follow these would stand under their headings in the help.
+    #[command(flatten)]
+    recorded: Recorded,
     #[command(flatten)]
     judging: Judging,
     /// Report steps and findings to the correlator at this address, and answer its questions
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port, help_heading = NODES)]
     to: Option<String>,
     /// The name of this node at the correlator; the host name by default
-    #[arg(long, value_name = "NAME", requires = "to")]
+    #[arg(long, value_name = "NAME", requires = "to", help_heading = NODES)]
     node: Option<String>,
     /// Shift the times that are reported to the correlator by this many seconds, for tests
     #[arg(long, value_name = "S", default_value_t = 0, hide = true, allow_negative_numbers = true)]
     skew: i64,
     /// The phase of a step in which ranks wait for each other
-    #[arg(long, value_name = "PHASE", default_value = "allreduce")]
+    #[arg(long, value_name = "PHASE", default_value = "allreduce", help_heading = NODES)]
     collective: String,
     /// Be the correlator: record nothing here, but join what nodes report at this address, name the
     /// rank that comes late, and ask its node why. There is no encryption; listen where only the nodes
@@ -65,15 +75,10 @@ pub struct Args {
         long,
         value_name = "HOST:PORT",
         value_parser = host_port,
+        help_heading = NODES,
         conflicts_with_all = ["to", "pids", "steps", "command"]
     )]
     join: Option<String>,
-    /// Print JSON documents, one a line, instead of text
-    #[arg(long)]
-    json: bool,
-    /// The command to run and watch
-    #[arg(last = true, value_name = "CMD")]
-    command: Vec<String>,
 }
 
 impl Args {
