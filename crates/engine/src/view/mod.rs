@@ -1,6 +1,6 @@
 //! The view: a window of a trace as drawable lanes, no more of them and no finer than a screen can
 //! show. The report draws them, and a server will; [`page`] adds what a report says around them, and
-//! [`perfetto`] writes the same window for the Perfetto UI, row by row.
+//! [`export`] writes the same window for the Perfetto UI, row by row.
 
 pub mod export;
 pub mod page;
