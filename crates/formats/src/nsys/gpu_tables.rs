@@ -14,10 +14,16 @@ pub(super) fn unsigned(value: Value<'_>) -> Option<u64> {
     value.int().and_then(|n| u64::try_from(n).ok())
 }
 
-/// The track of what a device did for a process.
-fn on_stream(process: i64, device: i64, context: Value<'_>, stream: Value<'_>) -> TrackKey {
-    let [context, stream] = [context, stream].map(|value| value.int().unwrap_or(0));
-    TrackKey::Stream { process, device, context, stream }
+/// The process and the device of a row, and the track of what that device did for that process.
+fn on_stream(
+    process: Value<'_>,
+    device: Value<'_>,
+    context: Value<'_>,
+    stream: Value<'_>,
+) -> (i64, i64, TrackKey) {
+    let process = process.int().map_or(0, process_of);
+    let [device, context, stream] = [device, context, stream].map(|value| value.int().unwrap_or(0));
+    (process, device, TrackKey::Stream { process, device, context, stream })
 }
 
 /// A number of a launch's geometry; 0 if it is missing or out of range.
@@ -94,9 +100,7 @@ impl Report {
             let [start, end, device, context, stream, process, correlation, name, short, ..] =
                 values;
             let Some(start) = out.when(start) else { return Ok(()) };
-            let process = process.int().map_or(0, process_of);
-            let device = device.int().unwrap_or(0);
-            let track = on_stream(process, device, context, stream);
+            let (process, device, track) = on_stream(process, device, context, stream);
             let name = out.string(name.int().or(short.int()));
             let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
             let gpu = out.device(process, device);
@@ -155,9 +159,7 @@ impl Report {
             let [start, end, device, context, stream, process, correlation, bytes, code, ..] =
                 values;
             let Some(start) = out.when(start) else { return Ok(()) };
-            let process = process.int().map_or(0, process_of);
-            let device = device.int().unwrap_or(0);
-            let track = on_stream(process, device, context, stream);
+            let (process, device, track) = on_stream(process, device, context, stream);
             let code = code.int().unwrap_or(0);
             let (kind, _) = copy_kind(code);
             let name = names[usize::try_from(code).unwrap_or(14).min(14)].clone();
@@ -222,9 +224,7 @@ impl Report {
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, device, context, stream, process, correlation, bytes] = values;
             let Some(start) = out.when(start) else { return Ok(()) };
-            let process = process.int().map_or(0, process_of);
-            let device = device.int().unwrap_or(0);
-            let track = on_stream(process, device, context, stream);
+            let (process, device, track) = on_stream(process, device, context, stream);
             let span = out.span(track, start, end.int(), name.clone());
             let Some((id, ts)) = span else { return Ok(()) };
             let here = out.device(process, device);
