@@ -13,6 +13,7 @@ mod nodes;
 mod overhead;
 mod program;
 mod result;
+mod safety;
 mod server;
 mod stage;
 mod trace_data;
@@ -77,6 +78,8 @@ enum Bench {
     Overhead(overhead::Args),
     /// The recorder killed at random moments: does every trace open, validate and hold all?
     Crash(crash::Args),
+    /// What gpuwhy withstands: full disks, hostile guests, a besieged correlator, power cuts
+    Safety(safety::Args),
     /// An unmodified Redis, disturbed by a CPU hog and by a disk hog
     Server(server::Args),
     /// Write a generated database of Nsight Systems, or trace of the PyTorch profiler, with stalls at
@@ -111,6 +114,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Bench::Darzi(args) => darzi::run(&args),
             Bench::Overhead(args) => overhead::run(&args),
             Bench::Crash(args) => crash::run(&args),
+            Bench::Safety(args) => safety::run(&args),
             Bench::Server(args) => server::run(&args),
             Bench::TraceData(args) => trace_data::run(&args),
         },
