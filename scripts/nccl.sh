@@ -8,6 +8,7 @@
 # repository: NVIDIA's licence lets us use it, not pass it on. What is there already is kept.
 set -euo pipefail
 
+here=$(cd "$(dirname "$0")" && pwd)
 # What scripts/setup.sh fetches for `make test`.
 newest=2.32.3
 into=${GPUWHY_NCCL_LIBS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/nccl}
@@ -32,7 +33,11 @@ for version in "${versions[@]}"; do
     echo "nccl: fetching $version into $into/$version"
     mkdir -p "$into/$version"
     scratch=$(mktemp -d)
-    python3 -m pip download --quiet --no-deps --dest "$scratch" "nvidia-nccl-cu12==$version"
+    # Only the wheel whose hash we know; another version needs its line in nccl.txt.
+    grep "^nvidia-nccl-cu12==$version " "$here/nccl.txt" >"$scratch/wanted.txt" ||
+        { echo "nccl: scripts/nccl.txt has no hash of version $version" >&2; exit 1; }
+    python3 -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
+        --dest "$scratch" -r "$scratch/wanted.txt"
     # A wheel is a zip; under another name first, so that half a library is never taken for one.
     python3 - "$scratch" "$into/$version" <<'PYTHON'
 import os, pathlib, shutil, sys, zipfile

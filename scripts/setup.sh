@@ -145,7 +145,8 @@ install_readers() {
     echo "setup: installing DuckDB, pandas and pyarrow into $readers (once)"
     rm -rf "$readers"
     python3 -m venv "$readers" &&
-        "$readers/bin/python3" -m pip install --quiet --disable-pip-version-check duckdb pandas pyarrow ||
+        "$readers/bin/python3" -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+            --require-hashes -r "$(dirname "$0")/readers.txt" ||
         { rm -rf "$readers"; echo "setup: could not install them; three tests will skip themselves" >&2; }
 }
 install_nccl() {

@@ -4,15 +4,19 @@
 //! argument.
 
 mod clock;
+mod files;
 mod memory;
 mod perf_event;
 mod priority;
+mod privilege;
 mod signal;
 
 pub use clock::{cpu_time, now, thread_time};
 pub(crate) use clock::{monotonic, ns, sleep_until, wall};
+pub(crate) use files::{open_behind, open_of_process, path_of};
 pub(crate) use memory::page_size;
 pub use memory::release_free_memory;
 pub(crate) use perf_event::cpu_timer;
 pub use priority::{IdlePriority, idle_priority, nice};
+pub(crate) use privilege::{drop_capabilities, library_from_env};
 pub use signal::signal;

@@ -10,7 +10,7 @@
 //! thread; its records carry its own pid, and the agent drops them. A fork made through libc starts
 //! anew at its first entry point.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
@@ -63,11 +63,32 @@ pub(crate) fn start(tenants: &'static Tenants) {
     // A panic of ours is reported to the agent, and not printed among the program's own output.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
+    // Here, on a thread of the program: on ours, getenv could meet the program's setenv.
+    let path = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
+    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_SOCKET.into()));
     let first = std::thread::current();
-    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
-    if thread.spawn(move || guarded((), || run(&first, tenants))).is_ok() {
+    if spawn(move || guarded((), || run(&path, &first, tenants))).is_ok() {
         std::thread::park_timeout(FIRST_WAIT);
     }
+}
+
+/// Starts a thread that receives none of the program's signals, not even before its first instruction: a
+/// thread inherits the signal mask of its parent, so the parent blocks them all meanwhile. The program's
+/// handlers run on the program's own threads.
+fn spawn(f: impl FnOnce() + Send + 'static) -> std::io::Result<std::thread::JoinHandle<()>> {
+    // SAFETY: all-zero bytes are a set of signals; the calls read and write sets that lie on our stack and
+    // concern this thread alone.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
+    let started = thread.spawn(f);
+    // SAFETY: as above; this is the mask that the thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
+    started
 }
 
 /// The child of a fork has neither the thread nor a ring of its own; it starts anew when one of its
@@ -88,16 +109,13 @@ unsafe extern "C" fn in_the_child() {
 }
 
 /// Connects again and again, until the process ends.
-fn run(first: &Thread, tenants: &Tenants) {
-    block_signals();
-    let path = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
-    let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_SOCKET.into()));
+fn run(path: &Path, first: &Thread, tenants: &Tenants) {
     let mut retired: Vec<Withdrawn<Ring>> = Vec::new();
     let mut failed = 0;
     loop {
         ring::release(&mut retired);
         if retired.len() < RETIRED
-            && let Ok(client) = Client::connect(&path)
+            && let Ok(client) = Client::connect(path)
         {
             failed = 0;
             serve(&client, first, tenants, &mut retired);
@@ -141,12 +159,28 @@ fn serve(client: &Client, first: &Thread, tenants: &Tenants, retired: &mut Vec<W
     SOCKET.store(-1, SeqCst);
 }
 
-/// The program's signal handlers run on the program's own threads.
-fn block_signals() {
-    // SAFETY: the set lies on our stack; the calls concern this thread alone.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, null_mut());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The signals that the calling thread blocks, as the kernel has them.
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("/proc is mounted");
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("a mask");
+        u64::from_str_radix(line.trim(), 16).expect("a number")
+    }
+
+    #[test]
+    fn our_thread_gets_no_signal_from_its_first_instruction_on_and_the_programs_thread_keeps_its_mask()
+     {
+        let before = blocked();
+        let (sender, mask) = std::sync::mpsc::channel();
+        let thread = spawn(move || _ = sender.send(blocked())).expect("a thread");
+        thread.join().expect("it ends");
+        let mask = mask.recv().expect("it sent its mask");
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD, libc::SIGPROF] {
+            assert!(mask & 1 << (signal - 1) != 0, "signal {signal} is not blocked: {mask:x}");
+        }
+        assert_eq!(blocked(), before);
     }
 }

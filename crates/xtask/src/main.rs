@@ -4,14 +4,16 @@
 //! `cargo xtask docs [--check]`: writes the generated pages, or says which are out of date.
 //! `cargo xtask unsafe-check`: unsafe code lies only where it may, each piece with its argument.
 //! `cargo xtask leaks`: nothing of one machine, and no file that does not belong, is committed.
+//! `cargo xtask downloads`: what scripts and images download is named with its hash.
 //! `cargo xtask house [--check | --json | --undocumented]`: sizes of crates, files and functions,
 //! circles between files, documented items; or what of it is beyond its limit.
-//! `cargo xtask all`: the five checks, all of them even if one fails.
+//! `cargo xtask all`: the six checks, all of them even if one fails.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod docs;
+mod downloads;
 mod house;
 mod layers;
 mod leaks;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: cargo xtask layers | docs [--check] | unsafe-check | leaks | \
-    house [--check | --json | --undocumented] | all";
+    downloads | house [--check | --json | --undocumented] | all";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -44,6 +46,7 @@ fn run(args: &[String]) -> Result<()> {
         ["docs", "--check"] => report("docs", docs::stale(&root)),
         ["unsafe-check"] => report("unsafe-check", unsafe_code::run(&root)),
         ["leaks"] => report("leaks", leaks::run(&root)),
+        ["downloads"] => report("downloads", downloads::run(&root)),
         ["house"] => {
             print!("{}", house::measure(&root)?.text());
             Ok(())
@@ -63,6 +66,7 @@ fn run(args: &[String]) -> Result<()> {
                 report("docs", docs::stale(&root)),
                 report("unsafe-check", unsafe_code::run(&root)),
                 report("leaks", leaks::run(&root)),
+                report("downloads", downloads::run(&root)),
                 report("house", house::measure(&root).map(|h| h.broken())),
             ];
             let mut failed = Vec::new();

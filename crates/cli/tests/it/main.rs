@@ -2,6 +2,7 @@
 
 mod errors;
 mod importing;
+mod libraries;
 mod recording;
 
 #[path = "../common/mod.rs"]

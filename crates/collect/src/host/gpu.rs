@@ -15,6 +15,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::Check;
 use crate::probes::nvml;
+use crate::sys;
 
 /// How long NVML may take: a call on a GPU that fell off the bus may never return.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,6 +100,7 @@ fn gather() -> Facts {
 fn ask_nvml() -> NvmlAnswer {
     let (sender, answer) = mpsc::channel();
     let ask = move || {
+        sys::drop_capabilities();
         let answer = list_gpus().unwrap_or_else(|error| NvmlAnswer::Fails(error.to_string()));
         // The receiver is gone if the timeout is over.
         let _ = sender.send(answer);

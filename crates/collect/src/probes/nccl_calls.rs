@@ -40,7 +40,6 @@
 mod finder;
 mod functions;
 
-use std::path::Path;
 use std::rc::Rc;
 
 use foldhash::{HashMap, HashMapExt as _};
@@ -55,7 +54,7 @@ use crate::config::Target;
 use crate::context::Context;
 use crate::error::{CollectError, error_chain};
 use crate::probe::{Probe, ProbeSpec, Start};
-use crate::sys::ns;
+use crate::sys::{self, ns};
 use crate::thread_spans::ThreadSpans;
 use finder::{FileKey, Finder, Found, Library, ProcessKey};
 use functions::{FUNCTIONS, Function, IN_PROGRESS, communicator_hash, result_text, size_of_type};
@@ -140,23 +139,18 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
 
 impl NcclCalls {
     /// Attaches to the library for this process only.
-    fn attach(
-        &mut self,
-        process: ProcessKey,
-        path: &Path,
-        library: &Library,
-    ) -> Result<(), CollectError> {
+    fn attach(&mut self, process: ProcessKey, library: &Library) -> Result<(), CollectError> {
         let place = (process, library.key.clone());
         if self.links.contains_key(&place) || self.links.len() >= PROCESSES {
             return Ok(());
         }
         let links = match &self.loaded {
-            Some(loaded) => attach(loaded, process.0, path, library)?,
+            Some(loaded) => attach(loaded, process.0, library)?,
             // Where the kernel has sessions, one link takes both ends of a call.
             None => {
                 let first = |session| {
                     let loaded = load(&self.bpf, session)?;
-                    let links = attach(&loaded, process.0, path, library)?;
+                    let links = attach(&loaded, process.0, library)?;
                     Ok((loaded, links))
                 };
                 let (loaded, links) = first(true).or_else(|_: CollectError| first(false))?;
@@ -177,12 +171,7 @@ fn load(bpf: &Bpf, session: bool) -> Result<LoadedObject, CollectError> {
     })
 }
 
-fn attach(
-    loaded: &LoadedObject,
-    pid: u32,
-    path: &Path,
-    library: &Library,
-) -> Result<Vec<Link>, CollectError> {
+fn attach(loaded: &LoadedObject, pid: u32, library: &Library) -> Result<Vec<Link>, CollectError> {
     let offsets: Vec<usize> = library.functions.iter().map(|(offset, _)| *offset).collect();
     let cookie = |number: u8| FUNCTIONS[usize::from(number)].cookie(number);
     let cookies: Vec<u64> = library.functions.iter().map(|(_, number)| cookie(*number)).collect();
@@ -190,10 +179,10 @@ fn attach(
         loaded,
         &uprobes::Functions {
             pid: Some(pid),
-            binary: path,
+            binary: &sys::path_of(&library.file),
             offsets: &offsets,
             cookies: &cookies,
-            description: &format!("`{}`", path.display()),
+            description: &format!("`{}` of process {pid}", library.name),
         },
     )
 }
@@ -223,8 +212,8 @@ impl Probe for NcclCalls {
                     self.rows.forget(process.0);
                 }
                 Found::Library(process, ..) if cx.plugins.contains(process.0) => {}
-                Found::Library(process, path, library) => {
-                    if let Err(error) = self.attach(process, &path, &library) {
+                Found::Library(process, library) => {
+                    if let Err(error) = self.attach(process, &library) {
                         // The process has ended meanwhile, or the kernel has no multi links.
                         self.failure.get_or_insert_with(|| error_chain(&error));
                     }

@@ -59,7 +59,8 @@ pub(crate) const PROBE: ProbeSpec = ProbeSpec {
     )
 };
 
-/// The environment variable that names a library to try before the usual ones.
+/// The environment variable that names a library to try before the usual ones; without effect where the
+/// program has its privileges from its file (`setcap`), so that nobody runs code with them.
 const LIBRARY: &str = "GPUWHY_NVML";
 
 /// How long the start waits for NVML; after that NVML goes on starting while we record.
@@ -89,14 +90,14 @@ struct NvmlProbe {
 pub(crate) fn is_expected() -> bool {
     // The last is WSL's, where the driver is that of Windows.
     let signs = ["/proc/driver/nvidia", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
-    std::env::var_os(LIBRARY).is_some() || signs.iter().any(|sign| Path::new(sign).exists())
+    sys::library_from_env(LIBRARY).is_some() || signs.iter().any(|sign| Path::new(sign).exists())
 }
 
 /// The names of NVML's library, in the order of trying.
 pub(crate) fn libraries() -> Vec<OsString> {
     // The name without a number exists with development packages only.
     let usual = ["libnvidia-ml.so.1", "libnvidia-ml.so"].map(OsString::from);
-    std::env::var_os(LIBRARY).into_iter().chain(usual).collect()
+    sys::library_from_env(LIBRARY).into_iter().chain(usual).collect()
 }
 
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {

@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd, IntoRawFd};
-use std::path::Path;
 use std::rc::Rc;
 
 use foldhash::HashMap;
@@ -208,6 +207,15 @@ struct Mapping {
     from: u64,
     to: u64,
     offset: u64,
+    file: BinaryKey,
+}
+
+/// A file by its device and inode, as two containers may have different files under one path; and by its
+/// path, as it is opened by that.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct BinaryKey {
+    device: Name,
+    inode: u64,
     path: Name,
 }
 
@@ -216,7 +224,7 @@ struct Mapping {
 struct Symbols {
     kernel: Option<Table>,
     maps: HashMap<u32, Vec<Mapping>>,
-    binaries: HashMap<Name, Rc<Binary>>,
+    binaries: HashMap<BinaryKey, Rc<Binary>>,
 }
 
 /// The functions of a binary, by address, and where its segments lie in the file.
@@ -250,15 +258,16 @@ impl Symbols {
         let Some(mapping) = maps.iter().find(|m| (m.from..m.to).contains(&address)) else {
             return ("?".into(), None);
         };
-        let path = mapping.path.clone();
+        let file = mapping.file.clone();
         let in_file = address - mapping.from + mapping.offset;
-        let module: Name = path.rsplit('/').next().unwrap_or("?").into();
-        if !self.binaries.contains_key(&path) && self.binaries.len() < BINARIES {
+        let module: Name = file.path.rsplit('/').next().unwrap_or("?").into();
+        if !self.binaries.contains_key(&file) && self.binaries.len() < BINARIES {
             // By the process's own root, which may be another than ours.
-            let place = format!("/proc/{tgid}/root{path}");
-            self.binaries.insert(path.clone(), Rc::new(Binary::read(Path::new(&place))));
+            let binary =
+                sys::open_of_process(tgid, &file.path).map(Binary::read).unwrap_or_default();
+            self.binaries.insert(file.clone(), Rc::new(binary));
         }
-        let name = self.binaries.get(&path).and_then(|binary| binary.name(in_file));
+        let name = self.binaries.get(&file).and_then(|binary| binary.name(in_file));
         (name.unwrap_or_else(|| "?".into()), Some(module))
     }
 }
@@ -282,17 +291,18 @@ fn kallsyms(text: &str) -> Table {
 fn mappings(text: &str) -> Vec<Mapping> {
     procfs::mappings(text)
         .filter(|m| m.executable && m.path.starts_with('/'))
-        .map(|m| Mapping { from: m.from, to: m.to, offset: m.offset, path: m.path.into() })
+        .map(|m| {
+            let file = BinaryKey { device: m.device.into(), inode: m.inode, path: m.path.into() };
+            Mapping { from: m.from, to: m.to, offset: m.offset, file }
+        })
         .collect()
 }
 
 impl Binary {
-    fn read(path: &Path) -> Binary {
-        let small =
-            |path: &Path| fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= LARGEST);
-        let Some(file) = small(path).then(|| fs::File::open(path).ok()).flatten() else {
+    fn read(file: fs::File) -> Binary {
+        if file.metadata().is_ok_and(|m| m.len() > LARGEST) {
             return Binary::default();
-        };
+        }
         let cache = ReadCache::new(file);
         let Ok(elf) = object::File::parse(&cache) else { return Binary::default() };
         let mut functions: Table = Vec::new();
@@ -351,7 +361,7 @@ mod tests {
              55d0b000-55d0f000 r-xp 00001000 fe:00 123 /usr/bin/a b\n\
              7f000000-7f001000 r-xp 00000000 00:00 0 [vdso]\n7f1-7f2 rubbish\n",
         );
-        let all: Vec<_> = maps.iter().map(|m| (m.from, m.to, m.offset, &*m.path)).collect();
+        let all: Vec<_> = maps.iter().map(|m| (m.from, m.to, m.offset, &*m.file.path)).collect();
         assert_eq!(all, [(0x55d0_b000, 0x55d0_f000, 0x1000, "/usr/bin/a b")]);
     }
 

@@ -62,7 +62,7 @@ impl CallNames {
         }
         let Some(id) = self.ids.get_mut(call as usize) else { return NameId(0) };
         if *id == NameId(0) {
-            let text = library::cupti().and_then(|cupti| call_name(cupti.call_name?, call));
+            let text = library::loaded().and_then(|cupti| call_name(cupti.call_name?, call));
             *id = ring.name(text.unwrap_or("launch"));
         }
         *id

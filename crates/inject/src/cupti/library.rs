@@ -6,7 +6,7 @@
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute_copy;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 
 use super::abi::{Callback, Completed, Requested, Status, Timestamp};
 
@@ -100,14 +100,47 @@ pub fn cuda() -> Option<Cuda> {
     Cuda::of(open(c"libcuda.so.1", LOADED).or_else(|| open(c"libcuda.so", LOADED))?)
 }
 
-/// The CUPTI of this process, loaded if necessary.
-pub fn cupti() -> Option<Cupti> {
-    if let Some(handle) = NAMES.iter().find_map(|name| open(name, LOADED)) {
-        return Cupti::of(handle);
+/// What the program's environment says about CUPTI. Read once, on a thread of the program.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// The library to load, `GPUWHY_CUPTI`.
+    library: Option<CString>,
+    /// Where toolkits are installed.
+    toolkits: Vec<OsString>,
+    /// How many buffers CUPTI may have on a device, if not its usual 250, `GPUWHY_CUPTI_POOL_LIMIT`: with
+    /// few of them the defect of parcagpu #23 shows within a million records, and `make gpu-check` need not
+    /// wait for 25 million.
+    pub pool_limit: Option<usize>,
+}
+
+impl Environment {
+    /// As it is now.
+    pub fn read() -> Environment {
+        let get = |name: &str| std::env::var_os(name);
+        let library =
+            get("GPUWHY_CUPTI").and_then(|path| CString::new(path.into_encoded_bytes()).ok());
+        let homes = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| get(name));
+        let limit = get("GPUWHY_CUPTI_POOL_LIMIT");
+        Environment {
+            library,
+            toolkits: homes.chain(["/usr/local/cuda".into()]).collect(),
+            pool_limit: limit.and_then(|limit| limit.to_str()?.parse().ok()),
+        }
     }
-    if let Some(path) = std::env::var_os("GPUWHY_CUPTI") {
-        let path = CString::new(path.into_encoded_bytes()).ok()?;
-        return Cupti::of(open(&path, LOAD)?);
+}
+
+/// The CUPTI that this process has loaded.
+pub fn loaded() -> Option<Cupti> {
+    Cupti::of(NAMES.iter().find_map(|name| open(name, LOADED))?)
+}
+
+/// The CUPTI of this process, loaded if necessary.
+pub fn cupti(environment: &Environment) -> Option<Cupti> {
+    if let Some(cupti) = loaded() {
+        return Some(cupti);
+    }
+    if let Some(path) = &environment.library {
+        return Cupti::of(open(path, LOAD)?);
     }
     let major = cuda().and_then(|cuda| {
         let mut version = 0;
@@ -122,9 +155,7 @@ pub fn cupti() -> Option<Cupti> {
     };
     let by_name = NAMES.iter().filter(fits).find_map(|name| open(name, LOAD));
     let handle = by_name.or_else(|| {
-        let homes = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os);
-        let homes = homes.chain(["/usr/local/cuda".into()]);
-        let mut paths = homes.filter_map(|mut home| {
+        let mut paths = environment.toolkits.iter().cloned().filter_map(|mut home| {
             home.push("/extras/CUPTI/lib64/libcupti.so");
             CString::new(home.into_encoded_bytes()).ok()
         });

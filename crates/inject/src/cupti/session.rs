@@ -3,17 +3,22 @@
 //! Only one thread at a time works on the session: the driver's in `cuInit`, later the connection's,
 //! and at the end of the process the one that runs the exit handlers. A thread that finds it taken
 //! does nothing.
+//!
+//! Exit handlers run in the opposite order of their registration. Ours calls CUPTI for the last records,
+//! so it must run before CUPTI's own, which take CUPTI apart: it is registered once CUPTI is loaded and
+//! records. At `cuInit` would be too early where the agent, and CUPTI with it, comes later.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::time::Duration;
 
 use gpuwhy_wire::{Event, Kernels, Settings};
 
 use super::abi::{self, kind};
 use super::callbacks::{self, BUFFERS};
-use super::library::{self, Cupti};
+use super::library::{self, Cupti, Environment};
 use super::{calls, devices};
 use crate::exclusive::Exclusive;
 use crate::notice::{self, Code};
@@ -36,6 +41,9 @@ const UNTIMED_ONE_IN: u64 = 100;
 /// After this many records with times the share is counted anew.
 const UNTIMED_WINDOW: u64 = 100_000;
 
+/// How often the end of a process looks whether our thread has left CUPTI, 1 ms apart.
+const LEAVE_TRIES: u32 = 100;
+
 const SHARED: &str = "another profiler uses CUPTI: it is left alone";
 
 /// The driver has called us in this process.
@@ -45,26 +53,32 @@ static IN_INIT: AtomicBool = AtomicBool::new(false);
 static SESSION: Exclusive<Session> = Exclusive::new(Session::new());
 
 /// In `cuInit`: calls `start`, which asks for the agent's settings, and opens CUPTI if they say so.
-/// False, and nothing is done, if this process has called it before.
-pub fn open(start: impl FnOnce()) -> bool {
+/// Nothing is done if this process has called it before.
+pub fn open(start: impl FnOnce()) {
     if IS_OPEN.swap(true, AcqRel) {
-        return false;
+        return;
     }
     IN_INIT.store(true, Release);
+    // Here, on a thread of the program: on one of ours, getenv could meet the program's setenv.
+    SESSION.with(|session| session.environment = Some(Environment::read()));
     start();
     update();
     IN_INIT.store(false, Release);
-    true
 }
 
-/// The process ends: [`tick`] does nothing more.
-pub fn close() {
-    IS_OPEN.store(false, Release);
-}
-
-/// Reports the last records. False if another thread is at work on the session.
-pub fn leave() -> bool {
-    SESSION.with(Session::leave).is_some()
+/// Reports the last records of a process that ends in good order.
+extern "C" fn at_exit() {
+    crate::guarded((), || {
+        // After us run the handlers of CUDA and CUPTI, which take apart what our thread may be
+        // calling at this moment: it does not begin again, and is waited for a little.
+        IS_OPEN.store(false, Release);
+        for _ in 0..LEAVE_TRIES {
+            if SESSION.with(Session::leave).is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
 }
 
 /// The agent's settings from now on.
@@ -86,7 +100,11 @@ pub fn forget_after_fork() {
     IS_OPEN.store(false, Release);
     IN_INIT.store(false, Release);
     SESSION.open_after_fork();
-    SESSION.with(|session| *session = Session::new());
+    SESSION.with(|session| {
+        // What lies on the heap is kept: a fork handler frees nothing.
+        let environment = session.environment.take();
+        std::mem::forget(std::mem::replace(session, Session { environment, ..Session::new() }));
+    });
 }
 
 fn update() {
@@ -124,6 +142,10 @@ const CALLS: u8 = 0b100_0000;
 struct Session {
     asked: Settings,
     state: State,
+    /// What the program's environment said in `cuInit`; `None` before.
+    environment: Option<Environment>,
+    /// [`at_exit`] is registered.
+    leaves_at_exit: bool,
     /// Kinds that are switched on.
     on: u8,
     /// Nodes of graphs are not recorded any more: they have broken CUPTI once.
@@ -147,6 +169,8 @@ impl Session {
         Session {
             asked: Settings::NOTHING,
             state: State::Closed,
+            environment: None,
+            leaves_at_exit: false,
             on: 0,
             no_nodes: false,
             flushed: 0,
@@ -173,6 +197,10 @@ impl Session {
         self.switch(&cupti, kinds);
         if self.on == 0 {
             return;
+        }
+        if !std::mem::replace(&mut self.leaves_at_exit, true) {
+            // SAFETY: the handler stays where it is, since this object is never unloaded.
+            unsafe { libc::atexit(at_exit) };
         }
         self.report_devices();
         if now.saturating_sub(self.flushed) >= FLUSH_NS {
@@ -213,7 +241,8 @@ impl Session {
     /// Registers with CUPTI, unless another profiler has it.
     fn open(&mut self, now: u64) {
         self.state = State::Away(now + RETRY_NS);
-        let Some(cupti) = library::cupti() else {
+        let environment = self.environment.clone().unwrap_or_default();
+        let Some(cupti) = library::cupti(&environment) else {
             self.notice(
                 Code::CuptiMissing,
                 "no libcupti was found: kernels are not recorded",
@@ -232,7 +261,7 @@ impl Session {
             self.notice(Code::CuptiMissing, "no memory for CUPTI's buffers", None);
             return;
         }
-        set_attributes(&cupti);
+        set_attributes(&cupti, environment.pool_limit);
         let failed = callbacks::register(&cupti);
         if failed != 0 {
             let text = "CUPTI refuses our callbacks: kernels are not recorded";
@@ -384,23 +413,17 @@ fn report_cost() {
 }
 
 /// Says that our buffers come zeroed, and how many CUPTI may have on a device.
-fn set_attributes(cupti: &Cupti) {
+fn set_attributes(cupti: &Cupti, pool_limit: Option<usize>) {
     let Some(set) = cupti.set_attribute else { return };
     let (mut bytes, mut yes) = (1usize, 1u8);
     let (bytes, yes) = (&raw mut bytes, (&raw mut yes).cast());
     // SAFETY: the header says that this attribute's value is one byte.
     unsafe { set(abi::ATTR_ZEROED_BUFFERS, bytes, yes) };
-    if let Some(mut limit) = pool_limit() {
+    if let Some(mut limit) = pool_limit {
         let mut bytes = size_of::<usize>();
         // SAFETY: the header says that this attribute's value is a `size_t`.
         unsafe { set(abi::ATTR_POOL_LIMIT, &raw mut bytes, (&raw mut limit).cast()) };
     }
-}
-
-/// How many buffers CUPTI may have on a device, if not its usual 250: with few of them the defect of
-/// parcagpu #23 shows within a million records, and `make gpu-check` need not wait for 25 million.
-fn pool_limit() -> Option<usize> {
-    std::env::var("GPUWHY_CUPTI_POOL_LIMIT").ok()?.parse().ok()
 }
 
 /// Whether another profiler subscribes to CUPTI. Our own subscription lasts no longer than this call.

@@ -9,6 +9,7 @@ use super::pending::DROPPED;
 use super::records::size_of_kind;
 use super::settings::{
     ANY_CALL, CALLBACKS, CompleteBuffer, ENABLED_CALLS, KINDS, LATENCY, RequestBuffer, is_on,
+    must_be_whole, register_tear_down,
 };
 use super::{Code, status};
 use crate::c::{Null, Out};
@@ -51,6 +52,8 @@ exported! {
     }
 
     fn cuptiActivityEnable(of: u32) {
+        must_be_whole();
+        register_tear_down();
         let bit = kind_bit(of)?;
         let other = match of {
             kind::KERNEL => kind::CONCURRENT_KERNEL,
@@ -94,7 +97,10 @@ exported! {
     fn cuptiActivityEnableHWTrace(_enable: u8) { Err(Code::NotSupported) }
 
     /// A forced flush is like any other: work that has not ended is not delivered.
-    fn cuptiActivityFlushAll(_flag: u32) { deliver(true) }
+    fn cuptiActivityFlushAll(_flag: u32) {
+        must_be_whole();
+        deliver(true)
+    }
 
     /// Full buffers are completed anyway, so this changes nothing.
     fn cuptiActivityFlushPeriod(_ms: u32) { Ok(()) }

@@ -13,6 +13,9 @@
 //! The defects are those of [`gpuwhy_testkit::gpu::Defect`], checked at each record or call, so
 //! that they can be switched on and off while a program runs.
 //!
+//! At the end of the process it is taken apart by an exit handler that it registered when it was first
+//! used, as the real one; a flush after that ends the process with SIGABRT.
+//!
 //! What fools a reader: with KERNEL (3) instead of CONCURRENT_KERNEL (10) each launch waits for its
 //! kernel; while GRAPH_TRACE (51) is on, the kernels of graphs are not reported.
 //!

@@ -40,3 +40,29 @@ pub fn serialises() -> bool {
 pub fn traces_graphs() -> bool {
     is_on(kind::GRAPH_TRACE)
 }
+
+/// Set once this library has been taken apart at the end of the process.
+static TORN_DOWN: AtomicBool = AtomicBool::new(false);
+/// Whether [`tear_down`] is registered.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// As the real library does, registers what takes it apart at the end of the process when it is first
+/// used: it runs before the handlers that were registered earlier.
+pub(super) fn register_tear_down() {
+    if !REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the handler stays where it is, since this library is not unloaded.
+        unsafe { libc::atexit(tear_down) };
+    }
+}
+
+extern "C" fn tear_down() {
+    TORN_DOWN.store(true, Relaxed);
+}
+
+/// Ends the process if the library has been taken apart: the real one would read freed memory.
+pub(super) fn must_be_whole() {
+    if TORN_DOWN.load(Relaxed) {
+        eprintln!("stand-in of CUPTI: called after it was taken apart");
+        std::process::abort();
+    }
+}

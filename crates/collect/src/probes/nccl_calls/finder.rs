@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,8 +46,12 @@ pub(super) struct FileKey(String, u64);
 /// NCCL in a file.
 #[derive(Debug)]
 pub(super) struct Library {
-    /// The file.
+    /// Which file it is.
     pub key: FileKey,
+    /// What the process calls it.
+    pub name: String,
+    /// The file, kept open: a path could lead elsewhere by the time it is used.
+    pub file: File,
     /// Where its functions begin in the file, and their numbers.
     pub functions: Vec<(usize, u8)>,
 }
@@ -58,8 +62,8 @@ pub(super) type ProcessKey = (u32, u64);
 /// A message of the thread.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A process maps NCCL from the file behind this path.
-    Library(ProcessKey, PathBuf, Arc<Library>),
+    /// A process maps NCCL from this file.
+    Library(ProcessKey, Arc<Library>),
     /// A process has ended.
     Ended(ProcessKey),
 }
@@ -182,15 +186,15 @@ impl Search {
                 if process.reported.contains(&mapped.key) {
                     continue;
                 }
-                let path = mapped.path(pid);
                 if self.files.len() >= FILES {
                     self.files.clear();
                 }
                 let found = self.files.entry(mapped.key.clone()).or_insert_with(|| {
-                    library_in(&path, mapped.key.clone(), mapped.is_named_nccl()).map(Arc::new)
+                    let file = mapped.open(pid).ok()?;
+                    library_in(file, &mapped).map(Arc::new)
                 });
                 if let Some(library) = found
-                    && report(Found::Library(key, path, Arc::clone(library)))
+                    && report(Found::Library(key, Arc::clone(library)))
                 {
                     process.reported.insert(mapped.key);
                 }
@@ -209,14 +213,13 @@ struct MappedFile<'a> {
 }
 
 impl MappedFile<'_> {
-    /// A path to the file from here: by the process's own root, as it may be in a container; a file
-    /// that was removed since has no path but that of its mapping.
-    fn path(&self, pid: u32) -> PathBuf {
+    /// Opens the file within the process's own root, as it may be in a container; a file that was
+    /// removed since has no path but that of its mapping.
+    fn open(&self, pid: u32) -> std::io::Result<File> {
         match self.file.strip_suffix(" (deleted)") {
-            None => format!("/proc/{pid}/root{}", self.file),
-            Some(_) => format!("/proc/{pid}/map_files/{}", self.range),
+            None => sys::open_of_process(pid, self.file),
+            Some(_) => sys::open_behind(&format!("/proc/{pid}/map_files/{}", self.range)),
         }
-        .into()
     }
 
     /// Whether the file's name says that it is NCCL.
@@ -242,14 +245,12 @@ fn mapped_files(maps: &str) -> Vec<MappedFile<'_>> {
 
 /// NCCL's functions in a file, if it exports them. A file whose name does not say that it is NCCL is
 /// read if it is large enough.
-fn library_in(path: &Path, key: FileKey, is_named_nccl: bool) -> Option<Library> {
-    let file = File::open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || (!is_named_nccl && metadata.size() < LARGE) {
+fn library_in(file: File, mapped: &MappedFile<'_>) -> Option<Library> {
+    if !mapped.is_named_nccl() && file.metadata().ok()?.size() < LARGE {
         return None;
     }
     // Libraries have gigabytes; the cache reads only the parts that are asked for.
-    let cache = ReadCache::new(file);
+    let cache = ReadCache::new(&file);
     let elf = object::File::parse(&cache).ok()?;
     let mut functions = Vec::new();
     for symbol in elf.dynamic_symbol_table()?.symbols().filter(elf::is_function) {
@@ -264,7 +265,8 @@ fn library_in(path: &Path, key: FileKey, is_named_nccl: bool) -> Option<Library>
     functions.dedup_by_key(|(offset, _)| *offset);
     let all_reduce = number("ncclAllReduce");
     let is_nccl = functions.iter().any(|(_, number)| Some(*number) == all_reduce);
-    is_nccl.then_some(Library { key, functions })
+    let (key, name) = (mapped.key.clone(), mapped.file.to_owned());
+    is_nccl.then_some(Library { key, name, file, functions })
 }
 
 #[cfg(test)]
@@ -285,14 +287,12 @@ mod tests {
 nonsense
 ";
         let found = mapped_files(maps);
-        let listed: Vec<(String, bool)> = found
-            .iter()
-            .map(|m| (m.path(42).to_string_lossy().into_owned(), m.is_named_nccl()))
-            .collect();
+        let listed: Vec<(String, bool)> =
+            found.iter().map(|m| (format!("{} {}", m.range, m.file), m.is_named_nccl())).collect();
         let expected = [
-            ("/proc/42/root/usr/bin/python3.12", false),
-            ("/proc/42/root/opt/my libs/libnccl.so.2", true),
-            ("/proc/42/map_files/7f03000-7f04000", true),
+            ("55d0e000-55d10000 /usr/bin/python3.12", false),
+            ("7f01000-7f02000 /opt/my libs/libnccl.so.2", true),
+            ("7f03000-7f04000 /opt/libnccl.so.2.27.7 (deleted)", true),
         ];
         assert_eq!(listed, expected.map(|(path, name)| (path.to_owned(), name)));
     }
@@ -322,13 +322,18 @@ nonsense
 
     #[test]
     fn a_file_that_is_no_library_has_no_nccl() {
-        let key = || FileKey("fe:00".into(), 1);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("libnccl.so.2");
-        assert!(library_in(&path, key(), true).is_none());
+        let library = |path: &Path| {
+            let name = path.to_str().unwrap();
+            let key = FileKey("fe:00".into(), 1);
+            let mapped = MappedFile { key, range: "", file: "libnccl.so.2" };
+            library_in(sys::open_of_process(std::process::id(), name).ok()?, &mapped)
+        };
+        assert!(library(&path).is_none());
         std::fs::write(&path, "no library").unwrap();
-        assert!(library_in(&path, key(), true).is_none());
-        assert!(library_in(dir.path(), key(), true).is_none());
-        assert!(library_in(&std::env::current_exe().unwrap(), key(), true).is_none());
+        assert!(library(&path).is_none());
+        assert!(library(dir.path()).is_none());
+        assert!(library(&std::env::current_exe().unwrap()).is_none());
     }
 }

@@ -169,6 +169,8 @@ pub(crate) fn open(libraries: &[OsString]) -> Result<Nvml, NvmlError> {
 }
 
 fn run(libraries: &[OsString], sender: &Sender) {
+    // The driver's library is code of others, and needs none of the recorder's rights.
+    sys::drop_capabilities();
     let nvml = match open(libraries) {
         Ok(nvml) => nvml,
         Err(error) => return sender.send(Message::Unavailable(error.to_string())),
