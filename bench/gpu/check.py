@@ -231,6 +231,62 @@ def part_cupti(folder):
     return f"{least}; " + ("; ".join(wrong) or "all as expected"), data
 
 
+ENDINGS = ("return", "exit", "_exit", "abort", "exec", "fork", "term", "int", "kill", "segv")
+AGENTS = ("none", "early", "late", "restarted")
+
+
+def part_exits(folder):
+    """Whether programs end as they would without us: ten endings, with an agent that is there from the beginning,
+    comes late, is restarted, or never comes. Each is compared with the same ending without the library."""
+    statuses = {how: status for how, status in endings(folder, None).items()}
+    data, wrong = {"bare": statuses}, []
+    for agent in AGENTS:
+        data[agent] = endings(folder, agent)
+        for how, status in data[agent].items():
+            if status != statuses[how]:
+                wrong.append(f"{how} with agent {agent}: {status} instead of {statuses[how]}")
+    tried = len(AGENTS) * len(ENDINGS)
+    data["wrong"], data["as_without_us"] = wrong, (tried - len(wrong)) / tried
+    if wrong:
+        raise RuntimeError(f"{len(wrong)} of {tried} programs ended otherwise: {'; '.join(wrong)}")
+    return f"{tried} programs ended as without us", data
+
+
+def endings(folder, agent):
+    """How programs end, one for each ending, all at once; what ran late, or died of a signal, as a number."""
+    socket = os.path.join(folder, f"exits-{agent}.sock")
+    loaded = {"CUDA_INJECTION64_PATH": LIBRARY, "GPUWHY_SOCKET": socket} if agent else {}
+    host = Host(socket, "nodes") if agent in ("early", "restarted") else None
+    workers = {how: Worker(**loaded) for how in ENDINGS}
+    for worker in workers.values():
+        worker.read()
+        worker.ask("eager 5")
+    if agent == "restarted":
+        host.end()
+        host = None
+        time.sleep(0.5)
+    if agent in ("late", "restarted"):
+        host = Host(socket, "nodes")
+        # A library looks for its agent every two seconds.
+        time.sleep(2.5)
+        for worker in workers.values():
+            worker.ask("eager 5")
+    for how, worker in workers.items():
+        worker.process.stdin.write(f"end {how}\n")
+        worker.process.stdin.flush()
+    ended = {}
+    for how, worker in workers.items():
+        try:
+            ended[how] = worker.process.wait(30)
+        except subprocess.TimeoutExpired:
+            ended[how] = "it hangs"
+            worker.process.kill()
+            worker.process.wait()
+    if host:
+        host.end()
+    return ended
+
+
 ORDERS = ("eager", "graph")
 # What is asked, of which process.
 MODES = {
@@ -613,6 +669,7 @@ PARTS = {
     "environment": (100, part_environment),
     "bpf": (45, part_bpf),
     "cupti": (90, part_cupti),
+    "exits": (100, part_exits),
     "cost": (170, part_cost),
     "growth": (100, part_growth),
     "nccl-loads": (75, part_nccl_loads),

@@ -1,7 +1,8 @@
 """One process of gpu-check that uses the GPU.
 
 work.py serve            takes orders, a line each, and answers each by a line of JSON:
-                         eager N, graph N (so many steps; how long they took), capture, memory
+                         eager N, graph N (so many steps; how long they took), capture, memory;
+                         `end HOW` ends the process with work on the device in flight
 work.py steps S READY    marked steps for S seconds; makes the file READY when they begin
 work.py hog KIND READY GO S   waits for the file GO, then disturbs for S seconds; KIND is competitor, copies or
                          power; prints when it did
@@ -11,6 +12,7 @@ With GPUWHY_CHECK_STANDIN=1 all of it runs over the stand-in.
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -45,11 +47,40 @@ def timed(device, what, steps):
     }
 
 
+def end(device, how):
+    """Ends this process in one of ten ways, with work on the device that has not ended."""
+    device.eager()
+    device.replay()
+    signals = {"term": signal.SIGTERM, "int": signal.SIGINT, "kill": signal.SIGKILL, "segv": signal.SIGSEGV}
+    # Ten programs that end as they were told to need no ten tracebacks.
+    sys.excepthook = lambda *_: None
+    if how in signals:
+        os.kill(os.getpid(), signals[how])
+        time.sleep(10)
+    elif how == "exit":
+        sys.exit(3)
+    elif how == "_exit":
+        os._exit(4)
+    elif how == "abort":
+        os.abort()
+    elif how == "exec":
+        os.execv("/bin/sh", ["sh", "-c", "exit 5"])
+    elif how == "fork":
+        # The child ends in good order too, with the exit handlers that it has from its parent.
+        child = os.fork()
+        if child == 0:
+            sys.exit(6)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    # Else by the end of the program.
+
+
 def serve(device):
     device.capture()
     say(ready=os.getpid())
     for line in sys.stdin:
         order, *args = line.split()
+        if order == "end":
+            return end(device, args[0])
         if order == "capture":
             device.capture()
             say(captured=True)

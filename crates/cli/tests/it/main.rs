@@ -3,6 +3,7 @@
 mod errors;
 mod importing;
 mod libraries;
+mod packaging;
 mod recording;
 
 #[path = "../common/mod.rs"]
