@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use gpuwhy_diagnose::stats::Random;
+use gpuwhy_schema::terminal;
 use gpuwhy_schema::{Counter, Ns, State};
 use gpuwhy_store::Trace;
 use serde::Serialize;
@@ -91,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let killed = gpuwhy_collect::now();
         recorder.wait()?;
         let kill = look(&path, after, killed);
-        println!(
+        terminal::say(format_args!(
             "kill {n:>2} after {:>4} ms: {}, {}, {} rows, the last {:.0} ms before the kill {}",
             kill.after_ms,
             if kill.opens { "opens" } else { "DOES NOT OPEN" },
@@ -99,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             kill.rows,
             kill.missing_ms,
             kill.note
-        );
+        ))?;
         kills.push(kill);
         let _ = std::fs::remove_dir_all(&path);
     }
@@ -113,7 +114,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ]
     .into();
     for (name, f) in &figures {
-        println!("{name}: {:.3} [{:.3}, {:.3}] of {}", f.value, f.spread[0], f.spread[1], f.n);
+        terminal::say(format_args!(
+            "{name}: {:.3} [{:.3}, {:.3}] of {}",
+            f.value, f.spread[0], f.spread[1], f.n
+        ))?;
     }
     let all = good == kills.len() && whole == kills.len();
     result::write(&args.output, &Results { made: Made::now(), figures, kills })?;

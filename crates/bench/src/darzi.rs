@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_diagnose::published::darzi::HZ;
+use gpuwhy_schema::terminal;
 use gpuwhy_testkit::inject::Kind;
 use serde::Serialize;
 
@@ -84,10 +85,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 .map(|r| series.metrics[r.metric].class.to_string())
                 .collect(),
         };
-        println!(
+        terminal::say(format_args!(
             "clean recording {n}: {:.0} s, {} steps, {} windows of 5 s: darzi fires in {}, ours in {}",
             recording.seconds, recording.steps, recording.windows, recording.darzi, recording.ours
-        );
+        ))?;
         recordings.push(recording);
     }
     let sum = |f: fn(&Recording) -> usize| recordings.iter().map(f).sum::<usize>();
@@ -98,7 +99,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ]
     .into();
     for (name, f) in &figures {
-        println!("{name}: {:.3} [{:.3}, {:.3}] of {}", f.value, f.spread[0], f.spread[1], f.n);
+        terminal::say(format_args!(
+            "{name}: {:.3} [{:.3}, {:.3}] of {}",
+            f.value, f.spread[0], f.spread[1], f.n
+        ))?;
     }
     result::write(&args.output, &Results { made: Made::now(), figures, recordings })?;
     Ok(ExitCode::SUCCESS)

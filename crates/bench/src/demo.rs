@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_engine::{TraceSource, analyse, analysis};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use gpuwhy_testkit::inject::Kind;
 
 use crate::program;
@@ -32,7 +34,7 @@ pub struct Args {
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(reason) = program::cannot_record() {
-        eprintln!("gpuwhy: {reason}");
+        terminal::note(format_args!("gpuwhy: {reason}"));
         return Ok(ExitCode::from(5));
     }
     let began = Instant::now();
@@ -44,15 +46,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         during: Duration::from_secs(args.during),
         after: Duration::from_secs(1),
     };
-    println!(
-        "A two-rank training loop on a simulated GPU runs for {} s, then `{}` disturbs it for {} s.\n\
-         The slowdown, the probes and the verdict are real; only the GPU is simulated.\n",
-        args.before + 1,
-        args.injector.name(),
-        args.during
-    );
+    let mut screen = Screen::new(false);
+    screen
+        .line(format_args!(
+            "A two-rank training loop on a simulated GPU runs for {} s, then `{}` disturbs it for {} s.",
+            args.before + 1,
+            args.injector.name(),
+            args.during
+        ))
+        .line("The slowdown, the probes and the verdict are real; only the GPU is simulated.")
+        .end();
+    terminal::show(&screen)?;
     let trial = trial::run(&trace, args.injector, &plan, &mut |says| {
-        eprintln!("[{:>4.1} s] {says}", began.elapsed().as_secs_f64());
+        terminal::note(format_args!("[{:>4.1} s] {says}", began.elapsed().as_secs_f64()));
     })?;
     let source = TraceSource::open(&trace)?;
     let valid = gpuwhy_store::validate(source.trace()).is_valid();
@@ -63,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let perfetto = args.output.join("demo.pftrace");
     let export = ["export".as_ref(), &*trace, "--json".as_ref(), "--perfetto".as_ref(), &perfetto];
     gpuwhy_quiet(&export)?;
-    summary(args, &trial, valid, began.elapsed());
+    terminal::show(&summary(args, &trial, valid, began.elapsed()))?;
     let found = class.as_deref() == trial.label.class.as_deref();
     Ok(if found && valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -112,26 +118,37 @@ fn write_verdict(args: &Args, trial: &Trial, source: &TraceSource) -> Result<Opt
     Ok(analysis.findings.first().map(|finding| finding.class.to_owned()))
 }
 
-fn summary(args: &Args, trial: &Trial, valid: bool, elapsed: Duration) {
+fn summary(args: &Args, trial: &Trial, valid: bool, elapsed: Duration) -> Screen {
     let label = &trial.label;
     let culprit = match (label.culprit_pid, &label.culprit_comm) {
         (Some(pid), Some(comm)) => format!(" by {comm} (pid {pid})"),
         _ => String::new(),
     };
-    println!("\nwhat was injected: {}{culprit}", label.class.as_deref().unwrap_or("none"));
-    println!(
+    let mut screen = Screen::new(false);
+    screen.end().line(format_args!(
+        "what was injected: {}{culprit}",
+        label.class.as_deref().unwrap_or("none")
+    ));
+    screen.line(format_args!(
         "the recorder lost {} of {} events and used {:.2} s of CPU in {:.1} s; the trace is {}",
         trial.summary.dropped,
         trial.summary.events,
         trial.summary.cpu_seconds,
         trial.summary.seconds,
         if valid { "valid" } else { "NOT VALID" }
-    );
-    println!("{:.0} s in all; left in {}:", elapsed.as_secs_f64(), args.output.display());
-    println!("  report.html   the page; open it in a browser");
-    println!("  demo.pftrace  the timeline; open it in https://ui.perfetto.dev");
-    println!("  verdict.json  the verdict for programs");
-    println!(
-        "  demo.trace    the trace; query it: duckdb -c \"select * from 'demo.trace/step/*.parquet'\""
-    );
+    ));
+    screen
+        .line(format_args!(
+            "{:.0} s in all; left in {}:",
+            elapsed.as_secs_f64(),
+            args.output.display()
+        ))
+        .line("  report.html   the page; open it in a browser")
+        .line("  demo.pftrace  the timeline; open it in https://ui.perfetto.dev")
+        .line("  verdict.json  the verdict for programs")
+        .line(
+            "  demo.trace    the trace; query it: \
+             duckdb -c \"select * from 'demo.trace/step/*.parquet'\"",
+        );
+    screen
 }

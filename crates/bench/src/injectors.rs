@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gpuwhy_diagnose::verdict::{Finding, Outcome};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use gpuwhy_testkit::inject::Kind;
 use serde::{Deserialize, Serialize};
 
@@ -100,18 +102,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let path = args.traces.join(format!("{injector}-{number}.trace"));
             match one(&path, kind, number, &plan) {
                 Ok(row) => {
-                    eprintln!("{}", line(&row));
+                    terminal::note(format_args!("{}", line(&row)));
                     trials.push(row);
                 }
                 // A trial that could not be run is no trial; the next one is tried.
-                Err(error) => eprintln!("{injector} {number}: not run: {error:#}"),
+                Err(error) => {
+                    terminal::fail(format_args!("{injector} {number}: not run: {error:#}"))
+                }
             }
             let made = Made::now();
             let results = Results { made, figures: figures(&trials), trials: trials.clone() };
             result::write(&args.output, &results)?;
         }
     }
-    print!("{}", table(&trials));
+    terminal::show(Screen::new(false).block("", table(&trials)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_collect::{Config, Target};
 use gpuwhy_diagnose::stats::mean;
+use gpuwhy_schema::terminal;
 use gpuwhy_testkit::inject::Kind;
 use serde::Serialize;
 
@@ -114,12 +115,12 @@ pub fn rates(args: &RatesArgs) -> Result<ExitCode> {
         for &hz in &args.hz {
             let at = all.entry(hz).or_default();
             at.run(&path, hz, args.injections)?;
-            println!(
+            terminal::say(format_args!(
                 "{hz:>5} Hz: BPF {:.3} %, agent {:.3} % of the machine; verdict after {:.2} s",
                 100.0 * at.bpf.last().copied().unwrap_or(0.0),
                 100.0 * at.agent.last().copied().unwrap_or(0.0),
                 at.verdict.last().copied().unwrap_or(f64::NAN)
-            );
+            ))?;
         }
     }
     let rows: Vec<Rate> = all.into_iter().map(|(hz, at)| at.row(hz)).collect();
@@ -259,7 +260,7 @@ pub fn overload(args: &OverloadArgs) -> Result<ExitCode> {
         unlimited.row("watched without limits", &off),
         limited.row("watched within limits", &off),
     ];
-    rows.iter().for_each(print_overload);
+    rows.iter().try_for_each(print_overload)?;
     let figures = [
         ("slowdown_a_a", rows[0].slowdown.clone()),
         ("slowdown_without_limits", rows[1].slowdown.clone()),
@@ -272,8 +273,8 @@ pub fn overload(args: &OverloadArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_overload(row: &Overload) {
-    println!(
+fn print_overload(row: &Overload) -> std::io::Result<()> {
+    terminal::say(format_args!(
         "{:<24} {:.1} s, slowdown {:.3} [{:.3}, {:.3}], {:.2} % at first, {:.2} % at last; left out: {}",
         row.watched,
         row.seconds.value,
@@ -283,7 +284,7 @@ fn print_overload(row: &Overload) {
         100.0 * row.share_at_first.value,
         100.0 * row.share_at_last.value,
         row.left_out.join(", ")
-    );
+    ))
 }
 
 impl Overloaded {
@@ -301,7 +302,7 @@ impl Overloaded {
         while child.try_wait()?.is_none() {
             for event in watcher.tick()? {
                 if let Event::Shed(shed) = event {
-                    println!("  {}", shed.says);
+                    terminal::say(format_args!("  {}", shed.says))?;
                     self.left_out = shed.left_out.iter().map(|s| s.to_string()).collect();
                 }
             }
@@ -375,11 +376,11 @@ pub fn soak(args: &SoakArgs) -> Result<ExitCode> {
         let findings = stage.events[first..].iter().filter(over).count();
         stage.events.clear();
         all.extend(&rss);
-        println!(
+        terminal::say(format_args!(
             "minute {minute:>2}: {:.1} MiB, {:.2} % of the machine, {findings} findings",
             mean(&rss),
             100.0 * mean(&share)
-        );
+        ))?;
         rows.push(Minute {
             minute,
             rss_mib: Figure::of(&rss),
@@ -392,7 +393,7 @@ pub fn soak(args: &SoakArgs) -> Result<ExitCode> {
     let third = all.len() / 3;
     let (middle, last) = (&all[third..2 * third], &all[all.len() - third..]);
     let growth = mean(last) / mean(middle).max(1e-9);
-    println!("memory: the last third is {growth:.3} of the middle third");
+    terminal::say(format_args!("memory: the last third is {growth:.3} of the middle third"))?;
     let one = |value: f64| Figure { value, spread: [value, value], n: 1 };
     let figures = [
         ("rss_mib_middle_third", Figure::of(middle)),

@@ -2,6 +2,7 @@
 //! the demo. `gpuwhy bench`, `inject`, `steploop` and `demo` run this program.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod crash;
 mod darzi;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use gpuwhy_schema::terminal;
 
 /// The workload, the injectors, the benchmarks and the demo of gpuwhy
 #[derive(Debug, Parser)]
@@ -90,10 +92,21 @@ enum Bench {
 fn main() -> ExitCode {
     // Ranks and culprits are this program, started again in another role.
     gpuwhy_testkit::helper::dispatch();
-    match run(Cli::parse().command) {
+    terminal::tell_panics();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed may be the name of somebody's file.
+        Err(error) if error.use_stderr() => {
+            terminal::fail(error.render());
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
+    match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("gpuwhy: {error:#}");
+            terminal::fail(format_args!("gpuwhy: {error:#}"));
             ExitCode::FAILURE
         }
     }

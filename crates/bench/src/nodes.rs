@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_schema::terminal;
 use gpuwhy_testkit::inject::{Injector, Kind, Label, Placement, Spec};
 use gpuwhy_testkit::steploop::Ready;
 use serde::Serialize;
@@ -143,14 +144,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for trial in 0..args.trials {
         for (kind, ranks) in faults() {
             let row = cluster.trial(kind, trial, &ranks)?;
-            print_row(&row);
+            print_row(&row)?;
             trials.push(row);
             std::thread::sleep(Duration::from_secs(6));
         }
     }
     let figures = figures(&trials);
     for (name, f) in &figures {
-        println!("{name}: {:.3} [{:.3}, {:.3}] of {}", f.value, f.spread[0], f.spread[1], f.n);
+        terminal::say(format_args!(
+            "{name}: {:.3} [{:.3}, {:.3}] of {}",
+            f.value, f.spread[0], f.spread[1], f.n
+        ))?;
     }
     let right = trials.iter().all(|r| r.rank_right && r.class_right);
     result::write(&args.output, &Results { made: Made::now(), figures, trials })?;
@@ -228,9 +232,9 @@ impl Cluster {
     }
 }
 
-fn print_row(row: &Row) {
+fn print_row(row: &Row) -> std::io::Result<()> {
     let right = row.rank_right && row.class_right && row.culprit_right != Some(false);
-    println!(
+    terminal::say(format_args!(
         "{:<12} rank {:?} ({}), {}, {} by {:?}: {}",
         row.fault,
         row.rank_said,
@@ -239,7 +243,7 @@ fn print_row(row: &Row) {
         row.class_said,
         row.culprit_said,
         if right { "ok" } else { "WRONG" }
-    );
+    ))
 }
 
 fn figures(trials: &[Row]) -> BTreeMap<&'static str, Figure> {

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use gpuwhy_schema::terminal;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -240,7 +241,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let row = measure(workload, &env, args.rounds)?;
-        print_row(&row);
+        print_row(&row)?;
         rows.push(row);
     }
     let _ = std::fs::remove_dir_all(&folder);
@@ -286,8 +287,8 @@ fn measure(workload: &Workload, env: &Env<'_>, rounds: u32) -> Result<Row> {
     })
 }
 
-fn print_row(row: &Row) {
-    println!(
+fn print_row(row: &Row) -> std::io::Result<()> {
+    terminal::say(format_args!(
         "{:<16} {:>4.0} ns/event  {:>8.0} events/s  {:.3} % of the machine (BPF {:.3}, agent {:.3})  \
          {:.0} MiB  slowdown {:.3} [{:.3}, {:.3}], A/A {:.3} [{:.3}, {:.3}]",
         row.workload,
@@ -302,8 +303,8 @@ fn print_row(row: &Row) {
         row.slowdown.spread[1],
         row.slowdown_a_a.value,
         row.slowdown_a_a.spread[0],
-        row.slowdown_a_a.spread[1],
-    );
+        row.slowdown_a_a.spread[1]
+    ))
 }
 
 fn figures(rows: &[Row]) -> BTreeMap<&'static str, Figure> {

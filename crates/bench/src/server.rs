@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_collect::{Config, Target, UprobeStep};
+use gpuwhy_schema::terminal;
 use serde::Serialize;
 
 use super::result::{self, Figure, Made};
@@ -118,7 +119,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     std::fs::create_dir_all(&folder)?;
     let mut outcomes = Vec::new();
     for (n, hog) in HOGS.iter().enumerate() {
-        println!("== {}", hog.name);
+        terminal::say(format_args!("== {}", hog.name))?;
         let path = args.traces.join(format!("redis-{n}.trace"));
         std::fs::create_dir_all(&args.traces)?;
         // A folder for each: the server would read the other's log first.
@@ -180,10 +181,13 @@ fn one(binary: &Path, folder: &Path, path: &Path, hog: &Hog, args: &Args) -> Res
         .arg(path)
         .status()
         .context("cannot run gpuwhy")?;
-    println!("{} events, {} lost", summary.events, summary.dropped);
+    terminal::say(format_args!("{} events, {} lost", summary.events, summary.dropped))?;
     let effects = trial::effects(&analysis.units.steps, i64::MIN, onset.0, end.0);
     for e in &effects {
-        println!("measured: {} {:.3} ms before, {:.3} ms during", e.name, e.before_ms, e.during_ms);
+        terminal::say(format_args!(
+            "measured: {} {:.3} ms before, {:.3} ms during",
+            e.name, e.before_ms, e.during_ms
+        ))?;
     }
     let finding = analysis.findings.iter().find(|f| f.from_ns < end.0 && f.to_ns > onset.0);
     let culprit = finding.and_then(|f| f.culprit.as_ref());

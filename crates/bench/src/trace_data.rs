@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use gpuwhy_diagnose::stats::Random;
 use gpuwhy_formats::sqlite::Value::{self, Int, Null, Text};
 use gpuwhy_formats::sqlite::build::Builder;
+use gpuwhy_schema::terminal;
 use serde_json::json;
 
 /// Arguments of `bench trace-data`.
@@ -200,7 +201,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .iter()
         .map(|(gpu, interval, ns)| json!({ "gpu": gpu, "interval": interval, "ns": ns }))
         .collect();
-    println!(
+    terminal::say(format_args!(
         "{}",
         json!({
             "schema_version": 1,
@@ -210,7 +211,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "copies": plan.copies,
             "stalls": stalls_label,
         })
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

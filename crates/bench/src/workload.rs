@@ -1,12 +1,12 @@
 //! `gpuwhy steploop` and `gpuwhy inject`: the workload, and what disturbs it.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
+use gpuwhy_schema::terminal;
 use gpuwhy_testkit::inject::{Injector, Kind, Placement, Spec};
 use gpuwhy_testkit::steploop::{self, Config, Ready};
 
@@ -56,10 +56,9 @@ pub struct SteploopArgs {
     work_dir: Option<PathBuf>,
 }
 
-/// Prints a line of JSON at once.
+/// Prints a line of JSON at once. Whoever does not read it has no use for it.
 fn print_line(value: &impl serde::Serialize) {
-    println!("{}", serde_json::to_string(value).unwrap_or_default());
-    let _ = std::io::stdout().flush();
+    let _ = terminal::say_json(&serde_json::to_string(value).unwrap_or_default());
 }
 
 /// Runs the workload; a line of JSON when it is ready, another when it has ended.
@@ -75,7 +74,7 @@ pub fn steploop(args: &SteploopArgs) -> Result<ExitCode> {
     };
     let summary = steploop::run(&config, None, |ready| {
         for note in &ready.notes {
-            eprintln!("note: {note}");
+            terminal::note(format_args!("note: {note}"));
         }
         print_line(ready);
     })?;

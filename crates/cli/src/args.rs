@@ -10,6 +10,8 @@ use gpuwhy_collect::{Config, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use gpuwhy_wire::{Collectives, Kernels, Settings};
 
 /// What is recorded.
@@ -155,6 +157,11 @@ impl Judging {
         options.judgement.decide_at = self.decide_at;
         options
     }
+}
+
+/// An empty screen for standard output, styled if that is wanted.
+pub fn screen() -> Screen {
+    terminal::screen(|name| std::env::var_os(name))
 }
 
 /// A flag that SIGINT and SIGTERM set.

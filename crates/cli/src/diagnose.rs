@@ -1,6 +1,5 @@
 //! `gpuwhy diagnose`: the verdict as text, JSON or a page.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,11 +10,12 @@ use gpuwhy_engine::analysis::{Analysis, Options, analyse};
 use gpuwhy_engine::source::TraceSource;
 use gpuwhy_engine::units::rounds::RoundsOfProcess;
 use gpuwhy_engine::{published, view};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use serde::Serialize;
 
 use crate::args::Judging;
-use crate::exit;
-use crate::paint::Paint;
+use crate::{args, exit};
 
 /// Arguments of `diagnose`.
 #[derive(Debug, clap::Args)]
@@ -85,14 +85,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             verdict: verdict(&analysis),
             findings: &analysis.findings,
         };
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
-        print!("{}", text(&analysis, &name, Paint::stdout()));
+        let mut screen = args::screen();
+        text(&mut screen, &analysis, &name);
+        terminal::show(&screen)?;
     }
     if let Some(path) = &args.html {
         let page = view::page::render(&source, &analysis, &name)?;
         std::fs::write(path, page).with_context(|| format!("cannot write `{}`", path.display()))?;
-        eprintln!("page: {}", path.display());
+        terminal::note(format_args!("page: {}", path.display()));
     }
     let decided = analysis.findings.iter().any(|f| f.outcome == Outcome::Decided);
     Ok(if decided { ExitCode::SUCCESS } else { exit::nothing() })
@@ -101,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Judges a trace by the published method.
 fn darzi(source: &TraceSource, args: &Args) -> Result<ExitCode> {
     let Some(series) = published::series(source)? else {
-        println!("{} holds no steps", args.trace.display());
+        terminal::say(format_args!("{} holds no steps", args.trace.display()))?;
         return Ok(exit::nothing());
     };
     let spikes = published::spikes(&series);
@@ -109,23 +111,25 @@ fn darzi(source: &TraceSource, args: &Args) -> Result<ExitCode> {
         let document = serde_json::json!({
             "schema_version": 1, "detector": "darzi", "windows": spikes,
         });
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
+        let mut screen = args::screen();
         for window in &spikes {
-            println!(
+            screen.line(format_args!(
                 "{:.0} s to {:.0} s: spike of {:.1} sigma",
                 window.from_s, window.to_s, window.spike
-            );
+            ));
             for r in &window.ranked {
-                println!(
+                screen.line(format_args!(
                     "  {:<40} {:<18} confidence {:.2} (deviation {:.1}, correlation {:.2})",
                     r.metric, r.class, r.confidence, r.spike, r.correlation
-                );
+                ));
             }
         }
         if spikes.is_empty() {
-            println!("No window with a spike.");
+            screen.line("No window with a spike.");
         }
+        terminal::show(&screen)?;
     }
     Ok(if spikes.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
 }
@@ -137,66 +141,65 @@ fn clock(analysis: &Analysis, ns: i64) -> f64 {
 }
 
 /// The diagnosis as text.
-fn text(analysis: &Analysis, trace: &str, paint: Paint) -> String {
-    let mut out = String::new();
+fn text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
     if analysis.units.steps.is_empty() {
-        let _ = writeln!(
-            out,
-            "{trace} holds no steps, and no GPU waits or collectives regular enough to take in their \
-             place,\nso there is nothing to compare. To get a verdict, mark each step in the program\n\
-             (GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:\n  \
-             gpuwhy record --step uprobe:BINARY:SYMBOL -p PID"
-        );
-        return out;
+        screen
+            .line(format_args!(
+                "{trace} holds no steps, and no GPU waits or collectives regular enough to take in \
+                 their place,"
+            ))
+            .line("so there is nothing to compare. To get a verdict, mark each step in the program")
+            .line("(GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:")
+            .line("  gpuwhy record --step uprobe:BINARY:SYMBOL -p PID");
+        return;
     }
     if !analysis.units.rounds.is_empty() {
-        out.push_str("No steps are marked. What was judged in their place:\n");
+        screen.line("No steps are marked. What was judged in their place:");
         for rounds in &analysis.units.rounds {
-            let _ = writeln!(out, "  {}", rounds.text());
+            screen.line(format_args!("  {}", rounds.text()));
         }
-        out.push('\n');
+        screen.end();
     }
     if analysis.findings.is_empty() {
         let (n, what) = (analysis.units.steps.len(), analysis.units.name());
-        let _ = writeln!(out, "Nothing anomalous in {n} {what} of {trace}.");
-        return out;
+        screen.line(format_args!("Nothing anomalous in {n} {what} of {trace}."));
+        return;
     }
     for (n, finding) in analysis.findings.iter().enumerate() {
         if n > 0 {
-            out.push('\n');
+            screen.end();
         }
-        one_finding(&mut out, analysis, finding, paint);
+        one_finding(screen, analysis, finding);
     }
-    out
 }
 
-fn one_finding(out: &mut String, analysis: &Analysis, finding: &Finding, paint: Paint) {
-    let _ = writeln!(out, "{}", paint.bold(&finding.summary));
-    let _ = writeln!(
-        out,
+fn one_finding(screen: &mut Screen, analysis: &Analysis, finding: &Finding) {
+    screen.bold(&finding.summary).end().line(format_args!(
         "  from {:.3} s to {:.3} s of the recording; {} slow steps looked into, {} usual ones",
         clock(analysis, finding.from_ns),
         clock(analysis, finding.to_ns),
         finding.slow_steps,
         finding.usual_steps
-    );
-    table_of_parts(out, finding);
-    let _ = writeln!(out, "\n  why");
-    finding.causes.iter().for_each(|cause| one_cause(out, cause, paint));
+    ));
+    table_of_parts(screen, finding);
+    screen.end().line("  why");
+    finding.causes.iter().for_each(|cause| one_cause(screen, cause));
     if let Some(without) = &finding.counterfactual {
-        let _ = writeln!(out, "\n  {without}");
+        screen.end().line(format_args!("  {without}"));
     }
     if !finding.ruled_out.is_empty() {
-        let _ = writeln!(out, "\n  checked, and not it");
+        screen.end().line("  checked, and not it");
         for evidence in &finding.ruled_out {
-            let _ = writeln!(out, "    {}", evidence.says);
+            screen.line(format_args!("    {}", evidence.says));
         }
     }
 }
 
-fn table_of_parts(out: &mut String, finding: &Finding) {
-    let _ = writeln!(out, "\n  where the time went, ms a step");
-    let _ = writeln!(out, "    {:<18}{:>9}{:>9}{:>9}", "part", "usual", "slow", "excess");
+fn table_of_parts(screen: &mut Screen, finding: &Finding) {
+    screen
+        .end()
+        .line("  where the time went, ms a step")
+        .line(format_args!("    {:<18}{:>9}{:>9}{:>9}", "part", "usual", "slow", "excess"));
     let mut parts: Vec<_> = finding.parts.iter().collect();
     parts.sort_by(|a, b| b.1.excess.abs().total_cmp(&a.1.excess.abs()));
     for (kind, part) in parts {
@@ -204,49 +207,43 @@ fn table_of_parts(out: &mut String, finding: &Finding) {
             continue;
         }
         let name = if *kind == "unknown" { "unexplained" } else { kind };
-        let _ = writeln!(
-            out,
+        screen.line(format_args!(
             "    {name:<18}{:>9.3}{:>9.3}{:>+9.3}",
             part.usual, part.slow, part.excess
-        );
+        ));
     }
-    let _ = writeln!(
-        out,
+    screen.line(format_args!(
         "    {:<18}{:>9.3}{:>9.3}{:>+9.3}",
         "step", finding.usual_ms, finding.slow_ms, finding.excess_ms
-    );
+    ));
 }
 
-fn one_cause(out: &mut String, cause: &Cause, paint: Paint) {
+fn one_cause(screen: &mut Screen, cause: &Cause) {
     let who = cause.culprit.as_ref().map_or(String::new(), |c| format!(" by {c}"));
-    let _ = writeln!(
-        out,
-        "    {}. {}{who}: {:+.3} ms a step, confidence {:.2}",
-        cause.rank,
-        paint.bold(cause.class),
-        cause.excess_ms,
-        cause.confidence
-    );
+    screen.put(format_args!("    {}. ", cause.rank)).bold(cause.class).line(format_args!(
+        "{who}: {:+.3} ms a step, confidence {:.2}",
+        cause.excess_ms, cause.confidence
+    ));
     if let Some(culprit) = &cause.culprit {
         if let Some(cgroup) = &culprit.cgroup {
-            let _ = writeln!(out, "         in {cgroup}");
+            screen.line(format_args!("         in {cgroup}"));
         }
         for owner in &culprit.belongs_to {
-            let _ = writeln!(out, "         of {owner}");
+            screen.line(format_args!("         of {owner}"));
         }
     }
     for (other, ms) in &cause.others {
-        let _ = writeln!(out, "         also {other}: {ms:+.3} ms a step");
+        screen.line(format_args!("         also {other}: {ms:+.3} ms a step"));
     }
     let mut say = |sign: &str, evidence: &Evidence| {
-        let _ = writeln!(out, "       {sign} {}", evidence.says);
+        screen.line(format_args!("       {sign} {}", evidence.says));
         if let Some(rows) = &evidence.rows {
-            let _ = writeln!(out, "         {}", paint.dim(&rows.sql));
+            screen.put("         ").dim(&rows.sql).end();
         }
     };
     if cause.rank <= 2 {
         cause.evidence_for.iter().for_each(|e| say("+", e));
         cause.evidence_against.iter().for_each(|e| say("-", e));
-        let _ = writeln!(out, "       to verify: {}", cause.verify);
+        screen.line(format_args!("       to verify: {}", cause.verify));
     }
 }

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use gpuwhy_collect::host::Check;
+use gpuwhy_schema::terminal;
 use serde::Serialize;
 
-use crate::exit;
-use crate::paint::Paint;
+use crate::{args, exit};
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -56,23 +56,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 })
                 .collect(),
         };
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
-        let paint = Paint::stdout();
+        let mut screen = args::screen();
         for check in &checks {
-            let mark = if check.ok { "ok  " } else { "MISS" };
-            println!("{mark} {}: {}", paint.bold(&check.name), check.found);
+            let mark = if check.ok { "ok   " } else { "MISS " };
+            screen.put(mark).bold(&check.name).line(format_args!(": {}", check.found));
             if !check.ok {
-                println!("       why it matters: {}", check.why_it_matters);
+                screen.line(format_args!("       why it matters: {}", check.why_it_matters));
                 if !check.fix.is_empty() {
-                    println!("       fix: {}", check.fix);
+                    screen.line(format_args!("       fix: {}", check.fix));
                 }
             }
         }
+        screen.end();
         match &refusal {
-            None => println!("\nThis host can be recorded: gpuwhy record -- CMD"),
-            Some(reason) => println!("\n{reason}"),
-        }
+            None => screen.line("This host can be recorded: gpuwhy record -- CMD"),
+            Some(reason) => screen.block("  ", reason),
+        };
+        terminal::show(&screen)?;
     }
     Ok(if refusal.is_none() { ExitCode::SUCCESS } else { exit::privilege() })
 }

@@ -1,10 +1,15 @@
-//! Exit codes beyond 0, done, and 2, usage (clap's own).
+//! Exit codes beyond 0, done.
 
 use std::process::ExitCode;
 
 /// It failed.
 pub fn failed() -> ExitCode {
     ExitCode::from(1)
+}
+
+/// It was called wrongly.
+pub fn usage() -> ExitCode {
+    ExitCode::from(2)
 }
 
 /// Nothing anomalous, or inconclusive, where that is the answer.

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use gpuwhy_diagnose::classes::{self, ClassSpec};
-use gpuwhy_schema::{Class, PartKind};
+use gpuwhy_schema::text::Screen;
+use gpuwhy_schema::{Class, PartKind, terminal};
 use serde_json::{Value, json};
 
 /// Arguments of `explain`.
@@ -22,12 +23,12 @@ pub struct Args {
 /// Prints the list of classes, or all about one.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match (args.class.map(classes::of), args.json) {
-        (Some(spec), false) => print!("{}", page(spec)),
-        (Some(spec), true) => println!("{:#}", document(spec)),
-        (None, false) => print!("{}", list()),
+        (Some(spec), false) => terminal::show(Screen::new(false).block("", page(spec)))?,
+        (Some(spec), true) => terminal::say_json(&format!("{:#}", document(spec)))?,
+        (None, false) => terminal::show(Screen::new(false).block("", list()))?,
         (None, true) => {
             let all: Vec<Value> = classes::ALL.iter().map(|spec| document(spec)).collect();
-            println!("{:#}", json!({ "classes": all }));
+            terminal::say_json(&format!("{:#}", json!({ "classes": all })))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use gpuwhy_engine::TraceSource;
 use gpuwhy_engine::view;
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::{Ns, terminal};
 
 /// Arguments of `export`.
 #[derive(Debug, clap::Args)]
@@ -48,9 +48,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "misplaced": stats.misplaced,
             "loose_flows": stats.loose_flows,
         });
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
-        println!(
+        terminal::say(format_args!(
             "{}: {} slices, {} counter values, {} instants, {} flows on {} tracks, {} bytes; open \
              it in https://ui.perfetto.dev",
             args.perfetto.display(),
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             stats.flows,
             stats.tracks,
             stats.bytes
-        );
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

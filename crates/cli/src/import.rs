@@ -3,7 +3,6 @@
 //! The trace is made beside its place and put there when it is whole, so that an interruption
 //! leaves nothing half-made.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_formats::importer::{self, Batch, Import};
 use gpuwhy_formats::importers;
-use gpuwhy_schema::Rows;
+use gpuwhy_schema::{Rows, terminal};
 use gpuwhy_store::{Bulk, Options};
 use serde_json::json;
 
@@ -67,7 +66,7 @@ impl Sink<'_> {
         let slow = self.began.elapsed() > Duration::from_secs(2);
         if self.is_terminal && slow && self.told.elapsed() > Duration::from_millis(200) {
             self.told = Instant::now();
-            eprint!("\r\x1b[K{:3.0} %, {} rows", 100.0 * done, self.rows);
+            terminal::status(format_args!("{:3.0} %, {} rows", 100.0 * done, self.rows));
         }
         Ok(())
     }
@@ -107,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stop: &stop,
         began,
         told: began,
-        is_terminal: std::io::stderr().is_terminal() && !args.json,
+        is_terminal: terminal::stderr_is_terminal() && !args.json,
         rows: 0,
     };
     let threads =
@@ -116,7 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     copy(&mut *import, &mut sink)?;
     let summary = import.summary();
     if sink.is_terminal && began.elapsed() > Duration::from_secs(2) {
-        eprint!("\r\x1b[K");
+        terminal::status("");
     }
     let written = sink.writer.finish()?;
     make_room(&args.output, args.force)?;
@@ -133,20 +132,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "seconds": seconds,
             "about": summary.about,
         });
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
         let files = match args.files.len() {
             1 => args.files[0].display().to_string(),
             n => format!("{n} files"),
         };
-        println!(
+        terminal::say(format_args!(
             "{}: {} rows of {files} ({}) in {seconds:.2} s",
             args.output.display(),
             written.rows,
             importer.name()
-        );
+        ))?;
         for line in &summary.lines {
-            println!("{line}");
+            terminal::say(line)?;
         }
     }
     Ok(ExitCode::SUCCESS)

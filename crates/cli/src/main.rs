@@ -4,6 +4,7 @@
 //! its `mod` and its line in the list below, and a test.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod companion;
@@ -13,7 +14,6 @@ mod exit;
 mod explain;
 mod export;
 mod import;
-mod paint;
 mod record;
 mod validate;
 mod variability;
@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use gpuwhy_schema::terminal;
 
 /// Why did this GPU work take longer than it should have, who did it, and how sure are we?
 #[derive(Debug, Parser)]
@@ -91,7 +92,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    terminal::tell_panics();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed may be the name of somebody's file.
+        Err(error) if error.use_stderr() => {
+            terminal::fail(error.render());
+            return exit::usage();
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
+    match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
             // A reader that closed the pipe has read what it wanted.
@@ -101,7 +113,7 @@ fn main() -> ExitCode {
             }) {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("gpuwhy: {error:#}");
+            terminal::fail(format_args!("gpuwhy: {error:#}"));
             exit::failed()
         }
     }
@@ -124,11 +136,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => companion::bench("demo", &args),
         Command::Bench(args) => companion::bench("bench", &args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "gpuwhy", &mut std::io::stdout());
+            let mut out = terminal::exact_stdout();
+            clap_complete::generate(shell, &mut Cli::command(), "gpuwhy", &mut out);
             Ok(ExitCode::SUCCESS)
         }
         Command::Man => {
-            clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?;
+            clap_mangen::Man::new(Cli::command()).render(&mut terminal::exact_stdout())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Exec { gate, command } => {

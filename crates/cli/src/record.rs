@@ -1,6 +1,5 @@
 //! `gpuwhy record`: the recorder's rows into a trace directory, until a signal or a limit ends it.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::Ordering;
@@ -11,6 +10,8 @@ use gpuwhy_collect::Config;
 use gpuwhy_engine::launch::{self, GatedCommand, Instrumentation, MarkRing};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::record::{Recording, RecordingSummary};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 
 use crate::args::{Recorded, check_pids, stop_flag};
 use crate::exit;
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recorded = &args.recorded;
     check_pids(&recorded.pids)?;
     if let Some(reason) = crate::doctor::refusal() {
-        eprintln!("gpuwhy: {reason}");
+        terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
     launch::make_room(&args.output, recorded.force)?;
@@ -109,9 +110,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     summary.command_status = command_status;
     summary.degraded.extend(observed.notes.iter().cloned());
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        terminal::say_json(&serde_json::to_string_pretty(&summary)?)?;
     } else {
-        print!("{}", text(&summary));
+        terminal::show(&text(&summary))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -144,9 +145,9 @@ struct Progress {
 
 impl Progress {
     fn new(args: &Args) -> Progress {
-        let enabled = std::io::stderr().is_terminal() && !args.json;
+        let enabled = terminal::stderr_is_terminal() && !args.json;
         if enabled {
-            eprintln!("recording into {}; ^C ends it", args.output.display());
+            terminal::note(format_args!("recording into {}; ^C ends it", args.output.display()));
         }
         Progress { enabled, printed: Instant::now() }
     }
@@ -157,26 +158,27 @@ impl Progress {
         }
         self.printed = Instant::now();
         let (status, seconds) = (recording.status(), recording.elapsed().as_secs_f64());
-        eprint!(
-            "\r{seconds:>5.0} s  {:>10} events  {} lost  {:.1} % of a CPU  {} MiB ",
+        terminal::status(format_args!(
+            "{seconds:>5.0} s  {:>10} events  {} lost  {:.1} % of a CPU  {} MiB ",
             status.events,
             status.dropped,
             100.0 * status.cpu.as_secs_f64() / seconds,
             status.rss >> 20
-        );
+        ));
     }
 
     fn end(&self) {
         if self.enabled {
-            eprintln!();
+            terminal::note("");
         }
     }
 }
 
 /// The summary for users, and what to do next.
-fn text(summary: &RecordingSummary) -> String {
-    let mut out = format!(
-        "{}: {:.1} s, {} events, {} lost, {} rows; the recorder used {:.2} s of CPU and {} MiB\n",
+fn text(summary: &RecordingSummary) -> Screen {
+    let mut screen = Screen::new(false);
+    screen.line(format_args!(
+        "{}: {:.1} s, {} events, {} lost, {} rows; the recorder used {:.2} s of CPU and {} MiB",
         summary.trace,
         summary.seconds,
         summary.events,
@@ -184,30 +186,37 @@ fn text(summary: &RecordingSummary) -> String {
         summary.rows,
         summary.cpu_seconds,
         summary.rss_bytes >> 20
-    );
+    ));
     for degraded in &summary.degraded {
-        out += &format!("  {degraded}\n");
+        screen.line(format_args!("  {degraded}"));
     }
     let observed = &summary.observed;
     if summary.steps > 0 {
-        out += &format!("next: gpuwhy diagnose {}\n", summary.trace);
+        screen.line(format_args!("next: gpuwhy diagnose {}", summary.trace));
     } else if observed.gpu_waits + observed.collectives > 0 {
-        out += &format!(
+        screen.line(format_args!(
             "No steps were marked. `gpuwhy diagnose {}` will look for a regular pattern in the {} GPU \
-             waits and {} collectives that were recorded.\n",
+             waits and {} collectives that were recorded.",
             summary.trace, observed.gpu_waits, observed.collectives
-        );
+        ));
     } else {
-        out += &format!(
-            "No steps were recorded, so `gpuwhy diagnose` has nothing to compare: no program marked any, \
-             and there were no GPU waits and no collectives to take in their place.\n\
-             Recorded instead: the states of {} threads, {} disk requests, {} kernels. To get a verdict,\n  \
-             - mark each step in the program (include/gpuwhy.h; GPUWHY_RING is set for it), or\n  \
-             - name a function that runs once a step: gpuwhy record --step uprobe:BINARY:SYMBOL -- CMD\n",
-            observed.threads, observed.requests, observed.kernels
-        );
+        screen
+            .line(
+                "No steps were recorded, so `gpuwhy diagnose` has nothing to compare: no program \
+                 marked any, and there were no GPU waits and no collectives to take in their place.",
+            )
+            .line(format_args!(
+                "Recorded instead: the states of {} threads, {} disk requests, {} kernels. To get a \
+                 verdict,",
+                observed.threads, observed.requests, observed.kernels
+            ))
+            .line("  - mark each step in the program (include/gpuwhy.h; GPUWHY_RING is set for it), or")
+            .line(
+                "  - name a function that runs once a step: \
+                 gpuwhy record --step uprobe:BINARY:SYMBOL -- CMD",
+            );
     }
-    out
+    screen
 }
 
 #[cfg(test)]
@@ -223,7 +232,7 @@ mod tests {
             ..RecordingSummary::default()
         };
         let text = text(&summary);
-        text.lines().nth(1).unwrap_or_default().to_owned()
+        text.as_str().lines().nth(1).unwrap_or_default().to_owned()
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use gpuwhy_store::Trace;
 
 use crate::exit;
@@ -24,9 +26,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let trace = Trace::open(&args.trace)?;
     let report = gpuwhy_store::validate(&trace);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        terminal::say_json(&serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{report}");
+        terminal::show(Screen::new(false).block("  ", &report))?;
     }
     Ok(if report.is_valid() { ExitCode::SUCCESS } else { exit::failed() })
 }

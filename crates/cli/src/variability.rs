@@ -1,6 +1,5 @@
 //! `gpuwhy variability`: which intervals, ranks and links of GPU work differ from the others.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,6 +9,8 @@ use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
     Change, DeviceSummary, KernelSummary, Launches, Options, Report, variability,
 };
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 
 use crate::exit;
 
@@ -63,25 +64,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&found.report)?);
+        terminal::say_json(&serde_json::to_string_pretty(&found.report)?)?;
     } else {
-        print!("{}", text(&found.report, args.top));
-        eprintln!("{} rows in {:.2} s", found.rows, began.elapsed().as_secs_f64());
+        terminal::show(&text(&found.report, args.top))?;
+        let seconds = began.elapsed().as_secs_f64();
+        terminal::note(format_args!("{} rows in {seconds:.2} s", found.rows));
     }
     Ok(if found.report.is_quiet() { exit::nothing() } else { ExitCode::SUCCESS })
 }
 
-fn text(report: &Report, top: usize) -> String {
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
+fn text(report: &Report, top: usize) -> Screen {
+    let mut out = Screen::new(false);
+    out.line(format_args!(
         "{}: {} devices, {:.3} s in {} intervals of {} ms",
         report.trace,
         report.devices.len(),
         report.seconds,
         report.intervals,
         report.interval_ms
-    );
+    ));
     report.devices.iter().for_each(|of| device(&mut out, of));
     kernels(&mut out, &report.kernels, top);
     if let Some(joined) = &report.launches {
@@ -91,56 +92,45 @@ fn text(report: &Report, top: usize) -> String {
         changes(&mut out, all, top);
     }
     if !report.statements.is_empty() {
-        let _ = writeln!(out, "\nfindings");
+        out.end().line("findings");
         for statement in &report.statements {
-            let _ = writeln!(out, "  - {}", statement.says);
+            out.line(format_args!("  - {}", statement.says));
             if let Some(sql) = &statement.sql {
-                let _ = writeln!(out, "    {sql}");
+                out.line(format_args!("    {sql}"));
             }
         }
     }
     out
 }
 
-fn device(out: &mut String, of: &DeviceSummary) {
-    let _ = writeln!(
-        out,
-        "\n{}\n  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
+fn device(out: &mut Screen, of: &DeviceSummary) {
+    out.end().line(of.device.label()).line(format_args!(
+        "  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
          kernels; idle {:.3} s",
-        of.device.label(),
-        of.kernels,
-        of.kernel_s,
-        of.copies,
-        of.copy_s,
-        of.exposed_s,
-        of.overlapped_s,
-        of.idle_s
-    );
-    let _ = writeln!(
-        out,
+        of.kernels, of.kernel_s, of.copies, of.copy_s, of.exposed_s, of.overlapped_s, of.idle_s
+    ));
+    out.line(format_args!(
         "  {} intervals stall beyond {:.3} ms (rule {})",
         of.anomalous, of.fence_ms, of.rule
-    );
+    ));
     for anomaly in &of.worst {
         let kinds: Vec<String> =
             anomaly.by_kind.iter().map(|(kind, ms)| format!("{kind} {ms:.3} ms")).collect();
-        let _ = writeln!(
-            out,
+        out.line(format_args!(
             "    {:>9.3} to {:.3} s: {:.3} ms of exposed copy ({})",
             anomaly.from_s,
             anomaly.to_s,
             anomaly.exposed_ms,
             kinds.join(", ")
-        );
+        ));
     }
 }
 
-fn kernels(out: &mut String, kernels: &[KernelSummary], top: usize) {
-    let _ = writeln!(out, "\nkernels by time");
+fn kernels(out: &mut Screen, kernels: &[KernelSummary], top: usize) {
+    out.end().line("kernels by time");
     for kernel in kernels.iter().take(top) {
         let name: String = kernel.name.chars().take(90).collect();
-        let _ = writeln!(
-            out,
+        out.line(format_args!(
             "  {:>10.3} ms  {:>8} x {:>10.3} us (p50 {:.3}, p99 {:.3}, std {:.3})  {name}",
             kernel.total_ms,
             kernel.count,
@@ -148,34 +138,32 @@ fn kernels(out: &mut String, kernels: &[KernelSummary], top: usize) {
             kernel.p50_us,
             kernel.p99_us,
             kernel.std_us
-        );
+        ));
     }
 }
 
-fn launches(out: &mut String, joined: &Launches, top: usize) {
-    let _ = writeln!(out, "\nidle between kernels, s: host wait, kernel wait, other");
+fn launches(out: &mut Screen, joined: &Launches, top: usize) {
+    out.end().line("idle between kernels, s: host wait, kernel wait, other");
     for of in &joined.idle {
-        let _ = writeln!(
-            out,
+        out.line(format_args!(
             "  {:>9.3} {:>9.3} {:>9.3}  {} ({} kernels)",
             of.host_wait_s, of.kernel_wait_s, of.other_s, of.stream, of.kernels
-        );
+        ));
     }
     if !joined.ranges.is_empty() {
-        let _ = writeln!(out, "\nranges by the device time launched within them");
+        out.end().line("ranges by the device time launched within them");
     }
     for of in joined.ranges.iter().take(top) {
         let name: String = of.name.chars().take(90).collect();
-        let _ = writeln!(
-            out,
+        out.line(format_args!(
             "  {:>10.3} ms on devices, {:>10.3} ms on the host, {:>7} x {}: {name}",
             of.device_ms, of.host_ms, of.ranges, of.lane
-        );
+        ));
     }
 }
 
-fn changes(out: &mut String, changes: &[Change], top: usize) {
-    let _ = writeln!(out, "\nkernels against the other recording, ms: by count, by duration");
+fn changes(out: &mut Screen, changes: &[Change], top: usize) {
+    out.end().line("kernels against the other recording, ms: by count, by duration");
     for change in changes.iter().take(2 * top) {
         let name: String = change.name.chars().take(90).collect();
         let how = match (&change.before, &change.after, &change.built_as) {
@@ -185,10 +173,9 @@ fn changes(out: &mut String, changes: &[Change], top: usize) {
             (_, None, None) => " (gone)",
             _ => "",
         };
-        let _ = writeln!(
-            out,
+        out.line(format_args!(
             "  {:>+10.3} ({:+.3}, {:+.3})  {name}{how}",
             change.delta_ms, change.by_count_ms, change.by_duration_ms
-        );
+        ));
     }
 }

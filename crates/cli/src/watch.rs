@@ -1,6 +1,5 @@
 //! `gpuwhy watch`: record and judge at once, or join what several nodes report.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::Ordering;
@@ -15,7 +14,8 @@ use gpuwhy_engine::live::{self, Event};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::watch::governor::Limits;
 use gpuwhy_engine::watch::{WatchOptions, Watcher};
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::text::Screen;
+use gpuwhy_schema::{Ns, terminal};
 use serde::Serialize;
 
 use crate::args::{Judging, Recorded, check_pids, host_port, stop_flag};
@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recorded = &args.recorded;
     check_pids(&recorded.pids)?;
     if let Some(reason) = crate::doctor::refusal() {
-        eprintln!("gpuwhy: {reason}");
+        terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
     launch::make_room(&args.output, recorded.force)?;
@@ -168,7 +168,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if let Some(link) = &mut link {
             link.tick(&mut watcher, &findings)?;
         }
-        printer.status(&watcher)?;
+        printer.status(&watcher);
         if let Some(command) = &mut command {
             ended = command.child.try_wait()?.is_some();
         }
@@ -190,7 +190,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Joins what nodes report, until a signal ends it.
 fn correlate(address: &str, args: &Args) -> Result<ExitCode> {
     let mut correlator = Correlator::listen(address)?;
-    eprintln!("waiting for nodes at {}", correlator.address());
+    terminal::note(format_args!("waiting for nodes at {}", correlator.address()));
     let stop = stop_flag()?;
     let end = args.duration.map(|d| Instant::now() + d);
     let printer = Printer::new(args.json);
@@ -210,45 +210,47 @@ struct Printer {
     printed: Instant,
 }
 
-const CLEAR: &str = "\r\x1b[K";
-
 impl Printer {
     fn new(json: bool) -> Printer {
-        let show_status = std::io::stderr().is_terminal() && !json;
+        let show_status = terminal::stderr_is_terminal() && !json;
         Printer { json, show_status, printed: Instant::now() }
     }
 
     /// A line on standard error, for users.
     fn note(&self, text: &str) {
         if !self.json {
-            let clear = if self.show_status { CLEAR } else { "" };
-            eprintln!("{clear}{text}");
+            self.clear();
+            terminal::note(text);
         }
     }
 
-    fn print(&self, event: &impl Serialize, text: Option<String>) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            serde_json::to_writer(&mut out, event)?;
-            writeln!(out)?;
-        } else if let Some(text) = text {
-            if self.show_status {
-                eprint!("{CLEAR}");
-            }
-            writeln!(out, "{text}")?;
+    fn clear(&self) {
+        if self.show_status {
+            terminal::status("");
         }
-        out.flush().context("cannot write to standard output")
+    }
+
+    fn print(&self, event: &impl Serialize, screen: &Screen) -> Result<()> {
+        let printed = if self.json {
+            terminal::say_json(&serde_json::to_string(event)?)
+        } else if screen.is_empty() {
+            Ok(())
+        } else {
+            self.clear();
+            terminal::show(screen)
+        };
+        printed.context("cannot write to standard output")
     }
 
     fn event(&self, event: &Event) -> Result<()> {
-        self.print(event, text(event))
+        self.print(event, &text(event))
     }
 
     fn fleet_event(&self, event: &FleetEvent) -> Result<()> {
         let clock = wall_clock(gpuwhy_collect::now().0);
         let text = match event {
             FleetEvent::Refused { from, why } => {
-                eprintln!("{from}: connection closed: {why}");
+                terminal::note(format_args!("{from}: connection closed: {why}"));
                 return Ok(());
             }
             FleetEvent::Joined { node, from } => format!("{node} has joined from {from}"),
@@ -260,18 +262,18 @@ impl Printer {
             FleetEvent::Cause(report) => format!("CAUSE: {}", report.text()),
             FleetEvent::Over(report) => format!("over: {}", report.text()),
         };
-        self.print(event, Some(format!("{clock}  {text}")))
+        self.print(event, Screen::new(false).line(format_args!("{clock}  {text}")))
     }
 
-    fn status(&mut self, watcher: &Watcher) -> Result<()> {
+    fn status(&mut self, watcher: &Watcher) {
         if !self.show_status || self.printed.elapsed() < Duration::from_secs(1) {
-            return Ok(());
+            return;
         }
         self.printed = Instant::now();
         let now = watcher.status();
         let shed = if now.shedding.is_empty() { "" } else { "  RECORDING LESS" };
-        eprint!(
-            "{CLEAR}{:>6.0} s  {:>9} steps  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
+        terminal::status(format_args!(
+            "{:>6.0} s  {:>9} steps  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
             now.seconds,
             now.steps,
             now.state,
@@ -280,47 +282,50 @@ impl Printer {
             100.0 * now.cpu_share,
             now.rss_bytes >> 20,
             now.dropped
-        );
-        std::io::stderr().flush().context("cannot write to standard error")
+        ));
     }
 }
 
-/// An event as text; `None` for events that only programs read.
-fn text(event: &Event) -> Option<String> {
-    Some(match event {
-        Event::Slow(slow) => format!(
+/// An event as text; nothing for events that only programs read.
+fn text(event: &Event) -> Screen {
+    let mut screen = Screen::new(false);
+    match event {
+        Event::Slow(slow) => screen.line(format_args!(
             "{}  slower since {:.1} s ago: {} ({})",
             wall_clock(slow.at_ns),
             (slow.at_ns - slow.since_ns) as f64 / 1e9,
             slow.what,
             slow.series.join(", ")
-        ),
+        )),
         Event::Verdict(verdict) => {
             let sign = match verdict.finding.outcome {
                 Outcome::Decided => "VERDICT",
                 Outcome::InsufficientEvidence => "undecided",
             };
-            format!(
+            screen.line(format_args!(
                 "{}  {sign}, {:.1} s after the onset: {}",
                 wall_clock(verdict.at_ns),
                 (verdict.at_ns - verdict.finding.from_ns) as f64 / 1e9,
                 verdict.finding.summary
-            )
+            ))
         }
         Event::Over(verdict) => {
-            let mut out =
-                format!("{}  over: {}", wall_clock(verdict.at_ns), verdict.finding.summary);
+            screen.line(format_args!(
+                "{}  over: {}",
+                wall_clock(verdict.at_ns),
+                verdict.finding.summary
+            ));
             if let Some(without) = &verdict.counterfactual {
-                out += &format!("\n          {without}");
+                screen.line(format_args!("          {without}"));
             }
             for (place, share) in verdict.culprit_was_in.iter().take(2) {
-                out += &format!("\n          it was in {place} for {:.0} %", 100.0 * share);
+                screen.line(format_args!("          it was in {place} for {:.0} %", 100.0 * share));
             }
-            out
+            &mut screen
         }
-        Event::Shed(shed) => format!("{}  {}", wall_clock(shed.at_ns), shed.says),
-        Event::Status(_) => return None,
-        Event::Ended(ended) => format!(
+        Event::Shed(shed) => screen.line(format_args!("{}  {}", wall_clock(shed.at_ns), shed.says)),
+        Event::Status(_) => &mut screen,
+        Event::Ended(ended) => screen.line(format_args!(
             "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
              {:.2} s here ({:.2} % of the machine), {} MiB",
             ended.trace,
@@ -331,8 +336,9 @@ fn text(event: &Event) -> Option<String> {
             ended.cpu_seconds,
             100.0 * ended.machine_share,
             ended.rss_bytes >> 20
-        ),
-    })
+        )),
+    };
+    screen
 }
 
 /// A time of the trace clock as the wall clock has it, to the tenth of a second, UTC.

@@ -14,6 +14,8 @@
 //! itself in its `PROBE`, and `probes.rs` lists all of them. *Invariants:* this crate knows no file
 //! format of traces; unsafe code is only in `bpf` and `sys`, the two folders that make system calls.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod attribution;
 mod between_probes;
 mod bpf;

@@ -9,6 +9,7 @@
 //! culprits are `diagnose`'s; the two meet in the schema only.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod account;
 mod bytes;

@@ -9,6 +9,7 @@
 //! random number that is not seeded; it could run in a browser.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod baseline;
 pub mod calibration;

@@ -16,6 +16,7 @@
 //! is pure and lies in `derive` and `diagnose`; this crate reads the rows that they need.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod account;
 pub mod analysis;

@@ -8,6 +8,7 @@
 //! directory and nothing of findings and causes.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod ctf;
 mod error;

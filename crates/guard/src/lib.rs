@@ -8,6 +8,7 @@
 //! *Invariant:* this crate knows no table and no path. Whoever asks names the file in his own error.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arrow_file;
 mod panics;

@@ -594,6 +594,7 @@ impl Drop for AgentProcess {
 }
 
 /// Plays an agent until it is killed.
+#[expect(clippy::disallowed_methods, reason = "numbers, for the test that started it")]
 fn run_agent(socket: &Path) -> Result<()> {
     let slots = std::env::var("GPUWHY_KILLS_SLOTS").ok().and_then(|n| n.parse().ok());
     let ring = Options { slots: slots.unwrap_or(1 << 14), ..Options::default() };

@@ -1,6 +1,7 @@
 //! `gpuwhy-query`: what `gpuwhy query` and `gpuwhy variability --cluster` run.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -12,6 +13,8 @@ use clap::{Args, Parser, Subcommand};
 use gpuwhy_query::output::{self, Format};
 use gpuwhy_query::session::{Options, Session};
 use gpuwhy_query::{roles, shards, views};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 
 /// SQL over a trace.
 #[derive(Parser)]
@@ -114,11 +117,22 @@ struct Shards {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    terminal::tell_panics();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed may be the name of somebody's file.
+        Err(error) if error.use_stderr() => {
+            terminal::fail(error.render());
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
     let level = if cli.role.is_some() { "info" } else { "error" };
     // `GPUWHY_LOG=debug` logs more.
     let from = env_logger::Env::new().filter_or("GPUWHY_LOG", level);
-    env_logger::Builder::from_env(from).format_target(false).init();
+    let log = env_logger::Target::Pipe(Box::new(terminal::visible_stderr()));
+    env_logger::Builder::from_env(from).format_target(false).target(log).init();
     // DataFusion walks deeply nested plans by recursion.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -139,7 +153,7 @@ fn main() -> ExitCode {
             if error.chain().any(broken) || format!("{error:#}").contains("Broken pipe") {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("gpuwhy: {error:#}");
+            terminal::fail(format_args!("gpuwhy: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -155,10 +169,10 @@ async fn run(cli: Cli) -> Result<()> {
                 Session::open(&args.trace, &args.engine.options(args.interval_ns)).await?;
             let Shards { most, moved, waits, prefetch, .. } = args;
             let request = shards::Request { most, moved, waits, prefetch };
-            shards::write(&session, args.interval_ns, &request, &mut std::io::stdout()).await
+            shards::write(&session, args.interval_ns, &request, &mut terminal::exact_stdout()).await
         }
         Some(Role::Views) => {
-            print!("{}", views::markdown());
+            terminal::show(Screen::new(false).block("", views::markdown()))?;
             Ok(())
         }
     }
@@ -182,7 +196,7 @@ async fn query(args: &Query) -> Result<()> {
         bail!("--interval {} is out of range; give milliseconds greater than 0", args.interval);
     }
     let session = Session::open(trace, &args.engine.options(interval as i64)).await?;
-    session.opened.notes.iter().for_each(|note| eprintln!("gpuwhy: {note}"));
+    session.opened.notes.iter().for_each(|note| terminal::note(format_args!("gpuwhy: {note}")));
     let sql = match args.sql.as_deref() {
         Some("-") => {
             let mut text = String::new();
@@ -197,20 +211,25 @@ async fn query(args: &Query) -> Result<()> {
     let (schema, rows) = session.query(&sql).await?;
     let count = output::write(schema, rows, format, args.output.as_deref()).await?;
     if args.output.is_some() || format == Format::Table {
-        eprintln!("{count} rows in {:.2} s", began.elapsed().as_secs_f64());
+        let seconds = began.elapsed().as_secs_f64();
+        terminal::note(format_args!("{count} rows in {seconds:.2} s"));
     }
     Ok(())
 }
 
 async fn list(session: &Session) -> Result<()> {
-    println!("views, and tables that have rows:");
+    let mut screen = Screen::new(false);
+    screen.line("views, and tables that have rows:");
     for (name, columns, rows) in session.contents().await? {
         let rows = rows.map_or(String::new(), |rows| format!(", {rows} rows"));
-        println!("  {name}{rows}\n    {}", columns.join(", "));
+        screen
+            .line(format_args!("  {name}{rows}"))
+            .line(format_args!("    {}", columns.join(", ")));
     }
-    println!("functions besides those of DataFusion:");
+    screen.line("functions besides those of DataFusion:");
     for function in gpuwhy_query::functions::FUNCTIONS {
-        println!("  {}", function.call);
+        screen.line(format_args!("  {}", function.call));
     }
+    terminal::show(&screen)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Writes the rows of a query as text, JSON, Arrow or Parquet.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal as _, Write};
+use std::io::{BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
 use futures::StreamExt as _;
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Visible;
 
 /// The most rows of a text table.
 const TABLE_ROWS: usize = 1000;
@@ -54,13 +56,27 @@ impl Format {
 
 /// Standard output, or a file that appears under its name only when it is complete.
 enum Sink {
-    Out(BufWriter<std::io::Stdout>),
-    File { file: BufWriter<File>, fresh: PathBuf, path: PathBuf },
+    /// For a program, to the byte.
+    Exact(BufWriter<Stdout>),
+    /// For people: names in a trace may hold anything.
+    Shown(Visible<BufWriter<Stdout>>),
+    File {
+        file: BufWriter<File>,
+        fresh: PathBuf,
+        path: PathBuf,
+    },
 }
 
 impl Sink {
-    fn open(path: Option<&Path>) -> Result<Sink> {
-        let Some(path) = path else { return Ok(Sink::Out(BufWriter::new(std::io::stdout()))) };
+    fn open(path: Option<&Path>, format: Format) -> Result<Sink> {
+        let Some(path) = path else {
+            let out = BufWriter::new(terminal::exact_stdout());
+            // A table is for people, wherever it goes.
+            return Ok(match format == Format::Table || terminal::stdout_is_terminal() {
+                true => Sink::Shown(Visible::new(out)),
+                false => Sink::Exact(out),
+            });
+        };
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(".tmp");
         let fresh = PathBuf::from(fresh);
@@ -92,14 +108,16 @@ impl Drop for Sink {
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Sink::Out(out) => out.write(bytes),
+            Sink::Exact(out) => out.write(bytes),
+            Sink::Shown(out) => out.write(bytes),
             Sink::File { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
-            Sink::Out(out) => out.flush(),
+            Sink::Exact(out) => out.flush(),
+            Sink::Shown(out) => out.flush(),
             Sink::File { file, .. } => file.flush(),
         }
     }
@@ -117,11 +135,11 @@ pub async fn write(
 ) -> Result<u64> {
     if matches!(format, Format::Arrow | Format::Parquet)
         && path.is_none()
-        && std::io::stdout().is_terminal()
+        && terminal::stdout_is_terminal()
     {
         bail!("{format:?} is a binary format; write it to a file with --output");
     }
-    let mut sink = Sink::open(path)?;
+    let mut sink = Sink::open(path, format)?;
     let mut count = 0;
     macro_rules! each {
         ($batch:ident => $do:expr) => {
@@ -143,9 +161,9 @@ pub async fn write(
                 count += taken as u64;
                 room -= taken;
                 if taken < batch.num_rows() {
-                    eprintln!(
+                    terminal::note(format_args!(
                         "gpuwhy: only the first {TABLE_ROWS} rows are shown; --format csv prints all"
-                    );
+                    ));
                     break;
                 }
             }

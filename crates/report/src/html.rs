@@ -5,32 +5,8 @@
 
 use std::fmt::Write;
 
+use gpuwhy_schema::text::plain;
 use serde::Serialize;
-
-/// Whether a reader would be misled by a character that does not show: control characters, and
-/// those that change direction, join, or take no room.
-fn unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// `text` with everything visible, still plain text.
-pub fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c == '\n' {
-            out.push(' ');
-        } else if unseen(c) {
-            let _ = write!(out, "\\u{{{:x}}}", c as u32);
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
 
 /// `text` for HTML, as content or as a quoted attribute.
 pub fn esc(text: &str) -> String {

@@ -13,6 +13,7 @@
 //! *Invariant:* this crate judges nothing and opens no file; it shows what it is given.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bars;
 pub mod data;

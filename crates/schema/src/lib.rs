@@ -12,6 +12,7 @@
 //! the time.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cell;
 pub mod docs;
@@ -20,6 +21,8 @@ pub mod names;
 pub mod sources;
 mod table;
 pub mod tables;
+pub mod terminal;
+pub mod text;
 mod units;
 mod words;
 

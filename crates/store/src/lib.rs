@@ -21,6 +21,7 @@
 //! *Invariant:* this crate opens files and knows no source and no other format.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bulk;
 mod dir;

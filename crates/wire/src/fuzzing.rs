@@ -2,6 +2,8 @@
 //!
 //! Not part of the interface.
 
+#![expect(clippy::disallowed_methods, reason = "any descriptor will do")]
+
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -20,6 +20,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
 use gpuwhy_testkit::inject::Kind;
 
 use file::Results;
@@ -75,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.rejudge {
         rejudge::judge(&args.traces, &mut trials)?;
         file::save(&args.output, &sessions, &trials)?;
-        print!("{}", score::table(&sessions, &trials));
+        terminal::show(Screen::new(false).block("", score::table(&sessions, &trials)))?;
         return Ok(ExitCode::SUCCESS);
     }
     std::fs::create_dir_all(&args.traces)?;
@@ -91,18 +93,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         match session::run(&path, seed, long, args, &trials) {
             Ok((session, rows)) => {
                 for row in &rows {
-                    eprintln!("{}", score::line(row));
+                    terminal::note(format_args!("{}", score::line(row)));
                 }
                 for (at, says) in &session.shed {
-                    eprintln!("SHED at {at:.0} s: {says}");
+                    terminal::note(format_args!("SHED at {at:.0} s: {says}"));
                 }
                 for alarm in &session.false_alarms {
-                    eprintln!("FALSE ALARM: {alarm}");
+                    terminal::note(format_args!("FALSE ALARM: {alarm}"));
                 }
                 trials.extend(rows);
                 sessions.push(session);
             }
-            Err(error) => eprintln!("session {seed}: not run: {error:#}"),
+            Err(error) => terminal::fail(format_args!("session {seed}: not run: {error:#}")),
         }
         file::save(&args.output, &sessions, &trials)?;
         if args.drop_traces {
@@ -110,6 +112,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     file::save(&args.output, &sessions, &trials)?;
-    print!("{}", score::table(&sessions, &trials));
+    terminal::show(Screen::new(false).block("", score::table(&sessions, &trials)))?;
     Ok(ExitCode::SUCCESS)
 }

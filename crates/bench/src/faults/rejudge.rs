@@ -12,6 +12,7 @@ use gpuwhy_diagnose::detect::{self, Detection, Incident, Steps};
 use gpuwhy_diagnose::published::GROUPS;
 use gpuwhy_engine::source::{ProbeGroup, Without};
 use gpuwhy_engine::{Budget, KnownParts, RowSource, TraceSource, investigate, units};
+use gpuwhy_schema::terminal;
 
 use super::results::{ALL_PROBES, Row, stored};
 
@@ -24,7 +25,10 @@ pub fn judge(traces: &Path, trials: &mut [Row]) -> Result<()> {
     for (seed, rows) in by_session {
         let path = stored(traces, seed);
         if !path.exists() {
-            eprintln!("session {seed}: there is no trace of it at {}", path.display());
+            terminal::note(format_args!(
+                "session {seed}: there is no trace of it at {}",
+                path.display()
+            ));
             continue;
         }
         let source = TraceSource::open(&path)?;
@@ -37,7 +41,7 @@ pub fn judge(traces: &Path, trials: &mut [Row]) -> Result<()> {
             let found = incidents.iter().find(touches);
             row.again = answers(found, &steps, &source)?;
         }
-        eprintln!("session {seed}: {n} trials judged again");
+        terminal::note(format_args!("session {seed}: {n} trials judged again"));
     }
     Ok(())
 }

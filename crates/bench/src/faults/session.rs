@@ -12,6 +12,7 @@ use gpuwhy_diagnose::stats::{Random, mean, quantile, sorted};
 use gpuwhy_engine::live::{Ended, Event, Verdict};
 use gpuwhy_engine::published::{self as series, Series};
 use gpuwhy_engine::{TraceSource, units};
+use gpuwhy_schema::terminal;
 use gpuwhy_testkit::inject::{Kind, Label, Placement, Spec};
 
 use super::Args;
@@ -125,7 +126,9 @@ fn inject_all(
                 let (second, busy) = (labels.pop(), (since, gpuwhy_collect::now().0));
                 trials.push(Trial { label, second, choice, calm_before, busy });
             }
-            Err(error) => eprintln!("{}: not injected: {error:#}", choice.kind.name()),
+            Err(error) => {
+                terminal::fail(format_args!("{}: not injected: {error:#}", choice.kind.name()))
+            }
         }
         stage.run_for(AFTER)?;
     }

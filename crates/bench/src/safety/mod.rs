@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use gpuwhy_schema::terminal;
 use serde::{Deserialize, Serialize};
 
 use super::result::{self, Figure, Made};
@@ -89,15 +90,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if !args.only.is_empty() && !args.only.iter().any(|name| name == part.name) {
             continue;
         }
-        eprintln!("safety: {}", part.name);
+        terminal::note(format_args!("safety: {}", part.name));
         let began = std::time::Instant::now();
         let measured =
             (part.run)(args).with_context(|| format!("cannot measure part `{}`", part.name))?;
         for (name, f) in &measured.figures {
-            println!("{name}: {:.4} [{:.4}, {:.4}] of {}", f.value, f.spread[0], f.spread[1], f.n);
+            terminal::say(format_args!(
+                "{name}: {:.4} [{:.4}, {:.4}] of {}",
+                f.value, f.spread[0], f.spread[1], f.n
+            ))?;
         }
         for note in &measured.notes {
-            println!("  {note}");
+            terminal::say(format_args!("  {note}"))?;
         }
         let seconds = (began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
         let made = PartMade { made: Made::now(), seconds, measured };

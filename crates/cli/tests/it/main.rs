@@ -1,10 +1,14 @@
 //! The `gpuwhy` command as its users meet it.
 
 mod errors;
+mod hostile;
 mod importing;
 mod libraries;
 mod packaging;
 mod recording;
+
+#[path = "../../../bench/src/safety/hostile.rs"]
+mod hostile_names;
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -47,6 +47,10 @@ pub(crate) fn command(role: &str, task: &impl Serialize, signal: i32) -> Result<
 }
 
 /// Writes a value to stdout as a line of JSON, unbuffered.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a line of JSON of our own, for the program that started it"
+)]
 pub(crate) fn print_json(value: &impl Serialize) {
     println!("{}", serde_json::to_string(value).unwrap_or_default());
     let _ = std::io::stdout().flush();
