@@ -11,11 +11,23 @@
 //! # What fools it
 //! A collective in which nobody waits for everybody (a ring lets each rank wait for its neighbour
 //! only) shows the neighbour's lateness first. Ranks that do not number their steps alike.
+//!
+//! # Restarts, and ranks that lie
+//! A restarted job begins its step numbers anew, so rounds are kept by epoch and number (`epochs`), and the
+//! oldest by the time they were heard of go first. Which ranks take part is decided by those that were in
+//! half of the latest rounds, so that one rank that reports at random keeps no round from being whole; how
+//! long a round took is the median of its ranks; and no rank can have waited for longer than that. A rank
+//! that lies can hide or accuse itself, and nobody else.
 
-use std::collections::BTreeMap;
+mod epochs;
+mod rounds;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use gpuwhy_schema::{EntityId, Id, Name, Ns};
 
+use self::epochs::Epochs;
+use self::rounds::{Report, Round, Rounds};
 use crate::detect::{Detection, Step};
 use crate::live::{Live, Look};
 use crate::stats::mean;
@@ -25,6 +37,8 @@ use crate::stats::mean;
 pub struct Arrival {
     /// The rank.
     pub rank: u32,
+    /// The node that reports it, by any number of its own.
+    pub node: u64,
     /// The step's number, by which it meets those of the other ranks.
     pub seq: u64,
     /// The step's name.
@@ -84,6 +98,8 @@ impl Slowness {
 pub struct Straggler {
     /// Who came late; nobody if the collective itself took longer.
     pub rank: Option<u32>,
+    /// The run of the job, counted from 0: a restart begins step numbers anew.
+    pub epoch: u32,
     /// The first and the last of the slow steps, by number.
     pub seqs: (u64, u64),
     /// By how much the rank came later than it usually does, mean in ns a step.
@@ -98,61 +114,205 @@ pub struct Straggler {
     pub phase: Option<(Name, f64)>,
 }
 
-/// One step of all ranks.
-#[derive(Clone, Debug, Default)]
-struct Round {
-    arrivals: BTreeMap<u32, Arrival>,
-    /// When the first of them arrived, by our own clock.
-    first: Ns,
-}
-
-/// All ranks' steps.
+/// Steps of all ranks of one job, over its restarts.
 pub struct Fleet {
     live: Live,
-    rounds: BTreeMap<u64, Round>,
+    epochs: Epochs,
+    rounds: Rounds,
+    /// The ranks that a round of each epoch must have to be judged.
+    expected: BTreeMap<u32, Expected>,
+    /// When the last round that was closed ended.
+    ended: Ns,
+    forgot: Ns,
+    names: Names,
 }
 
-/// Steps of all ranks that are remembered.
-const ROUNDS: usize = 4096;
+/// The ranks that take part in an epoch.
+#[derive(Debug, Default)]
+struct Expected {
+    ranks: Vec<u32>,
+    /// The latest rounds that most of them took part in.
+    latest: VecDeque<u64>,
+    /// Rounds that were closed since `ranks` was found.
+    closed: usize,
+    /// When a round was closed last.
+    used: Ns,
+}
+
+/// Memory that the reports of a job may take, unless [`Fleet::set_limit`] says otherwise.
+pub const BYTES: usize = 128 << 20;
+/// Ranks of a job that are followed.
+pub const RANKS: usize = 1 << 14;
+/// Names of steps and phases that are told apart in a job.
+pub const NAMES: usize = 512;
+/// Phases of one step that are looked at.
+pub const PHASES: usize = 16;
 /// Rounds that slow ones are compared with.
 const COMPARED: usize = 200;
+/// The latest rounds, by which it is decided which ranks take part: those that were in half of them.
+const LATEST: usize = 64;
+/// So many rounds are needed to decide that; until then all ranks take part that were heard of.
+const ENOUGH: usize = 8;
+/// A round that not all ranks have reported is closed after this long.
+const PATIENCE: Ns = Ns::secs(2);
+/// A rank that was silent for so long, and for so many rounds, takes no part.
+const SILENT: Ns = Ns::secs(10);
+/// A rank that was silent for so long is forgotten.
+const FORGOTTEN: Ns = Ns::secs(900);
+/// Epochs whose ranks are remembered.
+const EPOCHS: usize = 16;
+/// An epoch of which no round was closed for so long is over.
+const OVER: Ns = Ns::secs(60);
 
 impl Fleet {
     /// No rank yet.
     pub fn new(detection: Detection) -> Fleet {
-        Fleet { live: Live::new(detection), rounds: BTreeMap::new() }
+        Fleet {
+            live: Live::new(detection),
+            epochs: Epochs::default(),
+            rounds: Rounds::new(BYTES),
+            expected: BTreeMap::new(),
+            ended: Ns::ZERO,
+            forgot: Ns::ZERO,
+            names: Names::default(),
+        }
     }
 
-    /// Ranks that took part in the latest rounds.
-    pub fn ranks(&self) -> Vec<u32> {
-        let mut ranks: Vec<u32> =
-            self.rounds.values().rev().take(64).flat_map(|r| r.arrivals.keys().copied()).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+    /// Sets how much memory the reports may take; the oldest go first.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.rounds.set_limit(bytes);
     }
 
-    /// Takes what a rank reported, at `now` of our own clock.
-    pub fn arrive(&mut self, arrival: Arrival, now: Ns) {
-        self.live.push(Step {
-            id: Id(arrival.seq),
-            ts: now.saturating_sub(arrival.dur),
-            dur: arrival.dur,
-            thread: EntityId(arrival.rank + 1),
-            rank: Some(arrival.rank),
-            name: arrival.name.clone(),
-            size: arrival.size,
+    /// Takes what a rank reported, at `now` of our own clock; the epoch that it belongs to. `None` if there
+    /// are too many ranks, or too many names of steps.
+    pub fn arrive(&mut self, arrival: Arrival, now: Ns) -> Option<u32> {
+        let Arrival { rank, node, seq, name, size, dur, waited, phases } = arrival;
+        let is_new = !self.epochs.knows(rank);
+        if is_new && self.epochs.len() >= RANKS {
+            return None;
+        }
+        let name = self.names.of(&name)?;
+        let names = &mut self.names;
+        let phases = phases.into_iter().take(PHASES);
+        let phases = phases.filter_map(|(name, ns)| Some((names.of(&name)?, ns))).collect();
+        let epoch = self.epochs.of(rank, node, seq, now);
+        let report = Report { node, name, size, dur, waited, phases };
+        let number = self.rounds.add((epoch, seq), rank, report, now);
+        let knew = self.expected.get(&epoch).is_some_and(|e| e.latest.len() >= ENOUGH);
+        self.close_if_whole(number, now);
+        while let Some(overdue) = self.rounds.overdue(now.saturating_sub(PATIENCE)) {
+            self.close(overdue, now);
+        }
+        if !knew && self.expected.get(&epoch).is_some_and(|e| e.latest.len() >= ENOUGH) {
+            // It is known now who takes part: what waited for that is looked at in its order.
+            self.rounds.open_ones().into_iter().for_each(|number| self.close_if_whole(number, now));
+        }
+        Some(epoch)
+    }
+
+    fn close_if_whole(&mut self, number: u64, now: Ns) {
+        let Some(round) = self.rounds.get(number).filter(|_| self.rounds.is_open(number)) else {
+            return;
+        };
+        // Until it is known who takes part, rounds are closed when they are overdue.
+        if self.ranks_of(round.epoch).is_some_and(|ranks| round.has(ranks)) {
+            self.close(number, now);
+        }
+    }
+
+    /// The ranks that take part in an epoch, if that is known. A new one has those of the last one, until a few
+    /// of its rounds have shown others.
+    fn ranks_of(&self, epoch: u32) -> Option<&[u32]> {
+        let known = |e: &&Expected| e.latest.len() >= ENOUGH;
+        let own = self.expected.get(&epoch).filter(known);
+        let expected = own.or_else(|| {
+            self.expected.range(..epoch).map(|(_, e)| e).filter(known).max_by_key(|e| e.ranks.len())
         });
-        let round = self.rounds.entry(arrival.seq).or_default();
-        round.first = if round.first == Ns::ZERO { now } else { round.first.min(now) };
-        round.arrivals.insert(arrival.rank, arrival);
-        while self.rounds.len() > ROUNDS {
-            self.rounds.pop_first();
+        expected.map(|e| &e.ranks[..])
+    }
+
+    /// Closes a round: if all ranks reported it, it is looked at.
+    fn close(&mut self, number: u64, now: Ns) {
+        let Some(round) = self.rounds.get(number) else { return };
+        let (epoch, last) = (round.epoch, round.last);
+        let Some((name, size, took)) = round.consensus() else { return };
+        if !self.rounds.close(number, took) {
+            return;
+        }
+        self.took_part(epoch, number, now);
+        let Some(round) = self.rounds.get(number) else { return };
+        let ranks = self.ranks_of(epoch).unwrap_or(&[]);
+        if ranks.len() < 2 || !round.has(ranks) {
+            return;
+        }
+        self.ended = self.ended.max(last);
+        self.live.push(Step {
+            id: Id(number),
+            ts: self.ended.saturating_sub(took),
+            dur: took,
+            thread: EntityId(1),
+            rank: None,
+            name,
+            size,
+        });
+    }
+
+    /// Finds anew, now and then, which ranks take part in an epoch.
+    fn took_part(&mut self, epoch: u32, number: u64, now: Ns) {
+        self.forget_epochs(now);
+        let Some(round) = self.rounds.get(number) else { return };
+        let expected = self.expected.entry(epoch).or_default();
+        expected.used = now;
+        if round.reports.len() * 2 >= expected.ranks.len() {
+            expected.latest.push_back(number);
+        }
+        while expected.latest.len() > LATEST {
+            expected.latest.pop_front();
+        }
+        expected.closed += 1;
+        if expected.latest.len() >= 2 * ENOUGH && expected.closed < ENOUGH {
+            return;
+        }
+        expected.closed = 0;
+        // Rounds that take long are reported seldom.
+        let took = round.took.unwrap_or_default();
+        let since = now.saturating_sub(SILENT.max(Ns(took.0.saturating_mul(4))));
+        let mut ranks: Vec<u32> = self.epochs.members(epoch, since).collect();
+        if expected.latest.len() >= ENOUGH {
+            let mut counts: HashMap<u32, usize> = HashMap::new();
+            let latest: Vec<&Round> =
+                expected.latest.iter().filter_map(|number| self.rounds.get(*number)).collect();
+            for rank in latest.iter().flat_map(|round| round.reports.keys()) {
+                *counts.entry(*rank).or_default() += 1;
+            }
+            ranks.retain(|rank| counts.get(rank).is_some_and(|n| 2 * n >= latest.len()));
+        }
+        expected.ranks = ranks;
+    }
+
+    /// Forgets epochs that are over, then such in which few ranks are: one that restarts all the time does not
+    /// displace the others.
+    fn forget_epochs(&mut self, now: Ns) {
+        while self.expected.len() > EPOCHS {
+            let most = self.expected.values().map(|e| e.ranks.len()).max().unwrap_or(0);
+            let recent = now.saturating_sub(OVER);
+            let key = |e: &Expected| (e.used >= recent, e.ranks.len() * 2 >= most, e.used);
+            let Some((&epoch, _)) = self.expected.iter().min_by_key(|(_, e)| key(e)) else {
+                return;
+            };
+            self.expected.remove(&epoch);
         }
     }
 
     /// What is the matter at `now`: a straggler, and whether it is over.
     pub fn look(&mut self, now: Ns) -> Option<(Straggler, bool)> {
+        while let Some(overdue) = self.rounds.overdue(now.saturating_sub(PATIENCE)) {
+            self.close(overdue, now);
+        }
+        if now >= self.forgot.saturating_add(FORGOTTEN) {
+            self.forgot = now;
+            self.epochs.forget(now.saturating_sub(FORGOTTEN));
+        }
         let (incident, over) = match self.live.look(now) {
             Look::Calm => return None,
             Look::Present(incident) => (incident, false),
@@ -161,83 +321,118 @@ impl Fleet {
         let steps = self.live.steps();
         let of_incident = incident.slowed.iter().flat_map(|s| &s.slow).map(|&i| steps[i].id.0);
         let (mut first, mut last) = (u64::MAX, 0);
-        for seq in of_incident {
-            (first, last) = (first.min(seq), last.max(seq));
+        for number in of_incident {
+            (first, last) = (first.min(number), last.max(number));
         }
         Some((self.straggler(first, last)?, over))
     }
 
     fn straggler(&self, first: u64, last: u64) -> Option<Straggler> {
-        let ranks = self.ranks();
-        // A rank that has not reported a round yet would seem to have waited least.
-        let whole = |round: &&Round| round.arrivals.len() == ranks.len() && ranks.len() > 1;
-        let slow: Vec<&Round> =
-            self.rounds.range(first..=last).map(|(_, round)| round).filter(whole).collect();
-        let usual: Vec<&Round> =
-            self.rounds.range(..first).rev().map(|(_, r)| r).filter(whole).take(COMPARED).collect();
-        if slow.is_empty() || usual.is_empty() {
+        if first > last {
             return None;
         }
-        let longest =
-            |round: &Round| round.arrivals.values().map(|a| a.waited.0).max().unwrap_or(0);
-        let late = |rounds: &[&Round], rank: u32| {
-            let each = rounds.iter().filter_map(|round| {
-                Some((longest(round) - round.arrivals.get(&rank)?.waited.0) as f64)
-            });
-            mean(&each.collect::<Vec<_>>())
-        };
-        let took = |rounds: &[&Round]| {
-            let all: Vec<f64> =
-                rounds.iter().flat_map(|r| r.arrivals.values()).map(|a| a.dur.0 as f64).collect();
-            mean(&all)
-        };
+        let epoch = self.rounds.range(first..=last).next_back()?.epoch;
+        let ranks = self.ranks_of(epoch).filter(|ranks| ranks.len() > 1)?;
+        // A rank that has not reported a round yet would seem to have waited least.
+        let whole = |round: &&Round| round.took.is_some() && round.has(ranks);
+        let slow: Vec<&Round> =
+            self.rounds.range(first..=last).filter(|r| r.epoch == epoch).filter(whole).collect();
+        // What was usual before a restart still is, where the same ranks take part.
+        let usual: Vec<&Round> =
+            self.rounds.range(..first).rev().filter(whole).take(COMPARED).collect();
+        let seqs = (slow.iter().map(|r| r.seq).min()?, slow.iter().map(|r| r.seq).max()?);
+        if usual.is_empty() {
+            return None;
+        }
         let excess = took(&slow) - took(&usual);
+        let (before, during) = (lateness(&usual, ranks), lateness(&slow, ranks));
         let (rank, later) = ranks
             .iter()
-            .map(|&rank| (rank, late(&slow, rank) - late(&usual, rank)))
+            .zip(during.iter().zip(&before))
+            .map(|(&rank, (during, before))| (rank, during - before))
             .max_by(|a, b| a.1.total_cmp(&b.1))?;
         let came_last = |round: &&&Round| {
-            round
-                .arrivals
-                .get(&rank)
-                .is_some_and(|own| round.arrivals.values().all(|other| other.waited >= own.waited))
+            round.reports.get(&rank).is_some_and(|own| {
+                ranks
+                    .iter()
+                    .filter_map(|other| round.reports.get(other))
+                    .all(|other| round.waited(other) >= round.waited(own))
+            })
         };
         let last_in = (slow.iter().filter(came_last).count(), slow.len());
-        let seqs = (first, last);
-        if later < 0.3 * excess {
-            let slowness = Slowness::Communication;
-            let later = 0.0;
-            return Some(Straggler {
-                rank: None,
-                seqs,
-                later,
-                excess,
-                last_in,
-                slowness,
-                phase: None,
-            });
-        }
-        let phases = |rounds: &[&Round]| {
-            let mut sums: BTreeMap<Name, f64> = BTreeMap::new();
-            for arrival in rounds.iter().filter_map(|round| round.arrivals.get(&rank)) {
-                for (name, ns) in &arrival.phases {
-                    *sums.entry(name.clone()).or_default() += ns.0 as f64 / rounds.len() as f64;
-                }
-            }
-            sums
+        let straggler = Straggler {
+            rank: None,
+            epoch,
+            seqs,
+            later: 0.0,
+            excess,
+            last_in,
+            slowness: Slowness::Communication,
+            phase: None,
         };
-        let before = phases(&usual);
-        let grown = phases(&slow).into_iter().map(|(name, ns)| {
-            let more = ns - before.get(&name).copied().unwrap_or(0.0);
-            (name, more)
-        });
-        let phase = grown.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|p| p.1 > 0.0);
+        if later < 0.3 * excess {
+            return Some(straggler);
+        }
+        let phase = grown_phase(&slow, &usual, rank);
         let slowness = match phase.as_ref().map(|p| &*p.0) {
             Some("load" | "input" | "data" | "fetch") => Slowness::Input,
             _ => Slowness::Compute,
         };
-        Some(Straggler { rank: Some(rank), seqs, later, excess, last_in, slowness, phase })
+        Some(Straggler { rank: Some(rank), later, slowness, phase, ..straggler })
     }
+}
+
+/// Names that are told apart: the first [`NAMES`].
+#[derive(Debug, Default)]
+struct Names(HashSet<Name>);
+
+impl Names {
+    fn of(&mut self, name: &Name) -> Option<Name> {
+        if let Some(known) = self.0.get(name) {
+            return Some(known.clone());
+        }
+        (self.0.len() < NAMES).then(|| {
+            self.0.insert(name.clone());
+            name.clone()
+        })
+    }
+}
+
+/// How long rounds took: the mean of their medians over the ranks, ns.
+fn took(rounds: &[&Round]) -> f64 {
+    let each: Vec<f64> = rounds.iter().filter_map(|r| r.took).map(|ns| ns.0 as f64).collect();
+    mean(&each)
+}
+
+/// How much later than the first each of `ranks` came, mean over rounds that have them all, ns.
+fn lateness(rounds: &[&Round], ranks: &[u32]) -> Vec<f64> {
+    let mut sums = vec![0.0; ranks.len()];
+    for round in rounds {
+        let longest = round.longest();
+        for (sum, report) in sums.iter_mut().zip(ranks.iter().map(|rank| round.reports.get(rank))) {
+            *sum += report.map_or(0.0, |report| (longest - round.waited(report)).0 as f64);
+        }
+    }
+    sums.iter().map(|sum| sum / rounds.len() as f64).collect()
+}
+
+/// The phase of a rank that grew most from usual rounds to slow ones, and by how many ns a step.
+fn grown_phase(slow: &[&Round], usual: &[&Round], rank: u32) -> Option<(Name, f64)> {
+    let phases = |rounds: &[&Round]| {
+        let mut sums: BTreeMap<Name, f64> = BTreeMap::new();
+        for report in rounds.iter().filter_map(|round| round.reports.get(&rank)) {
+            for (name, ns) in &report.phases {
+                *sums.entry(name.clone()).or_default() += ns.0 as f64 / rounds.len() as f64;
+            }
+        }
+        sums
+    };
+    let before = phases(usual);
+    let grown = phases(slow).into_iter().map(|(name, ns)| {
+        let more = ns - before.get(&name).copied().unwrap_or(0.0);
+        (name, more)
+    });
+    grown.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|p| p.1 > 0.0)
 }
 
 #[cfg(test)]
@@ -275,6 +470,7 @@ mod tests {
                 for (rank, (load, sync)) in work.into_iter().enumerate() {
                     let arrival = Arrival {
                         rank: rank as u32,
+                        node: rank as u64,
                         seq: self.seq,
                         name: "step".into(),
                         size: None,
@@ -334,6 +530,7 @@ mod tests {
         for seq in 400..480 {
             let arrival = Arrival {
                 rank: 0,
+                node: 0,
                 seq,
                 name: "step".into(),
                 size: None,
@@ -345,5 +542,109 @@ mod tests {
             job.fleet.arrive(arrival, job.now);
         }
         assert_eq!(job.fleet.look(job.now), None);
+    }
+
+    /// What a node that lies reports of its rank.
+    fn lie(rank: u32, seq: u64, dur: i64, waited: i64) -> Arrival {
+        Arrival {
+            rank,
+            node: u64::from(rank),
+            seq,
+            name: "step".into(),
+            size: None,
+            dur: Ns(dur),
+            waited: Ns(waited),
+            phases: vec![],
+        }
+    }
+
+    fn found(job: &mut Job) -> (Option<u32>, u32) {
+        let (straggler, over) = job.fleet.look(job.now).expect("a straggler is found");
+        assert!(!over);
+        (straggler.rank, straggler.epoch)
+    }
+
+    #[test]
+    fn a_straggler_is_told_soon_after_an_elastic_restart() {
+        let mut job = Job::new();
+        job.steps(5000, 9, "", 0.0, 2.0);
+        job.seq = 0;
+        job.steps(100, 9, "", 0.0, 2.0);
+        assert_eq!(job.fleet.look(job.now), None);
+        job.steps(60, 2, "sync", 8.0, 2.0);
+        assert_eq!(found(&mut job), (Some(2), 1));
+        let (straggler, _) = job.fleet.look(job.now).unwrap();
+        assert!((97..=102).contains(&straggler.seqs.0), "{:?}", straggler.seqs);
+    }
+
+    #[test]
+    fn a_straggler_is_told_after_a_hundred_restarts() {
+        let mut job = Job::new();
+        job.steps(400, 9, "", 0.0, 2.0);
+        for _ in 0..100 {
+            job.seq = 0;
+            job.steps(30, 9, "", 0.0, 2.0);
+        }
+        job.steps(60, 1, "load", 8.0, 2.0);
+        assert_eq!(found(&mut job), (Some(1), 100));
+    }
+
+    #[test]
+    fn one_line_of_made_up_steps_evicts_no_rounds_of_others() {
+        let mut job = Job::new();
+        job.steps(400, 9, "", 0.0, 2.0);
+        for n in 0..20_000 {
+            job.fleet.arrive(lie(7, u64::MAX - 20_000 + n, 1, 1), job.now);
+        }
+        job.steps(60, 2, "sync", 8.0, 2.0);
+        assert_eq!(found(&mut job), (Some(2), 0));
+    }
+
+    #[test]
+    fn a_rank_that_reports_at_random_keeps_no_round_from_being_whole() {
+        for every in [1, 2, 3, 50] {
+            let mut job = Job::new();
+            for n in 0..460 {
+                let late = if n < 400 { 0.0 } else { 8.0 };
+                job.steps(1, 1, "sync", late, 2.0);
+                if n % every == 0 {
+                    job.fleet.arrive(lie(7, job.seq - 1, 14_000_000, 2_000_000), job.now);
+                }
+            }
+            assert_eq!(found(&mut job).0, Some(1), "one step in {every}");
+        }
+        // A number that no other rank will ever reach.
+        let mut job = Job::new();
+        job.steps(400, 9, "", 0.0, 2.0);
+        job.fleet.arrive(lie(7, u64::MAX, 14_000_000, 2_000_000), job.now);
+        job.steps(60, 1, "sync", 8.0, 2.0);
+        assert_eq!(found(&mut job).0, Some(1));
+    }
+
+    #[test]
+    fn a_rank_that_lies_about_its_times_hides_nobody_else() {
+        for (dur, waited) in [(i64::MAX, i64::MAX), (i64::MIN, i64::MIN), (1, i64::MAX), (0, 0)] {
+            let mut job = Job::new();
+            for n in 0..460 {
+                let late = if n < 400 { 0.0 } else { 8.0 };
+                job.steps(1, 1, "sync", late, 2.0);
+                job.fleet.arrive(lie(7, job.seq - 1, dur, waited), job.now);
+            }
+            assert_eq!(found(&mut job).0, Some(1), "{dur} {waited}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_job_is_bounded() {
+        let mut job = Job::new();
+        job.fleet.set_limit(1 << 20);
+        for n in 0..100_000u32 {
+            let mut arrival = lie(n, u64::from(n % 7), 1_000_000, 0);
+            arrival.name = format!("step{n}").as_str().into();
+            arrival.phases = (0..100).map(|p| (format!("{n}{p}").as_str().into(), Ns(1))).collect();
+            job.fleet.arrive(arrival, job.now);
+        }
+        assert!(job.fleet.epochs.len() <= RANKS && job.fleet.names.0.len() <= NAMES);
+        assert!(job.fleet.rounds.range(..).count() <= 7);
     }
 }

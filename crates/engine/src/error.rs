@@ -164,18 +164,9 @@ pub enum Error {
     /// More rows than fit into memory.
     #[error("too many rows for one export; choose a window with --from and --to")]
     TooManyRows(#[source] gpuwhy_store::Error),
-    /// A network address cannot be listened at.
-    #[error("cannot listen at `{address}` (expected HOST:PORT)")]
-    Listen {
-        /// What was asked for.
-        address: String,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The thread that accepts nodes has ended.
-    #[error("the correlator's listener ended")]
-    ListenerEnded,
+    /// A correlator cannot be run or joined.
+    #[error(transparent)]
+    Fleet(#[from] gpuwhy_fleet::Error),
 }
 
 /// What this crate returns.

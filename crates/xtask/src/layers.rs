@@ -48,20 +48,28 @@ const ROWS: &[Row] = &[
     row("store", &["schema", "guard"]),
     Row { tests: &["testkit", "standin"], ..row("collect", &["schema", "wire"]) },
     row("formats", &["schema", "guard"]),
+    // Judgement on one side, the network on the other; of hosts it knows nothing.
+    row("fleet", &["schema", "diagnose"]),
     // Floor 4.
     Row { pure: true, ..row("report", &["schema"]) },
     row(
         "engine",
-        &["schema", "wire", "derive", "diagnose", "store", "collect", "formats", "report"],
+        &["schema", "wire", "derive", "diagnose", "store", "collect", "formats", "fleet", "report"],
     ),
     // Floor 5. The query engine is half an hour of compiling, so no crate of ours uses the one that
     // carries it; `engine` runs its program.
     row("query", &["schema", "store", "derive"]),
     Row {
         tests: &["inject", "standin", "testkit"],
-        ..row("cli", &["schema", "wire", "diagnose", "store", "collect", "formats", "engine"])
+        ..row(
+            "cli",
+            &["schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine"],
+        )
     },
-    row("bench", &["schema", "store", "collect", "diagnose", "formats", "engine", "testkit"]),
+    row(
+        "bench",
+        &["schema", "store", "collect", "diagnose", "formats", "fleet", "engine", "testkit"],
+    ),
     // In other people's processes.
     Row {
         others: Some(&["libc", "loom"]),

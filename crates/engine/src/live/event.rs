@@ -93,6 +93,39 @@ pub struct Ended {
     pub rss_bytes: u64,
 }
 
+/// The connection of a node to its correlator.
+#[derive(Clone, Debug, Serialize)]
+pub struct Correlating {
+    /// When, on the trace clock.
+    pub at_ns: i64,
+    /// The correlator's address.
+    pub to: String,
+    /// Whether it takes what this node reports.
+    pub joined: bool,
+    /// Why not.
+    pub why: Option<String>,
+    /// Messages that were dropped so far because it could not be reached, or was slow.
+    pub dropped: u64,
+}
+
+impl Correlating {
+    /// One line for users.
+    pub fn text(&self) -> String {
+        let Correlating { to, why, dropped, .. } = self;
+        let lost = match dropped {
+            0 => String::new(),
+            n => format!("; {n} messages were dropped so far"),
+        };
+        match (self.joined, why) {
+            (true, _) => format!("reporting to the correlator at {to}{lost}"),
+            (false, why) => format!(
+                "the correlator at {to} does not take what this node reports: {}{lost}; recording goes on",
+                why.as_deref().unwrap_or("unknown")
+            ),
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -105,6 +138,8 @@ pub enum Event {
     Over(Box<Verdict>),
     /// Less, or more, is recorded from now on.
     Shed(Shedding),
+    /// The correlator cannot be reached, or can be again.
+    Correlator(Correlating),
     /// State and cost, every ten seconds.
     Status(Status),
     /// The watch ended.

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::investigate::{self, Budget, investigate};
 use crate::units::steps::{self, FinishedStep};
 
-pub use event::{Ended, Event, Shedding, Slow, Status, Verdict};
+pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Verdict};
 pub use recent::{Recent, SETTLED, Sorted};
 pub use sleeps::Sleeps;
 
@@ -407,12 +407,10 @@ impl LiveJudge {
         now: Ns,
         open_states: Vec<State>,
     ) -> Result<Option<Finding>> {
-        let selected: HashSet<Id> = self
-            .numbered
-            .iter()
-            .filter(|(r, seq, _)| *r == Some(rank) && (seqs.0..=seqs.1).contains(seq))
-            .map(|n| n.2)
-            .collect();
+        let of_rank = self.numbered.iter().rev().filter(|(r, ..)| *r == Some(rank));
+        let latest = latest_run(of_rank.map(|(_, seq, id)| (*seq, *id)));
+        let selected: HashSet<Id> =
+            latest.filter(|(seq, _)| (seqs.0..=seqs.1).contains(seq)).map(|(_, id)| id).collect();
         let steps = self.detector.steps();
         let is_selected = |step: &Step| selected.contains(&step.id);
         let slow = steps.numbered().filter(|(_, step)| is_selected(step)).map(|(no, _)| no);
@@ -501,5 +499,31 @@ impl LiveJudge {
         series.sort();
         series.dedup();
         Slow { at_ns: now.0, since_ns: incident.from.0, what, series }
+    }
+}
+/// Of a rank's steps, the latest first, those since it was restarted last: then its numbers began anew. Steps
+/// may end out of order, so that a small rise is none.
+fn latest_run(steps: impl Iterator<Item = (u64, Id)>) -> impl Iterator<Item = (u64, Id)> {
+    let mut seen = HashSet::new();
+    let mut last = u64::MAX;
+    steps.take_while(move |(seq, _)| {
+        let goes_on = *seq <= last.saturating_add(64) && seen.insert(*seq);
+        last = *seq;
+        goes_on
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_about_the_steps_since_the_last_restart() {
+        let run = |seqs: &[u64]| -> Vec<u64> {
+            latest_run(seqs.iter().rev().map(|seq| (*seq, Id(*seq)))).map(|step| step.0).collect()
+        };
+        assert_eq!(run(&[0, 1, 2, 4, 3, 5]), [5, 3, 4, 2, 1, 0]);
+        assert_eq!(run(&[4998, 4999, 0, 1, 2]), [2, 1, 0]);
+        assert_eq!(run(&[0, 1, 2, 0, 1]), [1, 0, 2], "a crash after few steps");
     }
 }

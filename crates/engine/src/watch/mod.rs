@@ -249,6 +249,16 @@ impl Watcher {
             .collect()
     }
 
+    /// A source for what becomes of reports to others, such as a correlator; [`Watcher::note`] says it.
+    pub fn add_source(&mut self, kind: &str, config: &str) -> SourceId {
+        self.recorder.add_source(kind, config)
+    }
+
+    /// Writes a note into a source of [`Watcher::add_source`].
+    pub fn note(&mut self, source: SourceId, note: &str) {
+        self.recorder.set_note(source, note);
+    }
+
     /// What this host knows of why a rank's steps of these numbers took as long as they did, whether
     /// they were found slow here or not.
     ///
