@@ -13,6 +13,7 @@ mod doctor;
 mod exit;
 mod explain;
 mod export;
+mod fleet;
 mod import;
 mod record;
 mod validate;
@@ -44,7 +45,9 @@ enum Command {
     /// Record a trace from every source that this host offers
     Record(record::Args),
     /// Record and judge at once: a verdict within seconds of a slowdown
-    Watch(watch::Args),
+    Watch(Box<watch::Args>),
+    /// Make the keys by which a correlator and its nodes know each other
+    Fleet(fleet::Args),
     /// Find what was slow in a trace and why: ranked causes with evidence
     Diagnose(diagnose::Args),
     /// Explain a class of causes: how it is recognised, how to verify it, what fools it
@@ -124,6 +127,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Import(args) => import::run(&args),

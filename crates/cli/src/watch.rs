@@ -8,21 +8,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use gpuwhy_collect::Config;
 use gpuwhy_diagnose::verdict::Outcome;
-use gpuwhy_engine::fleet::{Correlator, FleetEvent, NodeLink};
 use gpuwhy_engine::launch::{self, GatedCommand, Instrumentation, MarkRing};
 use gpuwhy_engine::live::{self, Event};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::watch::governor::Limits;
 use gpuwhy_engine::watch::{WatchOptions, Watcher};
+use gpuwhy_fleet::FleetEvent;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use serde::Serialize;
 
-use crate::args::{Judging, Recorded, check_pids, host_port, stop_flag};
+use crate::args::{Judging, Recorded, check_pids, stop_flag};
+use crate::fleet::{self, Nodes};
 use crate::{exit, record};
-
-/// The heading of options for jobs on several nodes.
-const NODES: &str = "Several nodes";
 
 /// Arguments of `watch`.
 #[derive(Debug, clap::Args)]
@@ -56,29 +54,8 @@ pub struct Args {
     recorded: Recorded,
     #[command(flatten)]
     judging: Judging,
-    /// Report steps and findings to the correlator at this address, and answer its questions
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_port, help_heading = NODES)]
-    to: Option<String>,
-    /// The name of this node at the correlator; the host name by default
-    #[arg(long, value_name = "NAME", requires = "to", help_heading = NODES)]
-    node: Option<String>,
-    /// Shift the times that are reported to the correlator by this many seconds, for tests
-    #[arg(long, value_name = "S", default_value_t = 0, hide = true, allow_negative_numbers = true)]
-    skew: i64,
-    /// The phase of a step in which ranks wait for each other
-    #[arg(long, value_name = "PHASE", default_value = "allreduce", help_heading = NODES)]
-    collective: String,
-    /// Be the correlator: record nothing here, but join what nodes report at this address, name the
-    /// rank that comes late, and ask its node why. There is no encryption; listen where only the nodes
-    /// can reach
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        value_parser = host_port,
-        help_heading = NODES,
-        conflicts_with_all = ["to", "pids", "steps", "command"]
-    )]
-    join: Option<String>,
+    #[command(flatten)]
+    nodes: Nodes,
 }
 
 impl Args {
@@ -103,7 +80,7 @@ impl Args {
             judge: live::Options {
                 detection: self.judging.detection(),
                 judging: self.judging.options(),
-                collect_steps: self.to.is_some(),
+                collect_steps: self.nodes.to.is_some(),
             },
             recent: Ns(self.recent.as_nanos() as i64),
             keep: self.keep,
@@ -114,20 +91,11 @@ impl Args {
             ..WatchOptions::new(config)
         }
     }
-
-    fn node_link(&self) -> Option<NodeLink> {
-        let node = self.node.clone().unwrap_or_else(|| {
-            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            name.trim().to_string()
-        });
-        let to = self.to.as_ref()?;
-        Some(NodeLink::connect(to, &node, &self.collective, self.skew))
-    }
 }
 
 /// Watches until a signal or a limit ends it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(address) = &args.join {
+    if let Some(address) = &args.nodes.join {
         return correlate(address, args);
     }
     let recorded = &args.recorded;
@@ -149,7 +117,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(command) = &command {
         command.gate().open()?;
     }
-    let mut link = args.node_link();
+    let mut link = args.nodes.link()?;
     let mut printer = Printer::new(args.json);
     printer.note(&format!(
         "watching; the trace is {}, programs that mark steps find the ring by GPUWHY_RING={}; ^C ends it",
@@ -166,7 +134,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             printer.event(&event)?;
         }
         if let Some(link) = &mut link {
-            link.tick(&mut watcher, &findings)?;
+            for event in link.tick(&mut watcher, &findings)? {
+                printer.event(&event)?;
+            }
         }
         printer.status(&watcher);
         if let Some(command) = &mut command {
@@ -189,18 +159,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Joins what nodes report, until a signal ends it.
 fn correlate(address: &str, args: &Args) -> Result<ExitCode> {
-    let mut correlator = Correlator::listen(address)?;
-    terminal::note(format_args!("waiting for nodes at {}", correlator.address()));
-    let stop = stop_flag()?;
-    let end = args.duration.map(|d| Instant::now() + d);
     let printer = Printer::new(args.json);
-    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        for event in correlator.poll()? {
-            printer.fleet_event(&event)?;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(ExitCode::SUCCESS)
+    args.nodes.correlate(address, args.duration, |event| printer.fleet_event(event))
 }
 
 /// Prints events as text or as JSON lines, and on a terminal the status.
@@ -248,21 +208,14 @@ impl Printer {
 
     fn fleet_event(&self, event: &FleetEvent) -> Result<()> {
         let clock = wall_clock(gpuwhy_collect::now().0);
-        let text = match event {
-            FleetEvent::Refused { from, why } => {
-                terminal::note(format_args!("{from}: connection closed: {why}"));
+        let text = match fleet::text(event) {
+            Ok(text) => text,
+            Err((from, why)) => {
+                terminal::note(format_args!("{from}: {why}"));
                 return Ok(());
             }
-            FleetEvent::Joined { node, from } => format!("{node} has joined from {from}"),
-            FleetEvent::Left { node } => format!("{node} has left"),
-            FleetEvent::Node { node, finding } => {
-                format!("{node}: {}", finding["summary"].as_str().unwrap_or("a finding"))
-            }
-            FleetEvent::Straggler(report) => format!("STRAGGLER: {}", report.text()),
-            FleetEvent::Cause(report) => format!("CAUSE: {}", report.text()),
-            FleetEvent::Over(report) => format!("over: {}", report.text()),
         };
-        self.print(event, Screen::new(false).line(format_args!("{clock}  {text}")))
+        self.print(event, Screen::new(false).block("          ", format_args!("{clock}  {text}")))
     }
 
     fn status(&mut self, watcher: &Watcher) {
@@ -322,6 +275,9 @@ fn text(event: &Event) -> Screen {
                 screen.line(format_args!("          it was in {place} for {:.0} %", 100.0 * share));
             }
             &mut screen
+        }
+        Event::Correlator(news) => {
+            screen.line(format_args!("{}  {}", wall_clock(news.at_ns), news.text()))
         }
         Event::Shed(shed) => screen.line(format_args!("{}  {}", wall_clock(shed.at_ns), shed.says)),
         Event::Status(_) => &mut screen,

@@ -129,21 +129,10 @@ pub fn job_name(text: &str) -> String {
     if is_name(&safe) { safe } else { format!("j{safe}") }
 }
 
-/// Text of a peer that may be printed: no control characters, no marks that turn the direction of writing,
-/// and at most `most` characters.
+/// Text of a peer without characters that do not show, and with at most `most` characters.
 pub fn clean(text: &str, most: usize) -> String {
-    let mut kept: String = text
-        .chars()
-        .take(most)
-        .map(|c| match c {
-            c if c.is_control() => '\u{fffd}',
-            '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{2069}'
-            | '\u{feff}' => '\u{fffd}',
-            c => c,
-        })
-        .collect();
+    let visible = |c: char| if gpuwhy_schema::text::unseen(c) { '\u{fffd}' } else { c };
+    let mut kept: String = text.chars().take(most).map(visible).collect();
     if text.chars().nth(most).is_some() {
         kept.push('…');
     }

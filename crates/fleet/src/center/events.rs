@@ -113,7 +113,7 @@ impl StragglerReport {
             out += &format!(", its `{phase}` takes {ms:.1} ms longer");
         }
         if let Some(summary) = self.finding.as_ref().and_then(|f| f["summary"].as_str()) {
-            out += &format!("\n          its node: {summary}");
+            out += &format!("\nits node: {summary}");
         }
         if self.job != crate::protocol::NO_JOB {
             out.insert_str(0, &format!("job {}: ", self.job));
