@@ -131,6 +131,7 @@ struct Cluster {
     events: Receiver<(Instant, Value)>,
     workload: Ready,
     _ended: Vec<Ended>,
+    _keys: tempfile::TempDir,
     _rings: Vec<RingFile>,
     _nodes: Vec<Node>,
 }
@@ -164,8 +165,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 impl Cluster {
     fn start(args: &Args) -> Result<Cluster> {
         let gpuwhy = program::gpuwhy();
+        let keys = tempfile::tempdir()?;
+        let key = keys.path().join("fleet.key");
+        gpuwhy_fleet::make_secret(&key)?;
         let mut correlator = Command::new(&gpuwhy)
-            .args(["watch", "--json", "--join", &format!("0.0.0.0:{PORT}")])
+            .args(["watch", "--json", "--join", &format!("0.0.0.0:{PORT}"), "--fleet-key"])
+            .arg(&key)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
@@ -180,7 +185,8 @@ impl Cluster {
                 .args(["netns", "exec", &node.name])
                 .arg(&gpuwhy)
                 .args(["watch", "--force", "--json", "--node", &format!("node{n}")])
-                .args(["--to", &format!("{}:{PORT}", node.here)])
+                .args(["--to", &format!("{}:{PORT}", node.here), "--fleet-key"])
+                .arg(&key)
                 .arg(format!("--skew={}", SKEWS[n]))
                 .arg("--ring")
                 .arg(ring(n))
@@ -211,7 +217,7 @@ impl Cluster {
         let workload = serde_json::from_value(ready).context("cannot understand the workload")?;
         // What uses a node ends before it: fields are dropped in their order.
         ended.reverse();
-        Ok(Cluster { events, workload, _ended: ended, _rings: rings, _nodes: nodes })
+        Ok(Cluster { events, workload, _ended: ended, _keys: keys, _rings: rings, _nodes: nodes })
     }
 
     /// One fault, and what the correlator said meanwhile.

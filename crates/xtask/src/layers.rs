@@ -305,7 +305,7 @@ mod tests {
         check(
             "engine -> gpuwhy-testkit",
             "`engine` uses `testkit`; of ours it may use schema, wire, derive, diagnose, store, collect, \
-             formats, report",
+             formats, fleet, report",
         );
         check("schema -> gpuwhy-wire", "`schema` uses `wire`; of ours it may use nothing");
         check("derive -> gpuwhy-store", "`derive` uses `store`; of ours it may use schema");
