@@ -16,6 +16,7 @@
 //! with more than the other's own ranks; nothing that a peer sends reaches a terminal with control characters.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod center;
 mod certificates;
