@@ -8,6 +8,8 @@ use std::path::Path;
 use gpuwhy_schema::*;
 use gpuwhy_store::{Options, Writer};
 use gpuwhy_wire::{encode, seal};
+use object::write::{Object, StandardSection, Symbol, SymbolSection};
+use object::{Architecture, BinaryFormat, Endianness, SymbolFlags, SymbolKind, SymbolScope};
 
 fn rows() -> Rows {
     let mut lanes = Lanes::default();
@@ -125,7 +127,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "traceEvents": [{event}, {call}], "baseTimeNanoseconds": 1751410836000000000}}"#
     );
     write("kineto_trace", "object", whole.as_bytes())?;
-    write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes()).map_err(Into::into)
+    write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes())?;
+    for (name, format) in [("elf64", Architecture::X86_64), ("elf32", Architecture::I386)] {
+        write("elf_symbols", name, &[&[0], &*elf(format)?].concat())?;
+    }
+    write("terminal_text", "controls", "a\x1b[2J\u{9b}\u{202e}\nb\0\u{e0041}".as_bytes())?;
+    write("terminal_text", "bytes", b"\xff\xf0\x9f\x98")?;
+    Ok(())
+}
+
+/// A small object file with two functions.
+fn elf(architecture: Architecture) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut file = Object::new(BinaryFormat::Elf, architecture, Endianness::Little);
+    let text = file.section_id(StandardSection::Text);
+    for name in ["main", "step_all"] {
+        let symbol = file.add_symbol(Symbol {
+            name: name.into(),
+            value: 0,
+            size: 0,
+            kind: SymbolKind::Text,
+            scope: SymbolScope::Dynamic,
+            weak: false,
+            section: SymbolSection::Undefined,
+            flags: SymbolFlags::None,
+        });
+        file.add_symbol_data(symbol, text, &[0x90; 16], 16);
+    }
+    Ok(file.write()?)
 }
 
 /// A small report of Nsight Systems.

@@ -9,12 +9,14 @@ use std::sync::LazyLock;
 use gpuwhy_formats::importer::Options;
 use gpuwhy_formats::importers;
 
-static DIR: LazyLock<PathBuf> =
-    LazyLock::new(|| format!("/dev/shm/gpuwhy-fuzz-{}.tables", std::process::id()).into());
+static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+    let dir = PathBuf::from(format!("/dev/shm/gpuwhy-fuzz-{}.tables", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+});
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((kind, table)) = data.split_first() else { return };
-    std::fs::create_dir_all(&*DIR).unwrap();
     let name = if kind % 2 == 0 { "StringIds.parquet" } else { "StringIds.arrow" };
     std::fs::write(DIR.join(name), table).unwrap();
     // Strings are read when it is opened.
@@ -22,5 +24,5 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if let Ok(importer) = importers::find(&paths) {
         let _ = importer.open(&paths, &Options { threads: 1 });
     }
-    std::fs::remove_dir_all(&*DIR).unwrap();
+    std::fs::remove_file(DIR.join(name)).unwrap();
 });

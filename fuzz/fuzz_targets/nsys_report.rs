@@ -29,5 +29,4 @@ fn import() -> gpuwhy_formats::Result<()> {
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     std::fs::write(&*PATH, data).unwrap();
     let _ = import();
-    std::fs::remove_file(&*PATH).unwrap();
 });

@@ -13,5 +13,4 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((table, file)) = data.split_first() else { return };
     std::fs::write(&*PATH, file).unwrap();
     let _ = gpuwhy_store::fuzzing::parquet(&PATH, *table);
-    std::fs::remove_file(&*PATH).unwrap();
 });

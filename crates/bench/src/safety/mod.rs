@@ -4,6 +4,8 @@
 //! Each part is a file with a function that measures and returns figures. A run of some parts keeps
 //! the figures of the others in the results, each with the commit that it was measured at.
 
+mod fuzz;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::result::{self, Figure, Made};
 
 /// The parts, in the order in which they run.
-const PARTS: &[PartSpec] = &[];
+const PARTS: &[PartSpec] = &[PartSpec { name: "fuzz", run: fuzz::run }];
 
 /// A part of the benchmark.
 struct PartSpec {
