@@ -70,8 +70,8 @@ const ALIVE: Ns = Ns::secs(5);
 pub(crate) const SILENT: Ns = Ns::secs(20);
 /// Bytes a second from a node, and at once.
 const BYTES: (f64, f64) = (512.0 * 1024.0, 4.0 * 1024.0 * 1024.0);
-/// Lines a second from a node, and at once: a node sends ten a second, and after a pause what waited.
-const LINES: (f64, f64) = (50.0, 1000.0);
+/// Lines a second from a node, and at once: a node of few ranks sends ten a second, and after a pause what waited.
+const LINES: (f64, f64) = (200.0, 2000.0);
 /// Steps a second from a node, and at once.
 const STEPS: (f64, f64) = (4000.0, 40_000.0);
 /// Findings a second from a node, and at once.

@@ -38,7 +38,7 @@ pub use error::{Error, Result};
 pub use keys::{add_secret, make_secret};
 pub use lines::Lines;
 pub use link::{Link, LinkEvent};
-pub use server::Correlator;
+pub use server::{Correlator, raise_descriptors};
 pub use session::Session;
 pub use tls::{ClientTls, Credentials, is_loopback};
 

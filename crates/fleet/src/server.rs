@@ -406,8 +406,13 @@ fn bind(address: &str) -> io::Result<TcpListener> {
 
 /// Raises the limit of open files as far as it goes, and lowers ours to what it allows.
 fn within_descriptors(limits: Limits) -> Limits {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = (limits.nodes + limits.strangers) as u64 + SPARE;
+    share(limits, raise_descriptors(wanted))
+}
+
+/// Raises this process's limit of open files to `wanted`, if that is allowed; what it is then.
+pub fn raise_descriptors(wanted: u64) -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     let most = now.maximum.unwrap_or(u64::MAX);
     let current = now.current.unwrap_or(u64::MAX);
@@ -415,10 +420,10 @@ fn within_descriptors(limits: Limits) -> Limits {
     if raised > current {
         let limit = Rlimit { current: Some(raised), maximum: now.maximum };
         if setrlimit(Resource::Nofile, limit).is_err() {
-            return share(limits, current);
+            return current;
         }
     }
-    share(limits, raised)
+    raised
 }
 
 /// Limits that `descriptors` are enough for.

@@ -22,6 +22,7 @@ use rustls::{
     RootCertStore, ServerConfig, SignatureScheme,
 };
 
+use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::keys::{End, Secret, read_private, read_public, secrets};
 
@@ -164,6 +165,17 @@ impl Credentials {
         };
         config.resumption = rustls::client::Resumption::disabled();
         Ok(ClientTls { config: Some((Arc::new(config), host)) })
+    }
+}
+
+impl ClientTls {
+    /// Begins to connect to `address`; [`Channel::register`] and [`Channel::ready`] go on from there.
+    ///
+    /// # Errors
+    /// The operating system refuses, or TLS does.
+    pub fn connect(&self, address: std::net::SocketAddr) -> std::io::Result<Channel> {
+        let stream = mio::net::TcpStream::connect(address)?;
+        Channel::connecting(stream, self.config.clone()).map_err(std::io::Error::other)
     }
 }
 

@@ -5,6 +5,7 @@
 //! the figures of the others in the results, each with the commit that it was measured at.
 
 mod fuzz;
+mod siege;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::result::{self, Figure, Made};
 
 /// The parts, in the order in which they run.
-const PARTS: &[PartSpec] = &[PartSpec { name: "fuzz", run: fuzz::run }];
+const PARTS: &[PartSpec] =
+    &[PartSpec { name: "fuzz", run: fuzz::run }, PartSpec { name: "siege", run: siege::run }];
 
 /// A part of the benchmark.
 struct PartSpec {
