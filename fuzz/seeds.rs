@@ -115,6 +115,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write("agent_socket", "agent-two-rings", &[&[128, 3, 64], &*settings, &*settings].concat())?;
     write("agent_socket", "agent-no-ring", &[&[128, 0, 64], &*settings, b"?"].concat())?;
 
+    correlator_lines(&write)?;
     let report = tmp.path().join("report.sqlite");
     nsys_report(&report)?;
     write("nsys_report", "report", &std::fs::read(&report)?)?;
@@ -154,6 +155,43 @@ fn elf(architecture: Architecture) -> Result<Vec<u8>, Box<dyn std::error::Error>
         file.add_symbol_data(symbol, text, &[0x90; 16], 16);
     }
     Ok(file.write()?)
+}
+
+/// Connections of a correlator, and of a node: see the target for the instructions.
+fn correlator_lines(
+    write: &impl Fn(&str, &str, &[u8]) -> std::io::Result<()>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    // Three nodes say hello; their ranks make steps, which become slow; one finds something and one answers.
+    let mut run = vec![0, 12, 13 + 64, 14 + 96];
+    for first in (0..208).step_by(16) {
+        for node in 0..3 {
+            run.extend([16 + node, first, if first < 160 { 10 } else { 40 }]);
+        }
+        run.extend([24, 40]);
+    }
+    for line in [
+        r#"{"says":"finding","finding":{"outcome":"decided","summary":"s\u001b"}}"#,
+        r#"{"says":"answer","id":"00000000000000000000000000000001","finding":{"class":"block_io"}}"#,
+        r#"{"says":"alive"}"#,
+    ] {
+        run.extend([1, line.len() as u8 + 1]);
+        run.extend(line.bytes());
+        run.push(b'\n');
+    }
+    write("correlator_lines", "run", &run)?;
+    let restart = [&run[..], &[5 << 2, 12], &run[1..]].concat();
+    write("correlator_lines", "restart", &restart)?;
+    let mut node = vec![128];
+    for line in [
+        r#"{"says":"welcome","version":2}"#,
+        r#"{"says":"question","id":"1","job":"j","rank":0,"first_seq":3,"last_seq":9}"#,
+        r#"{"says":"refused","why":"\u001b"}"#,
+    ] {
+        let padded = format!("{line:<width$}\n", width = line.len().next_multiple_of(16) - 1);
+        node.push((padded.len() / 16) as u8 * 16 + 1);
+        node.extend(padded.bytes());
+    }
+    write("correlator_lines", "node", &node).map_err(Into::into)
 }
 
 /// A small report of Nsight Systems.
