@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod confined;
 pub mod functions;
 pub mod output;
 pub mod roles;

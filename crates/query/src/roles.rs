@@ -33,6 +33,9 @@ pub struct Scheduler {
     /// s.
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     pub executor_timeout: u64,
+    /// Directories of traces: no files beyond them are read, and without this only buckets are.
+    #[arg(long, value_name = "DIR")]
+    pub traces: Vec<PathBuf>,
 }
 
 /// Runs tasks, and keeps their intermediate results on its disk.
@@ -57,6 +60,9 @@ pub struct Executor {
     /// Directory for intermediate results; by default a temporary one.
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
+    /// Directories of traces: no files beyond them are read, and without this only buckets are.
+    #[arg(long, value_name = "DIR")]
+    pub traces: Vec<PathBuf>,
 }
 
 /// Seconds between two heartbeats of an executor.
@@ -64,12 +70,12 @@ const HEARTBEAT: u64 = 2;
 /// How long an executor tries to connect to its scheduler, s: both may be started together.
 const CONNECT: u16 = 60;
 
-fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
+fn state(config: SessionConfig, traces: &[PathBuf]) -> datafusion::error::Result<SessionState> {
     let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_optimizer_rules(ballista_core::optimizer::ballista_default_optimizer_rules())
         .with_config(config)
-        .with_runtime_env(stores::runtime(None)?)
+        .with_runtime_env(stores::confined(traces)?)
         .build();
     functions::register(&mut state)?;
     Ok(state)
@@ -80,11 +86,12 @@ fn state(config: SessionConfig) -> datafusion::error::Result<SessionState> {
 /// # Errors
 /// It cannot listen at its address.
 pub async fn scheduler(args: &Scheduler) -> Result<()> {
+    let traces = args.traces.clone();
     let mut config = SchedulerConfig::default()
         .with_hostname(args.external_host.clone())
         .with_port(args.bind.port())
         .with_override_config_producer(Arc::new(|| session::config(true)))
-        .with_override_session_builder(Arc::new(state));
+        .with_override_session_builder(Arc::new(move |config| state(config, &traces)));
     config.bind_host = args.bind.ip().to_string();
     config.executor_timeout_seconds = args.executor_timeout;
     config.no_executors_grace_period_seconds = args.executor_timeout;
@@ -125,6 +132,7 @@ pub async fn executor(args: &Executor) -> Result<()> {
             (held.path().to_owned(), Some(held))
         }
     };
+    let traces = args.traces.clone();
     let grpc_port =
         args.bind.port().checked_add(1).context("the port of --bind must be below 65535")?;
     let config = ExecutorProcessConfig {
@@ -142,7 +150,9 @@ pub async fn executor(args: &Executor) -> Result<()> {
         grpc_max_decoding_message_size: session::MESSAGE,
         grpc_max_encoding_message_size: session::MESSAGE,
         override_function_registry: Some(Arc::new(registry)),
-        override_runtime_producer: Some(Arc::new(|_: &SessionConfig| stores::runtime(None))),
+        override_runtime_producer: Some(Arc::new(move |_: &SessionConfig| {
+            stores::confined(&traces)
+        })),
         override_config_producer: Some(Arc::new(|| session::config(true))),
         ..ExecutorProcessConfig::default()
     };

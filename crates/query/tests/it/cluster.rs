@@ -45,6 +45,8 @@ impl Cluster {
         let at = port();
         let scheduler = role("scheduler")
             .args(["scheduler", "--bind", &format!("127.0.0.1:{at}"), "--executor-timeout", "5"])
+            // The traces of the tests lie in several places.
+            .args(["--traces", "/"])
             .spawn()
             .unwrap();
         wait_for(at);
@@ -52,7 +54,7 @@ impl Cluster {
             let (port, work) = (port(), dir.join(format!("work-{number}")));
             let child = role(&format!("executor-{number}"))
                 .args(["executor", "--scheduler", &format!("localhost:{at}"), "--threads", "1"])
-                .args(["--bind", &format!("127.0.0.1:{port}"), "--memory", "1024"])
+                .args(["--bind", &format!("127.0.0.1:{port}"), "--memory", "1024", "--traces", "/"])
                 .arg("--work-dir")
                 .arg(&work)
                 .spawn()
