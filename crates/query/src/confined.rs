@@ -129,6 +129,11 @@ mod tests {
         }
         assert!(block_on(store.list(None).next()).unwrap().is_err());
         let inside = at("traces/a");
+        assert_eq!(
+            Path::from_absolute_path("/").unwrap(),
+            Path::default(),
+            "--traces / allows all"
+        );
         assert!(block_on(store.put(&inside, "x".into())).is_err());
         assert!(block_on(store.put_multipart(&at("traces/new"))).is_err());
         assert!(block_on(store.delete(&inside)).is_err());
