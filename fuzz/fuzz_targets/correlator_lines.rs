@@ -143,7 +143,7 @@ fn node(mut input: Input<'_>) {
             Err(_) => return,
         }
     }
-    assert!(questions <= 4 + (now.0 / Ns::secs(5).0) as usize);
+    assert!(questions <= 10 + (now.0 / Ns::secs(5).0) as usize);
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -77,7 +77,7 @@ const STEPS: (f64, f64) = (4000.0, 40_000.0);
 /// Findings a second from a node, and at once.
 const FINDINGS: (f64, f64) = (1.0, 10.0);
 /// Questions a second to a node, and at once.
-const QUESTIONS: (f64, f64) = (0.2, 4.0);
+const QUESTIONS: (f64, f64) = (0.2, 10.0);
 /// Ranks that one node speaks for.
 const RANKS: usize = 64;
 /// Jobs that one node reports.

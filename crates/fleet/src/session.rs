@@ -17,7 +17,7 @@ const LINES: (f64, f64) = (5.0, 50.0);
 /// Bytes a second from a correlator, and at once.
 const BYTES: (f64, f64) = (4096.0, 65536.0);
 /// Questions a second that are answered, and at once: each costs a judgement.
-const QUESTIONS: (f64, f64) = (0.2, 4.0);
+const QUESTIONS: (f64, f64) = (0.2, 10.0);
 /// Steps that a question may be about.
 const STEPS: u64 = 100_000;
 
@@ -165,7 +165,7 @@ mod tests {
         let asked = (0..600).filter(|tenth| {
             session.line(&question(0, 9), Ns::millis(tenth * 100)).unwrap().is_some()
         });
-        assert_eq!(asked.count(), 4 + 11, "in a minute");
+        assert_eq!(asked.count(), 10 + 11, "in a minute");
         assert!(session.tick(Ns::secs(60)).unwrap_err().contains("more than"), "and is left");
     }
 

@@ -1,6 +1,7 @@
 //! The `gpuwhy` command as its users meet it.
 
 mod errors;
+mod fleet;
 mod hostile;
 mod importing;
 mod libraries;
