@@ -49,6 +49,8 @@ pub enum NodeMessage {
         /// The node's name.
         node: String,
         /// A random number of the node's process, by which it is known again after its connection broke.
+        /// Version 1 had none.
+        #[serde(default)]
         session: String,
     },
     /// Steps that ended.

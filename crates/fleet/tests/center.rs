@@ -122,7 +122,10 @@ fn a_connection_says_hello_first_and_once() {
     world.join(2, "a");
     world.say(2, json!({"says": "hello", "version": 2, "node": "b", "session": "s"}));
     assert!(world.why().contains("second time"));
-    assert_eq!(world.closed, [1, 2]);
+    world.connect(3);
+    world.say(3, json!({"says": "hello", "version": 1, "node": "c"}));
+    assert!(world.why().contains("update the older one"), "{}", world.why());
+    assert_eq!(world.closed, [1, 2, 3]);
     assert_eq!(world.center.nodes(), 0);
 }
 
