@@ -61,6 +61,13 @@ pub struct InProcess {
     /// command gets one of its own, other processes use /run/gpuwhy/agent.sock
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// The group whose members may connect to a socket that is not a command's own, by name or number;
+    /// gpuwhy if there is such a group, else our own
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    /// The rights of the socket's file in octal; connecting takes the right to write
+    #[arg(long, value_name = "0660", value_parser = octal)]
+    pub socket_mode: Option<u32>,
     /// While a step hangs, ask NCCL's RAS service which rank is behind, at HOST:PORT or at its usual
     /// port on this host. Answering has crashed jobs with NCCL before 2.29.2, and rarely since: see
     /// docs/inside.md
@@ -122,8 +129,20 @@ impl InProcess {
             nodes_for_ms,
         };
         let library = self.inject_library.clone();
-        InstrumentOptions { settings, socket: self.socket.clone(), library }
+        InstrumentOptions {
+            settings,
+            socket: self.socket.clone(),
+            socket_mode: self.socket_mode,
+            socket_group: self.socket_group.clone(),
+            library,
+        }
     }
+}
+
+/// Rights of a file as `chmod` takes them.
+fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "write the rights in octal, as in 0660".into())
 }
 
 /// What is worth a finding, and when a verdict is given.

@@ -8,18 +8,26 @@
 //! next process between an event and its reading.
 //!
 //! Keys are `pid@start`, with the start in clock ticks since boot as /proc has it, so that a number
-//! that is used again is another process. The cache holds two generations of [`GENERATION`]
-//! entries; an entry that falls out of it is looked up in /proc again and found to be the same.
+//! that is used again is another process. A thread is known by its process and its own number, and is
+//! read below its process (`/proc/TGID/task/TID`), so that it is never another process's. The cache
+//! holds two generations of [`GENERATION`] entries; an entry that falls out of it is looked up in /proc
+//! again and found to be the same.
+//!
+//! Processes that report by themselves (guests) are believed less: see [`Attribution::guest`].
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use foldhash::HashMap;
 use gpuwhy_schema::{Entity, EntityId, EntityKind, Lanes, Ns};
 
 use crate::bpf::text_of;
 use crate::cgroup_path::{Membership, Mounts, Owner, main_membership, memberships, owners};
-use crate::procfs::Stat;
+use crate::guest::{Guest, HostProcess};
+use crate::procfs::{Proc, Stat};
+use crate::quota::Bucket;
 use crate::sys;
 
 /// Entries of each of the two generations of the cache, for threads and for processes.
@@ -39,12 +47,16 @@ const BUFFER: usize = 4096;
 /// Threads and processes seen so far.
 #[derive(Debug)]
 pub(crate) struct Attribution {
+    proc: Proc,
     host: EntityId,
+    /// By the numbers of the process and of the thread, see [`thread_number`].
     threads: Cache,
+    /// By the number of the process.
     processes: Cache,
     mounts: Mounts,
-    /// What to add to a time since boot to get the trace clock: less than 0 after a suspend.
-    boot: Ns,
+    /// Cgroups by their keys, with the inodes of their folders: one that was removed and made again is
+    /// another one.
+    cgroups: HashMap<String, (EntityId, u64)>,
     /// Numbers entities whose start time is not known, so that two of them are two.
     unknown: u64,
     /// Up to which entity [`Attribution::sweep`] has come.
@@ -65,6 +77,17 @@ struct Known {
     looked_up: Ns,
 }
 
+/// A thread or process by its numbers.
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    Process(u32),
+    Thread { tid: u32, tgid: u32 },
+}
+
+/// A guest's look-ups are used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoLookUps;
+
 /// A process that was seen and has not been seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -74,20 +97,37 @@ pub(crate) struct Process {
     pub parent: u32,
 }
 
+/// Cgroups that are known at a time; beyond this number all are looked up again.
+const CGROUPS: usize = 16 * 1024;
+
+/// When a process or thread began that has this start in clock ticks since boot, to 10 ms. The trace clock
+/// stands still while the host is suspended; where it was since then, the result is earlier than the truth.
+fn began(start: u64) -> Ns {
+    let ticks = i64::try_from(start.saturating_mul(10_000_000)).unwrap_or(i64::MAX);
+    Ns(ticks).saturating_sub(sys::suspended())
+}
+
+/// The number of a thread in the cache of threads.
+fn thread_number(tid: u32, tgid: u32) -> u64 {
+    u64::from(tgid) << 32 | u64::from(tid)
+}
+
 impl Attribution {
     /// With no entries yet, on `host`.
     pub fn new(host: EntityId) -> Attribution {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-        let boot = uptime.split(' ').next().and_then(|s| s.parse::<f64>().ok());
-        // Start times have a resolution of 10 ms, so that reading this more precisely gains nothing.
-        let boot = boot.map_or(Ns::ZERO, |s| sys::monotonic() - Ns((s * 1e9) as i64));
+        Attribution::of(host, Proc::default())
+    }
+
+    /// As [`Attribution::new`], with another folder of processes.
+    pub fn of(host: EntityId, proc: Proc) -> Attribution {
+        let mounts = fs::read_to_string(proc.path("self/mountinfo")).unwrap_or_default();
         Attribution {
+            proc,
             host,
             threads: Cache::default(),
             processes: Cache::default(),
             mounts: Mounts::parse(&mounts),
-            boot: if boot.0.abs() < 20_000_000 { Ns::ZERO } else { boot },
+            cgroups: HashMap::default(),
             unknown: 0,
             swept: EntityId(0),
             buffer: vec![0; BUFFER],
@@ -103,35 +143,109 @@ impl Attribution {
         tgid: u32,
         comm: Option<&[u8]>,
     ) -> EntityId {
-        if let Some(&known) = self.threads.get(tid) {
+        let number = thread_number(tid, tgid);
+        if let Some(&known) = self.threads.get(number) {
             let name = comm.filter(|comm| self.is_new_name(catalog, known, comm));
-            if !self.is_reused(tid, known, name.is_some()) {
+            if !self.is_reused(Which::Thread { tid, tgid }, known, name.is_some()) {
                 if let Some(name) = name {
                     self.follow_name(catalog, known, tid, tgid, name);
                 }
                 return known.id;
             }
-            self.threads.remove(tid);
+            self.threads.remove(number);
         }
         let process = self.process(catalog, tgid, if tid == tgid { comm } else { None });
-        let known = self.look_up(catalog, EntityKind::Thread, process, tid, comm);
-        self.threads.insert(tid, known);
+        let known = self.look_up(catalog, Which::Thread { tid, tgid }, process, comm);
+        self.threads.insert(number, known);
         known.id
     }
 
     /// The process `tgid`; `comm` is the name of one of its threads, for the case that the process has
     /// ended and /proc knows nothing better.
     pub fn process(&mut self, catalog: &mut Lanes, tgid: u32, comm: Option<&[u8]>) -> EntityId {
-        if let Some(&known) = self.processes.get(tgid) {
-            if !self.is_reused(tgid, known, false) {
+        let number = u64::from(tgid);
+        if let Some(&known) = self.processes.get(number) {
+            if !self.is_reused(Which::Process(tgid), known, false) {
                 return known.id;
             }
-            self.processes.remove(tgid);
+            self.processes.remove(number);
         }
         let parent = self.cgroup_of_process(catalog, tgid).unwrap_or(self.host);
-        let known = self.look_up(catalog, EntityKind::Process, parent, tgid, comm);
-        self.processes.insert(tgid, known);
+        let known = self.look_up(catalog, Which::Process(tgid), parent, comm);
+        self.processes.insert(number, known);
         known.id
+    }
+
+    /// Who process `pid` is, which reports by itself, and which `lives` says to live once its start has
+    /// been read: `None` if it does not, or nothing can be known of it. What it reports later is its own,
+    /// whoever has its number then.
+    pub fn guest(
+        &mut self,
+        catalog: &mut Lanes,
+        pid: u32,
+        lives: impl FnOnce() -> bool,
+    ) -> Option<Guest> {
+        let start = self.proc.start_time(pid)?;
+        let numbers = self.proc.namespace_pids(pid);
+        let known = self.processes.get(u64::from(pid)).copied();
+        if let Some(known) = known.filter(|known| known.start != Some(start)) {
+            self.processes.remove(u64::from(pid));
+            // Its end may not have been seen.
+            if !known.ended {
+                catalog.end(known.id, sys::monotonic());
+            }
+        }
+        let process = self.process(catalog, pid, None);
+        if !lives() || self.processes.get(u64::from(pid))?.start != Some(start) {
+            return None;
+        }
+        let began = began(start);
+        Some(Guest::new(process, HostProcess { pid, start }, &numbers, began))
+    }
+
+    /// The thread of this host that a guest means by its own number `own_tid`, if the guest has such a
+    /// thread now. Each file that is read is taken from `look_ups`.
+    ///
+    /// # Errors
+    /// `look_ups` are used up, so that it cannot be known now.
+    pub fn guest_tid(
+        &mut self,
+        guest: &mut Guest,
+        own_tid: u32,
+        now: Ns,
+        look_ups: &mut Bucket,
+    ) -> Result<Option<u32>, NoLookUps> {
+        let Some(HostProcess { pid, start }) = guest.host() else { return Ok(None) };
+        if !look_ups.take(2) {
+            return Err(NoLookUps);
+        }
+        let tid = if guest.is_nested() {
+            if guest.is_to_be_listed(own_tid, now) {
+                let most = usize::try_from(look_ups.left()).unwrap_or(usize::MAX);
+                let all = self.proc.inner_tids(pid, most);
+                look_ups.take(all.len() as u64);
+                guest.learn(&all, now);
+            }
+            guest.tid(own_tid)
+        } else {
+            Some(own_tid)
+        };
+        let lives = |tid: &u32| self.proc.thread_start(pid, *tid).is_some();
+        // The process last: it had this number while its threads were looked at.
+        Ok(tid.filter(lives).filter(|_| self.proc.start_time(pid) == Some(start)))
+    }
+
+    /// Whether this very process lives; /proc is read.
+    pub fn is_alive(&self, HostProcess { pid, start }: HostProcess) -> bool {
+        self.proc.start_time(pid) == Some(start)
+    }
+
+    /// Whether `thread` is still who has this number in process `tgid`, as far as is known without
+    /// looking: it has not ended, and was looked at a short time ago.
+    pub fn is_current(&mut self, tid: u32, tgid: u32, thread: EntityId, now: Ns) -> bool {
+        self.threads.get(thread_number(tid, tgid)).is_some_and(|known| {
+            known.id == thread && !known.ended && now - known.looked_up < FRESH
+        })
     }
 
     /// The thread `tid` is called `comm` from now on (exec, prctl).
@@ -148,7 +262,7 @@ impl Attribution {
     /// The thread `tid` has exited; its number may be used again. Events of its last moments that are
     /// read later still find it.
     pub fn exited(&mut self, catalog: &mut Lanes, tid: u32, tgid: u32, at: Ns) {
-        let mut end = |cache: &mut Cache, number| {
+        let mut end = |cache: &mut Cache, number: u64| {
             if let Some(known) = cache.get_mut(number)
                 && !known.ended
             {
@@ -156,35 +270,37 @@ impl Attribution {
                 catalog.end(known.id, at);
             }
         };
-        end(&mut self.threads, tid);
+        end(&mut self.threads, thread_number(tid, tgid));
         if tid == tgid {
-            end(&mut self.processes, tgid);
+            end(&mut self.processes, u64::from(tgid));
         }
     }
 
     /// Ends threads and processes that have exited unseen, as exits are recorded of threads of interest
     /// and of processes only. Looks at `most` of them at most, at the next ones each time.
     pub fn sweep(&mut self, catalog: &mut Lanes, now: Ns, most: usize) {
+        let number = |e: &Entity| u32::try_from(e.number?).ok();
         let of = |e: &Entity| {
-            let number = u32::try_from(e.number?).ok()?;
             let start = e.key.split_once('@')?.1.parse::<u64>().ok();
-            matches!(e.kind, EntityKind::Thread | EntityKind::Process)
-                .then_some((e.id, e.kind, number, start))
+            let which = match e.kind {
+                EntityKind::Process => Which::Process(number(e)?),
+                EntityKind::Thread => {
+                    Which::Thread { tid: number(e)?, tgid: number(catalog.get(e.parent?)?)? }
+                }
+                _ => return None,
+            };
+            Some((e.id, which, start))
         };
         let checked: Vec<_> = catalog.living_after(self.swept).filter_map(of).take(most).collect();
         let last = checked.last().filter(|_| checked.len() == most);
         self.swept = last.map_or(EntityId(0), |last| last.0);
-        for (id, kind, number, start) in checked {
+        for (id, which, start) in checked {
             // An entity whose start is not known had ended when it was looked up.
-            let lives = start.is_some() && self.stat(number).map(|stat| stat.start) == start;
+            let lives = start.is_some() && self.stat(which).map(|stat| stat.start) == start;
             if lives {
                 continue;
             }
-            let cache = match kind {
-                EntityKind::Thread => &mut self.threads,
-                _ => &mut self.processes,
-            };
-            if let Some(known) = cache.get_mut(number).filter(|known| known.id == id) {
+            if let Some(known) = self.known_mut(which).filter(|known| known.id == id) {
                 known.ended = true;
             }
             catalog.end(id, now);
@@ -194,14 +310,21 @@ impl Attribution {
     /// The processes that are known and live.
     pub fn processes(&self) -> impl Iterator<Item = Process> {
         let living = self.processes.iter().filter(|(_, known)| !known.ended);
-        living.map(|(pid, known)| Process { pid, parent: known.parent })
+        living.map(|(pid, known)| Process { pid: pid as u32, parent: known.parent })
+    }
+
+    fn known_mut(&mut self, which: Which) -> Option<&mut Known> {
+        match which {
+            Which::Process(pid) => self.processes.get_mut(u64::from(pid)),
+            Which::Thread { tid, tgid } => self.threads.get_mut(thread_number(tid, tgid)),
+        }
     }
 
     /// Reads the cgroups that process `pid` is in and, if it has moved, updates its entity. `None` if
     /// the process has ended.
     pub fn cgroups(&mut self, catalog: &mut Lanes, pid: u32) -> Option<Vec<Membership>> {
-        let all = memberships(self.read(&format!("/proc/{pid}/cgroup"))?);
-        if let Some(&known) = self.processes.get(pid)
+        let all = memberships(self.read(&format!("{pid}/cgroup"))?);
+        if let Some(&known) = self.processes.get(u64::from(pid))
             && !known.ended
         {
             let parent = self.main_cgroup(catalog, &all).unwrap_or(self.host);
@@ -228,10 +351,25 @@ impl Attribution {
                 });
             }
         }
-        catalog.entity(EntityKind::Cgroup, &membership.key(), |e| {
+        let key = membership.key();
+        let folder = self.mounts.folder(membership);
+        let inode = folder.and_then(|folder| Some(fs::metadata(folder).ok()?.ino()));
+        if let (Some(inode), Some(&(known, before))) = (inode, self.cgroups.get(&key))
+            && inode != before
+        {
+            catalog.end(known, sys::monotonic());
+        }
+        let id = catalog.entity(EntityKind::Cgroup, &key, |e| {
             e.parent = Some(above);
             e.name = membership.path.as_str().into();
-        })
+        });
+        if let Some(inode) = inode {
+            if self.cgroups.len() >= CGROUPS {
+                self.cgroups.clear();
+            }
+            self.cgroups.insert(key, (id, inode));
+        }
+        id
     }
 
     /// Where cgroups are mounted.
@@ -242,7 +380,7 @@ impl Attribution {
     /// The cgroup entity that a process belongs to; `None` for a process that has ended, or that is in
     /// no other cgroup than the roots.
     fn cgroup_of_process(&mut self, catalog: &mut Lanes, pid: u32) -> Option<EntityId> {
-        let all = memberships(self.read(&format!("/proc/{pid}/cgroup"))?);
+        let all = memberships(self.read(&format!("{pid}/cgroup"))?);
         self.main_cgroup(catalog, &all)
     }
 
@@ -254,12 +392,15 @@ impl Attribution {
     fn look_up(
         &mut self,
         catalog: &mut Lanes,
-        kind: EntityKind,
+        which: Which,
         parent: EntityId,
-        number: u32,
         comm: Option<&[u8]>,
     ) -> Known {
-        let stat = self.stat(number);
+        let stat = self.stat(which);
+        let (kind, number, word) = match which {
+            Which::Process(pid) => (EntityKind::Process, pid, "pid"),
+            Which::Thread { tid, .. } => (EntityKind::Thread, tid, "tid"),
+        };
         let key = match &stat {
             Some(stat) => format!("{number}@{}", stat.start),
             None => {
@@ -267,15 +408,13 @@ impl Attribution {
                 format!("{number}@unknown.{}", self.unknown)
             }
         };
-        let boot = self.boot;
         let id = catalog.entity(kind, &key, |e| {
             e.parent = Some(parent);
             e.number = Some(i64::from(number));
             // /proc is read after the event, so that its name is the later one.
             let name = stat.as_ref().map(|s| s.name.clone()).or_else(|| comm.map(text_of));
-            let word = if kind == EntityKind::Thread { "tid" } else { "pid" };
             e.name = name.unwrap_or_else(|| format!("{word} {number}")).as_str().into();
-            e.from = stat.as_ref().map(|s| Ns(s.start as i64 * 10_000_000) + boot);
+            e.from = stat.as_ref().map(|s| began(s.start));
         });
         Known {
             id,
@@ -296,13 +435,13 @@ impl Attribution {
 
     /// Renames a thread that was first seen between fork and exec and so has its parent's name.
     fn follow_name(&mut self, catalog: &mut Lanes, known: Known, tid: u32, tgid: u32, comm: &[u8]) {
-        if let Some(known) = self.threads.get_mut(tid) {
+        if let Some(known) = self.threads.get_mut(thread_number(tid, tgid)) {
             known.renames += 1;
         }
         let name = text_of(comm);
         catalog.update(known.id, |e| e.name = name.as_str().into());
         if tid == tgid
-            && let Some(process) = self.processes.get(tgid)
+            && let Some(process) = self.processes.get(u64::from(tgid))
         {
             catalog.update(process.id, |e| e.name = name.as_str().into());
         }
@@ -310,29 +449,30 @@ impl Attribution {
 
     /// Whether the number belongs to another thread or process by now; /proc is read if the known one
     /// has ended, was last looked up some time ago, or is `suspect`.
-    fn is_reused(&mut self, number: u32, known: Known, suspect: bool) -> bool {
+    fn is_reused(&mut self, which: Which, known: Known, suspect: bool) -> bool {
         if !known.ended && !suspect {
             let now = sys::monotonic();
             if now - known.looked_up < FRESH {
                 return false;
             }
-            for cache in [&mut self.threads, &mut self.processes] {
-                if let Some(entry) = cache.get_mut(number)
-                    && entry.id == known.id
-                {
-                    entry.looked_up = now;
-                }
+            if let Some(entry) = self.known_mut(which) {
+                entry.looked_up = now;
             }
         }
-        self.stat(number).is_some_and(|stat| Some(stat.start) != known.start)
+        self.stat(which).is_some_and(|stat| Some(stat.start) != known.start)
     }
 
-    fn stat(&mut self, number: u32) -> Option<Stat> {
-        Stat::parse(self.read(&format!("/proc/{number}/stat"))?)
+    fn stat(&mut self, which: Which) -> Option<Stat> {
+        let path = match which {
+            Which::Process(pid) => format!("{pid}/stat"),
+            Which::Thread { tid, tgid } => format!("{tgid}/task/{tid}/stat"),
+        };
+        Stat::parse(self.read(&path)?)
     }
 
     /// A small file of /proc, cut to the length of the buffer.
     fn read(&mut self, path: &str) -> Option<&str> {
+        let path: PathBuf = self.proc.path(path);
         let mut file = File::open(path).ok()?;
         let mut filled = 0;
         while filled < self.buffer.len() {
@@ -361,16 +501,16 @@ impl Attribution {
 /// dropped and the young one becomes the old one.
 #[derive(Debug, Default)]
 struct Cache {
-    young: HashMap<u32, Known>,
-    old: HashMap<u32, Known>,
+    young: HashMap<u64, Known>,
+    old: HashMap<u64, Known>,
 }
 
 impl Cache {
-    fn get(&mut self, number: u32) -> Option<&Known> {
+    fn get(&mut self, number: u64) -> Option<&Known> {
         self.get_mut(number).map(|known| &*known)
     }
 
-    fn get_mut(&mut self, number: u32) -> Option<&mut Known> {
+    fn get_mut(&mut self, number: u64) -> Option<&mut Known> {
         if !self.young.contains_key(&number) {
             let known = self.old.remove(&number)?;
             self.insert(number, known);
@@ -379,23 +519,23 @@ impl Cache {
     }
 
     #[cfg(test)]
-    fn peek(&self, number: u32) -> Option<&Known> {
+    fn peek(&self, number: u64) -> Option<&Known> {
         self.young.get(&number).or_else(|| self.old.get(&number))
     }
 
-    fn insert(&mut self, number: u32, known: Known) {
+    fn insert(&mut self, number: u64, known: Known) {
         if self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(number, known);
     }
 
-    fn remove(&mut self, number: u32) {
+    fn remove(&mut self, number: u64) {
         self.young.remove(&number);
         self.old.remove(&number);
     }
 
-    fn iter(&self) -> impl Iterator<Item = (u32, &Known)> {
+    fn iter(&self) -> impl Iterator<Item = (u64, &Known)> {
         let old = self.old.iter().filter(|(number, _)| !self.young.contains_key(number));
         self.young.iter().chain(old).map(|(&number, known)| (number, known))
     }
@@ -416,8 +556,12 @@ mod tests {
         (catalog, Attribution::new(host))
     }
 
+    fn known(attribution: &mut Attribution, tid: u32) -> &mut Known {
+        attribution.threads.get_mut(thread_number(tid, tid)).unwrap()
+    }
+
     fn cached(attribution: &Attribution, tid: u32) -> Option<EntityId> {
-        attribution.threads.peek(tid).map(|known| known.id)
+        attribution.threads.peek(thread_number(tid, tid)).map(|known| known.id)
     }
 
     #[test]
@@ -467,17 +611,17 @@ mod tests {
         // exit was recorded or is only noticed some time later.
         let init = 1;
         let first = attribution.thread(&mut catalog, init, init, None);
-        attribution.threads.get_mut(init).unwrap().start = Some(7);
+        known(&mut attribution, init).start = Some(7);
         assert_eq!(attribution.thread(&mut catalog, init, init, None), first);
-        assert_eq!(attribution.threads.peek(init).unwrap().start, Some(7));
-        attribution.threads.get_mut(init).unwrap().looked_up = Ns(-FRESH.0);
+        assert_eq!(known(&mut attribution, init).start, Some(7));
+        known(&mut attribution, init).looked_up = Ns(-FRESH.0);
         attribution.thread(&mut catalog, init, init, None);
-        assert_ne!(attribution.threads.peek(init).unwrap().start, Some(7));
+        assert_ne!(known(&mut attribution, init).start, Some(7));
         let me = std::process::id();
         let before = attribution.thread(&mut catalog, me, me, None);
         attribution.exited(&mut catalog, me, me, Ns(9));
-        attribution.threads.get_mut(me).unwrap().start = Some(1);
-        attribution.processes.get_mut(me).unwrap().start = Some(1);
+        known(&mut attribution, me).start = Some(1);
+        attribution.processes.get_mut(u64::from(me)).unwrap().start = Some(1);
         assert_ne!(attribution.thread(&mut catalog, me, me, None), before);
     }
 
@@ -523,9 +667,9 @@ mod tests {
         let (mut catalog, mut attribution) = empty();
         let me = std::process::id();
         let mine = attribution.thread(&mut catalog, me, me, None);
-        let known = *attribution.threads.peek(me).unwrap();
+        let known = *known(&mut attribution, me);
         for number in 0..3 * GENERATION as u32 {
-            attribution.threads.insert(0x1000_0000 + number, known);
+            attribution.threads.insert(thread_number(0x1000_0000 + number, 0), known);
         }
         assert!(attribution.threads.young.len() + attribution.threads.old.len() <= 2 * GENERATION);
         assert_eq!(cached(&attribution, me), None);
@@ -548,5 +692,81 @@ mod tests {
             chain[1..],
             ["container 0123456789ab", "job pod 3b7c1f2e-0d4a-4c8b-9e21-5f6a7b8c9d0e", "host host"]
         );
+    }
+
+    #[test]
+    fn a_tid_of_another_process_is_another_thread() {
+        let (mut catalog, mut attribution) = empty();
+        let me = std::process::id();
+        let mine = attribution.thread(&mut catalog, me, me, None);
+        let init = attribution.process(&mut catalog, 1, None);
+        // An event of a thread of init that had this number, and has ended.
+        let other = attribution.thread(&mut catalog, me, 1, None);
+        assert_ne!(other, mine);
+        assert_eq!(catalog.get(other).unwrap().parent, Some(init));
+        assert!(catalog.get(other).unwrap().key.contains("unknown"));
+        assert_eq!(attribution.thread(&mut catalog, me, me, None), mine);
+    }
+
+    #[test]
+    fn a_cgroup_that_was_made_again_is_another_one() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys");
+        std::fs::create_dir_all(root.path().join("self")).unwrap();
+        let mount = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", folder.display());
+        std::fs::write(root.path().join("self/mountinfo"), mount).unwrap();
+        let mut catalog = Lanes::default();
+        let host = catalog.entity(EntityKind::Host, "host", |_| {});
+        let mut attribution = Attribution::of(host, Proc::at(root.path()));
+        let membership = Membership { hierarchy: "v2".into(), path: "/a".into() };
+        std::fs::create_dir_all(folder.join("a")).unwrap();
+        let first = attribution.cgroup(&mut catalog, &membership);
+        assert_eq!(attribution.cgroup(&mut catalog, &membership), first);
+        // Kept, so that its inode is not used again at once.
+        std::fs::rename(folder.join("a"), folder.join("b")).unwrap();
+        std::fs::create_dir_all(folder.join("a")).unwrap();
+        let second = attribution.cgroup(&mut catalog, &membership);
+        assert_ne!(first, second);
+        assert!(catalog.get(first).unwrap().to.is_some());
+        assert_eq!(attribution.cgroup(&mut catalog, &membership), second);
+    }
+
+    /// Finding 5: each lie about a thread of a container made the recorder walk all its threads.
+    #[test]
+    fn lies_about_threads_cost_no_more_than_the_look_ups_of_the_guest() {
+        let root = tempfile::tempdir().unwrap();
+        let stat = "1 (t) S 1 2 3 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 7 1 0";
+        for tid in 4242..4342 {
+            let status = format!("Name:\tt\nNSpid:\t{tid}\t{}\n", tid - 4241);
+            for folder in [format!("4242/task/{tid}"), "4242".into()] {
+                let folder = root.path().join(folder);
+                std::fs::create_dir_all(&folder).unwrap();
+                if !folder.join("stat").exists() {
+                    std::fs::write(folder.join("stat"), stat).unwrap();
+                    std::fs::write(folder.join("status"), &status).unwrap();
+                }
+            }
+        }
+        let mut catalog = Lanes::default();
+        let host = catalog.entity(EntityKind::Host, "host", |_| {});
+        let mut attribution = Attribution::of(host, Proc::at(root.path()));
+        let mut guest = attribution.guest(&mut catalog, 4242, || true).unwrap();
+        let mut look_ups = Bucket::new(crate::quota::LOOK_UPS);
+        let mut find = |tid, now, look_ups: &mut Bucket| {
+            attribution.guest_tid(&mut guest, tid, Ns(now), look_ups)
+        };
+        assert_eq!(find(9, 0, &mut look_ups), Ok(Some(4250)));
+        let answered =
+            (1000..100_000).filter(|lie| find(*lie, 1, &mut look_ups) == Ok(None)).count();
+        // One walk in a tick, and two files for each.
+        assert!(answered <= 1024 - 100, "{answered}");
+        assert_eq!(find(9, 1, &mut look_ups), Err(NoLookUps));
+        let walks = (2..1000).filter(|now| {
+            look_ups = Bucket::new(crate::quota::LOOK_UPS);
+            let before = look_ups.left();
+            let _ = find(5000, *now, &mut look_ups);
+            before - look_ups.left() == 102
+        });
+        assert_eq!(walks.count(), 998, "a walk is paid for");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::HashSet;
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::{EntityId, Ns};
 
 use crate::config::Target;
 
@@ -45,6 +45,37 @@ impl GpuUse {
     /// When a process was last seen to use multiprocessors.
     pub fn last_busy(&self, pid: u32) -> Option<Ns> {
         self.busy.get(&pid).copied()
+    }
+}
+
+/// GPUs that guests have named by their UUIDs, and how many do.
+///
+/// Written by `inject` and `wire`.
+#[derive(Debug, Default)]
+pub(crate) struct GuestGpus(HashMap<EntityId, usize>);
+
+impl GuestGpus {
+    /// Nobody has known this GPU before a guest named it.
+    pub fn made(&mut self, gpu: EntityId) {
+        self.0.insert(gpu, 0);
+    }
+
+    /// One more guest uses the GPU.
+    pub fn hold(&mut self, gpu: EntityId) {
+        if let Some(guests) = self.0.get_mut(&gpu) {
+            *guests += 1;
+        }
+    }
+
+    /// One guest less uses it. Returns whether only guests have known it, and that was the last one.
+    pub fn release(&mut self, gpu: EntityId) -> bool {
+        let Some(guests) = self.0.get_mut(&gpu) else { return false };
+        *guests = guests.saturating_sub(1);
+        let was_last = *guests == 0;
+        if was_last {
+            self.0.remove(&gpu);
+        }
+        was_last
     }
 }
 

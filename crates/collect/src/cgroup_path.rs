@@ -5,6 +5,13 @@
 //! write (docker, containerd, cri-o, podman, LXC, kubelet with both cgroup drivers, Slurm under v1
 //! and v2, libvirt with and without systemd, systemd services). A path of another form has no owner
 //! but the cgroup itself.
+//!
+//! Whoever was given a cgroup may make others in it, and call them what he likes. So a path is read from
+//! its root, and a name counts only at the place where its manager puts it: a pod below `kubepods` at the
+//! root or in a slice of the system, a job below Slurm's own folder. What lies below a container, a job,
+//! a virtual machine, or below a service is theirs, whatever it is called (the outermost wins), and what
+//! lies below a user's own systemd is that user's: `unit:` and container ids there have `user:N/` in
+//! front.
 
 /// One line of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,45 +98,224 @@ pub(crate) struct Owner {
     pub name: String,
 }
 
+/// Where in a path one is, which decides what the next folder may mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Above our own cgroup: somewhere that we do not see, but that no container was given.
+    Above,
+    /// At the root, or in slices of the system.
+    System,
+    /// In a folder that a container runtime makes its containers in, or below its service.
+    Runtime,
+    RuntimeService,
+    /// In `lxc`, in `machine`.
+    Lxc,
+    Machine,
+    /// In the kubelet's own folder; in `kubepods` and its classes of service; in a pod.
+    Kubelet,
+    Kube,
+    Pod,
+    /// In Slurm's folder.
+    Slurm,
+    /// In the slice of all users, in that of one, and below that one's systemd.
+    Users,
+    User(u32),
+    UserUnits(u32),
+}
+
+/// Folders at the root in which runtimes make containers.
+const RUNTIMES: [&str; 4] = ["docker", "ecs", "actions_job", "libpod_parent"];
+
+/// Services that make pods below themselves.
+const POD_SERVICES: [&str; 6] = [
+    "containerd.service",
+    "crio.service",
+    "docker.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "kubelet.service",
+];
+
 /// What a cgroup path was made for.
 pub(crate) fn owners(path: &str) -> Owners {
     let path = unescape_systemd(path);
-    // containerd under a kubelet that disagrees about the driver writes
-    // `…/kubepods-burstable-pod<uid>.slice:cri-containerd:<id>` as one folder.
-    let segments: Vec<&str> = path.split(['/', ':']).filter(|s| !s.is_empty()).collect();
     let mut found = Owners::default();
-    let (mut kube, mut slurm) = (false, false);
-    let mut service = None;
-    for (i, &segment) in segments.iter().enumerate() {
-        let before = i.checked_sub(1).map_or("", |i| segments[i]);
-        kube |= segment.contains("kubepods");
-        if kube && let Some(uid) = pod(segment) {
-            found.job = Some(Owner { key: format!("k8s:{uid}"), name: format!("pod {uid}") });
+    let mut place = Place::System;
+    for segment in path.split('/').filter(|s| !s.is_empty()) {
+        let next = match segment {
+            ".." if matches!(place, Place::System | Place::Above) => Some(Place::Above),
+            _ => found.enter(place, segment),
+        };
+        match next {
+            Some(next) => place = next,
+            None => break,
         }
-        slurm |= segment == "slurm"
-            || segment.starts_with("slurm_")
-            || segment == "slurmstepd.scope"
-            || segment.ends_with("_slurmstepd.scope");
-        if slurm && let Some(job) = segment.strip_prefix("job_").filter(|j| digits(j)) {
-            found.job =
-                Some(Owner { key: format!("slurm:{job}"), name: format!("slurm job {job}") });
-        }
-        if let Some(container) = container(segment, before) {
-            found.container = Some(container);
-        }
-        if let Some(vm) = vm(segment, before) {
-            found.vm = Some(vm);
-        }
-        if segment.ends_with(".service") && !segment.starts_with("user@") {
-            service = Some(segment);
-        }
-    }
-    if found == Owners::default()
-        && let Some(unit) = service
-    {
-        found.job = Some(Owner { key: format!("unit:{unit}"), name: unit.to_owned() });
     }
     found
+}
+
+impl Owners {
+    /// Goes one folder down; `None` where all that lies below belongs to what was found.
+    fn enter(&mut self, place: Place, segment: &str) -> Option<Place> {
+        match place {
+            Place::System => self.enter_system(segment),
+            Place::Above => self
+                .enter_kube(segment)
+                .or_else(|| self.enter_pod(segment))
+                .or_else(|| if self.is_empty() { self.enter_system(segment) } else { None }),
+            Place::Kubelet => is_kubepods(segment).then_some(Place::Kube),
+            Place::Kube => self.enter_kube(segment),
+            Place::Pod => self.enter_pod(segment),
+            Place::Runtime => {
+                self.container = container(segment, false);
+                // `ecs` has folders of tasks.
+                (self.is_empty() && segment.len() < 64).then_some(Place::Runtime)
+            }
+            Place::RuntimeService => {
+                if is_kubepods(segment) {
+                    return Some(Place::Kube);
+                }
+                self.set_pod_and_container(segment);
+                None
+            }
+            Place::Lxc => {
+                self.container = Some(lxc(segment));
+                None
+            }
+            Place::Machine => {
+                self.vm = segment
+                    .strip_prefix("qemu-")
+                    .and_then(|s| s.strip_suffix(".libvirt-qemu"))
+                    .and_then(vm);
+                None
+            }
+            Place::Slurm => {
+                let job = segment.strip_prefix("job_").filter(|job| digits(job));
+                self.job = job.map(|job| Owner {
+                    key: format!("slurm:{job}"),
+                    name: format!("slurm job {job}"),
+                });
+                let is_user = segment.strip_prefix("uid_").is_some_and(digits);
+                is_user.then_some(Place::Slurm)
+            }
+            Place::Users => {
+                let uid = segment.strip_prefix("user-")?.strip_suffix(".slice")?;
+                uid.parse().ok().map(Place::User)
+            }
+            Place::User(uid) => {
+                (segment == format!("user@{uid}.service")).then_some(Place::UserUnits(uid))
+            }
+            Place::UserUnits(uid) => self.enter_user_units(uid, segment),
+        }
+    }
+
+    fn enter_system(&mut self, segment: &str) -> Option<Place> {
+        if is_kubepods(segment) {
+            return Some(Place::Kube);
+        }
+        if RUNTIMES.contains(&segment) {
+            return Some(Place::Runtime);
+        }
+        if segment == "slurm" || segment.starts_with("slurm_") || is_slurmstepd(segment) {
+            return Some(Place::Slurm);
+        }
+        match segment {
+            "kubelet" | "kubelet.slice" => return Some(Place::Kubelet),
+            "lxc" => return Some(Place::Lxc),
+            "machine" => return Some(Place::Machine),
+            "user.slice" => return Some(Place::Users),
+            _ if segment.ends_with(".slice") => return Some(Place::System),
+            _ => {}
+        }
+        if self.set_pod_and_container(segment) {
+            return None;
+        }
+        if let Some(name) = segment.strip_prefix("lxc.payload.") {
+            self.container = Some(lxc(name));
+        } else if let Some(machine) = segment.strip_prefix("machine-qemu-") {
+            self.vm = machine.strip_suffix(".scope").and_then(vm);
+        } else if segment.ends_with(".scope") {
+            self.container = container(segment, true);
+        } else if segment.ends_with(".service") {
+            let key = format!("unit:{segment}");
+            self.job = Some(Owner { key, name: segment.to_owned() });
+            // A runtime's own processes are its service's; its pods are not.
+            return POD_SERVICES.contains(&segment).then_some(Place::RuntimeService);
+        }
+        None
+    }
+
+    fn enter_kube(&mut self, segment: &str) -> Option<Place> {
+        if is_kubepods(segment) || is_class_of_service(segment) {
+            return Some(Place::Kube);
+        }
+        let uid = pod(segment)?;
+        self.job = Some(pod_owner(&uid));
+        Some(Place::Pod)
+    }
+
+    fn enter_pod(&mut self, segment: &str) -> Option<Place> {
+        let found = container(segment, false);
+        if found.is_some() {
+            self.container = found;
+        }
+        None
+    }
+
+    fn enter_user_units(&mut self, uid: u32, segment: &str) -> Option<Place> {
+        if segment.ends_with(".slice") {
+            return Some(Place::UserUnits(uid));
+        }
+        if segment.ends_with(".service") {
+            let key = format!("user:{uid}/unit:{segment}");
+            self.job = Some(Owner { key, name: format!("{segment} of user {uid}") });
+        } else if let Some(found) = container(segment, true) {
+            let key = format!("user:{uid}/{}", found.key);
+            self.container = Some(Owner { key, name: format!("{} of user {uid}", found.name) });
+        }
+        None
+    }
+
+    /// Whether the folder is a container and names its pod.
+    fn set_pod_and_container(&mut self, segment: &str) -> bool {
+        let Some((pod, container)) = pod_and_container(segment) else { return false };
+        (self.job, self.container) = (Some(pod), Some(container));
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Owners::default()
+    }
+}
+
+fn is_slurmstepd(segment: &str) -> bool {
+    segment == "slurmstepd.scope" || segment.ends_with("_slurmstepd.scope")
+}
+
+/// `kubepods`, `kubepods.slice`, `kubelet-kubepods.slice`.
+fn is_kubepods(segment: &str) -> bool {
+    let name = segment.strip_suffix(".slice").unwrap_or(segment);
+    name == "kubepods" || segment.ends_with("-kubepods.slice")
+}
+
+/// `burstable`, `kubepods-besteffort.slice`.
+fn is_class_of_service(segment: &str) -> bool {
+    let name = segment.strip_suffix(".slice").map(|s| s.rsplit('-').next().unwrap_or(s));
+    let name = name.filter(|_| segment.contains("kubepods-")).unwrap_or(segment);
+    matches!(name, "burstable" | "besteffort" | "guaranteed")
+}
+
+fn pod_owner(uid: &str) -> Owner {
+    Owner { key: format!("k8s:{uid}"), name: format!("pod {uid}") }
+}
+
+/// containerd under a kubelet that disagrees about the driver writes
+/// `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>` as one folder.
+fn pod_and_container(segment: &str) -> Option<(Owner, Owner)> {
+    let mut parts = segment.split(':');
+    let (slice, runtime, id) = (parts.next()?, parts.next()?, parts.next()?);
+    let uid = pod(slice).filter(|_| slice.contains("kubepods") && parts.next().is_none())?;
+    Some((pod_owner(&uid), container(&format!("{runtime}-{id}"), false)?))
 }
 
 /// systemd writes a `-` within a name as `\x2d`.
@@ -155,18 +341,18 @@ fn pod(segment: &str) -> Option<String> {
     (shaped && uid.split('-').all(hex)).then_some(uid)
 }
 
-/// `<64 digits>`, `docker-<64 digits>.scope` and the like, `lxc.payload.<name>`, `lxc/<name>`.
-fn container(segment: &str, before: &str) -> Option<Owner> {
-    if let Some(name) = segment.strip_prefix("lxc.payload.") {
-        return Some(Owner { key: format!("lxc:{name}"), name: name.to_owned() });
-    }
-    if before == "lxc" {
-        return Some(Owner { key: format!("lxc:{segment}"), name: segment.to_owned() });
-    }
+fn lxc(name: &str) -> Owner {
+    Owner { key: format!("lxc:{name}"), name: name.to_owned() }
+}
+
+/// `<64 digits>`, `docker-<64 digits>.scope` and the like; the latter only where it must be `named` after
+/// its runtime.
+fn container(segment: &str, named: bool) -> Option<Owner> {
     let segment = segment.strip_suffix(".scope").unwrap_or(segment);
     let (runtime, id) = match segment.rsplit_once('-') {
         Some((runtime, id)) => (runtime, id),
-        None => (before, segment),
+        None if named => return None,
+        None => ("", segment),
     };
     // `crio-conmon-<id>` holds the monitor process of a container, not the container.
     if id.len() != 64 || !hex(id) || runtime.ends_with("conmon") {
@@ -180,15 +366,8 @@ fn container(segment: &str, before: &str) -> Option<Owner> {
     Some(Owner { key: id.to_owned(), name })
 }
 
-/// `machine-qemu-3-instance-00000001.scope`, or `qemu-3-name.libvirt-qemu` within `machine`.
-fn vm(segment: &str, before: &str) -> Option<Owner> {
-    let numbered = if let Some(rest) = segment.strip_prefix("machine-qemu-") {
-        rest.strip_suffix(".scope")?
-    } else if before == "machine" {
-        segment.strip_prefix("qemu-")?.strip_suffix(".libvirt-qemu")?
-    } else {
-        return None;
-    };
+/// `3-instance-00000001`.
+fn vm(numbered: &str) -> Option<Owner> {
     let (number, name) = numbered.split_once('-')?;
     (digits(number) && !name.is_empty())
         .then(|| Owner { key: format!("libvirt:{name}"), name: name.to_owned() })
@@ -320,9 +499,75 @@ mod tests {
         check("/system.slice/redis-server.service", "- | unit:redis-server.service | -");
         check(
             "/user.slice/user-0.slice/user@0.service/app.slice/agent.service",
-            "- | unit:agent.service | -",
+            "- | user:0/unit:agent.service | -",
         );
         check("/user.slice/user-0.slice/user@0.service/app.slice", "- | - | -");
+        check(
+            "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID64.scope/container",
+            "user:1000/ID64 | - | -",
+        );
+        check("/system.slice/containerd.service", "- | unit:containerd.service | -");
+        check("/ecs/0123456789abcdef0123456789abcdef/ID64", "ID64 | - | -");
+        // As seen from a recorder in a pod.
+        check(
+            "/../../kubepods-burstable-podU_ID.slice/cri-containerd-ID64.scope",
+            "ID64 | k8s:UID | -",
+        );
+        check("/../cri-containerd-ID64.scope", "ID64 | - | -");
+        check("/../../../system.slice/redis.service", "- | unit:redis.service | -");
+        check("/../podUID/ID64", "ID64 | k8s:UID | -");
+    }
+
+    /// Finding 13: a cgroup may be made by whoever was given the one above, under any name.
+    #[test]
+    fn forged_names_below_what_somebody_was_given_are_his() {
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        let forged = [
+            "kubepods/podUID/ID64",
+            "kubepods.slice/kubepods-podU_ID.slice/cri-containerd-ID64.scope",
+            "kubepods-podU_ID.slice:cri-containerd:ID64",
+            "docker/ID64",
+            "slurm/uid_0/job_42",
+            "slurmstepd.scope/job_42",
+            "lxc/web",
+            "lxc.payload.web",
+            "machine/qemu-1-victim.libvirt-qemu",
+            "machine-qemu-1-victim.scope",
+            "system.slice/redis-server.service",
+        ];
+        for name in forged {
+            // Below a user's own systemd: nothing, or that user's unit.
+            let path = format!("{user}/app.slice/evil.service/{name}");
+            check(&path, "- | user:1000/unit:evil.service | -");
+            // Below a container, a job, a virtual machine or a service: theirs.
+            let other = "f".repeat(64);
+            for (above, owner) in [
+                (format!("/docker/{other}"), format!("{other} | - | -")),
+                ("/system.slice/slurmstepd.scope/job_7/step_0".into(), "- | slurm:7 | -".into()),
+                ("/slurm/uid_1000/job_7".into(), "- | slurm:7 | -".into()),
+                ("/machine/qemu-1-a.libvirt-qemu".into(), "- | - | libvirt:a".into()),
+                ("/lxc/a".into(), "lxc:a | - | -".into()),
+                ("/system.slice/httpd.service".into(), "- | unit:httpd.service | -".into()),
+                ("/system.slice/app.scope".into(), "- | - | -".into()),
+                ("/user.slice/user-1000.slice/session-2.scope".into(), "- | - | -".into()),
+                ("/home-made".into(), "- | - | -".into()),
+            ] {
+                check(&format!("{above}/{name}"), &owner);
+            }
+        }
+        // A user's own slices hold no pods, and other people's containers have other keys.
+        check(
+            &format!("{user}/kubepods.slice/kubepods-podU_ID.slice/docker-ID64.scope"),
+            "user:1000/ID64 | - | -",
+        );
+        check(&format!("{user}/kubepods/podUID/ID64"), "- | - | -");
+        // Another user's systemd is not in this one's slice.
+        check("/user.slice/user-1000.slice/user@0.service/x.service", "- | - | -");
+        // The outermost of two containers.
+        let inner = "e".repeat(64);
+        check(&format!("/docker/ID64/docker/{inner}"), "ID64 | - | -");
+        check(&format!("/docker/ID64/kubelet/kubepods/podUID/{inner}"), "ID64 | - | -");
+        check(&format!("/kubepods/podUID/ID64/kubepods/podUID/{inner}"), "ID64 | k8s:UID | -");
     }
 
     /// Keys of all memberships, then the one that is shown as the process's cgroup.

@@ -74,6 +74,8 @@ pub struct SocketConfig {
     pub socket: PathBuf,
     /// Its permissions, which decide what processes may connect.
     pub mode: u32,
+    /// The number of its group, if not the recorder's own.
+    pub group: Option<u32>,
     /// What the libraries record while there is no incident.
     pub settings: Settings,
     /// Whether the recording fails if the socket cannot be opened; otherwise only the note of the

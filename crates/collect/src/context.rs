@@ -5,7 +5,7 @@ use std::fs;
 use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Rows, SourceId, SourceState};
 
 use crate::attribution::Attribution;
-use crate::between_probes::{GpuUse, NewTargets, PluginProcesses};
+use crate::between_probes::{GpuUse, GuestGpus, NewTargets, PluginProcesses};
 
 /// What probes write rows into, and look things up in.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub new_targets: NewTargets,
     /// What `nvml` knows of processes on GPUs.
     pub gpu_use: GpuUse,
+    /// GPUs that guests have named.
+    pub guest_gpus: GuestGpus,
     /// Processes that report collectives to `inject`.
     pub plugins: PluginProcesses,
 }
@@ -60,6 +62,7 @@ impl Context {
             cpus,
             new_targets: NewTargets::default(),
             gpu_use: GpuUse::default(),
+            guest_gpus: GuestGpus::default(),
             plugins: PluginProcesses::default(),
         }
     }

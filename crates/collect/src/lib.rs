@@ -26,12 +26,17 @@ mod delta_counter;
 mod elf;
 mod error;
 mod event_rows;
+#[doc(hidden)]
+pub mod fuzzing;
+mod guest;
 pub mod host;
 mod polled_files;
 mod probe;
 mod probes;
 mod procfs;
+mod quota;
 mod recorder;
+mod ring_writers;
 mod shed;
 mod span_nesting;
 mod status;
@@ -42,6 +47,7 @@ pub use config::{
     Config, InvalidStep, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
 };
 pub use error::CollectError;
+pub use gpuwhy_wire::Settings;
 pub use probe::OpenStep;
 pub use recorder::Recorder;
 pub use shed::Shed;

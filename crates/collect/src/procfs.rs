@@ -1,6 +1,11 @@
 //! Files of /proc that several probes read.
 
 use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a `maps` that are read: of some 40,000 mappings.
+const MAPS: u64 = 4 << 20;
 
 /// Processes of one tree that are followed at most.
 const TREE: usize = 16_000;
@@ -58,21 +63,85 @@ pub(crate) fn state_letter(pid: u32, tid: u32) -> Option<char> {
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
 
-/// The tid in our own pid namespace of the thread that has the tid `inner` in its innermost one.
-pub(crate) fn tid_of_inner(pid: u32, inner: u32) -> Option<u32> {
-    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().take(1 << 14) {
-        let status = fs::read_to_string(task.path().join("status")).ok()?;
-        if innermost_tid(&status) == Some(inner) {
-            return task.file_name().to_str()?.parse().ok();
-        }
-    }
-    None
+/// The numbers that a process or thread has, from our own pid namespace to its innermost one: `NSpid` of
+/// a `status`.
+pub(crate) fn namespace_pids(status: &str) -> Vec<u32> {
+    // The name comes first, but the kernel writes a newline in it as `\n`.
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    line.split_whitespace().map_while(|number| number.parse().ok()).collect()
 }
 
-/// The last number of `NSpid:`.
-fn innermost_tid(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_whitespace().last()?.parse().ok()
+/// The folder of processes: /proc, or another one in tests.
+#[derive(Clone, Debug)]
+pub(crate) struct Proc(PathBuf);
+
+impl Default for Proc {
+    fn default() -> Proc {
+        Proc("/proc".into())
+    }
+}
+
+impl Proc {
+    /// A folder that looks like /proc.
+    pub fn at(root: &Path) -> Proc {
+        Proc(root.to_owned())
+    }
+
+    /// A path in it.
+    pub fn path(&self, rest: impl AsRef<Path>) -> PathBuf {
+        self.0.join(rest)
+    }
+
+    /// When a process began, in clock ticks since boot; `None` if there is none.
+    pub fn start_time(&self, pid: u32) -> Option<u64> {
+        Some(Stat::parse(&self.read(format!("{pid}/stat"))?)?.start)
+    }
+
+    /// When a thread of a process began, likewise.
+    pub fn thread_start(&self, pid: u32, tid: u32) -> Option<u64> {
+        Some(Stat::parse(&self.read(format!("{pid}/task/{tid}/stat"))?)?.start)
+    }
+
+    /// See [`namespace_pids`]; empty if there is no such process or none may see it.
+    pub fn namespace_pids(&self, pid: u32) -> Vec<u32> {
+        self.read(format!("{pid}/status")).map_or_else(Vec::new, |text| namespace_pids(&text))
+    }
+
+    /// The threads of a process, as their tids here and in their innermost namespace; at most `most`.
+    pub fn inner_tids(&self, pid: u32, most: usize) -> Vec<(u32, u32)> {
+        let tasks = fs::read_dir(self.path(format!("{pid}/task"))).into_iter().flatten().flatten();
+        let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let inner = |tid: u32| {
+            let status = self.read(format!("{pid}/task/{tid}/status"))?;
+            Some((tid, *namespace_pids(&status).last()?))
+        };
+        tids.take(most).filter_map(inner).collect()
+    }
+
+    /// The numbers of all processes; at most `most`.
+    pub fn processes(&self, most: usize) -> Vec<u32> {
+        let all = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(most).collect()
+    }
+
+    /// Whether a process has mapped this file; `false` if that cannot be known. Reads [`MAPS`] bytes at
+    /// most.
+    pub fn maps_file(&self, pid: u32, device: &str, inode: u64) -> bool {
+        let Ok(file) = fs::File::open(self.path(format!("{pid}/maps"))) else { return false };
+        let mut maps = Vec::new();
+        let _ = file.take(MAPS).read_to_end(&mut maps);
+        let maps = String::from_utf8_lossy(&maps);
+        mappings(&maps).any(|mapping| mapping.inode == inode && mapping.device == device)
+    }
+
+    fn read(&self, rest: String) -> Option<String> {
+        // Names of threads may hold any bytes.
+        let bytes = fs::read(self.0.join(rest)).ok()?;
+        Some(
+            String::from_utf8(bytes)
+                .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()),
+        )
+    }
 }
 
 /// One line of `/proc/PID/maps`.
@@ -160,10 +229,11 @@ mod tests {
     #[test]
     fn a_containers_thread_is_found_by_its_inner_tid() {
         let status = "Name:\tpython\nPid:\t4242\nNSpid:\t4242\t31\t7\nThreads:\t1\n";
-        assert_eq!(innermost_tid(status), Some(7));
-        assert_eq!(innermost_tid("Name:\tpython\n"), None);
+        assert_eq!(namespace_pids(status), [4242, 31, 7]);
+        assert_eq!(namespace_pids("Name:\tpython\n"), []);
         let me = std::process::id();
-        assert_eq!(tid_of_inner(me, me), Some(me), "we have no namespace of our own");
+        let all = Proc::default().inner_tids(me, 100);
+        assert!(all.contains(&(me, me)), "we have no namespace of our own: {all:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod privilege;
 mod signal;
 
 pub use clock::{cpu_time, now, thread_time};
-pub(crate) use clock::{monotonic, ns, sleep_until, wall};
+pub(crate) use clock::{monotonic, ns, sleep_until, suspended, wall};
 pub(crate) use files::{open_behind, open_of_process, path_of};
 pub(crate) use memory::page_size;
 pub use memory::release_free_memory;

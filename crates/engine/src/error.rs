@@ -83,6 +83,12 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// A group that was named is not there.
+    #[error("there is no group `{name}`; name one of /etc/group, or give its number")]
+    NoGroup {
+        /// As it was named.
+        name: String,
+    },
     /// A trace without GPU work was given to an analysis of GPU work.
     #[error("`{}` holds no kernels and no copies of a GPU; `gpuwhy import` reads reports of profilers", path.display())]
     NoGpuWork {

@@ -598,7 +598,7 @@ impl Drop for AgentProcess {
 fn run_agent(socket: &Path) -> Result<()> {
     let slots = std::env::var("GPUWHY_KILLS_SLOTS").ok().and_then(|n| n.parse().ok());
     let ring = Options { slots: slots.unwrap_or(1 << 14), ..Options::default() };
-    let options = ServerOptions { ring, ..ServerOptions::default() };
+    let options = ServerOptions::of(64, ring);
     let mut server = Server::listen(socket, options, Settings::USUAL)?;
     let mut progress = Progress::default();
     let mut next = Instant::now();

@@ -77,9 +77,19 @@ pub struct Lanes {
     last: (u32, u32),
     sources: Vec<Source>,
     fresh: Rows,
+    /// Entities that have ended and to which no row will refer any more.
+    retired: HashSet<EntityId>,
 }
 
+/// Retired entities that are kept at most: forgetting looks at all entities.
+const RETIRED: usize = 16 * 1024;
+
 impl Lanes {
+    /// The entity of this kind and key, if it lives.
+    pub fn find(&self, kind: EntityKind, key: &str) -> Option<EntityId> {
+        self.entities.get(&(kind, key.into())).copied()
+    }
+
     /// The entity of this kind and key; `make` completes it when it is new.
     pub fn entity(
         &mut self,
@@ -136,6 +146,16 @@ impl Lanes {
         }
     }
 
+    /// Ends an entity that nothing belongs to and to whose tracks no row will be added: it is forgotten
+    /// at the next occasion. Whoever makes entities without end is not remembered for it.
+    pub fn retire(&mut self, id: EntityId, at: Ns) {
+        self.end(id, at);
+        self.retired.insert(id);
+        if self.retired.len() >= RETIRED {
+            self.forget(Ns::MIN);
+        }
+    }
+
     /// How many entities are known.
     pub fn len(&self) -> usize {
         self.by_id.len()
@@ -156,6 +176,8 @@ impl Lanes {
     /// them: whoever records for days meets millions. What was written of them stays written, and
     /// their ids are not given out again.
     pub fn forget(&mut self, before: Ns) {
+        let retired = std::mem::take(&mut self.retired);
+        self.by_id.retain(|id, _| !retired.contains(id));
         let keep = remembered(&self.by_id, before);
         self.by_id.retain(|id, _| keep.contains(id));
         self.entities.retain(|_, id| keep.contains(id));
@@ -192,6 +214,11 @@ impl Lanes {
         self.fresh.track.push(track.clone());
         self.tracks_by_id.insert(id, track);
         id
+    }
+
+    /// Whether an entity has tracks. Looks at all of them.
+    pub fn has_tracks(&self, entity: EntityId) -> bool {
+        self.tracks_by_id.values().any(|track| track.entity == entity)
     }
 
     /// Changes what is known of a track; a row is written only if something did change.
@@ -287,6 +314,27 @@ mod tests {
         assert_eq!(lanes.track(here.0, None, Lane::marks("signals"), source), here.1);
         let next = thread(&mut lanes, "gone", None);
         assert!(next.0 > here.0 && next.1 > here.1, "{next:?}");
+    }
+
+    #[test]
+    fn who_makes_entities_without_end_is_not_remembered_for_them() {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("s", "t", "0", "");
+        let gpu = lanes.entity(EntityKind::Gpu, "gpu", |_| {});
+        let mut rows = Rows::default();
+        for i in 0..100_000 {
+            let key = format!("stream {i}");
+            let id = lanes.entity(EntityKind::Stream, &key, |e| e.parent = Some(gpu));
+            lanes.track(id, None, Lane::marks("m"), source);
+            lanes.retire(id, Ns(i));
+            assert!(lanes.len() <= 1 + RETIRED);
+            assert_eq!(lanes.find(EntityKind::Stream, &key), None);
+            lanes.drain(&mut rows);
+        }
+        let ends = rows.entity.iter().filter(|e| e.to.is_some()).count();
+        assert_eq!(ends, 100_000, "each was written with its end");
+        lanes.forget(Ns(0));
+        assert_eq!((lanes.len(), lanes.find(EntityKind::Gpu, "gpu")), (1, Some(gpu)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod cuda;
 pub mod gpu;
 pub mod gpufault;
 pub mod gpuloop;
+pub mod guest;
 pub mod helper;
 pub mod inject;
 pub mod measure;

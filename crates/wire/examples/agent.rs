@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = args.next().ok_or("usage: agent SOCKET [graphs|nodes|launches|phases]...")?;
     // CUPTI hands over what a device has collected at once: 100,000 records.
     let ring = Options { slots: 1 << 17, ..Options::default() };
-    let options = ServerOptions { ring, ..ServerOptions::default() };
+    let options = ServerOptions::of(64, ring);
     let asked = settings(args.collect::<Vec<_>>().iter())?;
     let mut server = Server::listen(&path, options, asked)?;
     let (sender, lines) = mpsc::channel();

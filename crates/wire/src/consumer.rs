@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::layout::NAME_BYTES;
 use crate::map::{Error, Map};
 use crate::record::{NameId, Record};
-use crate::ring::{Tail, Taken};
+use crate::ring::{Lost, Tail, Taken};
 
 /// What one [`Consumer::drain`] took and missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,38 @@ pub struct Drained {
     pub torn: u64,
     /// Slots whose producer died or was stopped before it had finished.
     pub abandoned: u64,
+    /// Counts of lost records that were overwritten, so that nothing is known of them.
+    pub garbage: u64,
     /// A producer is in the middle of a record; there may be records after it, for the next call.
     pub waiting: bool,
+}
+
+impl Drained {
+    /// All that was missed: lost, torn, abandoned, and counts that were garbage.
+    pub fn missed(&self) -> u64 {
+        let parts = [self.lost, self.torn, self.abandoned, self.garbage];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Slots that were looked at.
+    pub fn slots(&self) -> u64 {
+        self.records.saturating_add(self.torn).saturating_add(self.abandoned)
+    }
+
+    /// Adds what another one took and missed. The counts are another process's, and so may be anything.
+    pub fn add(&mut self, other: Drained) {
+        let Drained { records, lost, torn, abandoned, garbage, waiting } = other;
+        for (sum, more) in [
+            (&mut self.records, records),
+            (&mut self.lost, lost),
+            (&mut self.torn, torn),
+            (&mut self.abandoned, abandoned),
+            (&mut self.garbage, garbage),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.waiting |= waiting;
+    }
 }
 
 /// The one consumer of a ring.
@@ -116,8 +146,8 @@ impl Consumer {
         }
     }
 
-    /// Calls `f` with at most `max` records, oldest first, and never reads more slots than the ring has.
-    /// Does not wait. Equal names share one allocation.
+    /// Calls `f` with the records of at most `max` slots, oldest first, and never reads more slots than
+    /// the ring has. Does not wait. Equal names share one allocation.
     pub fn drain(&mut self, max: usize, f: impl FnMut(Record<&Arc<str>>)) -> Drained {
         self.drain_at(crate::clock::now(), max, f)
     }
@@ -129,11 +159,12 @@ impl Consumer {
         max: usize,
         mut f: impl FnMut(Record<&Arc<str>>),
     ) -> Drained {
-        let mut drained = Drained { lost: self.tail.lost(), ..Drained::default() };
-        for _ in 0..self.map.raw.slots() {
-            if drained.records as usize >= max {
-                break;
-            }
+        let mut drained = Drained::default();
+        match self.tail.lost() {
+            Lost::Records(lost) => drained.lost = lost,
+            Lost::Garbage => drained.garbage = 1,
+        }
+        for _ in 0..max.min(self.map.raw.slots() as usize) {
             match self.tail.take(now) {
                 Taken::Record(record) => {
                     drained.records += 1;
@@ -151,6 +182,16 @@ impl Consumer {
             }
         }
         drained
+    }
+
+    /// How many slots wait to be taken, as far as the ring can be believed.
+    pub fn reserved(&self) -> u64 {
+        self.tail.reserved()
+    }
+
+    /// The file that the ring lies in.
+    pub fn file(&self) -> &std::fs::File {
+        &self.map.file
     }
 
     pub(crate) fn as_raw_fd(&self) -> std::os::fd::RawFd {

@@ -29,7 +29,7 @@ pub fn server_receives(data: &[u8]) {
     let path = std::env::temp_dir().join(format!("gpuwhy-fuzz-{}", std::process::id()));
     SERVER.with_borrow_mut(|server| {
         let server = server.get_or_insert_with(|| {
-            let options = ServerOptions { max_clients: 2, ring: RING, ..ServerOptions::default() };
+            let options = ServerOptions::of(2, RING);
             Server::listen(&path, options, Settings::USUAL).expect("a socket of our own")
         });
         let [first, second] = messages(data);

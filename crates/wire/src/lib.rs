@@ -46,6 +46,8 @@ pub mod fuzzing;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
+mod pidfd;
+#[cfg(feature = "std")]
 mod producer;
 #[cfg(feature = "std")]
 mod socket;
@@ -64,10 +66,12 @@ pub use consumer::{Consumer, Drained};
 #[cfg(feature = "std")]
 pub use map::{Error, Options, Ring};
 #[cfg(feature = "std")]
+pub use pidfd::PidFd;
+#[cfg(feature = "std")]
 pub use producer::{ENV, Label, Phase, Producer, Step, Stream};
 pub use record::{BadRecord, Event, NameId, Record, decode, encode, seal};
 #[cfg(feature = "std")]
 pub use socket::{
-    Client, Collectives, DEFAULT_SOCKET, Kernels, OFF_ENV, Peer, Polled, Received, SOCKET_ENV,
-    Server, ServerOptions, Settings, is_off,
+    Client, ClientLimits, Collectives, DEFAULT_SOCKET, Host, Kernels, OFF_ENV, Peer, Polled,
+    Received, SOCKET_ENV, Server, ServerOptions, Settings, is_off,
 };

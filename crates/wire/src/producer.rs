@@ -80,6 +80,12 @@ impl Producer {
         }
     }
 
+    /// The ring itself, for tests that play a hostile process.
+    #[doc(hidden)]
+    pub fn raw(&self) -> Option<&crate::ring::RawRing> {
+        self.map.as_ref().map(|map| &map.raw)
+    }
+
     /// Whether there is a ring.
     #[inline]
     pub fn is_on(&self) -> bool {

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::*;
 use crate::record::{NameId, seal};
-pub use tail::{Tail, Taken};
+pub use tail::{Lost, Tail, Taken};
 
 /// How often a producer tries again when others take its slot, before it counts the record as lost.
 const TRIES: usize = if cfg!(loom) { 4 } else { 1000 };

@@ -4,7 +4,9 @@
 //! Each part is a file with a function that measures and returns figures. A run of some parts keeps
 //! the figures of the others in the results, each with the commit that it was measured at.
 
+mod attribution;
 mod fuzz;
+mod guests;
 mod siege;
 
 use std::collections::BTreeMap;
@@ -18,8 +20,12 @@ use serde::{Deserialize, Serialize};
 use super::result::{self, Figure, Made};
 
 /// The parts, in the order in which they run.
-const PARTS: &[PartSpec] =
-    &[PartSpec { name: "fuzz", run: fuzz::run }, PartSpec { name: "siege", run: siege::run }];
+const PARTS: &[PartSpec] = &[
+    PartSpec { name: "guests", run: guests::run },
+    PartSpec { name: "attribution", run: attribution::run },
+    PartSpec { name: "fuzz", run: fuzz::run },
+    PartSpec { name: "siege", run: siege::run },
+];
 
 /// A part of the benchmark.
 struct PartSpec {

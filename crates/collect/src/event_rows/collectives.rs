@@ -5,25 +5,24 @@ use std::collections::hash_map::Entry;
 
 use foldhash::HashMap;
 use gpuwhy_schema::{
-    Attr, Collective, Discipline, EntityKind, Id, Lane, Name, Span, TrackId, names,
+    Attr, Collective, Discipline, EntityId, EntityKind, Id, Lane, Name, Span, TrackId, names,
 };
 
-use super::{Devices, EventRows, KEPT, Times};
+use super::guest_rows::GuestRows;
+use super::{Devices, Times};
 use crate::context::Context;
-
-/// Collectives that are remembered after they were written, and those whose stages wait for them.
-const REMEMBERED: usize = 1 << 12;
+use crate::quota;
 
 /// Stages of one collective that wait for it.
 const STAGES: usize = 1 << 10;
 
-/// A collective of one rank: process, number of the communicator in it, operation and its number.
-type OperationKey = (u32, u16, Name, u64);
+/// A collective of one rank: the number of its communicator in the process, operation and its number.
+type OperationKey = (u16, Name, u64);
 
 /// What is known of communicators and their collectives.
 #[derive(Default)]
 pub(super) struct Collectives {
-    ranks: HashMap<(u32, u16), Rank>,
+    ranks: HashMap<u16, Rank>,
     /// Stages that arrived before their collectives.
     early_stages: HashMap<OperationKey, Vec<Span>>,
     /// The keys of `early_stages`, oldest first.
@@ -36,6 +35,7 @@ pub(super) struct Collectives {
 
 /// A process's place in a communicator.
 struct Rank {
+    entity: EntityId,
     communicator: u64,
     rank: u32,
     ranks: u32,
@@ -43,39 +43,62 @@ struct Rank {
     stages: TrackId,
 }
 
-impl EventRows {
+impl GuestRows {
     /// A communicator's rank in this process gets a track for its collectives, and one for their
     /// stages.
     pub(super) fn communicator(
         &mut self,
-        (pid, number): (u32, u16),
+        number: u16,
         name: &str,
         communicator: u64,
         (rank, ranks): (u32, u32),
         cx: &mut Context,
-    ) {
-        if self.collectives.ranks.len() >= KEPT {
-            self.collectives.ranks.clear();
+    ) -> Option<()> {
+        let known = self.collectives.ranks.get_mut(&number);
+        if let Some(known) = known.filter(|r| (r.communicator, r.rank) == (communicator, rank)) {
+            known.ranks = ranks;
+            return Some(());
         }
-        if self.devices == Devices::Real {
-            cx.plugins.add(pid);
+        // The number was given to another communicator.
+        if let Some(before) = self.collectives.ranks.remove(&number) {
+            self.end_rank(&before, cx);
         }
-        let process = cx.process(pid, None);
+        if let (Devices::Real, Some(host)) = (self.devices, self.guest.host()) {
+            cx.plugins.add(host.pid);
+        }
+        let process = self.guest.process();
         // The process is part of the key: the next job uses the numbers again.
-        let key = format!("{communicator:016x}/{rank}@{pid}");
-        let entity = cx.catalog.entity(EntityKind::Rank, &key, |e| {
+        let key = format!("{communicator:016x}/{rank}@{}:{number}", self.guest.key());
+        let entity = self.entity(EntityKind::Rank, &key, cx, |e| {
             e.parent = Some(process);
             let of = if name.is_empty() { format!("{communicator:x}") } else { name.to_owned() };
             e.name = format!("rank {rank} of {of}").as_str().into();
             e.number = Some(i64::from(rank));
-        });
-        let (source, overlap) = (self.source, Discipline::Overlap);
-        let kind = Lane::spans(names::COLLECTIVES, overlap);
-        let collectives = cx.catalog.track(entity, None, kind, source);
-        let kind = Lane::spans(names::COLLECTIVE_STAGES, overlap);
-        let stages = cx.catalog.track(entity, Some(collectives), kind, source);
-        let rank = Rank { communicator, rank, ranks, collectives, stages };
-        self.collectives.ranks.insert((pid, number), rank);
+        })?;
+        let kind = |name| Lane::spans(name, Discipline::Overlap);
+        let collectives = self.track(entity, None, kind(names::COLLECTIVES), cx);
+        let stages = collectives
+            .and_then(|above| self.track(entity, Some(above), kind(names::COLLECTIVE_STAGES), cx));
+        let (Some(collectives), Some(stages)) = (collectives, stages) else {
+            self.budget.give_back(usize::from(collectives.is_some()));
+            cx.catalog.retire(entity, self.now);
+            return None;
+        };
+        let rank = Rank { entity, communicator, rank, ranks, collectives, stages };
+        self.collectives.ranks.insert(number, rank);
+        Some(())
+    }
+
+    fn end_rank(&mut self, rank: &Rank, cx: &mut Context) {
+        self.budget.give_back(2);
+        cx.catalog.retire(rank.entity, self.now);
+    }
+
+    /// The guest has ended: so have its ranks.
+    pub(super) fn end_ranks(&mut self, cx: &mut Context) {
+        for rank in std::mem::take(&mut self.collectives.ranks).into_values() {
+            self.end_rank(&rank, cx);
+        }
     }
 
     /// A collective or message that has ended; `how` is its algorithm, protocol and channels. Its
@@ -87,12 +110,9 @@ impl EventRows {
         bytes: u64,
         (peer, how): (Option<u32>, Option<&str>),
         cx: &mut Context,
-    ) {
-        let Some(rank) = self.collectives.ranks.get(&(operation.0, operation.1)) else {
-            self.dropped += 1;
-            return;
-        };
-        let (op, seq) = (operation.2.clone(), operation.3);
+    ) -> Option<()> {
+        let rank = self.collectives.ranks.get(&operation.0)?;
+        let (op, seq) = (operation.1.clone(), operation.2);
         let (id, ts) = (cx.ids.next_id(), times.ts);
         let (track, name) = (rank.collectives, op.clone());
         cx.rows.span.push(Span { id, ts, dur: Some(times.dur), track, parent: None, name });
@@ -113,11 +133,15 @@ impl EventRows {
             protocol,
             channels: word().and_then(|n| n.parse().ok()),
         });
-        for mut stage in self.collectives.early_stages.remove(&operation).unwrap_or_default() {
+        let early = self.collectives.early_stages.remove(&operation).unwrap_or_default();
+        self.budget.held = self.budget.held.saturating_sub(early.len());
+        for mut stage in early {
             stage.parent = Some(id);
             cx.rows.span.push(stage);
         }
-        self.collectives.remember(operation, id);
+        let most = quota::share(quota::REMEMBERED, self.guests);
+        self.collectives.remember(operation, id, most);
+        Some(())
     }
 
     /// A stage is written with or after its collective, so that its parent is always in the trace.
@@ -128,41 +152,46 @@ impl EventRows {
         times: Times,
         channel: Option<u32>,
         cx: &mut Context,
-    ) {
-        let Some(rank) = self.collectives.ranks.get(&(operation.0, operation.1)) else {
-            self.dropped += 1;
-            return;
-        };
+    ) -> Option<()> {
+        let rank = self.collectives.ranks.get(&operation.0)?;
         let (id, ts, track) = (cx.ids.next_id(), times.ts, rank.stages);
         let mut stage = Span { id, ts, dur: Some(times.dur), track, parent: None, name };
+        let written = self.collectives.written.get(&operation).copied();
+        stage.parent = written;
+        if written.is_some() {
+            cx.rows.span.push(stage);
+        } else {
+            let most = quota::share(quota::REMEMBERED, self.guests);
+            if self.budget.held >= quota::HELD_SPANS {
+                return None;
+            }
+            let orphans = self.collectives.hold(operation, stage, most)?;
+            self.budget.held = (self.budget.held + 1).saturating_sub(orphans.len());
+            cx.rows.span.extend(orphans);
+        }
         if let Some(channel) = channel {
             let (key, value) = ("channel".into(), channel.to_string().as_str().into());
             cx.rows.attr.push(Attr { id, key, value });
         }
-        if let Some(&collective) = self.collectives.written.get(&operation) {
-            stage.parent = Some(collective);
-            cx.rows.span.push(stage);
-        } else if !self.collectives.hold(operation, stage, cx) {
-            self.dropped += 1;
-        }
+        Some(())
     }
 }
 
 impl Collectives {
-    fn remember(&mut self, operation: OperationKey, id: Id) {
+    fn remember(&mut self, operation: OperationKey, id: Id, most: usize) {
         if self.written.insert(operation.clone(), id).is_none() {
             self.written_order.push_back(operation);
         }
-        if self.written_order.len() > REMEMBERED
+        while self.written_order.len() > most
             && let Some(oldest) = self.written_order.pop_front()
         {
             self.written.remove(&oldest);
         }
     }
 
-    /// Holds a stage until its collective arrives; too old ones are written without a parent.
-    /// Returns whether there was room.
-    fn hold(&mut self, operation: OperationKey, stage: Span, cx: &mut Context) -> bool {
+    /// Holds a stage until its collective arrives. Returns those that have waited too long for theirs,
+    /// which are to be written without it; `None` if there was no room.
+    fn hold(&mut self, operation: OperationKey, stage: Span, most: usize) -> Option<Vec<Span>> {
         let early = match self.early_stages.entry(operation) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
@@ -170,22 +199,18 @@ impl Collectives {
                 place.insert(Vec::new())
             }
         };
-        let fits = early.len() < STAGES;
-        if fits {
-            early.push(stage);
+        if early.len() >= STAGES {
+            return None;
         }
-        while self.early_order.len() > REMEMBERED {
+        early.push(stage);
+        let mut orphans = Vec::new();
+        while self.early_order.len() > most {
             let oldest = self.early_order.pop_front();
-            if let Some(orphans) = oldest.and_then(|key| self.early_stages.remove(&key)) {
-                cx.rows.span.extend(orphans);
-            }
+            orphans.extend(
+                oldest.and_then(|key| self.early_stages.remove(&key)).into_iter().flatten(),
+            );
         }
-        fits
-    }
-
-    /// A process has ended: its communicators' numbers may be used again.
-    pub fn process_ended(&mut self, pid: u32) {
-        self.ranks.retain(|key, _| key.0 != pid);
+        Some(orphans)
     }
 
     /// Writes the stages whose collectives never arrived.

@@ -9,11 +9,10 @@ use gpuwhy_schema::{
     Ns, Span, TrackId, names,
 };
 
-use super::{Devices, EventRows, KEPT, Times, Writer, gpu_of_uuid};
+use super::guest_rows::GuestRows;
+use super::{Devices, Times};
 use crate::context::Context;
-
-/// Launches that wait for their kernels, and kernels that wait for their launches.
-const UNLINKED: usize = 1 << 16;
+use crate::quota;
 
 /// Spans of a stream that a later span may precede.
 const RECENT: usize = 64;
@@ -21,16 +20,22 @@ const RECENT: usize = 64;
 /// The name of a span that is a whole CUDA graph of which only the number is known.
 const GRAPH: &str = "CUDA graph";
 
-/// A call that launched work: its process, and its number there.
-type LaunchKey = (u32, u64);
+/// A call that launched work, by its number in its process.
+type LaunchKey = u64;
 
 /// The device, and the stream on it, by their numbers in a process.
 type Place = (u16, u32);
 
+/// The form of a GPU's UUID, as its driver writes it.
+const UUIDS: [&str; 2] = ["GPU-", "MIG-"];
+
 /// One stream of a GPU.
 pub(super) struct Stream {
     gpu: EntityId,
+    entity: EntityId,
     track: TrackId,
+    /// When work on it was last reported.
+    used: Ns,
     recent: VecDeque<(Ns, Ns)>,
     /// Whether it does one thing at a time.
     serial: bool,
@@ -50,26 +55,30 @@ enum LinkEnd {
     Kernel(Id, Ns),
 }
 
-impl EventRows {
+impl GuestRows {
     pub(super) fn launch(
         &mut self,
-        writer: Writer,
+        tid: u32,
         correlation: u64,
         name: Name,
         times: Times,
         cx: &mut Context,
-    ) {
-        let source = self.source;
-        let thread = self.thread(writer, cx);
-        let entity = thread.entity;
-        let track = *thread.launches.get_or_insert_with(|| {
-            cx.catalog.track(entity, None, Lane::marks(names::LAUNCHES), source)
-        });
+    ) -> Option<()> {
+        let thread = self.thread(tid, cx)?;
+        let (entity, known) = (thread.entity, thread.launches);
+        let track = match known {
+            Some(track) => track,
+            None => self.track(entity, None, Lane::marks(names::LAUNCHES), cx)?,
+        };
+        if known.is_none() {
+            self.thread(tid, cx)?.add_launches(track);
+        }
         let id = cx.ids.next_id();
         // The mark's value is how long the call took, in ns.
         let value = Some(times.dur.0 as f64);
         cx.rows.mark.push(Mark { id, ts: times.ts, track, name, value });
-        self.link((writer.0, correlation), LinkEnd::Launch(id), cx);
+        self.link(correlation, LinkEnd::Launch(id), cx);
+        Some(())
     }
 
     pub(super) fn kernel(
@@ -79,15 +88,15 @@ impl EventRows {
         name: Name,
         times: Times,
         cx: &mut Context,
-    ) {
-        let Some((id, gpu)) = self.on_stream(launch, place, name, times, cx) else { return };
-        let process = Some(cx.process(launch.0, None));
+    ) -> Option<()> {
+        let (id, gpu) = self.on_stream(launch, place, name, times, cx)?;
+        let process = Some(self.guest.process());
         cx.rows.kernel.push(Kernel {
             id,
             ts: times.ts,
             gpu,
             process,
-            correlation: Some(launch.1),
+            correlation: Some(launch),
             grid_x: 1,
             grid_y: 1,
             grid_z: 1,
@@ -98,16 +107,7 @@ impl EventRows {
             shared_bytes: None,
             graph_node: None,
         });
-    }
-
-    /// What a kernel is called; a whole graph by its number.
-    pub(super) fn kernel_name(&mut self, name: &Name, graph: Option<u64>) -> Name {
-        let Some(graph) = graph.filter(|_| &**name == GRAPH) else { return name.clone() };
-        if self.graph_names.len() >= KEPT {
-            self.graph_names.clear();
-        }
-        let name = self.graph_names.entry(graph);
-        name.or_insert_with(|| format!("{GRAPH} {graph}").as_str().into()).clone()
+        Some(())
     }
 
     pub(super) fn copy(
@@ -117,11 +117,11 @@ impl EventRows {
         (name, bytes): (&Name, u64),
         times: Times,
         cx: &mut Context,
-    ) {
+    ) -> Option<()> {
         let (kind, text, pinned) = copy_kind(name);
-        let Some((id, gpu)) = self.on_stream(launch, place, text.into(), times, cx) else { return };
+        let (id, gpu) = self.on_stream(launch, place, text.into(), times, cx)?;
         let on_gpu = |yes: bool| yes.then_some(gpu);
-        let process = Some(cx.process(launch.0, None));
+        let process = Some(self.guest.process());
         cx.rows.copy.push(Copy {
             id,
             ts: times.ts,
@@ -131,27 +131,105 @@ impl EventRows {
             to: on_gpu(!matches!(kind, CopyKind::DeviceToHost | CopyKind::PeerToPeer)),
             pinned: pinned.map(Name::from),
             process,
-            correlation: Some(launch.1),
+            correlation: Some(launch),
         });
+        Some(())
     }
 
-    pub(super) fn device_wait(&mut self, pid: u32, name: Name, times: Times, cx: &mut Context) {
-        let process = cx.process(pid, None);
-        let kind = Lane::spans(names::SYNCHRONIZATION, Discipline::Overlap);
-        let track = cx.catalog.track(process, None, kind, self.source);
+    pub(super) fn device_wait(&mut self, name: Name, times: Times, cx: &mut Context) -> Option<()> {
+        let track = match self.waits {
+            Some(track) => track,
+            None => {
+                let kind = Lane::spans(names::SYNCHRONIZATION, Discipline::Overlap);
+                self.track(self.guest.process(), None, kind, cx)?
+            }
+        };
+        self.waits = Some(track);
         let (id, ts, dur) = (cx.ids.next_id(), times.ts, Some(times.dur));
         cx.rows.span.push(Span { id, ts, dur, track, parent: None, name });
+        Some(())
     }
 
-    /// A process says which GPU it means by a number.
-    pub(super) fn device(&mut self, pid: u32, device: u16, uuid: &str, cx: &mut Context) {
-        if self.gpus.len() >= KEPT {
-            self.gpus.clear();
+    /// The guest says which GPU it means by a number. The GPU may be everybody's: it has no rows but
+    /// those of streams that belong to it, and ends with the last guest that named it, unless its driver
+    /// did.
+    pub(super) fn device(&mut self, device: u16, uuid: &str, cx: &mut Context) -> Option<()> {
+        let is_uuid = UUIDS.iter().any(|form| uuid.starts_with(form))
+            && uuid.len() <= 64
+            && uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b"-/".contains(&b));
+        let is_new = !self.gpus.contains_key(&device);
+        if !is_uuid || is_new && self.gpus.len() >= quota::DEVICES {
+            return None;
         }
-        let gpu = gpu_of_uuid(uuid, cx);
-        self.gpus.insert((pid, device), gpu);
+        let gpu = match cx.catalog.find(EntityKind::Gpu, uuid) {
+            Some(gpu) => gpu,
+            None => {
+                if !self.budget.take_entity() {
+                    return None;
+                }
+                // It is not the guest's alone, and its number is limited.
+                self.budget.give_back(0);
+                let host = cx.host;
+                let gpu = cx.catalog.entity(EntityKind::Gpu, uuid, |e| e.parent = Some(host));
+                cx.guest_gpus.made(gpu);
+                gpu
+            }
+        };
+        if self.gpus.get(&device) == Some(&gpu) {
+            return Some(());
+        }
+        cx.guest_gpus.hold(gpu);
+        if let Some(before) = self.gpus.insert(device, gpu) {
+            self.release_gpu(before, cx);
+        }
         // Work that was reported before the GPU was known lies on tracks of its own.
-        self.streams.retain(|key, _| (key.0, key.1) != (pid, device));
+        self.end_streams_where(cx, |place, _| place.0 == device);
+        if let Some(unknown) = self.own_gpus.remove(&device) {
+            self.budget.give_back(0);
+            cx.catalog.retire(unknown, self.now);
+        }
+        Some(())
+    }
+
+    /// A GPU with a UUID that the guest does not use any more. It ends with the last guest that named it,
+    /// unless its driver knows it, which has given it tracks.
+    fn release_gpu(&mut self, gpu: EntityId, cx: &mut Context) {
+        if cx.guest_gpus.release(gpu) && !cx.catalog.has_tracks(gpu) {
+            cx.catalog.end(gpu, self.now);
+        }
+    }
+
+    /// The guest has ended: so have its GPUs, streams first.
+    pub(super) fn end_gpus(&mut self, cx: &mut Context) {
+        self.end_streams(Ns::MAX, cx);
+        for gpu in std::mem::take(&mut self.gpus).into_values() {
+            self.release_gpu(gpu, cx);
+        }
+        for gpu in std::mem::take(&mut self.own_gpus).into_values() {
+            cx.catalog.retire(gpu, self.now);
+        }
+    }
+
+    /// The GPU that the guest means by a number: the one that it named, or one that nobody else uses.
+    pub(super) fn gpu(&mut self, device: u16, cx: &mut Context) -> Option<EntityId> {
+        let known = self.gpus.get(&device).or_else(|| self.own_gpus.get(&device));
+        if let Some(gpu) = known {
+            return Some(*gpu);
+        }
+        let (host, key) = (cx.host, format!("sim:{}:{device}", self.guest.key()));
+        let of = self.guest.host().map_or_else(|| key.clone(), |host| host.pid.to_string());
+        let gpu = self.entity(EntityKind::Gpu, &key, cx, |e| {
+            e.parent = Some(host);
+            e.name = format!("gpu {device} of {of}").as_str().into();
+            e.number = Some(i64::from(device));
+        })?;
+        self.own_gpus.insert(device, gpu);
+        Some(gpu)
+    }
+
+    /// Whether others may use the GPU that the guest means by a number.
+    pub(super) fn is_shared(&self, device: u16) -> bool {
+        self.gpus.contains_key(&device)
     }
 
     /// Writes a span of a stream's work, and links it with its launch. Returns the span and its GPU,
@@ -159,17 +237,17 @@ impl EventRows {
     fn on_stream(
         &mut self,
         launch: LaunchKey,
-        (device, stream): Place,
+        place: Place,
         name: Name,
         times: Times,
         cx: &mut Context,
     ) -> Option<(Id, EntityId)> {
         let (ts, end) = (times.ts, times.end());
-        let last_work = self.last_work.entry(launch.0).or_default();
-        *last_work = end.max(*last_work);
-        let stream = self.stream(launch.0, device, stream, cx);
+        self.last_work = Some(self.last_work.map_or(end, |last| last.max(end)));
+        let now = self.now;
+        let stream = self.stream(place, cx)?;
+        stream.used = now;
         if !stream.fits(ts, end) {
-            self.dropped += 1;
             return None;
         }
         let (id, track, gpu) = (cx.ids.next_id(), stream.track, stream.gpu);
@@ -178,32 +256,53 @@ impl EventRows {
         Some((id, gpu))
     }
 
-    fn stream(&mut self, pid: u32, device: u16, stream: u32, cx: &mut Context) -> &mut Stream {
-        if self.streams.len() >= KEPT {
-            self.streams.clear();
+    fn stream(&mut self, place: Place, cx: &mut Context) -> Option<&mut Stream> {
+        if !self.streams.contains_key(&place) {
+            let stream = self.new_stream(place, cx)?;
+            self.streams.insert(place, stream);
         }
-        let (devices, known) = (self.devices, self.gpus.get(&(pid, device)).copied());
-        self.streams.entry((pid, device, stream)).or_insert_with(|| {
-            let gpu = known.unwrap_or_else(|| simulated_gpu(pid, device, cx));
-            let (prefix, discipline) = match devices {
-                Devices::Simulated => ("sim", Discipline::Serial),
-                Devices::Real => ("cuda", Discipline::Overlap),
-            };
-            let on = if known.is_some() { gpu.0.to_string() } else { format!("?{device}") };
-            let key = format!("{prefix}:{pid}:{on}:{stream}");
-            let entity = cx.catalog.entity(EntityKind::Stream, &key, |e| {
-                e.parent = Some(gpu);
-                e.name = format!("stream {stream}").as_str().into();
-                e.number = Some(i64::from(stream));
-            });
-            let kind = Lane::spans(names::STREAM, discipline);
-            Stream {
-                gpu,
-                track: cx.catalog.track(entity, None, kind, self.source),
-                recent: VecDeque::new(),
-                serial: devices == Devices::Simulated,
+        self.streams.get_mut(&place)
+    }
+
+    fn new_stream(&mut self, (device, stream): Place, cx: &mut Context) -> Option<Stream> {
+        let (prefix, discipline) = match self.devices {
+            Devices::Simulated => ("sim", Discipline::Serial),
+            Devices::Real => ("cuda", Discipline::Overlap),
+        };
+        let gpu = self.gpu(device, cx)?;
+        // Its UUID may still come.
+        let on = if self.is_shared(device) { gpu.0.to_string() } else { format!("?{device}") };
+        let key = format!("{prefix}:{}:{on}:{stream}", self.guest.key());
+        let entity = self.entity(EntityKind::Stream, &key, cx, |e| {
+            e.parent = Some(gpu);
+            e.name = format!("stream {stream}").as_str().into();
+            e.number = Some(i64::from(stream));
+        })?;
+        let Some(track) = self.track(entity, None, Lane::spans(names::STREAM, discipline), cx)
+        else {
+            self.budget.give_back(0);
+            cx.catalog.retire(entity, self.now);
+            return None;
+        };
+        let serial = self.devices == Devices::Simulated;
+        Some(Stream { gpu, entity, track, used: self.now, recent: VecDeque::new(), serial })
+    }
+
+    /// Ends the streams that were not used since `before`.
+    pub(super) fn end_streams(&mut self, before: Ns, cx: &mut Context) {
+        self.end_streams_where(cx, |_, stream| stream.used < before);
+    }
+
+    fn end_streams_where(&mut self, cx: &mut Context, ends: impl Fn(Place, &Stream) -> bool) {
+        let (now, budget) = (self.now, &mut self.budget);
+        self.streams.retain(|place, stream| {
+            let ends = ends(*place, stream);
+            if ends {
+                budget.give_back(1);
+                cx.catalog.retire(stream.entity, now);
             }
-        })
+            !ends
+        });
     }
 
     /// Links a launch with its kernel, whichever of them arrives first.
@@ -227,7 +326,7 @@ impl EventRows {
             (Entry::Vacant(place), end) => {
                 place.insert(end);
                 order.push_back(key);
-                if order.len() > UNLINKED
+                if order.len() > quota::share(quota::UNLINKED, self.guests)
                     && let Some(oldest) = order.pop_front()
                 {
                     unlinked.remove(&oldest);
@@ -271,12 +370,10 @@ fn copy_kind(name: &str) -> (CopyKind, &'static str, Option<&str>) {
     (kind, text, Some(pinned).filter(|p| !p.is_empty()))
 }
 
-/// The simulated GPU `device` of process `pid`.
-pub(super) fn simulated_gpu(pid: u32, device: u16, cx: &mut Context) -> EntityId {
-    let host = cx.host;
-    cx.catalog.entity(EntityKind::Gpu, &format!("sim:{pid}:{device}"), |e| {
-        e.parent = Some(host);
-        e.name = format!("gpu {device} of {pid}").as_str().into();
-        e.number = Some(i64::from(device));
-    })
+/// What a kernel is called; a whole graph by its number.
+pub(super) fn kernel_name(name: &Name, graph: Option<u64>) -> Name {
+    match graph.filter(|_| &**name == GRAPH) {
+        Some(graph) => format!("{GRAPH} {graph}").as_str().into(),
+        None => name.clone(),
+    }
 }

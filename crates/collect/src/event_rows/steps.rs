@@ -2,11 +2,16 @@
 
 use std::collections::VecDeque;
 
-use gpuwhy_schema::{Discipline, EntityId, Id, Lane, Name, Ns, Span, Step, TrackId, names};
+use gpuwhy_schema::{
+    Discipline, EntityId, EntityKind, Id, Lane, Name, Ns, Span, Step, TrackId, names,
+};
 
-use super::{Devices, EventRows, KEPT, Times, Writer};
+use super::guest_rows::GuestRows;
+use super::{Devices, Times};
+use crate::attribution::NoLookUps;
 use crate::context::Context;
 use crate::probe::OpenStep;
+use crate::quota::{self, Quota};
 use crate::span_nesting::SpanNesting;
 
 /// Phases of one step that are held until it ends; more are counted as dropped.
@@ -15,10 +20,19 @@ const PHASES: usize = 256;
 /// Steps of one thread that have begun, or that a phase has named, and that have not ended.
 const OPEN_STEPS: usize = 16;
 
+/// How precisely the beginning of a thread is known: two clock ticks.
+const BEGIN: Ns = Ns::millis(20);
+
 /// What is known of one thread.
 pub(super) struct Thread {
     /// The thread.
     pub entity: EntityId,
+    /// Its tid on this host; `None` if the thread cannot be verified.
+    tid: Option<u32>,
+    /// When it last wrote, and when it was last seen to be still the same.
+    used: Ns,
+    seen: Ns,
+    tracks: usize,
     /// The track of its steps and phases.
     pub steps: TrackId,
     /// The track of its launches, if it has any.
@@ -50,99 +64,223 @@ pub(super) struct StepBegin {
     pub rank: Option<u32>,
 }
 
-impl EventRows {
+impl GuestRows {
     pub(super) fn step_begins(
         &mut self,
-        writer: Writer,
+        tid: u32,
         seq: u64,
         begin: StepBegin,
         cx: &mut Context,
-    ) {
-        self.thread(writer, cx).step(seq, cx).begin = Some(begin);
+    ) -> Option<()> {
+        let thread = self.thread(tid, cx)?;
+        let lost = thread.step(seq, cx).1;
+        thread.step(seq, cx).0.begin = Some(begin);
+        self.budget.held = self.budget.held.saturating_sub(lost);
+        Some(())
     }
 
     pub(super) fn step_ends(
         &mut self,
-        writer: Writer,
+        tid: u32,
         seq: u64,
         begin: StepBegin,
         end: Ns,
         cx: &mut Context,
-    ) {
+    ) -> Option<()> {
         let StepBegin { name, start: ts, size, rank } = begin;
-        let thread = self.thread(writer, cx);
-        let Unfinished { id, phases, .. } = thread.step(seq, cx);
+        let thread = self.thread(tid, cx)?;
+        let (Unfinished { id, phases, .. }, lost) = thread.step(seq, cx);
         let (id, mut phases) = (*id, std::mem::take(phases));
+        let freed = lost + phases.len();
         thread.open.retain(|step| step.seq != seq);
         let fits = thread.nesting.fits(ts, end);
         if !fits {
             phases.iter_mut().for_each(|phase| phase.parent = None);
         }
+        let (track, thread) = (thread.steps, thread.entity);
+        self.budget.held = self.budget.held.saturating_sub(freed);
         cx.rows.span.append(&mut phases);
         if !fits {
-            self.dropped += 1;
-            return;
+            return None;
         }
-        let (track, thread) = (thread.steps, thread.entity);
         cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
         cx.rows.step.push(Step { id, ts, thread, seq, size, rank });
+        Some(())
     }
 
     pub(super) fn phase(
         &mut self,
-        writer: Writer,
+        tid: u32,
         step: Option<u64>,
         name: Name,
         times: Times,
         cx: &mut Context,
-    ) {
-        let thread = self.thread(writer, cx);
+    ) -> Option<()> {
+        let has_room = self.budget.held < quota::HELD_SPANS;
+        let thread = self.thread(tid, cx)?;
         let (ts, end) = (times.ts, times.end());
         if !thread.nesting.fits(ts, end) {
-            self.dropped += 1;
-            return;
+            return None;
         }
         let (id, track) = (cx.ids.next_id(), thread.steps);
         let span = Span { id, ts, dur: Some(end - ts), track, parent: None, name };
-        match step.map(|seq| thread.step(seq, cx)) {
-            Some(step) if step.phases.len() < PHASES => {
-                step.phases.push(Span { parent: Some(step.id), ..span });
-            }
-            Some(_) => self.dropped += 1,
-            None => cx.rows.span.push(span),
+        let Some(seq) = step else {
+            cx.rows.span.push(span);
+            return Some(());
+        };
+        let (step, lost) = thread.step(seq, cx);
+        let is_held = has_room && step.phases.len() < PHASES;
+        if is_held {
+            step.phases.push(Span { parent: Some(step.id), ..span });
         }
+        self.budget.held = self.budget.held.saturating_sub(lost) + usize::from(is_held);
+        is_held.then_some(())
     }
 
-    pub(super) fn thread(&mut self, (pid, tid): Writer, cx: &mut Context) -> &mut Thread {
-        if self.threads.len() >= KEPT {
-            self.threads.clear();
+    /// The guest's thread with its own number `own_tid`; `None` if a quota is used up.
+    pub(super) fn thread(&mut self, own_tid: u32, cx: &mut Context) -> Option<&mut Thread> {
+        let (now, process) = (self.now, self.guest.host());
+        let known = self.threads.get_mut(&own_tid);
+        // Once a tick is often enough to ask whether the number is another thread's by now.
+        let is_known = known.is_some_and(|thread| {
+            let (Some(tid), Some(process)) = (thread.tid, process) else { return true };
+            let is_same = thread.seen == now
+                || cx.attribution.is_current(tid, process.pid, thread.entity, now);
+            thread.seen = now;
+            is_same
+        });
+        if !is_known {
+            self.find_thread(own_tid, cx)?;
         }
-        self.threads.entry((pid, tid)).or_insert_with(|| {
-            let entity = cx.thread(tid, pid, None);
-            // Spans that a library reports do not nest with the steps of its program.
-            let name = match self.devices {
-                Devices::Simulated => names::STEPS,
-                Devices::Real => names::LIBRARY_CALLS,
-            };
-            let kind = Lane::spans(name, Discipline::Nested);
-            Thread {
-                entity,
-                steps: cx.catalog.track(entity, None, kind, self.source),
-                launches: None,
-                marks: None,
-                open: VecDeque::new(),
-                nesting: SpanNesting::default(),
+        let thread = self.threads.get_mut(&own_tid)?;
+        thread.used = now;
+        Some(thread)
+    }
+
+    /// Finds out which thread has this number now. One that was known stays the same unless another one
+    /// has its number.
+    fn find_thread(&mut self, own_tid: u32, cx: &mut Context) -> Option<()> {
+        if self.threads.contains_key(&own_tid) {
+            self.guest.unlearn(own_tid);
+        } else if self.threads.len() >= quota::THREADS {
+            self.end_threads(self.now.saturating_sub(quota::IDLE_WHEN_FULL), true, cx);
+            if self.threads.len() >= quota::THREADS {
+                self.budget.use_up(Quota::Threads);
+                return None;
             }
+        }
+        let look_ups = &mut self.budget.look_ups;
+        let tid = match cx.attribution.guest_tid(&mut self.guest, own_tid, self.now, look_ups) {
+            Ok(tid) => tid,
+            Err(NoLookUps) => {
+                self.budget.use_up(Quota::LookUps);
+                // A thread that was known is believed until it can be asked again.
+                return self.threads.contains_key(&own_tid).then_some(());
+            }
+        };
+        let entity = match (tid, self.guest.host()) {
+            (Some(tid), Some(process)) => {
+                let entity = cx.thread(tid, process.pid, None);
+                let began = cx.catalog.get(entity).and_then(|thread| thread.from);
+                if began.is_some_and(|began| self.at.saturating_add(BEGIN) < began) {
+                    // It was written before this thread began, by the last one with its number.
+                    return None;
+                }
+                entity
+            }
+            // It has ended: what is known of it is the last that there was.
+            _ if self.threads.contains_key(&own_tid) => return Some(()),
+            _ => self.unverified_thread(own_tid, cx)?,
+        };
+        if self.threads.get(&own_tid).is_some_and(|known| known.entity == entity) {
+            return Some(());
+        }
+        if let Some(before) = self.threads.remove(&own_tid) {
+            self.end_thread(before, cx);
+        }
+        let thread = self.new_thread(entity, tid, cx)?;
+        self.threads.insert(own_tid, thread);
+        Some(())
+    }
+
+    /// A thread of this process that /proc does not show: it ended before its first record was read, or
+    /// there never was one.
+    fn unverified_thread(&mut self, own_tid: u32, cx: &mut Context) -> Option<EntityId> {
+        let process = self.guest.process();
+        let key = format!("{}/{own_tid}", self.guest.key());
+        self.entity(EntityKind::Thread, &key, cx, |e| {
+            e.parent = Some(process);
+            e.name = format!("tid {own_tid}, as it said itself").as_str().into();
         })
     }
 
-    /// The step of each thread that began last, before `before`, and has not ended. `lives` says
-    /// whether a thread lives; a process that writes a pid of another namespace seems not to.
-    pub fn open_steps(&self, before: Ns, lives: impl Fn(u32, u32) -> bool) -> Vec<OpenStep> {
-        let last = |(&(pid, tid), thread): (&(u32, u32), &Thread)| {
+    fn new_thread(
+        &mut self,
+        entity: EntityId,
+        tid: Option<u32>,
+        cx: &mut Context,
+    ) -> Option<Thread> {
+        // Spans that a library reports do not nest with the steps of its program.
+        let name = match self.devices {
+            Devices::Simulated => names::STEPS,
+            Devices::Real => names::LIBRARY_CALLS,
+        };
+        let steps = self.track(entity, None, Lane::spans(name, Discipline::Nested), cx);
+        if steps.is_none() && tid.is_none() {
+            self.budget.give_back(0);
+            cx.catalog.retire(entity, self.now);
+        }
+        Some(Thread {
+            entity,
+            tid,
+            used: self.now,
+            seen: self.now,
+            tracks: 1,
+            steps: steps?,
+            launches: None,
+            marks: None,
+            open: VecDeque::new(),
+            nesting: SpanNesting::default(),
+        })
+    }
+
+    /// Ends the threads that have not written since `before` and that cannot be verified; `all` forgets
+    /// the others as well, unless they are in the middle of a step.
+    pub(super) fn end_threads(&mut self, before: Ns, all: bool, cx: &mut Context) {
+        let ends = |thread: &Thread| {
+            let may = thread.tid.is_none() || all && (thread.open.is_empty() || before == Ns::MAX);
+            thread.used < before && may
+        };
+        let over: Vec<u32> =
+            self.threads.iter().filter(|(_, t)| ends(t)).map(|(tid, _)| *tid).collect();
+        for tid in over {
+            if let Some(thread) = self.threads.remove(&tid) {
+                self.end_thread(thread, cx);
+            }
+        }
+    }
+
+    /// A thread writes no more: phases of steps that never ended are written without them.
+    fn end_thread(&mut self, thread: Thread, cx: &mut Context) {
+        for mut step in thread.open {
+            self.budget.held = self.budget.held.saturating_sub(step.phases.len());
+            step.phases.iter_mut().for_each(|phase| phase.parent = None);
+            cx.rows.span.append(&mut step.phases);
+        }
+        self.budget.tracks = self.budget.tracks.saturating_sub(thread.tracks);
+        if thread.tid.is_none() {
+            self.budget.give_back(0);
+            cx.catalog.retire(thread.entity, self.now);
+        }
+    }
+
+    /// See [`super::EventRows::open_steps`].
+    pub(super) fn open_steps(&self, before: Ns, lives: impl Fn(u32, u32) -> bool) -> Vec<OpenStep> {
+        let Some(process) = self.guest.host() else { return Vec::new() };
+        let last = |thread: &Thread| {
             let (step, begin) =
                 thread.open.iter().rev().find_map(|s| Some((s, s.begin.as_ref()?)))?;
-            (begin.start < before && lives(pid, tid)).then(|| OpenStep {
+            (begin.start < before && lives(process.pid, thread.tid?)).then(|| OpenStep {
                 id: step.id,
                 ts: begin.start,
                 thread: thread.entity,
@@ -153,7 +291,7 @@ impl EventRows {
                 rank: begin.rank,
             })
         };
-        self.threads.iter().filter_map(last).collect()
+        self.threads.values().filter_map(last).collect()
     }
 
     /// Writes the steps that have begun and not ended, as spans without an end.
@@ -181,19 +319,32 @@ impl EventRows {
 }
 
 impl Thread {
-    /// The step `seq`, which has not ended.
-    fn step(&mut self, seq: u64, cx: &mut Context) -> &mut Unfinished {
+    /// The step `seq`, which has not ended, and how many phases were lost with an older one.
+    fn step(&mut self, seq: u64, cx: &mut Context) -> (&mut Unfinished, usize) {
+        let mut lost = 0;
         let i = match self.open.iter().position(|step| step.seq == seq) {
             Some(i) => i,
             None => {
                 if self.open.len() >= OPEN_STEPS {
-                    self.open.pop_front();
+                    lost = self.open.pop_front().map_or(0, |oldest| oldest.phases.len());
                 }
                 let id = cx.ids.next_id();
                 self.open.push_back(Unfinished { seq, id, begin: None, phases: Vec::new() });
                 self.open.len() - 1
             }
         };
-        &mut self.open[i]
+        (&mut self.open[i], lost)
+    }
+
+    /// It has a track for its marks from now on.
+    pub fn add_marks(&mut self, track: TrackId) {
+        self.marks = Some(track);
+        self.tracks += 1;
+    }
+
+    /// It has a track for its launches from now on.
+    pub fn add_launches(&mut self, track: TrackId) {
+        self.launches = Some(track);
+        self.tracks += 1;
     }
 }

@@ -3,21 +3,24 @@
 //! *What it sees*: the records of `gpuwhy-inject`, one ring a process, handed out through the agent
 //! socket ([`gpuwhy_wire::Server`]). *Why it matters*: only from inside is it seen when a kernel ran and
 //! for which rank a process waited. *What fools it*: a process that was started without the library
-//! reports nothing; one that writes false records spoils the rows of its own process alone, since the
-//! kernel says which process has a ring (SO_PEERCRED), in this host's numbers, also of a process in a
-//! container.
-//!
-//! Records have the tid that the thread has in its own pid namespace; `/proc/PID/task` has both tids.
+//! reports nothing; one that writes false records spoils its own rows alone: the kernel says which
+//! process has a ring, for as long as that process lives, and its threads are those that /proc shows
+//! ([`crate::guest`]). What it may cost is limited ([`crate::quota`]).
+
+use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_schema::{Ns, sources};
-use gpuwhy_wire::{Collectives, Kernels, Options, Peer, Record, Server, ServerOptions, Settings};
+use gpuwhy_schema::{Ns, SourceId, sources};
+use gpuwhy_wire::{
+    Collectives, Drained, Host, Kernels, Peer, PidFd, Record, Server, ServerOptions, Settings,
+};
 
 use crate::context::Context;
 use crate::error::CollectError;
 use crate::event_rows::{Devices, EventRows};
+use crate::guest::Guest;
 use crate::probe::{Probe, ProbeSpec, Start};
-use crate::procfs;
+use crate::quota::{self, Bucket};
 
 pub(crate) const PROBE: ProbeSpec = ProbeSpec {
     wanted_if: |config| config.agent_socket.is_some(),
@@ -30,15 +33,6 @@ pub(crate) const PROBE: ProbeSpec = ProbeSpec {
     )
 };
 
-/// Processes that are connected at a time.
-const PROCESSES: usize = 64;
-/// Records of one process, 5 MiB: CUPTI hands over what a device gathered at once, tens of thousands
-/// at times.
-const SLOTS: u32 = 1 << 16;
-/// Names of one process.
-const NAMES: u32 = 1 << 13;
-/// Threads whose tids are known.
-const THREADS: usize = 1 << 14;
 /// A process that uses a GPU reports work at least once in this time.
 const SILENT: Ns = Ns::secs(2);
 /// How much a process's GPU memory may grow while the nodes of its graphs are recorded.
@@ -52,8 +46,9 @@ struct Inject {
     /// What the libraries record while there is no incident.
     settings: Settings,
     rows: EventRows,
-    /// Tids of this host, by pid and the tid in the process's own namespace.
-    threads: HashMap<(i32, u32), u32>,
+    /// What all guests together may still write.
+    records: Bucket,
+    source: SourceId,
     refused: u64,
     /// GPU memory of processes when nodes of graphs were first recorded of them; `None` once that was
     /// given up.
@@ -70,18 +65,15 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
             fix: "name one at which in-process libraries can connect".into(),
         });
     };
-    let options = ServerOptions {
-        max_clients: PROCESSES,
-        ring: Options { slots: SLOTS, names: NAMES, ..Options::default() },
-        mode: config.mode,
-    };
+    let options = ServerOptions { clients: quota::CLIENTS, mode: config.mode, group: config.group };
     let server = Server::listen(&config.socket, options, config.settings)
         .map_err(|source| CollectError::Socket { path: config.socket.clone(), source })?;
     Ok(Box::new(Inject {
         server,
         settings: config.settings,
         rows: EventRows::new(start.source, Devices::Real),
-        threads: HashMap::new(),
+        records: Bucket::new(quota::ALL_RECORDS),
+        source: start.source,
         refused: 0,
         memory: HashMap::new(),
         silent: Vec::new(),
@@ -89,37 +81,10 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
 }
 
 impl Probe for Inject {
-    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        let (rows, threads) = (&mut self.rows, &mut self.threads);
-        let mut ended: Vec<i32> = Vec::new();
-        let polled = self.server.poll(
-            |peer, record| match writer_of(peer, &record, threads) {
-                Some((pid, tid)) => rows.record(&Record { pid, tid, event: record.event }, cx),
-                None => rows.dropped += 1,
-            },
-            |peer| ended.push(peer.pid),
-        );
-        rows.recorded += polled.drained.records;
-        rows.dropped += polled.drained.lost + polled.drained.torn + polled.drained.abandoned;
-        self.refused += polled.refused as u64;
-        self.watch_memory(cx);
-        self.watch_silence(cx);
-        for pid in ended {
-            self.threads.retain(|key, _| key.0 != pid);
-            self.memory.remove(&pid);
-            if let Ok(pid) = u32::try_from(pid) {
-                cx.plugins.remove(pid);
-                self.rows.process_ended(pid);
-                self.silent.retain(|silent| *silent != pid);
-            }
-        }
-        if polled.refused > 0 {
-            let note = format!(
-                "{} processes were refused: too many at once, or a library of another version",
-                self.refused
-            );
-            self.rows.add_to_note(&note, cx);
-        }
+    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        self.records.refill(now);
+        let budget = self.records.left().min(quota::RECORDS_PER_TICK);
+        self.read(budget, now, cx);
         Ok(())
     }
 
@@ -137,13 +102,45 @@ impl Probe for Inject {
     }
 
     fn finish(&mut self, now: Ns, cx: &mut Context) {
-        // Records that have been written since the last tick.
-        let _ = self.tick(now, cx);
+        // Records that have been written since the last tick, and what was left then.
+        self.read(u64::MAX, now, cx);
         self.rows.finish(cx);
     }
 }
 
 impl Inject {
+    /// Takes the records of at most `budget` slots.
+    fn read(&mut self, budget: u64, now: Ns, cx: &mut Context) {
+        self.rows.tick(now, cx);
+        let budget = usize::try_from(budget).unwrap_or(usize::MAX);
+        let mut guests =
+            Guests { rows: &mut self.rows, source: self.source, ended: Vec::new(), cx };
+        let polled = self.server.serve(budget, &mut guests);
+        let ended = guests.ended;
+        self.records.take(polled.drained.slots());
+        self.refused = self.refused.saturating_add(polled.refused as u64);
+        self.watch_memory(cx);
+        self.watch_silence(cx);
+        for peer in ended {
+            self.rows.end(peer.client, cx);
+            self.memory.remove(&peer.pid);
+            if let Ok(pid) = u32::try_from(peer.pid) {
+                cx.plugins.remove(pid);
+                self.silent.retain(|silent| *silent != pid);
+            }
+        }
+        if polled.refused > 0 {
+            let note = format!(
+                "processes were refused: more than {} of one process, {} of one user or {} at once, no \
+                 hello in time, or a library of another version",
+                quota::CLIENTS.per_pid,
+                quota::CLIENTS.per_uid,
+                quota::CLIENTS.all
+            );
+            self.rows.add_to_note(&note, cx);
+        }
+    }
+
     /// Notes processes that have reported kernels, report none any more, and still use the device
     /// according to its driver: another profiler has registered its callbacks in the place of ours (the
     /// last one to register wins), or CUPTI hangs.
@@ -153,7 +150,7 @@ impl Inject {
         }
         for peer in self.server.peers() {
             let Ok(pid) = u32::try_from(peer.pid) else { continue };
-            let last = (cx.gpu_use.last_busy(pid), self.rows.last_work(pid));
+            let last = (cx.gpu_use.last_busy(pid), self.rows.last_work(peer.client));
             let (Some(busy), Some(reported)) = last else { continue };
             let is_silent = busy > reported.saturating_add(SILENT);
             match self.silent.iter().position(|p| *p == pid) {
@@ -222,30 +219,47 @@ fn detailed(settings: Settings) -> Settings {
     }
 }
 
-/// The process and the thread that wrote a record, in this host's numbers. `None` if it is not of the
-/// process that the ring belongs to: a child that was cloned unseen would write such a record.
-fn writer_of<N: Copy>(
-    peer: Peer,
-    record: &Record<N>,
-    threads: &mut HashMap<(i32, u32), u32>,
-) -> Option<(u32, u32)> {
-    let pid = u32::try_from(peer.pid).ok().filter(|pid| *pid > 0)?;
-    if record.pid != peer.own_pid {
-        return None;
+/// Takes the records of the processes that have connected.
+struct Guests<'a> {
+    rows: &'a mut EventRows,
+    cx: &'a mut Context,
+    source: SourceId,
+    ended: Vec<Peer>,
+}
+
+impl Host for Guests<'_> {
+    fn connected(&mut self, peer: Peer, process: Option<&PidFd>) {
+        let Context { attribution, catalog, host, .. } = &mut *self.cx;
+        let lives = || process.is_none_or(|process| !process.has_exited());
+        let pid = u32::try_from(peer.pid).ok().filter(|pid| *pid > 0);
+        let guest = pid.and_then(|pid| attribution.guest(catalog, pid, lives));
+        // It has gone already, or lies outside our pid namespace.
+        let guest = guest.unwrap_or_else(|| {
+            let key = format!("socket:{}.{}/{}", self.source.0, peer.client, peer.own_pid);
+            Guest::unverified(catalog, *host, &key, peer.own_pid)
+        });
+        self.rows.add(peer.client, guest, self.cx);
     }
-    if peer.own_pid == pid {
-        return Some((pid, record.tid));
+
+    fn allowance(&mut self, peer: Peer) -> usize {
+        self.rows.allowance(peer.client)
     }
-    if let Some(&tid) = threads.get(&(peer.pid, record.tid)) {
-        return Some((pid, tid));
+
+    fn lives(&mut self, peer: Peer) -> bool {
+        self.rows.host_of(peer.client).is_none_or(|host| self.cx.attribution.is_alive(host))
     }
-    if threads.len() >= THREADS {
-        threads.clear();
+
+    fn record(&mut self, peer: Peer, record: Record<&Arc<str>>) {
+        self.rows.record(peer.client, &record, self.cx);
     }
-    // A thread that has ended already keeps its inner tid, below its process.
-    let tid = procfs::tid_of_inner(pid, record.tid).unwrap_or(record.tid);
-    threads.insert((peer.pid, record.tid), tid);
-    Some((pid, tid))
+
+    fn drained(&mut self, _peer: Peer, drained: &Drained) {
+        self.rows.missed(drained);
+    }
+
+    fn gone(&mut self, peer: Peer) {
+        self.ended.push(peer);
+    }
 }
 
 #[cfg(test)]
@@ -258,17 +272,6 @@ mod tests {
     use super::*;
     use crate::config::{Config, SocketConfig};
     use crate::recorder::Recorder;
-
-    #[test]
-    fn a_record_of_another_process_than_the_rings_owner_is_dropped() {
-        let peer = Peer { pid: 4242, uid: 0, own_pid: 7 };
-        let at = |pid| Record { pid, tid: 9, event: Event::Mark { name: 0, at: 1, value: None } };
-        let mut threads = HashMap::new();
-        assert_eq!(writer_of(peer, &at(8), &mut threads), None);
-        assert_eq!(writer_of(peer, &at(7), &mut threads), Some((4242, 9)), "the thread has ended");
-        let outside = Peer { pid: 0, ..peer };
-        assert_eq!(writer_of(outside, &at(7), &mut threads), None);
-    }
 
     /// Gives the socket to a process that plays the one in a container.
     const CONTAINED: &str = "GPUWHY_TEST_CONTAINED";
@@ -311,8 +314,16 @@ mod tests {
         let hidden = dir.path().join("hidden");
         std::fs::write(&hidden, "").unwrap();
         let socket = dir.path().join("agent/socket");
-        let options = ServerOptions::default();
-        let mut server = Server::listen(&socket, options, Settings::default()).unwrap();
+        let settings = Settings::USUAL;
+        let agent_socket = SocketConfig {
+            socket: socket.clone(),
+            mode: 0o600,
+            group: None,
+            settings,
+            required: true,
+        };
+        let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
+        let mut recorder = Recorder::start(config).unwrap();
         std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
         // Its /tmp is `inside`, with the socket's directory in it, and its /proc is its own.
         let script = "mount --make-rprivate / && mount --bind \"$1/agent\" \"$1/inside/agent\" && \
@@ -327,9 +338,8 @@ mod tests {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut threads = HashMap::new();
-        let mut seen = std::collections::BTreeMap::new();
-        while seen.len() < 2 {
+        let mut rows = gpuwhy_schema::Rows::default();
+        while rows.mark.len() < 2 {
             if let Some(status) = container.try_wait().unwrap() {
                 let mut why = String::new();
                 let stderr = container.stderr.take().unwrap();
@@ -339,35 +349,23 @@ mod tests {
                 println!("skipped: no namespaces here without root: {}", why.trim());
                 return;
             }
-            server.poll(
-                |peer, record| {
-                    assert!(peer.pid as u32 != peer.own_pid, "{peer:?} is in no namespace");
-                    assert_eq!(record.pid, peer.own_pid);
-                    let Event::Mark { name, .. } = record.event else { panic!("{record:?}") };
-                    let of = writer_of(peer, &record, &mut threads).unwrap();
-                    assert_eq!(of.0, peer.pid as u32);
-                    assert!(of.1 != record.tid, "that is its inner tid: {record:?}");
-                    seen.insert(name.to_string(), of);
-                },
-                |_| {},
-            );
-            std::thread::sleep(Duration::from_millis(5));
+            rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
         }
         // The numbers are right if these threads of this host have the names.
-        for (name, (pid, tid)) in &seen {
+        for mark in &rows.mark {
+            let track = rows.track.iter().find(|t| t.id == mark.track).unwrap();
+            let of = |id| rows.entity.iter().rfind(|e| e.id == id).unwrap();
+            let thread = of(track.entity);
+            let process = of(thread.parent.unwrap());
+            assert_eq!((thread.kind, process.kind), (EntityKind::Thread, EntityKind::Process));
+            let (tid, pid) = (thread.number.unwrap(), process.number.unwrap());
             let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap();
-            assert_eq!(comm.trim(), name);
+            assert_eq!(comm.trim(), &*mark.name);
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+            assert_eq!(program.file_name().unwrap(), "program");
         }
-        let program = std::fs::read_link(format!("/proc/{}/exe", seen["first"].0)).unwrap();
-        assert_eq!(program.file_name().unwrap(), "program");
         container.kill().unwrap();
         container.wait().unwrap();
-        let mut gone = Vec::new();
-        while gone.is_empty() {
-            server.poll(|_, _| {}, |peer| gone.push(peer.pid as u32));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(gone, [seen["first"].0], "its end is noticed");
     }
 
     #[test]
@@ -383,7 +381,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let start = |required| {
             let (socket, settings) = (dir.path().join("socket"), Settings::USUAL);
-            let agent_socket = Some(SocketConfig { socket, mode: 0o600, settings, required });
+            let agent_socket =
+                Some(SocketConfig { socket, mode: 0o600, group: None, settings, required });
             Recorder::start(Config { agent_socket, ..Config::only(&["inject"]) })
         };
         let _first = start(false).unwrap();
@@ -401,8 +400,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let settings = Settings::USUAL;
-        let agent_socket =
-            SocketConfig { socket: socket.clone(), mode: 0o600, settings, required: true };
+        let agent_socket = SocketConfig {
+            socket: socket.clone(),
+            mode: 0o600,
+            group: None,
+            settings,
+            required: true,
+        };
         let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
         let mut recorder = Recorder::start(config).unwrap();
         let client = Client::connect(&socket).unwrap();

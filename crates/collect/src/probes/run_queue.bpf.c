@@ -489,6 +489,8 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 	t->since = now;
 	if (!is_of_interest(t, next, now))
 		return;
+	/* Not known yet of a thread that has not been switched out since it was first seen. */
+	w->tgid = next->tgid;
 	if (w->from && (!THROTTLED_BY_TASK || w->off_cpu == OFF_CPU_THROTTLED)) {
 		__u64 total = throttled_time(next->se.cfs_rq);
 
@@ -594,6 +596,7 @@ static __always_inline void note_wakeup(struct task_struct *p, struct task *t, _
 		w->until = now + constants.waker_ns;
 		record_name(waker, now, NULL);
 		/* What it did before the wakeup is what the woken thread waited for. */
+		w->wait.tgid = waker->tgid;
 		if (w->since)
 			record_wait(w, w->since, waker->pid);
 		return;

@@ -12,6 +12,11 @@ pub(crate) fn monotonic() -> Ns {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// How long this host has been suspended since its boot.
+pub(crate) fn suspended() -> Ns {
+    clock(libc::CLOCK_BOOTTIME) - clock(libc::CLOCK_MONOTONIC)
+}
+
 /// CLOCK_REALTIME, ns since 1970.
 pub(crate) fn wall() -> i64 {
     clock(libc::CLOCK_REALTIME).0

@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 pub(crate) use child::JsonChild;
 pub(crate) use deadline::Deadline;
 pub use process::{HelperProcess, set_program};
-pub(crate) use process::{command, print_json};
+pub(crate) use process::{MARKER, command, print_json};
 
-use crate::{gpufault, gpuloop, inject, steploop, sys};
+use crate::{gpufault, gpuloop, guest, inject, steploop, sys};
 
 /// Runs the role that this process was started for and does not return; returns at once if it was
 /// started for none. Must come first in the `main` of every program that uses this crate, before it
@@ -43,6 +43,7 @@ fn run(role: &str, task: &str) -> Result<()> {
         "inject" => inject::run(parse(task)?),
         "gpuloop" => gpuloop::run(parse(task)?),
         "gpuhog" => gpuloop::run_hog(parse(task)?),
+        "guest" => guest::run(parse(task)?),
         "gpu-fault" => gpufault::run(parse(task)?),
         _ => bail!("no helper process has the role `{role}`"),
     }

@@ -16,7 +16,7 @@ use crate::gpu::Environment;
 use crate::sys::{self, Ended, Waiter};
 
 /// The first argument of a helper process.
-pub(super) const MARKER: &str = "__testkit";
+pub(crate) const MARKER: &str = "__testkit";
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Starts helper processes from another program than this one: for tests, whose `main` is not their

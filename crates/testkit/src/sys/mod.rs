@@ -19,7 +19,9 @@ pub use clock::{now, process_cpu, set_exact_timers, sleep_until, thread_cpu};
 pub use file::{allocate, drop_cache};
 pub use memory::{Aligned, Memory};
 pub use perf_event::sample_cpu;
-pub use process::{die_with_parent, enter_netns, kill, new_netns};
+pub use process::{
+    become_user, die_with_parent, duplicate, enter_netns, kill, new_netns, new_pidns,
+};
 pub(crate) use process::{has_ended, is_alive};
 pub use random::{Random, fill};
 pub use scheduling::{cpus, lower_priority, pin, raise_weight, set_comm, set_fifo};

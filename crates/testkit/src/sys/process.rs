@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -24,6 +24,42 @@ pub fn kill(pid: i32, signal: libc::c_int) -> io::Result<()> {
 pub fn new_netns() -> io::Result<()> {
     // SAFETY: numbers only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
+/// Children of the calling process get a new pid namespace, of which the first one is the first process.
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN.
+pub fn new_pidns() -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWPID) })
+}
+
+/// Becomes another user, in that one's group of the same number alone.
+///
+/// # Errors
+/// Without CAP_SETUID and CAP_SETGID.
+pub fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: no groups, and so no list of them.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: numbers only.
+    check(unsafe { libc::setresgid(id, id, id) })?;
+    // SAFETY: numbers only.
+    check(unsafe { libc::setresuid(id, id, id) })
+}
+
+/// A copy of a descriptor, closed on exec.
+///
+/// # Errors
+/// It is not open, or there are too many.
+pub fn duplicate(fd: std::os::fd::RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made and that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Moves the calling thread into the network namespace of a process.

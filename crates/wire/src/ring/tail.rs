@@ -31,6 +31,28 @@ pub struct Tail {
     patience: u64,
     /// Positions below the first have been reserved since the second, at least.
     waiting: Option<(u64, u64)>,
+    /// The count of lost records when it was last read: our own copy, since the one in the ring can be
+    /// overwritten.
+    lost: u64,
+    /// Repairs that may be made at once, and since when there were fewer than [`REPAIRS`].
+    repairs: (u32, u64),
+}
+
+/// Repairs that may be made at once: each writes every slot, which a hostile producer could ask for
+/// with each record.
+const REPAIRS: u32 = 64;
+/// How long it takes until one more may be made, ns.
+const REPAIR_NS: u64 = 1_000_000_000;
+/// More records than this cannot have been lost between two looks.
+const MOST_LOST: u64 = 1 << 32;
+
+/// What the count of lost records says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// So many since the last look.
+    Records(u64),
+    /// The count was overwritten: it went back, or further on than any producer can count.
+    Garbage,
 }
 
 impl Tail {
@@ -38,8 +60,10 @@ impl Tail {
     /// `patience` ns before it is abandoned.
     pub fn new(ring: RawRing, patience: u64) -> Tail {
         let slots = ring.slots as u64;
-        let mut tail =
-            Tail { ring, position: ring.header().tail.load(Acquire), patience, waiting: None };
+        let header = ring.header();
+        let (position, lost) = (header.tail.load(Acquire), header.lost_reported.load(Relaxed));
+        let repairs = (REPAIRS, 0);
+        let mut tail = Tail { ring, position, patience, waiting: None, lost, repairs };
         // The last consumer may have died after it freed a slot and before it stored its position.
         let mut freed = 0;
         while freed < slots && tail.is_freed() {
@@ -89,8 +113,7 @@ impl Tail {
         let reserved = self.ring.header().head.load(Acquire).wrapping_sub(position);
         if reserved > slots {
             // No producer reserves a slot that is not free, so the head was overwritten.
-            self.repair();
-            return Taken::Torn;
+            return if self.repair(now) { Taken::Torn } else { Taken::Empty };
         }
         if sequence != position {
             // Neither free, reserved nor published at this position: overwritten. If the head is here,
@@ -130,13 +153,22 @@ impl Tail {
     }
 
     /// Records that found no free slot, since the last call.
-    pub fn lost(&mut self) -> u64 {
+    pub fn lost(&mut self) -> Lost {
         let header = self.ring.header();
         let lost = header.lost.load(Relaxed);
-        let reported = header.lost_reported.load(Relaxed);
+        let before = core::mem::replace(&mut self.lost, lost);
         header.lost_reported.store(lost, Relaxed);
-        // A count that decreased was overwritten; then nothing is known.
-        lost.saturating_sub(reported)
+        match lost.checked_sub(before) {
+            Some(lost) if lost <= MOST_LOST => Lost::Records(lost),
+            _ => Lost::Garbage,
+        }
+    }
+
+    /// How many slots have been reserved and not been taken, if the head can be believed; never more
+    /// than there are.
+    pub fn reserved(&self) -> u64 {
+        let reserved = self.ring.header().head.load(Acquire).wrapping_sub(self.position);
+        reserved.min(self.ring.slots as u64)
     }
 
     /// The next position to be read.
@@ -160,8 +192,17 @@ impl Tail {
         self.ring.header().tail.store(self.position, Release);
     }
 
-    /// Makes an overwritten ring usable again: empty, from the consumer's position on.
-    fn repair(&mut self) {
+    /// Makes an overwritten ring usable again: empty, from the consumer's position on. Returns false
+    /// where that was done too often of late; the ring stays as it is for a while.
+    fn repair(&mut self, now: u64) -> bool {
+        let (left, since) = &mut self.repairs;
+        let more = now.saturating_sub(*since) / REPAIR_NS;
+        if more > 0 {
+            *left = left.saturating_add(u32::try_from(more).unwrap_or(REPAIRS)).min(REPAIRS);
+            *since = now;
+        }
+        let Some(fewer) = left.checked_sub(1) else { return false };
+        *left = fewer;
         let slots = self.ring.slots as u64;
         for i in 0..slots {
             let position = self.position.wrapping_add(i);
@@ -171,6 +212,7 @@ impl Tail {
         header.head.store(self.position, Release);
         add(&header.torn, 1);
         self.waiting = None;
+        true
     }
 }
 

@@ -51,7 +51,7 @@ fn a_full_ring_counts_and_goes_on() {
     let pushed: Vec<_> = (0..6).map(|at| push(&ring, at)).collect();
     assert_eq!(pushed[3..], [Pushed::Published, Pushed::Full, Pushed::Full]);
     assert_eq!(look(&mut tail, 0), "0 1 2 3");
-    assert_eq!((tail.lost(), tail.lost()), (2, 0));
+    assert_eq!((tail.lost(), tail.lost()), (Lost::Records(2), Lost::Records(0)));
     push(&ring, 6);
     assert_eq!(look(&mut tail, 0), "6");
 }

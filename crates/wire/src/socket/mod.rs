@@ -34,7 +34,7 @@ pub use client::{Client, Received};
 pub(crate) use messages::hello;
 pub use messages::{Collectives, Kernels, Settings};
 pub use raw::RawEnd;
-pub use server::{Peer, Polled, Server, ServerOptions};
+pub use server::{ClientLimits, Host, Peer, Polled, Server, ServerOptions};
 
 /// The environment variable that names the agent socket.
 pub const SOCKET_ENV: &str = "GPUWHY_SOCKET";

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::messages::{BYTES, message};
 use super::*;
-use crate::{Error, Event};
+use crate::{Drained, Error, Event};
 
 fn server(folder: &Path, max_clients: usize) -> Server {
-    let options = ServerOptions { max_clients, ..ServerOptions::default() };
+    let options = ServerOptions::of(max_clients, crate::Options::default());
     Server::listen(folder.join("agent.sock"), options, Settings::USUAL).unwrap()
 }
 
@@ -160,4 +160,154 @@ fn a_client_notices_that_its_agent_has_gone() {
     drop(server);
     assert!(matches!(client.recv(10_000), Received::Closed));
     assert!(before.elapsed() < Duration::from_secs(9));
+}
+
+#[test]
+fn one_process_and_one_user_cannot_take_all_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = |per_pid, per_uid| {
+        let mut options = ServerOptions::default();
+        options.clients = ClientLimits { per_pid, per_uid, ..options.clients };
+        options
+    };
+    for (options, places) in [(limits(3, 64), 3), (limits(64, 5), 5)] {
+        let path = folder.path().join("agent.sock");
+        let mut server = Server::listen(&path, options, Settings::USUAL).unwrap();
+        // Those that send no hello count as well.
+        let silent = RawEnd::connect(&path).unwrap();
+        server.poll(|_, _| {}, |_| {});
+        let all: Vec<_> = (0..places + 2).map(|_| connect(&mut server)).collect();
+        let welcome = |all: &(Client, Received, Polled)| matches!(all.1, Received::Welcome(..));
+        assert_eq!(all.iter().filter(|one| welcome(one)).count(), places - 1);
+        drop((all, silent));
+        // A place that is left is free again.
+        server.poll(|_, _| {}, |_| {});
+        assert!(welcome(&connect(&mut server)));
+    }
+}
+
+#[test]
+fn later_clients_get_smaller_rings_so_that_all_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = ServerOptions::default();
+    let small_ring = crate::Options { slots: 64, names: 16, ..crate::Options::default() };
+    options.clients = ClientLimits { all: 4, whole_rings: (3, 2), small_ring, ..options.clients };
+    let path = folder.path().join("agent.sock");
+    let mut server = Server::listen(&path, options, Settings::USUAL).unwrap();
+    let all: Vec<_> = (0..3).map(|_| connect(&mut server)).collect();
+    let whole: Vec<bool> = server.clients().map(|client| client.1).collect();
+    assert_eq!(whole, [true, true, false], "this user has two of the three");
+    let bytes = crate::layout::total_bytes;
+    assert_eq!(options.clients.ring_bytes(), 3 * bytes(1 << 14, 1 << 10) + bytes(64, 16));
+    drop(all);
+}
+
+/// Not a test of its own: connects, leaves the socket to a child, and exits.
+#[test]
+fn passes_its_socket_on() {
+    let Some(path) = std::env::var_os("GPUWHY_TEST_PASS_ON") else { return };
+    let client = Client::connect(Path::new(&path)).unwrap();
+    let Received::Welcome(producer, _) = client.recv(10_000) else { panic!("refused") };
+    producer.mark("mine", None);
+    let socket = client.socket.try_clone().unwrap();
+    let mut heir = std::process::Command::new("sleep");
+    let heir = heir.arg("100").stdin(socket).stdout(std::process::Stdio::null());
+    println!("heir {}", heir.spawn().unwrap().id());
+}
+
+/// The process that connected is gone, whoever holds its socket: its number may be given to another one,
+/// which is not to be blamed for what the heir writes.
+#[test]
+fn a_socket_that_was_passed_on_is_closed_with_the_process_that_connected() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = server(folder.path(), 4);
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let child = child
+        .args(["--exact", "socket::tests::passes_its_socket_on", "--nocapture"])
+        .env("GPUWHY_TEST_PASS_ON", server.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as i32;
+    let (mut names, mut left) = (Vec::new(), Vec::new());
+    let mut child = Some(child);
+    let mut heir = None;
+    let until = Instant::now() + Duration::from_secs(20);
+    while left.is_empty() && Instant::now() < until {
+        let (more, gone, _) = marks(&mut server);
+        names.extend(more);
+        left.extend(gone);
+        if let Some(mut one) = child.take() {
+            match one.try_wait().unwrap() {
+                None => child = Some(one),
+                Some(_) => {
+                    let said = io::read_to_string(one.stdout.take().unwrap()).unwrap();
+                    let number = said.split("heir ").nth(1).and_then(|n| n.lines().next());
+                    heir = number.and_then(|n| n.trim().parse::<i32>().ok());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let heir = heir.expect("the child has said who has its socket");
+    // SAFETY: takes plain numbers.
+    let lived = unsafe { libc::kill(heir, libc::SIGKILL) } == 0;
+    assert!(lived, "the heir still had the socket");
+    assert_eq!((names, left), (vec![(pid, "mine".to_string())], vec![pid]));
+    assert_eq!(server.peers().count(), 0);
+}
+
+/// What a guest writes into the counts of its ring.
+#[test]
+fn counts_that_a_client_overwrites_are_garbage_and_overflow_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = server(folder.path(), 4);
+    let all: Vec<_> = (0..2).map(|_| connect(&mut server)).collect();
+    let header = |i: usize| {
+        let Received::Welcome(producer, _) = &all[i].1 else { panic!("refused") };
+        producer.raw().unwrap().header()
+    };
+    use std::sync::atomic::Ordering::Relaxed;
+    header(0).lost.store(u64::MAX, Relaxed);
+    header(1).lost.store(u64::MAX - 1, Relaxed);
+    let drained = server.poll(|_, _| {}, |_| {}).drained;
+    assert_eq!((drained.lost, drained.garbage), (0, 2));
+    // The consumer's own note of what it has reported is the guest's to overwrite as well.
+    header(0).lost_reported.store(7, Relaxed);
+    header(0).lost.store(8, Relaxed);
+    header(1).lost.store(u64::MAX, Relaxed);
+    let drained = server.poll(|_, _| {}, |_| {}).drained;
+    assert_eq!((drained.lost, drained.garbage), (1, 1), "one went on by one, one went back");
+    let mut sum = Drained { lost: u64::MAX - 3, ..Drained::default() };
+    sum.add(Drained { lost: u64::MAX, ..Drained::default() });
+    assert_eq!(sum.missed(), u64::MAX);
+}
+
+/// Three write as fast as they can, one writes little: it loses nothing, and waits for nobody.
+#[test]
+fn a_small_budget_is_shared_fairly() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = server(folder.path(), 4);
+    let all: Vec<_> = (0..4).map(|_| connect(&mut server)).collect();
+    struct Counts(std::collections::BTreeMap<u32, u64>);
+    impl Host for Counts {
+        fn record(&mut self, peer: Peer, _: crate::Record<&std::sync::Arc<str>>) {
+            *self.0.entry(peer.client).or_default() += 1;
+        }
+        fn gone(&mut self, _: Peer) {}
+    }
+    let mut counts = Counts(Default::default());
+    for _ in 0..50 {
+        for (i, one) in all.iter().enumerate() {
+            let Received::Welcome(producer, _) = &one.1 else { panic!("refused") };
+            (0..if i == 2 { 10 } else { 1000 }).for_each(|_| producer.mark("m", None));
+        }
+        let before = counts.0.values().sum::<u64>();
+        server.serve(100, &mut counts);
+        assert!(counts.0.values().sum::<u64>() - before <= 100);
+    }
+    assert_eq!(counts.0[&3], 500, "{:?}", counts.0);
+    for greedy in [1, 2, 4] {
+        assert!((1400..=1600).contains(&counts.0[&greedy]), "{:?}", counts.0);
+    }
 }
