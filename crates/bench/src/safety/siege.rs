@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -201,18 +199,12 @@ fn siege(each: usize, restarts: usize, seed: u64, attacked: bool) -> Result<Outc
         attacked.then(|| Attack::begin(center.address, credentials, Credentials::Secret(other)));
     let mut outcome = Outcome::default();
     let (from, cpu) = (Instant::now(), center.cpu().unwrap_or(0.0));
-    let sampled = Arc::new(Mutex::new(Instant::now()));
-    let ending = Arc::new(AtomicBool::new(false));
     swarm.begin();
-    while !ending.load(Ordering::Relaxed) {
+    while !swarm.is_over(GRACE) {
         let until = Instant::now() + Duration::from_secs(1);
         swarm.run_until(|_| Instant::now() >= until)?;
-        *sampled.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         outcome.nodes.push(swarm.welcome() as f64);
         outcome.rss.extend(center.peak());
-        if swarm.is_over(GRACE) {
-            ending.store(true, Ordering::Relaxed);
-        }
     }
     outcome.cpu = (center.cpu().unwrap_or(0.0) - cpu) / from.elapsed().as_secs_f64();
     outcome.attempts = attack.map(Attack::end).unwrap_or_default();
