@@ -51,14 +51,14 @@ class Cluster:
         self.dir = tempfile.mkdtemp(prefix="gpuwhy-cluster.")
         port = free_port()
         self.url = f"df://localhost:{port}"
-        self.processes = [self.start("scheduler", "--bind", f"127.0.0.1:{port}", "--executor-timeout", str(TIMEOUT_S))]
+        self.processes = [self.start("scheduler", "--bind", f"127.0.0.1:{port}", "--executor-timeout", str(TIMEOUT_S), "--traces", DATA)]
         wait_for(port)
         for number in range(2):
             at = free_port()
             work = os.path.join(self.dir, f"work-{number}")
             self.processes.append(
                 self.start("executor", "--scheduler", f"localhost:{port}", "--bind", f"127.0.0.1:{at}",
-                           "--threads", "1", "--work-dir", work)
+                           "--threads", "1", "--work-dir", work, "--traces", DATA)
             )
             wait_for(at)
 

@@ -10,10 +10,10 @@
 
 #![forbid(unsafe_code)]
 
-mod confined;
 pub mod functions;
 pub mod output;
 pub mod roles;
+pub mod served;
 pub mod session;
 pub mod shards;
 pub mod stores;

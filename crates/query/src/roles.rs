@@ -14,10 +14,13 @@ use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
+use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use log::info;
 
+use crate::served::Served;
+use crate::stores::Stores;
 use crate::{functions, session, stores};
 
 /// Plans queries, distributes their tasks, and watches over the executors.
@@ -33,9 +36,8 @@ pub struct Scheduler {
     /// s.
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     pub executor_timeout: u64,
-    /// Directories of traces: no files beyond them are read, and without this only buckets are.
-    #[arg(long, value_name = "DIR")]
-    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    served: Served,
 }
 
 /// Runs tasks, and keeps their intermediate results on its disk.
@@ -60,9 +62,8 @@ pub struct Executor {
     /// Directory for intermediate results; by default a temporary one.
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
-    /// Directories of traces: no files beyond them are read, and without this only buckets are.
-    #[arg(long, value_name = "DIR")]
-    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    served: Served,
 }
 
 /// Seconds between two heartbeats of an executor.
@@ -70,12 +71,15 @@ const HEARTBEAT: u64 = 2;
 /// How long an executor tries to connect to its scheduler, s: both may be started together.
 const CONNECT: u16 = 60;
 
-fn state(config: SessionConfig, traces: &[PathBuf]) -> datafusion::error::Result<SessionState> {
+fn state(
+    config: SessionConfig,
+    stores: Arc<dyn ObjectStoreRegistry>,
+) -> datafusion::error::Result<SessionState> {
     let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_optimizer_rules(ballista_core::optimizer::ballista_default_optimizer_rules())
         .with_config(config)
-        .with_runtime_env(stores::confined(traces)?)
+        .with_runtime_env(stores::runtime(stores, None)?)
         .build();
     functions::register(&mut state)?;
     Ok(state)
@@ -86,12 +90,12 @@ fn state(config: SessionConfig, traces: &[PathBuf]) -> datafusion::error::Result
 /// # Errors
 /// It cannot listen at its address.
 pub async fn scheduler(args: &Scheduler) -> Result<()> {
-    let traces = args.traces.clone();
+    let stores: Arc<dyn ObjectStoreRegistry> = Arc::new(args.served.only(Stores::default())?);
     let mut config = SchedulerConfig::default()
         .with_hostname(args.external_host.clone())
         .with_port(args.bind.port())
         .with_override_config_producer(Arc::new(|| session::config(true)))
-        .with_override_session_builder(Arc::new(move |config| state(config, &traces)));
+        .with_override_session_builder(Arc::new(move |config| state(config, stores.clone())));
     config.bind_host = args.bind.ip().to_string();
     config.executor_timeout_seconds = args.executor_timeout;
     config.no_executors_grace_period_seconds = args.executor_timeout;
@@ -117,6 +121,7 @@ pub async fn executor(args: &Executor) -> Result<()> {
         None => (args.scheduler.as_str(), Some(50050)),
     };
     let port = port.with_context(|| format!("`{}` is not HOST:PORT", args.scheduler))?;
+    let stores: Arc<dyn ObjectStoreRegistry> = Arc::new(args.served.only(Stores::default())?);
     let mut registry = BallistaFunctionRegistry::default();
     let (scalars, aggregates) = functions::all();
     let named = |f: Arc<datafusion::logical_expr::ScalarUDF>| (f.name().to_owned(), f);
@@ -132,7 +137,6 @@ pub async fn executor(args: &Executor) -> Result<()> {
             (held.path().to_owned(), Some(held))
         }
     };
-    let traces = args.traces.clone();
     let grpc_port =
         args.bind.port().checked_add(1).context("the port of --bind must be below 65535")?;
     let config = ExecutorProcessConfig {
@@ -151,7 +155,7 @@ pub async fn executor(args: &Executor) -> Result<()> {
         grpc_max_encoding_message_size: session::MESSAGE,
         override_function_registry: Some(Arc::new(registry)),
         override_runtime_producer: Some(Arc::new(move |_: &SessionConfig| {
-            stores::confined(&traces)
+            stores::runtime(stores.clone(), None)
         })),
         override_config_producer: Some(Arc::new(|| session::config(true))),
         ..ExecutorProcessConfig::default()

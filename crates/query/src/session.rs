@@ -64,7 +64,7 @@ impl Session {
     /// # Errors
     /// There is none, it cannot be read, or the scheduler cannot be reached.
     pub async fn open(named: &str, options: &Options) -> Result<Session> {
-        let runtime = stores::runtime(Some(options.memory))?;
+        let runtime = stores::runtime(Arc::new(stores::Stores::default()), Some(options.memory))?;
         let opened = trace::open(Location::of(named)?, &runtime).await?;
         let config = config(options.cluster.is_some()).with_target_partitions(options.partitions);
         let state = SessionStateBuilder::new()

@@ -1,7 +1,7 @@
 //! Where the files of a trace lie: on this machine, or in a store with the protocol of S3.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,21 +13,23 @@ use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
 use url::Url;
 
-use crate::confined::Confined;
-
 /// Object stores by the scheme and host of their URL. Those of S3 are created at their first use, from the
 /// environment of this process: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
 /// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and others. Keys are never sent to other processes.
 #[derive(Debug, Default)]
-struct Stores {
-    known: DefaultObjectStoreRegistry,
-    /// The directories whose files a process of a cluster may read, and nothing else; it writes nothing.
-    confined: Option<Vec<object_store::path::Path>>,
-}
+pub struct Stores(DefaultObjectStoreRegistry);
 
-impl Stores {
-    fn find(&self, url: &Url) -> datafusion::error::Result<Arc<dyn ObjectStore>> {
-        if let Ok(known) = self.known.get_store(url) {
+impl ObjectStoreRegistry for Stores {
+    fn register_store(
+        &self,
+        url: &Url,
+        store: Arc<dyn ObjectStore>,
+    ) -> Option<Arc<dyn ObjectStore>> {
+        self.0.register_store(url, store)
+    }
+
+    fn get_store(&self, url: &Url) -> datafusion::error::Result<Arc<dyn ObjectStore>> {
+        if let Ok(known) = self.0.get_store(url) {
             return Ok(known);
         }
         if url.scheme() != "s3" {
@@ -38,25 +40,8 @@ impl Stores {
         let bucket = url.host_str().unwrap_or_default();
         let store = AmazonS3Builder::from_env().with_bucket_name(bucket).build()?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);
-        self.known.register_store(url, store.clone());
+        self.0.register_store(url, store.clone());
         Ok(store)
-    }
-}
-
-impl ObjectStoreRegistry for Stores {
-    fn register_store(
-        &self,
-        url: &Url,
-        store: Arc<dyn ObjectStore>,
-    ) -> Option<Arc<dyn ObjectStore>> {
-        self.known.register_store(url, store)
-    }
-
-    fn get_store(&self, url: &Url) -> datafusion::error::Result<Arc<dyn ObjectStore>> {
-        let inner = self.find(url)?;
-        let Some(roots) = &self.confined else { return Ok(inner) };
-        let roots = (url.scheme() != "s3").then(|| roots.clone());
-        Ok(Arc::new(Confined { inner, roots }))
     }
 }
 
@@ -64,9 +49,11 @@ impl ObjectStoreRegistry for Stores {
 ///
 /// # Errors
 /// The engine refuses it.
-pub fn runtime(memory: Option<usize>) -> datafusion::error::Result<Arc<RuntimeEnv>> {
-    let mut builder =
-        RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Stores::default()));
+pub fn runtime(
+    stores: Arc<dyn ObjectStoreRegistry>,
+    memory: Option<usize>,
+) -> datafusion::error::Result<Arc<RuntimeEnv>> {
+    let mut builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
     if let Some(bytes) = memory {
         // When memory runs out, the error lists the largest consumers.
         let pool =
@@ -74,21 +61,6 @@ pub fn runtime(memory: Option<usize>) -> datafusion::error::Result<Arc<RuntimeEn
         builder = builder.with_memory_pool(Arc::new(pool));
     }
     builder.build_arc()
-}
-
-/// The environment of a process of a cluster, which runs whatever plan reaches it: it reads buckets and the
-/// files below `traces`, and writes nothing but its intermediate results.
-///
-/// # Errors
-/// A directory is not there, or the engine refuses it.
-pub fn confined(traces: &[PathBuf]) -> datafusion::error::Result<Arc<RuntimeEnv>> {
-    let root = |dir: &PathBuf| -> datafusion::error::Result<object_store::path::Path> {
-        let dir = std::fs::canonicalize(dir)?;
-        Ok(object_store::path::Path::from_absolute_path(dir)?)
-    };
-    let confined: datafusion::error::Result<Vec<_>> = traces.iter().map(root).collect();
-    let stores = Stores { confined: Some(confined?), ..Stores::default() };
-    RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(stores)).build_arc()
 }
 
 /// The place of a trace, as the user named it.

@@ -35,7 +35,8 @@ fn wait_for(port: u16) {
 }
 
 impl Cluster {
-    fn start(dir: &Path) -> Cluster {
+    /// Its files in `dir`; it serves the traces below `traces`.
+    fn start(dir: &Path, traces: &Path) -> Cluster {
         let role = |name: &str| {
             let log = std::fs::File::create(dir.join(format!("{name}.log"))).unwrap();
             let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwhy-query"));
@@ -45,8 +46,8 @@ impl Cluster {
         let at = port();
         let scheduler = role("scheduler")
             .args(["scheduler", "--bind", &format!("127.0.0.1:{at}"), "--executor-timeout", "5"])
-            // The traces of the tests lie in several places.
-            .args(["--traces", "/"])
+            .arg("--traces")
+            .arg(traces)
             .spawn()
             .unwrap();
         wait_for(at);
@@ -54,7 +55,9 @@ impl Cluster {
             let (port, work) = (port(), dir.join(format!("work-{number}")));
             let child = role(&format!("executor-{number}"))
                 .args(["executor", "--scheduler", &format!("localhost:{at}"), "--threads", "1"])
-                .args(["--bind", &format!("127.0.0.1:{port}"), "--memory", "1024", "--traces", "/"])
+                .args(["--bind", &format!("127.0.0.1:{port}"), "--memory", "1024"])
+                .arg("--traces")
+                .arg(traces)
                 .arg("--work-dir")
                 .arg(&work)
                 .spawn()
@@ -93,8 +96,8 @@ fn holds_files(dir: &Path) -> bool {
 #[test]
 fn a_cluster_of_processes_answers_as_one_process_does() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(dir.path());
     let (_kept, trace) = small_trace();
+    let cluster = Cluster::start(dir.path(), &trace);
     for sql in [
         "select ts, dur, name, gpu, process from kernels order by ts",
         "select device, shard, exposed_ns from stalls order by shard",
@@ -112,7 +115,7 @@ fn a_cluster_of_processes_answers_as_one_process_does() {
 fn a_cluster_gives_the_report_that_threads_give_to_the_digit() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "52000", "2");
-    let cluster = Cluster::start(dir.path());
+    let cluster = Cluster::start(dir.path(), dir.path());
     let ours = run(&mut report(&trace, &[])).stdout;
     let theirs = run(&mut report(&trace, &["--cluster", &cluster.url])).stdout;
     assert_eq!(String::from_utf8(theirs).unwrap(), String::from_utf8(ours).unwrap());
@@ -123,7 +126,7 @@ fn a_cluster_gives_the_report_that_threads_give_to_the_digit() {
 fn an_executor_that_is_killed_in_the_middle_of_a_query_changes_no_digit() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "104000", "4");
-    let mut cluster = Cluster::start(dir.path());
+    let mut cluster = Cluster::start(dir.path(), dir.path());
     let ours = run(&mut report(&trace, &[])).stdout;
     let running = report(&trace, &["--cluster", &cluster.url])
         .stdout(Stdio::piped())
