@@ -40,25 +40,21 @@ impl Bulk {
     /// was killed lies. Rows take about `memory` bytes until they are on the disk.
     pub fn create(path: impl AsRef<Path>, options: &Options, memory: usize) -> Result<Bulk> {
         let path = path.as_ref();
-        let dir = Dir { path: path.into(), durability: options.durability };
-        match std::fs::create_dir(path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                if !is_ours(path) {
-                    return Err(Error::Exists { path: path.into() });
-                }
-            }
-            Err(e) => return Err(Error::io("create", path)(e)),
+        let dir = Dir::make(path, options.durability, options.tap.clone())?;
+        if !is_left(&dir) {
+            return Err(Error::Exists { path: path.into() });
         }
         let lock = take_lock(&dir)?;
-        for entry in std::fs::read_dir(path).map_err(Error::io("list", path))? {
-            let entry = entry.map_err(Error::io("list", path))?.path();
-            if entry.is_dir() {
-                std::fs::remove_dir_all(&entry).map_err(Error::io("remove", &entry))?;
+        for (folder, _) in dir.root.list(None).map_err(Error::io("list", path))? {
+            let Some(folder) = folder.to_str().filter(|name| *name != "lock") else { continue };
+            for name in dir.list(folder)? {
+                dir.remove(&format!("{folder}/{name}"))?;
             }
+            let removed = dir.root.remove_folder(folder);
+            removed.map_err(Error::io("remove", &dir.at(folder)))?;
         }
         // Files are made durable at the end, all at once.
-        let scratch = Dir { path: path.into(), durability: Durability::ProcessDeath };
+        let scratch = Dir { durability: Durability::ProcessDeath, ..dir.clone() };
         let sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
         let (send, receive) = sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -124,13 +120,13 @@ impl Bulk {
     fn sync(&self, manifest: &Manifest) -> Result<()> {
         let mut folders = std::collections::BTreeSet::new();
         for file in &manifest.file {
-            let path = self.dir.path.join(&file.path);
-            std::fs::File::open(&path)
-                .and_then(|f| f.sync_all())
-                .map_err(Error::io("flush", &path))?;
-            folders.extend(path.parent().map(Path::to_path_buf));
+            let synced = self.dir.root.sync_file(&file.path);
+            synced.map_err(Error::io("flush", &self.dir.at(&file.path)))?;
+            folders.extend(file.path.split_once('/').map(|(folder, _)| folder));
         }
-        folders.iter().try_for_each(|folder| self.dir.sync_folder(folder))
+        folders.iter().try_for_each(|folder| self.dir.sync_folder(Some(folder)))?;
+        // The names of the folders themselves.
+        self.dir.sync_folder(None)
     }
 }
 
@@ -145,13 +141,12 @@ impl Drop for Bulk {
 }
 
 /// Whether a directory is empty, or holds nothing but what a bulk writer leaves that was killed.
-fn is_ours(path: &Path) -> bool {
+fn is_left(dir: &Dir) -> bool {
     let left = |name: &str| {
         name == "lock" || name == "state.head" || gpuwhy_schema::TABLES.contains(&name)
     };
-    std::fs::read_dir(path).is_ok_and(|entries| {
-        entries.into_iter().all(|e| e.is_ok_and(|e| e.file_name().to_str().is_some_and(left)))
-    })
+    let entries = dir.root.list(None);
+    entries.is_ok_and(|all| all.iter().all(|(name, _)| name.to_str().is_some_and(left)))
 }
 
 fn seal(mut sealer: Sealer, receive: &Receiver<Rows>) -> Result<Sealer> {

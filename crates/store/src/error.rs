@@ -41,6 +41,14 @@ pub enum Error {
         /// The trace.
         path: PathBuf,
     },
+    /// Somebody else's trace is read as it lies, and not written.
+    #[error("`{}` is not written, since {why}", path.display())]
+    NotOurs {
+        /// The trace.
+        path: PathBuf,
+        /// Whose it is.
+        why: String,
+    },
     /// Written by another version.
     #[error("`{}` has schema version {found}, this program reads version {VERSION}", path.display())]
     Version {

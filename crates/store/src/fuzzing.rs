@@ -48,7 +48,8 @@ pub fn journal(path: &Path) -> Result<u64> {
             Ok(())
         }
     }
-    let found = Found::scan(path)?;
+    let file = std::fs::File::open(path).map_err(Error::io("open", path))?;
+    let found = Found::of_file(file, path.into())?;
     let length = std::fs::metadata(path).map_err(Error::io("measure", path))?.len();
     assert!(found.torn_bytes() <= length, "more is torn than there is");
     let mut reading = Reading(&found, 0);

@@ -8,12 +8,12 @@
 //! thing that is being measured, and what it would save is the last seconds before a power cut,
 //! which end the workload too. What is sealed is flushed (see [`crate::Durability`]).
 //!
-//! A reader takes nothing on trust: a frame counts if both of its checksums hold, and what lies
-//! between such frames is torn.
+//! A reader takes nothing on trust: a frame counts if both of its checksums hold and those of all before it
+//! do, and a commit counts if all its frames do. The rest is torn. So what is read after a crash or a power
+//! cut is what had been committed at some moment before it.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, Ip
 use gpuwhy_guard::guarded;
 use gpuwhy_schema::{TABLES, Table, VERSION};
 
+use crate::beneath::Written;
+use crate::dir::{Dir, journal_name};
 use crate::{Error, Result};
 
 const FILE_MAGIC: &[u8; 8] = b"gpuwhyJ1";
@@ -40,9 +42,13 @@ const ALIGNMENT: usize = 8;
 const MAX_PAYLOAD: u32 = 64 << 20;
 /// Rows of one frame.
 pub(crate) const FRAME_ROWS: usize = 64 * 1024;
-/// After this many frames with a whole header but a broken payload, the rest of a journal is
-/// given up: each costs a checksum over its length, and a hostile file is made of nothing else.
-const MAX_BROKEN: usize = 64;
+/// Where in a frame's header its mark stands: the last byte of the room for the name, which no name fills.
+const MARK: usize = 4 + NAME - 1;
+/// Marks: more frames of the same commit follow; it ends with this frame; the journal ends. Journals of
+/// before have 0 there.
+const COMMIT_GOES_ON: u8 = 1;
+const COMMIT_ENDS: u8 = 2;
+const JOURNAL_ENDS: u8 = 3;
 
 /// One frame of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +74,8 @@ impl Frame {
 /// The journal that is being written.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    file: File,
-    /// Its file.
-    pub path: PathBuf,
+    file: Written,
+    path: PathBuf,
     /// How much of it is whole.
     pub length: u64,
     /// Its committed frames, in the order of the file.
@@ -82,21 +87,15 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// An empty journal with its header; an older file at `path` is overwritten.
-    pub fn create(path: PathBuf, segment: u32) -> Result<Journal> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        }
-        let mut options = File::options();
-        let mut file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(Error::io("create", &path))?;
-        if let Err(e) = file.write_all(&file_header(segment)) {
-            let _ = std::fs::remove_file(&path);
+    /// An empty journal with its header; an older file of that name goes.
+    pub fn create(dir: &Dir, segment: u32) -> Result<Journal> {
+        let name = journal_name(segment);
+        let path = dir.at(&name);
+        dir.folder("journal")?;
+        dir.remove_if_there(&name)?;
+        let file = dir.root.create(&name).map_err(Error::io("create", &path))?;
+        if let Err(e) = file.write_at(&file_header(segment), 0) {
+            let _ = dir.root.remove(&name);
             return Err(Error::io("write", &path)(e));
         }
         Ok(Journal {
@@ -146,7 +145,12 @@ impl Journal {
 
     /// Writes what was put since the last commit, all or nothing.
     pub fn commit(&mut self) -> Result<()> {
-        let written = self.file.write_all_at(&self.buffer, self.length);
+        let Some(last) = self.buffered.last() else { return Ok(()) };
+        // So that a reader takes all of it or nothing: rows refer to each other.
+        let header = (last.offset - self.length) as usize - FRAME_HEADER;
+        self.buffer[header + MARK] = COMMIT_ENDS;
+        seal_head(&mut self.buffer[header..header + FRAME_HEADER]);
+        let written = self.file.write_at(&self.buffer, self.length);
         let bytes = self.buffer.len() as u64;
         self.buffer.clear();
         if self.buffer.capacity() > 8 << 20 {
@@ -156,19 +160,33 @@ impl Journal {
         if let Err(e) = written {
             // A full disk takes a part of a write. What is left of it would be a torn tail; the
             // caller keeps the rows and tries again, so it must not stay.
-            let _ = self.file.set_len(self.length);
+            let _ = self.file.cut(self.length);
             return Err(Error::io("append to", &self.path)(e));
         }
         self.length += bytes;
         self.frames.extend(frames);
         Ok(())
     }
+
+    /// Says at its end that it has come to its end: of what a later journal says, nothing can be missing
+    /// in between. A disk that is full has no room for that; it is no loss but after a power cut.
+    pub fn close(&mut self) {
+        let mut end = [0; FRAME_HEADER];
+        end[..4].copy_from_slice(FRAME_MAGIC);
+        end[MARK] = JOURNAL_ENDS;
+        seal_head(&mut end);
+        if self.file.write_at(&end, self.length).is_err() {
+            let _ = self.file.cut(self.length);
+        }
+    }
 }
 
 impl Journal {
     /// What was committed, for reading.
     pub fn into_found(self) -> Found {
-        Found { file: self.file, path: self.path, frames: self.frames, torn: Vec::new() }
+        let file = self.file.into_file();
+        let (path, frames) = (self.path, self.frames);
+        Found { file, path, frames, torn: None, is_closed: true, is_believed: true }
     }
 }
 
@@ -239,8 +257,14 @@ fn seal_header(table: &str, rows: u32, frame: &mut [u8]) {
     header[20..24].copy_from_slice(&rows.to_le_bytes());
     header[24..28].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     header[28..32].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
-    let header_crc = crc32fast::hash(&header[..32]);
-    header[32..36].copy_from_slice(&header_crc.to_le_bytes());
+    header[MARK] = COMMIT_GOES_ON;
+    seal_head(header);
+}
+
+/// Makes the checksum of a frame's header right.
+fn seal_head(header: &mut [u8]) {
+    let crc = crc32fast::hash(&header[..32]);
+    header[32..36].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// A journal of one frame with this payload and sound checksums: what the fuzz target needs to
@@ -251,26 +275,37 @@ pub(crate) fn wrap(table: &str, rows: u32, payload: &[u8]) -> Vec<u8> {
     journal.resize(at + FRAME_HEADER, 0);
     journal.extend_from_slice(payload);
     seal_header(table, rows, &mut journal[at..]);
+    journal[at + MARK] = COMMIT_ENDS;
+    seal_head(&mut journal[at..at + FRAME_HEADER]);
     journal
 }
 
-/// The frame whose header stands at the start of `bytes`, which lie at `offset` of the file.
-fn frame_at(bytes: &[u8], offset: u64) -> Option<Frame> {
-    let header = bytes.get(..FRAME_HEADER)?;
+/// What a header says that stands at `offset` of the file.
+enum Head {
+    Frame(Frame, u8),
+    End,
+}
+
+fn head_at(header: &[u8], offset: u64) -> Option<Head> {
+    let header = header.get(..FRAME_HEADER)?;
     if &header[..4] != FRAME_MAGIC || crc32fast::hash(&header[..32]) != u32_at(header, 32) {
         return None;
     }
     let name = &header[4..4 + NAME];
     let name = &name[..name.iter().position(|&b| b == 0).unwrap_or(NAME)];
+    if name.is_empty() && header[MARK] == JOURNAL_ENDS {
+        return Some(Head::End);
+    }
     let table = TABLES.iter().position(|t| t.as_bytes() == name)? as u8;
     let length = u32_at(header, 24);
-    (length <= MAX_PAYLOAD).then_some(Frame {
+    let frame = Frame {
         table,
         rows: u32_at(header, 20),
         offset: offset + FRAME_HEADER as u64,
         length,
         payload_crc: u32_at(header, 28),
-    })
+    };
+    (length <= MAX_PAYLOAD).then_some(Head::Frame(frame, header[MARK]))
 }
 
 /// A journal as it was found.
@@ -280,24 +315,42 @@ pub(crate) struct Found {
     pub file: File,
     /// Its path, for errors.
     pub path: PathBuf,
-    /// The frames whose checksums hold.
+    /// The frames of whole commits, up to the first that is not whole.
     pub frames: Vec<Frame>,
-    /// The stretches of the file that no frame accounts for.
-    pub torn: Vec<Range<u64>>,
+    /// From where on it is torn, if it is.
+    pub torn: Option<Range<u64>>,
+    /// Whether nothing was to follow: of a journal that says so, or that is too old to say it.
+    pub is_closed: bool,
+    /// Whether all that it refers to is there.
+    pub is_believed: bool,
 }
 
 impl Found {
     /// Looks through a journal; memory is bounded by one frame and the list of frames.
-    pub fn scan(path: &Path) -> Result<Found> {
-        // Before it is opened: a pipe would wait for somebody to write.
-        let what = std::fs::symlink_metadata(path).map_err(Error::io("open", path))?;
-        if !what.is_file() {
-            return Err(Error::damaged(path, "it is not a regular file"));
-        }
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let length = file.metadata().map_err(Error::io("measure", path))?.len();
-        let (frames, torn) = scan(&file, length).map_err(Error::io("read", path))?;
-        Ok(Found { file, path: path.into(), frames, torn })
+    pub fn scan(dir: &Dir, name: &str) -> Result<Found> {
+        Found::of_file(dir.file(name)?, dir.at(name))
+    }
+
+    /// Looks through a journal that is open.
+    pub fn of_file(file: File, path: PathBuf) -> Result<Found> {
+        let length = file.metadata().map_err(Error::io("measure", &path))?.len();
+        let scanned = scan(&file, length).map_err(Error::io("read", &path))?;
+        let Scanned { frames, whole, is_closed } = scanned;
+        let torn = (whole < length).then_some(whole..length);
+        Ok(Found { file, path, frames, torn, is_closed, is_believed: true })
+    }
+
+    /// Gives up all of it: what it refers to was in a journal that is torn.
+    pub fn give_up(&mut self) {
+        let length = self.file.metadata().map_or(0, |m| m.len());
+        self.is_believed = false;
+        self.frames.clear();
+        self.torn = (length > 0).then_some(0..length);
+    }
+
+    /// Whether rows of it are missing, or what was written after them.
+    pub fn is_cut(&self) -> bool {
+        self.torn.is_some() || !self.is_closed
     }
 
     /// The frames of a table, decoded one by one.
@@ -306,61 +359,63 @@ impl Found {
         frames.map(|frame| read_frame::<T>(&self.file, &self.path, frame))
     }
 
-    /// How many bytes lie outside of sound frames.
+    /// How many bytes lie outside of whole commits.
     pub fn torn_bytes(&self) -> u64 {
-        self.torn.iter().map(|t| t.end - t.start).sum()
+        self.torn.as_ref().map_or(0, |t| t.end - t.start)
     }
 }
 
-type Scanned = (Vec<Frame>, Vec<Range<u64>>);
+/// What the whole commits of a journal are.
+struct Scanned {
+    frames: Vec<Frame>,
+    /// Where the last of them ends.
+    whole: u64,
+    is_closed: bool,
+}
 
+/// Reads headers and checksums up to the first that does not hold. What follows it is not looked for: rows
+/// refer to what was written before them, so that after a power cut, which takes any pages of the end, only
+/// a beginning is a trace.
 fn scan(file: &File, length: u64) -> std::io::Result<Scanned> {
-    let (mut frames, mut torn) = (Vec::<Frame>::new(), Vec::<Range<u64>>::new());
-    let mut tear = |from: u64, to: u64| match torn.last_mut() {
-        _ if from >= to => {}
-        Some(last) if last.end == from => last.end = to,
-        _ => torn.push(from..to),
-    };
-    let mut header = [0; FILE_HEADER];
-    let have = read_up_to(file, &mut header, 0)?;
-    let mut at = 0;
-    if have == FILE_HEADER && &header[..8] == FILE_MAGIC && u32_at(&header, 8) == VERSION {
-        at = FILE_HEADER as u64;
+    let mut header = [0; FRAME_HEADER];
+    let have = read_up_to(file, &mut header[..FILE_HEADER], 0)?;
+    let mut found = Scanned { frames: Vec::new(), whole: 0, is_closed: false };
+    if have < FILE_HEADER || &header[..8] != FILE_MAGIC || u32_at(&header, 8) != VERSION {
+        return Ok(found);
     }
-    let mut broken = 0;
-    let mut window = vec![0; 1 << 16];
+    let mut at = FILE_HEADER as u64;
+    found.whole = at;
+    let mut commit = Vec::new();
+    let mut is_old = false;
     while at < length {
-        let have = read_up_to(file, &mut window[..FRAME_HEADER], at)?;
-        if let Some(frame) = frame_at(&window[..have], at) {
-            let end = frame.offset + u64::from(frame.length);
-            if end <= length && checksum(file, &frame)? == frame.payload_crc {
-                frames.push(frame);
-                at = end;
-                continue;
-            }
-            broken += 1;
-            if broken >= MAX_BROKEN {
+        let have = read_up_to(file, &mut header, at)?;
+        match head_at(&header[..have], at) {
+            None => break,
+            Some(Head::End) => {
+                found.is_closed = true;
+                if commit.is_empty() {
+                    found.whole = at + FRAME_HEADER as u64;
+                }
                 break;
             }
+            Some(Head::Frame(frame, mark)) => {
+                let end = frame.offset + u64::from(frame.length);
+                if end > length || checksum(file, &frame)? != frame.payload_crc {
+                    break;
+                }
+                commit.push(frame);
+                at = end;
+                // Before commits were marked, each frame stood for itself.
+                is_old |= mark == 0;
+                if mark != COMMIT_GOES_ON {
+                    found.frames.append(&mut commit);
+                    found.whole = at;
+                }
+            }
         }
-        if have < FRAME_HEADER {
-            break;
-        }
-        let have = read_up_to(file, &mut window, at)?;
-        // Not a frame: on to the next place where one could begin. The last bytes of the window
-        // might be the first of a header, so they are looked at again with the next window.
-        let next = window[..have]
-            .windows(FRAME_MAGIC.len())
-            .skip(1)
-            .position(|w| w == FRAME_MAGIC)
-            .map(|i| i + 1)
-            .unwrap_or_else(|| have.saturating_sub(FRAME_MAGIC.len() - 1).max(1));
-        let to = (at + next as u64).min(length);
-        tear(at, to);
-        at = to;
     }
-    tear(at, length);
-    Ok((frames, torn))
+    found.is_closed |= is_old;
+    Ok(found)
 }
 
 fn read_up_to(file: &File, buffer: &mut [u8], mut offset: u64) -> std::io::Result<usize> {

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod beneath;
 mod bulk;
 mod dir;
 mod error;
@@ -43,6 +44,8 @@ mod trace;
 mod validate;
 mod writer;
 
+#[doc(hidden)]
+pub use beneath::{Op, Tap};
 pub use bulk::Bulk;
 pub use dir::Durability;
 pub use error::{Error, Result};

@@ -4,12 +4,14 @@
 //! into being by the rename of the manifest that names its files, and goes in the same way.
 
 use std::collections::HashSet;
+use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use gpuwhy_schema::{Ns, TABLES, VERSION};
 use serde::{Deserialize, Serialize};
 
+use crate::dir::Dir;
 use crate::{Error, Result};
 
 /// The manifest's name in the directory.
@@ -144,34 +146,29 @@ impl Manifest {
 
     /// The manifest of the trace in `dir`.
     pub fn read(dir: &Path) -> Result<Manifest> {
-        let path = dir.join(MANIFEST);
-        match std::fs::metadata(dir) {
-            Err(e) => return Err(Error::io("open", dir)(e)),
-            Ok(m) if !m.is_dir() => {
+        Manifest::read_in(&Dir::open(dir)?)
+    }
+
+    /// The manifest of an open trace.
+    pub(crate) fn read_in(dir: &Dir) -> Result<Manifest> {
+        let path = dir.at(MANIFEST);
+        let file = match dir.file(MANIFEST) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => {
                 return Err(Error::NotATrace {
-                    path: dir.into(),
-                    why: "a trace is a directory, this is a file; `gpuwhy import` imports other \
-                          tools' files"
-                        .into(),
-                });
-            }
-            Ok(_) => {}
-        }
-        let length = match std::fs::symlink_metadata(&path) {
-            Ok(m) if m.is_file() => m.len(),
-            Ok(_) => return Err(Error::damaged(&path, "it is not a regular file")),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::NotATrace {
-                    path: dir.into(),
+                    path: dir.path.clone(),
                     why: format!("there is no {MANIFEST} in it"),
                 });
             }
-            Err(e) => return Err(Error::io("open", &path)(e)),
+            Err(e) => return Err(e),
         };
-        if length > MAX_BYTES {
-            return Err(Error::damaged(&path, format!("{length} bytes are absurd for a manifest")));
+        let mut text = Vec::new();
+        let mut all = file.take(MAX_BYTES + 1);
+        all.read_to_end(&mut text).map_err(Error::io("read", &path))?;
+        if text.len() as u64 > MAX_BYTES {
+            let what = format!("more than {MAX_BYTES} bytes are absurd for a manifest");
+            return Err(Error::damaged(&path, what));
         }
-        let text = std::fs::read(&path).map_err(Error::io("read", &path))?;
         let text = String::from_utf8(text).map_err(|e| {
             Error::damaged(&path, format!("byte {} is not UTF-8", e.utf8_error().valid_up_to()))
         })?;

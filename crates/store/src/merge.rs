@@ -318,7 +318,7 @@ impl EachTable for Copying<'_> {
                         continue;
                     }
                     let all = Ns::MIN..Ns::MAX;
-                    let mut batches = Batches::open::<T>(self.trace.path(), &file, &all)?;
+                    let mut batches = Batches::open::<T>(self.trace.dir(), &file, &all)?;
                     while let Some(batch) = batches.next() {
                         let batch = self.rename::<T>(&batch?);
                         self.writer.append_batch::<T>(&batch)?;

@@ -8,11 +8,11 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpuwhy_schema::{Ns, State, Table};
 
+use crate::dir::Dir;
 use crate::journal::Found;
 use crate::manifest::File;
 use crate::segment::{BATCH_ROWS, Batches};
@@ -71,7 +71,7 @@ fn key<T: Table>(row: &T) -> (Ns, Reverse<Ns>) {
 }
 
 impl<T: Table> Cursor<T> {
-    fn open(dir: &Path, source: u32, place: &Place, range: &Range<Ns>) -> Result<Cursor<T>> {
+    fn open(dir: &Dir, source: u32, place: &Place, range: &Range<Ns>) -> Result<Cursor<T>> {
         let mut cursor =
             Cursor { source, row: 0, rows: Vec::new().into_iter(), batches: None, head: None };
         match place {
@@ -132,7 +132,7 @@ impl<T: Table> Cursor<T> {
 ///
 /// Tables without time come whole, in the order in which they were written.
 pub struct Read<T> {
-    dir: PathBuf,
+    dir: Dir,
     range: Range<Ns>,
     /// What is asked of the sources: more than `range` where the end of a row that began before
     /// it may have to be found.
@@ -148,7 +148,7 @@ pub struct Read<T> {
 }
 
 impl<T: Table> Read<T> {
-    pub(crate) fn new(dir: &Path, places: Vec<Place>, range: Range<Ns>) -> Read<T> {
+    pub(crate) fn new(dir: &Dir, places: Vec<Place>, range: Range<Ns>) -> Read<T> {
         let twins = has_twins::<T>()
             && places.iter().any(|place| match place {
                 Place::Sealed(file) => file.open > 0,
@@ -172,7 +172,7 @@ impl<T: Table> Read<T> {
         }
         waiting.reverse();
         Read {
-            dir: dir.into(),
+            dir: dir.clone(),
             range,
             asked,
             waiting,

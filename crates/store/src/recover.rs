@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gpuwhy_schema::Ns;
 use serde::Serialize;
 
-use crate::dir::Dir;
+use crate::dir::{Dir, journal_name};
 use crate::journal::Found;
 use crate::manifest::Manifest;
 use crate::seal::Sealer;
@@ -40,22 +40,36 @@ impl Recovered {
 /// The caller holds the lock. The sealer comes back if one was needed.
 pub(crate) fn recover(dir: &Dir, keep: Option<Ns>) -> Result<(Option<Sealer>, Recovered)> {
     dir.refuse_links()?;
-    let manifest = Manifest::read(&dir.path)?;
+    let manifest = Manifest::read_in(dir)?;
     let mut recovered = Recovered::default();
     sweep(dir, &manifest, &mut recovered)?;
-    let journals = dir.journals()?;
+    let journals = unsealed(dir, &manifest)?;
+    for number in dir.journals()?.into_iter().filter(|n| *n < manifest.next_segment) {
+        // Sealed already; the writer died before it could remove the journal.
+        dir.remove(&journal_name(number))?;
+    }
     if journals.is_empty() {
         return Ok((None, recovered));
     }
     let mut sealer = Sealer::resume(dir.clone(), manifest, keep)?;
-    for number in journals {
-        let path = dir.journal_path(number);
-        if number < sealer.manifest.next_segment {
-            // Sealed already; the writer died before it could remove the journal.
-            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-            continue;
-        }
-        let found = Found::scan(&path)?;
+    // What is not believed goes first, the last one before the others, while the journal that is cut is
+    // still there to say why: a recovery may be cut off too.
+    let (believed, lost): (Vec<_>, Vec<_>) =
+        journals.into_iter().partition(|(_, found)| found.is_believed);
+    for (number, found) in lost.iter().rev() {
+        recovered.journals += 1;
+        recovered.torn_bytes += found.torn_bytes();
+        sealer.manifest.quarantined_bytes += found.torn_bytes();
+        set_aside(dir, *number, found, &mut recovered)?;
+        dir.remove(&journal_name(*number))?;
+    }
+    if !lost.is_empty() {
+        dir.sync_folder(Some("journal"))?;
+    }
+    if believed.is_empty() {
+        dir.commit_manifest(&sealer.manifest)?;
+    }
+    for (number, found) in believed {
         recovered.journals += 1;
         recovered.torn_bytes += found.torn_bytes();
         sealer.manifest.quarantined_bytes += found.torn_bytes();
@@ -66,49 +80,62 @@ pub(crate) fn recover(dir: &Dir, keep: Option<Ns>) -> Result<(Option<Sealer>, Re
     Ok((Some(sealer), recovered))
 }
 
-/// Copies the torn stretches of a journal to `quarantine/`.
-fn set_aside(dir: &Dir, number: u32, found: &Found, recovered: &mut Recovered) -> Result<()> {
-    for torn in &found.torn {
-        let relative = format!("quarantine/{number:05}.journal.{}", torn.start);
-        dir.commit(&relative, |file, path| {
-            let mut from = &found.file;
-            from.seek(SeekFrom::Start(torn.start)).map_err(Error::io("read", &found.path))?;
-            let mut bytes = from.take(torn.end - torn.start);
-            std::io::copy(&mut bytes, file).map_err(Error::io("write", path))
-        })?;
-        recovered.quarantine.push(dir.path.join(relative));
+/// The journals that hold what `manifest` does not name yet. After the first that was cut, by a power cut
+/// that took the end of it or all of it, nothing of the later ones is believed: their rows refer to what is
+/// missing.
+pub(crate) fn unsealed(dir: &Dir, manifest: &Manifest) -> Result<Vec<(u32, Found)>> {
+    let mut all = Vec::new();
+    let mut next = manifest.next_segment;
+    let mut is_cut = false;
+    for number in dir.journals()?.into_iter().filter(|n| *n >= manifest.next_segment) {
+        let mut found = Found::scan(dir, &journal_name(number))?;
+        if is_cut || number != next {
+            is_cut = true;
+            found.give_up();
+        }
+        is_cut |= found.is_cut();
+        next = number.saturating_add(1);
+        all.push((number, found));
     }
+    Ok(all)
+}
+
+/// Copies what is torn of a journal to `quarantine/`.
+fn set_aside(dir: &Dir, number: u32, found: &Found, recovered: &mut Recovered) -> Result<()> {
+    let Some(torn) = &found.torn else { return Ok(()) };
+    let relative = format!("quarantine/{number:05}.journal.{}", torn.start);
+    dir.commit(&relative, |file, path| {
+        let mut from = &found.file;
+        from.seek(SeekFrom::Start(torn.start)).map_err(Error::io("read", &found.path))?;
+        let mut bytes = from.take(torn.end - torn.start);
+        std::io::copy(&mut bytes, file).map_err(Error::io("write", path))
+    })?;
+    recovered.quarantine.push(dir.at(&relative));
     Ok(())
 }
 
 /// Removes half-written files, and sets aside whole ones that no manifest came to name.
 fn sweep(dir: &Dir, manifest: &Manifest, recovered: &mut Recovered) -> Result<()> {
     let named: HashSet<&str> = manifest.file.iter().map(|f| f.path.as_str()).collect();
-    let mut folders: Vec<String> = gpuwhy_schema::TABLES.iter().map(|t| t.to_string()).collect();
-    folders.push("state.head".into());
-    folders.push("quarantine".into());
+    let mut folders: Vec<&str> = gpuwhy_schema::TABLES.to_vec();
+    folders.push("state.head");
+    folders.push("quarantine");
     for folder in folders {
-        let path = dir.path.join(&folder);
         // Most tables have no rows in most traces.
-        let Ok(entries) = std::fs::read_dir(&path) else { continue };
-        for entry in entries {
-            let entry = entry.map_err(Error::io("list", &path))?;
-            let file = entry.path();
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
+        for name in dir.list(folder)? {
+            let file = format!("{folder}/{name}");
             if name.ends_with(".tmp") {
-                std::fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+                dir.remove(&file)?;
             } else if name.ends_with(".parquet")
                 && folder != "quarantine"
-                && !named.contains(format!("{folder}/{name}").as_str())
+                && !named.contains(file.as_str())
             {
                 // Its rows are in the journal too, or it was dropped; it is kept all the same,
                 // because removing what one does not understand is not recovery.
-                let to = dir.path.join(format!("quarantine/{folder}.{name}"));
-                let parent = dir.path.join("quarantine");
-                std::fs::create_dir_all(&parent).map_err(Error::io("create", &parent))?;
-                std::fs::rename(&file, &to).map_err(Error::io("set aside", &file))?;
-                recovered.quarantine.push(to);
+                let to = format!("quarantine/{folder}.{name}");
+                dir.folder("quarantine")?;
+                dir.root.rename(&file, &to).map_err(Error::io("set aside", &dir.at(&file)))?;
+                recovered.quarantine.push(dir.at(&to));
             }
         }
     }

@@ -13,7 +13,7 @@ use gpuwhy_schema::{
     TrackId, schema,
 };
 
-use crate::dir::Dir;
+use crate::dir::{Dir, journal_name};
 use crate::journal::Found;
 use crate::latest::Latest;
 use crate::manifest::{File, Manifest};
@@ -148,7 +148,7 @@ impl Sealer {
             .collect();
         for file in states {
             let mut batches =
-                segment::Batches::open::<State>(&sealer.dir.path, &file, &(Ns::MIN..Ns::MAX))?;
+                segment::Batches::open::<State>(&sealer.dir, &file, &(Ns::MIN..Ns::MAX))?;
             while let Some(batch) = batches.next() {
                 let rows =
                     State::rows(&batch?).map_err(Error::schema(batches.path(), "its rows"))?;
@@ -178,11 +178,7 @@ impl Sealer {
         let mut work = Work { journal, made: Made::new(&self.dir, segment) };
         Rows::default().each(&mut work)?;
         let sealed = self.take(segment, work.made, true)?;
-        if let Err(e) = std::fs::remove_file(&journal.path)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(Error::io("remove", &journal.path)(e));
-        }
+        self.dir.remove_if_there(&journal_name(segment))?;
         if let Some(keep) = self.keep_recent
             && let Some(end) = self.manifest.end
         {
@@ -274,8 +270,7 @@ impl Sealer {
         self.dir.commit_manifest(&manifest)?;
         self.manifest = manifest;
         for file in dropped {
-            let path = self.dir.path.join(&file.path);
-            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            self.dir.remove(&file.path)?;
         }
         Ok(())
     }
@@ -292,8 +287,7 @@ impl Sealer {
         self.dir.commit_manifest(&manifest)?;
         self.manifest = manifest;
         for file in gone {
-            let path = self.dir.path.join(&file.path);
-            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            self.dir.remove(&file.path)?;
         }
         Ok(())
     }
@@ -469,7 +463,7 @@ impl EachTable for Gather<'_, '_> {
         }
         let files = compact.manifest.file.iter().filter(|f| f.table == T::NAME);
         let places = files.cloned().map(Place::Sealed).collect();
-        for batch in Read::<T>::new(&compact.sealer.dir.path, places, Ns::MIN..Ns::MAX) {
+        for batch in Read::<T>::new(&compact.sealer.dir, places, Ns::MIN..Ns::MAX) {
             rows.extend(batch?);
         }
         Ok(())

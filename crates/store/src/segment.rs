@@ -188,9 +188,9 @@ pub(crate) struct Batches {
 impl Batches {
     /// Opens the file that `file` describes, and checks that it is what the manifest says; of its
     /// row groups only those are read that may overlap `range`.
-    pub fn open<T: Table>(dir: &Path, file: &manifest::File, range: &Range<Ns>) -> Result<Batches> {
-        let path = dir.join(&file.path);
-        let handle = open_checked(dir, &path, file.bytes)?;
+    pub fn open<T: Table>(dir: &Dir, file: &manifest::File, range: &Range<Ns>) -> Result<Batches> {
+        let path = dir.at(&file.path);
+        let handle = open_checked(dir, &file.path, file.bytes)?;
         Batches::of_file::<T>(handle, path, Some(file.rows), range)
     }
 
@@ -261,19 +261,10 @@ impl Batches {
 }
 
 /// Opens a file whose path the manifest gave, if it lies in the trace and has its length.
-fn open_checked(dir: &Path, path: &Path, bytes: u64) -> Result<File> {
-    // `Manifest::parse` has seen to it that the path has no `..`; a link could still lead out.
-    for part in [path.parent().unwrap_or(dir), path] {
-        let found = std::fs::symlink_metadata(part).map_err(Error::io("open", part))?;
-        if !found.is_dir() && !found.is_file() {
-            return Err(Error::damaged(part, "it is not a regular file"));
-        }
-    }
-    let mut file = File::open(path).map_err(Error::io("open", path))?;
+fn open_checked(dir: &Dir, relative: &str, bytes: u64) -> Result<File> {
+    let path = &dir.at(relative);
+    let mut file = dir.file(relative)?;
     let metadata = file.metadata().map_err(Error::io("measure", path))?;
-    if !metadata.is_file() {
-        return Err(Error::damaged(path, "it is not a regular file"));
-    }
     if metadata.len() != bytes {
         return Err(Error::damaged(
             path,

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use gpuwhy_schema::{EachTable, Entity, Frame, Ns, Rows, Source, Stack, Table, Track};
 use serde::Serialize;
 
-use crate::dir::{Dir, Durability, Locking};
+use crate::dir::{Dir, Locking};
 use crate::journal::Found;
 use crate::manifest::Manifest;
 use crate::read::{Place, Read, has_twins};
-use crate::recover::{Recovered, recover};
+use crate::recover::{Recovered, recover, unsealed};
 use crate::seal::{LaneRow, is_lane, learn_shards};
 use crate::select::{Links, Selection};
 use crate::{Error, Result};
@@ -25,7 +25,7 @@ pub const MAX_ROWS: usize = 40_000_000;
 /// A trace that can be read.
 #[derive(Debug)]
 pub struct Trace {
-    dir: PathBuf,
+    dir: Dir,
     manifest: Manifest,
     journals: Vec<Arc<Found>>,
     live: bool,
@@ -38,34 +38,21 @@ impl Trace {
     ///
     /// Nothing is written, with one exception: if the writer died, its journal is sealed and what
     /// is torn of it is set aside in `quarantine/`; [`Trace::recovered`] says so. Where we may not
-    /// write, the journal is read as it lies. While the writer is alive, its trace is read as it
-    /// is at this moment and not touched.
+    /// write, and in a trace that is not ours alone (of another user, or for everybody to write), the
+    /// journal is read as it lies. While the writer is alive, its trace is read as it is at this
+    /// moment and not touched.
     pub fn open(path: impl AsRef<Path>) -> Result<Trace> {
-        let dir = Dir { path: path.as_ref().into(), durability: Durability::PowerLoss };
-        let manifest = Manifest::read(&dir.path)?;
+        let dir = Dir::open(path.as_ref())?;
+        let manifest = Manifest::read_in(&dir)?;
         let mut recovered = Recovered::default();
         let mut live = false;
-        let journals = dir.journals()?;
-        if !manifest.complete || !journals.is_empty() {
-            match dir.lock() {
-                Locking::Busy => live = true,
-                Locking::Barred(e) => {
-                    if !journals.is_empty() {
-                        recovered.not_written = Some(e.to_string());
-                    }
-                }
-                Locking::Taken(lock) => {
-                    match recover(&dir, None) {
-                        Ok((_, what)) => recovered = what,
-                        // A full disk, most likely. The rows are there, so they can be read.
-                        Err(Error::Io { what, path, source }) => {
-                            recovered.not_written =
-                                Some(format!("cannot {what} `{}`: {source}", path.display()));
-                        }
-                        Err(e) => return Err(e),
-                    }
-                    dir.unlock(lock);
-                }
+        let left = dir.journals()?;
+        if !manifest.complete || !left.is_empty() {
+            let others = dir.root.is_others().map_err(Error::io("examine", &dir.path))?;
+            match others {
+                Some(_) if dir.is_written() => live = true,
+                Some(why) => recovered.not_written = Some(why).filter(|_| !left.is_empty()),
+                None => (recovered, live) = bring_into_order(&dir, !left.is_empty())?,
             }
         }
         let (manifest, journals) = snapshot(&dir)?;
@@ -73,7 +60,7 @@ impl Trace {
             let torn: u64 = journals.iter().map(|j| j.torn_bytes()).sum();
             recovered.torn_bytes = recovered.torn_bytes.max(torn);
         }
-        Ok(Trace { dir: dir.path, manifest, journals, live, recovered, max_rows: MAX_ROWS })
+        Ok(Trace { dir, manifest, journals, live, recovered, max_rows: MAX_ROWS })
     }
 
     /// With another limit for [`Trace::rows`], in rows of all tables together.
@@ -84,6 +71,11 @@ impl Trace {
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Dir {
         &self.dir
     }
 
@@ -176,7 +168,10 @@ impl Trace {
             for row in rows? {
                 latest.insert(row.lane_id(), row);
                 if latest.len() > self.max_rows {
-                    return Err(Error::TooMany { path: self.dir.clone(), limit: self.max_rows });
+                    return Err(Error::TooMany {
+                        path: self.dir.path.clone(),
+                        limit: self.max_rows,
+                    });
                 }
             }
         }
@@ -221,7 +216,7 @@ impl Trace {
             });
         }
         Summary {
-            path: self.dir.clone(),
+            path: self.dir.path.clone(),
             schema_version: self.manifest.schema_version,
             tool: self.manifest.tool.clone(),
             hosts: self.manifest.hosts.clone(),
@@ -238,27 +233,47 @@ impl Trace {
     }
 }
 
+/// Recovers what a dead writer left in a trace of ours, if none is at work; says what was done, and whether
+/// one is.
+fn bring_into_order(dir: &Dir, has_journals: bool) -> Result<(Recovered, bool)> {
+    match dir.lock() {
+        Locking::Busy => Ok((Recovered::default(), true)),
+        Locking::Barred(e) => {
+            let not_written = has_journals.then(|| e.to_string());
+            Ok((Recovered { not_written, ..Recovered::default() }, false))
+        }
+        Locking::Taken(lock) => {
+            let recovered = match recover(dir, None) {
+                Ok((_, what)) => what,
+                // A full disk, most likely. The rows are there, so they can be read.
+                Err(Error::Io { what, path, source }) => {
+                    let why = format!("cannot {what} `{}`: {source}", path.display());
+                    Recovered { not_written: Some(why), ..Recovered::default() }
+                }
+                Err(e) => return Err(e),
+            };
+            dir.unlock(lock);
+            Ok((recovered, false))
+        }
+    }
+}
+
 /// The manifest, and the journals that hold what it does not name yet.
 fn snapshot(dir: &Dir) -> Result<(Manifest, Vec<Arc<Found>>)> {
-    let mut manifest = Manifest::read(&dir.path)?;
+    let mut manifest = Manifest::read_in(dir)?;
     // A writer may seal a journal between two of our steps. The journals belong to the manifest
     // if it still is the same after they were opened.
     for _ in 0..16 {
-        let mut journals = Vec::new();
-        let mut whole = true;
-        for number in dir.journals()? {
-            if number < manifest.next_segment {
-                continue;
-            }
-            match Found::scan(&dir.journal_path(number)) {
-                Ok(found) => journals.push(Arc::new(found)),
-                Err(e) if e.is_not_found() => whole = false,
-                Err(e) => return Err(e),
-            }
-        }
-        let after = Manifest::read(&dir.path)?;
-        if whole && after.next_segment == manifest.next_segment {
-            return Ok((after, journals));
+        let journals = match unsealed(dir, &manifest) {
+            Ok(journals) => Some(journals),
+            Err(e) if e.is_not_found() => None,
+            Err(e) => return Err(e),
+        };
+        let after = Manifest::read_in(dir)?;
+        if let Some(journals) = journals
+            && after.next_segment == manifest.next_segment
+        {
+            return Ok((after, journals.into_iter().map(|(_, found)| Arc::new(found)).collect()));
         }
         manifest = after;
     }
@@ -296,7 +311,7 @@ impl EachTable for Gather<'_> {
                 self.count += 1;
                 if self.count > self.trace.max_rows {
                     return Err(Error::TooMany {
-                        path: self.trace.dir.clone(),
+                        path: self.trace.dir.path.clone(),
                         limit: self.trace.max_rows,
                     });
                 }

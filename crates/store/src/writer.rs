@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 use gpuwhy_schema::{EachTable, Ns, Rows, Table};
 
-use crate::dir::{Dir, Durability, Lock, Locking};
+use crate::beneath::Tap;
+use crate::dir::{Dir, Durability, Lock, Locking, journal_name};
 use crate::journal::{FRAME_ROWS, Found, Journal};
 use crate::manifest::Manifest;
 use crate::recover;
@@ -34,6 +35,9 @@ pub struct Options {
     pub max_pending: usize,
     /// Called by each thread that seals, before it does: to give way to what is recorded.
     pub thread_begins: Option<fn()>,
+    /// Is told each change of the directory before it is made; for tests.
+    #[doc(hidden)]
+    pub tap: Option<Tap>,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             keep_recent: None,
             max_pending: 1 << 20,
             thread_begins: None,
+            tap: None,
         }
     }
 }
@@ -105,20 +110,19 @@ enum Sealing {
 }
 
 impl Writer {
-    /// Begins a trace at `path`, where nothing or an empty directory lies.
+    /// Begins a trace at `path`, where nothing or an empty directory lies. Root follows no link on the
+    /// way that another user made.
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Writer> {
         let path = path.as_ref();
-        match std::fs::create_dir(path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                let empty = std::fs::read_dir(path).is_ok_and(|mut d| d.next().is_none());
-                if !empty {
-                    return Err(Error::Exists { path: path.into() });
-                }
-            }
-            Err(e) => return Err(Error::io("create", path)(e)),
+        let dir = match Dir::make(path, options.durability, options.tap.clone()) {
+            Ok(dir) => dir,
+            // A file, which is not ours to replace.
+            Err(Error::NotATrace { path, .. }) => return Err(Error::Exists { path }),
+            Err(e) => return Err(e),
+        };
+        if !dir.root.list(None).is_ok_and(|entries| entries.is_empty()) {
+            return Err(Error::Exists { path: path.into() });
         }
-        let dir = Dir { path: path.into(), durability: options.durability };
         let lock = take_lock(&dir)?;
         let manifest = Manifest::new(&options.tool);
         dir.commit_manifest(&manifest)?;
@@ -126,16 +130,19 @@ impl Writer {
         Writer::start(dir, options, sealer, lock)
     }
 
-    /// Goes on with the trace at `path`; if its last writer died, what that left is recovered
-    /// first.
+    /// Goes on with the trace at `path`, which must be ours; if its last writer died, what that left is
+    /// recovered first.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Writer> {
-        let dir = Dir { path: path.as_ref().into(), durability: options.durability };
-        Manifest::read(&dir.path)?;
+        let dir = Dir::open_to_write(path.as_ref(), options.durability, options.tap.clone())?;
+        Manifest::read_in(&dir)?;
+        if let Some(why) = dir.root.is_others().map_err(Error::io("examine", &dir.path))? {
+            return Err(Error::NotOurs { path: dir.path, why });
+        }
         let lock = take_lock(&dir)?;
         let (sealer, _) = recover::recover(&dir, options.keep_recent)?;
         let mut sealer = match sealer {
             Some(sealer) => sealer,
-            None => Sealer::resume(dir.clone(), Manifest::read(&dir.path)?, options.keep_recent)?,
+            None => Sealer::resume(dir.clone(), Manifest::read_in(&dir)?, options.keep_recent)?,
         };
         if sealer.manifest.complete {
             sealer.manifest.complete = false;
@@ -147,7 +154,7 @@ impl Writer {
     fn start(dir: Dir, options: Options, mut sealer: Sealer, lock: Lock) -> Result<Writer> {
         sealer.thread_begins = options.thread_begins;
         let segment = sealer.manifest.next_segment;
-        let journal = Journal::create(dir.journal_path(segment), segment)?;
+        let journal = Journal::create(&dir, segment)?;
         Ok(Writer {
             dir,
             options,
@@ -235,8 +242,7 @@ impl Writer {
             return Ok(());
         }
         if self.journal.is_none() {
-            self.journal =
-                Some(Journal::create(self.dir.journal_path(self.segment), self.segment)?);
+            self.journal = Some(Journal::create(&self.dir, self.segment)?);
             self.opened = Instant::now();
         }
         let Some(journal) = &mut self.journal else { return Ok(()) };
@@ -292,7 +298,7 @@ impl Writer {
         // If sealing does not keep up, the journals wait on disk, where they are safe; only the
         // lists of their frames take memory.
         self.close_journal();
-        self.journal = Some(Journal::create(self.dir.journal_path(self.segment), self.segment)?);
+        self.journal = Some(Journal::create(&self.dir, self.segment)?);
         self.opened = Instant::now();
         Ok(())
     }
@@ -303,7 +309,7 @@ impl Writer {
             match std::mem::replace(&mut self.sealing, Sealing::Gone) {
                 Sealing::Gone => {
                     // What it knew stands in the trace.
-                    let manifest = Manifest::read(&self.dir.path)?;
+                    let manifest = Manifest::read_in(&self.dir)?;
                     let keep = self.options.keep_recent;
                     let sealer = Sealer::resume(self.dir.clone(), manifest, keep)?;
                     self.sealing = Sealing::Idle(Box::new(sealer));
@@ -364,11 +370,12 @@ impl Writer {
     }
 
     /// Puts the journal among those to be sealed; an empty one is handed back.
-    fn close_journal(&mut self) -> Option<PathBuf> {
-        let journal = self.journal.take()?;
+    fn close_journal(&mut self) -> Option<String> {
+        let mut journal = self.journal.take()?;
         if journal.frames.is_empty() {
-            return Some(journal.path);
+            return Some(journal_name(self.segment));
         }
+        journal.close();
         self.unsealed.push_back((self.segment, Arc::new(journal.into_found())));
         self.segment += 1;
         None
@@ -391,11 +398,11 @@ impl Writer {
             sealer.manifest.lost_rows = self.written.lost;
             self.dir.commit_manifest(&sealer.manifest)?;
         }
-        if let Some(path) = empty {
-            std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        if let Some(name) = empty {
+            self.dir.remove(&name)?;
         }
         // Empty by now; if not, it holds something that is not ours to remove.
-        let _ = std::fs::remove_dir(self.dir.path.join("journal"));
+        let _ = self.dir.root.remove_folder("journal");
         if let Some(lock) = self.lock.take().and_then(Arc::into_inner) {
             self.dir.unlock(lock);
         }

@@ -5,9 +5,18 @@
 //! the figures of the others in the results, each with the commit that it was measured at.
 
 mod attribution;
+mod disk;
+mod escape;
 mod fuzz;
 mod guests;
+mod hostile;
+mod power;
+mod powercut;
 mod siege;
+/// A small recorder, which the store's own tests use.
+#[path = "../../../store/tests/it/sim.rs"]
+#[allow(dead_code)]
+mod sim;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +32,9 @@ use super::result::{self, Figure, Made};
 const PARTS: &[PartSpec] = &[
     PartSpec { name: "guests", run: guests::run },
     PartSpec { name: "attribution", run: attribution::run },
+    PartSpec { name: "powercut", run: powercut::run },
     PartSpec { name: "fuzz", run: fuzz::run },
+    PartSpec { name: "escape", run: escape::run },
     PartSpec { name: "siege", run: siege::run },
 ];
 

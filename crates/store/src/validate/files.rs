@@ -47,7 +47,7 @@ impl EachTable for Files<'_> {
 
 impl Files<'_> {
     fn sealed<T: Table>(&mut self, file: &manifest::File) -> crate::Result<()> {
-        let mut batches = Batches::open::<T>(self.trace.path(), file, &ALL)?;
+        let mut batches = Batches::open::<T>(self.trace.dir(), file, &ALL)?;
         let mut last = None;
         let (mut min_start, mut max_end, mut open) = (None::<i64>, None::<i64>, 0);
         loop {

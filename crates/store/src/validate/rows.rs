@@ -34,7 +34,7 @@ struct Placed<'a, T> {
 impl<'a, T: Table> Placed<'a, T> {
     fn new(trace: &'a Trace) -> Self {
         let places = trace.places::<T>(&ALL);
-        let read = Read::new(trace.path(), places.clone(), ALL);
+        let read = Read::new(trace.dir(), places.clone(), ALL);
         Placed { trace, places, read, batch: Vec::new().into_iter() }
     }
 

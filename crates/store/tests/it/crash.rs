@@ -66,7 +66,7 @@ fn a_dead_writers_journal_is_sealed_by_who_opens_it() {
 }
 
 #[test]
-fn a_journal_cut_anywhere_gives_all_whole_frames_and_sets_the_rest_aside() {
+fn a_journal_cut_anywhere_gives_all_whole_commits_and_sets_the_rest_aside() {
     let tmp = tempfile::tempdir().unwrap();
     let (dead, lengths) = abandoned(tmp.path());
     let journal = std::fs::read(dead.join("journal/00001.journal")).unwrap();
@@ -84,11 +84,9 @@ fn a_journal_cut_anywhere_gives_all_whole_frames_and_sets_the_rest_aside() {
         let rows = trace.rows(ALL).unwrap();
         assert!(rows.span.starts_with(&whole.span), "cut at {cut}");
         assert!(rows.counter.starts_with(&whole.counter), "cut at {cut}");
-        assert!(rows.len() >= whole.len(), "cut at {cut}");
-        if lengths.contains(&(cut as u64)) {
-            let report = validate(&trace);
-            assert!(report.is_valid(), "cut at {cut}: {report}");
-        }
+        assert_eq!(rows.len(), whole.len(), "cut at {cut}");
+        let report = validate(&trace);
+        assert!(report.is_valid(), "cut at {cut}: {report}");
         let torn = trace.recovered().torn_bytes;
         let aside: u64 = trace
             .recovered()
@@ -104,9 +102,9 @@ fn a_journal_cut_anywhere_gives_all_whole_frames_and_sets_the_rest_aside() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// A lost page, a flipped bit, garbage: frames before and behind it come through.
+    /// A lost page, a flipped bit, garbage: what was committed before it comes through, and is a trace.
     #[test]
-    fn a_garbled_stretch_costs_the_frames_that_it_touches_and_no_others(
+    fn a_garbled_stretch_costs_the_commit_that_it_touches_and_those_after_it(
         at in 0.0..1.0f64, length in 1usize..6000, fill in any::<Option<u8>>(),
     ) {
         let tmp = tempfile::tempdir().unwrap();
@@ -121,17 +119,13 @@ proptest! {
         std::fs::write(&file, &journal).unwrap();
         let trace = Trace::open(&path).unwrap();
         let rows = trace.rows(ALL).unwrap();
-        let truth = Sim::truth(1, "a", 5);
-        for second in 0..3 {
-            let untouched = to as u64 <= lengths[second] || from as u64 >= lengths[second + 1];
-            let begin = Ns::secs(2 + second as i64);
-            let of = |s: &&Span| s.ts >= begin && s.ts < begin + Ns::secs(1);
-            if untouched {
-                prop_assert!(truth.span.iter().filter(of).eq(rows.span.iter().filter(of)));
-            }
-        }
-        // Nothing was made up.
-        prop_assert!(rows.span.iter().all(|s| truth.span.contains(s)));
+        let whole = lengths[1..].iter().filter(|length| **length <= from as u64).count() as i64;
+        // Where bytes were written over by the same, nothing is lost.
+        let seconds = rows.counter.len() as i64;
+        prop_assert!(seconds >= 2 + whole);
+        prop_assert_eq!(rows, Sim::truth(1, "a", seconds));
+        let report = validate(&trace);
+        prop_assert!(report.is_valid(), "{}", report);
         prop_assert!(Trace::open(&path).unwrap().recovered().is_nothing());
     }
 
@@ -236,9 +230,7 @@ fn a_writer_killed_at_any_moment_loses_nothing_that_it_flushed() {
         let seconds = rows.counter.len() as i64;
         assert!(seconds > flushed, "{seconds} of {flushed} seconds are there");
         assert!(rows.counter.iter().enumerate().all(|(i, c)| c.value == i as f64));
-        // A kill in the middle of a write may leave the spans of a second without its counter.
-        let spans = rows.span.len() as i64;
-        assert!([200 * seconds, 200 * (seconds + 1)].contains(&spans), "{spans} in {seconds} s");
+        assert_eq!(rows.span.len() as i64, 200 * seconds);
     }
 }
 
