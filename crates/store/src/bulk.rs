@@ -108,7 +108,7 @@ impl Bulk {
             self.sync(&sealer.manifest)?;
         }
         sealer.manifest.complete = true;
-        self.dir.commit_manifest(&sealer.manifest)?;
+        sealer.manifest.commit(&self.dir)?;
         if let Some(lock) = self.lock.take() {
             self.dir.unlock(lock);
         }

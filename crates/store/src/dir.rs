@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::beneath::{Beneath, Tap, Written};
-use crate::manifest::{MANIFEST, Manifest};
 use crate::{Error, Result};
 
 /// What a trace must survive without losing what was sealed.
@@ -190,14 +189,6 @@ impl Dir {
             let path = || folder.map_or_else(|| self.path.clone(), |f| self.at(f));
             self.root.sync_folder(folder).map_err(|e| Error::io("flush", &path())(e))?;
         }
-        Ok(())
-    }
-
-    /// Makes `manifest` the truth.
-    pub fn commit_manifest(&self, manifest: &Manifest) -> Result<()> {
-        self.commit(MANIFEST, |file, path| {
-            file.write_at(manifest.to_toml().as_bytes(), 0).map_err(Error::io("write", path))
-        })?;
         Ok(())
     }
 

@@ -175,6 +175,14 @@ impl Manifest {
         Manifest::parse(&text, &path)
     }
 
+    /// Makes this the truth about the trace.
+    pub(crate) fn commit(&self, dir: &Dir) -> Result<()> {
+        dir.commit(MANIFEST, |file, path| {
+            file.write_at(self.to_toml().as_bytes(), 0).map_err(Error::io("write", path))
+        })?;
+        Ok(())
+    }
+
     /// Reads `text`, which stands in `path`, and believes none of it unchecked.
     pub fn parse(text: &str, path: &Path) -> Result<Manifest> {
         // The version first: what another version says in the rest is not ours to judge.

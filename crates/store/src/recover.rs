@@ -67,7 +67,7 @@ pub(crate) fn recover(dir: &Dir, keep: Option<Ns>) -> Result<(Option<Sealer>, Re
         dir.sync_folder(Some("journal"))?;
     }
     if believed.is_empty() {
-        dir.commit_manifest(&sealer.manifest)?;
+        sealer.manifest.commit(dir)?;
     }
     for (number, found) in believed {
         recovered.journals += 1;

@@ -212,7 +212,7 @@ impl Sealer {
         manifest.shards.sort_unstable();
         manifest.shards.dedup();
         if commit {
-            self.dir.commit_manifest(&manifest)?;
+            manifest.commit(&self.dir)?;
         }
         self.manifest = manifest;
         self.learn(states, false);
@@ -267,7 +267,7 @@ impl Sealer {
         manifest.kept_since = manifest.kept_since.max(Some(cutoff.0));
         manifest.remeasure();
         Compact { sealer: self, manifest: &mut manifest, dropped: &mut dropped }.run()?;
-        self.dir.commit_manifest(&manifest)?;
+        manifest.commit(&self.dir)?;
         self.manifest = manifest;
         for file in dropped {
             self.dir.remove(&file.path)?;
@@ -284,7 +284,7 @@ impl Sealer {
             return Ok(());
         }
         manifest.remeasure();
-        self.dir.commit_manifest(&manifest)?;
+        manifest.commit(&self.dir)?;
         self.manifest = manifest;
         for file in gone {
             self.dir.remove(&file.path)?;

@@ -125,7 +125,7 @@ impl Writer {
         }
         let lock = take_lock(&dir)?;
         let manifest = Manifest::new(&options.tool);
-        dir.commit_manifest(&manifest)?;
+        manifest.commit(&dir)?;
         let sealer = Sealer::new(dir.clone(), manifest, options.keep_recent);
         Writer::start(dir, options, sealer, lock)
     }
@@ -146,7 +146,7 @@ impl Writer {
         };
         if sealer.manifest.complete {
             sealer.manifest.complete = false;
-            dir.commit_manifest(&sealer.manifest)?;
+            sealer.manifest.commit(&dir)?;
         }
         Writer::start(dir, options, sealer, lock)
     }
@@ -396,7 +396,7 @@ impl Writer {
         if let Sealing::Idle(sealer) = &mut self.sealing {
             sealer.manifest.complete = true;
             sealer.manifest.lost_rows = self.written.lost;
-            self.dir.commit_manifest(&sealer.manifest)?;
+            sealer.manifest.commit(&self.dir)?;
         }
         if let Some(name) = empty {
             self.dir.remove(&name)?;
