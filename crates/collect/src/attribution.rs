@@ -155,7 +155,9 @@ impl Attribution {
             self.threads.remove(number);
         }
         let process = self.process(catalog, tgid, if tid == tgid { comm } else { None });
-        let known = self.look_up(catalog, Which::Thread { tid, tgid }, process, comm);
+        let which = Which::Thread { tid, tgid };
+        let stat = self.stat(which);
+        let known = self.look_up(catalog, which, stat, process, comm);
         self.threads.insert(number, known);
         known.id
     }
@@ -171,7 +173,9 @@ impl Attribution {
             self.processes.remove(number);
         }
         let parent = self.cgroup_of_process(catalog, tgid).unwrap_or(self.host);
-        let known = self.look_up(catalog, Which::Process(tgid), parent, comm);
+        let which = Which::Process(tgid);
+        let stat = self.stat(which);
+        let known = self.look_up(catalog, which, stat, parent, comm);
         self.processes.insert(number, known);
         known.id
     }
@@ -233,6 +237,27 @@ impl Attribution {
         let lives = |tid: &u32| self.proc.thread_start(pid, *tid).is_some();
         // The process last: it had this number while its threads were looked at.
         Ok(tid.filter(lives).filter(|_| self.proc.start_time(pid) == Some(start)))
+    }
+
+    /// The thread `tid` of a guest's process, if it lives or was known when it did.
+    pub fn guest_thread(
+        &mut self,
+        catalog: &mut Lanes,
+        guest: &Guest,
+        tid: u32,
+    ) -> Option<EntityId> {
+        let which = Which::Thread { tid, tgid: guest.host()?.pid };
+        let number = thread_number(tid, guest.host()?.pid);
+        if let Some(&known) = self.threads.get(number)
+            && known.start.is_some()
+            && !self.is_reused(which, known, false)
+        {
+            return Some(known.id);
+        }
+        let stat = self.stat(which)?;
+        let known = self.look_up(catalog, which, Some(stat), guest.process(), None);
+        self.threads.insert(number, known);
+        Some(known.id)
     }
 
     /// Whether this very process lives; /proc is read.
@@ -393,10 +418,10 @@ impl Attribution {
         &mut self,
         catalog: &mut Lanes,
         which: Which,
+        stat: Option<Stat>,
         parent: EntityId,
         comm: Option<&[u8]>,
     ) -> Known {
-        let stat = self.stat(which);
         let (kind, number, word) = match which {
             Which::Process(pid) => (EntityKind::Process, pid, "pid"),
             Which::Thread { tid, .. } => (EntityKind::Thread, tid, "tid"),

@@ -10,10 +10,7 @@
 //! writes garbage, or without end, costs itself alone. All that it made ends with it.
 
 mod budget;
-mod collectives;
-mod device;
 mod guest_rows;
-mod steps;
 
 use std::collections::VecDeque;
 

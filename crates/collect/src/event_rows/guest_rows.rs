@@ -1,5 +1,9 @@
 //! The rows of one guest, and all that is kept of it.
 
+mod collectives;
+mod device;
+mod steps;
+
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
     Counter, EntityId, EntityKind, Lane, Mark, Measure, Name, Ns, SourceId, TrackId, names,
@@ -7,14 +11,14 @@ use gpuwhy_schema::{
 use gpuwhy_wire::{Event, Record};
 
 use super::budget::Budget;
-use super::collectives::Collectives;
-use super::device::{Launches, Stream};
-use super::steps::{StepBegin, Thread};
 use super::{Devices, Times};
 use crate::context::Context;
 use crate::guest::Guest;
 use crate::quota::{self, Quota};
 use crate::sys::{self, ns};
+use collectives::Collectives;
+use device::{Launches, Stream};
+use steps::{StepBegin, Thread};
 
 /// The code of the notice that says how precisely a GPU's clock is known: `NcclClock` of
 /// `gpuwhy-inject`.
@@ -23,34 +27,34 @@ const CLOCK_PRECISION: u32 = 7;
 /// The rows of one guest.
 pub(super) struct GuestRows {
     pub(super) guest: Guest,
-    pub(super) source: SourceId,
-    pub(super) devices: Devices,
-    pub(super) budget: Budget,
-    pub(super) now: Ns,
+    source: SourceId,
+    devices: Devices,
+    budget: Budget,
+    now: Ns,
     /// How many guests there are, who share some limits.
-    pub(super) guests: usize,
+    guests: usize,
     /// What the keys of its entities end with, so that two connections of one process do not share any.
-    pub(super) suffix: String,
+    suffix: String,
     /// By the guest's own tids.
-    pub(super) threads: HashMap<u32, Thread>,
+    threads: HashMap<u32, Thread>,
     counters: HashMap<(Option<u16>, Name), TrackId>,
     notices: Option<TrackId>,
-    pub(super) waits: Option<TrackId>,
+    waits: Option<TrackId>,
     /// Which GPU it means by a number, as far as it has given its UUID.
-    pub(super) gpus: HashMap<u16, EntityId>,
+    gpus: HashMap<u16, EntityId>,
     /// The others, and simulated ones.
-    pub(super) own_gpus: HashMap<u16, EntityId>,
-    pub(super) streams: HashMap<(u16, u32), Stream>,
-    pub(super) launches: Launches,
+    own_gpus: HashMap<u16, EntityId>,
+    streams: HashMap<(u16, u32), Stream>,
+    launches: Launches,
     /// When its latest work on a device ended.
     pub(super) last_work: Option<Ns>,
-    pub(super) collectives: Collectives,
+    collectives: Collectives,
     /// Texts for the source's note.
     notes: Vec<String>,
     earliest: Ns,
     last_record: Ns,
     /// When what the present record tells of began.
-    pub(super) at: Ns,
+    at: Ns,
 }
 
 impl GuestRows {
@@ -155,7 +159,7 @@ impl GuestRows {
                 self.launch(tid, correlation, name.clone(), times, cx)
             }
             Event::Kernel { name, device, stream, correlation, graph, .. } => {
-                let name = super::device::kernel_name(name, graph);
+                let name = device::kernel_name(name, graph);
                 self.kernel(correlation, (device, stream), name, times, cx)
             }
             Event::Copy { name, device, stream, correlation, bytes, .. } => {

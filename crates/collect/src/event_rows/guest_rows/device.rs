@@ -9,9 +9,9 @@ use gpuwhy_schema::{
     Ns, Span, TrackId, names,
 };
 
-use super::guest_rows::GuestRows;
-use super::{Devices, Times};
+use super::GuestRows;
 use crate::context::Context;
+use crate::event_rows::{Devices, Times};
 use crate::quota;
 
 /// Spans of a stream that a later span may precede.

@@ -8,9 +8,9 @@ use gpuwhy_schema::{
     Attr, Collective, Discipline, EntityId, EntityKind, Id, Lane, Name, Span, TrackId, names,
 };
 
-use super::guest_rows::GuestRows;
-use super::{Devices, Times};
+use super::GuestRows;
 use crate::context::Context;
+use crate::event_rows::{Devices, Times};
 use crate::quota;
 
 /// Stages of one collective that wait for it.

@@ -6,10 +6,10 @@ use gpuwhy_schema::{
     Discipline, EntityId, EntityKind, Id, Lane, Name, Ns, Span, Step, TrackId, names,
 };
 
-use super::guest_rows::GuestRows;
-use super::{Devices, Times};
+use super::GuestRows;
 use crate::attribution::NoLookUps;
 use crate::context::Context;
+use crate::event_rows::{Devices, Times};
 use crate::probe::OpenStep;
 use crate::quota::{self, Quota};
 use crate::span_nesting::SpanNesting;
@@ -178,19 +178,22 @@ impl GuestRows {
                 return self.threads.contains_key(&own_tid).then_some(());
             }
         };
-        let entity = match (tid, self.guest.host()) {
-            (Some(tid), Some(process)) => {
-                let entity = cx.thread(tid, process.pid, None);
-                let began = cx.catalog.get(entity).and_then(|thread| thread.from);
+        let found = tid.and_then(|tid| {
+            let thread = cx.attribution.guest_thread(&mut cx.catalog, &self.guest, tid)?;
+            Some((thread, tid))
+        });
+        let (entity, tid) = match found {
+            Some((thread, tid)) => {
+                let began = cx.catalog.get(thread).and_then(|thread| thread.from);
                 if began.is_some_and(|began| self.at.saturating_add(BEGIN) < began) {
                     // It was written before this thread began, by the last one with its number.
                     return None;
                 }
-                entity
+                (thread, Some(tid))
             }
             // It has ended: what is known of it is the last that there was.
-            _ if self.threads.contains_key(&own_tid) => return Some(()),
-            _ => self.unverified_thread(own_tid, cx)?,
+            None if self.threads.contains_key(&own_tid) => return Some(()),
+            None => (self.unverified_thread(own_tid, cx)?, None),
         };
         if self.threads.get(&own_tid).is_some_and(|known| known.entity == entity) {
             return Some(());
@@ -274,8 +277,12 @@ impl GuestRows {
         }
     }
 
-    /// See [`super::EventRows::open_steps`].
-    pub(super) fn open_steps(&self, before: Ns, lives: impl Fn(u32, u32) -> bool) -> Vec<OpenStep> {
+    /// See [`crate::event_rows::EventRows::open_steps`].
+    pub(in crate::event_rows) fn open_steps(
+        &self,
+        before: Ns,
+        lives: impl Fn(u32, u32) -> bool,
+    ) -> Vec<OpenStep> {
         let Some(process) = self.guest.host() else { return Vec::new() };
         let last = |thread: &Thread| {
             let (step, begin) =
