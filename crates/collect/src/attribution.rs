@@ -41,6 +41,10 @@ const RENAMES: u8 = 8;
 /// used again, though hardly within this time.
 const FRESH: Ns = Ns::secs(10);
 
+/// As [`FRESH`] for threads of guests: a thread of a container has another number here than there, so that
+/// its successor under its own number is not seen by its number here.
+const FRESH_OF_GUEST: Ns = Ns::secs(2);
+
 /// Bytes of a file of /proc that are read.
 const BUFFER: usize = 4096;
 
@@ -269,8 +273,20 @@ impl Attribution {
     /// looking: it has not ended, and was looked at a short time ago.
     pub fn is_current(&mut self, tid: u32, tgid: u32, thread: EntityId, now: Ns) -> bool {
         self.threads.get(thread_number(tid, tgid)).is_some_and(|known| {
-            known.id == thread && !known.ended && now - known.looked_up < FRESH
+            known.id == thread && !known.ended && now - known.looked_up < FRESH_OF_GUEST
         })
+    }
+
+    /// Looks whether `thread` still lives under this number in process `tgid`.
+    pub fn confirm(&mut self, tid: u32, tgid: u32, thread: EntityId) -> bool {
+        let start = self.proc.thread_start(tgid, tid);
+        let known = self.threads.get_mut(thread_number(tid, tgid));
+        known
+            .filter(|known| known.id == thread && start.is_some() && known.start == start)
+            .is_some_and(|known| {
+                known.looked_up = sys::monotonic();
+                !known.ended
+            })
     }
 
     /// The thread `tid` is called `comm` from now on (exec, prctl).

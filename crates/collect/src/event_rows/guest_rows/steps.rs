@@ -160,7 +160,16 @@ impl GuestRows {
     /// Finds out which thread has this number now. One that was known stays the same unless another one
     /// has its number.
     fn find_thread(&mut self, own_tid: u32, cx: &mut Context) -> Option<()> {
-        if self.threads.contains_key(&own_tid) {
+        if let Some(known) = self.threads.get(&own_tid) {
+            // One that was known is believed until it can be asked for again.
+            let (Some(tid), Some(process)) = (known.tid, self.guest.host()) else {
+                return Some(());
+            };
+            if !self.budget.look_ups.take(1)
+                || cx.attribution.confirm(tid, process.pid, known.entity)
+            {
+                return Some(());
+            }
             self.guest.unlearn(own_tid);
         } else if self.threads.len() >= quota::THREADS {
             self.end_threads(self.now.saturating_sub(quota::IDLE_WHEN_FULL), true, cx);
@@ -174,8 +183,8 @@ impl GuestRows {
             Ok(tid) => tid,
             Err(NoLookUps) => {
                 self.budget.use_up(Quota::LookUps);
-                // A thread that was known is believed until it can be asked again.
-                return self.threads.contains_key(&own_tid).then_some(());
+                let is_believed = !self.guest.is_nested() && self.threads.contains_key(&own_tid);
+                return is_believed.then_some(());
             }
         };
         let found = tid.and_then(|tid| {
