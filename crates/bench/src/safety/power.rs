@@ -79,6 +79,17 @@ pub struct State {
 }
 
 impl Recording {
+    /// The moments at which most hangs on what is not flushed yet: a manifest has got its name, a journal was
+    /// begun or has gone.
+    pub fn critical(&self) -> Vec<usize> {
+        let is_critical = |op: &Op| match op {
+            Op::Rename(_, to) => to == MANIFEST,
+            Op::Create(path) | Op::Remove(path) => path.ends_with(".journal"),
+            _ => false,
+        };
+        (1..=self.ops.len()).filter(|&moment| is_critical(&self.ops[moment - 1])).collect()
+    }
+
     /// What may lie there if the power goes before operation number `moment`.
     pub fn cut(&self, moment: usize, keeps: Keeps, draw: &mut Draw) -> State {
         let mut disk = Disk::of(&self.before);

@@ -21,13 +21,17 @@ pub fn run(args: &super::Args) -> Result<super::Measured> {
     std::fs::create_dir(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
     let recording = power::record(&folder.join("recorded"))?;
     let moments = recording.ops.len() + 1;
+    let critical = recording.critical();
     let mut draw = Draw(args.seed);
     let (mut valid, mut broken) = (0, Vec::new());
     let states = args.tries(STATES);
     for number in 0..states {
-        // Every moment first, with each kind in turn.
-        let moment = (number + number / moments) % moments;
-        let keeps = Keeps::ALL[number % Keeps::ALL.len()];
+        // Every moment in turn, with each kind in turn; every other state is one of the critical moments, at
+        // which any of what is not flushed may be lost.
+        let (moment, keeps) = match number % 2 {
+            0 => ((number / 2) % moments, Keeps::ALL[(number / 2 / moments) % Keeps::ALL.len()]),
+            _ => (critical[(number / 2) % critical.len()], Keeps::Any),
+        };
         let state = recording.cut(moment, keeps, &mut draw);
         match power::broken(&state, &folder.join(format!("{number}")), keeps, &mut draw) {
             None => valid += 1,
