@@ -21,6 +21,7 @@ mod trace_data;
 mod trial;
 mod workload;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -48,14 +49,32 @@ enum Command {
         #[command(subcommand)]
         which: Bench,
     },
+    /// Start a command, pass signals on to it and return its status, as `gpuwhy record` does, but record
+    /// nothing
+    #[command(hide = true, name = "__supervise")]
+    Supervise {
+        /// The command
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Write numbered rows into a trace, and say how many were lost
+    #[command(hide = true, name = "__write-rows")]
+    WriteRows {
+        /// The trace
+        path: PathBuf,
+        /// How many at a time
+        batch: u64,
+        /// The socket that is told
+        answers: PathBuf,
+    },
     /// Wait for the recorder, then become the command
     #[command(hide = true, name = "__exec")]
     Exec {
-        /// The file whose appearance lets the command begin
-        gate: PathBuf,
+        /// How, as the recorder says it
+        launch: String,
         /// The command
         #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
-        command: Vec<String>,
+        command: Vec<OsString>,
     },
 }
 
@@ -131,8 +150,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Bench::Server(args) => server::run(&args),
             Bench::TraceData(args) => trace_data::run(&args),
         },
-        Command::Exec { gate, command } => {
-            match gpuwhy_engine::launch::exec_when_open(&gate, &command)? {}
+        Command::Supervise { command } => program::supervise(&command),
+        Command::WriteRows { path, batch, answers } => {
+            safety::disk_fault::write_rows(&path, batch, &answers)
+        }
+        Command::Exec { launch, command } => {
+            let Err(error) = gpuwhy_engine::launch::exec_when_open(&launch, &command);
+            program::not_started(error)
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The programs that a benchmark starts: `gpuwhy` beside this one, and this one again.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
-use gpuwhy_engine::launch::program_beside;
+use anyhow::{Context as _, Result};
+use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised, program_beside};
+use gpuwhy_schema::terminal;
 
 /// The `gpuwhy` that is measured: as GPUWHY_BIN says, or beside this program, or on the PATH.
 pub fn gpuwhy() -> PathBuf {
@@ -15,12 +18,29 @@ pub fn own() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find the binary of gpuwhy-bench")
 }
 
-/// This program, as an argument.
-pub fn own_text() -> Result<String> {
-    match own()?.into_os_string().into_string() {
-        Ok(path) => Ok(path),
-        Err(path) => bail!("the path of gpuwhy-bench is not UTF-8: {}", path.display()),
+/// Runs a command as `gpuwhy record` does, but records nothing.
+pub fn supervise(command: &[OsString]) -> Result<ExitCode> {
+    let start = || {
+        launch::check_program(&command[0])?;
+        let ring = MarkRing::make(None)?;
+        let own = std::env::current_exe()
+            .map_err(gpuwhy_engine::Error::io("find", "/proc/self/exe".as_ref()))?;
+        let mut supervised =
+            Supervised::start(&own, command, ring.path(), &Instrumentation::none(), None)?;
+        supervised.release()?;
+        Ok(supervised.wait())
+    };
+    match start() {
+        Ok(status) => Ok(ExitCode::from(status.code)),
+        Err(error) => not_started(error),
     }
+}
+
+/// The exit code of a command that could not be started.
+pub fn not_started(error: gpuwhy_engine::Error) -> Result<ExitCode> {
+    let Some(code) = error.exit_code() else { return Err(error.into()) };
+    terminal::fail(format_args!("gpuwhy: {:#}", anyhow::Error::from(error)));
+    Ok(ExitCode::from(code))
 }
 
 /// Why this host cannot be recorded, and what would change that.

@@ -86,12 +86,13 @@ impl Workload {
     pub fn spawn() -> Result<Workload> {
         let ring = MarkRing::make(None)?;
         let own = program::own()?;
-        let command = [program::own_text()?, "steploop".into()];
+        let command = [program::own()?.into_os_string(), "steploop".into()];
         let mut gated = GatedCommand::spawn(
             &own,
             &command,
             ring.path(),
             &Instrumentation::none(),
+            None,
             Stdio::piped(),
         )?;
         let output = lines(&mut gated.child)?;

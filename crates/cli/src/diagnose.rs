@@ -1,6 +1,6 @@
 //! `gpuwhy diagnose`: the verdict as text, JSON or a page.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -96,8 +96,37 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         std::fs::write(path, page).with_context(|| format!("cannot write `{}`", path.display()))?;
         terminal::note(format_args!("page: {}", path.display()));
     }
-    let decided = analysis.findings.iter().any(|f| f.outcome == Outcome::Decided);
-    Ok(if decided { ExitCode::SUCCESS } else { exit::nothing() })
+    Ok(exit_code(&analysis))
+}
+
+/// What is said of a trace: the verdict's word, its text, and the exit code.
+pub struct Judged {
+    /// `found`, `nothing_anomalous` or `no_steps`.
+    pub verdict: &'static str,
+    analysis: Analysis,
+    /// 0 if a cause was decided, else 3.
+    pub code: ExitCode,
+}
+
+impl Judged {
+    /// The text, as `gpuwhy diagnose` prints it.
+    pub fn text(&self, screen: &mut Screen, trace: &str) {
+        text(screen, &self.analysis, trace);
+    }
+}
+
+/// Judges a trace as `gpuwhy diagnose` does.
+pub fn judge(trace: &Path) -> Result<Judged> {
+    let analysis = analyse(&TraceSource::open(trace)?, &Options::default())?;
+    Ok(Judged { verdict: verdict(&analysis), code: exit_code(&analysis), analysis })
+}
+
+/// Whether a cause was decided.
+fn exit_code(analysis: &Analysis) -> ExitCode {
+    match analysis.findings.iter().any(|f| f.outcome == Outcome::Decided) {
+        true => ExitCode::SUCCESS,
+        false => exit::nothing(),
+    }
 }
 
 /// Judges a trace by the published method.

@@ -21,3 +21,8 @@ pub fn nothing() -> ExitCode {
 pub fn privilege() -> ExitCode {
     ExitCode::from(5)
 }
+
+/// The command could not be started: 126 or 127, as shells have it.
+pub fn not_started(code: u8) -> ExitCode {
+    ExitCode::from(code)
+}

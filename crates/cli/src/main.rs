@@ -7,6 +7,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod command;
 mod companion;
 mod diagnose;
 mod doctor;
@@ -16,11 +17,12 @@ mod export;
 mod fleet;
 mod import;
 mod record;
+mod sink;
 mod validate;
 mod variability;
 mod watch;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -30,7 +32,7 @@ use gpuwhy_schema::terminal;
 #[derive(Debug, Parser)]
 #[command(name = "gpuwhy", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing anomalous or \
-inconclusive, 5 a privilege is missing.\nStart with `gpuwhy doctor`, then \
+inconclusive, 5 a privilege is missing; `record` and `watch` return the status of their command.\nStart with `gpuwhy doctor`, then \
 `gpuwhy record -o run.trace -- CMD` and `gpuwhy diagnose run.trace`.")]
 struct Cli {
     #[command(subcommand)]
@@ -43,7 +45,7 @@ enum Command {
     /// Check what this host allows to be recorded, with the exact fix for what it does not
     Doctor(doctor::Args),
     /// Record a trace from every source that this host offers
-    Record(record::Args),
+    Record(Box<record::Args>),
     /// Record and judge at once: a verdict within seconds of a slowdown
     Watch(Box<watch::Args>),
     /// Make the keys by which a correlator and its nodes know each other
@@ -86,11 +88,11 @@ enum Command {
     /// Wait for the recorder, then become the command
     #[command(hide = true, name = "__exec")]
     Exec {
-        /// The file whose appearance lets the command begin
-        gate: PathBuf,
+        /// How, as the recorder says it
+        launch: String,
         /// The command
         #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
-        command: Vec<String>,
+        command: Vec<OsString>,
     },
 }
 
@@ -125,8 +127,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
-        Command::Record(args) => record::run(&args),
-        Command::Watch(args) => watch::run(&args),
+        Command::Record(args) => command::started(record::run(&args)),
+        Command::Watch(args) => command::started(watch::run(&args)),
         Command::Fleet(args) => fleet::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -148,8 +150,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             clap_mangen::Man::new(Cli::command()).render(&mut terminal::exact_stdout())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Exec { gate, command } => {
-            match gpuwhy_engine::launch::exec_when_open(&gate, &command)? {}
+        Command::Exec { launch, command } => {
+            let Err(error) = gpuwhy_engine::launch::exec_when_open(&launch, &command);
+            command::started(Err(error.into()))
         }
     }
 }

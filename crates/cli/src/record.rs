@@ -1,23 +1,27 @@
-//! `gpuwhy record`: the recorder's rows into a trace directory, until a signal or a limit ends it.
+//! `gpuwhy record`: the recorder's rows into a trace directory, until the command, a signal or a limit
+//! ends it.
 
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
-use std::sync::atomic::Ordering;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gpuwhy_collect::Config;
-use gpuwhy_engine::launch::{self, GatedCommand, Instrumentation, MarkRing};
+use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::record::{Recording, RecordingSummary};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
-use crate::args::{Recorded, check_pids, stop_flag};
+use crate::args::{Recorded, check_pids};
+use crate::command::{CommandArgs, EXIT_CODES, Session};
+use crate::diagnose::{self, Judged};
 use crate::exit;
+use crate::sink::{Place, Sink};
 
 /// Arguments of `record`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct Args {
     /// The trace directory to create
     #[arg(short, long, default_value = "gpuwhy.trace", value_name = "T.trace")]
@@ -37,12 +41,15 @@ pub struct Args {
     /// Print one JSON document at the end instead of text
     #[arg(long)]
     json: bool,
-    /// The command to run and record
-    #[arg(last = true, value_name = "CMD")]
-    command: Vec<String>,
-    // Last: options that follow it would stand under its heading in the help.
+    /// Where the summary goes: a file, - for standard output, or fd:N for an open descriptor. By default
+    /// on standard output, beside a command on standard error
+    #[arg(long, value_name = "FILE|-|fd:N")]
+    summary: Option<Place>,
+    // Options that follow these would stand under their headings in the help.
     #[command(flatten)]
     recorded: Recorded,
+    #[command(flatten)]
+    command: CommandArgs,
 }
 
 impl Args {
@@ -50,7 +57,7 @@ impl Args {
         &self,
         ring: &MarkRing,
         observed: &Instrumentation,
-        command: Option<&GatedCommand>,
+        command: Option<&Supervised>,
     ) -> Config {
         let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
         Config {
@@ -71,70 +78,78 @@ impl Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let recorded = &args.recorded;
     check_pids(&recorded.pids)?;
+    args.command.check()?;
     if let Some(reason) = crate::doctor::refusal() {
         terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
+    let beside_command = args.command.is_there();
+    let mut out = Sink::open(args.summary.as_ref(), beside_command)?;
     launch::make_room(&args.output, recorded.force)?;
     let ring = MarkRing::make(recorded.ring.as_deref())?;
-    let observed =
-        Instrumentation::prepare(&recorded.in_process.options(), !args.command.is_empty())?;
-    let mut command = spawn(&args.command, &ring, &observed, Stdio::inherit())?;
+    let observed = Instrumentation::prepare(&recorded.in_process.options(), beside_command)?;
+    let command = args.command.start(&ring, &observed)?;
     let config = args.config(&ring, &observed, command.as_ref());
     let mut recording = Recording::start(&args.output, config, args.keep)?;
-    let stop = stop_flag()?;
-    let end = args.duration.map(|d| Instant::now() + d);
-    if let Some(command) = &command {
-        command.gate().open()?;
-    }
+    let mut session = Session::begin(&args.command, command, &observed, args.duration)?;
     let mut progress = Progress::new(args);
-    let mut command_status = None;
-    loop {
-        recording.tick()?;
+    while !session.is_over() {
+        session.shield(|| Ok(recording.tick()?));
+        for news in recording.take_news() {
+            session.say(&news);
+        }
         progress.print(&recording);
-        if let Some(command) = &mut command
-            && let Some(status) = command.child.try_wait()?
-        {
-            command_status = Some(status.code().unwrap_or(-1));
-            break;
-        }
-        if stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end) {
-            break;
-        }
     }
     progress.end();
-    if let Some(command) = command.filter(|_| command_status.is_none()) {
-        terminate(command);
-    }
-    let mut summary = recording.finish()?;
-    summary.command_status = command_status;
+    let Some(mut summary) = session.close(|| recording.close()) else { return session.end(None) };
+    summary.command_status = session.command_status();
     summary.degraded.extend(observed.notes.iter().cloned());
-    if args.json {
-        terminal::say_json(&serde_json::to_string_pretty(&summary)?)?;
-    } else {
-        terminal::show(&text(&summary))?;
+    let judge = || (diagnose::judge(&args.output), None);
+    let judged = args.command.exit_with_verdict.then(|| session.close(judge)).flatten();
+    let is_outlived = session.is_outlived();
+    if !is_outlived {
+        out.release();
     }
-    Ok(ExitCode::SUCCESS)
+    let judged_well = judged.as_ref().and_then(|judged| judged.as_ref().ok());
+    let written = match args.json {
+        true => out.json(&document(&summary, judged_well)?),
+        false => out.show(&report(&summary, judged_well, is_outlived)),
+    };
+    let verdict = match judged {
+        None => None,
+        Some(Ok(judged)) => Some(judged.code),
+        Some(Err(error)) => {
+            session.say(&format!("the trace cannot be judged: {error:#}"));
+            Some(exit::failed())
+        }
+    };
+    let code = session.end(verdict)?;
+    out.release();
+    if !beside_command {
+        written.context("cannot write the summary")?;
+    }
+    Ok(code)
 }
 
-/// Starts the command, which waits until recording has begun; `None` without one.
-pub fn spawn(
-    command: &[String],
-    ring: &MarkRing,
-    observed: &Instrumentation,
-    output: Stdio,
-) -> Result<Option<GatedCommand>> {
-    if command.is_empty() {
-        return Ok(None);
+/// The summary as a JSON document.
+fn document(summary: &RecordingSummary, judged: Option<&Judged>) -> Result<String> {
+    let mut document = serde_json::to_value(summary)?;
+    if let (Some(judged), Some(document)) = (judged, document.as_object_mut()) {
+        document.insert("verdict".into(), judged.verdict.into());
     }
-    let own = std::env::current_exe().context("cannot find gpuwhy's own binary")?;
-    Ok(Some(GatedCommand::spawn(&own, command, ring.path(), observed, output)?))
+    Ok(serde_json::to_string_pretty(&document)?)
 }
 
-/// Ends a command that we started.
-pub fn terminate(mut command: GatedCommand) {
-    let _ = gpuwhy_collect::signal(command.child.id() as i32, signal_hook::consts::SIGTERM);
-    let _ = command.child.wait();
+/// What is said at the end.
+fn report(summary: &RecordingSummary, judged: Option<&Judged>, is_outlived: bool) -> Screen {
+    let mut screen = text(summary);
+    if is_outlived {
+        screen.line("The recording has ended as --for says; gpuwhy waits for the command.");
+    }
+    if let Some(judged) = judged {
+        judged.text(&mut screen, &summary.trace);
+    }
+    screen
 }
 
 /// One line on a terminal, once a second.
@@ -145,7 +160,8 @@ struct Progress {
 
 impl Progress {
     fn new(args: &Args) -> Progress {
-        let enabled = terminal::stderr_is_terminal() && !args.json;
+        // A terminal that a command runs in is the command's.
+        let enabled = terminal::stderr_is_terminal() && !args.json && !args.command.is_there();
         if enabled {
             terminal::note(format_args!("recording into {}; ^C ends it", args.output.display()));
         }
@@ -187,6 +203,13 @@ fn text(summary: &RecordingSummary) -> Screen {
         summary.cpu_seconds,
         summary.rss_bytes >> 20
     ));
+    if summary.lost_rows > 0 {
+        let lost = summary.lost_rows;
+        screen.line(format_args!("  {lost} rows could not be written and are lost"));
+    }
+    if !summary.complete {
+        screen.line("  the trace is not complete; whatever opens it next recovers what is there");
+    }
     for degraded in &summary.degraded {
         screen.line(format_args!("  {degraded}"));
     }
@@ -227,6 +250,7 @@ mod tests {
     fn next(steps: u64, observed: Observed) -> String {
         let summary = RecordingSummary {
             trace: "t.trace".into(),
+            complete: true,
             steps,
             observed,
             ..RecordingSummary::default()

@@ -1,29 +1,31 @@
 //! `gpuwhy watch`: record and judge at once, or join what several nodes report.
 
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
-use std::sync::atomic::Ordering;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gpuwhy_collect::Config;
 use gpuwhy_diagnose::verdict::Outcome;
-use gpuwhy_engine::launch::{self, GatedCommand, Instrumentation, MarkRing};
+use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::live::{self, Event};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::watch::governor::Limits;
-use gpuwhy_engine::watch::{WatchOptions, Watcher};
+use gpuwhy_engine::watch::{Closed, WatchOptions, Watcher};
 use gpuwhy_fleet::FleetEvent;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use serde::Serialize;
 
-use crate::args::{Judging, Recorded, check_pids, stop_flag};
+use crate::args::{Judging, Recorded, check_pids};
+use crate::command::{CommandArgs, EXIT_CODES, Session};
+use crate::exit;
 use crate::fleet::{self, Nodes};
-use crate::{exit, record};
+use crate::sink::{Place, Sink};
 
 /// Arguments of `watch`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct Args {
     /// The trace directory to create: aggregates throughout, all rows around findings
     #[arg(short, long, default_value = "gpuwhy-watch.trace", value_name = "T.trace")]
@@ -46,14 +48,17 @@ pub struct Args {
     /// Print JSON documents, one a line, instead of text
     #[arg(long)]
     json: bool,
-    /// The command to run and watch
-    #[arg(last = true, value_name = "CMD")]
-    command: Vec<String>,
+    /// Where events go: a file, - for standard output, or fd:N for an open descriptor. By default on
+    /// standard output, beside a command on standard error
+    #[arg(long, value_name = "FILE|-|fd:N")]
+    events: Option<Place>,
     // Options that follow these would stand under their headings in the help.
     #[command(flatten)]
     recorded: Recorded,
     #[command(flatten)]
     judging: Judging,
+    #[command(flatten)]
+    command: CommandArgs,
     #[command(flatten)]
     nodes: Nodes,
 }
@@ -63,7 +68,7 @@ impl Args {
         &self,
         ring: &MarkRing,
         observed: &Instrumentation,
-        command: Option<&GatedCommand>,
+        command: Option<&Supervised>,
     ) -> WatchOptions {
         let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
         let config = Config {
@@ -100,80 +105,95 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let recorded = &args.recorded;
     check_pids(&recorded.pids)?;
+    args.command.check()?;
     if let Some(reason) = crate::doctor::refusal() {
         terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
+    let beside_command = args.command.is_there();
+    let mut printer = Printer::new(args)?;
     launch::make_room(&args.output, recorded.force)?;
     let ring = MarkRing::make(recorded.ring.as_deref())?;
-    let observed =
-        Instrumentation::prepare(&recorded.in_process.options(), !args.command.is_empty())?;
-    // Standard output carries our events.
-    let mut command = record::spawn(&args.command, &ring, &observed, Stdio::null())?;
+    let observed = Instrumentation::prepare(&recorded.in_process.options(), beside_command)?;
+    let command = args.command.start(&ring, &observed)?;
     let options = args.options(&ring, &observed, command.as_ref());
     let mut watcher = Watcher::start(&args.output, options)?;
-    let stop = stop_flag()?;
-    let end = args.duration.map(|d| Instant::now() + d);
-    if let Some(command) = &command {
-        command.gate().open()?;
-    }
+    // What is wrong with the nodes is said before the command begins.
     let mut link = args.nodes.link()?;
-    let mut printer = Printer::new(args.json);
-    printer.note(&format!(
-        "watching; the trace is {}, programs that mark steps find the ring by GPUWHY_RING={}; ^C ends it",
-        args.output.display(),
-        ring.path().display()
-    ));
-    let mut ended = false;
-    while !ended {
-        let mut findings = Vec::new();
-        for event in watcher.tick()? {
-            if let Event::Over(verdict) = &event {
-                findings.push(serde_json::to_value(&verdict.finding)?);
-            }
-            printer.event(&event)?;
-        }
-        if let Some(link) = &mut link {
-            for event in link.tick(&mut watcher, &findings)? {
+    let mut session = Session::begin(&args.command, command, &observed, args.duration)?;
+    if !beside_command {
+        printer.note(&format!(
+            "watching; the trace is {}, programs that mark steps find the ring by GPUWHY_RING={}; ^C ends it",
+            args.output.display(),
+            ring.path().display()
+        ));
+    }
+    while !session.is_over() {
+        session.shield(|| {
+            let mut findings = Vec::new();
+            for event in watcher.tick()? {
+                if let Event::Over(verdict) = &event {
+                    findings.push(serde_json::to_value(&verdict.finding)?);
+                }
                 printer.event(&event)?;
             }
+            if let Some(link) = &mut link {
+                for event in link.tick(&mut watcher, &findings)? {
+                    printer.event(&event)?;
+                }
+            }
+            printer.status(&watcher);
+            Ok(())
+        });
+    }
+    let closed = session.close(|| {
+        let Closed { events, ended, error } = watcher.close();
+        ((events, ended), error)
+    });
+    if !session.is_outlived() {
+        printer.out.release();
+    }
+    if let Some((last, mut ended)) = closed {
+        ended.command_status = session.command_status();
+        for event in last {
+            printer.event(&event)?;
         }
-        printer.status(&watcher);
-        if let Some(command) = &mut command {
-            ended = command.child.try_wait()?.is_some();
-        }
-        ended |= stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+        printer.event(&Event::Ended(ended))?;
     }
-    if let Some(mut command) = command
-        && command.child.try_wait()?.is_none()
-    {
-        record::terminate(command);
-    }
-    let (last, summary) = watcher.finish()?;
-    for event in last {
-        printer.event(&event)?;
-    }
-    printer.event(&Event::Ended(summary))?;
-    Ok(ExitCode::SUCCESS)
+    let verdict = match printer.decided {
+        true => ExitCode::SUCCESS,
+        false => exit::nothing(),
+    };
+    let code = session.end(args.command.exit_with_verdict.then_some(verdict))?;
+    printer.out.release();
+    Ok(code)
 }
 
 /// Joins what nodes report, until a signal ends it.
 fn correlate(address: &str, args: &Args) -> Result<ExitCode> {
-    let printer = Printer::new(args.json);
+    let mut printer = Printer::new(args)?;
     args.nodes.correlate(address, args.duration, |event| printer.fleet_event(event))
 }
 
 /// Prints events as text or as JSON lines, and on a terminal the status.
 struct Printer {
+    out: Sink,
     json: bool,
+    beside_command: bool,
     show_status: bool,
     printed: Instant,
+    /// Whether a cause was decided.
+    decided: bool,
 }
 
 impl Printer {
-    fn new(json: bool) -> Printer {
-        let show_status = terminal::stderr_is_terminal() && !json;
-        Printer { json, show_status, printed: Instant::now() }
+    fn new(args: &Args) -> Result<Printer> {
+        let beside_command = args.command.is_there();
+        // A terminal that a command runs in is the command's.
+        let show_status = terminal::stderr_is_terminal() && !args.json && !beside_command;
+        let out = Sink::open(args.events.as_ref(), beside_command)?;
+        let (json, printed) = (args.json, Instant::now());
+        Ok(Printer { out, json, beside_command, show_status, printed, decided: false })
     }
 
     /// A line on standard error, for users.
@@ -190,23 +210,27 @@ impl Printer {
         }
     }
 
-    fn print(&self, event: &impl Serialize, screen: &Screen) -> Result<()> {
+    fn print(&mut self, event: &impl Serialize, screen: &Screen) -> Result<()> {
         let printed = if self.json {
-            terminal::say_json(&serde_json::to_string(event)?)
+            self.out.json(&serde_json::to_string(event)?)
         } else if screen.is_empty() {
             Ok(())
         } else {
             self.clear();
-            terminal::show(screen)
+            self.out.show(screen)
         };
-        printed.context("cannot write to standard output")
+        // Who reads our events may go away; the command goes on.
+        if self.beside_command { Ok(()) } else { printed.context("cannot write events") }
     }
 
-    fn event(&self, event: &Event) -> Result<()> {
+    fn event(&mut self, event: &Event) -> Result<()> {
+        if let Event::Verdict(verdict) | Event::Over(verdict) = event {
+            self.decided |= verdict.finding.outcome == Outcome::Decided;
+        }
         self.print(event, &text(event))
     }
 
-    fn fleet_event(&self, event: &FleetEvent) -> Result<()> {
+    fn fleet_event(&mut self, event: &FleetEvent) -> Result<()> {
         let clock = wall_clock(gpuwhy_collect::now().0);
         let text = match fleet::text(event) {
             Ok(text) => text,
@@ -281,19 +305,34 @@ fn text(event: &Event) -> Screen {
         }
         Event::Shed(shed) => screen.line(format_args!("{}  {}", wall_clock(shed.at_ns), shed.says)),
         Event::Status(_) => &mut screen,
-        Event::Ended(ended) => screen.line(format_args!(
-            "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
-             {:.2} s here ({:.2} % of the machine), {} MiB",
-            ended.trace,
-            ended.seconds,
-            ended.steps,
-            ended.findings,
-            ended.bpf_seconds.unwrap_or(0.0),
-            ended.cpu_seconds,
-            100.0 * ended.machine_share,
-            ended.rss_bytes >> 20
-        )),
+        Event::Trouble(trouble) => {
+            screen.line(format_args!("{}  {}", wall_clock(trouble.at_ns), trouble.says))
+        }
+        Event::Ended(ended) => ended_text(&mut screen, ended),
     };
+    screen
+}
+
+fn ended_text<'a>(screen: &'a mut Screen, ended: &live::Ended) -> &'a mut Screen {
+    screen.line(format_args!(
+        "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
+         {:.2} s here ({:.2} % of the machine), {} MiB",
+        ended.trace,
+        ended.seconds,
+        ended.steps,
+        ended.findings,
+        ended.bpf_seconds.unwrap_or(0.0),
+        ended.cpu_seconds,
+        100.0 * ended.machine_share,
+        ended.rss_bytes >> 20
+    ));
+    if ended.lost_rows > 0 {
+        let lost = ended.lost_rows;
+        screen.line(format_args!("  {lost} rows could not be written and are lost"));
+    }
+    if !ended.complete {
+        screen.line("  the trace is not complete; whatever opens it next recovers what is there");
+    }
     screen
 }
 

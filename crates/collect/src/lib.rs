@@ -53,5 +53,6 @@ pub use recorder::Recorder;
 pub use shed::Shed;
 pub use status::Status;
 pub use sys::{
-    IdlePriority, cpu_time, idle_priority, nice, now, release_free_memory, signal, thread_time,
+    IdlePriority, cpu_time, idle_priority, inherited, nice, now, release_free_memory, set_ignored,
+    signal, sigpipe_was_ignored, thread_time,
 };

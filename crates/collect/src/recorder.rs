@@ -353,6 +353,14 @@ impl Recorder {
         self.cx.catalog.update_source(source, |s| s.note = Some(note.into()));
     }
 
+    /// Says how a source is, and why.
+    pub fn set_state(&mut self, source: SourceId, state: SourceState, note: &str) {
+        self.cx.catalog.update_source(source, |s| {
+            s.state = state;
+            s.note = Some(note.into());
+        });
+    }
+
     /// The track of this kind of an entity, whose rows are `source`'s.
     pub fn track(&mut self, entity: EntityId, kind: Lane<'_>, source: SourceId) -> TrackId {
         self.cx.catalog.track(entity, None, kind, source)

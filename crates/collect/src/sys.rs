@@ -4,6 +4,7 @@
 //! argument.
 
 mod clock;
+mod descriptor;
 mod files;
 mod memory;
 mod perf_event;
@@ -13,10 +14,11 @@ mod signal;
 
 pub use clock::{cpu_time, now, thread_time};
 pub(crate) use clock::{monotonic, ns, sleep_until, suspended, wall};
+pub use descriptor::inherited;
 pub(crate) use files::{open_behind, open_of_process, path_of};
 pub(crate) use memory::page_size;
 pub use memory::release_free_memory;
 pub(crate) use perf_event::cpu_timer;
 pub use priority::{IdlePriority, idle_priority, nice};
 pub(crate) use privilege::{drop_capabilities, library_from_env};
-pub use signal::signal;
+pub use signal::{set_ignored, signal, sigpipe_was_ignored};

@@ -74,6 +74,32 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// The command's user cannot be become.
+    #[error("cannot run the command as user {uid}")]
+    User {
+        /// The user.
+        uid: u32,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The command is to run as somebody else, and we are not root.
+    #[error("only root may run a command as another user; leave --user out, or record with sudo")]
+    NotRoot,
+    /// What was lent to the recorder cannot be kept from the command.
+    #[error("cannot give up the recorder's capabilities before the command begins")]
+    Capabilities {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Signals cannot be passed on to a command.
+    #[error("cannot catch signals to pass them on to the command")]
+    Signals {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// The recorder ended before the command that waited for it.
     #[error("the recorder ended before it had started to record")]
     RecorderGone,
@@ -183,6 +209,16 @@ impl Error {
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_path_buf();
         move |source| Error::Io { action, path, source }
+    }
+
+    /// The status that shells have for a command that could not be started: 127 if there is no such
+    /// program, 126 if it cannot be executed; `None` if this is another error.
+    pub fn exit_code(&self) -> Option<u8> {
+        match self {
+            Error::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => Some(127),
+            Error::Run { .. } => Some(126),
+            _ => None,
+        }
     }
 
     /// A part of the trace at `path` that cannot be read.

@@ -31,6 +31,7 @@ pub mod published;
 pub mod query;
 pub mod record;
 pub mod source;
+mod trace_output;
 pub mod units;
 pub mod variability;
 pub mod view;

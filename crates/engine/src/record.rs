@@ -10,9 +10,7 @@ use gpuwhy_store::{Options, Writer};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-
-/// What a killed recorder may lose.
-const COMMIT_EVERY: Duration = Duration::from_millis(500);
+use crate::trace_output::TraceOutput;
 
 /// Summary of a recording.
 #[derive(Debug, Default, Serialize)]
@@ -27,8 +25,12 @@ pub struct RecordingSummary {
     pub events: u64,
     /// Events lost.
     pub dropped: u64,
-    /// Rows written.
+    /// Rows recorded.
     pub rows: u64,
+    /// Of these, rows that were lost because they could not be written.
+    pub lost_rows: u64,
+    /// Whether the trace is complete; if not, whoever opens it next recovers it.
+    pub complete: bool,
     /// Steps that were recorded.
     pub steps: u64,
     /// What was recorded besides: where there are no steps, this tells why nothing can be judged.
@@ -45,7 +47,8 @@ pub struct RecordingSummary {
     pub rss_bytes: u64,
     /// Sources that recorded less than they were asked to, and why.
     pub degraded: Vec<String>,
-    /// Exit status of the command, if there was one.
+    /// Exit status of the command, 128 + N if signal N ended it; `None` without a command, and if it
+    /// went on when the recording ended.
     pub command_status: Option<i32>,
 }
 
@@ -67,11 +70,10 @@ pub struct Observed {
 /// A recording under way.
 pub struct Recording {
     recorder: Recorder,
-    writer: Writer,
+    output: TraceOutput,
     path: PathBuf,
     began: Instant,
     start_cpu: Ns,
-    committed: Instant,
     counts: Counts,
 }
 
@@ -81,7 +83,7 @@ impl Recording {
     /// # Errors
     /// The host cannot be recorded, or the trace cannot be made.
     pub fn start(path: &Path, config: Config, keep: Option<Duration>) -> Result<Recording> {
-        let recorder = Recorder::start(config).map_err(Error::Start)?;
+        let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let options = Options {
             keep_recent: keep.map(|k| Ns(k.as_nanos() as i64)),
             thread_begins: Some(|| gpuwhy_collect::nice(10)),
@@ -91,28 +93,32 @@ impl Recording {
         let now = Instant::now();
         let start_cpu = recorder.status().cpu;
         Ok(Recording {
+            output: TraceOutput::new(writer, &mut recorder),
             recorder,
             start_cpu,
-            writer,
             path: path.into(),
             began: now,
-            committed: now,
             counts: Counts::default(),
         })
     }
 
-    /// Records for about one tick.
+    /// Records for about one tick. That rows cannot be written is no error: see
+    /// [`Recording::take_news`].
     ///
     /// # Errors
-    /// The recording cannot go on.
+    /// The host cannot be read; another tick may succeed.
     pub fn tick(&mut self) -> Result<()> {
-        let rows = self.recorder.poll(Duration::from_millis(200))?;
-        self.take(rows)?;
-        if self.committed.elapsed() >= COMMIT_EVERY {
-            self.writer.flush_journal()?;
-            self.committed = Instant::now();
-        }
+        let mut rows = self.recorder.poll(Duration::from_millis(200))?;
+        self.counts.take(&rows);
+        self.output.append(&mut rows);
+        self.output.commit(&mut self.recorder);
         Ok(())
+    }
+
+    /// What users should be told of the trace's disk, each once: that it fails, and that it works
+    /// again.
+    pub fn take_news(&mut self) -> Vec<String> {
+        self.output.take_news()
     }
 
     /// Records until `done` returns true.
@@ -148,30 +154,33 @@ impl Recording {
         self.recorder.status()
     }
 
-    fn take(&mut self, mut rows: Rows) -> Result<()> {
-        self.counts.take(&rows);
-        self.writer.append(&mut rows)?;
-        Ok(())
-    }
-
     /// Ends it.
     ///
     /// # Errors
     /// The trace cannot be completed.
     pub fn finish(self) -> Result<RecordingSummary> {
-        let Recording { recorder, mut writer, path, began, start_cpu, mut counts, .. } = self;
+        let (summary, error) = self.close();
+        error.map_or(Ok(summary), Err)
+    }
+
+    /// Ends it; what was recorded is said also if the trace cannot be completed, with the reason.
+    pub fn close(self) -> (RecordingSummary, Option<Error>) {
+        let Recording { recorder, output, path, began, start_cpu, mut counts } = self;
         let status = recorder.status();
-        let mut last = recorder.finish();
+        let last = recorder.finish();
         counts.take(&last);
-        writer.append(&mut last)?;
-        writer.finish()?;
-        Ok(RecordingSummary {
+        let closed = output.close(last);
+        let mut degraded: Vec<String> = counts.degraded.into_values().collect();
+        degraded.extend(closed.news);
+        let summary = RecordingSummary {
             schema_version: 1,
             trace: path.display().to_string(),
             seconds: began.elapsed().as_secs_f64(),
             events: status.events,
             dropped: status.dropped,
             rows: counts.rows,
+            lost_rows: closed.written.lost,
+            complete: closed.error.is_none(),
             steps: counts.steps,
             observed: counts.observed,
             cpu_seconds: (status.cpu - start_cpu).as_secs_f64(),
@@ -179,9 +188,10 @@ impl Recording {
             bpf_seconds: status.bpf.map(|b| b.as_secs_f64()),
             bpf_runs: status.bpf_runs,
             rss_bytes: status.rss,
-            degraded: counts.degraded.into_values().collect(),
+            degraded,
             command_status: None,
-        })
+        };
+        (summary, closed.error)
     }
 }
 

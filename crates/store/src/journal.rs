@@ -84,6 +84,8 @@ pub(crate) struct Journal {
     /// What the next commit will write.
     buffer: Vec<u8>,
     buffered: Vec<Frame>,
+    /// Whether a part of a failed commit still lies behind [`Journal::length`].
+    torn: bool,
 }
 
 impl Journal {
@@ -106,6 +108,7 @@ impl Journal {
             encoder: Encoder::new(),
             buffer: Vec::new(),
             buffered: Vec::new(),
+            torn: false,
         })
     }
 
@@ -150,7 +153,8 @@ impl Journal {
         let header = (last.offset - self.length) as usize - FRAME_HEADER;
         self.buffer[header + MARK] = COMMIT_ENDS;
         seal_head(&mut self.buffer[header..header + FRAME_HEADER]);
-        let written = self.file.write_at(&self.buffer, self.length);
+        let written =
+            self.cut_torn().and_then(|()| self.file.write_at(&self.buffer, self.length));
         let bytes = self.buffer.len() as u64;
         self.buffer.clear();
         if self.buffer.capacity() > 8 << 20 {
@@ -160,7 +164,8 @@ impl Journal {
         if let Err(e) = written {
             // A full disk takes a part of a write. What is left of it would be a torn tail; the
             // caller keeps the rows and tries again, so it must not stay.
-            let _ = self.file.cut(self.length);
+            self.torn = true;
+            let _ = self.cut_torn();
             return Err(Error::io("append to", &self.path)(e));
         }
         self.length += bytes;
@@ -178,6 +183,15 @@ impl Journal {
         if self.file.write_at(&end, self.length).is_err() {
             let _ = self.file.cut(self.length);
         }
+    }
+
+    /// Removes what a failed commit left. Whole frames may be among it, whose rows will come again.
+    fn cut_torn(&mut self) -> std::io::Result<()> {
+        if self.torn {
+            self.file.cut(self.length)?;
+            self.torn = false;
+        }
+        Ok(())
     }
 }
 

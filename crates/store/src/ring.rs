@@ -217,11 +217,12 @@ impl Ring {
             // there to be referred to.
             span.parent = span.parent.filter(|p| self.written.contains(*p));
         }
-        writer.append(&mut rows)?;
+        // The writer has them even where it cannot write them now; a second time they would be twins.
+        let appended = writer.append(&mut rows);
         if let Some(last) = self.next.checked_sub(1) {
             self.retained.push(Retained { range, up_to: last });
         }
-        Ok(count)
+        appended.map(|()| count)
     }
 
     fn select(&self, range: Range<Ns>, wanted: impl Fn(u64, Ns, Ns) -> bool, links: Links) -> Rows {

@@ -182,6 +182,12 @@ impl Writer {
         self.written
     }
 
+    /// Whether what was committed last could not be written, or a sealing failed and waits for its
+    /// next try.
+    pub fn is_failing(&self) -> bool {
+        self.failing || self.retry_at.is_some()
+    }
+
     /// Takes all of `rows` out; they are safe after the next [`Writer::flush_journal`].
     ///
     /// Flushes when many have gathered. After an error the rows are held, up to
@@ -224,13 +230,30 @@ impl Writer {
         }
     }
 
-    /// Drops what is held, if it is too much, and counts it.
+    /// Drops what is held, if it is too much, and counts it; but not what later rows refer to, and
+    /// is declared once.
     fn drop_excess(&mut self) {
-        if self.failing && self.pending_rows > self.options.max_pending {
-            self.written.lost += self.pending_rows as u64;
-            self.pending = Rows::default();
+        if !self.failing || self.pending_rows <= self.options.max_pending {
+            return;
+        }
+        let all = std::mem::take(&mut self.pending);
+        let declared = Rows {
+            entity: all.entity,
+            track: all.track,
+            source: all.source,
+            clock: all.clock,
+            stack: all.stack,
+            frame: all.frame,
+            ..Rows::default()
+        };
+        let dropped = self.pending_rows;
+        if declared.len() <= self.options.max_pending / 2 {
+            self.pending_rows = declared.len();
+            self.pending = declared;
+        } else {
             self.pending_rows = 0;
         }
+        self.written.lost += (dropped - self.pending_rows) as u64;
     }
 
     fn has_frames(&self) -> bool {
@@ -382,7 +405,24 @@ impl Writer {
     }
 
     /// Seals everything and marks the trace complete.
-    pub fn finish(mut self) -> Result<Written> {
+    pub fn finish(self) -> Result<Written> {
+        let (written, finished) = self.close();
+        finished.map(|()| written)
+    }
+
+    /// As [`Writer::finish`], but says what was written also when that failed: then the trace is left
+    /// as a crash would leave it, and rows that no journal took are counted as lost.
+    pub fn close(mut self) -> (Written, Result<()>) {
+        let finished = self.seal_all();
+        if finished.is_err() && self.commit().is_err() {
+            self.written.lost += self.pending_rows as u64;
+            self.pending = Rows::default();
+            self.pending_rows = 0;
+        }
+        (self.written, finished)
+    }
+
+    fn seal_all(&mut self) -> Result<()> {
         let committed = self.commit();
         let mut empty = self.close_journal();
         // The first error may be an old one.
@@ -406,7 +446,7 @@ impl Writer {
         if let Some(lock) = self.lock.take().and_then(Arc::into_inner) {
             self.dir.unlock(lock);
         }
-        Ok(self.written)
+        Ok(())
     }
 }
 

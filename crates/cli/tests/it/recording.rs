@@ -16,7 +16,7 @@ fn root_a_command_is_recorded_validated_judged_and_exported() {
     let own = env!("CARGO_BIN_EXE_gpuwhy");
     let output = gpuwhy(&["record", "--json", "-o", trace, "--", own, "steploop", "--for", "4s"]);
     assert!(output.status.success(), "{}", said(&output));
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("\"command_status\": 0"), "{text}");
 
     let output = gpuwhy(&["validate", trace]);
@@ -85,7 +85,7 @@ fn root_two_capabilities_are_enough_to_record_and_without_them_doctor_says_what_
     let record = ["record", "--json", "--for", "2s", "-o", trace, "--", "sleep", "1"];
     let output = as_nobody(&binary, "+cap_38,+cap_39", &record);
     assert!(output.status.success(), "{}", said(&output));
-    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     assert!(printed["events"].as_u64().unwrap() > 0, "{printed}");
     let degraded = printed["degraded"].to_string();
     assert!(!degraded.contains("run_queue"), "{degraded}");

@@ -53,9 +53,11 @@ impl Bench {
 
     /// Records a command under the stand-ins, or watches it.
     fn start(&self, how: &str, options: &[&str], command: &[&str]) -> Child {
+        // What gpuwhy says comes on the standard output that it shares with the command.
+        let place = if how == "watch" { "--events" } else { "--summary" };
         Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
             .envs(self.env.iter().copied())
-            .args([how, "--json", "-o"])
+            .args([how, "--json", place, "-", "-o"])
             .arg(self.trace())
             .arg("--inject-library")
             .arg(built("libgpuwhy_inject.so"))

@@ -58,7 +58,8 @@ pub fn event(documents: &Receiver<String>, wanted: &str) -> Value {
 /// `watch` over a steploop that runs this long, and its documents. It has begun.
 fn watched_steploop(trace: &Path, work: &Path, lasts: &str) -> (Running, Receiver<String>) {
     let mut watch = own();
-    watch.args(["watch", "--json", "-o", trace.to_str().unwrap(), "--max-cpu", "50", "--"]);
+    watch.args(["watch", "--json", "--events", "-", "-o", trace.to_str().unwrap()]);
+    watch.args(["--max-cpu", "50", "--"]);
     watch.arg(env!("CARGO_BIN_EXE_gpuwhy")).args(["steploop", "--for", lasts, "--work-dir"]);
     let mut watch = watch.arg(work).stdout(Stdio::piped()).spawn().unwrap();
     let documents = lines(watch.stdout.take().unwrap());

@@ -9,6 +9,7 @@ use gpuwhy_collect::SocketConfig;
 use gpuwhy_wire::{Collectives, DEFAULT_SOCKET, Kernels, Settings};
 
 use super::run_dir::RunDir;
+use super::user::RunAs;
 use crate::error::{Error, Result};
 
 /// The group whose members may connect to a socket that is not a command's own, if there is one.
@@ -77,6 +78,16 @@ impl Instrumentation {
         let required = command || options.socket.is_some();
         prepared.socket = Some(SocketConfig { socket, mode, group, settings, required });
         Ok(prepared)
+    }
+
+    /// Lets a user connect to the agent socket, which is listened at by now.
+    ///
+    /// # Errors
+    /// Only root may.
+    pub fn give_to(&self, user: &RunAs) -> Result<()> {
+        let (Some(folder), Some(socket)) = (&self.folder, &self.socket) else { return Ok(()) };
+        folder.let_through()?;
+        user.give(&socket.socket)
     }
 
     /// The group of the socket's file; `None` for our own. A socket that is not a command's own is there

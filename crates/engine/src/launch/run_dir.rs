@@ -5,9 +5,9 @@
 //! recording removes it. A running recording holds a lock on its folder, so it is never taken for
 //! one that was left.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,6 +48,16 @@ impl RunDir {
         lock.try_lock().map_err(io::Error::from)?;
         sweep(place, dir.path(), left_for);
         Ok(RunDir { dir, _lock: lock })
+    }
+
+    /// Lets everybody through to what lies in it by a name that they know; they cannot list it.
+    ///
+    /// # Errors
+    /// Its mode cannot be changed.
+    pub fn let_through(&self) -> Result<()> {
+        let path = self.dir.path();
+        std::fs::set_permissions(path, Permissions::from_mode(0o711))
+            .map_err(Error::io("open", path))
     }
 
     /// A path in it.

@@ -41,6 +41,15 @@ pub struct Shedding {
     pub left_out: Vec<&'static str>,
 }
 
+/// Something keeps the watch from recording all; it goes on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trouble {
+    /// Since when, trace clock.
+    pub at_ns: i64,
+    /// What.
+    pub says: String,
+}
+
 /// State and cost of a running watch.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -79,6 +88,13 @@ pub struct Ended {
     pub events: u64,
     /// Events lost.
     pub dropped: u64,
+    /// Rows that were lost because they could not be written.
+    pub lost_rows: u64,
+    /// Whether the trace is complete; if not, whoever opens it next recovers it.
+    pub complete: bool,
+    /// Exit status of the command, 128 + N if signal N ended it; `None` without a command, and if it
+    /// went on when the watch ended.
+    pub command_status: Option<i32>,
     /// CPU seconds of this process after its start.
     pub cpu_seconds: f64,
     /// Of these, for judging.
@@ -140,6 +156,8 @@ pub enum Event {
     Shed(Shedding),
     /// The correlator cannot be reached, or can be again.
     Correlator(Correlating),
+    /// The trace cannot be written, or can be again; or the host could not be read.
+    Trouble(Trouble),
     /// State and cost, every ten seconds.
     Status(Status),
     /// The watch ended.

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::investigate::{self, Budget, investigate};
 use crate::units::steps::{self, FinishedStep};
 
-pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Verdict};
+pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
 pub use recent::{Recent, SETTLED, Sorted};
 pub use sleeps::Sleeps;
 

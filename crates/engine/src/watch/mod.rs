@@ -18,8 +18,9 @@ use gpuwhy_store::{Keep, Options, Writer};
 
 use crate::error::{Error, Result};
 use crate::live::{
-    self, Conclusion, Ended, Event, LiveJudge, Phase, SETTLED, Shedding, Sorted, Status,
+    self, Conclusion, Ended, Event, LiveJudge, Phase, SETTLED, Shedding, Sorted, Status, Trouble,
 };
+use crate::trace_output::TraceOutput;
 use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
 use governor::{Governor, Limits, Order};
@@ -55,6 +56,16 @@ impl WatchOptions {
     }
 }
 
+/// What a watch came to.
+pub struct Closed {
+    /// The last events.
+    pub events: Vec<Event>,
+    /// The summary.
+    pub ended: Ended,
+    /// What could not be judged or completed.
+    pub error: Option<Error>,
+}
+
 /// Niceness while recording: a tick takes microseconds, and what it misses is lost.
 const RECORDING: i32 = -10;
 /// Niceness while a current incident is judged: the verdict is waited for, but so is the workload.
@@ -68,8 +79,6 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LOOK: Ns = Ns::millis(50);
 /// Exact rows are written from this long before the first slow step on.
 const BEFORE: Ns = Ns::secs(5);
-/// What a kill may lose.
-const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// How often the status is an event.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -77,7 +86,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 pub struct Watcher {
     options: WatchOptions,
     recorder: Recorder,
-    writer: Writer,
+    output: TraceOutput,
     path: PathBuf,
     judge: LiveJudge,
     rounds: LiveRounds,
@@ -85,7 +94,6 @@ pub struct Watcher {
     source: SourceId,
     findings_track: TrackId,
     began: Instant,
-    committed: Instant,
     status_sent: Instant,
     looked: Ns,
     start: gpuwhy_collect::Status,
@@ -119,8 +127,8 @@ impl Watcher {
         // A third of the memory for the past leaves room for judging it.
         let keep = Keep { bytes: options.limits.rss as usize / 3, duration: options.recent };
         Ok(Watcher {
+            output: TraceOutput::new(writer, &mut recorder),
             recorder,
-            writer,
             path: path.into(),
             judge: LiveJudge::new(options.judge, keep),
             rounds: LiveRounds::default(),
@@ -128,7 +136,6 @@ impl Watcher {
             source,
             findings_track,
             began: now,
-            committed: now,
             status_sent: now,
             looked: Ns::ZERO,
             start,
@@ -139,13 +146,14 @@ impl Watcher {
         })
     }
 
-    /// Records for about one tick, and judges what arrived.
+    /// Records for about one tick, and judges what arrived. That rows cannot be written is an event
+    /// and no error.
     ///
     /// # Errors
-    /// The recording cannot go on.
+    /// The host or the recent past cannot be read; another tick may succeed.
     pub fn tick(&mut self) -> Result<Vec<Event>> {
         let rows = self.recorder.poll(Duration::from_millis(200))?;
-        self.take(rows)?;
+        self.take(rows);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
         if now >= self.looked.saturating_add(LOOK) {
@@ -155,10 +163,9 @@ impl Watcher {
         if self.governor.is_due() {
             events.extend(self.govern(now)?);
         }
-        if self.committed.elapsed() >= COMMIT_EVERY {
-            self.writer.flush_journal()?;
-            self.committed = Instant::now();
-        }
+        self.output.commit(&mut self.recorder);
+        let trouble = |says| Event::Trouble(Trouble { at_ns: now.0, says });
+        events.extend(self.output.take_news().into_iter().map(trouble));
         if self.status_sent.elapsed() >= STATUS_EVERY {
             self.status_sent = Instant::now();
             events.push(Event::Status(self.status()));
@@ -197,21 +204,25 @@ impl Watcher {
     ///
     /// # Errors
     /// The trace cannot be completed.
-    pub fn finish(mut self) -> Result<(Vec<Event>, Ended)> {
+    pub fn finish(self) -> Result<(Vec<Event>, Ended)> {
+        let Closed { events, ended, error } = self.close();
+        error.map_or(Ok((events, ended)), Err)
+    }
+
+    /// As [`Watcher::finish`], but says what was seen also if the trace cannot be completed.
+    pub fn close(mut self) -> Closed {
         let mut events = Vec::new();
-        let now = gpuwhy_collect::now();
-        self.look(now, &mut events)?;
-        if let Some(incident) = self.judge.last_look(now) {
-            self.over(&incident, now, &mut events)?;
-        }
+        let judged = self.last_look(&mut events);
         let status = self.recorder.status();
         let rows = self.recorder.finish();
-        let Sorted { mut aggregates, mut exact } = self.judge.recent().sort(rows);
-        self.writer.append(&mut aggregates)?;
+        let Sorted { aggregates: mut last, mut exact } = self.judge.recent().sort(rows);
         if self.options.everything {
-            self.writer.append(&mut exact)?;
+            last.append(&mut exact);
         }
-        self.writer.finish()?;
+        let closed = self.output.close(last);
+        let now = gpuwhy_collect::now().0;
+        let trouble = |says| Event::Trouble(Trouble { at_ns: now, says });
+        events.extend(closed.news.into_iter().map(trouble));
         let seconds = self.began.elapsed().as_secs_f64();
         let cpu = status.cpu.saturating_sub(self.start.cpu);
         let bpf = status.bpf.map(|b| b.saturating_sub(self.start.bpf.unwrap_or(Ns::ZERO)));
@@ -225,6 +236,9 @@ impl Watcher {
             own_doing: self.judge.own_doing(),
             events: status.events,
             dropped: status.dropped,
+            lost_rows: closed.written.lost,
+            complete: closed.error.is_none(),
+            command_status: None,
             cpu_seconds: cpu.as_secs_f64(),
             judging_seconds: self.judging.as_secs_f64(),
             keeping_seconds: self.keeping.as_secs_f64(),
@@ -232,7 +246,17 @@ impl Watcher {
             machine_share: all / seconds / cpus,
             rss_bytes: status.rss,
         };
-        Ok((events, ended))
+        Closed { events, ended, error: closed.error.or(judged.err()) }
+    }
+
+    /// Judges what is not over.
+    fn last_look(&mut self, events: &mut Vec<Event>) -> Result<()> {
+        let now = gpuwhy_collect::now();
+        self.look(now, events)?;
+        if let Some(incident) = self.judge.last_look(now) {
+            self.over(&incident, now, events)?;
+        }
+        Ok(())
     }
 
     /// The steps that ended since the last call, each with how long its thread slept in the phase
@@ -269,11 +293,11 @@ impl Watcher {
         self.judging(|judge, now| judge.explain(rank, seqs, now, states))
     }
 
-    fn take(&mut self, mut rows: Rows) -> Result<()> {
+    fn take(&mut self, mut rows: Rows) {
         let tracks = self.rounds.take(&mut rows, self.source, &mut self.recorder);
         self.judge.recent().add_step_tracks(tracks);
         let rows = self.judge.recent().sort(rows);
-        self.writer.append(&mut rows.aggregates.clone())?;
+        self.output.append(&mut rows.aggregates.clone());
         if self.options.everything {
             // Entities and tracks went with the aggregates.
             let mut exact = rows.exact.clone();
@@ -281,10 +305,9 @@ impl Watcher {
             exact.track.clear();
             exact.source.clear();
             exact.clock.clear();
-            self.writer.append(&mut exact)?;
+            self.output.append(&mut exact);
         }
         self.judge.push(rows);
-        Ok(())
     }
 
     fn look(&mut self, now: Ns, events: &mut Vec<Event>) -> Result<()> {
@@ -298,7 +321,7 @@ impl Watcher {
                 self.retained = None;
                 let _ = self.recorder.detail(false);
                 if let Some(conclusion) = conclusion {
-                    self.write(conclusion, events)?;
+                    self.write(conclusion, events);
                 }
             }
             Phase::Lasts(incident) => self.lasts(&incident, now, events)?,
@@ -320,7 +343,7 @@ impl Watcher {
             // What cannot be seen more closely is judged all the same.
             let _ = self.recorder.detail(true);
         }
-        self.retain(now)?;
+        self.retain(now);
         if !self.judge.is_due(now) {
             return Ok(());
         }
@@ -342,41 +365,36 @@ impl Watcher {
         let mut conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;
         conclusion.verdict.at_ns = gpuwhy_collect::now().0;
         self.retained = self.retained.map(|retained| retained.min(incident.to));
-        self.retain(now)?;
+        self.retain(now);
         self.retained = None;
         let _ = self.recorder.detail(false);
-        self.write(conclusion, events)?;
+        self.write(conclusion, events);
         gpuwhy_collect::release_free_memory();
         self.judge.set_own_work(began, gpuwhy_collect::now());
         Ok(())
     }
 
     /// Writes the end of an incident, and reports it.
-    fn write(&mut self, conclusion: Conclusion, events: &mut Vec<Event>) -> Result<()> {
+    fn write(&mut self, conclusion: Conclusion, events: &mut Vec<Event>) {
         let id = self.recorder.next_id();
-        self.writer.append(&mut conclusion.rows(id, self.findings_track))?;
+        self.output.append(&mut conclusion.rows(id, self.findings_track));
         events.push(Event::Over(conclusion.verdict));
-        Ok(())
     }
 
     /// Writes exact rows that have arrived since the last time; not every tick, as entities and tracks
     /// come with them.
-    fn retain(&mut self, now: Ns) -> Result<()> {
-        let Some(retained) = self.retained.filter(|_| !self.options.everything) else {
-            return Ok(());
-        };
+    fn retain(&mut self, now: Ns) {
+        let Some(retained) = self.retained.filter(|_| !self.options.everything) else { return };
         let until = now.saturating_sub(SETTLED);
         if until.saturating_sub(retained) < Ns::secs(1) {
-            return Ok(());
+            return;
         }
         let began = gpuwhy_collect::thread_time();
         gpuwhy_collect::nice(JUDGING);
-        let written = self.judge.retain(retained..until, &mut self.writer);
+        self.output.with(|writer| self.judge.retain(retained..until, writer));
         gpuwhy_collect::nice(RECORDING);
-        written?;
         self.retained = Some(until);
         self.keeping += gpuwhy_collect::thread_time() - began;
-        Ok(())
     }
 
     /// The states that threads are in, if a step hangs.

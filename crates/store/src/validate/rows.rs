@@ -241,6 +241,8 @@ fn spans(
 }
 
 fn states(trace: &Trace, lanes: &Lanes, findings: &mut Findings) {
+    // Among the rows that a full disk cost may be the end of a state, or all of it.
+    let lossy = trace.manifest().lost_rows > 0;
     let mut ends: HashMap<TrackId, Ns> = HashMap::new();
     let mut rows = Placed::<State>::new(trace);
     while let Some((origin, state)) = rows.next(findings) {
@@ -248,6 +250,7 @@ fn states(trace: &Trace, lanes: &Lanes, findings: &mut Findings) {
         let before = ends.insert(state.track, end);
         let Some(track) = lanes.tracks.get(&state.track) else { continue };
         let what = match before {
+            Some(Ns::MAX) if lossy => None,
             Some(before) if before == Ns::MAX => Some("the state before it has no end".to_string()),
             Some(before) if before > state.ts => {
                 ends.insert(state.track, before.max(end));
@@ -256,7 +259,9 @@ fn states(trace: &Trace, lanes: &Lanes, findings: &mut Findings) {
                     before.saturating_sub(state.ts)
                 ))
             }
-            Some(before) if before < state.ts && track.discipline == Some(Discipline::Tiled) => {
+            Some(before)
+                if before < state.ts && !lossy && track.discipline == Some(Discipline::Tiled) =>
+            {
                 Some(format!(
                     "nothing is known of the {} before it",
                     state.ts.saturating_sub(before)

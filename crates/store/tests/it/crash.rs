@@ -298,4 +298,87 @@ fn root_a_full_disk_loses_only_what_it_says_and_the_trace_goes_on_when_there_is_
     assert_eq!(rows.counter.last().unwrap().ts, Ns::secs(seconds));
     let there = rows.counter.len() as i64;
     assert!(there < seconds && there > seconds / 2, "{there} of {seconds} seconds");
+    // What the rows of later seconds refer to was not among those that were dropped.
+    let report = validate(&trace);
+    assert!(report.is_valid(), "{report}");
+}
+
+/// Appends numbered rows until some are lost, and says how many of them there were and how many were lost.
+fn writes_until_rows_are_lost(path: &Path) -> (u64, u64) {
+    let mut lanes = Lanes::default();
+    let source = lanes.source("test", "test", "1", "");
+    let host = lanes.entity(EntityKind::Host, "host", |_| {});
+    let lane = Lane::counter("test", "count", Measure::Gauge);
+    let track = lanes.track(host, None, lane, source);
+    let mut declared = Rows::default();
+    lanes.drain(&mut declared);
+    let options = Options { max_pending: 3000, seal_bytes: 30_000, ..scratch() };
+    let mut writer = Writer::create(path, options).unwrap();
+    let _ = writer.append(&mut declared);
+    let (mut appended, mut lost_at) = (0, None);
+    for second in 0..4000 {
+        // Few at first, and then more than a file may hold.
+        let count = if second < 10 { 100 } else { 1000 };
+        let counter =
+            (0..count).map(|n| Counter { ts: Ns::secs(second) + Ns(n), track, value: n as f64 });
+        let _ = writer.append(&mut Rows { counter: counter.collect(), ..Rows::default() });
+        appended += count as u64;
+        let _ = writer.flush_journal();
+        lost_at = lost_at.or((writer.written().lost > 0).then_some(second));
+        if lost_at.is_some_and(|at| second > at + 20) {
+            break;
+        }
+    }
+    let (written, closed) = writer.close();
+    assert!(closed.is_err() && written.lost > 0, "{written:?}, {closed:?}");
+    (appended, written.lost)
+}
+
+/// The twin that needs no root: a limit on the length of files stands for the full disk.
+#[test]
+fn a_file_that_may_not_grow_loses_only_what_is_said() {
+    const PATH: &str = "GPUWHY_TEST_LIMITED";
+    if let Some(path) = std::env::var_os(PATH) {
+        let (appended, lost) = writes_until_rows_are_lost(Path::new(&path));
+        println!("\nappended {appended} lost {lost}");
+        return;
+    }
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("t");
+    let own = std::env::current_exe().unwrap();
+    // In blocks of 512 bytes; the file that grows beyond it is an error and no signal.
+    let script = "ulimit -f 32; exec env --ignore-signal=XFSZ \"$@\"";
+    let this = "crash::a_file_that_may_not_grow_loses_only_what_is_said";
+    let output = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(own)
+        .args(["--exact", this, "--nocapture"])
+        .env(PATH, &path)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let told = text.lines().find_map(|line| line.strip_prefix("appended ")).expect("it says so");
+    let mut numbers = told.split(" lost ").map(|number| number.parse::<u64>().unwrap());
+    let (appended, lost) = (numbers.next().unwrap(), numbers.next().unwrap());
+
+    let trace = Trace::open(&path).unwrap();
+    let rows = trace.rows(ALL).unwrap();
+    assert_eq!(rows.counter.len() as u64 + lost, appended);
+    let report = validate(&trace);
+    assert!(report.is_valid(), "{report}");
+}
+
+#[test]
+fn a_trace_that_is_being_written_is_not_removed() {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("t");
+    let mut writer = create(&path);
+    writer.append(&mut Sim::new(1, "a").second()).unwrap();
+    let error = gpuwhy_store::remove(&path).unwrap_err();
+    assert!(error.to_string().contains("another process is writing"), "{error}");
+    writer.finish().unwrap();
+    assert!(validate(&Trace::open(&path).unwrap()).is_valid());
+    gpuwhy_store::remove(&path).unwrap();
+    assert!(!path.exists());
 }
