@@ -84,6 +84,8 @@ check_bench() {
     need perf "$(grep -qs '^ID=ubuntu' /etc/os-release && echo linux-tools-generic || echo linux-perf)"
     need redis-server redis-server
     need redis-benchmark redis-tools
+    # Lets system calls of the recorder fail: bench safety --only fate,disk.
+    need strace strace
 }
 
 check_pictures() {

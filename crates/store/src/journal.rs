@@ -153,8 +153,7 @@ impl Journal {
         let header = (last.offset - self.length) as usize - FRAME_HEADER;
         self.buffer[header + MARK] = COMMIT_ENDS;
         seal_head(&mut self.buffer[header..header + FRAME_HEADER]);
-        let written =
-            self.cut_torn().and_then(|()| self.file.write_at(&self.buffer, self.length));
+        let written = self.cut_torn().and_then(|()| self.file.write_at(&self.buffer, self.length));
         let bytes = self.buffer.len() as u64;
         self.buffer.clear();
         if self.buffer.capacity() > 8 << 20 {

@@ -9,10 +9,13 @@
 //! [`gpu`] is a machine with scripted GPUs; the crate `gpuwhy-standin` puts the C interfaces of
 //! NVIDIA's libraries over it. [`gpuloop`] is a workload on it, [`gpufault`] injects its faults.
 //!
+//! [`fate`] is about programs in front of a command: what of the command's fate they must not change.
+//!
 //! Ranks and injectors are processes of their own, so that a recorder sees them as any others. They
 //! are this same program, started again: its `main` must begin with [`helper::dispatch`].
 
 mod cuda;
+pub mod fate;
 pub mod gpu;
 pub mod gpufault;
 pub mod gpuloop;

@@ -6,12 +6,16 @@
 
 mod attribution;
 mod disk;
+pub mod disk_fault;
 mod escape;
+mod fate;
+mod folder;
 mod fuzz;
 mod guests;
 mod hostile;
 mod power;
 mod powercut;
+mod privileges;
 mod siege;
 /// A small recorder, which the store's own tests use.
 #[path = "../../../store/tests/it/sim.rs"]
@@ -33,6 +37,9 @@ const PARTS: &[PartSpec] = &[
     PartSpec { name: "guests", run: guests::run },
     PartSpec { name: "attribution", run: attribution::run },
     PartSpec { name: "powercut", run: powercut::run },
+    PartSpec { name: "fate", run: fate::run },
+    PartSpec { name: "disk", run: disk_fault::run },
+    PartSpec { name: "privileges", run: privileges::run },
     PartSpec { name: "fuzz", run: fuzz::run },
     PartSpec { name: "escape", run: escape::run },
     PartSpec { name: "siege", run: siege::run },

@@ -1,6 +1,8 @@
 //! The `gpuwhy` command as its users meet it.
 
+mod command;
 mod errors;
+mod fate;
 mod fleet;
 mod hostile;
 mod importing;

@@ -8,6 +8,7 @@ mod file;
 mod memory;
 mod perf_event;
 mod process;
+mod pty;
 mod random;
 mod scheduling;
 mod shared;
@@ -23,6 +24,7 @@ pub use process::{
     become_user, die_with_parent, duplicate, enter_netns, kill, new_netns, new_pidns,
 };
 pub(crate) use process::{has_ended, is_alive};
+pub use pty::{Modes, Pty};
 pub use random::{Random, fill};
 pub use scheduling::{cpus, lower_priority, pin, raise_weight, set_comm, set_fifo};
 

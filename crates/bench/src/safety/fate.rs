@@ -1,0 +1,64 @@
+//! Whether a command fares behind `gpuwhy record` and `gpuwhy watch` as it would alone: the situations of
+//! `gpuwhy_testkit::fate`, each a hundred times, with other numbers each time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use gpuwhy_testkit::fate::{SITUATIONS, Situation, Try, Wrapper};
+
+use super::Measured;
+use super::folder::Folder;
+use crate::program;
+use crate::result::Figure;
+
+/// Tries of each situation behind each command.
+const TRIES: usize = 100;
+
+/// Runs all situations.
+pub fn run(args: &super::Args) -> Result<Measured> {
+    if let Some(reason) = program::cannot_record() {
+        bail!("{reason}");
+    }
+    let tries = args.tries(TRIES);
+    let mut measured = Measured::default();
+    let (mut kept_in_all, mut tries_in_all) = (0, 0);
+    let mut rows = Vec::new();
+    for situation in SITUATIONS {
+        for wrapper in [Wrapper::Record(program::gpuwhy()), Wrapper::Watch(program::gpuwhy())] {
+            let (mut kept, mut made) = (0, 0);
+            for n in 0..tries {
+                let seed = args.seed.wrapping_mul(1_000_003).wrapping_add(n as u64);
+                match one(situation, &wrapper, seed)? {
+                    Ok(()) => (kept, made) = (kept + 1, made + 1),
+                    Err(why) if why.starts_with("skipped: ") => {
+                        measured.notes.push(format!("{}: {why}", situation.name));
+                        break;
+                    }
+                    Err(why) => {
+                        made += 1;
+                        let (name, of) = (wrapper.name(), situation.name);
+                        measured.notes.push(format!("not kept: {name}, {of}, seed {seed}: {why}"));
+                    }
+                }
+            }
+            kept_in_all += kept;
+            tries_in_all += made;
+            let cells = [
+                ("situation", situation.name.to_owned()),
+                ("command", wrapper.name().to_owned()),
+                ("tries", made.to_string()),
+                ("kept", kept.to_string()),
+            ];
+            rows.push(cells.map(|(key, value)| (key.to_owned(), value)).into());
+        }
+    }
+    measured.figures.insert("fate_kept".into(), Figure::share(kept_in_all, tries_in_all));
+    measured.tables = BTreeMap::from([("fate".into(), rows)]);
+    Ok(measured)
+}
+
+/// One try, in a folder of its own on a real disk.
+fn one(situation: &Situation, wrapper: &Wrapper, seed: u64) -> Result<Result<(), String>> {
+    let folder = Folder::new("fate")?;
+    Ok((situation.run)(&Try { wrapper, folder: folder.path(), seed }))
+}
