@@ -179,8 +179,9 @@ impl Journal {
         end[..4].copy_from_slice(FRAME_MAGIC);
         end[MARK] = JOURNAL_ENDS;
         seal_head(&mut end);
-        if self.file.write_at(&end, self.length).is_err() {
-            let _ = self.file.cut(self.length);
+        if self.cut_torn().and_then(|()| self.file.write_at(&end, self.length)).is_err() {
+            self.torn = true;
+            let _ = self.cut_torn();
         }
     }
 

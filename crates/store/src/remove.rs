@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// # Errors
 /// Another process writes it ([`Error::Busy`]), or it cannot be removed.
 pub fn remove(path: impl AsRef<Path>) -> Result<()> {
-    let dir = Dir { path: path.as_ref().into(), durability: Durability::ProcessDeath };
+    let dir = Dir::open_to_write(path.as_ref(), Durability::ProcessDeath, None)?;
     // Held until all is gone: whoever waits for the lock finds a file without a name, and looks again.
     let _lock = take_lock(&dir)?;
     std::fs::remove_dir_all(&dir.path).map_err(Error::io("remove", &dir.path))
