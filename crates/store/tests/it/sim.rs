@@ -75,82 +75,10 @@ impl Sim {
     pub fn second(&mut self) -> Rows {
         let mut rows = Rows::default();
         let begin = Ns::secs(self.second);
-        let ms = Ns::millis;
         for i in 0..STEPS {
-            let ts = begin + ms(100 * i);
-            if let Some(asleep) = self.asleep.take() {
-                rows.state.push(State { dur: Some(ts - asleep.ts), ..asleep });
-                let id = self.ids.next_id();
-                rows.mark.push(Mark {
-                    id,
-                    ts,
-                    track: self.wakeups,
-                    name: "wakeup".into(),
-                    value: None,
-                });
-                rows.wakeup.push(Wakeup {
-                    id,
-                    ts,
-                    woken: self.thread,
-                    waker: Some(self.waker),
-                    context: WakeContext::Task,
-                    cpu: 0,
-                });
-            }
-            let step = self.ids.next_id();
-            let child = self.ids.next_id();
-            rows.span.push(Span {
-                id: child,
-                ts: ts + ms(20),
-                dur: Some(ms(10)),
-                track: self.memory,
-                parent: Some(step),
-                name: "direct_reclaim".into(),
-            });
-            rows.attr.push(Attr { id: child, key: "order".into(), value: "0".into() });
-            rows.span.push(Span {
-                id: step,
-                ts,
-                dur: Some(ms(60)),
-                track: self.steps,
-                parent: None,
-                name: "step".into(),
-            });
-            rows.step.push(Step {
-                id: step,
-                ts,
-                thread: self.thread,
-                seq: (self.second * STEPS + i) as u64,
-                size: None,
-                rank: None,
-            });
-            for (at, dur, kind) in
-                [(0, 20, PartKind::Run), (20, 10, PartKind::Reclaim), (30, 30, PartKind::Run)]
-            {
-                rows.part.push(Part {
-                    step,
-                    ts: ts + ms(at),
-                    dur: ms(dur),
-                    kind,
-                    thread: self.thread,
-                    blame: None,
-                    hops: 0,
-                });
-            }
-            rows.state.push(State {
-                ts,
-                dur: Some(ms(60)),
-                track: self.states,
-                value: ThreadState::Running.code(),
-                arg: Some(0),
-            });
-            self.asleep = Some(State {
-                ts: ts + ms(60),
-                dur: None,
-                track: self.states,
-                value: ThreadState::Sleep.code(),
-                arg: Some(-1),
-            });
+            let ts = begin + Ns::millis(100 * i);
+            self.wake(ts, &mut rows);
+            self.step(self.second * STEPS + i, ts, &mut rows);
         }
         // The recorder tells each second of what is still open.
         rows.state.extend(self.asleep.clone());
@@ -161,6 +89,88 @@ impl Sim {
         self.lanes.drain(&mut rows);
         self.second += 1;
         rows
+    }
+
+    /// The thread wakes up, if it sleeps.
+    fn wake(&mut self, ts: Ns, rows: &mut Rows) {
+        if let Some(asleep) = self.asleep.take() {
+            rows.state.push(State { dur: Some(ts - asleep.ts), ..asleep });
+            let id = self.ids.next_id();
+            rows.mark.push(Mark {
+                id,
+                ts,
+                track: self.wakeups,
+                name: "wakeup".into(),
+                value: None,
+            });
+            rows.wakeup.push(Wakeup {
+                id,
+                ts,
+                woken: self.thread,
+                waker: Some(self.waker),
+                context: WakeContext::Task,
+                cpu: 0,
+            });
+        }
+    }
+
+    /// One step, after which the thread sleeps.
+    fn step(&mut self, seq: i64, ts: Ns, rows: &mut Rows) {
+        let ms = Ns::millis;
+        let step = self.ids.next_id();
+        let child = self.ids.next_id();
+        rows.span.push(Span {
+            id: child,
+            ts: ts + ms(20),
+            dur: Some(ms(10)),
+            track: self.memory,
+            parent: Some(step),
+            name: "direct_reclaim".into(),
+        });
+        rows.attr.push(Attr { id: child, key: "order".into(), value: "0".into() });
+        rows.span.push(Span {
+            id: step,
+            ts,
+            dur: Some(ms(60)),
+            track: self.steps,
+            parent: None,
+            name: "step".into(),
+        });
+        rows.step.push(Step {
+            id: step,
+            ts,
+            thread: self.thread,
+            seq: seq as u64,
+            size: None,
+            rank: None,
+        });
+        for (at, dur, kind) in
+            [(0, 20, PartKind::Run), (20, 10, PartKind::Reclaim), (30, 30, PartKind::Run)]
+        {
+            rows.part.push(Part {
+                step,
+                ts: ts + ms(at),
+                dur: ms(dur),
+                kind,
+                thread: self.thread,
+                blame: None,
+                hops: 0,
+            });
+        }
+        rows.state.push(State {
+            ts,
+            dur: Some(ms(60)),
+            track: self.states,
+            value: ThreadState::Running.code(),
+            arg: Some(0),
+        });
+        self.asleep = Some(State {
+            ts: ts + ms(60),
+            dur: None,
+            track: self.states,
+            value: ThreadState::Sleep.code(),
+            arg: Some(-1),
+        });
     }
 
     /// Everything of `seconds` seconds, as one who reads it should get it.
