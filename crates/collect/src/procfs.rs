@@ -230,7 +230,7 @@ mod tests {
     fn a_containers_thread_is_found_by_its_inner_tid() {
         let status = "Name:\tpython\nPid:\t4242\nNSpid:\t4242\t31\t7\nThreads:\t1\n";
         assert_eq!(namespace_pids(status), [4242, 31, 7]);
-        assert_eq!(namespace_pids("Name:\tpython\n"), []);
+        assert_eq!(namespace_pids("Name:\tpython\n"), [0u32; 0]);
         let me = std::process::id();
         let all = Proc::default().inner_tids(me, 100);
         assert!(all.contains(&(me, me)), "we have no namespace of our own: {all:?}");
