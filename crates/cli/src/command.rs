@@ -146,7 +146,8 @@ impl Session {
 
     fn fail(&mut self, error: anyhow::Error) {
         if self.command.is_some() {
-            self.say(&format!("{error:#}; the command goes on"));
+            let goes_on = if self.is_outlived() { "; the command goes on" } else { "" };
+            self.say(&format!("{error:#}{goes_on}"));
         }
         self.failed.get_or_insert(error);
     }
