@@ -178,6 +178,16 @@ impl Judging {
     }
 }
 
+/// Says what a trace lacks of what was recorded.
+pub fn trace_losses(screen: &mut Screen, lost_rows: u64, complete: bool) {
+    if lost_rows > 0 {
+        screen.line(format_args!("  {lost_rows} rows could not be written and are lost"));
+    }
+    if !complete {
+        screen.line("  the trace is not complete; whatever opens it next recovers what is there");
+    }
+}
+
 /// An empty screen for standard output, styled if that is wanted.
 pub fn screen() -> Screen {
     terminal::screen(|name| std::env::var_os(name))

@@ -13,7 +13,7 @@ use gpuwhy_engine::record::{Recording, RecordingSummary};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
-use crate::args::{Recorded, check_pids};
+use crate::args::{Recorded, check_pids, trace_losses};
 use crate::command::{CommandArgs, EXIT_CODES, Session};
 use crate::diagnose::{self, Judged};
 use crate::exit;
@@ -203,13 +203,7 @@ fn text(summary: &RecordingSummary) -> Screen {
         summary.cpu_seconds,
         summary.rss_bytes >> 20
     ));
-    if summary.lost_rows > 0 {
-        let lost = summary.lost_rows;
-        screen.line(format_args!("  {lost} rows could not be written and are lost"));
-    }
-    if !summary.complete {
-        screen.line("  the trace is not complete; whatever opens it next recovers what is there");
-    }
+    trace_losses(&mut screen, summary.lost_rows, summary.complete);
     for degraded in &summary.degraded {
         screen.line(format_args!("  {degraded}"));
     }

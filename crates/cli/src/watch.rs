@@ -17,7 +17,7 @@ use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use serde::Serialize;
 
-use crate::args::{Judging, Recorded, check_pids};
+use crate::args::{Judging, Recorded, check_pids, trace_losses};
 use crate::command::{CommandArgs, EXIT_CODES, Session};
 use crate::exit;
 use crate::fleet::{self, Nodes};
@@ -326,13 +326,7 @@ fn ended_text<'a>(screen: &'a mut Screen, ended: &live::Ended) -> &'a mut Screen
         100.0 * ended.machine_share,
         ended.rss_bytes >> 20
     ));
-    if ended.lost_rows > 0 {
-        let lost = ended.lost_rows;
-        screen.line(format_args!("  {lost} rows could not be written and are lost"));
-    }
-    if !ended.complete {
-        screen.line("  the trace is not complete; whatever opens it next recovers what is there");
-    }
+    trace_losses(screen, ended.lost_rows, ended.complete);
     screen
 }
 

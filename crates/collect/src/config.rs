@@ -83,6 +83,13 @@ pub struct SocketConfig {
     pub required: bool,
 }
 
+impl SocketConfig {
+    /// At this path, for its owner alone, with the usual settings; the recording fails without it.
+    pub fn usual(socket: PathBuf) -> SocketConfig {
+        SocketConfig { socket, mode: 0o600, group: None, settings: Settings::USUAL, required: true }
+    }
+}
+
 /// Where NCCL's RAS is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RasAddress {

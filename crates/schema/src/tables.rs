@@ -501,6 +501,28 @@ tables! {
     }
 }
 
+impl Kernel {
+    /// A kernel of which no more is known than where and when: its grid counts as one thread.
+    pub fn bare(id: Id, ts: Ns, gpu: EntityId) -> Kernel {
+        Kernel {
+            id,
+            ts,
+            gpu,
+            process: None,
+            correlation: None,
+            grid_x: 1,
+            grid_y: 1,
+            grid_z: 1,
+            block_x: 1,
+            block_y: 1,
+            block_z: 1,
+            registers: None,
+            shared_bytes: None,
+            graph_node: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

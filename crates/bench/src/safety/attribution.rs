@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::{Config, Recorder, Settings, SocketConfig};
+use gpuwhy_collect::{Config, Recorder, SocketConfig};
 use gpuwhy_schema::{Entity, EntityId, EntityKind, Mark, Rows, TrackId};
 use gpuwhy_testkit::guest::{self, Manner, Place, Summary, Task};
 use gpuwhy_testkit::helper::HelperProcess;
@@ -89,15 +89,8 @@ struct Stage {
 impl Stage {
     fn open(folder: &Path, seed: u64) -> Result<Stage> {
         let (socket, ring) = (folder.join("agent.sock"), folder.join("ring"));
-        let agent_socket = SocketConfig {
-            socket: socket.clone(),
-            mode: 0o600,
-            group: None,
-            settings: Settings::USUAL,
-            required: true,
-        };
         let config = Config {
-            agent_socket: Some(agent_socket),
+            agent_socket: Some(SocketConfig::usual(socket.clone())),
             wire: Some(ring.clone()),
             ..Config::default()
         };

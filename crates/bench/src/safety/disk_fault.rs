@@ -17,8 +17,8 @@ use gpuwhy_store::{Options, Trace, Writer};
 use gpuwhy_testkit::fate::{self, Disk, Fault, Full, Try, Wrapper, situation};
 use serde::{Deserialize, Serialize};
 
-use super::Measured;
 use super::folder::Folder;
+use super::{Measured, each};
 use crate::program;
 use crate::result::Figure;
 
@@ -50,17 +50,23 @@ pub fn run(args: &super::Args) -> Result<Measured> {
 fn survivors(args: &super::Args, tries: usize, measured: &mut Measured) -> Result<()> {
     let situations = ["the disk of the trace gets full", "the disk of the trace fails"];
     let (mut survived, mut made) = (0, 0);
-    for n in 0..tries {
+    let wrapper = Wrapper::Record(program::gpuwhy());
+    let seed = |n: usize| args.seed.wrapping_mul(7_368_787).wrapping_add(n as u64);
+    let make = |n: usize| {
         let folder = Folder::new("disk")?;
-        let seed = args.seed.wrapping_mul(7_368_787).wrapping_add(n as u64);
-        let wrapper = Wrapper::Record(program::gpuwhy());
-        let this = Try { wrapper: &wrapper, folder: folder.path(), seed };
+        let this = Try { wrapper: &wrapper, folder: folder.path(), seed: seed(n) };
+        anyhow::Ok((situation(situations[n % 2]).run)(&this))
+    };
+    each(tries, make, |n, kept| {
         made += 1;
-        match (situation(situations[n % 2]).run)(&this) {
+        match kept? {
             Ok(()) => survived += 1,
-            Err(why) => measured.notes.push(format!("{}, seed {seed}: {why}", situations[n % 2])),
+            Err(why) => {
+                measured.notes.push(format!("{}, seed {}: {why}", situations[n % 2], seed(n)));
+            }
         }
-    }
+        Ok(())
+    })?;
     let figure = Figure::share(survived, made);
     measured.figures.insert("disk_fault_children_survived".into(), figure);
     Ok(())
@@ -78,21 +84,27 @@ struct Told {
 fn rows(args: &super::Args, tries: usize, measured: &mut Measured) -> Result<()> {
     let mut unaccounted = Vec::new();
     let (mut lossy, mut incomplete) = (0, 0);
-    for n in 0..tries {
+    let seed = |n: usize| args.seed.wrapping_mul(2_750_159).wrapping_add(n as u64);
+    let make = |n: usize| {
         let folder = Folder::new("rows")?;
-        let seed = args.seed.wrapping_mul(2_750_159).wrapping_add(n as u64);
-        let (path, told) = written(folder.path(), seed, n)
-            .with_context(|| format!("the writer of seed {seed} said nothing"))?;
-        let Some(told) = told else { continue };
-        let there = there(&path).with_context(|| format!("seed {seed}"))?;
+        let (path, told) = written(folder.path(), seed(n), n)
+            .with_context(|| format!("the writer of seed {} said nothing", seed(n)))?;
+        let Some(told) = told else { return Ok(None) };
+        let there = there(&path).with_context(|| format!("seed {}", seed(n)))?;
+        anyhow::Ok(Some((told, there)))
+    };
+    each(tries, make, |n, ended| {
+        let Some((told, there)) = ended? else { return Ok(()) };
         let difference = told.appended.abs_diff(there + told.lost);
         if difference > 0 {
+            let seed = seed(n);
             measured.notes.push(format!("seed {seed}: {told:?}, but {there} rows are there"));
         }
         lossy += usize::from(told.lost > 0);
         incomplete += usize::from(!told.complete);
         unaccounted.push(difference as f64);
-    }
+        Ok(())
+    })?;
     let sum = unaccounted.iter().sum();
     let most = unaccounted.iter().copied().fold(0.0, f64::max);
     let figure = Figure { value: sum, spread: [0.0, most], n: unaccounted.len() };

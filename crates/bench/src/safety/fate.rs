@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use gpuwhy_testkit::fate::{SITUATIONS, Situation, Try, Wrapper};
 
-use super::Measured;
 use super::folder::Folder;
+use super::{Measured, each};
 use crate::program;
 use crate::result::Figure;
 
@@ -26,21 +26,31 @@ pub fn run(args: &super::Args) -> Result<Measured> {
     for situation in SITUATIONS {
         for wrapper in [Wrapper::Record(program::gpuwhy()), Wrapper::Watch(program::gpuwhy())] {
             let (mut kept, mut made) = (0, 0);
-            for n in 0..tries {
-                let seed = args.seed.wrapping_mul(1_000_003).wrapping_add(n as u64);
-                match one(situation, &wrapper, seed)? {
-                    Ok(()) => (kept, made) = (kept + 1, made + 1),
-                    Err(why) if why.starts_with("skipped: ") => {
-                        measured.notes.push(format!("{}: {why}", situation.name));
-                        break;
+            let seed = |n: usize| args.seed.wrapping_mul(1_000_003).wrapping_add(n as u64);
+            let mut skipped = None;
+            each(
+                tries,
+                |n| one(situation, &wrapper, seed(n)),
+                |n, fate| {
+                    match fate? {
+                        Err(why) if why.starts_with("skipped: ") => {
+                            skipped = Some(why);
+                            return Ok(());
+                        }
+                        Err(why) => {
+                            let (name, of) = (wrapper.name(), situation.name);
+                            let seed = seed(n);
+                            measured
+                                .notes
+                                .push(format!("not kept: {name}, {of}, seed {seed}: {why}"));
+                        }
+                        Ok(()) => kept += 1,
                     }
-                    Err(why) => {
-                        made += 1;
-                        let (name, of) = (wrapper.name(), situation.name);
-                        measured.notes.push(format!("not kept: {name}, {of}, seed {seed}: {why}"));
-                    }
-                }
-            }
+                    made += 1;
+                    Ok(())
+                },
+            )?;
+            measured.notes.extend(skipped.map(|why| format!("{}: {why}", situation.name)));
             kept_in_all += kept;
             tries_in_all += made;
             let cells = [

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gpuwhy_collect::{Config, Recorder, Settings, SocketConfig};
+use gpuwhy_collect::{Config, Recorder, SocketConfig};
 use gpuwhy_diagnose::stats::{quantile, sorted};
 use gpuwhy_engine::launch;
 use gpuwhy_schema::{Name, Ns, Rows};
@@ -93,13 +93,7 @@ fn tempfile_folder() -> Result<PathBuf> {
 
 fn trial(folder: &Path, seconds: f64, seed: u64) -> Result<Trial> {
     let socket = folder.join("agent.sock");
-    let agent_socket = SocketConfig {
-        socket: socket.clone(),
-        mode: 0o666,
-        group: None,
-        settings: Settings::USUAL,
-        required: true,
-    };
+    let agent_socket = SocketConfig { mode: 0o666, ..SocketConfig::usual(socket.clone()) };
     let config = Config { agent_socket: Some(agent_socket), ..Config::default() };
     let mut recording = Recording::start(&folder.join("trace"), config)?;
     let task = |index, rings, seconds, manner, uid| Task {

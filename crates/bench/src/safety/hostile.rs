@@ -144,22 +144,7 @@ fn gpu_work(
             let kernel = format!("{name}kernel{}", i % 5);
             let dur = Some(ms(10));
             rows.span.push(Span { id, ts, dur, track, parent: None, name: kernel.as_str().into() });
-            rows.kernel.push(Kernel {
-                id,
-                ts,
-                gpu,
-                process: None,
-                correlation: None,
-                grid_x: 1,
-                grid_y: 1,
-                grid_z: 1,
-                block_x: 1,
-                block_y: 1,
-                block_z: 1,
-                registers: None,
-                shared_bytes: None,
-                graph_node: None,
-            });
+            rows.kernel.push(Kernel::bare(id, ts, gpu));
             let id = ids.next_id();
             let ts = ts + ms(11);
             let long = if i / 40 % 10 == 3 { 12 } else { 1 };

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use gpuwhy_engine::parallel::in_order;
 use gpuwhy_schema::terminal;
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,18 @@ impl Args {
     pub fn tries(&self, whole: usize) -> usize {
         (whole / self.divide as usize).max(1)
     }
+}
+
+/// Tries at once: most of a try is waiting.
+const AT_ONCE: usize = 4;
+
+/// Makes so many tries, some at once, and takes what came of them in order.
+fn each<T: Send>(
+    tries: usize,
+    make: impl Fn(usize) -> T + Sync,
+    take: impl FnMut(usize, T) -> Result<()>,
+) -> Result<()> {
+    in_order(tries, AT_ONCE, make, take)
 }
 
 /// What a part measured.

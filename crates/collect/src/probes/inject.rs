@@ -279,6 +279,11 @@ mod tests {
     /// Gives it a file that it must not see.
     const HIDDEN: &str = "GPUWHY_TEST_HIDDEN";
 
+    /// A recorder that only hears processes.
+    fn listening(socket: SocketConfig) -> Result<Recorder, CollectError> {
+        Recorder::start(Config { agent_socket: Some(socket), ..Config::only(&["inject"]) })
+    }
+
     /// Not a test of its own: the process in a container. Its two threads report their own names, and
     /// stay until it is killed.
     #[test]
@@ -314,16 +319,7 @@ mod tests {
         let hidden = dir.path().join("hidden");
         std::fs::write(&hidden, "").unwrap();
         let socket = dir.path().join("agent/socket");
-        let settings = Settings::USUAL;
-        let agent_socket = SocketConfig {
-            socket: socket.clone(),
-            mode: 0o600,
-            group: None,
-            settings,
-            required: true,
-        };
-        let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
-        let mut recorder = Recorder::start(config).unwrap();
+        let mut recorder = listening(SocketConfig::usual(socket.clone())).unwrap();
         std::fs::copy(std::env::current_exe().unwrap(), root.join("program")).unwrap();
         // Its /tmp is `inside`, with the socket's directory in it, and its /proc is its own.
         let script = "mount --make-rprivate / && mount --bind \"$1/agent\" \"$1/inside/agent\" && \
@@ -379,12 +375,8 @@ mod tests {
     #[test]
     fn two_recorders_share_no_socket_and_only_one_that_requires_it_fails() {
         let dir = tempfile::tempdir().unwrap();
-        let start = |required| {
-            let (socket, settings) = (dir.path().join("socket"), Settings::USUAL);
-            let agent_socket =
-                Some(SocketConfig { socket, mode: 0o600, group: None, settings, required });
-            Recorder::start(Config { agent_socket, ..Config::only(&["inject"]) })
-        };
+        let socket = SocketConfig::usual(dir.path().join("socket"));
+        let start = |required| listening(SocketConfig { required, ..socket.clone() });
         let _first = start(false).unwrap();
         let refused = start(true).err().expect("the socket is taken");
         assert!(matches!(refused, CollectError::Socket { .. }), "{refused}");
@@ -399,20 +391,11 @@ mod tests {
     fn the_records_of_a_library_become_rows_of_the_recorder() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
-        let settings = Settings::USUAL;
-        let agent_socket = SocketConfig {
-            socket: socket.clone(),
-            mode: 0o600,
-            group: None,
-            settings,
-            required: true,
-        };
-        let config = Config { agent_socket: Some(agent_socket), ..Config::only(&["inject"]) };
-        let mut recorder = Recorder::start(config).unwrap();
+        let mut recorder = listening(SocketConfig::usual(socket.clone())).unwrap();
         let client = Client::connect(&socket).unwrap();
         let mut rows = recorder.poll(Duration::from_millis(20)).unwrap();
         let Received::Welcome(ring, asked) = client.recv(1000) else { panic!("refused") };
-        assert_eq!(asked, settings);
+        assert_eq!(asked, Settings::USUAL);
         let name = |text: &str| ring.name(text);
         let (start, dur) = (gpuwhy_wire::now(), 1000);
         ring.write(Event::Device { name: name("GPU-1"), device: 0, at: start });

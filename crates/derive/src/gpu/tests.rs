@@ -55,20 +55,8 @@ impl Scene {
         let track = self.stream(process, 0);
         let id = self.span(track, "gemm", from, to);
         self.rows.kernel.push(Kernel {
-            id,
-            ts: ms(from),
-            gpu: self.gpus[0],
             process: Some(self.processes[process]),
-            correlation: None,
-            grid_x: 1,
-            grid_y: 1,
-            grid_z: 1,
-            block_x: 1,
-            block_y: 1,
-            block_z: 1,
-            registers: None,
-            shared_bytes: None,
-            graph_node: None,
+            ..Kernel::bare(id, ms(from), self.gpus[0])
         });
         self
     }

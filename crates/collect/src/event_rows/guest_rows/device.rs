@@ -92,20 +92,9 @@ impl GuestRows {
         let (id, gpu) = self.on_stream(launch, place, name, times, cx)?;
         let process = Some(self.guest.process());
         cx.rows.kernel.push(Kernel {
-            id,
-            ts: times.ts,
-            gpu,
             process,
             correlation: Some(launch),
-            grid_x: 1,
-            grid_y: 1,
-            grid_z: 1,
-            block_x: 1,
-            block_y: 1,
-            block_z: 1,
-            registers: None,
-            shared_bytes: None,
-            graph_node: None,
+            ..Kernel::bare(id, times.ts, gpu)
         });
         Some(())
     }
