@@ -66,6 +66,19 @@ pub enum Error {
         /// The format of that one.
         other_format: &'static str,
     },
+    /// Files that were given to be read as one trace are not of one job.
+    #[error(
+        "cannot import `{}` and `{}` as one trace: {why}; import each on its own",
+        first.display(), other.display()
+    )]
+    Unrelated {
+        /// One of the files.
+        first: PathBuf,
+        /// The file that does not belong to it.
+        other: PathBuf,
+        /// Why they do not belong together.
+        why: String,
+    },
     /// The format can be imported, but not summarised as it is.
     #[error(
         "cannot summarise `{}` ({format}) directly; run `gpuwhy import {} -o T.trace` and give \

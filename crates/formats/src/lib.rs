@@ -19,6 +19,7 @@ mod nsys;
 pub mod perfetto;
 mod read_ahead;
 mod signature;
+mod sorter;
 pub mod sqlite;
 
 pub use error::{Error, Result};

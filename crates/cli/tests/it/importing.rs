@@ -186,6 +186,31 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
 }
 
 #[test]
+fn the_straggler_is_named_by_its_own_rank_whatever_the_files_are_called() {
+    let ranks = [2, 3, 4].map(|rank| others(&format!("nsys/jacobi_mpi8/rank{rank}.sqlite")));
+    let [Some(a), Some(b), Some(c)] = &ranks else { return };
+    for order in [[a, b, c], [b, c, a], [c, b, a]] {
+        let (_keep, folder) = folder();
+        let trace = folder.join("job.trace");
+        let trace = trace.to_str().unwrap();
+        let named = |(i, from): (usize, &&String)| {
+            let to = folder.join(format!("report{}.sqlite", i + 1));
+            std::fs::copy(from, &to).unwrap();
+            to.to_str().unwrap().to_owned()
+        };
+        let files: Vec<String> = order.iter().enumerate().map(named).collect();
+        let import = ["import", &files[0], &files[1], &files[2], "-o", trace, "--json"];
+        let printed = json(&import);
+        assert_eq!(printed["about"]["world_size"], 8, "{printed}");
+        let report = json(&["variability", trace, "--json"]);
+        let statements = report["statements"].as_array().unwrap();
+        let straggler = statements.iter().find(|s| s["kind"] == "straggler").unwrap();
+        let says = straggler["says"].as_str().unwrap();
+        assert!(says.starts_with("rank 3 is waited for"), "{order:?}: {says}");
+    }
+}
+
+#[test]
 fn a_real_solver_that_marks_nothing_has_rounds_and_nothing_is_found_in_them() {
     let Some((_keep, trace)) = imported("nsys/jacobi_p2p_gpus03.sqlite") else { return };
     let verdict = json(&["diagnose", &trace, "--json"]);

@@ -7,7 +7,7 @@ use crate::Result;
 const LEAVES: usize = 256;
 
 /// Contents a table holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Contents {
     /// Kernels.
     Kernels,

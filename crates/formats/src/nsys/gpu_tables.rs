@@ -2,6 +2,7 @@
 
 use gpuwhy_schema::{Copy, CopyKind, Counter, Kernel, Name, Ns, names};
 
+use super::dropped::Why;
 use super::ids::process_of;
 use super::piece::{PieceBuilder, TrackKey};
 use super::report::Report;
@@ -102,7 +103,7 @@ impl Report {
             let Some(start) = out.when(start) else { return Ok(()) };
             let (process, device, track) = on_stream(process, device, context, stream);
             let name = out.string(name.int().or(short.int()));
-            let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
+            let Some((id, ts)) = out.span(track, start, end, name) else { return Ok(()) };
             let gpu = out.device(process, device);
             let shared = match (unsigned(values[16]), unsigned(values[17])) {
                 (None, None) => None,
@@ -163,7 +164,7 @@ impl Report {
             let code = code.int().unwrap_or(0);
             let (kind, _) = copy_kind(code);
             let name = names[usize::try_from(code).unwrap_or(14).min(14)].clone();
-            let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
+            let Some((id, ts)) = out.span(track, start, end, name) else { return Ok(()) };
             let here = out.device(process, device);
             let mut at = |value: Value<'_>| match value.int().filter(|d| *d >= 0) {
                 Some(other) if other != device => out.device(process, other),
@@ -225,7 +226,7 @@ impl Report {
             let [start, end, device, context, stream, process, correlation, bytes] = values;
             let Some(start) = out.when(start) else { return Ok(()) };
             let (process, device, track) = on_stream(process, device, context, stream);
-            let span = out.span(track, start, end.int(), name.clone());
+            let span = out.span(track, start, end, name.clone());
             let Some((id, ts)) = span else { return Ok(()) };
             let here = out.device(process, device);
             out.piece.rows.copy.push(Copy {
@@ -265,7 +266,7 @@ impl Report {
             let name = names.get(kind).unwrap_or(&names[0]).clone();
             let process = process.int().map_or(0, process_of);
             let track = TrackKey::Process { process, name: names::SYNCHRONIZATION };
-            out.span(track, start, end.int(), name);
+            out.span(track, start, end, name);
             Ok(())
         })
     }
@@ -278,10 +279,10 @@ impl Report {
     ) -> Result<()> {
         let columns = versions::columns(table, ["timestamp", "typeId", "metricId", "value"]);
         self.database.scan(table, leaves, columns, |_, [ts, kind, metric, value]| {
-            let (Some(ts), Some(kind), Some(metric), Some(value)) =
-                (ts.int(), kind.int(), metric.int(), value.real())
-            else {
-                out.piece.dropped += 1;
+            let Some(ts) = out.when(ts) else { return Ok(()) };
+            let Some([kind, metric]) = out.of([kind, metric]) else { return Ok(()) };
+            let Some(value) = value.real() else {
+                out.drop_row(Why::OfNothing);
                 return Ok(());
             };
             let track = out.track(TrackKey::Metric { kind, metric });

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use gpuwhy_schema::{Call, Name, names};
 
+use super::dropped::Why;
 use super::gpu_tables::unsigned;
 use super::ids::process_of;
 use super::piece::{ChainEntry, CpuSample, PieceBuilder, Switch, TrackKey};
@@ -16,6 +17,8 @@ use crate::sqlite::TableDef;
 const NVTX_MARK: i64 = 34;
 const NVTX_PUSH_POP: i64 = 59;
 const NVTX_START_END: i64 = 60;
+/// Names of categories, threads, devices, contexts and streams; beginning and end of domains.
+const NVTX_NAMES: [i64; 7] = [33, 39, 75, 76, 97, 98, 99];
 
 /// Event classes of rows, among calls of the operating system, that mark where the profiler began and
 /// ended.
@@ -62,7 +65,7 @@ impl Report {
             };
             let thread = thread.int().unwrap_or(0);
             let track = TrackKey::Thread { thread, name: names::CUDA_CALLS };
-            let Some((id, ts)) = out.span(track, start, end.int(), name) else { return Ok(()) };
+            let Some((id, ts)) = out.span(track, start, end, name) else { return Ok(()) };
             out.piece.rows.call.push(Call {
                 id,
                 ts,
@@ -92,7 +95,7 @@ impl Report {
                 return Ok(());
             }
             let name = out.string(name.int());
-            out.span(TrackKey::Thread { thread, name: track }, start, end.int(), name);
+            out.span(TrackKey::Thread { thread, name: track }, start, end, name);
             Ok(())
         })
     }
@@ -109,6 +112,10 @@ impl Report {
         );
         self.database.scan(table, leaves, columns, |_, values| {
             let [start, end, kind, thread, text, text_id, domain] = values;
+            // Names are no events.
+            if kind.int().is_some_and(|kind| NVTX_NAMES.contains(&kind)) {
+                return Ok(());
+            }
             let Some(start) = out.when(start) else { return Ok(()) };
             let thread = thread.int().unwrap_or(0);
             let domain = domain.int().unwrap_or(0);
@@ -119,19 +126,18 @@ impl Report {
             match kind.int() {
                 Some(NVTX_PUSH_POP) => {
                     let name = name(out);
-                    out.span(TrackKey::Ranges { thread, domain }, start, end.int(), name);
+                    out.span(TrackKey::Ranges { thread, domain }, start, end, name);
                 }
                 Some(NVTX_START_END) => {
                     let name = name(out);
                     let track = TrackKey::LooseRanges { process: process_of(thread), domain };
-                    out.span(track, start, end.int(), name);
+                    out.span(track, start, end, name);
                 }
                 Some(NVTX_MARK) => {
                     let name = name(out);
                     out.mark(TrackKey::Marks { thread, domain }, start, name, None);
                 }
-                // Names of domains, categories and threads are no events.
-                _ => {}
+                _ => out.drop_row(Why::UnknownKind),
             }
             Ok(())
         })
@@ -146,15 +152,13 @@ impl Report {
         let columns =
             versions::columns(table, ["start", "cpu", "isSchedIn", "globalTid", "threadState"]);
         self.database.scan(table, leaves, columns, |_, [start, cpu, is_in, thread, state]| {
-            let (Some(ts), Some(thread)) = (start.int(), thread.int()) else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(ts) = out.when(start) else { return Ok(()) };
+            let Some([thread, is_in]) = out.of([thread, is_in]) else { return Ok(()) };
             out.piece.switches.push(Switch {
                 ts,
                 thread,
                 cpu: cpu.int().unwrap_or(-1),
-                is_in: is_in.int() != Some(0),
+                is_in: is_in != 0,
                 state: state.int(),
             });
             Ok(())
@@ -196,7 +200,7 @@ impl Report {
             out.span(
                 TrackKey::Process { process, name: names::GPU_PAGE_FAULTS },
                 start,
-                end.int(),
+                end,
                 name.clone(),
             );
             Ok(())
@@ -211,10 +215,7 @@ impl Report {
     ) -> Result<()> {
         let columns = versions::columns(table, ["id", "stackDepth", "symbol", "module"]);
         self.database.scan(table, leaves, columns, |_, [sample, depth, symbol, module]| {
-            let (Some(sample), Some(depth)) = (sample.int(), depth.int()) else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some([sample, depth]) = out.of([sample, depth]) else { return Ok(()) };
             let [symbol, module] = [symbol, module].map(|v| v.int().unwrap_or(-1));
             out.piece.chains.push(ChainEntry { sample, depth, symbol, module });
             Ok(())
@@ -229,10 +230,8 @@ impl Report {
     ) -> Result<()> {
         let columns = versions::columns(table, ["id", "start", "globalTid"]);
         self.database.scan(table, leaves, columns, |rowid, [sample, start, thread]| {
-            let (Some(ts), Some(thread)) = (start.int(), thread.int()) else {
-                out.piece.dropped += 1;
-                return Ok(());
-            };
+            let Some(ts) = out.when(start) else { return Ok(()) };
+            let Some([thread]) = out.of([thread]) else { return Ok(()) };
             out.piece.samples.push(CpuSample { sample: sample.int().unwrap_or(rowid), ts, thread });
             Ok(())
         })

@@ -1,11 +1,13 @@
 //! Reports as they are imported: threads read chunks ahead, and their pieces are placed in order.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::align::{Alignment, align};
+use super::job;
 use super::piece::Piece;
 use super::place::Placer;
 use super::report::Report;
@@ -34,7 +36,7 @@ impl NsysImport {
     /// # Errors
     /// A report cannot be read, is damaged, or is something else.
     pub fn open(paths: &[PathBuf], options: &Options) -> Result<NsysImport> {
-        let reports: Vec<Report> = paths.iter().map(Report::open).collect::<Result<_>>()?;
+        let reports = job::open(paths)?;
         let alignment = align(&reports)?;
         let placer = Placer::new(&reports, &alignment);
         let pages = reports.iter().flat_map(|r| &r.chunks).map(|c| c.leaves.len()).sum();
@@ -66,25 +68,33 @@ impl NsysImport {
 
 impl Import for NsysImport {
     fn next(&mut self) -> Result<Option<Batch>> {
+        let done = |pages_read: usize, pages: usize| pages_read as f64 / pages.max(1) as f64;
+        if let Some(rows) = self.placer.more_states(&self.reports)? {
+            return Ok(Some(Batch { rows, done: done(self.pages_read, self.pages) }));
+        }
         if let Some(piece) = self.pieces.next() {
-            let (number, chunk) = self.chunks[self.placed];
+            let (number, at) = self.chunks[self.placed];
             let report = &self.reports[number];
-            let rows = self.placer.place(report, number, piece?);
+            let chunk = &report.chunks[at];
+            let rows = self.placer.place(report, number, piece?)?;
+            if report.is_last_of_table(at) {
+                self.placer.end_of_table(report, number, chunk.contents)?;
+            }
             self.placed += 1;
-            self.pages_read += report.chunks[chunk].leaves.len();
-            let done = self.pages_read as f64 / self.pages.max(1) as f64;
-            return Ok(Some(Batch { rows, done }));
+            self.pages_read += chunk.leaves.len();
+            return Ok(Some(Batch { rows, done: done(self.pages_read, self.pages) }));
         }
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(None);
         }
-        let rows = self.placer.finish(&self.reports, &self.alignment);
+        let rows = self.placer.finish(&self.reports, &self.alignment)?;
         Ok(Some(Batch { rows, done: 1.0 }))
     }
 
     fn summary(&self) -> Summary {
         let alignment = &self.alignment;
         let about = json!({
+            "world_size": job::world(&self.reports),
             "reports": self.reports.iter().map(about).collect::<Vec<_>>(),
             "alignment": {
                 "shifts_ns": alignment.shifts,
@@ -96,18 +106,8 @@ impl Import for NsysImport {
                 "error_ns": alignment.error_ns,
             },
         });
-        let us = |ns: i64| ns as f64 / 1e3;
-        let line = |by: &String| {
-            format!(
-                "aligned by {} x {by}: their ends lie {:.3} us apart at the median, {:.3} us at p95 \
-                 ({:.3} us by the reports' own clocks)",
-                alignment.collectives,
-                us(alignment.residual_p50_ns),
-                us(alignment.residual_p95_ns),
-                us(alignment.before_p50_ns),
-            )
-        };
-        Summary { about, lines: alignment.by.iter().map(line).collect() }
+        let lines = job::lines(&self.reports, alignment);
+        Summary { about, lines }
     }
 }
 
@@ -117,7 +117,13 @@ fn about(report: &Report) -> Value {
         "version": report.version,
         "schema": report.schema,
         "host": report.host,
-        "rank": report.rank,
+        "rank": report.identity.rank,
+        "rank_by": report.identity.by,
+        "ranks_of_processes": report.identity.ranks.iter().map(|(pid, rank)| (pid.to_string(), *rank)).collect::<BTreeMap<_, _>>(),
+        "world_size": report.identity.world,
+        "job": report.identity.job,
+        "container": report.identity.container,
+        "remark": report.identity.remark,
         "not_imported": report.unread.iter().map(|t| &t.0).collect::<Vec<_>>(),
     })
 }

@@ -22,15 +22,20 @@
 mod align;
 mod chunk;
 mod directory;
+mod dropped;
 mod gpu_tables;
 mod host_tables;
+mod identity;
 mod ids;
 mod import;
+mod job;
+mod nesting;
 mod piece;
 mod place;
 mod read;
 mod report;
 mod stacks;
+mod states;
 mod strings;
 mod tables;
 mod versions;
@@ -101,6 +106,10 @@ fn check_exported(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+#[cfg(test)]
+mod job_tests;
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod stats_tests;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use gpuwhy_schema::{EntityId, Id, Mark, Name, Ns, Rows, Span, TrackId};
 
+use super::dropped::{self, Dropped, Why};
 use super::report::Report;
 use super::strings::name_of;
 use crate::sqlite::Value;
@@ -98,8 +99,8 @@ pub(super) struct Piece {
     pub samples: Vec<CpuSample>,
     /// How many ids its rows have.
     pub ids: u64,
-    /// Rows of the table without a time, or that end before they begin.
-    pub dropped: u64,
+    /// Rows of the table that are left out.
+    pub dropped: Dropped,
     /// Rows of the table that became rows of the trace.
     pub recorded: u64,
 }
@@ -107,6 +108,7 @@ pub(super) struct Piece {
 /// Builds a piece from rows of a table.
 pub(super) struct PieceBuilder<'r> {
     report: &'r Report,
+    table: &'static str,
     /// What has been built.
     pub piece: Piece,
     tracks: HashMap<TrackKey, u32>,
@@ -118,10 +120,11 @@ pub(super) struct PieceBuilder<'r> {
 }
 
 impl<'r> PieceBuilder<'r> {
-    /// An empty piece of `report`.
-    pub fn new(report: &'r Report) -> PieceBuilder<'r> {
+    /// An empty piece of a table of `report`.
+    pub fn new(report: &'r Report, table: &'static str) -> PieceBuilder<'r> {
         PieceBuilder {
             report,
+            table,
             piece: Piece::default(),
             tracks: HashMap::new(),
             last_track: None,
@@ -169,11 +172,27 @@ impl<'r> PieceBuilder<'r> {
         EntityId(number)
     }
 
-    /// The time of a row; a row without one is dropped.
+    /// Leaves a row out.
+    pub fn drop_row(&mut self, why: Why) {
+        self.piece.dropped.add(self.table, why, 1);
+    }
+
+    /// The time of a row; a row without one is left out.
     pub fn when(&mut self, value: Value<'_>) -> Option<i64> {
-        let when = value.int();
-        self.piece.dropped += u64::from(when.is_none());
-        when
+        dropped::time(value).map_err(|why| self.drop_row(why)).ok()
+    }
+
+    /// What a row is of, such as its thread; a row of nothing is left out.
+    pub fn of<const N: usize>(&mut self, values: [Value<'_>; N]) -> Option<[i64; N]> {
+        let mut all = [0; N];
+        for (place, value) in all.iter_mut().zip(values) {
+            let Some(number) = value.int() else {
+                self.drop_row(Why::OfNothing);
+                return None;
+            };
+            *place = number;
+        }
+        Some(all)
     }
 
     /// The name of rows without one: `?`.
@@ -199,20 +218,24 @@ impl<'r> PieceBuilder<'r> {
         name
     }
 
-    /// Adds a span from `start` to `end`, which is still open without an end; drops one that ends before
-    /// it begins.
+    /// Adds a span from `start` to `end`, which is still open without an end; leaves out one that ends
+    /// before it begins.
     pub fn span(
         &mut self,
         key: TrackKey,
         start: i64,
-        end: Option<i64>,
+        end: Value<'_>,
         name: Name,
     ) -> Option<(Id, Ns)> {
-        let dur = match end.map(|end| end.checked_sub(start)) {
-            None => None,
-            Some(Some(dur)) if dur >= 0 => Some(Ns(dur)),
-            Some(_) => {
-                self.piece.dropped += 1;
+        let dur = match dropped::end(end) {
+            Ok(None) => None,
+            Ok(Some(end)) if end >= start => Some(Ns(end.saturating_sub(start))),
+            Ok(Some(_)) => {
+                self.drop_row(Why::Reversed);
+                return None;
+            }
+            Err(why) => {
+                self.drop_row(why);
                 return None;
             }
         };

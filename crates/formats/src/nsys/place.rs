@@ -1,55 +1,98 @@
-//! Puts pieces into the trace: gives ids, entities and tracks, and derives what needs the order of time:
-//! states of threads, and whether spans nest.
+//! Puts pieces into the trace: gives ids, entities and tracks. What needs the order of time is derived in
+//! files of its own: states of threads, and whether spans nest.
 
 use std::collections::HashMap;
 
 use gpuwhy_schema::{
     Clock, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Measure, Name, Ns, Rows, Sample,
-    Shape, SourceId, State, ThreadState, Track, TrackId, names,
+    Shape, SourceId, TrackId, names,
 };
 
 use super::align::Alignment;
+use super::chunk::Contents;
+use super::dropped::{Dropped, Why};
 use super::ids::{pid_of, process_of, tid_of};
-use super::piece::{CpuSample, Device, Piece, Switch, TrackKey};
+use super::job::file_name;
+use super::nesting::Nesting;
+use super::piece::{CpuSample, Device, Piece, TrackKey};
 use super::report::{Gpu, Report};
 use super::stacks::Stacks;
-
-/// Open spans that are remembered for each track; deeper nesting makes the track `overlap`.
-const NESTING: usize = 1024;
+use super::states::{States, Switches};
+use crate::Result;
 
 /// Makes one trace of several reports.
 pub(super) struct Placer {
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     next_id: u64,
-    reports: Vec<Placed>,
-    /// Tracks whose spans are declared to nest, with the ends of the spans that are still open.
-    nesting: HashMap<TrackId, Vec<i64>>,
-    /// The state that each thread is in, by its track.
-    running: HashMap<TrackId, OpenState>,
+    pub(super) reports: Vec<Placed>,
+    pub(super) nesting: Nesting,
+    /// The switches of the report that is being read, and after the last one the states.
+    pub(super) switches: Switches,
+    pub(super) states: Option<States>,
+    /// The report that holds the states of a thread, by their track.
+    pub(super) state_owners: HashMap<TrackId, usize>,
+    /// The report that is being read.
+    number: usize,
     stacks: Stacks,
 }
 
 /// What the trace has of one report.
-struct Placed {
+pub(super) struct Placed {
     source: SourceId,
     host: EntityId,
-    /// The rank, or the host, that its processes belong to.
-    owner: EntityId,
+    /// What its processes are called by, besides their names.
+    file: Option<String>,
     host_key: String,
     /// What is added to its times, ns.
-    shift: i64,
-    tracks: HashMap<TrackKey, TrackId>,
+    pub shift: i64,
+    pub tracks: HashMap<TrackKey, TrackId>,
     threads: HashMap<i64, EntityId>,
-    recorded: u64,
-    dropped: u64,
+    /// Rows of the report that are in the trace.
+    pub recorded: u64,
+    dropped: Dropped,
 }
 
-/// A state that has begun.
-#[derive(Clone, Copy)]
-struct OpenState {
-    since: i64,
-    state: Option<ThreadState>,
-    arg: i64,
+impl Placed {
+    /// Counts rows that are left out.
+    pub fn drop_rows(&mut self, table: &'static str, why: Why, rows: u64) {
+        self.dropped.add(table, why, rows);
+    }
+
+    /// What of the report is not in the trace.
+    fn note(&self, report: &Report) -> Option<String> {
+        let unread: Vec<&str> = report.unread.iter().map(|t| &*t.0).collect();
+        let unread = (!unread.is_empty())
+            .then(|| format!("tables that are not imported: {}", unread.join(", ")));
+        let all: Vec<String> = self.dropped.says().into_iter().chain(unread).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// How a report was read, as `key=value` words: what it is of, and how its times were moved.
+fn config(
+    file: &str,
+    schema: &str,
+    report: &Report,
+    alignment: &Alignment,
+    several: bool,
+) -> String {
+    let mut config = format!("file={file} schema={schema}");
+    let of = &report.identity;
+    let mut word = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            config.push_str(&format!(" {key}={}", value.replace(' ', "_")));
+        }
+    };
+    word("rank", of.rank.map(|rank| rank.to_string()));
+    word("rank_by", of.by.map(str::to_owned));
+    word("world_size", of.world.map(|world| world.to_string()));
+    word("job", of.job.clone());
+    word("container", of.container.clone());
+    if several {
+        word("aligned_by", Some(alignment.by.clone().unwrap_or("own_clocks".into())));
+        word("error_ns", Some(alignment.error_ns.to_string()));
+    }
+    config
 }
 
 impl Placer {
@@ -64,30 +107,24 @@ impl Placer {
                 let file = report.path().file_name().unwrap_or_default().to_string_lossy();
                 let version = report.version.as_deref().unwrap_or("unknown");
                 let schema = report.schema.as_deref().unwrap_or("none");
-                let config = format!("file={} schema={schema}", file.replace(' ', "_"));
+                let config = config(&file.replace(' ', "_"), schema, report, alignment, several);
                 let source = lanes.source("nsys", "Nsight Systems", version, &config);
                 // Reports without a host name that are read together are assumed to be of one host.
                 let name = report.host.as_deref().unwrap_or("unknown-host");
                 let host_key = format!("nsys:{name}");
                 let host = lanes.entity(EntityKind::Host, &host_key, |e| e.name = name.into());
-                let rank = report.rank.or(several.then_some(i as u32));
-                let owner = rank.map_or(host, |rank| {
-                    lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
-                        e.name = format!("rank {rank}").as_str().into();
-                        e.number = Some(i64::from(rank));
-                        e.parent = Some(host);
-                    })
-                });
+                // Processes of a report without a rank are called by its file.
+                let alone = report.identity.rank.is_none() && report.identity.ranks.is_empty();
                 Placed {
                     source,
                     host,
-                    owner,
+                    file: (several && alone).then(|| file_name(report)),
                     host_key,
                     shift: alignment.shifts[i],
                     tracks: HashMap::new(),
                     threads: HashMap::new(),
                     recorded: 0,
-                    dropped: 0,
+                    dropped: Dropped::default(),
                 }
             })
             .collect();
@@ -95,15 +132,21 @@ impl Placer {
             lanes,
             next_id: 1,
             reports: placed,
-            nesting: HashMap::new(),
-            running: HashMap::new(),
+            nesting: Nesting::default(),
+            switches: Switches::default(),
+            states: None,
+            state_owners: HashMap::new(),
+            number: 0,
             stacks: Stacks::default(),
         }
     }
 
     /// The rows of a piece as rows of the trace, after new entities and tracks. Pieces of a report must
     /// come in the order of its chunks.
-    pub fn place(&mut self, report: &Report, number: usize, piece: Piece) -> Rows {
+    ///
+    /// # Errors
+    /// The temporary file cannot be written.
+    pub fn place(&mut self, report: &Report, number: usize, piece: Piece) -> Result<Rows> {
         let Piece { mut rows, tracks, devices, switches, chains, samples, ids, dropped, recorded } =
             piece;
         let tracks: Vec<TrackId> =
@@ -152,33 +195,52 @@ impl Placer {
         }
         self.check_nesting(&rows);
         for switch in switches {
-            self.switch(report, number, switch, &mut rows);
+            self.switch(report, &switch)?;
         }
-        let mut dropped = dropped;
+        if std::mem::replace(&mut self.number, number) != number {
+            self.stacks.end_of_report();
+        }
         for entry in chains {
-            dropped += u64::from(!self.stacks.add(report, number, entry, &mut rows));
+            self.stacks.add(report, entry);
         }
         for sample in samples {
             self.sample(report, number, sample, &mut rows);
         }
         let placed = &mut self.reports[number];
         placed.recorded += recorded;
-        placed.dropped += dropped;
+        placed.dropped.merge(dropped);
         self.lanes.drain(&mut rows);
-        rows
+        Ok(rows)
     }
 
-    /// The last rows: states that are still open, clocks, and what each source recorded.
-    pub fn finish(&mut self, reports: &[Report], alignment: &Alignment) -> Rows {
-        let mut rows = Rows::default();
-        let mut open: Vec<(TrackId, OpenState)> = self.running.drain().collect();
-        open.sort_unstable_by_key(|(track, _)| *track);
-        for (track, OpenState { since, state, arg }) in open {
-            if let Some(state) = state {
-                let (ts, value) = (Ns(since), state.code());
-                rows.state.push(State { ts, dur: None, track, value, arg: Some(arg) });
+    /// The last piece of a table has been placed; [`Placer::more_states`] may have rows now.
+    ///
+    /// # Errors
+    /// The report cannot be read again where that is needed, or the temporary file.
+    pub fn end_of_table(
+        &mut self,
+        report: &Report,
+        number: usize,
+        contents: Contents,
+    ) -> Result<()> {
+        match contents {
+            Contents::Scheduling => self.begin_states(report, number)?,
+            Contents::Chains => {
+                let dropped = self.stacks.end_of_table(report)?;
+                self.reports[number].dropped.merge(dropped);
             }
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// The last rows: tracks whose spans cross, clocks, and what each source recorded.
+    ///
+    /// # Errors
+    /// A report cannot be read again where that is needed, or the temporary file.
+    pub fn finish(&mut self, reports: &[Report], alignment: &Alignment) -> Result<Rows> {
+        self.check_disordered(reports)?;
+        let mut rows = Rows::default();
         for (i, report) in reports.iter().enumerate() {
             let placed = &self.reports[i];
             if let Some(epoch) = report.epoch {
@@ -190,30 +252,39 @@ impl Placer {
                     error_ns: Ns(alignment.error_ns),
                 });
             }
-            let (recorded, dropped) = (placed.recorded, placed.dropped);
-            let unread: Vec<&str> = report.unread.iter().map(|t| &*t.0).collect();
+            let (recorded, dropped) = (placed.recorded, placed.dropped.total());
+            let note = placed.note(report);
             self.lanes.update_source(placed.source, |s| {
                 (s.recorded, s.dropped) = (recorded, dropped);
-                if !unread.is_empty() {
-                    let note = format!("tables that are not imported: {}", unread.join(", "));
-                    s.note = Some(note.as_str().into());
-                }
+                s.note = note.as_deref().map(Name::from);
             });
         }
         self.lanes.drain(&mut rows);
-        rows
+        Ok(rows)
     }
 
     fn process(&mut self, report: &Report, number: usize, process: i64) -> EntityId {
         let placed = &self.reports[number];
         let pid = pid_of(process);
         let key = format!("{}:{pid}", placed.host_key);
-        let owner = placed.owner;
+        let (host, file) = (placed.host, placed.file.clone());
+        // In a report of several ranks, processes without one are the launchers.
+        let of = &report.identity;
+        let owner = of.ranks.get(&pid).copied().or(of.rank).map_or(host, |rank| {
+            self.lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
+                e.name = format!("rank {rank}").as_str().into();
+                e.number = Some(i64::from(rank));
+                e.parent = Some(host);
+            })
+        });
         self.lanes.entity(EntityKind::Process, &key, |e| {
             let path = report.processes.get(&process_of(process));
             let name = path.map_or("", |path| path.rsplit('/').next().unwrap_or(path));
-            e.name =
-                if name.is_empty() { format!("pid {pid}").as_str().into() } else { name.into() };
+            let mut name = if name.is_empty() { format!("pid {pid}") } else { name.to_owned() };
+            if let Some(file) = file {
+                name = format!("{name} (file {file})");
+            }
+            e.name = name.as_str().into();
             e.number = Some(pid);
             e.parent = Some(owner);
         })
@@ -269,9 +340,7 @@ impl Placer {
         }
         let track = self.declare(report, number, key);
         self.reports[number].tracks.insert(key, track);
-        if matches!(key, TrackKey::Thread { .. } | TrackKey::Ranges { .. }) {
-            self.nesting.entry(track).or_default();
-        }
+        self.nesting.declare(key, track);
         track
     }
 
@@ -347,40 +416,8 @@ impl Placer {
         })
     }
 
-    /// Declares tracks whose spans cross to overlap: a profiler may lose the end of a span, and rows need
-    /// not be sorted.
-    fn check_nesting(&mut self, rows: &Rows) {
-        if self.nesting.is_empty() {
-            return;
-        }
-        let mut crossed: Vec<TrackId> = Vec::new();
-        let mut last: Option<(TrackId, i64)> = None;
-        for span in &rows.span {
-            let Some(around) = self.nesting.get_mut(&span.track) else { continue };
-            let start = span.ts.0;
-            let end = span.dur.map_or(i64::MAX, |dur| start.saturating_add(dur.0));
-            let disordered = last.is_some_and(|(track, ts)| track == span.track && ts > start);
-            last = Some((span.track, start));
-            while around.last().is_some_and(|outer| *outer <= start) {
-                around.pop();
-            }
-            let crosses = around.last().is_some_and(|outer| *outer < end);
-            if crosses || disordered || around.len() >= NESTING {
-                crossed.push(span.track);
-                self.nesting.remove(&span.track);
-            } else {
-                around.push(end);
-            }
-        }
-        for track in crossed {
-            self.lanes.update_track(track, |t: &mut Track| {
-                t.discipline = Some(Discipline::Overlap);
-            });
-        }
-    }
-
     /// A track of a thread that does not hold spans.
-    fn thread_track(
+    pub(super) fn thread_track(
         &mut self,
         report: &Report,
         number: usize,
@@ -408,45 +445,10 @@ impl Placer {
             discipline: None,
         };
         let track = self.thread_track(report, number, sample.thread, names::CPU_SAMPLES, track);
-        let stack = self.stacks.stack(report, number, sample.sample, rows);
+        let stack = self.stacks.stack(sample.sample, rows);
         let placed = &mut self.reports[number];
         let ts = Ns(sample.ts.saturating_add(placed.shift));
         rows.sample.push(Sample { ts, track, stack, state: None, weight: 1.0 });
         placed.recorded += 1;
-    }
-
-    /// A thread came to a CPU or left it: its state until then has ended.
-    fn switch(&mut self, report: &Report, number: usize, switch: Switch, rows: &mut Rows) {
-        let track = Lane::states(names::THREAD_STATE, Discipline::Sparse);
-        let track = self.thread_track(report, number, switch.thread, names::THREAD_STATE, track);
-        let at = switch.ts.saturating_add(self.reports[number].shift);
-        let before = self.running.get(&track).copied();
-        if let Some(OpenState { since, state: Some(state), arg }) = before
-            && since < at
-        {
-            rows.state.push(State {
-                ts: Ns(since),
-                dur: Some(Ns(at - since)),
-                track,
-                value: state.code(),
-                arg: Some(arg),
-            });
-            self.reports[number].recorded += 1;
-        }
-        if before.is_some_and(|before| before.since > at) {
-            // Switches of one thread that are not sorted by time cannot be paired.
-            self.reports[number].dropped += 1;
-            return;
-        }
-        let (state, arg) = match (switch.is_in, switch.state) {
-            (true, _) => (Some(ThreadState::Running), switch.cpu),
-            (false, Some(1 | 6)) => (Some(ThreadState::Runnable), switch.cpu),
-            (false, Some(2 | 7)) => (Some(ThreadState::Sleep), -1),
-            (false, Some(3)) => (Some(ThreadState::Uninterruptible), -1),
-            (false, Some(4)) => (Some(ThreadState::Stopped), -1),
-            // The report does not say why it left the CPU.
-            (false, _) => (None, -1),
-        };
-        self.running.insert(track, OpenState { since: at, state, arg });
     }
 }

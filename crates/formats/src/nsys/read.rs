@@ -14,7 +14,7 @@ impl Report {
     /// The file cannot be read or is damaged.
     pub fn read(&self, chunk: &Chunk) -> Result<Piece> {
         let Some(table) = self.database.table(chunk.table) else { return Ok(Piece::default()) };
-        let mut out = PieceBuilder::new(self);
+        let mut out = PieceBuilder::new(self, chunk.table);
         let leaves = &chunk.leaves;
         match chunk.contents {
             Contents::Kernels => self.kernels(table, leaves, &mut out)?,

@@ -7,7 +7,8 @@ use std::path::Path;
 use gpuwhy_schema::Name;
 
 use super::chunk::{self, Chunk};
-use super::ids::{pid_of, process_of, rank_in};
+use super::identity::Identity;
+use super::ids::{pid_of, process_of};
 use super::strings::{Strings, name_of};
 use super::tables::Tables;
 use super::versions;
@@ -62,8 +63,12 @@ pub(super) struct Report {
     pub domains: HashMap<(i64, i64), Name>,
     /// Names of GPU metrics, by `typeId` and `metricId`.
     pub metrics: HashMap<(i64, i64), Name>,
-    /// The rank of its process in a parallel job: from its rows, else from the name of its file.
-    pub rank: Option<u32>,
+    /// How long it was captured, ns, if the report has it.
+    pub length: Option<i64>,
+    /// The id of the capture, if the report has one.
+    pub session: Option<String>,
+    /// Which member of which job it is of.
+    pub identity: Identity,
     /// Its tables as chunks, in the order of reading.
     pub chunks: Vec<Chunk>,
     /// Tables with rows that are not read, with the number of their leaf pages.
@@ -98,7 +103,9 @@ impl Report {
             threads: HashMap::new(),
             domains: HashMap::new(),
             metrics: HashMap::new(),
-            rank: None,
+            length: None,
+            session: None,
+            identity: Identity::default(),
             chunks: Vec::new(),
             unread: Vec::new(),
         };
@@ -106,7 +113,7 @@ impl Report {
         report.read_about()?;
         report.read_devices()?;
         report.read_processes()?;
-        report.read_rank()?;
+        report.read_identity()?;
         report.read_metrics()?;
         report.read_domains()?;
         let plan = chunk::plan(&report.database)?;
@@ -119,13 +126,19 @@ impl Report {
         self.database.path()
     }
 
+    /// Whether a chunk is the last one of its table.
+    pub fn is_last_of_table(&self, chunk: usize) -> bool {
+        let next = self.chunks.get(chunk + 1);
+        next.is_none_or(|next| next.table != self.chunks[chunk].table)
+    }
+
     /// The string of this number.
     pub fn string(&self, number: i64) -> Option<&Name> {
         self.strings.get(number)
     }
 
     /// Calls `each` with these columns of every row of a table; not at all if there is no such table.
-    fn each<const N: usize>(
+    pub(super) fn each<const N: usize>(
         &self,
         table: &str,
         columns: [&str; N],
@@ -229,14 +242,23 @@ impl Report {
         Ok(())
     }
 
-    fn read_rank(&mut self) -> Result<()> {
-        let mut rank = None;
-        self.each("MPI_RANKS", ["rank"], |_, [number]| {
-            rank = rank.or(number.int().and_then(|n| u32::try_from(n).ok()));
+    fn read_identity(&mut self) -> Result<()> {
+        let mut evidence = self.read_evidence()?;
+        // Old reports have the name of the host only as that under which it is shown.
+        self.host = self.host.take().or_else(|| evidence.display_name.take());
+        self.identity = evidence.identify(self.path());
+        let (mut length, mut session) = (None, None);
+        self.each("ANALYSIS_DETAILS", ["duration"], |_, [duration]| {
+            length = length.max(duration.int());
             Ok(())
         })?;
-        // All threads of a process have its rank; without such rows, the file's name may hold it.
-        self.rank = rank.or_else(|| rank_in(self.path()));
+        self.each("META_DATA_CAPTURE", ["name", "value"], |_, [name, value]| {
+            if name.text() == Some("PROFILING_SESSION_UUID") {
+                session = value.text().filter(|id| !id.is_empty()).map(str::to_owned);
+            }
+            Ok(())
+        })?;
+        (self.length, self.session) = (length, session);
         Ok(())
     }
 

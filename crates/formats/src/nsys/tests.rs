@@ -1,11 +1,10 @@
 use std::collections::HashMap;
-use std::path::Path;
 
 use gpuwhy_schema::{EntityKind, Rows};
 
 use super::align::{Alignment, align};
 use super::host_tables::call_name;
-use super::ids::{pid_of, process_of, rank_in, tid_of};
+use super::ids::{pid_of, process_of, tid_of};
 use super::place::Placer;
 use super::report::Report;
 use super::strings::{LONGEST_NAME, name_of};
@@ -17,11 +16,17 @@ pub(super) fn rows(reports: &[Report]) -> (Rows, Alignment) {
     let mut placer = Placer::new(reports, &alignment);
     let mut all = Rows::default();
     for (number, report) in reports.iter().enumerate() {
-        for chunk in &report.chunks {
-            all.append(&mut placer.place(report, number, report.read(chunk).unwrap()));
+        for (at, chunk) in report.chunks.iter().enumerate() {
+            all.append(&mut placer.place(report, number, report.read(chunk).unwrap()).unwrap());
+            if report.is_last_of_table(at) {
+                placer.end_of_table(report, number, chunk.contents).unwrap();
+                while let Some(mut rows) = placer.more_states(reports).unwrap() {
+                    all.append(&mut rows);
+                }
+            }
         }
     }
-    all.append(&mut placer.finish(reports, &alignment));
+    all.append(&mut placer.finish(reports, &alignment).unwrap());
     (all, alignment)
 }
 
@@ -53,15 +58,6 @@ fn names_of_calls_have_no_versions_of_entry_points() {
 }
 
 #[test]
-fn the_rank_may_stand_in_the_name_of_the_file() {
-    let rank = |name: &str| rank_in(Path::new(name));
-    assert_eq!(rank("a/rank3.sqlite"), Some(3));
-    assert_eq!(rank("job_Rank-12.sqlite"), Some(12));
-    assert_eq!(rank("ranking.sqlite"), None);
-    assert_eq!(rank("report1.sqlite"), None);
-}
-
-#[test]
 fn long_names_are_cut_off_between_letters() {
     let long = "ä".repeat(LONGEST_NAME);
     assert_eq!(name_of(&long).len(), LONGEST_NAME);
@@ -87,7 +83,10 @@ fn ranks_of_one_job_are_aligned_by_the_ends_of_their_collectives() {
     let files =
         ["jacobi_mpi8/rank2.sqlite", "jacobi_mpi8/rank3.sqlite", "jacobi_mpi8/rank4.sqlite"];
     let Some(reports) = reports(&files) else { return };
-    assert_eq!(reports.iter().map(|r| r.rank).collect::<Vec<_>>(), [Some(2), Some(3), Some(4)]);
+    assert_eq!(
+        reports.iter().map(|r| r.identity.rank).collect::<Vec<_>>(),
+        [Some(2), Some(3), Some(4)]
+    );
     let alignment = align(&reports).unwrap();
     assert_eq!(alignment.by.as_deref(), Some("MPI_Allreduce"));
     assert_eq!(alignment.collectives, 1001);

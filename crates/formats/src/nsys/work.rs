@@ -6,8 +6,10 @@ use gpuwhy_schema::{CopyKind, Name};
 
 use super::align::align;
 use super::chunk::{Chunk, Contents};
+use super::dropped::time;
 use super::gpu_tables::{copy_kind, unsigned};
 use super::ids::process_of;
+use super::job;
 use super::report::{Gpu, Report};
 use super::versions;
 use crate::Result;
@@ -24,7 +26,7 @@ struct ReportWork {
 
 /// Opens reports and aligns them.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Box<dyn GpuWork>>> {
-    let reports: Vec<Report> = paths.iter().map(Report::open).collect::<Result<_>>()?;
+    let reports = job::open(paths)?;
     let shifts = align(&reports)?.shifts;
     let one = |(report, shift): (Report, i64)| -> Box<dyn GpuWork> {
         let chunks = |selected: fn(Contents) -> bool| {
@@ -52,7 +54,7 @@ impl GpuWork for ReportWork {
     }
 
     fn rank(&self) -> Option<u32> {
-        self.report.rank
+        self.report.identity.rank
     }
 
     fn shift(&self) -> i64 {
@@ -98,8 +100,8 @@ impl Report {
         let mut last: Option<((i64, i64), u32)> = None;
         self.database.scan(table, &chunk.leaves, columns, |_, values| {
             let [start, end, device, process, name, bytes, kind] = values;
-            let (start, end) = match (start.int(), end.int()) {
-                (Some(start), Some(end)) if start <= end => (start, end),
+            let (start, end) = match (time(start), time(end)) {
+                (Ok(start), Ok(end)) if start <= end => (start, end),
                 _ => {
                     part.dropped += 1;
                     return Ok(());
