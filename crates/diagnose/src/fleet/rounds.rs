@@ -53,11 +53,6 @@ impl Round {
         report.waited.clamp(Ns::ZERO, self.took.unwrap_or(report.dur).max(Ns::ZERO))
     }
 
-    /// The longest wait of any rank.
-    pub fn longest(&self) -> Ns {
-        self.reports.values().map(|report| self.waited(report)).max().unwrap_or(Ns::ZERO)
-    }
-
     fn is_lonely(&self) -> bool {
         let mut nodes = self.reports.values().map(|report| report.node);
         let first = nodes.next();
