@@ -38,7 +38,7 @@ pub(crate) const ENTITIES: usize = 512;
 /// GPUs that one guest can name by their UUIDs.
 pub(crate) const DEVICES: usize = 64;
 /// Tracks of one guest at a time.
-pub(crate) const TRACKS: usize = 2048;
+pub(crate) const TRACKS: usize = 1024;
 /// Threads of one guest that are known at a time.
 pub(crate) const THREADS: usize = 512;
 /// Files of /proc that are read for one guest. A process that starts threads by the hundred is known by

@@ -34,6 +34,8 @@ const MANY: usize = 2048;
 const SWEPT: usize = 64;
 /// How long an entity is remembered after its end.
 const REMEMBERED: Ns = Ns::secs(300);
+/// How often memory that is free goes back to the system: after a burst it would stay with the allocator.
+const RELEASE: Ns = Ns::secs(10);
 
 /// A running recording. Lives on the thread that started it.
 pub struct Recorder {
@@ -46,6 +48,7 @@ pub struct Recorder {
     next: Ns,
     next_second: Ns,
     next_forget: Ns,
+    next_release: Ns,
     events: u64,
     hz: u32,
     /// How many of [`Shed::ORDER`] are left out.
@@ -73,6 +76,7 @@ impl Recorder {
     /// A target, step, ring or socket that the user asked for by name is not available.
     pub fn start(config: Config) -> Result<Recorder, CollectError> {
         config.targets.iter().try_for_each(|target| target.check())?;
+        sys::share_free_memory();
         let mut cx = Context::new();
         let mut running = Vec::new();
         let settings =
@@ -109,6 +113,7 @@ impl Recorder {
             next: now + tick,
             next_second: now + Ns::secs(1),
             next_forget: now + REMEMBERED,
+            next_release: now + RELEASE,
             events: 0,
             hz,
             shed: 0,
@@ -262,6 +267,10 @@ impl Recorder {
             if self.cx.catalog.len() > MANY {
                 self.cx.attribution.sweep(&mut self.cx.catalog, now, SWEPT);
             }
+        }
+        if now >= self.next_release {
+            self.next_release = now + RELEASE;
+            sys::release_free_memory();
         }
         if now >= self.next_forget {
             self.next_forget = now + REMEMBERED;

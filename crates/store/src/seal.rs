@@ -35,6 +35,8 @@ pub(crate) struct Sealer {
     pub manifest: Manifest,
     /// The last state of each track, which may reach into the next segment.
     last: HashMap<TrackId, State>,
+    /// How many of them were left when those that have ended were last taken out.
+    reaching: usize,
     /// The latest start of a state in any sealed segment.
     latest_state: Option<Ns>,
     /// How long a row is kept after its end.
@@ -129,6 +131,7 @@ impl Sealer {
             dir,
             manifest,
             last: HashMap::new(),
+            reaching: 0,
             latest_state: None,
             keep_recent,
             thread_begins: None,
@@ -171,13 +174,21 @@ impl Sealer {
                 self.last.insert(row.track, row);
             }
         }
+        // One that ended before the latest segment's last state reaches into no later segment: of the
+        // threads that a host has in a month, few live now.
+        let reaches = |s: &State| s.end().is_some_and(|end| Some(end) > self.latest_state);
+        if self.last.len() >= 2 * self.reaching.max(1024) {
+            self.last.retain(|_, state| reaches(state));
+            self.reaching = self.last.len();
+        }
     }
 
     /// Seals journal `segment`, whose frames are known, and removes it.
     pub fn seal(&mut self, segment: u32, journal: &Found) -> Result<Sealed> {
-        let mut work = Work { journal, made: Made::new(&self.dir, segment) };
-        Rows::default().each(&mut work)?;
-        let sealed = self.take(segment, work.made, true)?;
+        // The last try may have failed after its commit, when the journal was to be removed: its files must
+        // not be named twice.
+        let is_sealed = segment < self.manifest.next_segment;
+        let sealed = if is_sealed { Sealed::default() } else { self.make(segment, journal)? };
         self.dir.remove_if_there(&journal_name(segment))?;
         if let Some(keep) = self.keep_recent
             && let Some(end) = self.manifest.end
@@ -185,6 +196,12 @@ impl Sealer {
             self.drop_before(Ns(end).saturating_sub(keep))?;
         }
         Ok(sealed)
+    }
+
+    fn make(&mut self, segment: u32, journal: &Found) -> Result<Sealed> {
+        let mut work = Work { journal, made: Made::new(&self.dir, segment) };
+        Rows::default().each(&mut work)?;
+        self.take(segment, work.made, true)
     }
 
     /// Seals rows that never were in a journal, and takes all of them out; the manifest is not
@@ -497,5 +514,42 @@ impl EachTable for Rewrite<'_, '_> {
         compact.dropped.extend(old);
         compact.manifest.file.push(file);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Counter, Lane, Lanes, Measure};
+
+    use super::*;
+    use crate::{Options, Trace, Writer};
+
+    /// The journal could not be removed, so sealing failed, and is tried again.
+    #[test]
+    fn a_sealing_that_failed_after_its_commit_names_its_files_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.trace");
+        let mut writer = Writer::create(&path, Options::default()).unwrap();
+        let (mut lanes, mut rows) = (Lanes::default(), Rows::default());
+        let host = lanes.entity(EntityKind::Host, "host", |_| {});
+        let source = lanes.source("test", "test", "1", "");
+        let track = lanes.track(host, None, Lane::counter("n", "1", Measure::Gauge), source);
+        lanes.drain(&mut rows);
+        rows.counter = (0..50).map(|n| Counter { ts: Ns(n), track, value: 1.0 }).collect();
+        writer.append(&mut rows).unwrap();
+        drop(writer);
+        let dir = Dir::open(&path).unwrap();
+        let journal = Found::scan(&dir, &journal_name(0)).unwrap();
+        let manifest = Manifest::read_in(&dir).unwrap();
+        let mut sealer = Sealer::new(dir.clone(), manifest, None);
+        assert!(sealer.seal(0, &journal).unwrap().rows > 50);
+        sealer.seal(0, &journal).unwrap();
+        sealer.manifest.commit(&dir).unwrap();
+        let files = Manifest::read_in(&dir).unwrap().file;
+        assert_eq!(files.iter().filter(|f| f.table == Counter::NAME).count(), 1);
+        drop(sealer);
+        let counters: usize =
+            Trace::open(&path).unwrap().all::<Counter>().map(|batch| batch.unwrap().len()).sum();
+        assert_eq!(counters, 50);
     }
 }
