@@ -132,7 +132,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         terminal::note(format_args!("safety: {}", part.name));
-        let began = std::time::Instant::now();
+        // The commit before, not after: a long part may see others.
+        let (began, made) = (std::time::Instant::now(), Made::now());
         let measured =
             (part.run)(args).with_context(|| format!("cannot measure part `{}`", part.name))?;
         for (name, f) in &measured.figures {
@@ -145,8 +146,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             terminal::say(format_args!("  {note}"))?;
         }
         let seconds = (began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-        let made = PartMade { made: Made::now(), seconds, measured };
-        parts.insert(part.name.to_owned(), made);
+        parts.insert(part.name.to_owned(), PartMade { made, seconds, measured });
         result::write(&args.output, &joined(&parts)?)?;
     }
     Ok(ExitCode::SUCCESS)
