@@ -67,7 +67,7 @@ const TABLES: &[(&str, Contents)] = &[
 const ABOUT: &[&str] = &["enum_", "target_info_", "meta_data", "export_meta_data", "analysis_"];
 /// More such tables, by their whole names.
 const ABOUT_TOO: &[&str] =
-    &["stringids", "processes", "threadnames", "processstreams", "diagnostic_event", "mpi_ranks"];
+    &["stringids", "processes", "threadnames", "processstreams", "unwindmethodtype", "mpi_ranks"];
 
 /// Some leaf pages of a table, which one thread reads at a time.
 #[derive(Clone, Debug)]
@@ -84,14 +84,16 @@ pub(super) struct Chunk {
 pub(super) struct Plan {
     /// In the order of reading.
     pub chunks: Vec<Chunk>,
-    /// Tables with rows that are not read, with the number of their leaf pages.
-    pub unread: Vec<(String, usize)>,
+    /// Tables with rows that are not read.
+    pub unread: Vec<String>,
 }
 
 /// Cuts the tables of a report into chunks.
 pub(super) fn plan(tables: &Tables) -> Result<Plan> {
     let mut chunks = Vec::new();
+    let mut read = Vec::new();
     for &(name, contents) in TABLES {
+        tables.check_is_table(name)?;
         let Some(table) = tables.table(name) else { continue };
         // Without this column it is another table of the same name.
         let needed = match contents {
@@ -102,28 +104,27 @@ pub(super) fn plan(tables: &Tables) -> Result<Plan> {
         if table.column(needed).is_none() {
             continue;
         }
+        read.push(name);
         let leaves = tables.leaves(table)?;
         let parts = leaves.chunks(tables.leaves_at_a_time(table, LEAVES));
         chunks.extend(parts.map(|l| Chunk { table: name, contents, leaves: l.to_vec() }));
     }
-    Ok(Plan { chunks, unread: unread(tables) })
+    Ok(Plan { chunks, unread: unread(tables, &read) })
 }
 
-/// Tables of more than one page that are neither read nor describe others.
-fn unread(tables: &Tables) -> Vec<(String, usize)> {
+/// Tables with rows that are neither read nor describe others.
+fn unread(tables: &Tables, read: &[&str]) -> Vec<String> {
     let mut unread = Vec::new();
     for table in tables.definitions() {
         let name = table.name.to_ascii_lowercase();
-        let read = TABLES.iter().any(|t| t.0.eq_ignore_ascii_case(&name));
         let about = ABOUT.iter().any(|prefix| name.starts_with(prefix))
             || ABOUT_TOO.contains(&&*name)
             || name.starts_with("sqlite_");
-        if !read && !about {
-            // Damage in a table that is not read does not matter.
-            let pages = tables.leaves(table).map_or(0, |leaves| leaves.len());
-            unread.push((table.name.clone(), pages));
+        let is_read = read.iter().any(|read| read.eq_ignore_ascii_case(&name));
+        // Damage in a table that is not read does not matter.
+        if !is_read && !about && tables.has_rows(table) {
+            unread.push(table.name.clone());
         }
     }
-    unread.retain(|table| table.1 > 1);
     unread
 }

@@ -124,6 +124,6 @@ fn about(report: &Report) -> Value {
         "job": report.identity.job,
         "container": report.identity.container,
         "remark": report.identity.remark,
-        "not_imported": report.unread.iter().map(|t| &t.0).collect::<Vec<_>>(),
+        "not_imported": report.unread,
     })
 }

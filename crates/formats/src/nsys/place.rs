@@ -60,9 +60,8 @@ impl Placed {
 
     /// What of the report is not in the trace.
     fn note(&self, report: &Report) -> Option<String> {
-        let unread: Vec<&str> = report.unread.iter().map(|t| &*t.0).collect();
-        let unread = (!unread.is_empty())
-            .then(|| format!("tables that are not imported: {}", unread.join(", ")));
+        let unread = (!report.unread.is_empty())
+            .then(|| format!("tables that are not imported: {}", report.unread.join(", ")));
         let all: Vec<String> = self.dropped.says().into_iter().chain(unread).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

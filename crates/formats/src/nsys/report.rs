@@ -71,8 +71,8 @@ pub(super) struct Report {
     pub identity: Identity,
     /// Its tables as chunks, in the order of reading.
     pub chunks: Vec<Chunk>,
-    /// Tables with rows that are not read, with the number of their leaf pages.
-    pub unread: Vec<(String, usize)>,
+    /// Tables with rows that are not read.
+    pub unread: Vec<String>,
 }
 
 impl Report {
@@ -83,6 +83,7 @@ impl Report {
     pub fn open(path: impl AsRef<Path>) -> Result<Report> {
         let path = path.as_ref();
         let database = Tables::open(path)?;
+        database.check_is_table("StringIds")?;
         if database.table("StringIds").is_none() {
             return Err(Error::NotThis {
                 path: path.into(),
@@ -144,6 +145,7 @@ impl Report {
         columns: [&str; N],
         each: impl FnMut(i64, [Value<'_>; N]) -> Result<()>,
     ) -> Result<()> {
+        self.database.check_is_table(table)?;
         let Some(table) = self.database.table(table) else { return Ok(()) };
         let leaves = self.database.leaves(table)?;
         self.database.scan(table, &leaves, versions::columns(table, columns), each)

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::directory::Directory;
-use crate::Result;
 use crate::sqlite::{Database, TableDef, Value};
+use crate::{Error, Result};
 
 /// Where a report's tables lie.
 #[derive(Debug)]
@@ -47,6 +47,30 @@ impl Tables {
     /// The definition of the table of this name, in any case of letters.
     pub fn table(&self, name: &str) -> Option<&TableDef> {
         either!(self, it => it.table(name))
+    }
+
+    /// Refuses a report in which something else has the name of a table, whose rows are not there.
+    ///
+    /// # Errors
+    /// It is a view or a virtual table.
+    pub fn check_is_table(&self, name: &str) -> Result<()> {
+        let Tables::Database(database) = self else { return Ok(()) };
+        let Some(what) = database.not_a_table(name) else { return Ok(()) };
+        let why = format!(
+            "{name} is {what}, and its rows are not in the file; copy it with `CREATE TABLE … AS SELECT`"
+        );
+        Err(Error::Unreadable { path: self.path().into(), why })
+    }
+
+    /// Whether a table has rows; also if that cannot be found out.
+    pub fn has_rows(&self, table: &TableDef) -> bool {
+        let Ok(leaves) = self.leaves(table) else { return true };
+        let mut any = leaves.len() > 1;
+        let each = |_, _: [Value<'_>; 1]| {
+            any = true;
+            Ok(())
+        };
+        leaves.len() == 1 && self.scan(table, &leaves, [None], each).is_err() || any
     }
 
     /// The leaf pages of a table, or the stretches of rows that stand for them in a file.

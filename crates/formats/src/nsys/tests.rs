@@ -253,3 +253,134 @@ fn every_sample_of_real_reports_has_its_whole_chain() {
         assert!(rows.frame.len() < functions / 2, "{file}: {}", rows.frame.len());
     }
 }
+
+/// What a database of these statements is as a report: its spans and the note of its source, or the
+/// error. Made by SQLite itself; `None` where there is no Python.
+fn made_by_sqlite(statements: &str) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sqlite");
+    let python = std::env::var("GPUWHY_PYTHON").unwrap_or("python3".into());
+    let script = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.commit()";
+    let made =
+        std::process::Command::new(python).args(["-c", script]).arg(&path).arg(statements).status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("skipped: GPUWHY_PYTHON names no Python with sqlite3");
+        return None;
+    }
+    let report = match Report::open(&path) {
+        Ok(report) => report,
+        Err(e) => return Some(e.to_string().replace(&*path.to_string_lossy(), "x.sqlite")),
+    };
+    let alignment = align(std::slice::from_ref(&report)).unwrap();
+    let mut placer = Placer::new(std::slice::from_ref(&report), &alignment);
+    for chunk in &report.chunks {
+        match report.read(chunk) {
+            Ok(piece) => _ = placer.place(&report, 0, piece).unwrap(),
+            Err(e) => return Some(e.to_string().replace(&*path.to_string_lossy(), "x.sqlite")),
+        }
+    }
+    let rows = placer.finish(&[report], &alignment).unwrap();
+    let source = rows.source.last().unwrap();
+    let note = source.note.as_deref().unwrap_or("nothing");
+    Some(format!("{} and {}: {note}", source.recorded, source.dropped))
+}
+
+const STRINGS: &str = "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);";
+const HUNDRED: &str =
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)";
+
+#[test]
+fn a_column_that_is_computed_does_not_shift_the_others_and_is_refused_where_it_is_needed() {
+    let table = |columns: &str| {
+        let insert =
+            format!("INSERT INTO OSRT_API(a, end, globalTid) {HUNDRED} SELECT i, 2 * i, 7 FROM n");
+        made_by_sqlite(&format!("{STRINGS} CREATE TABLE OSRT_API ({columns}); {insert};"))
+    };
+    let Some(needed) = table("a, start AS (a), end, globalTid") else { return };
+    assert_eq!(
+        needed,
+        "`x.sqlite` cannot be read: column \"start\" of table \"OSRT_API\" is computed (a virtual generated \
+         column), and its values are not in the file; copy the table with `CREATE TABLE … AS SELECT`"
+    );
+    // One that is stored, and one that nobody needs.
+    assert_eq!(table("a, start AS (a) STORED, end, globalTid").unwrap(), "100 and 0: nothing");
+    let other =
+        table("a, x INT GENERATED ALWAYS AS (a * 3), start INT AS (a) STORED, end, globalTid");
+    assert_eq!(other.unwrap(), "100 and 0: nothing");
+}
+
+#[test]
+fn a_view_in_place_of_a_table_is_refused_by_its_name() {
+    let says = made_by_sqlite(&format!(
+        "{STRINGS} CREATE TABLE k (start, end); INSERT INTO k VALUES (1, 2); \
+         CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM k;"
+    ));
+    let Some(says) = says else { return };
+    assert!(
+        says.contains("CUPTI_ACTIVITY_KIND_KERNEL is a view, and its rows are not in the file"),
+        "{says}"
+    );
+    let says =
+        made_by_sqlite("CREATE TABLE s (id, value); CREATE VIEW StringIds AS SELECT * FROM s;");
+    assert!(says.unwrap().contains("StringIds is a view"));
+}
+
+#[test]
+fn what_is_left_out_is_counted_by_table_and_reason() {
+    let Some(says) = made_by_sqlite(&format!(
+        "{STRINGS} CREATE TABLE OSRT_API (start, end, globalTid);
+         INSERT INTO OSRT_API VALUES (1, 2, 7), (NULL, 2, 7), (9223372036854775808, NULL, 7),
+             (3, 9223372036854775807, 7), (4, 'x', 7), (9, 8, 7), ('', 8, 7), (5, NULL, 7);
+         CREATE TABLE SCHED_EVENTS (start, cpu, isSchedIn);
+         INSERT INTO SCHED_EVENTS VALUES (1, 0, 1);
+         ALTER TABLE SCHED_EVENTS ADD COLUMN globalTid;
+         INSERT INTO SCHED_EVENTS VALUES (2, 0, 1, NULL);
+         CREATE TABLE NVTX_EVENTS (start, end, eventType);
+         INSERT INTO NVTX_EVENTS VALUES (1, 2, 59), (1, 2, 75), (1, 2, 1234);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (globalPid); INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (1);
+         CREATE TABLE OSRT_FILE_ACCESS_EVENTS (start);
+         CREATE TABLE MPI_OTHER_EVENTS (time); INSERT INTO MPI_OTHER_EVENTS VALUES (1);"
+    )) else {
+        return;
+    };
+    assert_eq!(
+        says,
+        "3 and 9: left out: 1 row of NVTX_EVENTS of a kind that is not known, 2 rows of OSRT_API without a \
+         time, 1 row of OSRT_API whose end is no number, 2 rows of OSRT_API with a time that is more than \
+         146 years away, 1 row of OSRT_API that end before they begin, 2 rows of SCHED_EVENTS that do not \
+         say of which thread, sample or metric they are; tables that are not imported: \
+         CUPTI_ACTIVITY_KIND_CUDA_EVENT, MPI_OTHER_EVENTS"
+    );
+}
+
+#[test]
+fn every_row_of_real_reports_is_in_the_trace_or_counted() {
+    let Some(data) = crate::shared_data() else { return };
+    // Rows of the tables that are imported, without those that name something, by SQLite itself; and the
+    // tables with rows that are not imported.
+    for (file, rows_, unread) in [
+        (
+            "gomory_rtx3090x2_r19",
+            28_574,
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT, DIAGNOSTIC_EVENT, OSRT_CALLCHAINS, \
+             OSRT_FILE_ACCESS_DESCRIPTORS, OSRT_FILE_ACCESS_EVENTS",
+        ),
+        ("gtls_rtx3060_p40", 101_012, "CUPTI_ACTIVITY_KIND_CUDA_EVENT"),
+        ("nsysai_mfu_2gpu_after", 28_868, "NVTX_PAYLOAD_SCHEMAS, NVTX_PAYLOAD_SCHEMA_ENTRIES"),
+        ("nvfuser_h200_nvtx", 26_220, "DIAGNOSTIC_EVENT"),
+    ] {
+        let report = Report::open(data.join("nsys").join(format!("{file}.sqlite"))).unwrap();
+        let (rows, _) = rows(&[report]);
+        let source = rows.source.last().unwrap();
+        assert_eq!((source.recorded, source.dropped), (rows_, 0), "{file}");
+        let expected = format!("tables that are not imported: {unread}");
+        let mut names: Vec<&str> =
+            source.note.as_deref().unwrap().split(": ").nth(1).unwrap().split(", ").collect();
+        names.sort_unstable();
+        assert_eq!(
+            format!("tables that are not imported: {}", names.join(", ")),
+            expected,
+            "{file}"
+        );
+    }
+}

@@ -7,6 +7,8 @@ pub(super) struct Ddl {
     pub columns: Vec<String>,
     /// The column that is an alias of the rowid: INTEGER PRIMARY KEY.
     pub rowid: Option<usize>,
+    /// The columns that are computed when they are read, and have no value in a row.
+    pub computed: Vec<usize>,
     /// Whether its rows lie in an index instead of a table.
     pub without_rowid: bool,
 }
@@ -101,6 +103,7 @@ pub(super) fn parse(sql: &str) -> Option<Ddl> {
     let after = &tokens[end? + 1..];
     let mut columns: Vec<String> = Vec::new();
     let mut integers = Vec::new();
+    let mut computed = Vec::new();
     let mut key = None;
     for item in items {
         let first = item.first()?;
@@ -123,6 +126,9 @@ pub(super) fn parse(sql: &str) -> Option<Ddl> {
         if item.windows(2).any(is_key) && !descending {
             key = Some(vec![name.to_owned()]);
         }
+        if is_computed(item) {
+            computed.push(columns.len());
+        }
         columns.push(name.to_owned());
     }
     if columns.is_empty() {
@@ -135,7 +141,26 @@ pub(super) fn parse(sql: &str) -> Option<Ddl> {
         _ => None,
     };
     let without_rowid = after.windows(2).any(|two| two[0].is("without") && two[1].is("rowid"));
-    Some(Ddl { columns, rowid: rowid.filter(|_| !without_rowid), without_rowid })
+    Some(Ddl { columns, rowid: rowid.filter(|_| !without_rowid), computed, without_rowid })
+}
+
+/// Whether a column is generated and not stored: `[GENERATED ALWAYS] AS (expression) [VIRTUAL]`.
+fn is_computed(item: &[Token]) -> bool {
+    let mut depth = 0;
+    let mut has_expression = false;
+    for (at, token) in item.iter().enumerate().skip(1) {
+        match token {
+            Token::Sign('(') => depth += 1,
+            Token::Sign(')') => depth -= 1,
+            _ if depth > 0 => {}
+            token if token.is("as") => {
+                has_expression |= item.get(at + 1) == Some(&Token::Sign('('));
+            }
+            token if token.is("stored") && has_expression => return false,
+            _ => {}
+        }
+    }
+    has_expression
 }
 
 /// The columns of a table constraint `PRIMARY KEY (a, b)`.
@@ -191,6 +216,20 @@ mod tests {
             "a b / -, without rowid"
         );
         assert_eq!(parsed("CREATE TABLE t /* ( */ (a /* , x */ , b)"), "a b / -");
+    }
+
+    #[test]
+    fn a_generated_column_is_computed_unless_it_is_stored() {
+        let computed = |sql: &str| parse(sql).unwrap().computed;
+        assert_eq!(
+            computed("CREATE TABLE t (a, b AS (a + 1), c INT GENERATED ALWAYS AS (a) VIRTUAL)"),
+            [1, 2]
+        );
+        assert_eq!(
+            computed("CREATE TABLE t (a, b INT AS (a) STORED, c DEFAULT (cast(1 AS INT)))"),
+            [0usize; 0]
+        );
+        assert_eq!(computed("CREATE TABLE t (a, stored INT AS (a), c \"as\" (5))"), [1]);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Database {
     usable: usize,
     pages: u32,
     tables: BTreeMap<String, TableDef>,
+    /// What has the name of a table and is none, and what it is.
+    others: BTreeMap<String, &'static str>,
 }
 
 /// The definition of a table.
@@ -58,18 +60,33 @@ pub struct TableDef {
     root: u32,
     /// The column that is an alias of the rowid, whose value is not in the record.
     rowid: Option<usize>,
+    /// The columns that have no value in a record, because they are computed when they are read.
+    computed: Vec<usize>,
     without_rowid: bool,
 }
 
 impl TableDef {
     /// A table that is a file of its own.
     pub(crate) fn plain(name: &str, columns: Vec<String>) -> TableDef {
-        TableDef { name: name.into(), columns, root: 0, rowid: None, without_rowid: false }
+        TableDef {
+            name: name.into(),
+            columns,
+            root: 0,
+            rowid: None,
+            computed: Vec::new(),
+            without_rowid: false,
+        }
     }
 
     /// The index of a column.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))
+    }
+
+    /// The place of a column in a record; `None` if it is computed.
+    fn place(&self, column: usize) -> Option<usize> {
+        let before = self.computed.iter().filter(|computed| **computed < column).count();
+        (!self.computed.contains(&column)).then(|| column - before)
     }
 }
 
@@ -151,8 +168,15 @@ impl Database {
         let Ok(pages) = u32::try_from(count) else {
             return Err(bad(format!("{count} pages are more than the format allows")));
         };
-        let mut database =
-            Database { file, path: path.into(), page_size, usable, pages, tables: BTreeMap::new() };
+        let mut database = Database {
+            file,
+            path: path.into(),
+            page_size,
+            usable,
+            pages,
+            tables: BTreeMap::new(),
+            others: BTreeMap::new(),
+        };
         database.check_sidecars()?;
         database.read_definitions()?;
         Ok(database)
@@ -191,24 +215,30 @@ impl Database {
             columns: ["type", "name", "tbl_name", "rootpage", "sql"].map(String::from).into(),
             root: 1,
             rowid: None,
+            computed: Vec::new(),
             without_rowid: false,
         };
+        let mut others = BTreeMap::new();
         let mut tables = BTreeMap::new();
         let leaves = self.leaves(&schema)?;
         self.scan(&schema, &leaves, [Some(0), Some(1), Some(3), Some(4)], |_, values| {
             let [kind, name, root, sql] = values;
-            let (Some("table"), Some(name), Some(root), Some(sql)) =
-                (kind.text(), name.text(), root.int(), sql.text())
+            let (Some(kind @ ("table" | "view")), Some(name), Some(sql)) =
+                (kind.text(), name.text(), sql.text())
             else {
                 return Ok(());
             };
-            // Virtual tables have no pages.
-            let Some(root) = u32::try_from(root).ok().filter(|root| *root > 0) else {
-                return Ok(());
-            };
-            if tables.len() >= MAX_TABLES {
+            if tables.len() + others.len() >= MAX_TABLES {
                 return Err(Error::damaged(&self.path, "its schema", "too many tables"));
             }
+            // Virtual tables have no pages.
+            let root =
+                root.int().and_then(|root| u32::try_from(root).ok()).filter(|root| *root > 0);
+            let Some(root) = root.filter(|_| kind == "table") else {
+                let what = if kind == "view" { "a view" } else { "a virtual table" };
+                others.insert(name.to_ascii_lowercase(), what);
+                return Ok(());
+            };
             let Some(ddl) = ddl::parse(sql) else {
                 let what = format!("the definition of table {name:?} cannot be parsed");
                 return Err(Error::damaged(&self.path, "its schema", what));
@@ -218,12 +248,13 @@ impl Database {
                 columns: ddl.columns,
                 root,
                 rowid: ddl.rowid,
+                computed: ddl.computed,
                 without_rowid: ddl.without_rowid,
             };
             tables.insert(name.to_ascii_lowercase(), def);
             Ok(())
         })?;
-        self.tables = tables;
+        (self.tables, self.others) = (tables, others);
         Ok(())
     }
 
@@ -245,6 +276,11 @@ impl Database {
     /// The table of that name, in any case of letters.
     pub fn table(&self, name: &str) -> Option<&TableDef> {
         self.tables.get(&name.to_ascii_lowercase())
+    }
+
+    /// What else has this name, if it is no table whose rows lie in the file: `a view`.
+    pub fn not_a_table(&self, name: &str) -> Option<&'static str> {
+        self.others.get(&name.to_ascii_lowercase()).copied()
     }
 
     fn damaged(&self, page: u32, what: impl Into<String>) -> Error {
@@ -302,7 +338,7 @@ impl Database {
     /// table lacks (`None`), or that was added after the row, is null.
     ///
     /// # Errors
-    /// The file cannot be read or is damaged, or `each` fails.
+    /// The file cannot be read or is damaged, a wanted column is computed, or `each` fails.
     pub fn scan<const N: usize>(
         &self,
         table: &TableDef,
@@ -310,7 +346,21 @@ impl Database {
         wanted: [Option<usize>; N],
         mut each: impl FnMut(i64, [Value<'_>; N]) -> Result<()>,
     ) -> Result<()> {
-        let want = record::Want::new(wanted, table.rowid);
+        let mut places = wanted;
+        for (place, column) in places.iter_mut().zip(wanted) {
+            let Some(column) = column else { continue };
+            *place = table.place(column);
+            if place.is_none() {
+                let why = format!(
+                    "column {:?} of table {:?} is computed (a virtual generated column), and its values \
+                     are not in the file; copy the table with `CREATE TABLE … AS SELECT`",
+                    table.columns[column], table.name
+                );
+                return Err(Error::Unreadable { path: self.path.clone(), why });
+            }
+        }
+        let rowid = table.rowid.and_then(|rowid| table.place(rowid));
+        let want = record::Want::new(places, rowid);
         let mut pages = Pages::new(self);
         let mut long = Pages::new(self);
         let mut whole = Vec::new();
