@@ -89,6 +89,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arrow = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema())?;
     arrow.write(&batch)?;
     write("nsys_directory", "arrow", &[&[1], &*arrow.into_inner()?].concat())?;
+    let mut arrow = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema())?;
+    arrow.write(&batch)?;
+    write("nsys_directory", "arrow-stream", &[&[1], &*arrow.into_inner()?].concat())?;
     write("trace_toml", "whole", &std::fs::read(path.join("trace.toml"))?)?;
     write(
         "trace_toml",

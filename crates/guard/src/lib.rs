@@ -11,6 +11,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arrow_file;
+mod arrow_stream;
 mod panics;
 mod parquet_file;
 mod thrift;
@@ -18,6 +19,7 @@ mod thrift;
 use std::io;
 
 pub use arrow_file::check_blocks;
+pub use arrow_stream::{Stream, check_stream};
 pub use panics::guarded;
 pub use parquet_file::{Checked, check_pages, metadata};
 

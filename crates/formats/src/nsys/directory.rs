@@ -1,12 +1,16 @@
 //! The tables of a report as a directory of files, one a table: Parquet as `nsys export -t parquetdir`
 //! writes it, or Arrow as `-t arrowdir` does.
 //!
-//! In place of a database's leaf pages there are stretches of rows: of a Parquet file 512 rows each, of an
-//! Arrow file its record batches. Ids are unsigned in these files and signed in a database; their bits are
+//! Nsight Systems writes Arrow *streams* under the ending `.arrow`; files of the Arrow file format are read as
+//! well. In place of a database's leaf pages there are stretches of rows: of a Parquet file 512 rows each, of
+//! an Arrow file or stream its record batches. Ids are unsigned in these files and signed in a database; their bits are
 //! the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use arrow_array::types::Int32Type;
@@ -15,9 +19,9 @@ use arrow_array::{
     Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray, UInt8Array, UInt16Array,
     UInt32Array, UInt64Array,
 };
-use arrow_ipc::reader::FileReader;
+use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, Field, Schema};
-use gpuwhy_guard::{Checked, check_blocks, check_pages, guarded};
+use gpuwhy_guard::{Checked, Stream, check_blocks, check_pages, check_stream, guarded};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -38,6 +42,45 @@ enum Kind {
     Parquet(Checked, usize),
     /// With the number of its record batches.
     Arrow(usize),
+    /// With where its messages lie.
+    ArrowStream(Stream),
+}
+
+/// Some stretches of a file, read one after the other.
+struct Stretches {
+    file: File,
+    rest: VecDeque<Range<u64>>,
+}
+
+impl Read for Stretches {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.front().is_some_and(|stretch| stretch.is_empty()) {
+            self.rest.pop_front();
+        }
+        let Some(stretch) = self.rest.front_mut() else { return Ok(0) };
+        let most = usize::try_from(stretch.end - stretch.start).unwrap_or(usize::MAX);
+        let most = most.min(buffer.len());
+        let count = self.file.read_at(&mut buffer[..most], stretch.start)?;
+        if count == 0 && most > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        stretch.start += count as u64;
+        Ok(count)
+    }
+}
+
+impl Stretches {
+    /// A stream of some of the batches of a stream.
+    fn of(file: File, stream: &Stream, batches: &[Range<u64>]) -> Stretches {
+        let mut rest = VecDeque::from([stream.schema.clone()]);
+        if let (Some(first), Some(last)) = (batches.first(), batches.last()) {
+            let before = stream.dictionaries.iter().take_while(|d| d.start < first.start);
+            rest.extend(before.cloned());
+            // Dictionaries between the batches come along.
+            rest.push_back(first.start..last.end);
+        }
+        Stretches { file, rest }
+    }
 }
 
 #[derive(Debug)]
@@ -97,6 +140,11 @@ impl Table {
 
     fn arrow(path: &Path, name: &str) -> Result<Table> {
         let file = file(path)?;
+        let mut magic = [0; 6];
+        let is_file = file.read_exact_at(&mut magic, 0).is_ok() && &magic == b"ARROW1";
+        if !is_file {
+            return Table::arrow_stream(path, name, file);
+        }
         check_blocks(&file).map_err(Error::unsound(path))?;
         let reader = guarded(|| FileReader::try_new(file, None))
             .map_err(|e| damaged(path, "its footer", e))?
@@ -104,6 +152,18 @@ impl Table {
         let columns = names(&reader.schema());
         let def = TableDef::plain(name, columns);
         Ok(Table { def, path: path.into(), kind: Kind::Arrow(reader.num_batches()) })
+    }
+}
+
+impl Table {
+    fn arrow_stream(path: &Path, name: &str, file: File) -> Result<Table> {
+        let stream = check_stream(&file).map_err(Error::unsound(path))?;
+        let open = || StreamReader::try_new(Stretches::of(file, &stream, &[]), None);
+        let reader = guarded(open)
+            .map_err(|e| damaged(path, "its schema", e))?
+            .map_err(|e| damaged(path, "its schema", e))?;
+        let def = TableDef::plain(name, names(&reader.schema()));
+        Ok(Table { def, path: path.into(), kind: Kind::ArrowStream(stream) })
     }
 }
 
@@ -161,6 +221,7 @@ impl Directory {
                 usize::try_from(checked.rows).unwrap_or(usize::MAX).div_ceil(STRETCH)
             }
             Kind::Arrow(batches) => *batches,
+            Kind::ArrowStream(stream) => stream.batches.len(),
         };
         let count = u32::try_from(count);
         let count =
@@ -171,7 +232,7 @@ impl Directory {
     /// How many stretches one thread is to read at a time.
     pub fn leaves_at_a_time(&self, def: &TableDef, usual: usize) -> usize {
         match self.of(def).map(|table| &table.kind) {
-            Ok(Kind::Arrow(_)) => 1,
+            Ok(Kind::Arrow(_) | Kind::ArrowStream(_)) => 1,
             _ => usual,
         }
     }
@@ -244,6 +305,16 @@ impl Directory {
                         let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? else {
                             break;
                         };
+                        take(batch.map_err(|e| bad(&e))?)?;
+                    }
+                }
+                Kind::ArrowStream(stream) => {
+                    let first = first as usize;
+                    let batches = stream.batches.get(first..first + run).unwrap_or_default();
+                    let some = Stretches::of(file, stream, batches);
+                    let open = || StreamReader::try_new(some, Some(columns.clone()));
+                    let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                    while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
                         take(batch.map_err(|e| bad(&e))?)?;
                     }
                 }
@@ -339,7 +410,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::ArrayRef;
-    use arrow_ipc::writer::FileWriter;
+    use arrow_ipc::writer::{FileWriter, StreamWriter};
     use parquet::arrow::ArrowWriter;
 
     use super::*;
@@ -376,7 +447,15 @@ mod tests {
         }
     }
 
-    fn export(from: &Path, to: &Path, parquet: bool) {
+    /// What `nsys export -t parquetdir` writes, the Arrow file format, and what `-t arrowdir` writes.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Export {
+        Parquet,
+        ArrowFile,
+        ArrowStream,
+    }
+
+    fn export(from: &Path, to: &Path, kind: Export) {
         let database = Database::open(from).unwrap();
         for table in database.tables() {
             let columns: Vec<ArrayRef> =
@@ -388,12 +467,19 @@ mod tests {
                 .map(|(name, column)| Field::new(name, column.data_type().clone(), true))
                 .collect();
             let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
-            let ending = if parquet { "parquet" } else { "arrow" };
+            let ending = if kind == Export::Parquet { "parquet" } else { "arrow" };
             let file = File::create(to.join(format!("{}.{ending}", table.name))).unwrap();
-            if parquet {
+            if kind == Export::Parquet {
                 let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
                 writer.write(&batch).unwrap();
                 writer.close().unwrap();
+            } else if kind == Export::ArrowStream {
+                let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
+                for from in (0..batch.num_rows()).step_by(1000) {
+                    let rows = 1000.min(batch.num_rows() - from);
+                    writer.write(&batch.slice(from, rows)).unwrap();
+                }
+                writer.finish().unwrap();
             } else {
                 let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
                 // Several batches.
@@ -412,19 +498,84 @@ mod tests {
         for name in ["jacobi_mpi8/rank3.sqlite", "jacc_cg_2026_2.sqlite"] {
             let database = data.join("nsys").join(name);
             let (expected, _) = crate::nsys::tests::rows(&[Report::open(&database).unwrap()]);
-            for parquet in [true, false] {
+            for kind in [Export::Parquet, Export::ArrowFile, Export::ArrowStream] {
                 // The rank stands in the file's name.
                 let dir = tempfile::tempdir().unwrap();
                 let to = dir.path().join(database.file_stem().unwrap());
                 std::fs::create_dir(&to).unwrap();
-                export(&database, &to, parquet);
+                export(&database, &to, kind);
                 assert!(is_directory(&to));
                 let (rows, _) = crate::nsys::tests::rows(&[Report::open(&to).unwrap()]);
-                assert_eq!(rows.span, expected.span, "{name} {parquet}");
-                assert_eq!(rows.kernel, expected.kernel, "{name} {parquet}");
-                assert_eq!(rows.copy, expected.copy, "{name} {parquet}");
-                assert_eq!(rows.link, expected.link, "{name} {parquet}");
-                assert_eq!(rows.track.len(), expected.track.len(), "{name} {parquet}");
+                assert_eq!(rows.span, expected.span, "{name} {kind:?}");
+                assert_eq!(rows.kernel, expected.kernel, "{name} {kind:?}");
+                assert_eq!(rows.copy, expected.copy, "{name} {kind:?}");
+                assert_eq!(rows.link, expected.link, "{name} {kind:?}");
+                assert_eq!(rows.track.len(), expected.track.len(), "{name} {kind:?}");
+            }
+        }
+    }
+
+    /// An Arrow stream of one column of texts, with its values in a dictionary if so.
+    fn stream(dictionary: bool) -> Vec<u8> {
+        let texts = ["a", "b", "a", "c"];
+        let column: ArrayRef = match dictionary {
+            true => Arc::new(texts.into_iter().collect::<DictionaryArray<Int32Type>>()),
+            false => Arc::new(StringArray::from(texts.to_vec())),
+        };
+        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        for from in [0, 2] {
+            writer.write(&batch.slice(from, 2)).unwrap();
+        }
+        writer.into_inner().unwrap()
+    }
+
+    /// The texts of a table that is this stream, read batch by batch, or the error.
+    fn texts(bytes: &[u8]) -> Result<Vec<String>> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("StringIds.arrow"), bytes).unwrap();
+        let directory = Directory::open(dir.path())?;
+        let table = directory.table("StringIds").unwrap();
+        let mut all = Vec::new();
+        for leaf in directory.leaves(table)? {
+            directory.scan(table, &[leaf], [table.column("value")], |_, [value]| {
+                all.push(value.text().unwrap_or("?").to_owned());
+                Ok(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn an_arrow_stream_is_read_batch_by_batch_with_its_dictionaries() {
+        for dictionary in [false, true] {
+            let bytes = stream(dictionary);
+            assert_eq!(texts(&bytes).unwrap(), ["a", "b", "a", "c"], "{dictionary}");
+            // A stream may end without the mark of its end.
+            assert_eq!(texts(&bytes[..bytes.len() - 8]).unwrap().len(), 4);
+        }
+    }
+
+    #[test]
+    fn an_arrow_stream_that_is_cut_off_or_lies_about_its_lengths_is_refused() {
+        let whole = stream(false);
+        let says = |bytes: &[u8]| texts(bytes).unwrap_err().to_string();
+        assert!(says(b"").contains("it is empty"), "{}", says(b""));
+        assert!(says(&whole[..whole.len() - 20]).contains("StringIds.arrow"));
+        let more = [&*whole, b"more"].concat();
+        assert!(says(&more).contains("4 bytes follow its end"), "{}", says(&more));
+        let mut long = whole.clone();
+        long[4..8].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
+        assert!(says(&long).contains("its head has 2147483647 bytes"), "{}", says(&long));
+        // Whatever is damaged: an error or other values, but no panic and no more rows.
+        let mut state = 3u64;
+        for _ in 0..3000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut bytes = whole.clone();
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = (state >> 24) as u8;
+            if let Ok(texts) = texts(&bytes) {
+                assert!(texts.len() <= 8 * bytes.len(), "{}", texts.len());
             }
         }
     }
