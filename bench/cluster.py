@@ -100,7 +100,7 @@ def main():
     imported = run([GPUWHY, "import", path, "-o", trace, "--force"])
     if "error" in imported:
         sys.exit(f"cluster: import: {imported['error']}")
-    ask = [GPUWHY, "variability", trace, "--json"]
+    ask = [GPUWHY, "variability", trace, "--interval", "1s", "--json"]
     wanted = run(ask)["says"]
     stalls = check_stalls(wanted, label)
     print("stalls:", stalls)

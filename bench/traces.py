@@ -50,8 +50,8 @@ def main():
     # One million kernels: ours from the database as it is, and the import; peers on the same question.
     path, label = generate("1m.sqlite", "--kernels", "1000000", "--copies", "100000")
     commands = {
-        ("analyse 1 M", "gpuwhy variability"): [GPUWHY, "variability", path, "--json"],
-        ("analyse 1 M", "gpuwhy, 1 thread"): [GPUWHY, "variability", path, "--json", "--threads", "1"],
+        ("analyse 1 M", "gpuwhy variability"): [GPUWHY, "variability", path, "--interval", "1s", "--json"],
+        ("analyse 1 M", "gpuwhy, 1 thread"): [GPUWHY, "variability", path, "--interval", "1s", "--json", "--threads", "1"],
         ("import 1 M", "gpuwhy import"): [GPUWHY, "import", path, "-o", f"{DATA}/1m.trace", "--force"],
     }
     for peer in OVERLAP:
@@ -85,7 +85,7 @@ def main():
     answers = set()
     for shards in ("1", "7", "64"):
         for threads in ("1", "2"):
-            one = run([GPUWHY, "variability", trace, "--json", "--shards", shards, "--threads", threads])
+            one = run([GPUWHY, "variability", trace, "--interval", "1s", "--json", "--shards", shards, "--threads", threads])
             note = ""
             if "says" in one:
                 answers.add(one["says"])
@@ -97,10 +97,10 @@ def main():
     for millions in (1, 3, 10):
         path, _ = generate(f"{millions}m.sqlite", "--kernels", f"{millions}000000", "--copies", f"{millions}00000")
         for threads in ("1", "2"):
-            one = run([GPUWHY, "variability", path, "--json", "--threads", threads])
+            one = run([GPUWHY, "variability", path, "--interval", "1s", "--json", "--threads", threads])
             put(f"analyse {millions} M, {threads} threads", "gpuwhy variability", [one])
     path, label = generate("big.sqlite", "--kernels", str(BIG), "--copies", str(BIG // 10))
-    one = run([GPUWHY, "variability", path, "--json"])
+    one = run([GPUWHY, "variability", path, "--interval", "1s", "--json"])
     note = f"{label['bytes'] / 1e9:.2f} GB; stalls: " + (check_stalls(one["says"], label) if "says" in one else "")
     row = put("analyse big", "gpuwhy variability", [one], note)
     headline("report_3g5_wall_s", row, "wall_s")
@@ -111,7 +111,7 @@ def main():
         headline(f"report_3g5_rss_mib_{peer}", row, "rss_mib")
     os.unlink(path)
     path, label = generate("huge.sqlite", "--kernels", str(HUGE), "--copies", str(HUGE // 10))
-    one = run([GPUWHY, "variability", path, "--json"])
+    one = run([GPUWHY, "variability", path, "--interval", "1s", "--json"])
     note = f"{label['bytes'] / 1e9:.2f} GB; stalls: " + (check_stalls(one["says"], label) if "says" in one else "")
     put(f"analyse {HUGE // 10**6} M, 2 threads", "gpuwhy variability", [one], note)
     os.unlink(path)

@@ -32,7 +32,7 @@ use gpuwhy_schema::terminal;
 #[derive(Debug, Parser)]
 #[command(name = "gpuwhy", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing anomalous or \
-inconclusive, 5 a privilege is missing; `record` and `watch` return the status of their command.\nStart with `gpuwhy doctor`, then \
+inconclusive, 5 a privilege is missing; `record` and `watch` return the status of their command; `variability --against` 0 if something changed, 3 if not.\nStart with `gpuwhy doctor`, then \
 `gpuwhy record -o run.trace -- CMD` and `gpuwhy diagnose run.trace`.")]
 struct Cli {
     #[command(subcommand)]

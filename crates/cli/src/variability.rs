@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
-    Change, DeviceSummary, KernelSummary, Launches, Options, Report, variability,
+    Change, CopySummary, DeviceSummary, KernelSummary, Launches, Managed, Options, Report,
+    StreamGap, variability,
 };
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
@@ -17,20 +18,22 @@ use crate::exit;
 /// Arguments of `variability`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A trace with GPU work, or SQLite exports of Nsight Systems as they are (without links and
-    /// stragglers, for which MPI calls must be imported)
+    /// A trace with GPU work, or SQLite exports of Nsight Systems as they are (without links, stragglers,
+    /// gaps and ranges, for which calls must be imported)
     #[arg(required = true, value_name = "T.trace | FILE")]
     inputs: Vec<PathBuf>,
-    /// An earlier recording of the same work: report which kernels changed since
+    /// An earlier recording of the same work: report which kernels and copies changed since. `+` is time that
+    /// this recording takes more, `-` less. With it, the exit code says whether anything changed by at least
+    /// 1 % of the time of all kernels and copies: 0 if so, 3 if not, whatever else was found
     #[arg(long, value_name = "T.trace | FILE")]
     against: Option<PathBuf>,
     /// Also write a page with pictures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Length of an interval [default: 1s]
+    /// Length of an interval: 100us, 20ms, 1s [default: 1 ms to 1 s, so that there are about a hundred]
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     interval: Option<Duration>,
-    /// How many anomalous intervals and kernels to print
+    /// How many anomalous intervals, kernels, gaps and ranges to print
     #[arg(long, default_value_t = 5, value_name = "N")]
     top: usize,
     /// Shards of time that are read separately; the answer does not depend on it
@@ -70,23 +73,36 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let seconds = began.elapsed().as_secs_f64();
         terminal::note(format_args!("{} rows in {seconds:.2} s", found.rows));
     }
-    Ok(if found.report.is_quiet() { exit::nothing() } else { ExitCode::SUCCESS })
+    // Whoever compares asks whether something changed, not whether something is remarkable in both.
+    let found_something = found.report.has_changed().unwrap_or(!found.report.is_quiet());
+    Ok(if found_something { ExitCode::SUCCESS } else { exit::nothing() })
 }
 
 fn text(report: &Report, top: usize) -> Screen {
     let mut out = Screen::new(false);
+    let chosen = if report.interval_chosen { " (chosen; --interval sets it)" } else { "" };
     out.line(format_args!(
-        "{}: {} devices, {:.3} s in {} intervals of {} ms",
+        "{}: {} devices, {:.3} s in {} intervals of {} ms{chosen}",
         report.trace,
         report.devices.len(),
         report.seconds,
         report.intervals,
         report.interval_ms
     ));
-    report.devices.iter().for_each(|of| device(&mut out, of));
+    report.devices.iter().for_each(|of| device(&mut out, of, report.intervals));
     kernels(&mut out, &report.kernels, top);
+    copies(&mut out, &report.copies);
+    if let Some(found) = &report.managed {
+        managed(&mut out, found, report, top);
+    }
     if let Some(joined) = &report.launches {
         launches(&mut out, joined, top);
+    }
+    if !report.whole {
+        out.end().line(
+            "not looked for: communication, managed memory, gaps and ranges, for which the whole trace must \
+             be on this machine and have no more than 20 million spans",
+        );
     }
     if let Some(all) = &report.changes {
         changes(&mut out, all, top);
@@ -103,14 +119,38 @@ fn text(report: &Report, top: usize) -> Screen {
     out
 }
 
-fn device(out: &mut Screen, of: &DeviceSummary) {
+fn device(out: &mut Screen, of: &DeviceSummary, intervals: usize) {
     out.end().line(of.device.label()).line(format_args!(
         "  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
          kernels; idle {:.3} s",
         of.kernels, of.kernel_s, of.copies, of.copy_s, of.exposed_s, of.overlapped_s, of.idle_s
     ));
+    if let Some(found) = &of.communication {
+        out.line(format_args!(
+            "  communication {:.3} s ({} kernels, {} copies between devices): {:.3} s exposed, {:.3} s \
+             beneath computing; computing {:.3} s",
+            found.total_s,
+            found.kernels,
+            found.peer_copies,
+            found.exposed_s,
+            found.overlapped_s,
+            found.compute_s
+        ));
+    }
+    if let Some(stalled) = of.fault_stall_s {
+        out.line(format_args!(
+            "  kernels wait {stalled:.3} s for managed memory that moves on demand"
+        ));
+    }
+    if of.rule == "too_few" {
+        out.line(format_args!(
+            "  {intervals} intervals are too few to compare; choose a shorter --interval"
+        ));
+        return;
+    }
+    let stall = if of.anomalous == 1 { "interval stalls" } else { "intervals stall" };
     out.line(format_args!(
-        "  {} intervals stall beyond {:.3} ms (rule {})",
+        "  {} {stall}: more than {:.3} ms of exposed copy (rule {})",
         of.anomalous, of.fence_ms, of.rule
     ));
     for anomaly in &of.worst {
@@ -142,14 +182,71 @@ fn kernels(out: &mut Screen, kernels: &[KernelSummary], top: usize) {
     }
 }
 
+fn copies(out: &mut Screen, copies: &[CopySummary]) {
+    if !copies.is_empty() {
+        out.end().line("copies by time");
+    }
+    for of in copies {
+        // Bytes per ns are GB/s.
+        let rate = of.bytes as f64 / (of.total_ms * 1e6).max(1.0);
+        out.line(format_args!(
+            "  {:>10.3} ms  {:>8} x {:>10.3} us  {} ({} bytes, {rate:.3} GB/s)",
+            of.total_ms, of.count, of.mean_us, of.kind, of.bytes
+        ));
+    }
+}
+
+fn managed(out: &mut Screen, found: &Managed, report: &Report, top: usize) {
+    out.end().line("managed memory, by why it moved");
+    let label = |device: usize| report.devices[device].device.label();
+    for of in &found.devices {
+        for moved in &of.moved {
+            out.line(format_args!(
+                "  {:>10.3} ms  {:>8} x {}, to the {}: {} bytes  {}",
+                moved.ms,
+                moved.copies,
+                moved.cause,
+                moved.to,
+                moved.bytes,
+                label(of.device)
+            ));
+        }
+        if of.fault_groups > 0 {
+            out.line(format_args!(
+                "  {} page faults in {} groups  {}",
+                of.page_faults,
+                of.fault_groups,
+                label(of.device)
+            ));
+        }
+    }
+    if !found.kernels.is_empty() {
+        out.end().line("kernels that wait for managed memory");
+    }
+    for of in found.kernels.iter().take(top) {
+        let name: String = of.name.chars().take(90).collect();
+        out.line(format_args!(
+            "  {:>10.3} of {:.3} ms  {:>8} x, {} page faults, {} bytes  {name}",
+            of.stalled_ms, of.total_ms, of.kernels, of.page_faults, of.bytes
+        ));
+    }
+}
+
 fn launches(out: &mut Screen, joined: &Launches, top: usize) {
-    out.end().line("idle between kernels, s: host wait, kernel wait, other");
+    out.end().line("idle between the work of a stream, s: host wait, kernel wait, other");
     for of in &joined.idle {
         out.line(format_args!(
             "  {:>9.3} {:>9.3} {:>9.3}  {} ({} kernels)",
             of.host_wait_s, of.kernel_wait_s, of.other_s, of.stream, of.kernels
         ));
     }
+    if !joined.gaps.is_empty() {
+        out.end().line(
+            "longest gaps of each device's busiest stream: when, how long, what the thread did that \
+             launched what came next",
+        );
+    }
+    joined.gaps.iter().take(top).for_each(|of| gap(out, of));
     if !joined.ranges.is_empty() {
         out.end().line("ranges by the device time launched within them");
     }
@@ -162,8 +259,38 @@ fn launches(out: &mut Screen, joined: &Launches, top: usize) {
     }
 }
 
+fn gap(out: &mut Screen, of: &StreamGap) {
+    let why = match of.cause {
+        "host_wait" => "nothing was launched",
+        "kernel_wait" => "between two kernels",
+        _ => "work was queued and waited",
+    };
+    out.line(format_args!(
+        "  {:>9.3} s {:>10.3} ms  {}: {why}; the device was idle for {:.3} ms",
+        of.from_s, of.ms, of.stream, of.device_idle_ms
+    ));
+    let mut did: Vec<String> = of
+        .calls
+        .iter()
+        .map(|call| format!("{} {:.3} ms ({})", call.name, call.ms, call.of))
+        .collect();
+    did.extend(of.no_call_ms.map(|ms| format!("in no call {ms:.3} ms")));
+    did.extend(of.off_cpu_ms.map(|ms| format!("off its CPU {ms:.3} ms")));
+    did.extend(of.range.iter().map(|range| format!("in range {range}")));
+    let did = if did.is_empty() { "no calls in the trace".to_owned() } else { did.join(", ") };
+    match &of.thread {
+        Some(thread) => out.line(format_args!("{:>28}{thread}: {did}", "")),
+        None => {
+            out.line(format_args!("{:>28}the launch of what came next is not in the trace", ""))
+        }
+    };
+}
+
 fn changes(out: &mut Screen, changes: &[Change], top: usize) {
-    out.end().line("kernels against the other recording, ms: by count, by duration");
+    out.end().line(
+        "against the other recording, ms: + more time now, - less (of that by the number of calls, by how \
+         long a call takes)",
+    );
     for change in changes.iter().take(2 * top) {
         let name: String = change.name.chars().take(90).collect();
         let how = match (&change.before, &change.after, &change.built_as) {
@@ -173,9 +300,16 @@ fn changes(out: &mut Screen, changes: &[Change], top: usize) {
             (_, None, None) => " (gone)",
             _ => "",
         };
+        let what = if change.what == "copy" { "copies " } else { "" };
         out.line(format_args!(
-            "  {:>+10.3} ({:+.3}, {:+.3})  {name}{how}",
+            "  {:>+10.3} ({:+.3}, {:+.3})  {what}{name}{how}",
             change.delta_ms, change.by_count_ms, change.by_duration_ms
         ));
     }
+    let notable = changes.iter().filter(|change| change.notable).count();
+    out.line(match notable {
+        0 => "nothing changed by 1 % of the time of all kernels and copies".to_owned(),
+        1 => "1 of them changed by at least 1 % of the time of all kernels and copies".to_owned(),
+        n => format!("{n} of them changed by at least 1 % of the time of all kernels and copies"),
+    });
 }

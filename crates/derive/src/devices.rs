@@ -24,8 +24,17 @@ pub struct Devices {
     pub devices: Vec<Device>,
     /// The number of the device of each track of a stream.
     pub streams: HashMap<TrackId, u32>,
-    /// The rank of each track of MPI calls.
-    pub waits: HashMap<TrackId, i64>,
+    /// Who waits in the MPI calls of each track of such.
+    pub waits: HashMap<TrackId, Waiter>,
+}
+
+/// Who waits in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Waiter {
+    /// A rank.
+    Rank(i64),
+    /// A process whose rank the recording does not give.
+    Process(EntityId),
 }
 
 /// Entities by their ids, and the way up from them.
@@ -68,9 +77,11 @@ impl Devices {
             let rank = above.find(track.entity, EntityKind::Rank).and_then(|e| e.number);
             if let Some(rank) = rank {
                 rank_of_source.insert(track.source, rank);
-                if &*track.name == names::MPI_CALLS {
-                    all.waits.insert(track.id, rank);
-                }
+            }
+            if &*track.name == names::MPI_CALLS {
+                let process =
+                    || above.find(track.entity, EntityKind::Process).map(|e| Waiter::Process(e.id));
+                all.waits.extend(rank.map(Waiter::Rank).or_else(process).map(|w| (track.id, w)));
             }
         }
         let mut streams: Vec<(&Entity, TrackId, Option<i64>)> = tracks

@@ -1,10 +1,11 @@
-//! Why a stream was idle between its kernels.
+//! Why a stream was idle between its work.
 //!
 //! # What it sees
-//! Kernels of one stream and when each was launched. The gap before a kernel is *host wait* if its
-//! launch began after the kernel before it had ended: there was nothing to run. It is *kernel wait* if
-//! it is no longer than a device takes from one kernel to the next that is queued already; and *other*
-//! if the kernel was queued and did not run: it waited for an event, for a copy, for another stream.
+//! Kernels, copies and memsets of one stream and when each was launched: a stream that copies is not idle.
+//! The gap before a piece of work is *host wait* if its launch began after the work before it had ended:
+//! there was nothing to run. It is *kernel wait* if it is no longer than a device takes from one kernel to
+//! the next that is queued already; and *other* if the work was queued and did not run: it waited for an
+//! event or for another stream.
 //!
 //! *Source*: the idle time breakdown of Holistic Trace Analysis 0.5.0, whose three causes these are.
 //!
@@ -14,7 +15,7 @@
 /// Between kernels that are queued a device is idle for no longer than this, ns (as HTA has it).
 pub const BACK_TO_BACK: i64 = 30;
 
-/// A kernel of a stream.
+/// A kernel, copy or memset of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// When it began.
@@ -25,7 +26,31 @@ pub struct Queued {
     pub launched: Option<i64>,
 }
 
-/// Time between kernels, by its cause, ns.
+/// Why a stream was idle for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing had been launched.
+    HostWait,
+    /// The device came to the next piece of work.
+    KernelWait,
+    /// Work was queued and waited for something else.
+    Other,
+}
+
+/// A time in which a stream was idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// When the work before it had ended.
+    pub start: i64,
+    /// When the work after it began.
+    pub end: i64,
+    /// Why.
+    pub cause: Cause,
+    /// The place of the work after it.
+    pub next: usize,
+}
+
+/// Time between work, by its cause, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Idle {
     /// Nothing had been launched.
@@ -53,21 +78,33 @@ impl Idle {
     }
 }
 
-/// The gaps between the kernels of one stream, which must be sorted by their begin.
-pub fn idle(kernels: &[Queued]) -> Idle {
-    let mut out = Idle::default();
+/// The gaps between the work of one stream, which must be sorted by its begin.
+pub fn gaps(work: &[Queued]) -> impl Iterator<Item = Gap> {
     let mut end = i64::MAX;
-    for kernel in kernels {
-        let gap = kernel.start.saturating_sub(end);
-        if gap > 0 {
-            out.gaps += 1;
-            match kernel.launched {
-                Some(launched) if launched > end => out.host_wait_ns += gap,
-                _ if gap <= BACK_TO_BACK => out.kernel_wait_ns += gap,
-                _ => out.other_ns += gap,
-            }
+    work.iter().enumerate().filter_map(move |(next, queued)| {
+        let start = end;
+        end = if end == i64::MAX { queued.end } else { end.max(queued.end) };
+        let length = queued.start.saturating_sub(start);
+        let cause = match queued.launched {
+            Some(launched) if launched > start => Cause::HostWait,
+            _ if length <= BACK_TO_BACK => Cause::KernelWait,
+            _ => Cause::Other,
+        };
+        (length > 0).then_some(Gap { start, end: queued.start, cause, next })
+    })
+}
+
+/// What the gaps between the work of one stream come to.
+pub fn idle(work: &[Queued]) -> Idle {
+    let mut out = Idle::default();
+    for gap in gaps(work) {
+        out.gaps += 1;
+        let length = gap.end - gap.start;
+        match gap.cause {
+            Cause::HostWait => out.host_wait_ns += length,
+            Cause::KernelWait => out.kernel_wait_ns += length,
+            Cause::Other => out.other_ns += length,
         }
-        end = if end == i64::MAX { kernel.end } else { end.max(kernel.end) };
     }
     out
 }

@@ -13,10 +13,12 @@
 
 mod account;
 mod bytes;
+pub mod communication;
 pub mod devices;
 mod gpu;
 pub mod idle;
 mod intervals;
+pub mod managed;
 pub mod nvtx;
 pub mod rounds;
 mod sums;

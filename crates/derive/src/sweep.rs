@@ -187,6 +187,19 @@ impl Cut {
         (count <= most).then_some(Cut { origin: range.start, width, count })
     }
 
+    /// A width for work that begins within `length` ns: about a hundred intervals of 1, 2 or 5 (or 10, 20,
+    /// 50 ...) ms, none shorter than a millisecond or longer than a second unless there were more than
+    /// `most` of them.
+    pub fn usual_width(length: i64, most: usize) -> i64 {
+        const MS: i64 = 1_000_000;
+        let round = [1, 2, 5, 10, 20, 50, 100, 200, 500].map(|ms| ms * MS);
+        let mut width = round.into_iter().find(|w| length / w < 150).unwrap_or(1000 * MS);
+        while usize::try_from(length / width).unwrap_or(0) + 1 > most && width < i64::MAX / 10 {
+            width *= 10;
+        }
+        width
+    }
+
     /// The interval that holds `at`, if one does.
     pub fn index(&self, at: i64) -> Option<usize> {
         let since = at.checked_sub(self.origin).filter(|since| *since >= 0)?;
@@ -459,6 +472,16 @@ mod tests {
         sweep.push(0, Work::Kernel, 50, 60, 0).unwrap();
         sweep.push(1, Work::Kernel, 10, 20, 0).unwrap();
         assert_eq!(sweep.push(0, Work::Kernel, 40, 60, 0), Err(Disorder { device: 0, start: 40 }));
+    }
+
+    #[test]
+    fn the_usual_width_is_round_and_makes_about_a_hundred_intervals() {
+        let of = |ms: i64| Cut::usual_width(ms * 1_000_000, 1 << 16) / 1_000_000;
+        assert_eq!([0, 20, 149, 299, 1000].map(of), [1, 1, 1, 2, 10]);
+        assert_eq!([5_500, 60_000, 150_000, 3_600_000].map(of), [50, 500, 1000, 1000]);
+        // A week in seconds is more than is compared.
+        assert_eq!(of(7 * 86_400_000), 10_000);
+        assert!(Cut::usual_width(i64::MAX, 1) > i64::MAX / 100);
     }
 
     #[test]

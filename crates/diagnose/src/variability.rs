@@ -27,6 +27,8 @@ pub enum Rule {
     Mad,
     /// Beyond the least effect alone: half of the values are equal.
     Effect,
+    /// None: there are fewer than [`LEAST_VALUES`] values, whose quartiles mean nothing.
+    TooFew,
 }
 
 impl Rule {
@@ -36,6 +38,7 @@ impl Rule {
             Rule::Iqr => "iqr",
             Rule::Mad => "mad",
             Rule::Effect => "effect",
+            Rule::TooFew => "too_few",
         }
     }
 }
@@ -68,11 +71,19 @@ pub struct Outliers {
     pub found: Vec<Outlier>,
 }
 
-/// Values that are anomalously high, and at least `least` above the median.
+/// Fewer values are not compared: each quartile of seven is one value or the mean of two.
+pub const LEAST_VALUES: usize = 8;
+
+/// Values that are anomalously high, and at least `least` above the median. Of fewer than
+/// [`LEAST_VALUES`] none is, and the fence is infinite.
 pub fn outliers(values: &[f64], least: f64) -> Outliers {
     let ordered = sorted(values.iter().copied());
     let at = |q| quantile(&ordered, q);
     let (q1, median, q3) = (at(0.25), at(0.5), at(0.75));
+    if values.len() < LEAST_VALUES {
+        let (fence, found) = (f64::INFINITY, Vec::new());
+        return Outliers { rule: Rule::TooFew, q1, median, q3, fence, found };
+    }
     let (_, mad) = median_and_mad(values);
     let (rule, fence) = if q3 > q1 {
         (Rule::Iqr, q3 + 1.5 * (q3 - q1))
@@ -111,9 +122,47 @@ pub struct Shared {
     pub mean: f64,
 }
 
-/// Intervals that are among the anomalous ones of more than one series, those of most series first, then
-/// the greatest; and how many there would be by chance if the series had nothing to do with each other.
-pub fn shared(series: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
+/// Intervals that are anomalous in several series, against what chance would make of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Together {
+    /// Those of most series first, then the greatest.
+    pub found: Vec<Shared>,
+    /// At 0, how many intervals there are; at `k`, in how many of them at least `k` series would be
+    /// anomalous if the series had nothing to do with each other.
+    pub by_chance: Vec<f64>,
+}
+
+impl Together {
+    /// How many intervals are anomalous in at least `series` of them.
+    pub fn at_least(&self, series: usize) -> usize {
+        self.found.iter().filter(|shared| shared.series >= series).count()
+    }
+
+    /// In how many at least `series` would be by chance.
+    pub fn expected(&self, series: usize) -> f64 {
+        self.by_chance.get(series).copied().unwrap_or(0.0)
+    }
+
+    /// Whether chance would seldom (one time in a hundred) make as many intervals anomalous in at least
+    /// `series` of them.
+    pub fn is_more_than_chance(&self, series: usize) -> bool {
+        let seen = self.at_least(series);
+        seen > 0 && poisson_tail(seen, self.expected(series)) < 0.01
+    }
+}
+
+/// How probable it is that at least `seen` of many rare events happen where `expected` do on average.
+fn poisson_tail(seen: usize, expected: f64) -> f64 {
+    let (mut term, mut below) = ((-expected).exp(), 0.0);
+    for k in 0..seen {
+        below += term;
+        term *= expected / (k + 1) as f64;
+    }
+    (1.0 - below).max(0.0)
+}
+
+/// Intervals that are among the anomalous ones of more than one series.
+pub fn shared(series: &[Outliers], count: usize) -> Together {
     let mut by_index: std::collections::BTreeMap<usize, (usize, f64)> = Default::default();
     for one in series {
         for outlier in &one.found {
@@ -130,15 +179,35 @@ pub fn shared(series: &[Outliers], count: usize) -> (Vec<Shared>, f64) {
     found.sort_by(|a, b| {
         b.series.cmp(&a.series).then(b.mean.total_cmp(&a.mean)).then(a.index.cmp(&b.index))
     });
-    // Each series has its number of anomalies anywhere: two of them meet in a·b/n intervals.
     let n = count.max(1) as f64;
-    let mut by_chance = 0.0;
-    for (i, a) in series.iter().enumerate() {
-        for b in &series[i + 1..] {
-            by_chance += a.found.len() as f64 * b.found.len() as f64 / n;
+    let shares = series.iter().map(|one| one.found.len() as f64 / n);
+    let by_chance = tails(shares).into_iter().map(|tail| n * tail).collect();
+    Together { found, by_chance }
+}
+
+/// How probable it is that at least 0, 1, 2 ... of independent events happen, each with its own
+/// probability (the tail of the Poisson binomial distribution).
+fn tails(probabilities: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut exactly = vec![1.0];
+    for p in probabilities {
+        exactly.push(0.0);
+        for k in (0..exactly.len()).rev() {
+            let one_fewer = if k > 0 { exactly[k - 1] } else { 0.0 };
+            exactly[k] = exactly[k] * (1.0 - p) + one_fewer * p;
         }
     }
-    (found, by_chance)
+    // From the end, where the terms are least, so that small tails keep their digits.
+    let mut tail = 0.0;
+    let mut tails: Vec<f64> = exactly
+        .into_iter()
+        .rev()
+        .map(|p| {
+            tail += p;
+            tail
+        })
+        .collect();
+    tails.reverse();
+    tails
 }
 
 /// How one of several stands out.
@@ -284,7 +353,15 @@ mod tests {
         assert_eq!(outlying(&values, 0.0), "effect [30, 3]");
         assert_eq!(outlying(&values, 5.0), "effect [30]");
         assert_eq!(outlying(&[0.0; 10], 0.0), "effect []");
-        assert_eq!(outlying(&[], 0.0), "effect []");
+        assert_eq!(outlying(&[], 0.0), "too_few []");
+    }
+
+    #[test]
+    fn a_few_values_are_not_compared() {
+        let one_stands_out = [0.0, 0.0, 0.0, 900.0];
+        assert_eq!(outlying(&one_stands_out, 1.0), "too_few []");
+        assert_eq!(outliers(&[360.731], 1.0).fence, f64::INFINITY);
+        assert_eq!(outlying(&[1.0, 1.0, 1.0, 1.0, 900.0, 1.0, 1.0, 1.0], 1.0), "effect [4]");
     }
 
     #[test]
@@ -302,10 +379,35 @@ mod tests {
             hot.iter().for_each(|&i| values[i] = 10.0);
             outliers(&values, 1.0)
         };
-        let (found, by_chance) = shared(&[lane(&[35, 36, 4]), lane(&[35, 36]), lane(&[35, 9])], 50);
-        let places: Vec<(usize, usize)> = found.iter().map(|s| (s.index, s.series)).collect();
+        let all = shared(&[lane(&[35, 36, 4]), lane(&[35, 36]), lane(&[35, 9])], 50);
+        let places: Vec<(usize, usize)> = all.found.iter().map(|s| (s.index, s.series)).collect();
         assert_eq!(places, [(35, 3), (36, 2)]);
-        assert!((by_chance - (6.0 + 6.0 + 4.0) / 50.0).abs() < 1e-12);
+        // All three: 50 x 3/50 x 2/50 x 2/50. At least two: besides, each pair without the third.
+        let three = 50.0 * 0.06 * 0.04 * 0.04;
+        let pairs = 50.0 * (2.0 * 0.06 * 0.04 * 0.96 + 0.04 * 0.04 * 0.94);
+        assert!((all.expected(3) - three).abs() < 1e-12);
+        assert!((all.expected(2) - pairs - three).abs() < 1e-12);
+        assert!(all.is_more_than_chance(3), "once in 200 recordings, and here it is");
+    }
+
+    #[test]
+    fn five_of_five_at_once_are_no_chance_and_pairs_among_many_busy_series_are() {
+        let lane = |hot: &[usize]| {
+            let mut values = vec![1.0; 100];
+            hot.iter().for_each(|&i| values[i] = 10.0);
+            outliers(&values, 1.0)
+        };
+        let five: Vec<Outliers> = (0..5).map(|_| lane(&[10, 20, 30, 40])).collect();
+        let all = shared(&five, 100);
+        // As the number of pairs it was 10 x 4 x 4 / 100 = 1.6.
+        assert!((all.expected(5) - 100.0 * 0.04f64.powi(5)).abs() < 1e-12);
+        assert!(all.expected(5) < 1.1e-5 && all.is_more_than_chance(5));
+        // Eight series that stall in other intervals each, and two of them in the same.
+        let eight: Vec<Outliers> =
+            (0..8).map(|i| lane(&[3 * i, 3 * i + 1, 3 * i + 2, 30 + 7 * (i % 7)])).collect();
+        let all = shared(&eight, 100);
+        assert_eq!((all.at_least(2), all.found[0].series), (1, 2));
+        assert!(!all.is_more_than_chance(2), "{}", all.expected(2));
     }
 
     #[test]

@@ -14,9 +14,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let seconds = match unit {
         "" | "s" => number,
         "ms" => number / 1e3,
+        "us" | "µs" | "μs" => number / 1e6,
+        "ns" => number / 1e9,
         "m" => number * 60.0,
         "h" => number * 3600.0,
-        _ => return Err(format!("`{unit}` is not a unit of time; use ms, s, m or h")),
+        _ => return Err(format!("`{unit}` is not a unit of time; use ns, us, ms, s, m or h")),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long"))
 }
@@ -30,6 +32,11 @@ mod tests {
         assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("20"), Ok(Duration::from_secs(20)));
         assert!(parse_duration("20 parsecs").unwrap_err().contains("ms, s, m or h"));
+        assert_eq!(parse_duration("100us"), Ok(Duration::from_micros(100)));
+        // Both letters that look like this are in use: the micro sign and the Greek one.
+        assert_eq!(parse_duration("2.5µs"), Ok(Duration::from_nanos(2500)));
+        assert_eq!(parse_duration("2.5μs"), Ok(Duration::from_nanos(2500)));
+        assert_eq!(parse_duration("700ns"), Ok(Duration::from_nanos(700)));
         assert!(parse_duration("1e99h").is_err());
     }
 }

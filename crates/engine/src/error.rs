@@ -116,9 +116,15 @@ pub enum Error {
         name: String,
     },
     /// A trace without GPU work was given to an analysis of GPU work.
-    #[error("`{}` holds no kernels and no copies of a GPU; `gpuwhy import` reads reports of profilers", path.display())]
+    #[error("`{}` holds no kernels and no copies of a GPU, which is what `variability` compares; import it, and `gpuwhy query` shows what else it holds", path.display())]
     NoGpuWork {
-        /// The trace or report.
+        /// The report.
+        path: PathBuf,
+    },
+    /// Nothing to compare, in a trace.
+    #[error("the trace `{}` holds no kernels and no copies of a GPU, which is what `variability` compares; `gpuwhy diagnose` judges what its threads did", path.display())]
+    NoGpuWorkInTrace {
+        /// The trace.
         path: PathBuf,
     },
     /// Intervals that are too short for the trace.

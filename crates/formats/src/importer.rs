@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_schema::{CopyKind, Name, Rows};
+use gpuwhy_schema::{CopyKind, Migration, Name, Rows};
 
 use crate::{Error, Result};
 
@@ -141,6 +141,33 @@ pub trait GpuWork: Sync {
 
     /// The name of a kernel by its number, [`Work::name`].
     fn name(&self, number: i64) -> Option<Name>;
+
+    /// Page faults of managed memory on devices, in the order in which the report holds them.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    fn page_faults(&self) -> Result<Vec<PageFaults>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether the report holds a call whose name begins with one of these; `None` if that cannot be
+    /// told without reading all calls.
+    fn calls_any(&self, _prefixes: &[&str]) -> Option<bool> {
+        None
+    }
+}
+
+/// Page faults of managed memory that a device had at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFaults {
+    /// The process and, if the report names it, the CUDA ordinal of the device.
+    pub device: (i64, Option<i64>),
+    /// When they began, in ns on the report's own clock.
+    pub start: i64,
+    /// When they had been served.
+    pub end: i64,
+    /// How many there were; 0 if the report does not say.
+    pub count: u64,
 }
 
 /// What kind of work a part of a report holds.
@@ -165,6 +192,8 @@ pub struct Work {
     pub end: i64,
     /// How many bytes it moved; 0 for a kernel.
     pub bytes: u64,
+    /// Of managed memory: why it moved, and whether to the device.
+    pub migration: Option<(Migration, bool)>,
     /// The number of the kernel's name, for [`GpuWork::name`].
     pub name: i64,
 }

@@ -81,7 +81,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn options(&self, interval_ns: i64) -> Options {
+    fn options(&self, interval_ns: Option<i64>, most: usize) -> Options {
         let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let several = || if self.cluster.is_some() { 16 } else { all() };
         Options {
@@ -89,6 +89,7 @@ impl Engine {
             memory: self.memory << 20,
             cluster: self.cluster.clone(),
             interval: interval_ns,
+            most,
         }
     }
 }
@@ -97,9 +98,9 @@ impl Engine {
 struct Shards {
     /// A trace: a path, or s3://BUCKET/PATH.
     trace: String,
-    /// Length of an interval, ns.
+    /// Length of an interval, ns; by default it suits the length of the work of devices.
     #[arg(long)]
-    interval_ns: i64,
+    interval_ns: Option<i64>,
     /// The most intervals.
     #[arg(long)]
     most: usize,
@@ -109,9 +110,6 @@ struct Shards {
     /// Names of collectives whose duration is mostly waiting for the last rank.
     #[arg(long, value_delimiter = ',')]
     waits: Vec<String>,
-    /// Prefixes of the names of calls that prefetch managed memory.
-    #[arg(long, value_delimiter = ',')]
-    prefetch: Vec<String>,
     #[command(flatten)]
     engine: Engine,
 }
@@ -166,10 +164,11 @@ async fn run(cli: Cli) -> Result<()> {
         Some(Role::Executor(args)) => until_stopped(roles::executor(&args)).await,
         Some(Role::Shards(args)) => {
             let session =
-                Session::open(&args.trace, &args.engine.options(args.interval_ns)).await?;
-            let Shards { most, moved, waits, prefetch, .. } = args;
-            let request = shards::Request { most, moved, waits, prefetch };
-            shards::write(&session, args.interval_ns, &request, &mut terminal::exact_stdout()).await
+                Session::open(&args.trace, &args.engine.options(args.interval_ns, args.most))
+                    .await?;
+            let Shards { most, moved, waits, .. } = args;
+            let request = shards::Request { most, moved, waits };
+            shards::write(&session, &request, &mut terminal::exact_stdout()).await
         }
         Some(Role::Views) => {
             terminal::show(Screen::new(false).block("", views::markdown()))?;
@@ -195,7 +194,7 @@ async fn query(args: &Query) -> Result<()> {
     if !(1.0..=1e18).contains(&interval) {
         bail!("--interval {} is out of range; give milliseconds greater than 0", args.interval);
     }
-    let session = Session::open(trace, &args.engine.options(interval as i64)).await?;
+    let session = Session::open(trace, &args.engine.options(Some(interval as i64), 1)).await?;
     session.opened.notes.iter().for_each(|note| terminal::note(format_args!("gpuwhy: {note}")));
     let sql = match args.sql.as_deref() {
         Some("-") => {

@@ -19,6 +19,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, ident, lit
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use futures::TryStreamExt as _;
+use gpuwhy_derive::sweep::Cut;
 use gpuwhy_store::MANIFEST;
 
 use crate::stores::{self, Location};
@@ -46,8 +47,10 @@ pub struct Options {
     pub memory: usize,
     /// The URL of a cluster's scheduler, `df://host:port`; `None` to run in this process.
     pub cluster: Option<String>,
-    /// Length of the intervals of `stalls`, ns.
-    pub interval: i64,
+    /// Length of the intervals of `stalls`, ns; `None` for one that suits the work of devices.
+    pub interval: Option<i64>,
+    /// The most intervals of a length that is chosen.
+    pub most: usize,
 }
 
 /// A trace that is open for queries.
@@ -56,6 +59,10 @@ pub struct Session {
     cluster: Option<String>,
     /// The trace.
     pub opened: Opened,
+    /// Length of the intervals of `stalls`, ns.
+    pub interval: i64,
+    /// Whether that was chosen to suit the work of devices.
+    pub interval_chosen: bool,
 }
 
 impl Session {
@@ -80,9 +87,14 @@ impl Session {
         };
         // Registered last: a remote context does not keep the functions of the state it is made from.
         crate::functions::register(&mut context)?;
-        let session = Session { context, cluster: options.cluster.clone(), opened };
+        let interval = options.interval.unwrap_or_else(|| {
+            let last = opened.manifest.last_end(&["kernel", "copy"]).unwrap_or(opened.origin());
+            Cut::usual_width(last.saturating_sub(opened.origin()), options.most)
+        });
+        let (cluster, interval_chosen) = (options.cluster.clone(), options.interval.is_none());
+        let session = Session { context, cluster, opened, interval, interval_chosen };
         session.tables()?;
-        session.views(options.interval).await?;
+        session.views(interval).await?;
         Ok(session)
     }
 

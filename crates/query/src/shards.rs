@@ -28,19 +28,20 @@ pub struct Request {
     pub moved: usize,
     /// Names of collectives whose duration is mostly waiting for the last rank.
     pub waits: Vec<String>,
-    /// Prefixes of the names of calls that prefetch managed memory.
-    pub prefetch: Vec<String>,
 }
 
 /// Cuts the time from the first device work to the end of the trace into intervals.
-fn cut_of(session: &Session, interval: i64, most: usize) -> Result<Cut> {
-    let opened = &session.opened;
+fn cut_of(session: &Session, most: usize) -> Result<Cut> {
+    let (opened, interval) = (&session.opened, session.interval);
     if opened.devices.devices.is_empty() {
         bail!("`{}` contains no GPU", opened.location.named);
     }
     let (first, Some(last)) = (opened.origin(), opened.manifest.end) else {
         bail!("`{}` contains neither kernels nor copies", opened.location.named);
     };
+    // A length that was chosen suits the work of devices, and need not suit all that the host did later.
+    let all = interval.saturating_mul(i64::try_from(most).unwrap_or(i64::MAX));
+    let last = if session.interval_chosen { last.min(first.saturating_add(all)) } else { last };
     Cut::of(first..last.max(first + 1), interval, most).with_context(|| {
         format!(
             "the trace of {:.3} s has more than {most} intervals of {:.6} s; choose a longer --interval",
@@ -54,13 +55,8 @@ fn cut_of(session: &Session, interval: i64, most: usize) -> Result<Cut> {
 ///
 /// # Errors
 /// A query fails, or `out` does.
-pub async fn write(
-    session: &Session,
-    interval: i64,
-    request: &Request,
-    out: &mut impl Write,
-) -> Result<()> {
-    let cut = cut_of(session, interval, request.most)?;
+pub async fn write(session: &Session, request: &Request, out: &mut impl Write) -> Result<()> {
+    let cut = cut_of(session, request.most)?;
     let mut parts = Parts { session, request, cut, out };
     parts.plan()?;
     parts.intervals().await?;
@@ -199,7 +195,7 @@ impl<W: Write> Parts<'_, W> {
         self.lines("moved", &sql, part).await
     }
 
-    /// The end of the last work, the number of rows, and how many calls prefetch managed memory.
+    /// The end of the last work, and the number of rows.
     async fn end(&mut self) -> Result<()> {
         let to = self.cut.all().end;
         let sql =
@@ -210,29 +206,10 @@ impl<W: Write> Parts<'_, W> {
             Ok(())
         })
         .await?;
-        let prefetches = self.prefetches().await?;
         let rows: u64 = self.session.opened.manifest.files_of("span").map(|f| f.rows).sum();
-        let end = json!({ "last_end": last_end, "rows": rows, "prefetches": prefetches });
+        let end = json!({ "last_end": last_end, "rows": rows });
         writeln!(self.out, "{}", json!({ "end": end }))?;
         Ok(self.out.flush()?)
-    }
-
-    async fn prefetches(&self) -> Result<i64> {
-        let likes = self.request.prefetch.iter().map(|name| format!("name like '{name}%'"));
-        let likes = likes.collect::<Vec<_>>().join(" or ");
-        let mut prefetches = 0;
-        if !likes.is_empty() {
-            let sql = format!(
-                "select count(*) as n from api where dur is not null and ({likes}) and {}",
-                self.begins_within()
-            );
-            each(self.session, &sql, |c, row| {
-                prefetches = i64_at(c, 0, row);
-                Ok(())
-            })
-            .await?;
-        }
-        Ok(prefetches)
     }
 }
 

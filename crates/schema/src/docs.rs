@@ -72,7 +72,7 @@ pub fn markdown() -> String {
         )+};
     }
     words!(EntityKind, Shape, Measure, Discipline, SourceState, LinkKind, WakeContext);
-    words!(IoOp, Direction, CopyKind, PartKind, Class);
+    words!(IoOp, Direction, CopyKind, Migration, PartKind, Class);
     let _ = writeln!(out, "### ThreadState\n\n| code | word | meaning |\n|---|---|---|");
     for state in crate::ThreadState::ALL {
         let _ = writeln!(out, "| {} | `{}` | {} |", state.code(), state.as_str(), state.doc());

@@ -71,8 +71,15 @@ pub const SYNCHRONIZATION: &str = "synchronization";
 pub const PROFILER_OVERHEAD: &str = "profiler_overhead";
 /// Mark track of a process: page faults of unified memory on a CPU.
 pub const CPU_PAGE_FAULTS: &str = "cpu_page_faults";
-/// Span track of a process (overlap): page faults of unified memory on a GPU.
+/// Span track of a process (overlap): page faults of unified memory on a GPU; attributes
+/// [`PAGE_FAULTS`] and [`ON_GPU`].
 pub const GPU_PAGE_FAULTS: &str = "gpu_page_faults";
+/// Attribute of a copy of kind `managed`: why it moved, a word of `Migration`.
+pub const MIGRATION_CAUSE: &str = "migration_cause";
+/// Attribute of a span of page faults: how many there were.
+pub const PAGE_FAULTS: &str = "page_faults";
+/// Attribute of a span: the GPU that it is about, by its entity's id.
+pub const ON_GPU: &str = "gpu";
 
 /// Counter track of a CPU (delta, ns): time taken by the hypervisor.
 pub const STEAL: &str = "steal";

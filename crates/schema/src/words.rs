@@ -179,6 +179,24 @@ choice! {
 }
 
 choice! {
+    /// Why managed memory moved: values of the attribute `migration_cause` of a copy of kind `managed`.
+    Migration {
+        /// The source does not say.
+        Unknown = "unknown",
+        /// The program asked for it ahead of its use.
+        Prefetch = "prefetch",
+        /// Somebody used it: a page fault.
+        Fault = "page_fault",
+        /// The driver guessed from page faults nearby that it would be used next.
+        Speculative = "speculative_prefetch",
+        /// It had to make room for other memory.
+        Eviction = "eviction",
+        /// Somebody used it often from afar.
+        AccessCounters = "access_counters",
+    }
+}
+
+choice! {
     /// Where a piece of a step's time went. The parts of one step sum to its duration.
     PartKind {
         /// On a CPU, doing its own work.

@@ -259,6 +259,12 @@ impl Manifest {
         tables.iter().flat_map(|table| self.files_of(table)).filter_map(|f| f.min_start).min()
     }
 
+    /// When the last row of these tables that has ended does so, in ns; of rows that are points, when the
+    /// last one is.
+    pub fn last_end(&self, tables: &[&str]) -> Option<i64> {
+        tables.iter().flat_map(|table| self.files_of(table)).filter_map(|f| f.max_end).max()
+    }
+
     /// As it stands in the file.
     pub fn to_toml(&self) -> String {
         // Every field is a string, a number or a flag, and tables come last: this cannot fail.

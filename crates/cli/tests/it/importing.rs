@@ -70,15 +70,17 @@ fn stalls_are_found_in_the_database_and_in_its_trace_with_any_shards_and_threads
         let output = gpuwhy(&["validate", trace]);
         assert!(output.status.success(), "{}", said(&output));
     }
-    let whole = json(&["variability", trace, "--json", "--shards", "1", "--threads", "1"]);
+    let say = |more: &[&str]| {
+        json(&[&["variability", trace, "--interval", "1s", "--json"][..], more].concat())
+    };
+    let whole = say(&["--shards", "1", "--threads", "1"]);
     finds_the_stalls(&whole, &label);
     for (shards, threads) in [("5", "2"), ("64", "1")] {
-        let again =
-            json(&["variability", trace, "--json", "--shards", shards, "--threads", threads]);
+        let again = say(&["--shards", shards, "--threads", threads]);
         assert_eq!(again, whole, "{shards} shards on {threads} threads");
     }
     // The database itself says the same of its devices and kernels.
-    let straight = json(&["variability", &database, "--json"]);
+    let straight = json(&["variability", &database, "--interval", "1s", "--json"]);
     for (a, b) in
         straight["devices"].as_array().unwrap().iter().zip(whole["devices"].as_array().unwrap())
     {
@@ -86,7 +88,13 @@ fn stalls_are_found_in_the_database_and_in_its_trace_with_any_shards_and_threads
             assert_eq!(a[key], b[key], "{key}");
         }
     }
-    assert_eq!(straight["kernels"], whole["kernels"]);
+    for key in ["kernels", "copies"] {
+        assert_eq!(straight[key], whole[key]);
+    }
+    // Without a length, intervals are as long for the trace as for the database.
+    let [chosen, of_trace] = [&*database, trace]
+        .map(|input| json(&["variability", input, "--json"])["interval_ms"].clone());
+    assert_eq!(chosen, of_trace);
 }
 
 #[test]
@@ -99,7 +107,7 @@ fn a_profile_of_pytorch_shows_the_same_stalls() {
     assert_eq!(printed["about"]["files"][0]["rank"], 0);
     let output = gpuwhy(&["validate", trace]);
     assert!(output.status.success(), "{}", said(&output));
-    finds_the_stalls(&json(&["variability", trace, "--json"]), &label);
+    finds_the_stalls(&json(&["variability", trace, "--interval", "1s", "--json"]), &label);
 }
 
 #[test]

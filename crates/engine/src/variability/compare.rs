@@ -1,13 +1,36 @@
-//! Two recordings of the same work: which kernels took longer, are new, are gone, or were built with
-//! other template arguments.
+//! Two recordings of the same work: which kernels and which kinds of copies took longer, are new, are gone,
+//! and which kernels were built with other template arguments.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::KernelSummary;
+use super::sums::Sums;
+use super::{CopySummary, KernelSummary, copies_of, kernels_of};
 
-/// A kernel in one of the recordings.
+/// A change is worth mentioning from this share of all device time on.
+const NOTABLE: f64 = 0.01;
+
+/// What of a recording is compared.
+pub struct Recording {
+    kernels: Vec<KernelSummary>,
+    copies: Vec<CopySummary>,
+}
+
+impl Recording {
+    /// That of these sums.
+    pub fn of(sums: &Sums) -> Recording {
+        Recording { kernels: kernels_of(sums), copies: copies_of(sums) }
+    }
+
+    /// All kernels and copies, ms.
+    fn total_ms(&self) -> f64 {
+        let kernels = self.kernels.iter().map(|k| k.total_ms);
+        kernels.chain(self.copies.iter().map(|c| c.total_ms)).sum()
+    }
+}
+
+/// A kernel, or the copies of one kind, in one of the recordings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     /// Calls.
@@ -16,12 +39,16 @@ pub struct Side {
     pub total_ms: f64,
     /// One of them, µs.
     pub mean_us: f64,
+    /// Of copies: how many bytes.
+    pub bytes: Option<u64>,
 }
 
-/// How a kernel differs.
+/// How a kernel, or the copies of one kind, differ.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Its name.
+    /// `kernel` or `copy`.
+    pub what: &'static str,
+    /// Its name; of copies their kind: `h2d`, `d2h`, `p2p`.
     pub name: String,
     /// Before.
     pub before: Option<Side>,
@@ -36,6 +63,8 @@ pub struct Change {
     /// The kernel of the other recording that has the same name but for its template arguments, if there is
     /// one: the same kernel, built otherwise.
     pub built_as: Option<String>,
+    /// Whether it is at least a hundredth of the time of all kernels and copies.
+    pub notable: bool,
 }
 
 /// The name of a kernel without return type, template arguments and parameters.
@@ -49,16 +78,42 @@ pub fn base_name(name: &str) -> &str {
 type Alone<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
 /// What changed from `before` to `after`, the greatest difference first.
-pub fn changes(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Change> {
-    let side =
-        |k: &KernelSummary| Side { count: k.count, total_ms: k.total_ms, mean_us: k.mean_us };
+pub fn changes(before: &Recording, after: &Recording) -> Vec<Change> {
+    let mut changes = changed_kernels(&before.kernels, &after.kernels);
+    changes.extend(changed_copies(&before.copies, &after.copies));
+    let least = NOTABLE * before.total_ms().max(after.total_ms());
+    for change in &mut changes {
+        change.notable = change.delta_ms != 0.0 && change.delta_ms.abs() >= least;
+    }
+    changes.sort_by(|a, b| {
+        b.delta_ms.abs().total_cmp(&a.delta_ms.abs()).then_with(|| a.name.cmp(&b.name))
+    });
+    changes
+}
+
+fn changed_copies(before: &[CopySummary], after: &[CopySummary]) -> Vec<Change> {
+    let side = |c: &CopySummary| Side {
+        count: c.count,
+        total_ms: c.total_ms,
+        mean_us: c.mean_us,
+        bytes: Some(c.bytes),
+    };
     let mut all: BTreeMap<&str, (Option<Side>, Option<Side>)> = BTreeMap::new();
-    for kernel in before {
-        all.entry(&kernel.name).or_default().0 = Some(side(kernel));
-    }
-    for kernel in after {
-        all.entry(&kernel.name).or_default().1 = Some(side(kernel));
-    }
+    before.iter().for_each(|copies| all.entry(copies.kind).or_default().0 = Some(side(copies)));
+    after.iter().for_each(|copies| all.entry(copies.kind).or_default().1 = Some(side(copies)));
+    all.into_iter().map(|(kind, (b, a))| change("copy", kind, b, a, None)).collect()
+}
+
+fn changed_kernels(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Change> {
+    let side = |k: &KernelSummary| Side {
+        count: k.count,
+        total_ms: k.total_ms,
+        mean_us: k.mean_us,
+        bytes: None,
+    };
+    let mut all: BTreeMap<&str, (Option<Side>, Option<Side>)> = BTreeMap::new();
+    before.iter().for_each(|kernel| all.entry(&kernel.name).or_default().0 = Some(side(kernel)));
+    after.iter().for_each(|kernel| all.entry(&kernel.name).or_default().1 = Some(side(kernel)));
     let (mut gone, mut new) = (Alone::new(), Alone::new());
     for (name, sides) in &all {
         match sides {
@@ -67,25 +122,20 @@ pub fn changes(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Change>
             _ => {}
         }
     }
-    let mut changes: Vec<Change> = all
-        .into_iter()
-        .map(|(name, (before, after))| {
-            let other = match (&before, &after) {
-                (Some(_), None) => new.get(base_name(name)),
-                (None, Some(_)) => gone.get(base_name(name)),
-                _ => None,
-            };
-            let built_as = other.and_then(|names| names.first()).map(|name| name.to_string());
-            change(name, before, after, built_as)
-        })
-        .collect();
-    changes.sort_by(|a, b| {
-        b.delta_ms.abs().total_cmp(&a.delta_ms.abs()).then_with(|| a.name.cmp(&b.name))
-    });
-    changes
+    let built = |(name, (before, after)): (&str, (Option<Side>, Option<Side>))| {
+        let other = match (&before, &after) {
+            (Some(_), None) => new.get(base_name(name)),
+            (None, Some(_)) => gone.get(base_name(name)),
+            _ => None,
+        };
+        let built_as = other.and_then(|names| names.first()).map(|name| name.to_string());
+        change("kernel", name, before, after, built_as)
+    };
+    all.into_iter().map(built).collect()
 }
 
 fn change(
+    what: &'static str,
     name: &str,
     before: Option<Side>,
     after: Option<Side>,
@@ -99,15 +149,8 @@ fn change(
         _ => delta_ms,
     };
     let by_duration_ms = delta_ms - by_count_ms;
-    Change {
-        name: name.to_string(),
-        before,
-        after,
-        delta_ms,
-        by_count_ms,
-        by_duration_ms,
-        built_as,
-    }
+    let (name, notable) = (name.to_string(), false);
+    Change { what, name, before, after, delta_ms, by_count_ms, by_duration_ms, built_as, notable }
 }
 
 #[cfg(test)]
@@ -141,7 +184,9 @@ mod tests {
         let before =
             [kernel("a", 100, 10.0), kernel("void g<64>(int)", 10, 100.0), kernel("gone", 1, 5.0)];
         let after = [kernel("a", 150, 12.0), kernel("void g<128>(int)", 10, 80.0)];
-        let found = changes(&before, &after);
+        let of =
+            |kernels: &[KernelSummary]| Recording { kernels: kernels.to_vec(), copies: Vec::new() };
+        let found = changes(&of(&before), &of(&after));
         let a = found.iter().find(|c| c.name == "a").unwrap();
         assert!((a.delta_ms - 0.8).abs() < 1e-9);
         assert!((a.by_count_ms - 0.5).abs() < 1e-9 && (a.by_duration_ms - 0.3).abs() < 1e-9);
@@ -150,5 +195,29 @@ mod tests {
         let gone = found.iter().find(|c| c.name == "gone").unwrap();
         assert!(gone.after.is_none() && gone.built_as.is_none());
         assert_eq!(found[0].name, "void g<64>(int)", "the greatest difference first");
+    }
+
+    #[test]
+    fn copies_are_compared_by_kind_and_small_changes_are_not_worth_mentioning() {
+        let copies = |kind, count, bytes, mean_us| CopySummary {
+            kind,
+            count,
+            bytes,
+            total_ms: count as f64 * mean_us / 1e3,
+            mean_us,
+        };
+        let kernels = vec![kernel("a", 1000, 10.0)];
+        let before = Recording {
+            kernels: kernels.clone(),
+            copies: vec![copies("h2d", 10, 4096, 100.0), copies("d2h", 1, 8, 1.0)],
+        };
+        let after = Recording { kernels, copies: vec![copies("h2d", 40, 16384, 100.0)] };
+        let found = changes(&before, &after);
+        assert_eq!((found[0].what, &*found[0].name, found[0].notable), ("copy", "h2d", true));
+        assert!((found[0].by_count_ms - 3.0).abs() < 1e-9);
+        assert_eq!(found[0].after.as_ref().unwrap().bytes, Some(16384));
+        let gone = found.iter().find(|c| c.name == "d2h").unwrap();
+        assert!(gone.after.is_none() && !gone.notable, "a microsecond of ten milliseconds");
+        assert!(!found.iter().any(|c| c.what == "kernel" && c.notable));
     }
 }

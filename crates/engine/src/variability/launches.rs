@@ -1,5 +1,6 @@
-//! Joins kernels with the calls that launched them: why streams were idle, and which ranges of the
-//! program (NVTX, annotations, operators) their work belongs to.
+//! Joins the work of devices with the calls that launched it: why streams were idle, which ranges of the
+//! program (NVTX, annotations, operators) work belongs to, what was exposed communication, and which kernels
+//! waited for managed memory.
 //!
 //! A kernel and its launch have the same correlation id, which is unique within a process. They are
 //! joined over the whole trace, since a kernel may run long after its launch.
@@ -7,18 +8,25 @@
 use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_derive::idle::{Idle, Queued, idle};
+use gpuwhy_derive::communication::{Communicated, Communication, Piece, is_communication};
+use gpuwhy_derive::devices::Devices;
+use gpuwhy_derive::idle::{self, Gap, Idle, Queued};
 use gpuwhy_derive::nvtx::{self, Launch, Launched, Range};
-use gpuwhy_schema::{Call, Copy, EntityId, Id, Kernel, Name, Span, TrackId, names};
+use gpuwhy_schema::{
+    Attr, Call, Copy, CopyKind, EntityId, Id, Kernel, Migration, Name, Ns, Span, TrackId, names,
+};
 use serde::Serialize;
 
-use crate::error::Result;
+use super::PREFETCH;
+use super::gaps::{self, Candidate, StreamGap};
+use super::managed::{Gathering, Managed, Moved};
+use crate::error::{Error, Result};
 use crate::source::TraceSource;
 
 /// A trace with more spans is not joined: what has to be held in memory would not fit a laptop.
 const SPANS: u64 = 20_000_000;
 
-/// Idle time of a stream between its kernels.
+/// Idle time of a stream between its kernels, copies and memsets.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamIdle {
     /// Its GPU and its name.
@@ -27,9 +35,9 @@ pub struct StreamIdle {
     pub kernels: usize,
     /// Because nothing had been launched, s.
     pub host_wait_s: f64,
-    /// Between a kernel and the next one that was queued already, s.
+    /// Between a piece of work and the next one that was queued already, s.
     pub kernel_wait_s: f64,
-    /// Because a kernel that was queued waited for something else, s.
+    /// Because work that was queued waited for something else, s.
     pub other_s: f64,
 }
 
@@ -59,6 +67,8 @@ pub struct RangeWork {
 pub struct Launches {
     /// By stream, ordered by device.
     pub idle: Vec<StreamIdle>,
+    /// The longest gaps of the busiest stream of each device, longest first.
+    pub gaps: Vec<StreamGap>,
     /// Most device time first.
     pub ranges: Vec<RangeWork>,
     /// Kernels whose launch is not in the trace.
@@ -77,79 +87,250 @@ enum Role {
     Stream(u32),
     Calls { thread: EntityId, process: EntityId, source: u32 },
     Ranges { thread: EntityId, name: Name },
+    Faults { process: EntityId },
+}
+
+/// What ran on a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Kernel,
+    Copy(CopyKind),
 }
 
 /// Work that ran on a stream.
+#[derive(Clone)]
 struct Work {
-    is_copy: bool,
+    what: What,
+    /// The kernel's name.
+    name: u32,
+    process: Option<EntityId>,
     track: TrackId,
     start: i64,
     end: i64,
     launch: Option<(Owner, u64)>,
 }
 
+/// What the details of a kernel or a copy say.
+#[derive(Clone, Copy)]
+struct Detail {
+    what: What,
+    process: Option<EntityId>,
+    correlation: Option<u64>,
+}
+
 /// What the details of kernels, copies and calls say, by id.
 struct Details {
-    /// Kernels and copies: whether it is a copy, its process, its correlation id.
-    work: HashMap<Id, (bool, Option<EntityId>, Option<u64>)>,
+    work: HashMap<Id, Detail>,
+    /// Of copies of managed memory: bytes, and whether to the device.
+    managed: HashMap<Id, (u64, bool)>,
     /// Calls: the correlation id of what they launch.
     calls: HashMap<Id, u64>,
     /// Whether processes are known.
     by_process: bool,
 }
 
+/// The names of kernels by their numbers, and whether such a kernel communicates.
+#[derive(Default)]
+struct KernelNames {
+    numbers: HashMap<Name, u32>,
+    names: Vec<(Name, bool)>,
+}
+
+impl KernelNames {
+    fn number(&mut self, name: &Name) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push((name.clone(), is_communication(name)));
+        self.numbers.insert(name.clone(), number);
+        number
+    }
+}
+
+/// Page faults of a process: their span, and from when to when.
+struct Faults {
+    id: Id,
+    process: EntityId,
+    start: i64,
+    end: i64,
+}
+
 /// All spans that matter, by what they are.
 struct Spans {
+    /// In the order of their begin.
     work: Vec<Work>,
     /// Start and thread of each launch.
     launches: HashMap<(Owner, u64), (i64, EntityId)>,
     ranges: BTreeMap<(EntityId, Name), Vec<Range>>,
+    names: KernelNames,
+    faults: Vec<Faults>,
+    /// Whether a call asks for managed memory ahead; looked for where there is such memory.
+    asked_ahead: bool,
+    /// Copies of managed memory, with their spans.
+    managed: Vec<(Id, Work)>,
+}
+
+/// What is found by looking at all work of a trace at once.
+pub struct Whole {
+    /// Why streams were idle, and what launched their work; `None` where that was not read.
+    pub launches: Option<Launches>,
+    /// By the numbers of devices.
+    pub communication: Vec<Communicated>,
+    /// `None` if there is no managed memory.
+    pub managed: Option<Managed>,
+}
+
+/// What is asked besides the trace.
+pub struct Question<'a, L> {
+    /// The numbers of devices, by the tracks of their streams.
+    pub devices: &'a Devices,
+    /// The displayed name of the stream of a track.
+    pub label: L,
+    /// How many gaps to explain.
+    pub gaps: usize,
+    /// When the first work of a device began.
+    pub origin: i64,
 }
 
 /// Whether the ranges of a track own the work that is launched within them.
-fn is_ranges(name: &str) -> bool {
+pub(super) fn is_ranges(name: &str) -> bool {
     let of_domain = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     of_domain(names::NVTX) || name == names::ANNOTATIONS || name == names::OPERATORS
 }
 
-/// Joins launches with kernels; `None` if the trace is too large for it. `label` names the stream of a
-/// track.
+/// Joins launches with their work; `None` if the trace is too large for it.
 ///
 /// # Errors
 /// The trace cannot be read.
 pub fn join(
     source: &TraceSource,
-    label: impl Fn(TrackId) -> Option<String>,
-) -> Result<Option<Launches>> {
+    question: &Question<'_, impl Fn(TrackId) -> Option<String>>,
+) -> Result<Option<Whole>> {
     let spans: u64 = source.trace().manifest().files_of("span").map(|f| f.rows).sum();
     if spans > SPANS {
         return Ok(None);
     }
     let details = details(source)?;
-    let Spans { work, launches, ranges } = read_spans(source, &roles(source), &details)?;
-    drop(details);
+    let mut spans = read_spans(source, &roles(source), &details)?;
+    drop(details.work);
+    drop(details.calls);
+    let streams = &question.devices.streams;
+    let communication = communication(&spans, source, streams)?;
+    let managed = managed(source, &mut spans, &details.managed, question)?;
+    let Spans { work, launches, ranges, .. } = spans;
     let mut joined = Launches::default();
-    let mut queued: BTreeMap<TrackId, Vec<Queued>> = BTreeMap::new();
+    let mut queued: BTreeMap<TrackId, Stream> = BTreeMap::new();
     let mut by_thread: HashMap<EntityId, Vec<Launch>> = HashMap::new();
-    for Work { is_copy, track, start, end, launch } in work {
-        let launched = launch.and_then(|key| launches.get(&key)).copied();
-        if let Some((at, thread)) = launched {
-            let device_ns = end - start;
-            by_thread.entry(thread).or_default().push(Launch { at, device_ns, is_copy });
+    for Work { what, track, start, end, launch, .. } in &work {
+        let (is_copy, launched) = (*what != What::Kernel, launch.and_then(|l| launches.get(&l)));
+        if let Some(&(at, thread)) = launched {
+            let launch = Launch { at, device_ns: end - start, is_copy };
+            by_thread.entry(thread).or_default().push(launch);
         }
-        if is_copy {
-            continue;
-        }
-        joined.orphans += u64::from(launched.is_none());
-        let launched = launched.map(|(at, _)| at);
-        queued.entry(track).or_default().push(Queued { start, end, launched });
+        joined.orphans += u64::from(!is_copy && launched.is_none());
+        let stream = queued.entry(*track).or_default();
+        stream.kernels += usize::from(!is_copy);
+        stream.busy += end - start;
+        stream.threads.push(launched.map(|(_, thread)| *thread));
+        let launched = launched.map(|(at, _)| *at);
+        stream.work.push(Queued { start: *start, end: *end, launched });
     }
     drop(launches);
-    joined.idle = idle_of_streams(queued, label);
+    let longest = longest_gaps(&queued, &work, question);
+    drop(work);
+    joined.gaps = gaps::explain(source, longest, question.origin, &question.label)?;
+    joined.idle = idle_of_streams(queued, &question.label);
     joined.ranges = work_of_ranges(ranges, by_thread);
-    Ok(Some(joined))
+    Ok(Some(Whole { launches: Some(joined), communication, managed }))
+}
+
+/// The work of a stream.
+#[derive(Default)]
+struct Stream {
+    work: Vec<Queued>,
+    /// Who launched it.
+    threads: Vec<Option<EntityId>>,
+    kernels: usize,
+    /// How long its work took, summed.
+    busy: i64,
+}
+
+fn communication(
+    spans: &Spans,
+    source: &TraceSource,
+    streams: &std::collections::HashMap<TrackId, u32>,
+) -> Result<Vec<Communicated>> {
+    let begin = spans.work.first().map_or(0, |w| w.start);
+    let end = spans.work.iter().map(|w| w.end).max().unwrap_or(begin);
+    let mut all = Communication::new(begin..end);
+    for work in &spans.work {
+        let piece = match work.what {
+            What::Kernel if spans.names.names[work.name as usize].1 => Piece::Communicate,
+            What::Kernel | What::Copy(CopyKind::Memset) => Piece::Compute,
+            What::Copy(CopyKind::PeerToPeer) => Piece::PeerCopy,
+            What::Copy(_) => continue,
+        };
+        if let Some(&device) = streams.get(&work.track) {
+            all.push(device, piece, work.start, work.end)
+                .map_err(|e| Error::Unsorted { path: source.trace().path().into(), at: e.start })?;
+        }
+    }
+    Ok(all.finish())
+}
+
+/// Managed memory, if there is any.
+fn managed<L>(
+    source: &TraceSource,
+    spans: &mut Spans,
+    copies: &HashMap<Id, (u64, bool)>,
+    question: &Question<'_, L>,
+) -> Result<Option<Managed>> {
+    if copies.is_empty() && spans.faults.is_empty() {
+        return Ok(None);
+    }
+    let mut causes: HashMap<Id, Migration> = HashMap::new();
+    let mut faults: HashMap<Id, u64> = HashMap::new();
+    let mut gpus: HashMap<Id, u32> = HashMap::new();
+    for rows in source.trace().all::<Attr>() {
+        for Attr { id, key, value } in rows? {
+            match &*key {
+                names::MIGRATION_CAUSE => {
+                    causes.extend(value.parse().ok().map(|c: Migration| (id, c)))
+                }
+                names::PAGE_FAULTS => faults.extend(value.parse().ok().map(|n: u64| (id, n))),
+                names::ON_GPU => gpus.extend(value.parse().ok().map(|gpu: u32| (id, gpu))),
+                _ => {}
+            }
+        }
+    }
+    let devices = question.devices;
+    let number = |gpu: u32| devices.devices.iter().position(|d| d.entity.0 == gpu);
+    let mut found = Gathering::new(Some(spans.asked_ahead));
+    for (id, work) in std::mem::take(&mut spans.managed) {
+        let (Some(&device), Some(&(bytes, to_device))) =
+            (devices.streams.get(&work.track), copies.get(&id))
+        else {
+            continue;
+        };
+        let cause = causes.get(&id).copied().unwrap_or(Migration::Unknown);
+        let (start, end) = (work.start, work.end);
+        found.moved(work.process, device, Moved { cause, to_device, start, end, bytes });
+    }
+    for Faults { id, process, start, end } in std::mem::take(&mut spans.faults) {
+        let device = gpus.get(&id).and_then(|gpu| number(*gpu)).map(|n| n as u32);
+        let count = faults.get(&id).copied().unwrap_or(0);
+        found.faults(Some(process), device, start, end, count);
+    }
+    let mut stalls = found.kernels();
+    for work in spans.work.iter().filter(|w| w.what == What::Kernel) {
+        if let Some(&device) = devices.streams.get(&work.track) {
+            stalls.kernel(work.process, device, work.name, work.start, work.end);
+        }
+    }
+    Ok(Some(stalls.finish(|number| spans.names.names[*number as usize].0.clone())))
 }
 
 fn roles(source: &TraceSource) -> HashMap<TrackId, Role> {
@@ -166,6 +347,7 @@ fn roles(source: &TraceSource) -> HashMap<TrackId, Role> {
                 let process = process.unwrap_or(track.entity);
                 Role::Calls { thread: track.entity, process, source }
             }
+            names::GPU_PAGE_FAULTS => Role::Faults { process: track.entity },
             name if is_ranges(name) => {
                 Role::Ranges { thread: track.entity, name: track.name.clone() }
             }
@@ -178,19 +360,30 @@ fn roles(source: &TraceSource) -> HashMap<TrackId, Role> {
 
 fn details(source: &TraceSource) -> Result<Details> {
     let trace = source.trace();
-    let mut work: HashMap<Id, (bool, Option<EntityId>, Option<u64>)> = HashMap::new();
+    let mut work: HashMap<Id, Detail> = HashMap::new();
+    let mut managed: HashMap<Id, (u64, bool)> = HashMap::new();
     for rows in trace.all::<Kernel>() {
-        work.extend(rows?.into_iter().map(|k| (k.id, (false, k.process, k.correlation))));
+        let detail = |k: Kernel| {
+            let Kernel { process, correlation, .. } = k;
+            (k.id, Detail { what: What::Kernel, process, correlation })
+        };
+        work.extend(rows?.into_iter().map(detail));
     }
     for rows in trace.all::<Copy>() {
-        work.extend(rows?.into_iter().map(|c| (c.id, (true, c.process, c.correlation))));
+        for copy in rows? {
+            let Copy { id, kind, process, correlation, .. } = copy;
+            if kind == CopyKind::Managed {
+                managed.insert(id, (copy.bytes, copy.to.is_some()));
+            }
+            work.insert(id, Detail { what: What::Copy(kind), process, correlation });
+        }
     }
-    let by_process = work.values().any(|w| w.1.is_some());
+    let by_process = work.values().any(|w| w.process.is_some());
     let mut calls: HashMap<Id, u64> = HashMap::new();
     for rows in trace.all::<Call>() {
         calls.extend(rows?.into_iter().filter_map(|c| Some((c.id, c.correlation?))));
     }
-    Ok(Details { work, calls, by_process })
+    Ok(Details { work, managed, calls, by_process })
 }
 
 fn read_spans(
@@ -202,25 +395,21 @@ fn read_spans(
         work: Vec::with_capacity(details.work.len()),
         launches: HashMap::new(),
         ranges: BTreeMap::new(),
+        names: KernelNames::default(),
+        faults: Vec::new(),
+        asked_ahead: false,
+        managed: Vec::new(),
     };
     for rows in source.trace().all::<Span>() {
         for span in rows? {
             let (start, end) = (span.ts.0, span.dur.map(|dur| span.ts.saturating_add(dur).0));
             match roles.get(&span.track) {
-                Some(Role::Stream(source)) => {
-                    let Some((is_copy, process, number)) = details.work.get(&span.id) else {
-                        continue;
-                    };
-                    let owner = process.map_or(Owner::Source(*source), Owner::Process);
-                    found.work.push(Work {
-                        is_copy: *is_copy,
-                        track: span.track,
-                        start,
-                        end: end.unwrap_or(start),
-                        launch: number.map(|number| (owner, number)),
-                    });
-                }
+                Some(Role::Stream(source)) => found.work(&span, *source, details),
                 Some(Role::Calls { thread, process, source }) => {
+                    if !details.managed.is_empty() {
+                        let asks = PREFETCH.iter().any(|name| span.name.starts_with(name));
+                        found.asked_ahead |= asks;
+                    }
                     let Some(number) = details.calls.get(&span.id) else { continue };
                     let owner = match details.by_process {
                         true => Owner::Process(*process),
@@ -232,30 +421,97 @@ fn read_spans(
                     let ranges = found.ranges.entry((*thread, name.clone())).or_default();
                     ranges.push(Range { name: span.name, start, end: end.unwrap_or(i64::MAX) });
                 }
+                Some(Role::Faults { process }) => {
+                    let (process, end) = (*process, end.unwrap_or(start));
+                    found.faults.push(Faults { id: span.id, process, start, end });
+                }
                 None => {}
             }
         }
     }
+    found.work.sort_by_key(|work| work.start);
     Ok(found)
 }
 
+impl Spans {
+    /// Adds the work of a span on a stream.
+    fn work(&mut self, span: &Span, source: u32, details: &Details) {
+        let Some(Detail { what, process, correlation }) = details.work.get(&span.id).copied()
+        else {
+            return;
+        };
+        let owner = process.map_or(Owner::Source(source), Owner::Process);
+        let name = match what {
+            What::Kernel => self.names.number(&span.name),
+            What::Copy(_) => 0,
+        };
+        let work = Work {
+            what,
+            name,
+            process,
+            track: span.track,
+            start: span.ts.0,
+            end: span.dur.map_or(span.ts, |dur| span.ts.saturating_add(dur)).0,
+            launch: correlation.map(|number| (owner, number)),
+        };
+        if what == What::Copy(CopyKind::Managed) {
+            self.managed.push((span.id, work.clone()));
+        }
+        self.work.push(work);
+    }
+}
+
+/// The longest gaps of the busiest stream of each device, longest first.
+fn longest_gaps<L>(
+    streams: &BTreeMap<TrackId, Stream>,
+    work: &[Work],
+    question: &Question<'_, L>,
+) -> Vec<Candidate> {
+    let devices = &question.devices.streams;
+    let mut busiest: BTreeMap<u32, TrackId> = BTreeMap::new();
+    for (track, stream) in streams.iter().filter(|(_, stream)| stream.kernels > 0) {
+        let Some(device) = devices.get(track) else { continue };
+        let best = busiest.entry(*device).or_insert(*track);
+        if stream.busy > streams[best].busy {
+            *best = *track;
+        }
+    }
+    let of_streams = busiest.values().flat_map(|track| {
+        idle::gaps(&streams[track].work).map(|gap: Gap| (gap.end - gap.start, *track, gap))
+    });
+    let mut longest: Vec<(i64, TrackId, Gap)> = of_streams.collect();
+    longest.sort_by_key(|(length, track, gap)| (std::cmp::Reverse(*length), gap.start, *track));
+    longest.truncate(question.gaps);
+    let candidate = |(_, track, gap): (i64, TrackId, Gap)| {
+        let device = devices.get(&track);
+        let overlaps = |w: &&Work| w.start < gap.end && w.end > gap.start;
+        let of_device = work.iter().filter(overlaps).filter(|w| devices.get(&w.track) == device);
+        Candidate {
+            track,
+            thread: streams[&track].threads[gap.next],
+            device: of_device.map(|w| (Ns(w.start), Ns(w.end))).collect(),
+            gap,
+        }
+    };
+    longest.into_iter().map(candidate).collect()
+}
+
 fn idle_of_streams(
-    queued: BTreeMap<TrackId, Vec<Queued>>,
+    streams: BTreeMap<TrackId, Stream>,
     label: impl Fn(TrackId) -> Option<String>,
 ) -> Vec<StreamIdle> {
     let s = |ns: i64| ns as f64 / 1e9;
-    let of_stream = |(track, mut kernels): (TrackId, Vec<Queued>)| {
-        kernels.sort_by_key(|k| k.start);
-        let Idle { host_wait_ns, kernel_wait_ns, other_ns, .. } = idle(&kernels);
+    let of_stream = |(track, stream): (TrackId, Stream)| {
+        let Idle { host_wait_ns, kernel_wait_ns, other_ns, .. } = idle::idle(&stream.work);
         StreamIdle {
             stream: label(track).unwrap_or_else(|| format!("track {track}")),
-            kernels: kernels.len(),
+            kernels: stream.kernels,
             host_wait_s: s(host_wait_ns),
             kernel_wait_s: s(kernel_wait_ns),
             other_s: s(other_ns),
         }
     };
-    queued.into_iter().map(of_stream).collect()
+    streams.into_iter().filter(|(_, stream)| stream.kernels > 0).map(of_stream).collect()
 }
 
 fn work_of_ranges(

@@ -7,7 +7,9 @@
 //! the sums say is then stated, one kind of statement a file (`statements`).
 
 mod compare;
+mod gaps;
 mod launches;
+mod managed;
 mod page;
 mod remote;
 mod reports;
@@ -15,11 +17,17 @@ mod statements;
 mod sums;
 mod trace_rows;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gpuwhy_derive::Sum;
+use gpuwhy_derive::communication::Communicated;
+use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
 use gpuwhy_formats::importers;
@@ -27,7 +35,9 @@ use gpuwhy_schema::{EntityId, Name, Rows, TrackId};
 use serde::Serialize;
 
 pub use compare::{Change, Side};
+pub use gaps::{Called, StreamGap};
 pub use launches::{Launches, RangeWork, StreamIdle};
+pub use managed::{Managed, ManagedDevice, MovedMemory, StalledKernel};
 pub use statements::Statement;
 
 use crate::error::{Error, Result};
@@ -36,8 +46,6 @@ use sums::{KernelSum, Sums};
 
 /// The most intervals: more are no overview.
 const INTERVALS: usize = 1 << 16;
-/// The length of an interval where none is asked for.
-pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 /// Collectives whose length is waiting for the last rank.
 const WAITS: &[&str] =
     &["MPI_Barrier", "MPI_Allreduce", "MPI_Allgather", "MPI_Alltoall", "MPI_Reduce_scatter"];
@@ -48,9 +56,9 @@ const NS_MS: f64 = 1e6;
 /// What to read, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long an interval is; [`DEFAULT_INTERVAL`] if `None`.
+    /// How long an interval is; chosen from the length of the recording if `None`.
     pub interval: Option<Duration>,
-    /// How many anomalous intervals are listed for each device.
+    /// How many anomalous intervals are listed for each device, and how many gaps of streams in all.
     pub top: usize,
     /// How many shards of time; chosen by the number of rows if `None`.
     pub shards: Option<usize>,
@@ -117,6 +125,44 @@ pub struct Anomaly {
     pub by_kind: BTreeMap<&'static str, f64>,
 }
 
+/// Communication of one device with others: kernels of communication libraries, and copies between
+/// devices.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CommunicationSummary {
+    /// Kernels that communicate.
+    pub kernels: u64,
+    /// All of them, s.
+    pub kernels_s: f64,
+    /// Copies to and from other devices.
+    pub peer_copies: u64,
+    /// All of them, s.
+    pub peer_copies_s: f64,
+    /// Time in which something communicated, s.
+    pub total_s: f64,
+    /// Of that, while another kernel computed, s.
+    pub overlapped_s: f64,
+    /// Of that, while nothing computed, s.
+    pub exposed_s: f64,
+    /// Time in which a kernel ran that does not communicate, s.
+    pub compute_s: f64,
+}
+
+impl CommunicationSummary {
+    fn of(found: &Communicated, kernel_s: f64) -> CommunicationSummary {
+        let s = |ns: i64| ns as f64 / 1e9;
+        CommunicationSummary {
+            kernels: found.kernels,
+            kernels_s: s(found.kernels_ns),
+            peer_copies: found.copies,
+            peer_copies_s: s(found.copies_ns),
+            total_s: s(found.total_ns),
+            overlapped_s: s(found.total_ns - found.exposed_ns),
+            exposed_s: s(found.exposed_ns),
+            compute_s: kernel_s - s(found.kernels_exposed_ns),
+        }
+    }
+}
+
 /// What one device did.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceSummary {
@@ -134,11 +180,16 @@ pub struct DeviceSummary {
     pub exposed_s: f64,
     /// Of that, while a kernel ran, s.
     pub overlapped_s: f64,
-    /// Time in which neither ran, s.
+    /// Time in which neither ran, from the first work of all devices to the last, s.
     pub idle_s: f64,
-    /// The rule by which intervals are anomalous: `iqr` or `mad`.
+    /// Communication with other devices; `None` if there is none, or if it was not looked for.
+    pub communication: Option<CommunicationSummary>,
+    /// Time in which a kernel ran and waited for managed memory, s.
+    pub fault_stall_s: Option<f64>,
+    /// The rule by which intervals are anomalous: `iqr`, `mad`, `effect`, or `too_few` if there are too
+    /// few to compare.
     pub rule: &'static str,
-    /// Exposed time from which on an interval is anomalous, ms.
+    /// Exposed time from which on an interval is anomalous, ms; null if there are too few to compare.
     pub fence_ms: f64,
     /// How many are.
     pub anomalous: usize,
@@ -148,6 +199,21 @@ pub struct DeviceSummary {
     pub most_variable_copies: Vec<(usize, f64)>,
     /// The same of kernels.
     pub most_variable_kernels: Vec<(usize, f64)>,
+}
+
+/// The copies of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct CopySummary {
+    /// The kind: `h2d`, `d2h`, `d2d`, `p2p`, `h2h`, `managed`, `other`; or `memset`.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// All of them, ms.
+    pub total_ms: f64,
+    /// Mean duration, µs.
+    pub mean_us: f64,
 }
 
 /// The kernels of one name.
@@ -183,15 +249,24 @@ pub struct Report {
     pub seconds: f64,
     /// How long an interval is, ms.
     pub interval_ms: f64,
+    /// Whether that was chosen from the length of the recording.
+    pub interval_chosen: bool,
     /// How many there are.
     pub intervals: usize,
     /// Each device.
     pub devices: Vec<DeviceSummary>,
     /// Kernels by name, most time first.
     pub kernels: Vec<KernelSummary>,
-    /// Why streams were idle, and what ranges launched; `None` for reports that were not imported and
-    /// for traces of more than twenty million spans.
+    /// Copies by kind, most time first.
+    pub copies: Vec<CopySummary>,
+    /// Why streams were idle, and what ranges launched; `None` for reports that were not imported, for
+    /// traces of more than twenty million spans, and for traces on another machine.
     pub launches: Option<Launches>,
+    /// Managed memory; `None` if there is none, or where `launches` is `None` for a trace.
+    pub managed: Option<Managed>,
+    /// Whether communication and managed memory were looked for: not in traces that are too large or on
+    /// another machine.
+    pub whole: bool,
     /// Against another recording.
     pub changes: Option<Vec<Change>>,
     /// What stands out.
@@ -201,6 +276,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether something worth mentioning changed against the other recording; `None` without one.
+    pub fn has_changed(&self) -> Option<bool> {
+        let changes = self.changes.as_ref()?;
+        Some(changes.iter().any(|change| change.notable))
+    }
+
     /// Whether nothing differs from the others.
     pub fn is_quiet(&self) -> bool {
         self.outliers.iter().all(|o| o.found.is_empty()) && self.statements.is_empty()
@@ -225,6 +306,8 @@ struct Gathered {
     cut: Cut,
     /// The entities that are named in statements.
     names: Rows,
+    /// What is found by looking at all work at once, where that was done already.
+    whole: Option<launches::Whole>,
 }
 
 /// Finds what differs in a trace or in profilers' reports; `against` is another recording of the
@@ -239,14 +322,21 @@ pub fn variability(
 ) -> Result<Variability> {
     let mut gathered = gather(inputs, options)?;
     gathered.trim(options)?;
-    let mut report = gathered.report(inputs, options);
     if let Some(source) = &gathered.source {
         let names = source.entities_and_tracks();
-        report.launches = launches::join(source, |track| stream_label(names, track))?;
+        let question = launches::Question {
+            devices: &Devices::of(&names.entity, &names.track),
+            label: |track| stream_label(names, track),
+            gaps: options.top,
+            origin: gathered.cut.origin,
+        };
+        gathered.whole = launches::join(source, &question)?;
     }
+    let mut report = gathered.report(inputs, options);
     if let Some(other) = against {
         let before = gather(std::slice::from_ref(other), options)?;
-        report.changes = Some(compare::changes(&kernels_of(&before.sums), &report.kernels));
+        let before = compare::Recording::of(&before.sums);
+        report.changes = Some(compare::changes(&before, &compare::Recording::of(&gathered.sums)));
     }
     report.statements = statements::all(&report, &gathered)?;
     let rows = gathered.sums.rows;
@@ -294,9 +384,9 @@ impl Gathered {
         let (cut, sums) = (&mut self.cut, &mut self.sums);
         let length = sums.last_end.saturating_sub(cut.origin);
         if let Some(interval) = options.interval
-            && interval_ns(Some(interval)) > length
+            && interval_ns(interval) > length
         {
-            return Err(too_long(Some(interval), length as f64 / 1e9));
+            return Err(too_long(interval, length as f64 / 1e9));
         }
         cut.count = cut.index(sums.last_end.saturating_sub(1)).map_or(1, |last| last + 1);
         sums.intervals.cut = *cut;
@@ -307,79 +397,133 @@ impl Gathered {
     }
 
     fn report(&self, inputs: &[PathBuf], options: &Options) -> Report {
-        let Gathered { sums, cut, .. } = self;
+        let Gathered { sums, cut, whole, .. } = self;
         let inputs: Vec<String> = inputs.iter().map(|path| path.display().to_string()).collect();
         let mut report = Report {
             schema_version: 1,
             trace: inputs.join(", "),
             seconds: (sums.last_end - cut.origin) as f64 / 1e9,
             interval_ms: cut.width as f64 / NS_MS,
+            interval_chosen: options.interval.is_none(),
             intervals: cut.count,
             devices: Vec::new(),
             kernels: kernels_of(sums),
-            launches: None,
+            copies: copies_of(sums),
+            launches: whole.as_ref().and_then(|whole| whole.launches.clone()),
+            managed: whole.as_ref().and_then(|whole| whole.managed.clone()),
+            whole: whole.is_some(),
             changes: None,
             statements: Vec::new(),
             outliers: Vec::new(),
         };
-        for (device, intervals) in self.devices.iter().zip(&sums.intervals.devices) {
-            if !intervals.is_empty() {
-                let (summary, found) = device_summary(device, intervals, *cut, options.top);
-                report.devices.push(summary);
-                report.outliers.push(found);
+        let numbered = self.devices.iter().zip(&sums.intervals.devices).enumerate();
+        // The place of each device in the report: devices that did nothing are left out.
+        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+        for (number, (device, intervals)) in numbered.filter(|(_, (_, i))| !i.is_empty()) {
+            let of = OneDevice { device, intervals, cut: *cut, last_end: sums.last_end };
+            let (mut summary, found) = of.summary(options.top);
+            let communicated = whole.as_ref().and_then(|whole| whole.communication.get(number));
+            summary.communication = communicated
+                .filter(|of| of.kernels + of.copies > 0)
+                .map(|of| CommunicationSummary::of(of, summary.kernel_s));
+            places.insert(number, report.devices.len());
+            report.devices.push(summary);
+            report.outliers.push(found);
+        }
+        if let Some(managed) = &mut report.managed {
+            managed.renumber(&places);
+            for of in &managed.devices {
+                report.devices[of.device].fault_stall_s = Some(of.stalled_ms / 1e3);
             }
         }
         report
     }
 }
 
-fn device_summary(
-    device: &Device,
-    intervals: &[Interval],
+/// What is known of one device.
+struct OneDevice<'a> {
+    device: &'a Device,
+    intervals: &'a [Interval],
     cut: Cut,
-    top: usize,
-) -> (DeviceSummary, Outliers) {
-    let sum = |of: fn(&Interval) -> i64| intervals.iter().map(of).sum::<i64>() as f64 / 1e9;
-    let exposed: Vec<f64> = intervals.iter().map(|i| i.exposed_ns as f64).collect();
-    // Less than a hundredth of an interval is no stall worth mentioning.
-    let found = outliers(&exposed, cut.width as f64 / 100.0);
-    let spread = |of: &dyn Fn(&Interval) -> f64| -> Vec<(usize, f64)> {
-        let values: Vec<f64> = intervals.iter().map(of).collect();
-        most_variable(&values).into_iter().map(|i| (i, values[i] / NS_MS)).collect()
-    };
-    let worst = found.found.iter().take(top).map(|outlier| {
-        let interval = &intervals[outlier.index];
-        let range = cut.range(outlier.index);
-        let kinds = ALL_KINDS.into_iter().filter(|kind| is_copy(*kind));
-        Anomaly {
-            interval: outlier.index,
-            from_s: (range.start - cut.origin) as f64 / 1e9,
-            to_s: (range.end - cut.origin) as f64 / 1e9,
-            exposed_ms: outlier.value / NS_MS,
-            beyond_ms: outlier.beyond / NS_MS,
-            by_kind: kinds
-                .map(|kind| (kind.as_str(), interval.exposed_by[kind_index(kind)] as f64 / NS_MS))
-                .filter(|(_, ms)| *ms > 0.0)
-                .collect(),
+    /// End of the last work of all devices.
+    last_end: i64,
+}
+
+impl OneDevice<'_> {
+    fn summary(&self, top: usize) -> (DeviceSummary, Outliers) {
+        let OneDevice { device, intervals, cut, last_end } = *self;
+        let sum = |of: fn(&Interval) -> i64| intervals.iter().map(of).sum::<i64>() as f64 / 1e9;
+        let exposed: Vec<f64> = intervals.iter().map(|i| i.exposed_ns as f64).collect();
+        // Less than a hundredth of an interval is no stall worth mentioning.
+        let found = outliers(&exposed, cut.width as f64 / 100.0);
+        let spread = |of: &dyn Fn(&Interval) -> f64| -> Vec<(usize, f64)> {
+            let values: Vec<f64> = intervals.iter().map(of).collect();
+            most_variable(&values).into_iter().map(|i| (i, values[i] / NS_MS)).collect()
+        };
+        let worst = found.found.iter().take(top).map(|outlier| {
+            let interval = &intervals[outlier.index];
+            let range = cut.range(outlier.index);
+            let kinds = ALL_KINDS.into_iter().filter(|kind| is_copy(*kind));
+            Anomaly {
+                interval: outlier.index,
+                from_s: (range.start - cut.origin) as f64 / 1e9,
+                to_s: (range.end.min(last_end) - cut.origin) as f64 / 1e9,
+                exposed_ms: outlier.value / NS_MS,
+                beyond_ms: outlier.beyond / NS_MS,
+                by_kind: kinds
+                    .map(|kind| {
+                        (kind.as_str(), interval.exposed_by[kind_index(kind)] as f64 / NS_MS)
+                    })
+                    .filter(|(_, ms)| *ms > 0.0)
+                    .collect(),
+            }
+        });
+        let busy: i64 = intervals.iter().map(Interval::busy_ns).sum();
+        let idle_ns = (last_end - cut.origin).saturating_sub(busy).max(0);
+        let summary = DeviceSummary {
+            device: device.clone(),
+            kernels: intervals.iter().map(|i| i.kernels.count).sum(),
+            kernel_s: sum(|i| i.kernel_ns),
+            copies: intervals.iter().map(|i| i.all_copies().count).sum(),
+            copy_s: sum(|i| i.copy_ns),
+            exposed_s: sum(|i| i.exposed_ns),
+            overlapped_s: sum(Interval::overlapped_ns),
+            // The last interval ends with the recording.
+            idle_s: idle_ns as f64 / 1e9,
+            communication: None,
+            fault_stall_s: None,
+            rule: found.rule.as_str(),
+            fence_ms: found.fence / NS_MS,
+            anomalous: found.found.len(),
+            worst: worst.collect(),
+            most_variable_copies: spread(&|i| i.all_copies().std()),
+            most_variable_kernels: spread(&|i| i.kernels.std()),
+        };
+        (summary, found)
+    }
+}
+
+/// Copies by kind, most time first.
+fn copies_of(sums: &Sums) -> Vec<CopySummary> {
+    let mut copies: Vec<CopySummary> = Vec::new();
+    for kind in ALL_KINDS {
+        let (mut sum, mut bytes) = (Sum::default(), 0u64);
+        for interval in sums.intervals.devices.iter().flatten() {
+            sum.merge(&interval.copies[kind_index(kind)]);
+            bytes = bytes.saturating_add(interval.bytes[kind_index(kind)]);
         }
-    });
-    let summary = DeviceSummary {
-        device: device.clone(),
-        kernels: intervals.iter().map(|i| i.kernels.count).sum(),
-        kernel_s: sum(|i| i.kernel_ns),
-        copies: intervals.iter().map(|i| i.all_copies().count).sum(),
-        copy_s: sum(|i| i.copy_ns),
-        exposed_s: sum(|i| i.exposed_ns),
-        overlapped_s: sum(Interval::overlapped_ns),
-        idle_s: intervals.len() as f64 * cut.width as f64 / 1e9 - sum(Interval::busy_ns),
-        rule: found.rule.as_str(),
-        fence_ms: found.fence / NS_MS,
-        anomalous: found.found.len(),
-        worst: worst.collect(),
-        most_variable_copies: spread(&|i| i.all_copies().std()),
-        most_variable_kernels: spread(&|i| i.kernels.std()),
-    };
-    (summary, found)
+        if sum.count > 0 {
+            copies.push(CopySummary {
+                kind: kind.as_str(),
+                count: sum.count,
+                bytes,
+                total_ms: sum.sum as f64 / NS_MS,
+                mean_us: sum.mean() / 1e3,
+            });
+        }
+    }
+    copies.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms).then(a.kind.cmp(b.kind)));
+    copies
 }
 
 /// Kernels by name, most time first.
@@ -412,28 +556,43 @@ fn stream_label(names: &Rows, track: TrackId) -> Option<String> {
 }
 
 /// The length of an interval in ns.
-fn interval_ns(interval: Option<Duration>) -> i64 {
-    i64::try_from(interval.unwrap_or(DEFAULT_INTERVAL).as_nanos()).unwrap_or(i64::MAX).max(1)
+fn interval_ns(interval: Duration) -> i64 {
+    i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX).max(1)
 }
 
-/// Cuts a range of time into intervals.
-fn cut_time(range: Range<i64>, interval: Option<Duration>) -> Result<Cut> {
-    let length = range.end - range.start;
-    Cut::of(range, interval_ns(interval), INTERVALS).ok_or_else(|| too_short(interval, length))
+/// The length of intervals that is asked for, or that suits work which begins within `length` ns.
+fn width_for(interval: Option<Duration>, length: i64) -> i64 {
+    interval.map_or_else(|| Cut::usual_width(length, INTERVALS), interval_ns)
 }
 
-fn too_short(interval: Option<Duration>, length_ns: i64) -> Error {
+/// Cuts a range of time into intervals; its last work of a device begins at `begins`.
+fn cut_time(range: Range<i64>, begins: i64, interval: Option<Duration>) -> Result<Cut> {
+    let width = width_for(interval, begins.saturating_sub(range.start));
+    // A width that was chosen suits the work of devices, and need not suit all that the host did later.
+    let all = width.saturating_mul(INTERVALS as i64);
+    let end = match interval {
+        None => range.end.min(range.start.saturating_add(all)),
+        Some(_) => range.end,
+    };
+    Cut::of(range.start..end, width, INTERVALS)
+        .ok_or_else(|| too_short(width, range.end - range.start))
+}
+
+fn too_short(width: i64, length_ns: i64) -> Error {
     let least = (length_ns / INTERVALS as i64 + 1).max(1) as u64;
     Error::IntervalTooShort {
-        interval: interval.unwrap_or(DEFAULT_INTERVAL),
+        interval: Duration::from_nanos(width as u64),
         seconds: length_ns as f64 / 1e9,
         most: INTERVALS,
-        least: Duration::from_millis((least).div_ceil(1_000_000)),
+        least: Duration::from_micros(least.div_ceil(1000)),
     }
 }
 
-fn too_long(interval: Option<Duration>, seconds: f64) -> Error {
-    // The longest whole number of ms that leaves at least one interval.
-    let at_most = Duration::from_millis((seconds * 1e3).floor().max(1.0) as u64);
-    Error::IntervalTooLong { interval: interval.unwrap_or(DEFAULT_INTERVAL), seconds, at_most }
+fn too_long(interval: Duration, seconds: f64) -> Error {
+    // The longest whole number of ms, or of µs, that leaves at least one interval.
+    let at_most = match seconds {
+        long if long >= 0.01 => Duration::from_millis((long * 1e3).floor() as u64),
+        short => Duration::from_micros((short * 1e6).floor().max(1.0) as u64),
+    };
+    Error::IntervalTooLong { interval, seconds, at_most }
 }

@@ -10,13 +10,14 @@ use std::process::{Command, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+use gpuwhy_derive::devices::Waiter;
 use gpuwhy_derive::sweep::{Cut, Interval};
 use gpuwhy_derive::{Quantiles, Stretches, Sum};
 use gpuwhy_schema::{CopyKind, Entity, EntityId, EntityKind, Rows};
 use serde_json::Value;
 
 use super::sums::{KernelSum, LinkSum, MOVED, Sums, WaitSum, moved};
-use super::{Device, Gathered, INTERVALS, Options, PREFETCH, WAITS, interval_ns};
+use super::{Device, Gathered, INTERVALS, Options, WAITS, interval_ns};
 use crate::error::{Error, Result};
 use crate::query;
 
@@ -32,9 +33,11 @@ const DEVICES: u64 = 1 << 20;
 pub fn gather(trace: &str, cluster: &str, options: &Options) -> Result<Gathered> {
     let mut command = Command::new(query::program());
     command.args(["shards", trace]);
-    command.args(["--interval-ns", &interval_ns(options.interval).to_string()]);
+    if let Some(interval) = options.interval {
+        command.args(["--interval-ns", &interval_ns(interval).to_string()]);
+    }
     command.args(["--most", &INTERVALS.to_string(), "--moved", &MOVED.to_string()]);
-    command.args(["--waits", &WAITS.join(","), "--prefetch", &PREFETCH.join(",")]);
+    command.args(["--waits", &WAITS.join(",")]);
     if let Some(threads) = options.threads {
         command.args(["--threads", &threads.to_string()]);
     }
@@ -104,7 +107,6 @@ impl Received {
             gathered.sums.last_end =
                 whole(&value["last_end"]).map_err(|_| "no device did anything")?;
             gathered.sums.rows = count(&value["rows"])?;
-            gathered.sums.prefetches = Some(count(&value["prefetches"])?);
             self.complete = true;
             return Ok(());
         }
@@ -145,7 +147,8 @@ fn add(gathered: &mut Gathered, kind: &str, value: &Value) -> Parsed<()> {
         "wait" => {
             let first = Some((whole(&value[3])?, whole(&value[4])?));
             let waits = WaitSum { sum: part(&value[2])?, first };
-            sums.waits.insert((text(&value[0])?.into(), whole(&value[1])?), waits);
+            let waiter = Waiter::Rank(whole(&value[1])?);
+            sums.waits.insert((text(&value[0])?.into(), waiter), waits);
         }
         "moved" => {
             let word = text(&value[1])?;
@@ -201,7 +204,7 @@ fn plan(value: &Value) -> Parsed<Gathered> {
         format!("the plan cuts time into {intervals} intervals of {width} ns, which cannot be")
     })?;
     let names = Rows { entity, ..Rows::default() };
-    Ok(Gathered { source: None, devices, sums: Sums::new(cut), cut, names })
+    Ok(Gathered { source: None, devices, sums: Sums::new(cut), cut, names, whole: None })
 }
 
 #[cfg(test)]
@@ -224,7 +227,7 @@ mod tests {
         interval.kernels.add(7);
         let interval = format!(r#"{{"interval":[0,1,"{}"]}}"#, BASE64.encode(interval.to_bytes()));
         let moved = r#"{"moved":[0,"h2d",4096,1,2]}"#;
-        let end = r#"{"end":{"last_end":17,"rows":5,"prefetches":0}}"#;
+        let end = r#"{"end":{"last_end":17,"rows":5}}"#;
         let whole = received(&[PLAN, &interval, moved, end]).unwrap();
         assert_eq!(whole.sums.intervals.devices[0][1].kernel_ns, 7);
         assert_eq!((whole.sums.last_end, whole.sums.rows, whole.sums.moved.len()), (17, 5, 1));

@@ -4,14 +4,17 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use gpuwhy_derive::communication::{Communicated, Communication, Piece, is_communication};
 use gpuwhy_derive::sweep::{Cut, Sweep, Work as SweptWork};
 use gpuwhy_diagnose::exchange::Moved;
 use gpuwhy_formats::importer::{GpuWork, Work, WorkDevice, WorkKind};
 use gpuwhy_formats::importers;
-use gpuwhy_schema::{Name, Rows};
+use gpuwhy_schema::{CopyKind, Name, Rows};
 
+use super::launches::Whole;
+use super::managed::{Gathering, Managed, Moved as MovedMemory, Stalls};
 use super::sums::{KernelSum, MOVED, Sums, moved};
-use super::{Device, Gathered, INTERVALS, Options, interval_ns, too_short};
+use super::{Device, Gathered, INTERVALS, Options, PREFETCH, too_short, width_for};
 use crate::error::{Error, Result};
 use crate::parallel::in_order;
 
@@ -28,19 +31,23 @@ type Copied = (Work, (i64, i64));
 pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let reports = importers::open_work(paths)?;
     let threads = options.threads();
-    let (copies, origin) = copies(&reports, threads)?;
-    let Some(origin) = origin else { return Err(Error::NoGpuWork { path: paths[0].clone() }) };
-    let width = interval_ns(options.interval);
+    let (copies, begins) = copies(&reports, threads)?;
+    let Some((origin, last)) = begins else {
+        return Err(Error::NoGpuWork { path: paths[0].clone() });
+    };
+    let width = width_for(options.interval, last - origin);
     let length = width.saturating_mul(INTERVALS as i64);
     let end = origin.saturating_add(length);
     let Some(cut) = Cut::of(origin..end, width, INTERVALS) else {
         // An interval of centuries: as long as any trace.
-        return Err(super::too_long(options.interval, 0.0));
+        return Err(super::too_long(options.interval.unwrap_or_default(), 0.0));
     };
     let mut devices: Vec<Device> = Vec::new();
     let mut sums = Sums::new(cut);
+    let mut whole = Whole { launches: None, communication: Vec::new(), managed: None };
     for (number, report) in reports.iter().enumerate() {
         let mut one = ReportSweep::new(&**report, number, cut, &mut devices);
+        one.managed_memory(&copies[number])?;
         let mut waiting = copies[number].iter().peekable();
         each_work(&**report, WorkKind::Kernels, threads, |work, device| {
             while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
@@ -49,19 +56,38 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
             one.push(work, device)
         })?;
         waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
-        sums.merge(one.finish(cut));
+        let (swept, communication, managed) = one.finish(cut);
+        sums.merge(swept);
+        add(&mut whole, communication, managed);
     }
     if cut.all().contains(&sums.last_end) || sums.last_end == cut.all().end {
-        return Ok(Gathered { source: None, devices, sums, cut, names: Rows::default() });
+        let (names, whole) = (Rows::default(), Some(whole));
+        return Ok(Gathered { source: None, devices, sums, cut, names, whole });
     }
-    Err(too_short(options.interval, sums.last_end - origin))
+    Err(too_short(width, sums.last_end - origin))
 }
 
-/// The copies of each report, sorted by their start, and the start of the first work of all reports.
-/// Copies are few: they are held, so that kernels can be merged with them in the order of time.
-fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copied>>, Option<i64>)> {
+/// Adds what was found in one report.
+fn add(whole: &mut Whole, communication: Vec<Communicated>, managed: Option<Managed>) {
+    if whole.communication.len() < communication.len() {
+        whole.communication.resize(communication.len(), Communicated::default());
+    }
+    for (ours, theirs) in whole.communication.iter_mut().zip(&communication) {
+        ours.merge(theirs);
+    }
+    if let Some(managed) = managed {
+        whole.managed.get_or_insert_default().merge(managed);
+    }
+}
+
+/// When the first work and the last work of all reports begin.
+type Begins = Option<(i64, i64)>;
+
+/// The copies of each report, sorted by their start, and when work begins. Copies are few: they are held, so
+/// that kernels can be merged with them in the order of time.
+fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copied>>, Begins)> {
     let mut copies: Vec<Vec<Copied>> = Vec::new();
-    let mut origin: Option<i64> = None;
+    let mut begins: Begins = None;
     for report in reports {
         let mut all = Vec::new();
         each_work(&**report, WorkKind::Copies, threads, |work, device| {
@@ -69,14 +95,19 @@ fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copie
             Ok(())
         })?;
         all.sort_by_key(|(work, _)| work.start);
-        let has_kernels = report.parts(WorkKind::Kernels) > 0;
-        let first = has_kernels.then(|| report.read(WorkKind::Kernels, 0)).transpose()?;
-        let starts = first.iter().flat_map(|p| &p.work).chain(all.iter().map(|c| &c.0));
-        let first = starts.map(|w| w.start.saturating_add(report.shift())).min();
-        origin = origin.into_iter().chain(first).min();
+        // Kernels are sorted, or the sweep says that they are not: their ends tell.
+        let parts = report.parts(WorkKind::Kernels);
+        let ends = (0..parts.min(1)).chain((1..parts).last());
+        let ends = ends.map(|part| report.read(WorkKind::Kernels, part));
+        let ends = ends.collect::<std::result::Result<Vec<_>, _>>()?;
+        let work = ends.iter().flat_map(|p| &p.work).chain(all.iter().map(|c| &c.0));
+        for start in work.map(|w| w.start.saturating_add(report.shift())) {
+            let (first, last) = begins.unwrap_or((start, start));
+            begins = Some((first.min(start), last.max(start)));
+        }
         copies.push(all);
     }
-    Ok((copies, origin))
+    Ok((copies, begins))
 }
 
 /// Calls `take` with all work of a kind in the order of the report, and the process and ordinal of its
@@ -105,12 +136,30 @@ struct ReportSweep<'a> {
     known: HashMap<(i64, i64), u32>,
     cut: Cut,
     sweep: Sweep,
+    communication: Communication,
+    /// Kernels that wait for managed memory, if there is any; a process has a number.
+    stalls: Option<Stalls<i64, i64>>,
     /// Kernels by the number of their name, where that is small.
-    stats: Vec<Option<Box<KernelSum>>>,
-    others: HashMap<i64, KernelSum>,
+    stats: Vec<Option<Box<Named>>>,
+    others: HashMap<i64, Named>,
     last_end: i64,
     rows: u64,
     moved: Vec<Moved>,
+}
+
+/// The kernels of one name.
+#[derive(Clone, Default)]
+struct Named {
+    sum: KernelSum,
+    /// Whether they communicate.
+    communicate: bool,
+}
+
+impl Named {
+    fn of(report: &dyn GpuWork, name: i64) -> Named {
+        let communicate = report.name(name).is_some_and(|name| is_communication(&name));
+        Named { sum: KernelSum::default(), communicate }
+    }
 }
 
 impl<'a> ReportSweep<'a> {
@@ -129,6 +178,8 @@ impl<'a> ReportSweep<'a> {
             known: HashMap::new(),
             cut,
             sweep: Sweep::new(cut, cut.all()),
+            communication: Communication::new(cut.all()),
+            stalls: None,
             stats: Vec::new(),
             others: HashMap::new(),
             last_end: i64::MIN,
@@ -154,47 +205,84 @@ impl<'a> ReportSweep<'a> {
         number
     }
 
-    #[inline]
-    fn push(&mut self, work: &Work, device: (i64, i64)) -> Result<()> {
-        let device = self.device(device);
-        let (start, end) =
-            (work.start.saturating_add(self.shift), work.end.saturating_add(self.shift));
-        let what = work.copy.map_or(SweptWork::Kernel, SweptWork::Copy);
-        self.sweep
-            .push(device, what, start, end, work.bytes)
-            .map_err(|e| Error::Unsorted { path: self.report.path().into(), at: e.start })?;
-        self.rows += 1;
-        self.last_end = self.last_end.max(end);
-        if let Some(kind) = work.copy {
-            if self.moved.len() < MOVED {
-                self.moved.extend(moved(device, kind, work.bytes, start, end));
-            }
-        } else {
-            let stat = match usize::try_from(work.name) {
-                Ok(name) if name < NUMBERED => {
-                    if name >= self.stats.len() {
-                        self.stats.resize(name + 1, None);
-                    }
-                    &mut **self.stats[name].get_or_insert_default()
-                }
-                _ => self.others.entry(work.name).or_default(),
-            };
-            stat.add(self.cut.index(start).unwrap_or(0), end - start);
+    /// Takes note of managed memory and page faults, before kernels are looked at.
+    fn managed_memory(&mut self, copies: &[Copied]) -> Result<()> {
+        let asked_ahead = self.report.calls_any(PREFETCH);
+        let mut found = Gathering::new(asked_ahead);
+        for (copy, key) in copies {
+            let Some((cause, to_device)) = copy.migration else { continue };
+            let (start, end) = self.shifted(copy.start, copy.end);
+            let moved = MovedMemory { cause, to_device, start, end, bytes: copy.bytes };
+            found.moved(key.0, self.device(*key), moved);
+        }
+        for faults in self.report.page_faults()? {
+            let (process, ordinal) = faults.device;
+            let (start, end) = self.shifted(faults.start, faults.end);
+            let device = ordinal.map(|ordinal| self.device((process, ordinal)));
+            found.faults(process, device, start, end, faults.count);
+        }
+        if !found.is_empty() {
+            self.stalls = Some(found.kernels());
         }
         Ok(())
     }
 
-    fn finish(self, cut: Cut) -> Sums {
+    /// Times of the report as times of all reports.
+    fn shifted(&self, start: i64, end: i64) -> (i64, i64) {
+        (start.saturating_add(self.shift), end.saturating_add(self.shift))
+    }
+
+    #[inline]
+    fn push(&mut self, work: &Work, key: (i64, i64)) -> Result<()> {
+        let device = self.device(key);
+        let (start, end) = self.shifted(work.start, work.end);
+        let what = work.copy.map_or(SweptWork::Kernel, SweptWork::Copy);
+        let unsorted = |at: i64| Error::Unsorted { path: self.report.path().into(), at };
+        self.sweep.push(device, what, start, end, work.bytes).map_err(|e| unsorted(e.start))?;
+        self.rows += 1;
+        self.last_end = self.last_end.max(end);
+        let piece = if let Some(kind) = work.copy {
+            if self.moved.len() < MOVED {
+                self.moved.extend(moved(device, kind, work.bytes, start, end));
+            }
+            match kind {
+                CopyKind::PeerToPeer => Piece::PeerCopy,
+                CopyKind::Memset => Piece::Compute,
+                _ => return Ok(()),
+            }
+        } else {
+            if let Some(stalls) = &mut self.stalls {
+                stalls.kernel(key.0, device, work.name, start, end);
+            }
+            let report = self.report;
+            let named = match usize::try_from(work.name) {
+                Ok(name) if name < NUMBERED => {
+                    if name >= self.stats.len() {
+                        self.stats.resize(name + 1, None);
+                    }
+                    let new = || Box::new(Named::of(report, work.name));
+                    &mut **self.stats[name].get_or_insert_with(new)
+                }
+                _ => self.others.entry(work.name).or_insert_with(|| Named::of(report, work.name)),
+            };
+            named.sum.add(self.cut.index(start).unwrap_or(0), end - start);
+            if named.communicate { Piece::Communicate } else { Piece::Compute }
+        };
+        self.communication.push(device, piece, start, end).map_err(|e| unsorted(e.start))
+    }
+
+    fn finish(self, cut: Cut) -> (Sums, Vec<Communicated>, Option<Managed>) {
+        let report = self.report;
+        let name_of = |number: i64| report.name(number).unwrap_or_else(|| Name::from("?"));
         let mut sums = Sums::new(cut);
         let numbered = self.stats.into_iter().enumerate();
         let numbered = numbered.filter_map(|(i, stat)| Some((i as i64, *stat?)));
-        for (name, stat) in numbered.chain(self.others) {
-            let unnamed = || Name::from("?");
-            let name = self.report.name(name).unwrap_or_else(unnamed);
-            sums.kernels.entry(name).or_default().merge(&stat);
+        for (name, named) in numbered.chain(self.others) {
+            sums.kernels.entry(name_of(name)).or_default().merge(&named.sum);
         }
         sums.intervals = self.sweep.finish();
         (sums.last_end, sums.rows, sums.moved) = (self.last_end, self.rows, self.moved);
-        sums
+        let managed = self.stalls.map(|stalls| stalls.finish(|number| name_of(*number)));
+        (sums, self.communication.finish(), managed)
     }
 }

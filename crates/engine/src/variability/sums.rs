@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gpuwhy_derive::devices::Waiter;
 use gpuwhy_derive::sweep::{Cut, Intervals};
 use gpuwhy_derive::{Quantiles, Stretches, Sum};
 use gpuwhy_diagnose::exchange::{Moved, Way};
@@ -19,14 +20,12 @@ pub struct Sums {
     pub kernels: BTreeMap<Name, KernelSum>,
     /// Copies between devices: from, to.
     pub links: BTreeMap<(u32, u32), LinkSum>,
-    /// Waits in collectives, by collective and rank.
-    pub waits: BTreeMap<(Name, i64), WaitSum>,
+    /// Waits in collectives, by collective and who waits.
+    pub waits: BTreeMap<(Name, Waiter), WaitSum>,
     /// End of the last work of a device.
     pub last_end: i64,
     /// Rows read.
     pub rows: u64,
-    /// Calls that asked for managed memory ahead of its use; `None` if calls were not read.
-    pub prefetches: Option<u64>,
     /// Copies ordered by their start, for the ways in which data go back and forth.
     pub moved: Vec<Moved>,
 }
@@ -67,7 +66,7 @@ pub struct LinkSum {
     pub bytes: u64,
 }
 
-/// Calls of one rank to one collective.
+/// Calls of one rank or process to one collective.
 #[derive(Clone, Default)]
 pub struct WaitSum {
     /// Their durations.
@@ -86,16 +85,12 @@ impl Sums {
             waits: BTreeMap::new(),
             last_end: i64::MIN,
             rows: 0,
-            prefetches: None,
             moved: Vec::new(),
         }
     }
 
     /// Adds those of another shard.
     pub fn merge(&mut self, other: Sums) {
-        if let Some(theirs) = other.prefetches {
-            *self.prefetches.get_or_insert(0) += theirs;
-        }
         self.intervals.merge(&other.intervals);
         for (name, stat) in other.kernels {
             self.kernels.entry(name).or_default().merge(&stat);

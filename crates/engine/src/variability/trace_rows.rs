@@ -9,7 +9,7 @@ use gpuwhy_schema::{Copy, CopyKind, Id, Name, Ns, Span};
 use gpuwhy_store::Trace;
 
 use super::sums::{Sums, moved};
-use super::{Device, Gathered, INTERVALS, Options, PREFETCH, WAITS, cut_time};
+use super::{Device, Gathered, INTERVALS, Options, WAITS, cut_time};
 use crate::error::{Error, Result};
 use crate::parallel::in_order;
 use crate::source::TraceSource;
@@ -28,12 +28,12 @@ pub fn gather(path: &std::path::Path, options: &Options) -> Result<Gathered> {
     let catalog = source.entities_and_tracks();
     let plan = Devices::of(&catalog.entity, &catalog.track);
     if plan.devices.is_empty() {
-        return Err(Error::NoGpuWork { path: path.into() });
+        return Err(Error::NoGpuWorkInTrace { path: path.into() });
     }
     let (sums, cut) = read(source.trace(), &plan, options)?;
     let devices = plan.devices.iter().map(Device::of).collect();
     let names = catalog.clone();
-    Ok(Gathered { source: Some(source), devices, sums, cut, names })
+    Ok(Gathered { source: Some(source), devices, sums, cut, names, whole: None })
 }
 
 /// Reads the whole, shard by shard.
@@ -41,9 +41,10 @@ fn read(trace: &Trace, plan: &Devices, options: &Options) -> Result<(Sums, Cut)>
     let manifest = trace.manifest();
     let first = manifest.first_start(&["kernel", "copy"]);
     let (Some(first), Some(last)) = (first, manifest.end) else {
-        return Err(Error::NoGpuWork { path: trace.path().into() });
+        return Err(Error::NoGpuWorkInTrace { path: trace.path().into() });
     };
-    let cut = cut_time(first..last.max(first + 1), options.interval)?;
+    let begins = manifest.last_end(&["kernel", "copy"]).unwrap_or(last);
+    let cut = cut_time(first..last.max(first + 1), begins, options.interval)?;
     let rows: u64 = manifest.files_of("span").map(|f| f.rows).sum();
     let threads = options.threads();
     let shards = options.shards.unwrap_or_else(|| {
@@ -96,10 +97,9 @@ fn shard(trace: &Trace, plan: &Devices, cut: Cut, shard: Range<i64>) -> Result<S
     Ok(sums)
 }
 
-/// The spans of devices that reach into a shard; calls are counted on the way.
+/// The spans of devices that reach into a shard; waits in collectives are added up on the way.
 fn spans(trace: &Trace, plan: &Devices, shard: &Range<i64>, sums: &mut Sums) -> Result<Vec<Span>> {
     let mut spans: Vec<Span> = Vec::new();
-    let mut prefetches = 0;
     for rows in trace.read::<Span>(Ns(shard.start)..Ns(shard.end)) {
         for span in rows? {
             sums.rows += 1;
@@ -118,12 +118,9 @@ fn spans(trace: &Trace, plan: &Devices, shard: &Range<i64>, sums: &mut Sums) -> 
                 }
             } else if plan.streams.contains_key(&span.track) {
                 spans.push(span);
-            } else if PREFETCH.iter().any(|name| span.name.starts_with(name)) {
-                prefetches += u64::from(begins_here);
             }
         }
     }
-    sums.prefetches = Some(prefetches);
     Ok(spans)
 }
 

@@ -1,6 +1,6 @@
 //! Tables of what GPUs did: kernels, copies, memsets, synchronizations and GPU metrics.
 
-use gpuwhy_schema::{Copy, CopyKind, Counter, Kernel, Name, Ns, names};
+use gpuwhy_schema::{Attr, Copy, CopyKind, Counter, Kernel, Migration, Name, Ns, names};
 
 use super::dropped::Why;
 use super::ids::process_of;
@@ -50,6 +50,18 @@ pub(super) fn copy_kind(code: i64) -> (CopyKind, &'static str) {
         12 => (Managed, "[CUDA memcpy Unified Device-to-Host]"),
         13 => (Managed, "[CUDA memcpy Unified Device-to-Device]"),
         _ => (Other, "[CUDA memcpy Unknown]"),
+    }
+}
+
+/// Why managed memory moved, by `migrationCause` (CUpti_ActivityUnifiedMemoryMigrationCause).
+pub(super) fn migration(code: Value<'_>) -> Migration {
+    match code.int() {
+        Some(1) => Migration::Prefetch,
+        Some(2) => Migration::Fault,
+        Some(3) => Migration::Speculative,
+        Some(4) => Migration::Eviction,
+        Some(5) => Migration::AccessCounters,
+        _ => Migration::Unknown,
     }
 }
 
@@ -152,6 +164,7 @@ impl Report {
                 "dstKind",
                 "srcDeviceId",
                 "dstDeviceId",
+                "migrationCause",
             ],
         );
         let names: Vec<Name> = (0..=14).map(|code| copy_kind(code).1.into()).collect();
@@ -187,6 +200,11 @@ impl Report {
             };
             let pinned = host_memory(host_side.int())
                 .and_then(|word| memory.iter().find(|name| &***name == word).cloned());
+            if kind == CopyKind::Managed {
+                let value = migration(values[13]).as_str().into();
+                let key = names::MIGRATION_CAUSE.into();
+                out.piece.rows.attr.push(Attr { id, key, value });
+            }
             out.piece.rows.copy.push(Copy {
                 id,
                 ts,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuwhy_schema::{Call, Name, names};
+use gpuwhy_schema::{Attr, Call, Name, names};
 
 use super::dropped::Why;
 use super::gpu_tables::unsigned;
@@ -19,6 +19,10 @@ const NVTX_PUSH_POP: i64 = 59;
 const NVTX_START_END: i64 = 60;
 /// Names of categories, threads, devices, contexts and streams; beginning and end of domains.
 const NVTX_NAMES: [i64; 7] = [33, 39, 75, 76, 97, 98, 99];
+
+/// The columns of the table of page faults on GPUs that are read.
+pub(super) const FAULT_COLUMNS: [&str; 5] =
+    ["start", "end", "globalPid", "deviceId", "numberOfPageFaults"];
 
 /// Event classes of rows, among calls of the operating system, that mark where the profiler began and
 /// ended.
@@ -192,17 +196,22 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns = versions::columns(table, ["start", "end", "globalPid"]);
+        let columns = versions::columns(table, FAULT_COLUMNS);
         let name: Name = "gpu_page_faults".into();
-        self.database.scan(table, leaves, columns, |_, [start, end, process]| {
+        self.database.scan(table, leaves, columns, |_, [start, end, process, device, faults]| {
             let Some(start) = out.when(start) else { return Ok(()) };
             let process = process.int().map_or(0, process_of);
-            out.span(
-                TrackKey::Process { process, name: names::GPU_PAGE_FAULTS },
-                start,
-                end,
-                name.clone(),
-            );
+            let track = TrackKey::Process { process, name: names::GPU_PAGE_FAULTS };
+            let span = out.span(track, start, end, name.clone());
+            let Some((id, _)) = span else { return Ok(()) };
+            if let Some(faults) = unsigned(faults) {
+                let (key, value) = (names::PAGE_FAULTS.into(), faults.to_string().as_str().into());
+                out.piece.rows.attr.push(Attr { id, key, value });
+            }
+            if let Some(device) = device.int() {
+                let gpu = out.device(process, device);
+                out.piece.on_gpu.push((id, gpu));
+            }
             Ok(())
         })
     }

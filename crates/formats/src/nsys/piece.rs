@@ -93,6 +93,8 @@ pub(super) struct Piece {
     pub devices: Vec<Device>,
     /// Context switches, which become states once they are in the order of time.
     pub switches: Vec<Switch>,
+    /// Spans of processes, and the devices that they are about.
+    pub on_gpu: Vec<(Id, EntityId)>,
     /// Call chains of samples.
     pub chains: Vec<ChainEntry>,
     /// Samples, which become rows once their call chains are known.

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use gpuwhy_schema::{
-    Clock, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Measure, Name, Ns, Rows, Sample,
-    Shape, SourceId, TrackId, names,
+    Attr, Clock, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Measure, Name, Ns, Rows,
+    Sample, Shape, SourceId, TrackId, names,
 };
 
 use super::align::Alignment;
@@ -146,8 +146,8 @@ impl Placer {
     /// # Errors
     /// The temporary file cannot be written.
     pub fn place(&mut self, report: &Report, number: usize, piece: Piece) -> Result<Rows> {
-        let Piece { mut rows, tracks, devices, switches, chains, samples, ids, dropped, recorded } =
-            piece;
+        let Piece { mut rows, tracks, devices, on_gpu, .. } = piece;
+        let Piece { switches, chains, samples, ids, dropped, recorded, .. } = piece;
         let tracks: Vec<TrackId> =
             tracks.iter().map(|key| self.track(report, number, *key)).collect();
         let gpus: Vec<EntityId> =
@@ -192,6 +192,11 @@ impl Placer {
             id(&mut row.id);
             ts(&mut row.ts);
         }
+        rows.attr.extend(on_gpu.into_iter().map(|(id, device)| {
+            let value = gpus[device.0 as usize].to_string().as_str().into();
+            Attr { id, key: names::ON_GPU.into(), value }
+        }));
+        rows.attr.iter_mut().for_each(|row| id(&mut row.id));
         self.check_nesting(&rows);
         for switch in switches {
             self.switch(report, &switch)?;

@@ -7,13 +7,17 @@ use gpuwhy_schema::{CopyKind, Name};
 use super::align::align;
 use super::chunk::{Chunk, Contents};
 use super::dropped::time;
-use super::gpu_tables::{copy_kind, unsigned};
+use super::gpu_tables::{copy_kind, migration, unsigned};
+use super::host_tables::FAULT_COLUMNS;
 use super::ids::process_of;
 use super::job;
 use super::report::{Gpu, Report};
 use super::versions;
 use crate::Result;
-use crate::importer::{GpuWork, Work, WorkDevice, WorkKind, WorkPart};
+use crate::importer::{GpuWork, PageFaults, Work, WorkDevice, WorkKind, WorkPart};
+
+/// The code of copies of managed memory to the host.
+const UNIFIED_TO_HOST: i64 = 12;
 
 /// A report, with its place in time among the others.
 struct ReportWork {
@@ -84,6 +88,35 @@ impl GpuWork for ReportWork {
     fn name(&self, number: i64) -> Option<Name> {
         self.report.strings.get(number).cloned()
     }
+
+    fn page_faults(&self) -> Result<Vec<PageFaults>> {
+        let mut all = Vec::new();
+        let database = &self.report.database;
+        let chunks = self.report.chunks.iter().filter(|c| c.contents == Contents::GpuFaults);
+        for chunk in chunks {
+            let Some(table) = database.table(chunk.table) else { continue };
+            let columns = versions::columns(table, FAULT_COLUMNS);
+            database.scan(table, &chunk.leaves, columns, |_, values| {
+                let [start, end, process, device, count] = values;
+                if let (Ok(start), Ok(end)) = (time(start), time(end))
+                    && start <= end
+                {
+                    let device = (process.int().map_or(0, process_of), device.int());
+                    let count = unsigned(count).unwrap_or(0);
+                    all.push(PageFaults { device, start, end, count });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    fn calls_any(&self, prefixes: &[&str]) -> Option<bool> {
+        // A report's strings are those that its rows use.
+        let calls = self.report.chunks.iter().any(|c| c.contents == Contents::CudaCalls);
+        let is_one = |name: &Name| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        calls.then(|| self.report.strings.numbered().any(|(_, name)| is_one(name)))
+    }
 }
 
 impl Report {
@@ -95,11 +128,11 @@ impl Report {
             if table.column("demangledName").is_some() { "demangledName" } else { "shortName" };
         let columns = versions::columns(
             table,
-            ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind"],
+            ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind", "migrationCause"],
         );
         let mut last: Option<((i64, i64), u32)> = None;
         self.database.scan(table, &chunk.leaves, columns, |_, values| {
-            let [start, end, device, process, name, bytes, kind] = values;
+            let [start, end, device, process, name, bytes, code, cause] = values;
             let (start, end) = match (time(start), time(end)) {
                 (Ok(start), Ok(end)) if start <= end => (start, end),
                 _ => {
@@ -120,17 +153,20 @@ impl Report {
                     number
                 }
             };
+            let code = code.int().unwrap_or(0);
             let copy = match chunk.contents {
                 Contents::Kernels => None,
                 Contents::Memsets => Some(CopyKind::Memset),
-                _ => Some(copy_kind(kind.int().unwrap_or(0)).0),
+                _ => Some(copy_kind(code).0),
             };
+            let managed = copy == Some(CopyKind::Managed);
             part.work.push(Work {
                 device,
                 copy,
                 start,
                 end,
                 bytes: unsigned(bytes).unwrap_or(0),
+                migration: managed.then(|| (migration(cause), code != UNIFIED_TO_HOST)),
                 name: name.int().unwrap_or(-1),
             });
             Ok(())

@@ -39,5 +39,5 @@ pub fn statements(sums: &Sums, devices: &[Device]) -> Vec<Statement> {
         );
         Statement::new("host_staged", says)
     });
-    ping_pong.chain(host_staged).collect()
+    host_staged.chain(ping_pong).collect()
 }

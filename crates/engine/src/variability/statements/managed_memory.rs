@@ -1,43 +1,98 @@
-//! Devices that wait for managed memory although nothing asked for it ahead of its use.
+//! Managed memory that moves only when it is needed: kernels that wait for it, and devices that do.
+//!
+//! Memory that the program asked for ahead of its use is nobody's fault, whatever its copies cost.
 
-use gpuwhy_derive::sweep::kind_index;
-use gpuwhy_schema::CopyKind;
+use gpuwhy_schema::Migration;
 
 use super::Statement;
-use crate::variability::sums::Sums;
-use crate::variability::{NS_MS, Report};
+use crate::variability::{Managed, ManagedDevice, Report, StalledKernel};
 
-/// Waits for managed memory that are worth reporting, as a share of the recording.
-const SHARE: f64 = 0.05;
+/// Kernels are mentioned if they wait for this share of their own time,
+const OF_KERNEL: f64 = 0.1;
+/// or of the recording,
+const OF_RECORDING: f64 = 0.01;
+/// and no less than this, ms.
+const LEAST_MS: f64 = 0.1;
+/// Copies of memory to the host that are worth mentioning, as a share of the recording.
+const TO_HOST: f64 = 0.05;
+/// The most kernels that are mentioned.
+const LISTED: usize = 3;
 
-/// The devices that wait.
-pub fn statements(report: &Report, sums: &Sums) -> Vec<Statement> {
-    if sums.prefetches.is_some_and(|n| n > 0) {
-        return Vec::new();
-    }
-    let asked = match sums.prefetches {
-        Some(_) => "nothing asked for them ahead (cudaMemPrefetchAsync)",
-        None => "whether anything asked for them ahead was not read; import the report to know",
+/// The kernels and devices that wait.
+pub fn statements(report: &Report) -> Vec<Statement> {
+    let Some(managed) = &report.managed else { return Vec::new() };
+    let seconds_ms = report.seconds * 1e3;
+    let waits = |kernel: &&StalledKernel| {
+        kernel.stalled_ms >= LEAST_MS
+            && (kernel.stalled_ms >= OF_KERNEL * kernel.total_ms
+                || kernel.stalled_ms >= OF_RECORDING * seconds_ms)
     };
-    let kind = kind_index(CopyKind::Managed);
-    let intervals = sums.intervals.devices.iter().filter(|d| !d.is_empty());
-    let mut all = Vec::new();
-    for (of, intervals) in report.devices.iter().zip(intervals) {
-        let exposed: i64 = intervals.iter().map(|i| i.exposed_by[kind]).sum();
-        let (times, bytes) = intervals.iter().fold((0, 0u64), |(times, bytes), i| {
-            (times + i.copies[kind].count, bytes.saturating_add(i.bytes[kind]))
-        });
-        if exposed as f64 / 1e9 <= SHARE * report.seconds {
-            continue;
+    let kernels = managed.kernels.iter().filter(waits).take(LISTED);
+    let mut all: Vec<Statement> = kernels.map(|k| of_kernel(k, managed, report)).collect();
+    for of in &managed.devices {
+        let to_host = on_demand(of, managed, "host");
+        if to_host.2 > TO_HOST * seconds_ms {
+            let says = format!(
+                "{} bytes of managed memory move back from {} on demand in {} pieces ({:.1} ms): the host \
+                 uses what lies on the device",
+                to_host.1,
+                report.devices[of.device].device.label(),
+                to_host.0,
+                to_host.2
+            );
+            all.push(Statement { kind: "managed_to_host", says, sql: sql() });
         }
-        let says = format!(
-            "{} waits {:.1} ms for managed memory: {bytes} bytes move on demand in {times} pieces, and \
-             {asked}",
-            of.device.label(),
-            exposed as f64 / NS_MS
-        );
-        let sql = Some("select * from 'copy/*.parquet' where kind = 'managed'".into());
-        all.push(Statement { kind: "missing_prefetch", says, sql });
     }
     all
+}
+
+fn sql() -> Option<String> {
+    Some("select * from 'copy/*.parquet' where kind = 'managed'".into())
+}
+
+fn of_kernel(kernel: &StalledKernel, managed: &Managed, report: &Report) -> Statement {
+    let name: String = kernel.name.chars().take(90).collect();
+    let device = &report.devices[kernel.device].device;
+    let faults = match kernel.page_faults {
+        0 => String::new(),
+        faults => format!("{faults} page faults, "),
+    };
+    let of = managed.devices.iter().find(|of| of.device == kernel.device);
+    let ahead = of.map_or(0, |of| bytes_of(of, Migration::Prefetch));
+    let evicted = of.map_or(0, |of| bytes_of(of, Migration::Eviction));
+    let asked = match (ahead, managed.asked_ahead) {
+        (0, Some(false)) => "; nothing asked for it ahead (cudaMemPrefetchAsync)".to_owned(),
+        (0, _) => "; nothing was moved ahead of its use".to_owned(),
+        (bytes, _) => format!("; {bytes} other bytes were asked for ahead"),
+    };
+    let room = match evicted {
+        0 => String::new(),
+        bytes => format!("; {bytes} bytes had to make room: it does not fit"),
+    };
+    let says = format!(
+        "{name} waits {:.1} ms of its {:.1} ms ({} calls) on {} for managed memory: {faults}{} bytes moved on \
+         demand{asked}{room}",
+        kernel.stalled_ms,
+        kernel.total_ms,
+        kernel.kernels,
+        device.label(),
+        kernel.bytes,
+    );
+    Statement { kind: "missing_prefetch", says, sql: sql() }
+}
+
+/// Copies, bytes and ms that moved on demand.
+fn on_demand(of: &ManagedDevice, managed: &Managed, to: &str) -> (u64, u64, f64) {
+    let demanded = |cause: &str| {
+        [Migration::Fault, Migration::Speculative].iter().any(|c| c.as_str() == cause)
+            || cause == Migration::Unknown.as_str() && managed.asked_ahead == Some(false)
+    };
+    let moved = of.moved.iter().filter(|moved| moved.to == to && demanded(moved.cause));
+    moved.fold((0, 0u64, 0.0), |sum, moved| {
+        (sum.0 + moved.copies, sum.1.saturating_add(moved.bytes), sum.2 + moved.ms)
+    })
+}
+
+fn bytes_of(of: &ManagedDevice, cause: Migration) -> u64 {
+    of.moved.iter().filter(|moved| moved.cause == cause.as_str()).map(|moved| moved.bytes).sum()
 }

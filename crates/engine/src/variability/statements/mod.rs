@@ -1,6 +1,7 @@
 //! What stands out in a recording, one kind of statement a file.
 
 mod exchanges;
+mod exposed_communication;
 mod host_functions;
 mod kernel_shift;
 mod managed_memory;
@@ -33,13 +34,14 @@ impl Statement {
 
 /// All that can be said of a recording.
 pub fn all(report: &Report, gathered: &Gathered) -> Result<Vec<Statement>> {
-    let Gathered { sums, cut, names, devices, source } = gathered;
+    let Gathered { sums, cut, names, devices, source, .. } = gathered;
     let mut all = shared_stall::statements(report, *cut);
-    all.extend(straggler::statements(sums));
+    all.extend(straggler::statements(sums, names));
     all.extend(slow_link::statements(sums, names));
     all.extend(kernel_shift::statements(sums, *cut));
-    all.extend(managed_memory::statements(report, sums));
+    all.extend(managed_memory::statements(report));
     all.extend(transfer_bound::statements(report));
+    all.extend(exposed_communication::statements(report));
     all.extend(exchanges::statements(sums, devices));
     if let Some(source) = source {
         let stalls = shared_stall::worst(report, *cut);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gpuwhy_derive::sweep::Cut;
-use gpuwhy_diagnose::variability::shared;
+use gpuwhy_diagnose::variability::{Together, shared};
 
 use super::Statement;
 use crate::variability::{NS_MS, Report};
@@ -17,11 +17,15 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
     if devices < 2 {
         return Vec::new();
     }
-    let (found, by_chance) = shared(&report.outliers, report.intervals);
+    let together = shared(&report.outliers, report.intervals);
+    let most = together.found.first().map_or(0, |stall| stall.series);
+    // Where chance makes as many, none of them is worth a sentence of its own.
+    let listed = [2, most].into_iter().any(|k| together.is_more_than_chance(k));
     let seconds = |ns: i64| (ns - cut.origin) as f64 / 1e9;
-    let mut all: Vec<Statement> = found
+    let mut all: Vec<Statement> = together
+        .found
         .iter()
-        .take(LISTED)
+        .take(if listed { LISTED } else { 0 })
         .map(|stall| {
             let range = cut.range(stall.index);
             let says = format!(
@@ -29,7 +33,7 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
                  each on average",
                 stall.series,
                 seconds(range.start),
-                seconds(range.end),
+                seconds(range.end).min(report.seconds),
                 stall.mean / NS_MS
             );
             let sql = format!(
@@ -39,23 +43,87 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
             Statement { kind: "shared_stall", says, sql: Some(sql) }
         })
         .collect();
-    if !found.is_empty() {
-        let says = format!(
-            "{} intervals are anomalous on several devices at once; by chance it would be {by_chance:.1}",
-            found.len()
-        );
-        all.push(Statement::new("shared_stalls", says));
+    if most > 1 {
+        all.push(Statement::new("shared_stalls", against_chance(&together, devices, most)));
     }
     all
 }
 
+/// How many stalls are shared, and how many chance would make.
+fn against_chance(together: &Together, devices: usize, most: usize) -> String {
+    let count = |n: usize| match n {
+        1 => "1 interval is".to_owned(),
+        n => format!("{n} intervals are"),
+    };
+    let mut says = format!(
+        "{} anomalous on several of {devices} devices at once; if devices stalled independently of each \
+         other, {} would be",
+        count(together.at_least(2)),
+        rounded(together.expected(2))
+    );
+    if most > 2 {
+        says += &format!(
+            "; {} so on {most} of {devices}, where {} would be",
+            count(together.at_least(most)),
+            rounded(together.expected(most))
+        );
+    }
+    let shared = [2, most].into_iter().any(|k| together.is_more_than_chance(k));
+    says + if shared { ": they share a cause" } else { ": no more than chance makes" }
+}
+
+/// A number of intervals that may be far below one: with one digit that counts.
+fn rounded(expected: f64) -> String {
+    match expected {
+        0.0 => "0".into(),
+        tiny if tiny < 1e-6 => "less than 0.000001".into(),
+        small if small < 0.095 => format!("{small:.*}", (-small.log10()).ceil() as usize),
+        many => format!("{many:.1}"),
+    }
+}
+
 /// The times of the worst stalls: those in which several devices stalled, or the one there is.
 pub fn worst(report: &Report, cut: Cut) -> Vec<Range<i64>> {
-    let (shared, _) = shared(&report.outliers, report.intervals);
+    let shared = shared(&report.outliers, report.intervals).found;
     let mut worst: Vec<usize> = match report.outliers.as_slice() {
         [one] => one.found.iter().map(|o| o.index).take(LISTED).collect(),
         _ => shared.iter().map(|stall| stall.index).take(LISTED).collect(),
     };
     worst.sort_unstable();
     worst.iter().map(|&i| cut.range(i)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_expectations_keep_a_digit() {
+        let of = [0.0, 1e-9, 0.00012, 0.0104, 0.094, 0.3, 3.04];
+        assert_eq!(
+            of.map(rounded),
+            ["0", "less than 0.000001", "0.0001", "0.01", "0.09", "0.3", "3.0"]
+        );
+    }
+
+    #[test]
+    fn five_of_five_devices_are_said_against_the_chance_of_five() {
+        let shared =
+            |index, series| gpuwhy_diagnose::variability::Shared { index, series, mean: 1.0 };
+        let found = vec![shared(1, 5), shared(2, 5), shared(3, 5), shared(4, 5)];
+        let by_chance = vec![100.0, 18.5, 1.4, 0.05, 0.0012, 0.00001];
+        assert_eq!(
+            against_chance(&Together { found, by_chance }, 5, 5),
+            "4 intervals are anomalous on several of 5 devices at once; if devices stalled independently \
+             of each other, 1.4 would be; 4 intervals are so on 5 of 5, where 0.00001 would be: they \
+             share a cause"
+        );
+        let found = vec![shared(1, 2)];
+        let by_chance = vec![100.0, 30.0, 3.0, 0.1];
+        assert_eq!(
+            against_chance(&Together { found, by_chance }, 3, 2),
+            "1 interval is anomalous on several of 3 devices at once; if devices stalled independently of \
+             each other, 3.0 would be: no more than chance makes"
+        );
+    }
 }

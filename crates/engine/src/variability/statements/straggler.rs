@@ -1,9 +1,11 @@
 //! The rank that the others wait for: it spends least in the collective that all call equally often.
+//! Where the recording gives no ranks, processes are called by their names and files.
 
 use std::collections::BTreeMap;
 
+use gpuwhy_derive::devices::{Above, Waiter};
 use gpuwhy_diagnose::variability::straggler;
-use gpuwhy_schema::Name;
+use gpuwhy_schema::{EntityId, EntityKind, Name, Rows, names};
 
 use super::Statement;
 use crate::variability::sums::{Sums, WaitSum};
@@ -12,10 +14,10 @@ use crate::variability::sums::{Sums, WaitSum};
 const LEAST_WAIT: f64 = 1000.0;
 
 /// Whether a rank is waited for, in the collective that was called most often by all ranks.
-pub fn statements(sums: &Sums) -> Option<Statement> {
-    let mut by_name: BTreeMap<&Name, Vec<(i64, &WaitSum)>> = BTreeMap::new();
-    for ((name, rank), waits) in &sums.waits {
-        by_name.entry(name).or_default().push((*rank, waits));
+pub fn statements(sums: &Sums, catalog: &Rows) -> Option<Statement> {
+    let mut by_name: BTreeMap<&Name, Vec<(Waiter, &WaitSum)>> = BTreeMap::new();
+    for ((name, waiter), waits) in &sums.waits {
+        by_name.entry(name).or_default().push((*waiter, waits));
     }
     let (name, ranks) = by_name
         .into_iter()
@@ -25,23 +27,53 @@ pub fn statements(sums: &Sums) -> Option<Statement> {
     let of_ranks: Vec<String> = ranks
         .iter()
         .zip(&means)
-        .map(|((rank, _), mean)| format!("rank {rank} {:.1} us", mean / 1e3))
+        .map(|((waiter, _), mean)| format!("{} {:.1} us", label(*waiter, catalog), mean / 1e3))
         .collect();
     let of_ranks = of_ranks.join(", ");
     Some(match straggler(&means, LEAST_WAIT) {
         Some(found) => {
-            let rank = ranks[found.index].0;
+            let who = label(ranks[found.index].0, catalog);
             let says = format!(
-                "rank {rank} is waited for: it spends least in {name} (mean without the first call: \
+                "{who} is waited for: it spends least in {name} (mean without the first call: \
                  {of_ranks})"
             );
             Statement::new("straggler", says)
         }
         None => {
-            let says = format!("no rank is waited for more than the others in {name}: {of_ranks}");
+            let all_ranks = ranks.iter().all(|(waiter, _)| matches!(waiter, Waiter::Rank(_)));
+            let what = if all_ranks { "rank" } else { "process" };
+            let says =
+                format!("no {what} is waited for more than the others in {name}: {of_ranks}");
             Statement::new("no_straggler", says)
         }
     })
+}
+
+/// What somebody who waits is called: a process by its name, pid and file.
+fn label(waiter: Waiter, catalog: &Rows) -> String {
+    let process = match waiter {
+        Waiter::Rank(rank) => return format!("rank {rank}"),
+        Waiter::Process(process) => process,
+    };
+    let Some(entity) = catalog.entity.iter().find(|e| e.id == process) else {
+        return format!("process {}", process.0);
+    };
+    let pid = entity.number.map_or(String::new(), |pid| format!(" (pid {pid})"));
+    let file = file_of(process, catalog).map_or(String::new(), |file| format!(" in {file}"));
+    format!("{}{pid}{file}", entity.name)
+}
+
+/// The file that a process's calls were read from.
+fn file_of(process: EntityId, catalog: &Rows) -> Option<String> {
+    let above = Above::new(&catalog.entity);
+    let is_its = |track: &&gpuwhy_schema::Track| {
+        let of = above.find(track.entity, EntityKind::Process);
+        &*track.name == names::MPI_CALLS && of.is_some_and(|e| e.id == process)
+    };
+    let track = catalog.track.iter().find(is_its)?;
+    let source = catalog.source.iter().find(|source| source.id == track.source)?;
+    let mut words = source.config.split(' ');
+    words.find_map(|word| word.strip_prefix("file=")).map(str::to_owned)
 }
 
 /// The mean wait without the first call, which waits for programs to start.

@@ -1,0 +1,383 @@
+//! Small reports of what happened, read as they are and imported, and what is said of them.
+
+use std::path::{Path, PathBuf};
+
+use gpuwhy_formats::importer;
+use gpuwhy_formats::sqlite::Value::{self, Int, Null, Text};
+use gpuwhy_formats::sqlite::build::Builder;
+use gpuwhy_store::{Bulk, Options as StoreOptions};
+
+use super::{Options, Report, variability};
+use crate::error::Error;
+
+const MS: i64 = 1_000_000;
+const PROCESS: i64 = 1 << 48 | 4242 << 24;
+const THREAD: i64 = PROCESS | 4243;
+
+/// A report of Nsight Systems that is being made up, with times in ms.
+#[derive(Default)]
+struct Scene {
+    strings: Vec<String>,
+    kernels: Vec<Vec<i64>>,
+    copies: Vec<Vec<i64>>,
+    faults: Vec<Vec<i64>>,
+    calls: Vec<Vec<i64>>,
+    mpi: Vec<Vec<i64>>,
+    correlation: i64,
+}
+
+fn ns(ms: f64) -> i64 {
+    (ms * MS as f64).round() as i64
+}
+
+impl Scene {
+    fn string(&mut self, text: &str) -> i64 {
+        let found = self.strings.iter().position(|s| s == text);
+        let place = found.unwrap_or_else(|| {
+            self.strings.push(text.into());
+            self.strings.len() - 1
+        });
+        place as i64 + 1
+    }
+
+    fn call(&mut self, name: &str, from: f64, to: f64) -> &mut Scene {
+        let name = self.string(name);
+        self.calls.push(vec![ns(from), ns(to), THREAD, self.correlation, name, 0]);
+        self
+    }
+
+    fn kernel(&mut self, device: i64, name: &str, from: f64, to: f64) -> &mut Scene {
+        self.correlation += 1;
+        let name = self.string(name);
+        let row = [ns(from), ns(to), device, 1, 7, self.correlation, PROCESS, name, name];
+        self.kernels.push(row.to_vec());
+        self
+    }
+
+    /// A kernel that was launched then.
+    fn launched(&mut self, at: f64, name: &str, from: f64, to: f64) -> &mut Scene {
+        self.kernel(0, name, from, to).call("cudaLaunchKernel", at, at + 0.01)
+    }
+
+    fn copy(&mut self, device: i64, kind: i64, bytes: i64, from: f64, to: f64) -> &mut Scene {
+        self.moved(device, kind, bytes, 0, from, to)
+    }
+
+    fn moved(
+        &mut self,
+        device: i64,
+        kind: i64,
+        bytes: i64,
+        cause: i64,
+        from: f64,
+        to: f64,
+    ) -> &mut Scene {
+        self.correlation += 1;
+        let row = [ns(from), ns(to), device, 1, 7, self.correlation, PROCESS, bytes, kind, cause];
+        self.copies.push(row.to_vec());
+        self
+    }
+
+    fn faults(&mut self, device: i64, count: i64, from: f64, to: f64) -> &mut Scene {
+        self.faults.push(vec![ns(from), ns(to), PROCESS, device, 0x7f00_0000, count, 1]);
+        self
+    }
+
+    fn mpi(&mut self, name: &str, from: f64, to: f64) -> &mut Scene {
+        let name = self.string(name);
+        self.mpi.push(vec![ns(from), ns(to), THREAD, name]);
+        self
+    }
+
+    fn write(&self, path: &Path) {
+        let mut out = Builder::create(path).unwrap();
+        let strings: Vec<Vec<Value<'_>>> =
+            self.strings.iter().map(|text| vec![Null, Text(text.as_bytes())]).collect();
+        let sql = "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)";
+        out.table_of("StringIds", sql, &strings).unwrap();
+        let gpu = |id: i64| vec![Int(id), Text(b"H100"), Int(id)];
+        let sql = "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER)";
+        out.table_of("TARGET_INFO_GPU", sql, &[gpu(0), gpu(1)]).unwrap();
+        let on_stream = "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, \
+                         streamId INTEGER, correlationId INTEGER, globalPid INTEGER";
+        let tables = [
+            (
+                "CUPTI_ACTIVITY_KIND_KERNEL",
+                "demangledName INTEGER, shortName INTEGER",
+                &self.kernels,
+            ),
+            (
+                "CUPTI_ACTIVITY_KIND_MEMCPY",
+                "bytes INTEGER, copyKind INTEGER, migrationCause INTEGER",
+                &self.copies,
+            ),
+        ];
+        for (name, more, rows) in tables {
+            table(&mut out, name, &format!("{on_stream}, {more}"), rows);
+        }
+        let columns = "start INTEGER, end INTEGER, globalPid INTEGER, deviceId INTEGER, \
+                       address INTEGER, numberOfPageFaults INTEGER, faultAccessType INTEGER";
+        table(&mut out, "CUDA_UM_GPU_PAGE_FAULT_EVENTS", columns, &self.faults);
+        let columns = "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, \
+                       nameId INTEGER, returnValue INTEGER";
+        table(&mut out, "CUPTI_ACTIVITY_KIND_RUNTIME", columns, &self.calls);
+        let columns = "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER";
+        table(&mut out, "MPI_OTHER_EVENTS", columns, &self.mpi);
+        out.finish().unwrap();
+    }
+
+    /// What is said of the report as it is, and of the trace that it becomes.
+    fn reports(&self, interval_ms: Option<u64>) -> [Report; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let (report, trace) = (dir.path().join("report.sqlite"), dir.path().join("t.trace"));
+        self.write(&report);
+        import(&report, &trace);
+        [report, trace].map(|path| read(&[path], None, interval_ms))
+    }
+}
+
+fn table(out: &mut Builder, name: &str, columns: &str, rows: &[Vec<i64>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let mut rows: Vec<Vec<Value<'_>>> =
+        rows.iter().map(|row| row.iter().map(|n| Int(*n)).collect()).collect();
+    rows.sort_by_key(|row| match row[0] {
+        Int(start) => start,
+        _ => 0,
+    });
+    out.table_of(name, &format!("CREATE TABLE {name} ({columns})"), &rows).unwrap();
+}
+
+fn import(report: &Path, trace: &Path) {
+    let files = [report.to_path_buf()];
+    let importer = gpuwhy_formats::importers::find(&files).unwrap();
+    let mut import = importer.open(&files, &importer::Options { threads: 1 }).unwrap();
+    let mut out = Bulk::create(trace, &StoreOptions::default(), 1 << 24).unwrap();
+    while let Some(mut batch) = import.next().unwrap() {
+        out.append(&mut batch.rows).unwrap();
+    }
+    out.finish().unwrap();
+}
+
+fn options(interval_ms: Option<u64>) -> Options {
+    let interval = interval_ms.map(std::time::Duration::from_millis);
+    Options { interval, top: 5, shards: None, threads: Some(1), cluster: None }
+}
+
+fn read(inputs: &[PathBuf], against: Option<&PathBuf>, interval_ms: Option<u64>) -> Report {
+    variability(inputs, against, &options(interval_ms)).unwrap().report
+}
+
+fn says(report: &Report, kind: &str) -> Vec<String> {
+    report.statements.iter().filter(|s| s.kind == kind).map(|s| s.says.clone()).collect()
+}
+
+/// A kernel of 113 ms that adds up 64 MiB of managed memory.
+fn managed(prefetched: bool) -> Scene {
+    let mut scene = Scene::default();
+    if prefetched {
+        scene.call("cudaMemPrefetchAsync_v8000", 0.0, 0.2);
+        // Two copies that were asked for, and the kernel, which is quick.
+        scene.moved(0, 11, 32 << 20, 1, 0.2, 1.4).moved(0, 11, 32 << 20, 1, 1.4, 2.6);
+        scene.launched(0.3, "add(int, float*)", 2.7, 3.2);
+        return scene;
+    }
+    scene.launched(0.0, "add(int, float*)", 1.0, 114.0);
+    for i in 0..100 {
+        // The device serves faults for half a millisecond, then memory moves for another half.
+        let at = 5.0 + f64::from(i);
+        scene.faults(0, 16, at, at + 0.5).moved(0, 11, 1 << 20, 2, at + 0.5, at + 1.0);
+    }
+    scene
+}
+
+#[test]
+fn a_kernel_that_waits_for_page_faults_is_told_so_and_what_it_costs() {
+    for report in managed(false).reports(None) {
+        assert_eq!(
+            says(&report, "missing_prefetch"),
+            [
+                "add(int, float*) waits 100.0 ms of its 113.0 ms (1 calls) on GPU 0 H100 for managed memory: \
+              1600 page faults, 104857600 bytes moved on demand; nothing asked for it ahead \
+              (cudaMemPrefetchAsync)"
+            ]
+        );
+        assert_eq!(report.devices[0].fault_stall_s, Some(0.1));
+        let managed = report.managed.unwrap();
+        let moved = &managed.devices[0].moved[0];
+        assert_eq!((moved.cause, moved.to, moved.copies), ("page_fault", "device", 100));
+    }
+}
+
+#[test]
+fn memory_that_was_asked_for_ahead_is_not_blamed() {
+    for report in managed(true).reports(None) {
+        assert_eq!(says(&report, "missing_prefetch"), [""; 0]);
+        let all = serde_json::to_string(&report.statements).unwrap();
+        assert!(!all.contains("on demand") && !all.contains("was not read"), "{all}");
+        let managed = report.managed.unwrap();
+        let moved = &managed.devices[0].moved[0];
+        assert_eq!(
+            (moved.cause, moved.bytes, managed.asked_ahead),
+            ("prefetch", 64 << 20, Some(true))
+        );
+        assert!(managed.kernels.is_empty());
+    }
+}
+
+#[test]
+fn only_the_process_and_the_device_that_faulted_wait() {
+    let mut scene = managed(false);
+    // The other device computes meanwhile.
+    scene.kernel(1, "other", 1.0, 114.0);
+    for report in scene.reports(None) {
+        let waited: Vec<_> = report.managed.iter().flat_map(|m| &m.kernels).collect();
+        assert_eq!(waited.len(), 1, "{waited:?}");
+        assert_eq!(report.devices[1].fault_stall_s, None);
+    }
+}
+
+#[test]
+fn a_report_without_causes_is_judged_by_the_calls_of_the_program() {
+    for (call, blamed) in [("cudaMalloc_v3020", 1), ("cudaMemPrefetchAsync_v8000", 0)] {
+        let mut scene = Scene::default();
+        scene.call(call, 0.0, 0.1).launched(0.1, "add", 1.0, 11.0);
+        scene.moved(0, 11, 1 << 20, 0, 2.0, 10.0);
+        for report in scene.reports(None) {
+            assert_eq!(says(&report, "missing_prefetch").len(), blamed, "{call}");
+        }
+    }
+}
+
+#[test]
+fn idle_time_and_busy_time_are_the_length_of_the_recording() {
+    let mut scene = Scene::default();
+    // The last interval of 100 ms has only 20 ms.
+    scene.kernel(0, "a", 0.0, 100.0).copy(0, 1, 64, 200.0, 220.0).kernel(1, "b", 10.0, 20.0);
+    for report in scene.reports(Some(100)) {
+        assert_eq!(report.seconds, 0.22);
+        assert_eq!(report.devices.iter().map(|d| d.idle_s).collect::<Vec<_>>(), [0.1, 0.21]);
+    }
+}
+
+#[test]
+fn intervals_suit_the_length_of_the_recording_unless_somebody_asks_for_others() {
+    let mut scene = Scene::default();
+    (0..299).for_each(|i| {
+        scene.kernel(0, "a", f64::from(i), f64::from(i) + 0.5);
+    });
+    for report in scene.reports(None) {
+        assert_eq!((report.interval_ms, report.interval_chosen), (2.0, true));
+        assert_eq!((report.intervals, report.devices[0].rule), (150, "effect"));
+    }
+    for report in scene.reports(Some(100)) {
+        assert_eq!((report.interval_ms, report.interval_chosen), (100.0, false));
+        let device = &report.devices[0];
+        assert_eq!((report.intervals, device.rule, device.anomalous), (3, "too_few", 0));
+        assert!(serde_json::to_value(device).unwrap()["fence_ms"].is_null());
+    }
+}
+
+#[test]
+fn a_stream_that_copies_is_not_idle() {
+    let mut scene = Scene::default();
+    scene.launched(0.0, "a", 1.0, 2.0).copy(0, 1, 1 << 30, 2.0, 28.0).call(
+        "cudaMemcpyAsync",
+        1.5,
+        1.6,
+    );
+    scene.launched(29.0, "b", 30.0, 31.0);
+    let [_, report] = scene.reports(None);
+    let idle = &report.launches.unwrap().idle[0];
+    assert_eq!((idle.kernels, idle.host_wait_s, idle.other_s), (2, 0.002, 0.0));
+}
+
+#[test]
+fn the_longest_gaps_say_what_the_launching_thread_did() {
+    let mut scene = Scene::default();
+    scene.launched(0.0, "a", 1.0, 2.0);
+    scene.mpi("MPI_Allreduce", 2.5, 42.5).call("cudaMalloc_v3020", 50.0, 60.0);
+    scene.launched(102.0, "b", 102.0, 103.0).launched(103.5, "c", 104.0, 105.0);
+    scene.kernel(1, "elsewhere", 2.0, 105.0);
+    let [straight, report] = scene.reports(None);
+    assert!(straight.launches.is_none(), "calls are not read of a report as it is");
+    let gaps = report.launches.unwrap().gaps;
+    let gap = &gaps[0];
+    assert_eq!((&*gap.stream, gap.from_s, gap.ms), ("GPU 0 H100, stream 7", 0.001, 100.0));
+    assert_eq!((gap.cause, gap.device_idle_ms), ("host_wait", 100.0));
+    let calls: Vec<_> = gap.calls.iter().map(|c| (c.of, &*c.name, c.ms)).collect();
+    assert_eq!(calls, [("mpi", "MPI_Allreduce", 40.0), ("cuda", "cudaMalloc", 10.0)]);
+    assert_eq!((gap.no_call_ms, gap.off_cpu_ms), (Some(50.0), None));
+    assert_eq!((gaps[1].ms, gaps.len()), (1.0, 2));
+}
+
+#[test]
+fn kernels_that_communicate_are_exposed_where_nothing_computes() {
+    let mut scene = Scene::default();
+    let nccl = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+    scene.kernel(0, "gemm", 0.0, 40.0).kernel(0, nccl, 30.0, 100.0).kernel(1, "gemm", 0.0, 100.0);
+    for report in scene.reports(None) {
+        let found = report.devices[0].communication.unwrap();
+        assert_eq!((found.kernels, found.total_s), (1, 0.07));
+        assert_eq!((found.exposed_s, found.overlapped_s), (0.06, 0.01));
+        assert!((found.compute_s - 0.04).abs() < 1e-9 && report.devices[0].kernel_s == 0.1);
+        assert!(report.devices[1].communication.is_none());
+        assert_eq!(
+            says(&report, "exposed_communication"),
+            [
+                "GPU 0 H100 waits 60.0 ms (60 % of the time) for communication that no computing hides: 1 \
+              kernels and 0 copies between devices take 70.0 ms, 10.0 ms of it beneath computing"
+            ]
+        );
+    }
+}
+
+#[test]
+fn halos_by_way_of_the_host_are_one_finding() {
+    let mut scene = Scene::default();
+    for i in 0..40 {
+        let at = 10.0 * f64::from(i);
+        scene.copy(0, 2, 65_536, at, at + 0.1).copy(1, 1, 65_536, at + 0.2, at + 0.3);
+        scene.copy(1, 2, 65_536, at + 0.4, at + 0.5).copy(0, 1, 65_536, at + 0.6, at + 0.7);
+    }
+    for report in scene.reports(None) {
+        assert_eq!(says(&report, "ping_pong"), [""; 0]);
+        let staged = says(&report, "host_staged");
+        assert!(staged[0].starts_with("40 exchanges from GPU 0 H100 to GPU 1 H100"), "{staged:?}");
+    }
+}
+
+#[test]
+fn a_comparison_answers_whether_something_changed_whatever_else_is_remarkable() {
+    let scene = |copies: i32| {
+        let mut scene = managed(false);
+        (0..copies).for_each(|i| {
+            scene.copy(0, 1, 4096, 120.0 + f64::from(i), 120.5 + f64::from(i));
+        });
+        scene
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [before, same, after] = ["before", "same", "after"].map(|name| dir.path().join(name));
+    scene(10).write(&before);
+    scene(10).write(&same);
+    scene(50).write(&after);
+    let report = read(&[same], Some(&before), None);
+    assert_eq!((report.has_changed(), report.is_quiet()), (Some(false), false));
+    let report = read(std::slice::from_ref(&after), Some(&before), None);
+    assert_eq!(report.has_changed(), Some(true));
+    let first = &report.changes.as_ref().unwrap()[0];
+    assert_eq!((first.what, &*first.name, first.delta_ms), ("copy", "h2d", 20.0));
+    assert_eq!(read(&[after], None, None).has_changed(), None);
+}
+
+#[test]
+fn a_trace_without_device_work_is_not_told_to_be_imported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (report, trace) = (dir.path().join("r.sqlite"), dir.path().join("t.trace"));
+    Scene::default().call("cudaMalloc", 0.0, 1.0).write(&report);
+    import(&report, &trace);
+    let why = variability(&[trace], None, &options(None)).err().unwrap();
+    assert!(matches!(why, Error::NoGpuWorkInTrace { .. }));
+    assert!(!why.to_string().contains("import"), "{why}");
+}
