@@ -137,7 +137,7 @@ fn device(out: &mut Screen, of: &DeviceSummary, intervals: usize) {
             found.compute_s
         ));
     }
-    if let Some(stalled) = of.fault_stall_s {
+    if let Some(stalled) = of.fault_stall_s.filter(|stalled| *stalled > 0.0) {
         out.line(format_args!(
             "  kernels wait {stalled:.3} s for managed memory that moves on demand"
         ));

@@ -247,3 +247,50 @@ fn operators_of_a_real_profile_launch_what_another_tool_says() {
     assert_eq!((&scalar["kernels"], &scalar["copies"]), (&0.into(), &1.into()), "{scalar}");
     assert_eq!(scalar["own_device_ms"], 0.002368);
 }
+
+#[test]
+fn no_device_is_idle_for_longer_than_its_recording() {
+    let Some(folder) = others("nsys") else { return };
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|e| e.path());
+    let mut devices = 0;
+    for file in files.filter(|path| path.extension().is_some_and(|e| e == "sqlite")) {
+        // One holds no work of a GPU.
+        let output = gpuwhy(&["variability", file.to_str().unwrap(), "--json"]);
+        if output.status.code() == Some(1) {
+            assert!(said(&output).contains("holds no kernels"), "{}", said(&output));
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let seconds = report["seconds"].as_f64().unwrap();
+        for of in report["devices"].as_array().unwrap() {
+            let s = |key: &str| of[key].as_f64().unwrap();
+            let all = s("idle_s") + s("kernel_s") + s("exposed_s");
+            assert!((all - seconds).abs() < 1e-6, "{file:?}: {of}");
+            devices += 1;
+        }
+    }
+    assert!(devices >= 13, "{devices}");
+}
+
+#[test]
+fn a_length_of_microseconds_is_taken_and_the_first_line_says_what_was_chosen() {
+    let Some(file) = others("nsys/nsysai_mfu_2gpu_after.sqlite") else { return };
+    let first = |more: &[&str]| {
+        let output = gpuwhy(&[&["variability", &*file][..], more].concat());
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text.lines().next().unwrap().to_owned(), text)
+    };
+    let (line, _) = first(&[]);
+    assert!(
+        line.ends_with("0.299 s in 150 intervals of 2 ms (chosen; --interval sets it)"),
+        "{line}"
+    );
+    let (line, _) = first(&["--interval", "500us"]);
+    assert!(line.ends_with("0.299 s in 599 intervals of 0.5 ms"), "{line}");
+    let (_, text) = first(&["--interval", "200ms"]);
+    assert!(
+        text.contains("2 intervals are too few to compare; choose a shorter --interval"),
+        "{text}"
+    );
+}

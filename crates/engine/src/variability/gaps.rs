@@ -153,7 +153,7 @@ fn thread_name(source: &TraceSource, thread: EntityId) -> String {
     found.map_or_else(
         || format!("thread {}", thread.0),
         |e| match e.number {
-            Some(tid) if !e.name.ends_with(&tid.to_string()) => format!("{} (tid {tid})", e.name),
+            Some(tid) if !e.name.contains(&tid.to_string()) => format!("{} (tid {tid})", e.name),
             _ => e.name.to_string(),
         },
     )

@@ -81,3 +81,57 @@ fn mean(waits: &WaitSum) -> f64 {
     let first = waits.first.map_or(0, |(_, dur)| dur);
     (waits.sum.sum - first) as f64 / (waits.sum.count.saturating_sub(1)).max(1) as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_derive::devices::Devices;
+    use gpuwhy_derive::sweep::Cut;
+    use gpuwhy_schema::{Discipline, Lane, Lanes};
+
+    use super::*;
+
+    /// A process of each of these reports, with a track of MPI calls; ranks where they are known.
+    fn catalog(ranks: [Option<i64>; 2]) -> Rows {
+        let (mut rows, mut lanes) = (Rows::default(), Lanes::default());
+        for (file, rank) in ["report4.sqlite", "report1.sqlite"].into_iter().zip(ranks) {
+            let config = format!("file={file} schema=3.7.2");
+            let source = lanes.source("nsys", "Nsight Systems", "1", &config);
+            let owner = rank.map(|rank| {
+                let key = format!("rank:{rank}");
+                lanes.entity(EntityKind::Rank, &key, |e| e.number = Some(rank))
+            });
+            let process = lanes.entity(EntityKind::Process, file, |e| {
+                (e.name, e.number, e.parent) = ("jacobi".into(), Some(4242), owner);
+            });
+            let thread = lanes.entity(EntityKind::Thread, file, |e| e.parent = Some(process));
+            let lane = Lane::spans(names::MPI_CALLS, Discipline::Nested);
+            lanes.track(thread, None, lane, source);
+        }
+        lanes.drain(&mut rows);
+        rows
+    }
+
+    fn said(ranks: [Option<i64>; 2]) -> String {
+        let catalog = catalog(ranks);
+        let devices = Devices::of(&catalog.entity, &catalog.track);
+        let mut tracks: Vec<_> = devices.waits.into_iter().collect();
+        tracks.sort();
+        let mut sums = Sums::new(Cut::of(0..100, 10, 10).unwrap());
+        for ((_, waiter), wait) in tracks.into_iter().zip([240_000, 5_000]) {
+            let waits = sums.waits.entry(("MPI_Allreduce".into(), waiter)).or_default();
+            waits.first = Some((0, wait));
+            (0..3).for_each(|_| waits.sum.add(wait));
+        }
+        statements(&sums, &catalog).unwrap().says
+    }
+
+    #[test]
+    fn who_is_waited_for_is_a_rank_only_where_the_recording_gives_ranks() {
+        let of = said([Some(7), Some(3)]);
+        assert!(of.starts_with("rank 3 is waited for"), "{of}");
+        let of = said([None, None]);
+        let process =
+            "jacobi (pid 4242) in report1.sqlite is waited for: it spends least in MPI_Allreduce";
+        assert!(of.starts_with(process) && !of.contains("rank"), "{of}");
+    }
+}
