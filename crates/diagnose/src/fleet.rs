@@ -22,7 +22,7 @@
 mod epochs;
 mod rounds;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use gpuwhy_schema::{EntityId, Id, Name, Ns};
 
@@ -320,23 +320,24 @@ impl Fleet {
         };
         let steps = self.live.steps();
         let of_incident = incident.slowed.iter().flat_map(|s| &s.slow).map(|&i| steps[i].id.0);
-        let (mut first, mut last) = (u64::MAX, 0);
-        for number in of_incident {
-            (first, last) = (first.min(number), last.max(number));
-        }
-        Some((self.straggler(first, last)?, over))
+        let numbers: BTreeSet<u64> = of_incident.collect();
+        Some((self.straggler(&numbers)?, over))
     }
 
-    fn straggler(&self, first: u64, last: u64) -> Option<Straggler> {
-        if first > last {
-            return None;
-        }
+    /// Who came late in the rounds of these numbers, and in those between them.
+    fn straggler(&self, numbers: &BTreeSet<u64>) -> Option<Straggler> {
+        let (&first, &last) = (numbers.first()?, numbers.last()?);
         let epoch = self.rounds.range(first..=last).next_back()?.epoch;
+        // Between by their steps too: one that makes up step numbers has rounds numbered before their time.
+        let own = numbers.iter().filter_map(|number| self.rounds.get(*number));
+        let own: Vec<u64> = own.filter(|r| r.epoch == epoch).map(|r| r.seq).collect();
+        let between = *own.iter().min()?..=*own.iter().max()?;
         let ranks = self.ranks_of(epoch).filter(|ranks| ranks.len() > 1)?;
         // A rank that has not reported a round yet would seem to have waited least.
         let whole = |round: &&Round| round.took.is_some() && round.has(ranks);
+        let of_epoch = |round: &&Round| round.epoch == epoch && between.contains(&round.seq);
         let slow: Vec<&Round> =
-            self.rounds.range(first..=last).filter(|r| r.epoch == epoch).filter(whole).collect();
+            self.rounds.range(first..=last).filter(of_epoch).filter(whole).collect();
         // What was usual before a restart still is, where the same ranks take part.
         let usual: Vec<&Round> =
             self.rounds.range(..first).rev().filter(whole).take(COMPARED).collect();
@@ -659,6 +660,22 @@ mod tests {
             }
         }
         assert_eq!(found(&mut job).0, Some(1));
+    }
+
+    /// The first slow step is heard of long before it is made.
+    #[test]
+    fn a_step_that_was_made_up_before_its_time_moves_no_begin() {
+        let mut job = Job::new();
+        for n in 0..460 {
+            let late = if n < 400 { 0.0 } else { 8.0 };
+            job.steps(1, 1, "sync", late, 2.0);
+            if n == 380 {
+                job.fleet.arrive(lie(7, job.seq + 20, 1, i64::MAX), job.now);
+            }
+        }
+        let found = job.fleet.look(job.now).unwrap().0;
+        assert_eq!(found.rank, Some(1));
+        assert!((397..=402).contains(&found.seqs.0), "{:?}", found.seqs);
     }
 
     #[test]
