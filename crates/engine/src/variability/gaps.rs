@@ -13,7 +13,6 @@ use gpuwhy_schema::{EntityId, Ns, Span, State, ThreadState, TrackId, names};
 use serde::Serialize;
 
 use super::NS_MS;
-use super::launches::is_ranges;
 use crate::error::Result;
 use crate::source::TraceSource;
 
@@ -72,6 +71,14 @@ pub struct Candidate {
 enum Lane {
     Calls(&'static str),
     Ranges,
+}
+
+/// Whether the ranges of a track own the work that is launched within them.
+pub fn is_ranges(name: &str) -> bool {
+    let of_domain = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    of_domain(names::NVTX) || name == names::ANNOTATIONS || name == names::OPERATORS
 }
 
 fn lane(name: &str) -> Option<Lane> {

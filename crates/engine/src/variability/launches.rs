@@ -18,7 +18,7 @@ use gpuwhy_schema::{
 use serde::Serialize;
 
 use super::PREFETCH;
-use super::gaps::{self, Candidate, StreamGap};
+use super::gaps::{self, Candidate, StreamGap, is_ranges};
 use super::managed::{Gathering, Managed, Moved};
 use crate::error::{Error, Result};
 use crate::source::TraceSource;
@@ -191,14 +191,6 @@ pub struct Question<'a, L> {
     pub gaps: usize,
     /// When the first work of a device began.
     pub origin: i64,
-}
-
-/// Whether the ranges of a track own the work that is launched within them.
-pub(super) fn is_ranges(name: &str) -> bool {
-    let of_domain = |prefix: &str| {
-        name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    of_domain(names::NVTX) || name == names::ANNOTATIONS || name == names::OPERATORS
 }
 
 /// Joins launches with their work; `None` if the trace is too large for it.
