@@ -71,12 +71,14 @@ impl Devices {
     pub fn of(entities: &[Entity], tracks: &[Track]) -> Devices {
         let above = Above::new(entities);
         let mut all = Devices::default();
-        // A source is one process's report, or one host's recording: its rank is that of its threads.
-        let mut rank_of_source: HashMap<SourceId, i64> = HashMap::new();
+        // A source is one process's report, or one host's recording: its rank is that of its threads, if all
+        // of them have the same.
+        let mut rank_of_source: HashMap<SourceId, Option<i64>> = HashMap::new();
         for track in tracks {
             let rank = above.find(track.entity, EntityKind::Rank).and_then(|e| e.number);
             if let Some(rank) = rank {
-                rank_of_source.insert(track.source, rank);
+                let of = rank_of_source.entry(track.source).or_insert(Some(rank));
+                *of = of.filter(|known| *known == rank);
             }
             if &*track.name == names::MPI_CALLS {
                 let process =
@@ -89,7 +91,7 @@ impl Devices {
             .filter(|t| &*t.name == names::STREAM)
             .filter_map(|t| {
                 let gpu = above.find(t.entity, EntityKind::Gpu)?;
-                Some((gpu, t.id, rank_of_source.get(&t.source).copied()))
+                Some((gpu, t.id, rank_of_source.get(&t.source).copied().flatten()))
             })
             .collect();
         streams.sort_by_key(|(gpu, track, rank)| {
@@ -105,5 +107,38 @@ impl Devices {
             all.streams.insert(track, number);
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Discipline, Lane, Lanes, Rows};
+
+    use super::*;
+
+    /// The ranks of the devices of a recording of one source, in which processes of these ranks called MPI.
+    fn ranks(of: &[i64]) -> Vec<Option<i64>> {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("nsys", "test", "1", "");
+        for rank in of {
+            let entity = lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
+                e.number = Some(*rank);
+            });
+            lanes.track(entity, None, Lane::spans(names::MPI_CALLS, Discipline::Nested), source);
+        }
+        let gpu = lanes.entity(EntityKind::Gpu, "GPU-0", |_| {});
+        let stream = lanes.entity(EntityKind::Stream, "7", |e| e.parent = Some(gpu));
+        lanes.track(stream, None, Lane::spans(names::STREAM, Discipline::Overlap), source);
+        let mut rows = Rows::default();
+        lanes.drain(&mut rows);
+        let devices = Devices::of(&rows.entity, &rows.track).devices;
+        devices.iter().map(|device| device.rank).collect()
+    }
+
+    #[test]
+    fn a_device_of_a_report_of_several_ranks_is_called_by_none_of_them() {
+        assert_eq!(ranks(&[3]), [Some(3)]);
+        assert_eq!(ranks(&[0, 1]), [None]);
+        assert_eq!(ranks(&[1, 0, 1]), [None]);
     }
 }

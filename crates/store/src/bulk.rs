@@ -113,7 +113,8 @@ impl Bulk {
             self.dir.unlock(lock);
         }
         // Of rows that say again what others said, the last ones are there.
-        let rows = sealer.manifest.file.iter().map(|f| f.rows).sum();
+        // Heads hold states of earlier segments a second time.
+        let rows = sealer.manifest.file.iter().filter(|f| !f.is_head()).map(|f| f.rows).sum();
         Ok(Written { rows, segments: self.segments, ..Written::default() })
     }
 
@@ -202,6 +203,38 @@ mod tests {
             trace.summary().tables.iter().find(|t| t.table == "span").unwrap().rows,
             600_000
         );
+    }
+
+    #[test]
+    fn rows_are_counted_as_validate_counts_them_where_a_state_lasts_over_segments() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.trace");
+        let mut bulk = Bulk::create(&path, &Options::default(), 64 << 20).unwrap();
+        let mut lanes = Lanes::default();
+        let source = lanes.source("nsys", "test", "1", "");
+        let host = lanes.entity(EntityKind::Host, "h", |_| {});
+        let lane = Lane::states("thread_state", Discipline::Sparse);
+        let track = lanes.track(host, None, lane, source);
+        let mut all = Rows::default();
+        lanes.drain(&mut all);
+        for i in 0..1_000_000i64 {
+            // The first lasts to the end.
+            let (ts, dur) = (Ns(i * 10), (i > 0).then_some(Ns(5)));
+            let track = if i == 0 { track } else { TrackId(track.0 + 1) };
+            all.state.push(State { ts, dur, track, value: 1, arg: None });
+            if i % 100_000 == 0 {
+                bulk.append(&mut all).unwrap();
+            }
+        }
+        let other = lanes.entity(EntityKind::Cpu, "c", |_| {});
+        assert_eq!(lanes.track(other, None, lane, source), TrackId(track.0 + 1));
+        lanes.drain(&mut all);
+        bulk.append(&mut all).unwrap();
+        let written = bulk.finish().unwrap();
+        assert!(written.segments > 1);
+        let report = validate(&Trace::open(&path).unwrap());
+        assert!(report.is_valid(), "{report}");
+        assert_eq!(written.rows, report.rows);
     }
 
     #[test]
