@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use gpuwhy_diagnose::verdict::{Cause, Evidence, Finding, Outcome};
 use gpuwhy_engine::analysis::{Analysis, Options, analyse};
+use gpuwhy_engine::phases::{self, Program, RestsOn};
 use gpuwhy_engine::source::TraceSource;
 use gpuwhy_engine::units::rounds::RoundsOfProcess;
 use gpuwhy_engine::{published, view};
@@ -54,6 +55,12 @@ struct Document<'a> {
     /// What was judged where no steps are marked.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     rounds: &'a [RoundsOfProcess],
+    /// Phases of the programs in a profile, and what they were spent on.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    programs: &'a [Program],
+    /// What verdicts on a profile rest on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rests_on: Option<&'a RestsOn>,
     /// `found`, `nothing_anomalous` or `no_steps`.
     verdict: &'static str,
     findings: &'a [Finding],
@@ -82,6 +89,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             trace: name.clone(),
             steps: analysis.units.steps.len(),
             rounds: &analysis.units.rounds,
+            programs: &analysis.programs,
+            rests_on: analysis.rests_on.as_ref(),
             verdict: verdict(&analysis),
             findings: &analysis.findings,
         };
@@ -163,25 +172,15 @@ fn darzi(source: &TraceSource, args: &Args) -> Result<ExitCode> {
     Ok(if spikes.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
 }
 
-/// Seconds from the beginning of the first step.
+/// Seconds from the beginning of the first step, or of the first program whose phases are told.
 fn clock(analysis: &Analysis, ns: i64) -> f64 {
-    let first = analysis.units.steps.iter().map(|s| s.ts.0).min().unwrap_or(0);
-    ns.saturating_sub(first) as f64 / 1e9
+    let steps = analysis.units.steps.iter().map(|s| s.ts.0);
+    let phases = analysis.programs.iter().flat_map(|program| &program.phases).map(|p| p.from_ns);
+    ns.saturating_sub(steps.chain(phases).min().unwrap_or(0)) as f64 / 1e9
 }
 
 /// The diagnosis as text.
 fn text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
-    if analysis.units.steps.is_empty() {
-        screen
-            .line(format_args!(
-                "{trace} holds no steps, and no GPU waits or collectives regular enough to take in \
-                 their place,"
-            ))
-            .line("so there is nothing to compare. To get a verdict, mark each step in the program")
-            .line("(GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:")
-            .line("  gpuwhy record --step uprobe:BINARY:SYMBOL -p PID");
-        return;
-    }
     if !analysis.units.rounds.is_empty() {
         screen.line("No steps are marked. What was judged in their place:");
         for rounds in &analysis.units.rounds {
@@ -189,16 +188,63 @@ fn text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
         }
         screen.end();
     }
-    if analysis.findings.is_empty() {
+    if analysis.units.steps.is_empty() {
+        no_steps(screen, trace);
+    } else if analysis.findings.is_empty() {
         let (n, what) = (analysis.units.steps.len(), analysis.units.name());
         screen.line(format_args!("Nothing anomalous in {n} {what} of {trace}."));
-        return;
+    }
+    if analysis.findings.is_empty() {
+        mostly(screen, &analysis.programs);
     }
     for (n, finding) in analysis.findings.iter().enumerate() {
         if n > 0 {
             screen.end();
         }
         one_finding(screen, analysis, finding);
+    }
+    programs(screen, analysis);
+    if let Some(rests_on) = &analysis.rests_on {
+        screen.end();
+        for line in rests_on.text() {
+            screen.line(line);
+        }
+    }
+}
+
+fn no_steps(screen: &mut Screen, trace: &str) {
+    screen
+        .line(format_args!(
+            "{trace} holds no steps, and no GPU waits or collectives regular enough to take in \
+             their place,"
+        ))
+        .line("so there is nothing to compare. To get a verdict, mark each step in the program")
+        .line("(GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:")
+        .line("  gpuwhy record --step uprobe:BINARY:SYMBOL -p PID");
+}
+
+/// What takes most of the time, where nothing was slower than usual.
+fn mostly(screen: &mut Screen, programs: &[Program]) {
+    for program in programs {
+        for says in &program.mostly {
+            screen.line(format_args!("{}: {says}.", program.name()));
+        }
+    }
+}
+
+/// The phases of each program.
+fn programs(screen: &mut Screen, analysis: &Analysis) {
+    for program in &analysis.programs {
+        screen.end().line(format_args!("Phases of {}, and their shares of time", program.name()));
+        for phase in &program.phases {
+            screen.line(format_args!(
+                "  {:<24} {:>9.3} s to {:>9.3} s  {}",
+                phases::shown(&phase.name),
+                clock(analysis, phase.from_ns),
+                clock(analysis, phase.to_ns),
+                phase.text()
+            ));
+        }
     }
 }
 

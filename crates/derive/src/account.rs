@@ -8,6 +8,9 @@
 //! network from then on; an I/O wait leads to the request; a wait while the step's own kernels
 //! ran leads to the GPU, whose time is split in `gpu`.
 //!
+//! Where a profiler recorded calls (of CUDA, MPI, the operating system), they say what the thread did in
+//! them: see `account::calls`. gpuwhy's own recordings hold no such tracks.
+//!
 //! # Why it matters
 //! "iowait" is not the disk and "waiting for rank 1" is not rank 1: a flush-completion kworker
 //! that is starved by a neighbour's softirqs looks like both. The walk ends at the thread that
@@ -17,6 +20,8 @@
 //! Spinning waits look like work. A waker that only passes the baton (a thread pool's dispatcher)
 //! is taken for the holder. Threads beyond the recorder's hops are not seen and end the walk as
 //! `unknown`.
+
+mod calls;
 
 use std::collections::HashMap;
 
@@ -99,11 +104,27 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    fn put(&mut self, (from, to): Interval, kind: PartKind, blame: Option<EntityId>) {
-        if from >= to {
+    fn put(&mut self, window: Interval, kind: PartKind, blame: Option<EntityId>) {
+        if window.0 >= window.1 {
             return;
         }
         let thread = *self.path.last().expect("the path begins with the step's thread");
+        if blame.is_none() && self.world.calls().are_recorded() {
+            for (piece, kind, blame) in self.told(thread, window, kind) {
+                self.put_exactly(thread, piece, kind, blame);
+            }
+            return;
+        }
+        self.put_exactly(thread, window, kind, blame);
+    }
+
+    fn put_exactly(
+        &mut self,
+        thread: EntityId,
+        (from, to): Interval,
+        kind: PartKind,
+        blame: Option<EntityId>,
+    ) {
         let hops = self.path.len() as u32 - 1;
         self.out.push(Part {
             step: self.step,
@@ -132,10 +153,17 @@ impl Walk<'_> {
         self.unseen((at, window.1), via);
     }
 
-    /// Nothing was recorded of the thread in that time.
+    /// No state was recorded of the thread in that time; calls may say what it did.
     fn unseen(&mut self, window: Interval, via: Via) {
         let thread = *self.path.last().expect("the path begins with the step's thread");
+        self.in_calls(thread, None, window, via, |walk, rest| walk.not_recorded(rest, via));
+    }
+
+    /// Nothing was recorded of the thread in that time.
+    fn not_recorded(&mut self, window: Interval, via: Via) {
+        let thread = *self.path.last().expect("the path begins with the step's thread");
         match via {
+            _ if self.computes(thread) => self.put(window, PartKind::Run, None),
             // Whoever holds the lock held it, whatever else it did.
             Via::Futex if !self.world.is_workload(thread) => {
                 let holder = self.world.process(thread);
@@ -150,6 +178,17 @@ impl Walk<'_> {
     }
 
     fn state(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        if calls::says_more(&held) {
+            self.in_calls(thread, Some(held), window, via, |walk, rest| {
+                walk.scheduled(thread, held, rest, via);
+            });
+        } else {
+            self.scheduled(thread, held, window, via);
+        }
+    }
+
+    /// What the scheduler says of the thread.
+    fn scheduled(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
         match held.state {
             ThreadState::Running => self.running(thread, held.arg, window, via),
             ThreadState::Runnable => self.runnable(held.arg, window),

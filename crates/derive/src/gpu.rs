@@ -149,6 +149,12 @@ impl Gpus {
         self.processes.get(&process).map_or(&[], |work| &work.waits)
     }
 
+    /// When GPUs copied for `process` in the window, by the begin, and which.
+    pub fn copies(&self, process: EntityId, window: Interval) -> Vec<(Interval, EntityId)> {
+        let Some(work) = self.processes.get(&process) else { return Vec::new() };
+        near(&work.copies, window).map(|copy| ((copy.from, copy.to), copy.gpu)).collect()
+    }
+
     /// What GPUs did for `process` in the window: disjoint pieces by their time. Where there is
     /// none, they did nothing for it that was seen.
     pub fn pieces(&self, process: EntityId, window: Interval) -> Vec<Piece> {

@@ -13,6 +13,7 @@
 
 mod account;
 mod bytes;
+pub mod calls;
 pub mod communication;
 pub mod devices;
 mod gpu;
@@ -20,6 +21,7 @@ pub mod idle;
 mod intervals;
 pub mod managed;
 pub mod nvtx;
+pub mod phases;
 pub mod rounds;
 mod sums;
 pub mod sweep;
@@ -29,6 +31,6 @@ mod world;
 
 pub use account::{Accounting, parts};
 pub use bytes::{Malformed, Partial, Reader};
-pub use intervals::{busy, clip, subtract};
+pub use intervals::{Interval, busy, clip, subtract, union};
 pub use sums::{Quantiles, STRETCHES, Stretches, Sum};
 pub use world::World;

@@ -7,6 +7,7 @@ use gpuwhy_schema::{
     WakeContext, names,
 };
 
+use crate::calls::Calls;
 use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
 
@@ -101,6 +102,7 @@ pub struct World {
     messages: HashMap<EntityId, Vec<Sent>>,
     flows: HashMap<(u64, Direction), Vec<Sent>>,
     gpus: Gpus,
+    calls: Calls,
     steal: HashMap<i64, Vec<Tick>>,
     by_process: HashMap<&'static str, Vec<Counted>>,
     throttled: HashMap<EntityId, Vec<Tick>>,
@@ -126,6 +128,7 @@ impl World {
         world.index_messages(rows);
         world.index_spans(rows, &tracks);
         world.index_counters(rows, &tracks);
+        world.calls = Calls::new(rows, &tracks, &world.entities);
         for step in &rows.step {
             let process = world.process(step.thread);
             world.workload.insert(process);
@@ -463,6 +466,11 @@ impl World {
     /// What GPUs did.
     pub(crate) fn gpus(&self) -> &Gpus {
         &self.gpus
+    }
+
+    /// What calls say of threads, where a profiler recorded them.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     /// The thread that takes the steps of a process of the workload.

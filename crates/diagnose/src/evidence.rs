@@ -39,8 +39,12 @@ impl Pointer {
             | PartKind::GpuQueue
             | PartKind::GpuThrottled
             | PartKind::GpuFault
-            | PartKind::Copy => ("span", None),
-            _ => ("state", states(part.thread)),
+            | PartKind::Copy
+            | PartKind::PageFault
+            | PartKind::Allocate
+            | PartKind::Load => ("span", None),
+            // Of a thread without states, calls say what it did.
+            _ => states(part.thread).map_or(("span", None), |track| ("state", Some(track))),
         };
         Pointer::new(table, track, part.ts, part.ts.saturating_add(part.dur))
     }

@@ -5,8 +5,9 @@ use gpuwhy_diagnose::verdict::Finding;
 use gpuwhy_schema::Part;
 
 use crate::account::KnownParts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::investigate::{self, Budget, investigate};
+use crate::phases::{self, Program, RestsOn};
 use crate::source::TraceSource;
 use crate::units::{self, Units};
 
@@ -26,6 +27,10 @@ pub struct Options {
 pub struct Analysis {
     /// What was compared.
     pub units: Units,
+    /// The phases of programs, where a profiler recorded their calls; empty of gpuwhy's own recordings.
+    pub programs: Vec<Program>,
+    /// What was recorded of these, and what was not.
+    pub rests_on: Option<RestsOn>,
     /// What was slower, most excess first.
     pub incidents: Vec<Incident>,
     /// The judgement of each incident.
@@ -39,8 +44,17 @@ pub struct Analysis {
 /// # Errors
 /// The trace cannot be read.
 pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
-    let units = units::of_trace(source)?;
-    let mut incidents = detect::incidents(&units.steps, &options.detection);
+    let rests_on = RestsOn::of(source);
+    let programs = match rests_on {
+        Some(_) => phases::of_trace(source).map_err(Error::read("calls", source.trace().path()))?,
+        None => Vec::new(),
+    };
+    let units = units::of_trace(source, &programs)?;
+    let detection = match programs.is_empty() {
+        true => options.detection,
+        false => phases::detection(&options.detection, &units.steps),
+    };
+    let mut incidents = detect::incidents(&units.steps, &detection);
     incidents.truncate(INVESTIGATED);
     let mut known = KnownParts::default();
     let mut findings = Vec::new();
@@ -57,5 +71,5 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     }
     let mut parts: Vec<Part> = known.into_steps().flat_map(|(_, parts)| parts).collect();
     parts.sort_by_key(|part| (part.ts, part.step));
-    Ok(Analysis { units, incidents, findings, parts })
+    Ok(Analysis { units, programs, rests_on, incidents, findings, parts })
 }

@@ -27,6 +27,7 @@ pub mod investigate;
 pub mod launch;
 pub mod live;
 pub mod parallel;
+pub mod phases;
 pub mod published;
 pub mod query;
 pub mod record;

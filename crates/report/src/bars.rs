@@ -62,6 +62,9 @@ fn look(kind: &str) -> Look {
         }
         Ok(PartKind::GpuFault) => of("GPU stood still after an error", BLUE, Hatch::Cross),
         Ok(PartKind::Copy) => of("copies from or to the GPU", BLUE, Hatch::Up),
+        Ok(PartKind::PageFault) => of("pages of managed memory moved", BLUE, Hatch::Dots),
+        Ok(PartKind::Allocate) => of("allocating or freeing GPU memory", YELLOW, Hatch::Dots),
+        Ok(PartKind::Load) => of("loading code onto the GPU", YELLOW, Hatch::Cross),
         Ok(PartKind::Timer) => of("slept because it asked to", GREY, Hatch::None),
         Ok(PartKind::Stopped) => of("stopped by a signal", GREY, Hatch::Cross),
         Ok(PartKind::Peer) => {

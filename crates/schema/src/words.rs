@@ -236,6 +236,12 @@ choice! {
         /// The GPU copied for the step and did nothing else for it; `blame` copied there too, or is
         /// the GPU.
         Copy = "copy",
+        /// Pages of managed memory were on their way between host and GPU, and the work waited for them.
+        PageFault = "page_fault",
+        /// In a call that allocates, registers or frees memory of a GPU, or of the host for a GPU.
+        Allocate = "allocate",
+        /// In a call that loads code onto a GPU, or makes a context there.
+        Load = "load",
         /// Slept because it asked to.
         Timer = "timer",
         /// Stopped by a signal; `blame` is the stopped process.

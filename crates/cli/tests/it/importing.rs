@@ -179,18 +179,41 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
     assert!(link.contains("GPU 5") && link.contains("to GPU 4") && link.contains("4608"), "{link}");
     assert!(says("shared_stall").starts_with("3 of 3 devices stall together from 3.600"));
 
-    // Nobody marked its steps; the rounds of its waits are slow where its devices stall.
+    // It solves twice, as its ranges say: alone, and with its neighbours. What lies between (a copy of 177 ms,
+    // calls of MPI, allocation) is a phase and no fault.
     let verdict = json(&["diagnose", trace, "--json"]);
     let rounds = verdict["rounds"].as_array().unwrap();
-    assert_eq!(rounds.len(), 3, "{rounds:?}");
-    assert!(rounds.iter().all(|r| r["of"] == "gpu_waits" && r["each"].as_u64() <= Some(3)));
-    let sql = statement("shared_stall", "sql");
-    let mut numbers = sql.split(' ').filter_map(|word| word.parse::<i64>().ok());
-    let (from, to) = (numbers.next().unwrap(), numbers.next().unwrap());
-    let findings = verdict["findings"].as_array().unwrap();
-    let ns = |what: &str| findings[0][what].as_i64().unwrap();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert!(ns("from_ns") < to && ns("to_ns") > from, "{findings:?}");
+    assert_eq!(rounds.len(), 6, "{rounds:?}");
+    let phased = |r: &Value| r["phase"].as_str().unwrap().starts_with("Jacobi solve ");
+    assert!(rounds.iter().all(|r| r["of"] == "gpu_waits" && r["rounds"] == 999 && phased(r)));
+    assert_eq!(verdict["verdict"], "nothing_anomalous");
+    // `NVTX_EVENTS` and the union of `CUPTI_ACTIVITY_KIND_MEMCPY` in each report.
+    let solves = [[3504.408, 1416.785], [3507.419, 1416.802], [3506.277, 1416.785]];
+    let copies = [216.055, 212.139, 210.969];
+    for (i, program) in verdict["programs"].as_array().unwrap().iter().enumerate() {
+        let phases = program["phases"].as_array().unwrap();
+        let names: Vec<&str> = phases.iter().map(|p| p["name"].as_str().unwrap()).collect();
+        let expected = ["set-up", "Jacobi solve 1", "between", "Jacobi solve 2", "end"];
+        assert_eq!(names, expected, "{program}");
+        for (phase, ms) in [&phases[1], &phases[3]].into_iter().zip(solves[i]) {
+            let ns = |end: &str| phase[end].as_i64().unwrap();
+            let length = (ns("to_ns") - ns("from_ns")) as f64 / 1e6;
+            assert!((length - ms).abs() < 0.001, "{phase}");
+        }
+        assert!((sum_of(program, "copies_ms") - copies[i]).abs() < 0.01 * copies[i], "{program}");
+    }
+}
+
+/// A time of all phases of a program together, ms.
+fn sum_of(program: &Value, what: &str) -> f64 {
+    let phases = program["phases"].as_array().unwrap();
+    phases.iter().map(|phase| phase["spent"][what].as_f64().unwrap()).sum()
+}
+
+/// The diagnosis of a real report: JSON and text.
+fn diagnosed(name: &str) -> Option<(Value, String)> {
+    let (_keep, trace) = imported(name)?;
+    Some((json(&["diagnose", &trace, "--json"]), said(&gpuwhy(&["diagnose", &trace]))))
 }
 
 #[test]
@@ -220,11 +243,44 @@ fn the_straggler_is_named_by_its_own_rank_whatever_the_files_are_called() {
 
 #[test]
 fn a_real_solver_that_marks_nothing_has_rounds_and_nothing_is_found_in_them() {
-    let Some((_keep, trace)) = imported("nsys/jacobi_p2p_gpus03.sqlite") else { return };
-    let verdict = json(&["diagnose", &trace, "--json"]);
+    let Some((verdict, _)) = diagnosed("nsys/jacobi_p2p_gpus03.sqlite") else { return };
     assert_eq!(verdict["verdict"], "nothing_anomalous");
-    let rounds = &verdict["rounds"][0];
-    assert_eq!((&rounds["each"], &rounds["rounds"]), (&2.into(), &1503.into()), "{rounds}");
+    let rounds = verdict["rounds"].as_array().unwrap();
+    let of = |r: &Value| (r["phase"].as_str().unwrap().to_owned(), r["each"].as_i64().unwrap());
+    let of: Vec<(String, i64)> = rounds.iter().map(of).collect();
+    assert_eq!(of, [("Jacobi Solve".into(), 1), ("Jacobi solve".into(), 2)], "{rounds:?}");
+}
+
+#[test]
+fn real_programs_are_told_what_takes_most_of_their_time() {
+    // The expected times are unions of intervals in the reports' own tables.
+    let Some((verdict, text)) = diagnosed("nsys/nsysai_h100_2gpu_1s.sqlite") else { return };
+    let programs = verdict["programs"].as_array().unwrap();
+    for (program, ms) in programs.iter().zip([940.490, 940.352]) {
+        assert!((sum_of(program, "copies_ms") - ms).abs() < 0.01 * ms, "{program}");
+        let says = program["mostly"][0].as_str().unwrap();
+        assert!(says.starts_with("97 % of the time goes to copies"), "{says}");
+        assert!(text.contains(says), "{text}");
+    }
+    let Some((verdict, _)) = diagnosed("nsys/gomory_rtx3090x2_r19.sqlite") else { return };
+    let program = &verdict["programs"][0];
+    let says = program["mostly"][0].as_str().unwrap();
+    // `cudaMalloc` and `cudaFree` together, of 237.5 ms.
+    assert!(says.starts_with("61 % of the time goes to calls that allocate or free"), "{says}");
+    assert!((sum_of(program, "kernels_ms") - 15.528).abs() < 0.15, "{program}");
+    let Some((verdict, _)) = diagnosed("nsys/pipit_cloverleaf_a100x4.sqlite") else { return };
+    let program = &verdict["programs"][0];
+    assert!((sum_of(program, "kernels_ms") - 294.405).abs() < 2.9, "{program}");
+    assert!((sum_of(program, "copies_ms") - 9.391).abs() < 0.09, "{program}");
+    assert_eq!(program["phases"][0]["kind"], "set_up", "{program}");
+}
+
+#[test]
+fn a_real_report_without_calls_says_what_a_verdict_would_need() {
+    let Some((verdict, text)) = diagnosed("nsys/jacc_cg_2026_2.sqlite") else { return };
+    assert_eq!(verdict["verdict"], "no_steps");
+    assert_eq!(verdict["rests_on"]["scheduler_events"], true);
+    assert!(text.contains("not in the trace: calls of CUDA"), "{text}");
 }
 
 #[test]

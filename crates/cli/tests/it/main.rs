@@ -8,6 +8,7 @@ mod hostile;
 mod importing;
 mod libraries;
 mod packaging;
+mod profiles;
 mod recording;
 
 #[path = "../../../bench/src/safety/hostile.rs"]

@@ -154,6 +154,58 @@ impl Scene {
         self
     }
 
+    /// A call on a track of a thread, as profilers record them.
+    fn call(&mut self, by: &str, track: &str, name: &str, [from, to]: [i64; 2]) -> &mut Scene {
+        let thread = self.who(by);
+        let track = self.track(thread, Lane::spans(track, Discipline::Nested));
+        let id = self.id();
+        let (ts, dur) = (Ns(from * MS), Some(Ns((to - from) * MS)));
+        self.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
+        self
+    }
+
+    fn copy(
+        &mut self,
+        by: &str,
+        kind: gpuwhy_schema::CopyKind,
+        [from, to]: [i64; 2],
+    ) -> &mut Scene {
+        let thread = self.who(by);
+        let process = self.lanes.get(thread).unwrap().parent;
+        let key = self.lanes.get(process.unwrap()).unwrap().key.clone();
+        let gpu = self.lanes.entity(EntityKind::Gpu, "0", |_| {});
+        let stream = self.lanes.entity(EntityKind::Stream, &key, |e| e.parent = Some(gpu));
+        let track = self.track(stream, Lane::spans(names::STREAM, Discipline::Serial));
+        let id = self.id();
+        let (ts, dur) = (Ns(from * MS), Some(Ns((to - from) * MS)));
+        self.rows.span.push(Span { id, ts, dur, track, parent: None, name: "copy".into() });
+        let (bytes, pinned, correlation) = (1, None, None);
+        let (from, to) = (None, Some(gpu));
+        self.rows.copy.push(gpuwhy_schema::Copy {
+            id,
+            ts,
+            kind,
+            bytes,
+            from,
+            to,
+            pinned,
+            process,
+            correlation,
+        });
+        self
+    }
+
+    /// The ranks of the processes of a job, as a profile of each of them has them.
+    fn ranks(&mut self, processes: &[&str]) -> &mut Scene {
+        for (number, process) in processes.iter().enumerate() {
+            let rank =
+                self.lanes.entity(EntityKind::Rank, process, |e| e.number = Some(number as i64));
+            let process = self.lanes.entity(EntityKind::Process, process, |_| {});
+            self.lanes.update(process, |e| e.parent = Some(rank));
+        }
+        self
+    }
+
     fn counted(&mut self, process: &str, name: &str, at: i64, value: f64) -> &mut Scene {
         let thread = self.who(&format!("{process}/{process}"));
         let process = self.lanes.get(thread).unwrap().parent.unwrap();
@@ -386,7 +438,133 @@ fn two_ranks_that_wait_for_each_other_do_not_walk_forever() {
     assert_eq!(scene.step("rank0/main", 0, 5), "run 1, >unknown 3, run 1");
 }
 
+const CUDA: &str = names::CUDA_CALLS;
+const MPI: &str = names::MPI_CALLS;
+
+#[test]
+fn a_thread_that_polls_in_a_copy_waits_for_the_copy_and_does_not_compute() {
+    use gpuwhy_schema::CopyKind::DeviceToHost;
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RRRRRRRR")
+        .kernel("job/main", [0, 1, 2])
+        .copy("job/main", DeviceToHost, [3, 6])
+        .call("job/main", CUDA, "cudaMemcpy", [1, 7]);
+    // Until it copies, it waits for the kernel; before and after the transfer, the host stages.
+    assert_eq!(scene.step("job/main", 0, 8), "run 1, gpu 1, copy 1, copy(0) 3, copy 1, run 1");
+}
+
+#[test]
+fn calls_say_what_a_thread_without_scheduler_events_did() {
+    let mut scene = Scene::default();
+    scene
+        .call("job/main", CUDA, "cudaMalloc", [1, 3])
+        .call("job/main", CUDA, "cuModuleLoadData", [3, 5])
+        .kernel("job/main", [5, 6, 8])
+        .call("job/main", CUDA, "cudaDeviceSynchronize", [5, 9]);
+    assert_eq!(
+        scene.step("job/main", 0, 10),
+        "unknown 1, allocate 2, load 2, unknown 1, gpu 2, unknown 2"
+    );
+    // Where calls of the operating system are there too, a thread in none of them computes.
+    scene.call("job/main", names::OS_CALLS, "usleep", [9, 10]);
+    scene.rows.step.clear();
+    assert_eq!(
+        scene.step("job/main", 0, 11),
+        "run 1, allocate 2, load 2, unknown 1, gpu 2, unknown 1, timer 1, run 1"
+    );
+}
+
+#[test]
+fn a_thread_that_is_ready_to_run_in_a_call_waits_for_its_cpu() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RSSQQR").cpu("...hh.").call("job/main", CUDA, "cudaMalloc", [0, 6]);
+    assert_eq!(scene.step("job/main", 0, 6), "allocate 3, runnable(h) 2, allocate 1");
+}
+
+#[test]
+fn in_a_call_of_mpi_the_rank_that_comes_last_is_waited_for_and_then_the_network() {
+    let mut scene = Scene::default();
+    scene
+        .ranks(&["rank0", "rank1"])
+        .thread("rank0/main", "RRRRRRRR")
+        .thread("rank1/main", "RRRRRRRR")
+        .call("rank0/main", MPI, "MPI_Allreduce", [1, 7])
+        .call("rank1/main", MPI, "MPI_Allreduce", [5, 7]);
+    assert_eq!(scene.step("rank0/main", 0, 8), "run 1, >peer(rank1) 4, network 2, run 1");
+    // The late one was waited for meanwhile, whatever it did.
+    scene.rows.step.clear();
+    assert_eq!(scene.step("rank1/main", 0, 8), "run 1, peer(rank1) 4, network 2, run 1");
+}
+
+#[test]
+fn what_a_late_rank_waited_for_is_why_the_others_wait() {
+    let mut scene = Scene::default();
+    scene
+        .ranks(&["rank0", "rank1"])
+        .call("rank0/main", MPI, "MPI_Barrier", [1, 7])
+        .call("rank1/main", MPI, "MPI_Barrier", [6, 7])
+        .copy("rank1/main", gpuwhy_schema::CopyKind::HostToDevice, [2, 5])
+        .call("rank1/main", CUDA, "cudaMemcpy", [2, 5]);
+    assert_eq!(
+        scene.step("rank0/main", 1, 7),
+        ">peer(rank1) 1, >copy(0) 3, >peer(rank1) 1, network 1"
+    );
+}
+
+#[test]
+fn a_call_of_mpi_whose_other_ranks_are_in_no_file_waits_for_a_process_not_seen() {
+    let mut scene = Scene::default();
+    scene.thread("rank2/main", "RRRR").call("rank2/main", MPI, "MPI_Sendrecv", [1, 3]);
+    assert_eq!(scene.step("rank2/main", 0, 4), "run 1, peer 2, run 1");
+}
+
+#[test]
+fn a_kernel_beneath_which_managed_pages_move_waits_for_them() {
+    let mut scene = Scene::default();
+    scene
+        .kernel("job/main", [0, 1, 9])
+        .copy("job/main", gpuwhy_schema::CopyKind::Managed, [3, 7])
+        .call("job/main", CUDA, "cudaDeviceSynchronize", [1, 9]);
+    assert_eq!(scene.step("job/main", 1, 9), "gpu 2, page_fault 4, gpu 2");
+}
+
 proptest! {
+    /// Whatever was called, the parts of a step tile it.
+    #[test]
+    fn parts_of_calls_tile_their_step(
+        main in "[RQSF.]{0,16}", peer in "[RQSF.]{0,16}",
+        calls in prop::collection::vec((any::<bool>(), 0usize..8, 0i64..16, 0i64..16), 0..16),
+        from in 0i64..8, len in 1i64..12,
+    ) {
+        let mut scene = Scene::default();
+        scene.ranks(&["a", "b"]).thread("a/main", &main).thread("b/main", &peer);
+        for (of_a, what, x, y) in calls {
+            let who = if of_a { "a/main" } else { "b/main" };
+            let times = [x.min(y), x.max(y)];
+            match what {
+                0 => scene.call(who, MPI, "MPI_Allreduce", times),
+                1 => scene.call(who, MPI, "MPI_Recv", times),
+                2 => scene.call(who, CUDA, "cudaMemcpy", times),
+                3 => scene.call(who, CUDA, "cudaFree", times),
+                4 => scene.call(who, CUDA, "cudaStreamSynchronize", times),
+                5 => scene.call(who, names::OS_CALLS, "fsync", times),
+                6 => scene.copy(who, gpuwhy_schema::CopyKind::Managed, times),
+                _ => scene.kernel(who, [times[0], times[0], times[1]]),
+            };
+        }
+        scene.step("b/main", from, from + len);
+        scene.rows.step.clear();
+        scene.step("a/main", from, from + len);
+        let mut at = Ns(from * MS);
+        for part in parts(&scene.rows, &Accounting::default()) {
+            prop_assert_eq!(part.ts, at);
+            prop_assert!(part.dur > Ns::ZERO);
+            at = part.ts + part.dur;
+        }
+        prop_assert_eq!(at, Ns((from + len) * MS));
+    }
+
     /// Whatever was drawn, the parts of a step tile it.
     #[test]
     fn parts_tile_their_step(

@@ -8,8 +8,9 @@ use crate::gpu::{Gpu, GpuEvidence};
 
 /// See the module's documentation.
 pub(super) const CLASS: ClassSpec = ClassSpec {
-    looks_like: "Copies between host and GPU take longer at the same size, and kernels do not.",
-    takes: &[Takes::all(PartKind::Copy)],
+    looks_like: "Copies between host and GPU take longer at the same size, and kernels do not; or, in a \
+                 profile of another tool, there are more of them, or pages of managed memory move.",
+    takes: &[Takes::all(PartKind::Copy), Takes::all(PartKind::PageFault)],
     readings: &[
         names::PCIE_REPLAY,
         names::PCIE_RECOVERY,
@@ -20,7 +21,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
         names::PCIE_LINK_WIDTH,
         names::PCIE_LINK_WIDTH_MAX,
     ],
-    evidence: "For it: copies that grew while no kernel ran, the link's error counters, and a link that \
+    evidence: "For it: copies that grew while no kernel ran or a call waited for them, the link's error counters, and a link that \
                runs below its highest generation or width. Against it: a link without errors.",
     verify: Verify {
         culprit: None,

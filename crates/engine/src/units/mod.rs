@@ -12,6 +12,7 @@ pub mod steps;
 use gpuwhy_diagnose::detect::Steps;
 
 use crate::error::{Error, Result};
+use crate::phases::Program;
 use crate::source::TraceSource;
 use rounds::RoundsOfProcess;
 
@@ -31,16 +32,18 @@ impl Units {
     }
 }
 
-/// The steps of a trace or, where none are marked, the rounds of its processes.
+/// The steps of a trace or, where none are marked, the rounds of its processes: of each of its `programs`, whose
+/// phases are known, in each phase of work.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn of_trace(source: &TraceSource) -> Result<Units> {
+pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     let path = source.trace().path();
     let steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
     if !steps.is_empty() {
         return Ok(Units { steps: steps.into(), rounds: Vec::new() });
     }
-    let (steps, rounds) = rounds::of_trace(source).map_err(Error::read("rounds", path))?;
+    let (steps, rounds) =
+        rounds::of_trace(source, programs).map_err(Error::read("rounds", path))?;
     Ok(Units { steps: steps.into(), rounds })
 }

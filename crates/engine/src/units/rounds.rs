@@ -3,6 +3,8 @@
 //! *What it sees:* the ends of a process's waits for its GPU or, where it has none that are regular,
 //! the calls of one communicator's collectives. `derive::rounds` decides how many of them make a
 //! round, and whether they are regular enough to be one.
+//! In a profile of another tool, whose programs have phases (see [`crate::phases`]), rounds are found and
+//! compared within each phase of work; set-up has none. There, calls that wait for the GPU stand in for waits.
 //! *What fools it:* a trace that holds exact rows around findings only (`gpuwhy watch`) has holes,
 //! which would look like long rounds; none are made of such a trace.
 
@@ -10,10 +12,11 @@ use std::collections::HashMap;
 
 use gpuwhy_derive::rounds::{Rounds, rounds};
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{self as schema, Entity, EntityId, EntityKind, Id, Ns, TrackId, names};
+use gpuwhy_schema::{self as schema, Entity, EntityId, EntityKind, Id, Name, Ns, TrackId, names};
 use serde::Serialize;
 
 use crate::error::Result;
+use crate::phases::{Phase, Program};
 use crate::source::{EVER, TraceSource};
 
 /// What recurs in a process.
@@ -39,6 +42,9 @@ pub struct RoundsOfProcess {
     pub each: usize,
     /// How many rounds there are.
     pub rounds: usize,
+    /// The phase of the program that they are in, where it has several phases of work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
 }
 
 impl Recurring {
@@ -88,7 +94,8 @@ impl RoundsOfProcess {
             (Recurring::Collectives, 1) => "from one collective to the next".to_owned(),
             (Recurring::Collectives, n) => format!("of {n} collectives each"),
         };
-        format!("{}{pid}: {} rounds {what}", self.process, self.rounds)
+        let phase = self.phase.as_ref().map(|phase| format!(", in {phase}")).unwrap_or_default();
+        format!("{}{pid}: {} rounds {what}{phase}", self.process, self.rounds)
     }
 }
 
@@ -110,11 +117,14 @@ struct Moments {
     ranks: HashMap<EntityId, u32>,
 }
 
-/// The rounds of a trace's processes, ordered by their ends.
+/// The rounds of a trace's processes, ordered by their ends. Those of `programs` lie within their phases of work.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn of_trace(source: &TraceSource) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+pub fn of_trace(
+    source: &TraceSource,
+    programs: &[Program],
+) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
     let catalog = source.entities_and_tracks();
     let entities: HashMap<EntityId, &Entity> = catalog.entity.iter().map(|e| (e.id, e)).collect();
     // Each communicator has a track of its own: calls into another one come at their own times.
@@ -128,41 +138,76 @@ pub fn of_trace(source: &TraceSource) -> Result<(Vec<Step>, Vec<RoundsOfProcess>
         })
         .collect();
     let has_findings = source.trace().read::<schema::Finding>(EVER).next().transpose()?.is_some();
-    if tracks.is_empty() || has_findings {
+    if (tracks.is_empty() && programs.is_empty()) || has_findings {
         return Ok((Vec::new(), Vec::new()));
     }
     let moments = moments(source, &tracks)?;
+    let mut candidates = candidates(&moments, &tracks);
+    // Programs without recorded waits have calls that wait.
+    for program in programs.iter().filter(|p| !p.waits.is_empty()) {
+        if !candidates.iter().any(|(process, _)| *process == program.entity) {
+            candidates.push((program.entity, Vec::new()));
+        }
+    }
     let (mut steps, mut found) = (Vec::new(), Vec::new());
-    for (process, candidates) in candidates(&moments, &tracks) {
-        let rounds = candidates
-            .iter()
-            .find_map(|(of, track)| Some((*of, rounds(&moments.by_track[track])?)));
-        let Some(((of, rounds), thread)) = rounds.zip(main_thread(&entities, process)) else {
-            continue;
-        };
-        let Rounds { each, list } = rounds;
-        let entity = entities[&process];
-        found.push(RoundsOfProcess {
-            process: entity.name.to_string(),
-            pid: entity.number,
-            of,
-            each,
-            rounds: list.len(),
-        });
-        for (from, to) in list {
-            steps.push(Step {
-                id: round_id(steps.len()),
-                ts: from,
-                dur: to - from,
-                thread,
-                rank: moments.ranks.get(&process).copied(),
-                name: of.round_name().into(),
-                size: None,
+    for (process, tracks) in candidates {
+        let Some(thread) = main_thread(&entities, process) else { continue };
+        let program = programs.iter().find(|program| program.entity == process);
+        let rank = moments.ranks.get(&process).copied();
+        let listed = tracks.iter().map(|(of, track)| (*of, &moments.by_track[track][..]));
+        let calls = program.filter(|p| !p.waits.is_empty());
+        let calls = calls.map(|p| (Recurring::GpuWaits, &p.waits[..]));
+        let lists: Vec<(Recurring, &[Ns])> = listed.chain(calls).collect();
+        for (phase, of, Rounds { each, list }) in in_phases(program, &lists) {
+            let entity = entities[&process];
+            let name: Name = match &phase {
+                Some(phase) => format!("{} of {phase}", of.round_name()).as_str().into(),
+                None => of.round_name().into(),
+            };
+            found.push(RoundsOfProcess {
+                process: entity.name.to_string(),
+                pid: entity.number,
+                of,
+                each,
+                rounds: list.len(),
+                phase,
             });
+            for (from, to) in list {
+                let (id, name) = (round_id(steps.len()), name.clone());
+                steps.push(Step { id, ts: from, dur: to - from, thread, rank, name, size: None });
+            }
         }
     }
     steps.sort_by_key(|s| (s.end(), s.ts, s.id));
     Ok((steps, found))
+}
+
+/// The rounds that the first of these lists of moments makes that makes any: in each phase of work of a program
+/// that has phases, else in all of its time. The phase is named if there are several.
+fn in_phases(
+    program: Option<&Program>,
+    lists: &[(Recurring, &[Ns])],
+) -> Vec<(Option<String>, Recurring, Rounds)> {
+    let found = |from: Ns, to: Ns| {
+        lists.iter().find_map(|(of, moments)| {
+            let (first, last) =
+                (moments.partition_point(|at| *at < from), moments.partition_point(|at| *at <= to));
+            Some((*of, rounds(&moments[first..last.max(first)])?))
+        })
+    };
+    let Some(program) = program else {
+        return found(Ns::MIN, Ns::MAX)
+            .map(|(of, rounds)| (None, of, rounds))
+            .into_iter()
+            .collect();
+    };
+    let worked = || program.phases.iter().filter(|phase| matches!(phase.kind, "work" | "whole"));
+    let several = worked().count() > 1;
+    let of_phase = |phase: &Phase| {
+        let (of, rounds) = found(Ns(phase.from_ns), Ns(phase.to_ns))?;
+        Some((several.then(|| phase.name.clone()), of, rounds))
+    };
+    worked().filter_map(of_phase).collect()
 }
 
 fn moments(
