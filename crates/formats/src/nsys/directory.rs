@@ -271,52 +271,62 @@ impl Directory {
                 }
                 Ok(())
             };
-            let bad = |e: &dyn std::fmt::Display| {
-                damaged(&table.path, &format!("after row {}", first as usize * STRETCH), e)
-            };
-            let file = File::open(&table.path).map_err(Error::io("open", &table.path))?;
-            match &table.kind {
-                Kind::Parquet(checked, rows) => {
-                    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
-                        file,
-                        checked.metadata.clone(),
-                    );
-                    let mask = ProjectionMask::roots(builder.parquet_schema(), columns.clone());
-                    let build = || {
-                        let builder = builder.with_projection(mask).with_batch_size(*rows);
-                        builder
-                            .with_offset(first as usize * STRETCH)
-                            .with_limit(run * STRETCH)
-                            .build()
-                    };
-                    let mut reader = guarded(build).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
-                    while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
-                        take(batch.map_err(|e| bad(&e))?)?;
-                    }
+            table.batches(first as usize, run, &columns, &mut take)?;
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    /// Hands these columns of `run` stretches from the `first` on to `take`.
+    fn batches(
+        &self,
+        first: usize,
+        run: usize,
+        columns: &[usize],
+        take: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        let bad = |e: &dyn std::fmt::Display| {
+            damaged(&self.path, &format!("after row {}", first * STRETCH), e)
+        };
+        let file = File::open(&self.path).map_err(Error::io("open", &self.path))?;
+        match &self.kind {
+            Kind::Parquet(checked, rows) => {
+                let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                    file,
+                    checked.metadata.clone(),
+                );
+                let mask = ProjectionMask::roots(builder.parquet_schema(), columns.to_vec());
+                let build = || {
+                    let builder = builder.with_projection(mask).with_batch_size(*rows);
+                    builder.with_offset(first * STRETCH).with_limit(run * STRETCH).build()
+                };
+                let mut reader = guarded(build).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
+                    take(batch.map_err(|e| bad(&e))?)?;
                 }
-                Kind::Arrow(_) => {
-                    let open = || {
-                        let mut reader = FileReader::try_new(file, Some(columns.clone()))?;
-                        reader.set_index(first as usize)?;
-                        Ok::<_, ArrowError>(reader)
+            }
+            Kind::Arrow(_) => {
+                let open = || {
+                    let mut reader = FileReader::try_new(file, Some(columns.to_vec()))?;
+                    reader.set_index(first)?;
+                    Ok::<_, ArrowError>(reader)
+                };
+                let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                for _ in 0..run {
+                    let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? else {
+                        break;
                     };
-                    let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
-                    for _ in 0..run {
-                        let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? else {
-                            break;
-                        };
-                        take(batch.map_err(|e| bad(&e))?)?;
-                    }
+                    take(batch.map_err(|e| bad(&e))?)?;
                 }
-                Kind::ArrowStream(stream) => {
-                    let first = first as usize;
-                    let batches = stream.batches.get(first..first + run).unwrap_or_default();
-                    let some = Stretches::of(file, stream, batches);
-                    let open = || StreamReader::try_new(some, Some(columns.clone()));
-                    let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
-                    while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
-                        take(batch.map_err(|e| bad(&e))?)?;
-                    }
+            }
+            Kind::ArrowStream(stream) => {
+                let batches = stream.batches.get(first..first + run).unwrap_or_default();
+                let some = Stretches::of(file, stream, batches);
+                let open = || StreamReader::try_new(some, Some(columns.to_vec()));
+                let mut reader = guarded(open).map_err(|e| bad(&e))?.map_err(|e| bad(&e))?;
+                while let Some(batch) = guarded(|| reader.next()).map_err(|e| bad(&e))? {
+                    take(batch.map_err(|e| bad(&e))?)?;
                 }
             }
         }

@@ -17,12 +17,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use gpuwhy_schema::Name;
-
-use super::ids::pid_of;
-use super::report::Report;
-use crate::Result;
-
 /// Variables that are kept of an environment; the others are nobody's business.
 const VARIABLES: &[&str] = &[
     "OMPI_COMM_WORLD_RANK",
@@ -96,19 +90,19 @@ pub(super) struct Identity {
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// Ranks of processes by `MPI_RANKS`, by pid.
-    mpi: HashMap<i64, u32>,
+    pub mpi: HashMap<i64, u32>,
     /// Ranks of processes by the names of their threads, by pid.
-    threads: HashMap<i64, u32>,
+    pub threads: HashMap<i64, u32>,
     /// The variables of its environment.
     environment: HashMap<&'static str, String>,
     /// Processes that used a GPU.
-    contexts: BTreeSet<i64>,
+    pub contexts: BTreeSet<i64>,
     /// The name of the host, by which it is shown.
     pub display_name: Option<String>,
 }
 
 /// The rank in the name of a thread, as Nsight gives it to the thread that called `MPI_Init`.
-fn rank_of_thread(name: &str) -> Option<u32> {
+pub(super) fn rank_of_thread(name: &str) -> Option<u32> {
     name.strip_prefix("MPI Rank ")?.trim().parse().ok()
 }
 
@@ -127,7 +121,7 @@ pub(super) fn rank_in(path: &Path) -> Option<u32> {
 }
 
 impl Evidence {
-    fn variable(&mut self, name: &str, value: &str) {
+    pub(super) fn variable(&mut self, name: &str, value: &str) {
         if let Some(known) = VARIABLES.iter().find(|known| **known == name) {
             let value = value.trim().trim_matches('"').to_owned();
             self.environment.entry(known).or_insert(value);
@@ -231,47 +225,6 @@ impl Evidence {
         let pod = pod.or_else(in_pod).map(|pod| format!("pod {pod}"));
         let modal = || self.text("MODAL_TASK_ID").map(|id| format!("modal {id}"));
         pod.or_else(|| self.text("CONTAINER_ID").map(str::to_owned)).or_else(modal)
-    }
-}
-
-impl Report {
-    /// Reads what the report holds of who it is.
-    pub(super) fn read_evidence(&self) -> Result<Evidence> {
-        let mut found = Evidence::default();
-        let rank = |n: i64| u32::try_from(n).ok();
-        self.each("MPI_RANKS", ["globalTid", "rank"], |_, [thread, number]| {
-            if let (Some(thread), Some(rank)) = (thread.int(), number.int().and_then(rank)) {
-                found.mpi.insert(pid_of(thread), rank);
-            }
-            Ok(())
-        })?;
-        let named = |(thread, name): (&i64, &Name)| Some((pid_of(*thread), rank_of_thread(name)?));
-        found.threads = self.threads.iter().filter_map(named).collect();
-        self.each("META_DATA_CAPTURE", ["name", "value"], |_, [name, value]| {
-            let (Some(name), Some(value)) = (name.text(), value.text()) else { return Ok(()) };
-            if name.starts_with("PROCESS_")
-                && name.ends_with(":ENVIRONMENT_VARIABLE")
-                && let Some((name, value)) = value.split_once('=')
-            {
-                found.variable(name, value);
-            }
-            if name == "DEVICE_DISPLAY_NAME" && !value.is_empty() && !value.contains(['(', ' ']) {
-                found.display_name = Some(value.to_owned());
-            }
-            Ok(())
-        })?;
-        self.each("TARGET_INFO_SYSTEM_ENV", ["name", "value"], |_, [name, value]| {
-            if let (Some("DeviceEnvironment"), Some(value)) = (name.text(), value.text()) {
-                let pairs = value.split([';', '\n', '\0']).filter_map(|pair| pair.split_once('='));
-                pairs.for_each(|(name, value)| found.variable(name, value));
-            }
-            Ok(())
-        })?;
-        self.each("TARGET_INFO_CUDA_CONTEXT_INFO", ["processId"], |_, [process]| {
-            found.contexts.extend(process.int());
-            Ok(())
-        })?;
-        Ok(found)
     }
 }
 
