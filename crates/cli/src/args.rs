@@ -12,6 +12,7 @@ use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
+use gpuwhy_store::IncompleteSource;
 use gpuwhy_wire::{Collectives, Kernels, Settings};
 
 /// What is recorded.
@@ -270,5 +271,12 @@ mod tests {
         for bad in ["", "200", "0/10", "20/10", "a/b", "-1/5"] {
             assert!(share_of_time(bad).is_err(), "{bad}");
         }
+    }
+}
+
+/// The mark of a result that rests on imported files that lost rows; nothing where there are none.
+pub fn mark(screen: &mut Screen, incomplete: &[IncompleteSource]) {
+    for source in incomplete {
+        screen.line(format_args!("This {}.", source.mark()));
     }
 }

@@ -13,6 +13,7 @@ use gpuwhy_engine::units::rounds::RoundsOfProcess;
 use gpuwhy_engine::{published, view};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
+use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
 use crate::args::Judging;
@@ -64,6 +65,9 @@ struct Document<'a> {
     /// `found`, `nothing_anomalous` or `no_steps`.
     verdict: &'static str,
     findings: &'a [Finding],
+    /// Imported files that lost rows.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    rests_on_incomplete: &'a [IncompleteSource],
 }
 
 fn verdict(analysis: &Analysis) -> &'static str {
@@ -93,6 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             rests_on: analysis.rests_on.as_ref(),
             verdict: verdict(&analysis),
             findings: &analysis.findings,
+            rests_on_incomplete: &analysis.incomplete,
         };
         terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
@@ -181,6 +186,11 @@ fn clock(analysis: &Analysis, ns: i64) -> f64 {
 
 /// The diagnosis as text.
 fn text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
+    verdict_text(screen, analysis, trace);
+    args::mark(screen, &analysis.incomplete);
+}
+
+fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
     if !analysis.units.rounds.is_empty() {
         screen.line("No steps are marked. What was judged in their place:");
         for rounds in &analysis.units.rounds {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use gpuwhy_formats::importer::{self, Batch, Import};
 use gpuwhy_formats::importers;
+use gpuwhy_formats::left_out::FileLeftOut;
 use gpuwhy_schema::{Rows, terminal};
 use gpuwhy_store::{Bulk, Options};
 use serde_json::json;
@@ -21,6 +22,8 @@ use crate::args::stop_flag;
 
 /// Batches of rows that are read ahead of writing them.
 const BATCHES: usize = 4;
+/// Files of which it is printed line by line what was left out.
+const LEFT_OUT: usize = 20;
 
 /// Arguments of `import`.
 #[derive(Debug, clap::Args)]
@@ -131,6 +134,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "rows": written.rows,
             "seconds": seconds,
             "about": summary.about,
+            "left_out": summary.left_out.iter().map(FileLeftOut::json).collect::<Vec<_>>(),
         });
         terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
@@ -146,6 +150,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ))?;
         for line in &summary.lines {
             terminal::say(line)?;
+        }
+        for file in summary.left_out.iter().take(LEFT_OUT) {
+            terminal::say(file)?;
+        }
+        if let Some(more) = summary.left_out.len().checked_sub(LEFT_OUT).filter(|n| *n > 0) {
+            let lost: u64 = summary.left_out[LEFT_OUT..].iter().map(|f| f.left_out.lost()).sum();
+            terminal::say(format_args!("left out: {lost} rows of {more} more files; see --json"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

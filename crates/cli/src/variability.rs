@@ -13,7 +13,7 @@ use gpuwhy_engine::variability::{
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
-use crate::exit;
+use crate::{args, exit};
 
 /// Arguments of `variability`.
 #[derive(Debug, clap::Args)]
@@ -89,6 +89,7 @@ fn text(report: &Report, top: usize) -> Screen {
         report.intervals,
         report.interval_ms
     ));
+    args::mark(&mut out, &report.rests_on_incomplete);
     report.devices.iter().for_each(|of| device(&mut out, of, report.intervals));
     kernels(&mut out, &report.kernels, top);
     copies(&mut out, &report.copies);

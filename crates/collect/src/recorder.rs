@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gpuwhy_schema::{
     Clock, Entity, EntityId, Id, Lane, Lanes, Ns, Rows, SourceId, SourceState, State, TrackId,
+    sources::RECORDER,
 };
 
 use crate::bpf::{self, Bpf, CpuCounters, Head, Knobs, from_bytes};
@@ -85,7 +86,7 @@ impl Recorder {
         bpf.set_knobs(&knobs(0, Ns::ZERO))?;
         for spec in probes::ALL.iter().copied().filter(|spec| (spec.wanted_if)(&config)) {
             let (kind, version) = (spec.source.kind, env!("CARGO_PKG_VERSION"));
-            let source = cx.catalog.source(kind, "gpuwhy", version, &settings);
+            let source = cx.catalog.source(kind, RECORDER, version, &settings);
             if config.off.iter().any(|off| off == spec.name) {
                 set_unavailable(&mut cx.catalog, source, "switched off");
                 continue;
@@ -354,7 +355,7 @@ impl Recorder {
 
     /// A source of the caller's own rows.
     pub fn add_source(&mut self, kind: &str, config: &str) -> SourceId {
-        self.cx.catalog.source(kind, "gpuwhy", env!("CARGO_PKG_VERSION"), config)
+        self.cx.catalog.source(kind, RECORDER, env!("CARGO_PKG_VERSION"), config)
     }
 
     /// Writes a note into a source.

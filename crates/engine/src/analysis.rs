@@ -3,6 +3,7 @@
 use gpuwhy_diagnose::detect::{self, Detection, Incident};
 use gpuwhy_diagnose::verdict::Finding;
 use gpuwhy_schema::Part;
+use gpuwhy_store::IncompleteSource;
 
 use crate::account::KnownParts;
 use crate::error::{Error, Result};
@@ -37,6 +38,8 @@ pub struct Analysis {
     pub findings: Vec<Finding>,
     /// Parts of the steps that were examined.
     pub parts: Vec<Part>,
+    /// The imported files that the judgement rests on and of which rows were lost.
+    pub incomplete: Vec<IncompleteSource>,
 }
 
 /// Finds what was slower in a trace and why.
@@ -71,5 +74,6 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     }
     let mut parts: Vec<Part> = known.into_steps().flat_map(|(_, parts)| parts).collect();
     parts.sort_by_key(|part| (part.ts, part.step));
-    Ok(Analysis { units, programs, rests_on, incidents, findings, parts })
+    let incomplete = source.incomplete();
+    Ok(Analysis { units, programs, rests_on, incidents, findings, parts, incomplete })
 }

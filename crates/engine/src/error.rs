@@ -122,10 +122,15 @@ pub enum Error {
         path: PathBuf,
     },
     /// Nothing to compare, in a trace.
-    #[error("the trace `{}` holds no kernels and no copies of a GPU, which is what `variability` compares; `gpuwhy diagnose` judges what its threads did", path.display())]
+    #[error(
+        "the trace `{}` holds no kernels and no copies of a GPU, which is what `variability` compares{holds}; \
+         `gpuwhy diagnose` judges what its threads did, and `gpuwhy query` shows it", path.display()
+    )]
     NoGpuWorkInTrace {
         /// The trace.
         path: PathBuf,
+        /// What it holds instead, as far as that is known, as a clause after a comma.
+        holds: String,
     },
     /// Intervals that are too short for the trace.
     #[error(

@@ -13,7 +13,7 @@ use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_schema::{self as schema, Ns, Rows, SourceId, ThreadState, Track, TrackId, names};
-use gpuwhy_store::Trace;
+use gpuwhy_store::{IncompleteSource, Trace};
 
 use crate::error::Result;
 
@@ -76,6 +76,11 @@ impl TraceSource {
     /// The trace.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// The imported files of which rows were lost: a result that rests on the trace is marked with them.
+    pub fn incomplete(&self) -> Vec<IncompleteSource> {
+        IncompleteSource::that_lost(&self.catalog.source)
     }
 
     /// Its entities, tracks, sources and clocks.

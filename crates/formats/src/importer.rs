@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use gpuwhy_schema::{CopyKind, Migration, Name, Rows};
 
+use crate::left_out::FileLeftOut;
 use crate::{Error, Result};
 
 /// How many bytes of a file [`Candidate`] holds.
@@ -79,6 +80,8 @@ pub struct Summary {
     pub about: serde_json::Value,
     /// For the terminal, a line each; empty if there is nothing to add to the number of rows.
     pub lines: Vec<String>,
+    /// What was left out of each file, as its source says too; files of which all was read are not listed.
+    pub left_out: Vec<FileLeftOut>,
 }
 
 /// A file or directory whose format is to be found out.

@@ -130,7 +130,7 @@ mod tests {
             let from = error.find("formats; ").unwrap() + "formats; ".len();
             error[from..error.find(". Known: ").unwrap()].to_owned()
         };
-        assert_eq!(looks(b""), "it is empty");
+        assert_eq!(looks(b""), "it is empty (0 bytes)");
         assert_eq!(looks(b"hello\nworld"), "it begins with \"hello\"");
         assert_eq!(
             looks(b"{\"nodes\": []}"),

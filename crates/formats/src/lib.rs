@@ -15,6 +15,7 @@ mod error;
 pub mod importer;
 pub mod importers;
 mod kineto;
+pub mod left_out;
 mod nsys;
 pub mod perfetto;
 mod read_ahead;

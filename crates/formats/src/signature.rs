@@ -35,12 +35,14 @@ pub(crate) fn describe(candidate: &Candidate) -> String {
     }
     let head = &candidate.head[..];
     if head.is_empty() {
-        return "it is empty".into();
+        return "it is empty (0 bytes)".into();
     }
     let looks = if candidate.is_lfs_pointer() {
         Some("a Git LFS pointer; `git lfs pull` brings the file itself".into())
     } else if head.starts_with(GZIP) {
         Some(describe_gzip(head))
+    } else if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        Some("text in UTF-16; `iconv -f UTF-16 -t UTF-8` makes UTF-8 of it".into())
     } else if matches!(head.trim_ascii_start().first(), Some(b'{' | b'[')) {
         Some("JSON, but without `traceEvents`".into())
     } else {

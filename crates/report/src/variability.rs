@@ -15,6 +15,8 @@ pub struct Variability {
     pub seconds: f64,
     /// How long an interval is, ms.
     pub interval_ms: f64,
+    /// What the page rests on that is not whole, a clause each.
+    pub incomplete: Vec<String>,
     /// Devices, in the order of their ranks.
     pub lanes: Vec<StallLane>,
     /// The worst intervals, seen closely.
@@ -103,6 +105,9 @@ pub fn render(page: &Variability) -> String {
         page.seconds,
         page.interval_ms
     );
+    for source in &page.incomplete {
+        let _ = writeln!(out, "<p class=\"note\">This {}.</p>", esc(source));
+    }
     findings(&mut out, page);
     heat(&mut out, page);
     over_time(&mut out, page);

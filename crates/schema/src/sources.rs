@@ -6,6 +6,13 @@
 
 use crate::Class;
 
+/// `source.tool` of what gpuwhy's own recorder writes. Sources of other tools were imported.
+pub const RECORDER: &str = "gpuwhy";
+
+/// How the part of an imported source's note begins that names what is not imported at all. What stands
+/// before it says why rows were lost.
+pub const NOT_IMPORTED: &str = "not imported: ";
+
 /// A kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceKind {

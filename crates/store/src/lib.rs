@@ -30,6 +30,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ids;
+mod incomplete;
 mod journal;
 mod latest;
 mod manifest;
@@ -50,6 +51,7 @@ pub use beneath::{Op, Tap};
 pub use bulk::Bulk;
 pub use dir::Durability;
 pub use error::{Error, Result};
+pub use incomplete::IncompleteSource;
 pub use manifest::{File, MANIFEST, Manifest};
 pub use merge::{Merged, Shards, merge};
 pub use read::Read;

@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use gpuwhy_schema::Source;
 use serde::Serialize;
 
-use crate::Trace;
+use crate::{IncompleteSource, Trace};
 
 /// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -105,6 +106,8 @@ pub struct Report {
     pub outside: u64,
     /// Broken promises, one entry for each rule and table.
     pub violations: Vec<Violation>,
+    /// What importers left out of the files that the trace was made of. Nothing is broken by it.
+    pub left_out: Vec<IncompleteSource>,
 }
 
 impl Report {
@@ -130,9 +133,10 @@ impl fmt::Display for Report {
         };
         write!(f, "{}: {verdict}, {} rows", self.trace.display(), self.rows)?;
         match self.outside {
-            0 => writeln!(f),
-            n => writeln!(f, ", {n} references to rows that were dropped because they were old"),
+            0 => writeln!(f)?,
+            n => writeln!(f, ", {n} references to rows that were dropped because they were old")?,
         }
+        self.left_out.iter().try_for_each(|source| writeln!(f, "{source}"))
     }
 }
 
@@ -189,6 +193,10 @@ impl Findings {
     }
 }
 
+fn incomplete(sources: &[Source]) -> Vec<IncompleteSource> {
+    sources.iter().filter_map(IncompleteSource::of).collect()
+}
+
 /// Checks every promise of the schema on `trace`.
 pub fn validate(trace: &Trace) -> Report {
     let mut findings =
@@ -201,5 +209,7 @@ pub fn validate(trace: &Trace) -> Report {
         rows: findings.rows,
         outside: findings.outside,
         violations: findings.by_kind.into_values().collect(),
+        // A table that cannot be read is one of the violations.
+        left_out: trace.sources().map_or_else(|_| Vec::new(), |all| incomplete(&all)),
     }
 }

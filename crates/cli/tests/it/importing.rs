@@ -300,7 +300,11 @@ fn operators_of_a_real_profile_launch_what_another_tool_says() {
     }
     // What it launched is a copy, and no kernel.
     let scalar = of("aten::_local_scalar_dense");
-    assert_eq!((&scalar["kernels"], &scalar["copies"]), (&0.into(), &1.into()), "{scalar}");
+    assert_eq!(
+        (&scalar["kernels"], &scalar["copies_and_memsets"]),
+        (&0.into(), &1.into()),
+        "{scalar}"
+    );
     assert_eq!(scalar["own_device_ms"], 0.002368);
 }
 

@@ -6,6 +6,7 @@ mod fate;
 mod fleet;
 mod hostile;
 mod importing;
+mod left_out;
 mod libraries;
 mod packaging;
 mod profiles;

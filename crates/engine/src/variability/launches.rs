@@ -58,8 +58,8 @@ pub struct RangeWork {
     pub own_device_ms: f64,
     /// Kernels launched within them.
     pub kernels: u64,
-    /// Copies and memsets launched within them.
-    pub copies: u64,
+    /// Copies and memsets launched within them; a device's own `copies` are without memsets.
+    pub copies_and_memsets: u64,
 }
 
 /// What joining launches with kernels gave.
@@ -530,7 +530,7 @@ fn work_of_ranges(
             device_ms: ms(launched.within.sum),
             own_device_ms: ms(launched.own.sum),
             kernels: launched.within.count - launched.copies,
-            copies: launched.copies,
+            copies_and_memsets: launched.copies,
         })
         .collect();
     all.sort_by(|a, b| {

@@ -16,6 +16,7 @@ mod reports;
 mod statements;
 mod sums;
 mod trace_rows;
+mod without_devices;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
 use gpuwhy_formats::importers;
 use gpuwhy_schema::{EntityId, Name, Rows, TrackId};
+use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
 pub use compare::{Change, Side};
@@ -271,6 +273,9 @@ pub struct Report {
     pub changes: Option<Vec<Change>>,
     /// What stands out.
     pub statements: Vec<Statement>,
+    /// Imported files, or reports that were read as they are, of which rows were lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rests_on_incomplete: Vec<IncompleteSource>,
     #[serde(skip)]
     outliers: Vec<Outliers>,
 }
@@ -308,6 +313,8 @@ struct Gathered {
     names: Rows,
     /// What is found by looking at all work at once, where that was done already.
     whole: Option<launches::Whole>,
+    /// The files of which rows were lost.
+    incomplete: Vec<IncompleteSource>,
 }
 
 /// Finds what differs in a trace or in profilers' reports; `against` is another recording of the
@@ -368,6 +375,7 @@ fn gather(inputs: &[PathBuf], options: &Options) -> Result<Gathered> {
             // Statements about a trace on this machine need its entities and tracks.
             let source = TraceSource::open(trace)?;
             gathered.names = source.entities_and_tracks().clone();
+            gathered.incomplete = source.incomplete();
             gathered.source = Some(source);
         }
         return Ok(gathered);
@@ -414,6 +422,7 @@ impl Gathered {
             whole: whole.is_some(),
             changes: None,
             statements: Vec::new(),
+            rests_on_incomplete: self.incomplete.clone(),
             outliers: Vec::new(),
         };
         let numbered = self.devices.iter().zip(&sums.intervals.devices).enumerate();

@@ -24,6 +24,7 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
         title: report.trace.clone(),
         seconds: report.seconds,
         interval_ms: report.interval_ms,
+        incomplete: report.rests_on_incomplete.iter().map(|of| of.mark()).collect(),
         findings: report.statements.iter().map(|s| (s.says.clone(), s.sql.clone())).collect(),
         ..Variability::default()
     };

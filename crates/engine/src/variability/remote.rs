@@ -204,7 +204,9 @@ fn plan(value: &Value) -> Parsed<Gathered> {
         format!("the plan cuts time into {intervals} intervals of {width} ns, which cannot be")
     })?;
     let names = Rows { entity, ..Rows::default() };
-    Ok(Gathered { source: None, devices, sums: Sums::new(cut), cut, names, whole: None })
+    // A trace on this machine says itself which of its sources lost rows; see `gather`.
+    let (whole, incomplete) = (None, Vec::new());
+    Ok(Gathered { source: None, devices, sums: Sums::new(cut), cut, names, whole, incomplete })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use gpuwhy_diagnose::exchange::Moved;
 use gpuwhy_formats::importer::{GpuWork, Work, WorkDevice, WorkKind};
 use gpuwhy_formats::importers;
 use gpuwhy_schema::{CopyKind, Name, Rows};
+use gpuwhy_store::IncompleteSource;
 
 use super::launches::Whole;
 use super::managed::{Gathering, Managed, Moved as MovedMemory, Stalls};
@@ -31,7 +32,7 @@ type Copied = (Work, (i64, i64));
 pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let reports = importers::open_work(paths)?;
     let threads = options.threads();
-    let (copies, begins) = copies(&reports, threads)?;
+    let (copies, mut lost, begins) = copies(&reports, threads)?;
     let Some((origin, last)) = begins else {
         return Err(Error::NoGpuWork { path: paths[0].clone() });
     };
@@ -45,24 +46,26 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let mut devices: Vec<Device> = Vec::new();
     let mut sums = Sums::new(cut);
     let mut whole = Whole { launches: None, communication: Vec::new(), managed: None };
+    let mut incomplete = Vec::new();
     for (number, report) in reports.iter().enumerate() {
         let mut one = ReportSweep::new(&**report, number, cut, &mut devices);
         one.managed_memory(&copies[number])?;
         let mut waiting = copies[number].iter().peekable();
-        each_work(&**report, WorkKind::Kernels, threads, |work, device| {
+        lost[number] += each_work(&**report, WorkKind::Kernels, threads, |work, device| {
             while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
                 one.push(copy, *device)?;
             }
             one.push(work, device)
         })?;
         waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
+        incomplete.extend(incomplete_report(&**report, one.rows, lost[number]));
         let (swept, communication, managed) = one.finish(cut);
         sums.merge(swept);
         add(&mut whole, communication, managed);
     }
     if cut.all().contains(&sums.last_end) || sums.last_end == cut.all().end {
         let (names, whole) = (Rows::default(), Some(whole));
-        return Ok(Gathered { source: None, devices, sums, cut, names, whole });
+        return Ok(Gathered { source: None, devices, sums, cut, names, whole, incomplete });
     }
     Err(too_short(width, sums.last_end - origin))
 }
@@ -83,17 +86,32 @@ fn add(whole: &mut Whole, communication: Vec<Communicated>, managed: Option<Mana
 /// When the first work and the last work of all reports begin.
 type Begins = Option<(i64, i64)>;
 
-/// The copies of each report, sorted by their start, and when work begins. Copies are few: they are held, so
-/// that kernels can be merged with them in the order of time.
-fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copied>>, Begins)> {
+/// The copies of each report, how many it lost, and when work begins.
+type AllCopies = (Vec<Vec<Copied>>, Vec<u64>, Begins);
+
+/// A report that lost some of its kernels and copies.
+fn incomplete_report(report: &dyn GpuWork, read: u64, lost: u64) -> Option<IncompleteSource> {
+    (lost > 0).then(|| IncompleteSource {
+        source: report.path().display().to_string(),
+        lost,
+        of: read.saturating_add(lost),
+        why: "kernels and copies without a time, or that end before they begin".into(),
+        not_imported: String::new(),
+    })
+}
+
+/// The copies of each report, sorted by their start, how many were lost, and when work begins. Copies are
+/// few: they are held, so that kernels can be merged with them in the order of time.
+fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<AllCopies> {
+    let mut lost: Vec<u64> = Vec::new();
     let mut copies: Vec<Vec<Copied>> = Vec::new();
     let mut begins: Begins = None;
     for report in reports {
         let mut all = Vec::new();
-        each_work(&**report, WorkKind::Copies, threads, |work, device| {
+        lost.push(each_work(&**report, WorkKind::Copies, threads, |work, device| {
             all.push((*work, device));
             Ok(())
-        })?;
+        })?);
         all.sort_by_key(|(work, _)| work.start);
         // Kernels are sorted, or the sweep says that they are not: their ends tell.
         let parts = report.parts(WorkKind::Kernels);
@@ -107,22 +125,25 @@ fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<(Vec<Vec<Copie
         }
         copies.push(all);
     }
-    Ok((copies, begins))
+    Ok((copies, lost, begins))
 }
 
 /// Calls `take` with all work of a kind in the order of the report, and the process and ordinal of its
-/// device.
+/// device. How many rows were lost.
 fn each_work(
     report: &dyn GpuWork,
     kind: WorkKind,
     threads: usize,
     mut take: impl FnMut(&Work, (i64, i64)) -> Result<()>,
-) -> Result<()> {
+) -> Result<u64> {
     let read = |i: usize| report.read(kind, i);
+    let mut lost = 0;
     in_order(report.parts(kind), threads, read, |_, part| {
         let part = part?;
+        lost += part.dropped;
         part.work.iter().try_for_each(|work| take(work, part.devices[work.device as usize]))
-    })
+    })?;
+    Ok(lost)
 }
 
 /// One report, being swept over.

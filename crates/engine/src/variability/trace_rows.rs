@@ -9,7 +9,7 @@ use gpuwhy_schema::{Copy, CopyKind, Id, Name, Ns, Span};
 use gpuwhy_store::Trace;
 
 use super::sums::{Sums, moved};
-use super::{Device, Gathered, INTERVALS, Options, WAITS, cut_time};
+use super::{Device, Gathered, INTERVALS, Options, WAITS, cut_time, without_devices};
 use crate::error::{Error, Result};
 use crate::parallel::in_order;
 use crate::source::TraceSource;
@@ -28,20 +28,22 @@ pub fn gather(path: &std::path::Path, options: &Options) -> Result<Gathered> {
     let catalog = source.entities_and_tracks();
     let plan = Devices::of(&catalog.entity, &catalog.track);
     if plan.devices.is_empty() {
-        return Err(Error::NoGpuWorkInTrace { path: path.into() });
+        return Err(without_devices::error(&source)?);
     }
-    let (sums, cut) = read(source.trace(), &plan, options)?;
+    let (sums, cut) = read(&source, &plan, options)?;
     let devices = plan.devices.iter().map(Device::of).collect();
     let names = catalog.clone();
-    Ok(Gathered { source: Some(source), devices, sums, cut, names, whole: None })
+    let (whole, incomplete) = (None, source.incomplete());
+    Ok(Gathered { source: Some(source), devices, sums, cut, names, whole, incomplete })
 }
 
 /// Reads the whole, shard by shard.
-fn read(trace: &Trace, plan: &Devices, options: &Options) -> Result<(Sums, Cut)> {
+fn read(source: &TraceSource, plan: &Devices, options: &Options) -> Result<(Sums, Cut)> {
+    let trace = source.trace();
     let manifest = trace.manifest();
     let first = manifest.first_start(&["kernel", "copy"]);
     let (Some(first), Some(last)) = (first, manifest.end) else {
-        return Err(Error::NoGpuWorkInTrace { path: trace.path().into() });
+        return Err(without_devices::error(source)?);
     };
     let begins = manifest.last_end(&["kernel", "copy"]).unwrap_or(last);
     let cut = cut_time(first..last.max(first + 1), begins, options.interval)?;

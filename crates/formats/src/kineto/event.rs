@@ -3,10 +3,13 @@
 use std::io::Read;
 
 use super::text::{Number, Text};
+use super::timestamps::Time;
 use crate::Result;
 
 /// Bytes that are kept of a name.
 pub(super) const NAME: usize = 4096;
+/// Values of one counter event that are imported.
+const VALUES: usize = 256;
 
 /// The fields of an event that are imported. Reused for the next event, for its allocations.
 #[derive(Default)]
@@ -26,9 +29,9 @@ pub(super) struct Event {
     /// The tid, where it is a text.
     pub tid_text: Vec<u8>,
     /// When, in ns from the base time of the file.
-    pub ts: Option<i64>,
+    pub ts: Time,
     /// How long, in ns.
-    pub dur: Option<i64>,
+    pub dur: Time,
     /// The arguments.
     pub args: Args,
 }
@@ -58,12 +61,15 @@ pub(super) struct Args {
     pub value: Option<f64>,
     /// The new name of a process or thread.
     pub name: Vec<u8>,
+    /// The values of a counter event by their names.
+    pub values: Vec<(Vec<u8>, f64)>,
 }
 
 impl Event {
     /// Empties it for the next event.
     pub fn clear(&mut self) {
-        (self.phase, self.ts, self.dur, self.pid, self.tid) = (0, None, None, None, None);
+        (self.phase, self.pid, self.tid) = (0, None, None);
+        (self.ts, self.dur) = (Time::Missing, Time::Missing);
         self.category.clear();
         self.name.clear();
         self.pid_text.clear();
@@ -72,6 +78,23 @@ impl Event {
         name.clear();
         self.args = Args { name, ..Args::default() };
     }
+}
+
+/// Reads the arguments of a counter event, whose bracket has been read: each is a value of its own.
+pub(super) fn read_values<R: Read>(text: &mut Text<R>, args: &mut Args) -> Result<()> {
+    let (mut key, mut scratch, mut first) = (Vec::new(), Vec::new(), true);
+    while !text.is_end(b'}', first)? {
+        first = false;
+        text.expect(b'"')?;
+        text.string(&mut key, 256)?;
+        text.expect(b':')?;
+        let byte = text.token()?;
+        let value = text.number_or_text(byte, &mut scratch)?.and_then(|n| n.real());
+        if let Some(value) = value.filter(|v| v.is_finite() && args.values.len() < VALUES) {
+            args.values.push((key.clone(), value));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the arguments of an event, whose bracket has been read.

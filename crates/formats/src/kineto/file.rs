@@ -1,13 +1,16 @@
 //! One file as rows.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use gpuwhy_schema::Rows;
 
+use super::identity::Identity;
 use super::job::Job;
 use super::reader::{About, Reader, Step};
 use super::rows::Converter;
 use crate::Result;
+use crate::left_out::LeftOut;
 
 /// Events whose rows are handed out together.
 const BATCH: u64 = 1 << 14;
@@ -16,17 +19,34 @@ const BATCH: u64 = 1 << 14;
 pub(super) struct File {
     reader: Reader,
     converter: Converter,
+    /// The error of its clock, ns.
+    error: i64,
     is_over: bool,
 }
 
 impl File {
-    /// Opens the file at `path`, whose times are moved by `shift` ns.
+    /// Opens the file at `path`, whose times are moved by `shift` ns to a clock that may be off by `error` ns.
     ///
     /// # Errors
     /// It cannot be opened, or does not begin as JSON.
-    pub fn open(path: &Path, shift: i64) -> Result<File> {
-        let (reader, converter) = (Reader::open(path)?, Converter::new(path, shift));
-        Ok(File { reader, converter, is_over: false })
+    pub fn open(path: &Path, identity: Identity, shift: i64, error: i64) -> Result<File> {
+        let (reader, converter) = (Reader::open(path)?, Converter::new(identity, shift));
+        Ok(File { reader, converter, error, is_over: false })
+    }
+
+    /// How many of its events became rows, and what was left out.
+    pub fn left_out(&self) -> (u64, LeftOut) {
+        self.converter.left_out()
+    }
+
+    /// Its spans by what they are, as far as it has been read.
+    pub fn spans(&self) -> BTreeMap<String, u64> {
+        self.converter.spans()
+    }
+
+    /// Its kernels, copies and memsets.
+    pub fn device_spans(&self) -> u64 {
+        self.converter.device_spans()
     }
 
     /// What the file contains about itself, as far as it has been read.
@@ -64,7 +84,7 @@ impl File {
                 Step::EventsEnd => drop(self.converter.tracks.source(job)),
                 Step::About => self.converter.tracks.about.clone_from(&self.reader.about),
                 Step::End => {
-                    self.converter.finish(self.reader.events, job, &mut rows);
+                    self.converter.finish(self.error, job, &mut rows);
                     self.is_over = true;
                     break;
                 }

@@ -4,20 +4,25 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::align::Alignment;
 use super::file::File;
+use super::identity::Identity;
 use super::job::Job;
-use super::reader::Reader;
+use super::survey::Survey;
 use crate::Result;
 use crate::importer::{Batch, Import, Summary};
+use crate::left_out::FileLeftOut;
 
 /// How many times longer the text of a gzipped trace is than its file, for estimates of progress.
 const GZIPPED: u64 = 12;
+/// Kinds of spans that are listed of a file without work of a device.
+const KINDS: usize = 6;
 
 /// Files that are being imported.
 pub(super) struct KinetoImport {
     paths: Vec<PathBuf>,
-    /// What is added to the times of each file, ns.
-    shifts: Vec<i64>,
+    identities: Vec<Identity>,
+    alignment: Alignment,
     job: Job,
     /// The index of the file that is being read.
     current: usize,
@@ -26,6 +31,8 @@ pub(super) struct KinetoImport {
     length: u64,
     /// What was read of each file.
     read: Vec<Value>,
+    lines: Vec<String>,
+    left_out: Vec<FileLeftOut>,
     is_finished: bool,
 }
 
@@ -33,24 +40,30 @@ impl KinetoImport {
     /// Opens files of one job.
     ///
     /// # Errors
-    /// One of several files cannot be read or is damaged.
+    /// One of several files cannot be read or is damaged, or they cannot be of one job.
     pub fn open(paths: &[PathBuf]) -> Result<KinetoImport> {
-        // Times of several files count from the earliest of their base times, which may stand at the
-        // ends of the files.
-        let bases: Vec<Option<i64>> = match paths {
-            [_] => vec![None],
-            _ => paths.iter().map(|path| Ok(Reader::about(path)?.base)).collect::<Result<_>>()?,
+        let (identities, alignment) = match paths {
+            [path] => {
+                let alone = Alignment { shifts: vec![0], ..Alignment::default() };
+                (vec![Identity::alone(path)], alone)
+            }
+            _ => {
+                let surveys: Vec<Survey> =
+                    paths.iter().map(|path| Survey::of(path)).collect::<Result<_>>()?;
+                (Identity::of_job(paths, &surveys)?, Alignment::of(paths, &surveys)?)
+            }
         };
-        let first = bases.iter().flatten().min().copied().unwrap_or(0);
-        let shift = |base: &Option<i64>| base.map_or(0, |base| base.saturating_sub(first));
         Ok(KinetoImport {
             paths: paths.to_vec(),
-            shifts: bases.iter().map(shift).collect(),
+            identities,
+            lines: alignment.line(paths.len()).into_iter().collect(),
+            alignment,
             job: Job::default(),
             current: 0,
             file: None,
             length: 1,
             read: Vec::new(),
+            left_out: Vec::new(),
             is_finished: false,
         })
     }
@@ -60,8 +73,57 @@ impl KinetoImport {
         let length = std::fs::metadata(path).map_or(1, |m| m.len().max(1));
         let is_gzipped = path.extension().is_some_and(|e| e == "gz");
         self.length = length * if is_gzipped { GZIPPED } else { 1 };
-        File::open(path, self.shifts[self.current])
+        let identity = self.identities[self.current].clone();
+        File::open(path, identity, self.alignment.shifts[self.current], self.alignment.error_ns)
     }
+
+    /// Takes down what was read of the file that ended.
+    fn note(&mut self, file: &File) {
+        let (name, about) = (self.paths[self.current].display().to_string(), file.about());
+        let by_name = self.identities[self.current].rank.filter(|_| about.rank.is_none());
+        self.read.push(json!({
+            "file": name,
+            "events": file.events(),
+            "rank": about.rank.or(by_name),
+            "rank_from": match (about.rank, by_name) {
+                (Some(_), _) => Some("distributedInfo"),
+                (None, Some(_)) => Some("file name"),
+                (None, None) => None,
+            },
+            "world_size": about.world,
+            "host": about.host,
+            "base_ns": about.base,
+            "device_spans": file.device_spans(),
+            "spans": file.spans(),
+        }));
+        if let Some(rank) = by_name {
+            self.lines
+                .push(format!("{name}: rank {rank}, by its name (it has no distributedInfo)"));
+        } else if about.rank.is_none() && self.paths.len() > 1 {
+            self.lines.push(format!("{name}: names no rank; its devices are called by the file"));
+        }
+        if file.device_spans() == 0 {
+            self.lines.push(format!("{name}: {}", without_devices(file)));
+        }
+        let (recorded, left_out) = file.left_out();
+        if !left_out.is_empty() {
+            self.left_out.push(FileLeftOut { file: name, recorded, left_out });
+        }
+    }
+}
+
+/// What a file holds that has no work of a device.
+fn without_devices(file: &File) -> String {
+    let mut spans: Vec<_> = file.spans().into_iter().collect();
+    spans.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    if spans.is_empty() {
+        return format!("no work of a device, and no spans in its {} events", file.events());
+    }
+    let more = spans.len().saturating_sub(KINDS);
+    let listed: Vec<String> =
+        spans.iter().take(KINDS).map(|(kind, count)| format!("{kind} {count}")).collect();
+    let more = if more > 0 { format!(" and {more} more kinds") } else { String::new() };
+    format!("no kernels and no copies of a device; its spans: {}{more}", listed.join(", "))
 }
 
 impl Import for KinetoImport {
@@ -77,12 +139,7 @@ impl Import for KinetoImport {
                 self.file = Some(file);
                 return Ok(Some(Batch { rows, done }));
             }
-            self.read.push(json!({
-                "file": self.paths[self.current].display().to_string(),
-                "events": file.events(),
-                "rank": file.about().rank,
-                "base_ns": file.about().base,
-            }));
+            self.note(&file);
             self.current += 1;
         }
         if std::mem::replace(&mut self.is_finished, true) {
@@ -92,6 +149,11 @@ impl Import for KinetoImport {
     }
 
     fn summary(&self) -> Summary {
-        Summary { about: json!({ "files": self.read }), lines: Vec::new() }
+        let alignment = (self.paths.len() > 1).then(|| self.alignment.json());
+        Summary {
+            about: json!({ "files": self.read, "alignment": alignment }),
+            lines: self.lines.clone(),
+            left_out: self.left_out.clone(),
+        }
     }
 }

@@ -13,12 +13,15 @@
 //! Events are not sorted, so it is known only at the end whether calls of a thread nest. Flow events
 //! repeat what `correlation` says and are only counted.
 
+mod align;
 mod event;
 mod file;
+mod identity;
 mod import;
 mod job;
 mod reader;
 mod rows;
+mod survey;
 mod text;
 mod timestamps;
 mod tracks;
@@ -53,8 +56,10 @@ impl Importer for Kineto {
         } else {
             &candidate.head
         };
-        let text = head.trim_ascii_start();
+        let text = reader::without_mark(head).trim_ascii_start();
         match text.first() {
+            // JSON in UTF-16 is reported by `open`, with what to do.
+            Some(0xff | 0xfe) if candidate.path.to_string_lossy().contains(".json") => true,
             // An array of events, or cut off.
             Some(b'[') => matches!(text[1..].trim_ascii_start().first(), None | Some(b'{' | b']')),
             // Damage before the events is reported by `open`, too.
@@ -68,6 +73,8 @@ impl Importer for Kineto {
     }
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod others_tests;
 #[cfg(test)]

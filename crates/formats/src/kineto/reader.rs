@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use super::event::{Event, NAME, read_args};
-use super::text::Text;
+use super::event::{Event, NAME, read_args, read_values};
+use super::text::{Text, UTF16};
+use super::timestamps::Time;
 use crate::importer::LFS_POINTER;
 use crate::signature::GZIP;
 use crate::{Error, Result};
@@ -21,6 +22,10 @@ pub(super) const LONG: u64 = 4 << 30;
 pub(super) struct About {
     /// The rank of the process in its job.
     pub rank: Option<u32>,
+    /// How many ranks the job has.
+    pub world: Option<u32>,
+    /// The name of its host.
+    pub host: Option<String>,
     /// The time in UTC from which its times count, in ns since 1970.
     pub base: Option<i64>,
     /// The CUDA ordinals and models of its GPUs.
@@ -37,6 +42,8 @@ pub(super) struct Reader {
     pub event: Event,
     /// How many events have been read.
     pub events: u64,
+    /// Whether an array of events has begun.
+    has_events: bool,
     key: Vec<u8>,
 }
 
@@ -93,18 +100,20 @@ impl Read for Counted {
 
 /// Whether a text begins with an object or an array.
 pub(super) fn begins_as_json(head: &[u8]) -> bool {
-    matches!(head.trim_ascii_start().first(), Some(b'{' | b'['))
+    matches!(without_mark(head).trim_ascii_start().first(), Some(b'{' | b'['))
+}
+
+/// A text without the mark that may stand at the beginning of UTF-8.
+pub(super) fn without_mark(head: &[u8]) -> &[u8] {
+    head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head)
 }
 
 /// Opens a file, decompressed if it is gzipped.
 fn input(path: &Path) -> Result<Counted> {
     let mut file = fs::File::open(path).map_err(Error::io("open", path))?;
     let metadata = file.metadata().map_err(Error::io("measure", path))?;
-    let not = |why: &str| Error::NotThis {
-        path: path.into(),
-        format: "a trace of the PyTorch profiler",
-        why: why.into(),
-    };
+    let format = "a trace of the PyTorch profiler";
+    let not = |why: &str| Error::NotThis { path: path.into(), format, why: why.into() };
     if !metadata.is_file() {
         return Err(not("it is not a regular file"));
     }
@@ -113,6 +122,12 @@ fn input(path: &Path) -> Result<Counted> {
     file.rewind().map_err(Error::io("read", path))?;
     if head.starts_with(LFS_POINTER) {
         return Err(not("it is a Git LFS pointer; `git lfs pull` brings the file itself"));
+    }
+    if head.is_empty() {
+        return Err(not("it is empty (0 bytes)"));
+    }
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        return Err(not(UTF16));
     }
     if !head.starts_with(GZIP) && !begins_as_json(&head) {
         return Err(not("it begins neither as JSON nor as gzip"));
@@ -139,28 +154,9 @@ impl Reader {
             place: Place::Begin,
             event: Event::default(),
             events: 0,
+            has_events: false,
             key: Vec::new(),
         })
-    }
-
-    /// What a file contains about itself, before or after its events. Reads the whole file, but skips
-    /// the events.
-    ///
-    /// # Errors
-    /// It cannot be read or is damaged.
-    pub fn about(path: &Path) -> Result<About> {
-        let mut file = Reader::open(path)?;
-        loop {
-            match file.place {
-                Place::End => return Ok(file.about),
-                Place::Events(_, alone) => {
-                    // Its bracket has been read.
-                    file.text.skip_value(b'[')?;
-                    file.place = if alone { Place::End } else { Place::Top(false) };
-                }
-                _ => file.read_about()?,
-            }
-        }
     }
 
     /// Whether a file has events: reads it as far as their bracket, or to its end.
@@ -189,7 +185,7 @@ impl Reader {
     /// The file cannot be read or is damaged.
     pub fn step(&mut self) -> Result<Step> {
         let (first, alone) = match self.place {
-            Place::End => return Ok(Step::End),
+            Place::End => return self.end().map(|()| Step::End),
             Place::Events(first, alone) => (first, alone),
             _ => {
                 self.read_about()?;
@@ -212,10 +208,20 @@ impl Reader {
         Ok(Step::Event)
     }
 
+    /// Reads what follows after the last bracket, which is the rest of the compressed data.
+    fn end(&mut self) -> Result<()> {
+        self.text.end()?;
+        if self.has_events {
+            return Ok(());
+        }
+        Err(self.text.refuse("it is JSON without an array `traceEvents`"))
+    }
+
     /// Reads the next value of the outermost object, up to the bracket of the events.
     fn read_about(&mut self) -> Result<()> {
         let first = match self.place {
             Place::Begin => {
+                self.text.begin()?;
                 self.place = match self.text.token()? {
                     b'{' => Place::Top(true),
                     b'[' => Place::Events(true, true),
@@ -226,6 +232,7 @@ impl Reader {
                             .bad(format!("`{{` or `[` is expected, not `{other}`")));
                     }
                 };
+                self.has_events = matches!(self.place, Place::Events(..));
                 return Ok(());
             }
             Place::Top(first) => first,
@@ -242,21 +249,32 @@ impl Reader {
         self.text.expect(b':')?;
         let byte = self.text.token()?;
         match (&*key, byte) {
-            (b"traceEvents", b'[') => self.place = Place::Events(true, false),
+            (b"traceEvents", b'[') => {
+                self.place = Place::Events(true, false);
+                self.has_events = true;
+            }
+            (b"host_name" | b"hostname", b'"') => {
+                self.text.string(&mut key, 256)?;
+                let host = String::from_utf8_lossy(&key).into_owned();
+                self.about.host = Some(host).filter(|host| !host.is_empty());
+            }
             (b"baseTimeNanoseconds", _) => {
                 let number = self.text.number_or_text(byte, &mut key)?;
                 self.about.base = number.and_then(|n| n.int());
             }
             (b"distributedInfo", b'{') => {
-                let mut rank = None;
-                self.object(|text, key, byte| match key {
-                    b"rank" => {
-                        rank = text.number(byte)?.and_then(|n| n.int());
-                        Ok(())
-                    }
-                    _ => text.skip_value(byte),
+                let (mut rank, mut world, mut scratch) = (None, None, Vec::new());
+                self.object(|text, key, byte| {
+                    let place = match key {
+                        b"rank" => &mut rank,
+                        b"world_size" => &mut world,
+                        _ => return text.skip_value(byte),
+                    };
+                    let number = text.number_or_text(byte, &mut scratch)?.and_then(|n| n.int());
+                    *place = number.and_then(|n| u32::try_from(n).ok());
+                    Ok(())
                 })?;
-                self.about.rank = rank.and_then(|rank| u32::try_from(rank).ok());
+                (self.about.rank, self.about.world) = (rank, world);
             }
             (b"deviceProperties", b'[') => self.devices()?,
             _ => self.text.skip_value(byte)?,
@@ -324,12 +342,13 @@ impl Reader {
                 (b"tid", _) => event.tid = text.number_or_text(byte, &mut event.tid_text)?,
                 (b"ts", _) => {
                     let number = text.number_or_text(byte, &mut scratch)?;
-                    event.ts = number.and_then(|n| n.nanoseconds());
+                    event.ts = number.map_or(Time::NotANumber, |n| n.time());
                 }
                 (b"dur", _) => {
                     let number = text.number_or_text(byte, &mut scratch)?;
-                    event.dur = number.and_then(|n| n.nanoseconds());
+                    event.dur = number.map_or(Time::NotANumber, |n| n.time());
                 }
+                (b"args", b'{') if event.phase == b'C' => read_values(text, &mut event.args)?,
                 (b"args", b'{') => read_args(text, &mut event.args)?,
                 _ => text.skip_value(byte)?,
             }

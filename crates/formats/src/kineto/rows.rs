@@ -1,14 +1,17 @@
 //! From an event to its rows.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    Call, Clock, Copy, CopyKind, Counter, EntityKind, Id, Kernel, Mark, Ns, Rows, Span,
+    Call, Clock, Copy, CopyKind, Counter, Id, Kernel, Mark, Ns, Rows, Span, TrackId,
 };
 
 use super::event::Event;
+use super::identity::Identity;
 use super::job::Job;
 use super::tracks::{Kind, Tracks};
+use crate::left_out::LeftOut;
 
 /// Makes rows of the events of one file.
 pub(super) struct Converter {
@@ -17,53 +20,79 @@ pub(super) struct Converter {
     /// What is added to its times, ns.
     shift: i64,
     flows: u64,
-    skipped: u64,
+    /// Spans by their tracks.
+    spans: HashMap<TrackId, u64>,
+    /// Kernels, copies and memsets.
+    device_spans: u64,
+    /// Events that became rows, or names of entities.
+    recorded: u64,
+    left_out: LeftOut,
 }
 
 impl Converter {
-    /// For the file at `path`, whose times are moved by `shift` ns.
-    pub fn new(path: &Path, shift: i64) -> Converter {
-        Converter { tracks: Tracks::new(path), shift, flows: 0, skipped: 0 }
+    /// For a file of this identity, whose times are moved by `shift` ns.
+    pub fn new(identity: Identity, shift: i64) -> Converter {
+        Converter {
+            tracks: Tracks::new(identity),
+            shift,
+            flows: 0,
+            spans: HashMap::new(),
+            device_spans: 0,
+            recorded: 0,
+            left_out: LeftOut::default(),
+        }
     }
 
     /// Adds the rows of an event.
     pub fn event(&mut self, event: &Event, job: &mut Job, rows: &mut Rows) {
         match event.phase {
-            b'M' => self.metadata(event, job),
+            b'M' => {
+                self.recorded += 1;
+                self.metadata(event, job);
+            }
             b's' | b't' | b'f' => self.flows += 1,
             b'X' | b'i' | b'I' | b'C' => {
-                let ts = event.ts.map(|ts| ts.saturating_add(self.shift));
-                let dur = event.dur.unwrap_or(0);
-                match ts {
-                    Some(ts) if dur >= 0 && ts.checked_add(dur).is_some() => {
-                        self.timed_event(event, ts, dur, job, rows);
-                    }
-                    _ => self.skipped += 1,
+                // A mark and a value of a counter have no duration.
+                let dur = if event.phase == b'X' { event.dur.duration() } else { Ok(0) };
+                let made = event.ts.moved(self.shift).and_then(|ts| {
+                    let dur = dur?;
+                    // Neither is beyond 2^62.
+                    self.timed_event(event, ts, dur, job, rows)
+                });
+                match made {
+                    Ok(()) => self.recorded += 1,
+                    Err(why) => self.left_out.lose(why, 1),
                 }
             }
-            _ => self.skipped += 1,
+            b'B' | b'E' => self.left_out.lose("begin or end of a span, not paired (ph B, E)", 1),
+            b'b' | b'n' | b'e' => self.left_out.lose("asynchronous event (ph b, n, e)", 1),
+            _ => self.left_out.lose("event of an unknown phase", 1),
         }
     }
 
-    fn timed_event(&mut self, event: &Event, ts: i64, dur: i64, job: &mut Job, rows: &mut Rows) {
+    fn timed_event(
+        &mut self,
+        event: &Event,
+        ts: i64,
+        dur: i64,
+        job: &mut Job,
+        rows: &mut Rows,
+    ) -> Result<(), &'static str> {
         let kind = match event.phase {
-            b'X' => self.tracks.kind(&event.category),
-            b'C' => Kind::Counter(self.tracks.name(&event.name)),
+            b'X' => self.tracks.kind(&event.category, &event.name),
+            b'C' => return self.counters(event, ts, job, rows),
             _ => Kind::Mark,
         };
         let track = self.tracks.track(event, &kind, job);
-        if let Kind::Counter(_) = kind {
-            if let Some(value) = event.args.value {
-                rows.counter.push(Counter { ts: Ns(ts), track, value });
-            }
-            return;
-        }
         let (id, name) = (job.id(), self.tracks.name(&event.name));
         let at = Ns(ts);
         if kind == Kind::Mark {
             rows.mark.push(Mark { id, ts: at, track, name, value: event.args.value });
-            return;
+            return Ok(());
         }
+        *self.spans.entry(track).or_default() += 1;
+        let on_device = matches!(kind, Kind::Kernel | Kind::Copy | Kind::Memset);
+        self.device_spans += u64::from(on_device);
         rows.span.push(Span { id, ts: at, dur: Some(Ns(dur)), track, parent: None, name });
         match kind {
             Kind::Kernel => self.kernel(event, id, at, job, rows),
@@ -77,6 +106,35 @@ impl Converter {
             Kind::GpuAnnotation | Kind::Other(_) => {}
             _ => job.nested_span(track, ts, ts + dur),
         }
+        Ok(())
+    }
+
+    /// The values of a counter event, each on a track of its own.
+    fn counters(
+        &mut self,
+        event: &Event,
+        ts: i64,
+        job: &mut Job,
+        rows: &mut Rows,
+    ) -> Result<(), &'static str> {
+        let args = &event.args;
+        // Arguments that stood before the phase were read as those of any event.
+        let only = args.value.iter().map(|value| (&b"value"[..], *value));
+        let values = args.values.iter().map(|(name, value)| (&**name, *value)).chain(only);
+        let mut any = false;
+        for (key, value) in values {
+            // `{"memory": {"value": 7}}`, but `{"HBM": {"read": 1, "write": 2}}`.
+            let mut name = event.name.clone();
+            if !matches!(key, b"" | b"value") {
+                name.push(b'.');
+                name.extend_from_slice(key);
+            }
+            let kind = Kind::Counter(self.tracks.name(&name));
+            let track = self.tracks.track(event, &kind, job);
+            rows.counter.push(Counter { ts: Ns(ts), track, value });
+            any = true;
+        }
+        if any { Ok(()) } else { Err("counter without a number") }
     }
 
     fn kernel(&mut self, event: &Event, id: Id, ts: Ns, job: &mut Job, rows: &mut Rows) {
@@ -148,32 +206,48 @@ impl Converter {
             _ => return,
         };
         let name = self.tracks.name(&event.args.name);
+        let name = self.tracks.called(name);
         job.lanes.update(entity, |e| e.name = name);
     }
 
-    /// At the end of the file: how many of its `events` were recorded, and its clock.
-    pub fn finish(&mut self, events: u64, job: &mut Job, rows: &mut Rows) {
-        let Some(source) = self.tracks.known_source() else { return };
-        let (flows, skipped) = (self.flows, self.skipped);
-        job.lanes.update_source(source, |s| {
-            (s.recorded, s.dropped) = (events - skipped, skipped);
-            if flows > 0 {
-                let note =
-                    format!("{flows} flow events say what correlations say, and are not kept");
-                s.note = Some(note.as_str().into());
-            }
-        });
+    /// What was left out of the file.
+    pub fn left_out(&self) -> (u64, LeftOut) {
+        let mut left_out = self.left_out.clone();
+        if self.flows > 0 {
+            left_out.not_imported("flow events, which repeat correlations", Some(self.flows));
+        }
+        (self.recorded, left_out)
+    }
+
+    /// Spans by the names of their tracks: `operators`, `stream`.
+    pub fn spans(&self) -> BTreeMap<String, u64> {
+        let mut spans = BTreeMap::new();
+        for (track, count) in &self.spans {
+            let name = self.tracks.track_name(*track).unwrap_or_default().to_owned();
+            *spans.entry(name).or_default() += count;
+        }
+        spans
+    }
+
+    /// Kernels, copies and memsets.
+    pub fn device_spans(&self) -> u64 {
+        self.device_spans
+    }
+
+    /// At the end of the file: what was learned late, what was left out, and its clock, whose error is
+    /// `error` ns.
+    pub fn finish(&mut self, error: i64, job: &mut Job, rows: &mut Rows) {
+        self.tracks.settle(job);
+        let (recorded, left_out) = self.left_out();
+        let source = self.tracks.source(job);
+        job.lanes.update_source(source, |s| left_out.write(s, recorded));
         if let Some(base) = self.tracks.about.base {
-            let owner = self.tracks.owner();
-            let host = job.lanes.entity(EntityKind::Host, &format!("kineto:{owner}"), |e| {
-                e.name = format!("host of {owner}").as_str().into();
-            });
             rows.clock.push(Clock {
-                host,
+                host: self.tracks.host(job),
                 clock: "utc".into(),
                 ts_source: base,
                 ts_trace: Ns(self.shift),
-                error_ns: Ns::ZERO,
+                error_ns: Ns(error),
             });
         }
     }

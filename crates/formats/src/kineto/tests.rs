@@ -4,14 +4,16 @@ use std::path::Path;
 use gpuwhy_schema::{Discipline, EntityKind, Ns, Rows, Shape, Span, TrackId};
 
 use super::file::File;
+use super::identity::Identity;
 use super::job::Job;
-use super::reader::{About, Counted, LONG, Reader};
+use super::reader::{About, Counted, LONG};
+use super::survey::Survey;
 use super::timestamps::nanoseconds;
 use crate::Result;
 
 pub(super) fn read(path: &Path) -> Result<(Rows, About)> {
     let mut job = Job::default();
-    let mut file = File::open(path, 0)?;
+    let mut file = File::open(path, Identity::alone(path), 0, 0)?;
     let mut all = Rows::default();
     while let Some(mut rows) = file.next(&mut job)? {
         all.append(&mut rows);
@@ -96,11 +98,12 @@ fn what_follows_the_events_is_read_too() {
     assert_eq!(about.base, Some(1_751_410_836_000_000_000));
     assert_eq!(about.gpus, [(0, "H100".to_owned())]);
     assert!(rows.span.is_empty());
+    assert_eq!(about.world, Some(8));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.json");
     std::fs::write(&path, text.replace("[],", "[{\"ph\": \"X\", \"args\": {\"a\": [\"]\"]}}],"))
         .unwrap();
-    assert_eq!(Reader::about(&path).unwrap(), about);
+    assert_eq!(Survey::of(&path).unwrap().about, about);
 }
 
 #[test]
@@ -121,8 +124,8 @@ fn names_of_threads_may_come_last() {
     assert_eq!(rows.mark[0].value, Some(-512.0));
     assert_eq!(rows.counter[0].value, 7.0);
     let source = rows.source.last().unwrap();
-    assert_eq!((source.recorded, source.dropped), (5, 2));
-    assert!(source.note.as_deref().unwrap().starts_with("1 flow events"));
+    assert_eq!((source.recorded, source.dropped), (4, 2));
+    assert!(source.note.as_deref().unwrap().ends_with("repeat correlations (1 row)"));
 }
 
 #[test]

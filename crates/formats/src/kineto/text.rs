@@ -6,7 +6,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::timestamps;
+use super::timestamps::Time;
 use crate::{Error, Result};
 
 /// Bytes that are read at once.
@@ -15,6 +15,10 @@ const BUFFER: usize = 256 << 10;
 const DEPTH: usize = 512;
 /// The longest number, bytes.
 const NUMBER: usize = 64;
+
+/// Why a file in UTF-16 is refused, and what to do.
+pub(super) const UTF16: &str =
+    "it is text in UTF-16; `iconv -f UTF-16 -t UTF-8` makes JSON of it that can be read";
 
 /// A text that is being read.
 pub(super) struct Text<R> {
@@ -55,10 +59,9 @@ impl Number {
         std::str::from_utf8(self.text()).ok()?.parse().ok()
     }
 
-    /// A decimal number of microseconds in ns, without the errors of floating-point arithmetic; fractions
-    /// of a nanosecond are rounded.
-    pub fn nanoseconds(&self) -> Option<i64> {
-        timestamps::nanoseconds(self.text())
+    /// As a time or duration, if it is a number of microseconds.
+    pub fn time(&self) -> Time {
+        Time::of(self.text())
     }
 }
 
@@ -90,6 +93,12 @@ impl<R: Read> Text<R> {
         Error::damaged(&self.path, place, what)
     }
 
+    /// The error that the whole is something else.
+    pub fn refuse(&self, why: &str) -> Error {
+        let format = "a trace of the PyTorch profiler";
+        Error::NotThis { path: self.path.clone(), format, why: why.into() }
+    }
+
     /// Fills the buffer; false at the end.
     #[cold]
     fn refill(&mut self) -> Result<bool> {
@@ -107,7 +116,9 @@ impl<R: Read> Text<R> {
                     return Err(self.bad(format!("it cannot be decompressed: {e}")));
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    return Err(self.bad("its compressed data are cut off"));
+                    return Err(self.bad(
+                        "its compressed data are cut off, or something else follows after them",
+                    ));
                 }
                 Err(e) => return Err(Error::io("read", &self.path)(e)),
             }
@@ -143,6 +154,44 @@ impl<R: Read> Text<R> {
                 return Ok(byte);
             }
         }
+    }
+
+    /// Skips the mark that some editors put at the beginning of UTF-8; an error if the text is in UTF-16.
+    pub fn begin(&mut self) -> Result<()> {
+        match self.peek()? {
+            Some(0xef) => {
+                self.next()?;
+                if (self.next()?, self.next()?) == (0xbb, 0xbf) {
+                    return Ok(());
+                }
+                Err(self.refuse("it does not begin as a text"))
+            }
+            Some(0xfe | 0xff) => Err(self.refuse(UTF16)),
+            Some(_) => Ok(()),
+            None => Err(self.refuse("it is empty after decompression")),
+        }
+    }
+
+    /// Reads to the end of the file, which only white space may follow: this is where a checksum of gzip is
+    /// compared.
+    pub fn end(&mut self) -> Result<()> {
+        while let Some(byte) = self.peek()? {
+            match byte {
+                b' ' | b'\n' | b'\t' | b'\r' => self.at += 1,
+                b'{' | b'[' => {
+                    return Err(self.bad(
+                        "a second document begins after the end of the first; make each a file of its own",
+                    ));
+                }
+                other => {
+                    let other = (other as char).escape_default();
+                    return Err(
+                        self.bad(format!("`{other}` follows after the end of the document"))
+                    );
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads a byte after white space that must be `wanted`.
@@ -277,6 +326,11 @@ impl<R: Read> Text<R> {
                 Some(next @ (b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')) => {
                     self.at += 1;
                     byte = next;
+                }
+                // `-Infinity`, as Python writes it.
+                Some(b'I' | b'N' | b'i' | b'n') if matches!(number.text(), b"-" | b"+") => {
+                    self.skip_value(b'I')?;
+                    return Ok(None);
                 }
                 _ => return Ok(Some(number)),
             }

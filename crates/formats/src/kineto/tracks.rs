@@ -1,6 +1,6 @@
 //! The entities and tracks of one file.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
@@ -8,6 +8,7 @@ use gpuwhy_schema::{
 };
 
 use super::event::Event;
+use super::identity::Identity;
 use super::job::Job;
 use super::reader::About;
 use super::text::Number;
@@ -66,40 +67,47 @@ pub(super) enum Kind {
 pub(super) struct Tracks {
     /// What the file contains about itself, as far as it has been read.
     pub about: About,
-    file_name: String,
+    identity: Identity,
     source: Option<SourceId>,
     names: HashMap<Box<[u8]>, Name>,
     /// By pid and tid, or by device and stream.
     tracks: HashMap<(TaskId, TaskId, Kind), TrackId>,
     gpus: HashMap<i64, EntityId>,
+    /// The processes that have a rank, or a host, above them.
+    processes: BTreeSet<EntityId>,
 }
 
 impl Tracks {
-    /// Of the file at `path`.
-    pub fn new(path: &Path) -> Tracks {
+    /// Of a file of this identity.
+    pub fn new(identity: Identity) -> Tracks {
         Tracks {
             about: About::default(),
-            file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            identity,
             source: None,
             names: HashMap::new(),
             tracks: HashMap::new(),
             gpus: HashMap::new(),
+            processes: BTreeSet::new(),
         }
     }
 
-    fn tag(&self) -> &str {
-        self.file_name.split('.').next().unwrap_or_default()
+    /// The rank of its processes.
+    fn rank(&self) -> Option<u32> {
+        self.about.rank.or(self.identity.rank)
     }
 
-    /// The source, if an event has been read.
-    pub fn known_source(&self) -> Option<SourceId> {
-        self.source
+    /// The name of a device or process, with that of the file where nothing else says whose it is.
+    pub fn called(&self, name: Name) -> Name {
+        match (self.rank(), &self.identity.label) {
+            (None, Some(label)) => format!("{name} ({label})").as_str().into(),
+            _ => name,
+        }
     }
 
     /// The source of the rows of this file.
     pub fn source(&mut self, job: &mut Job) -> SourceId {
         *self.source.get_or_insert_with(|| {
-            let config = format!("file={}", self.file_name.replace(' ', "_"));
+            let config = format!("file={}", self.identity.file_name.replace(' ', "_"));
             job.lanes.source("kineto", "PyTorch profiler", "unknown", &config)
         })
     }
@@ -124,16 +132,24 @@ impl Tracks {
         }
     }
 
-    /// The kind of a span, by its category in old and new spellings.
-    pub fn kind(&mut self, category: &[u8]) -> Kind {
+    /// The kind of a span, by its category in old and new spellings and for every accelerator.
+    pub fn kind(&mut self, category: &[u8], name: &[u8]) -> Kind {
         let is = |names: &[&str]| names.iter().any(|n| category.eq_ignore_ascii_case(n.as_bytes()));
+        let ends = |end: &str| {
+            let from = category.len().checked_sub(end.len());
+            from.is_some_and(|from| category[from..].eq_ignore_ascii_case(end.as_bytes()))
+        };
         match () {
-            () if is(&["kernel"]) => Kind::Kernel,
-            () if is(&["gpu_memcpy", "memcpy"]) => Kind::Copy,
-            () if is(&["gpu_memset", "memset"]) => Kind::Memset,
-            () if is(&["cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime"]) => {
-                Kind::Call
-            }
+            // What MTIA's control processors ran is its name for kernels; those that move memory are
+            // `dma…` (kineto, ActivityType.h; HolisticTraceAnalysis, types.py).
+            () if is(&["mtia_ccp_events"]) && name.starts_with(b"dma") => Kind::Copy,
+            () if is(&["kernel", "concurrent_kernel", "mtia_ccp_events"]) => Kind::Kernel,
+            // `gpu_memcpy`, and what backends of others have in its place (`gcu_memcpy`).
+            () if ends("memcpy") => Kind::Copy,
+            () if ends("memset") => Kind::Memset,
+            // `cuda_runtime`, `hip_runtime`, `mtia_runtime`, `xpu_driver`, `privateuse1_runtime` …;
+            // Habana's and Glow's calls, too, are calls of a runtime.
+            () if ends("runtime") || ends("driver") || is(&["hpu_op"]) => Kind::Call,
             () if is(&["cpu_op", "operator"]) => Kind::Operator,
             () if is(&["python_function"]) => Kind::Python,
             () if is(&["user_annotation"]) => Kind::Annotation,
@@ -153,46 +169,83 @@ impl Tracks {
         if let Some(&known) = self.gpus.get(&device) {
             return known;
         }
-        let model = self.about.gpus.iter().find(|g| g.0 == device).map_or("", |g| &g.1);
-        let name = format!("GPU {device} {model}");
-        let key = format!("kineto:{}:cuda{device}", self.owner());
+        let (name, host) = (self.gpu_name(device), self.host(job));
+        let key = format!("kineto:{}:cuda{device}", self.identity.key);
         let gpu = job.lanes.entity(EntityKind::Gpu, &key, |e| {
-            e.name = name.trim().into();
+            e.name = name;
             e.number = Some(device);
+            e.parent = Some(host);
         });
         self.gpus.insert(device, gpu);
         gpu
     }
 
-    /// Distinguishes processes of this file from those of the job's other files: the rank, else the name
-    /// of the file.
-    pub fn owner(&self) -> String {
-        self.about.rank.map_or_else(|| self.tag().to_owned(), |rank| format!("rank{rank}"))
+    /// Its number, and its model where the file has it.
+    fn gpu_name(&self, device: i64) -> Name {
+        let model = self.about.gpus.iter().find(|g| g.0 == device).map_or("", |g| &g.1);
+        let name = format!("GPU {device} {model}");
+        self.called(name.trim().into())
+    }
+
+    /// The host on which the file was recorded; files that name none are of hosts of their own.
+    pub fn host(&self, job: &mut Job) -> EntityId {
+        let (key, name) = match &self.about.host {
+            Some(host) => (format!("kineto:host:{host}"), host.clone()),
+            None => {
+                let file = &self.identity.file_name;
+                (format!("kineto:{}", self.identity.key), format!("host of {file}"))
+            }
+        };
+        job.lanes.entity(EntityKind::Host, &key, |e| e.name = name.as_str().into())
+    }
+
+    /// What its processes belong to: the rank, else the host.
+    fn above(&self, job: &mut Job) -> EntityId {
+        let host = self.host(job);
+        let Some(rank) = self.rank() else { return host };
+        job.lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
+            e.name = format!("rank {rank}").as_str().into();
+            e.number = Some(i64::from(rank));
+            e.parent = Some(host);
+        })
+    }
+
+    /// At the end of the file: files that other tools have rewritten say only there who they are.
+    pub fn settle(&mut self, job: &mut Job) {
+        let (above, host) = (self.above(job), self.host(job));
+        for process in &self.processes {
+            job.lanes.update(*process, |e| e.parent = Some(above));
+        }
+        let mut gpus: Vec<(i64, EntityId)> =
+            self.gpus.iter().map(|(no, gpu)| (*no, *gpu)).collect();
+        gpus.sort_unstable();
+        for (device, gpu) in gpus {
+            let name = self.gpu_name(device);
+            job.lanes.update(gpu, |e| (e.name, e.parent) = (name, Some(host)));
+        }
     }
 
     /// The process of this pid.
     pub fn process(&mut self, pid: &TaskId, job: &mut Job) -> EntityId {
-        let rank = self.about.rank.map(|rank| {
-            job.lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
-                e.name = format!("rank {rank}").as_str().into();
-                e.number = Some(i64::from(rank));
-            })
+        let above = self.above(job);
+        let key = format!("kineto:{}:{pid}", self.identity.key);
+        let name = self.called(match pid {
+            TaskId::Number(pid) => format!("pid {pid}").as_str().into(),
+            TaskId::Text(text) => text.clone(),
         });
-        let key = format!("kineto:{}:{pid}", self.owner());
-        job.lanes.entity(EntityKind::Process, &key, |e| {
-            e.name = match pid {
-                TaskId::Number(pid) => format!("pid {pid}").as_str().into(),
-                TaskId::Text(text) => text.clone(),
-            };
+        let process = job.lanes.entity(EntityKind::Process, &key, |e| {
+            e.name = name;
             e.number = if let TaskId::Number(pid) = pid { Some(*pid) } else { None };
-            e.parent = rank;
-        })
+            e.parent = Some(above);
+        });
+        self.processes.insert(process);
+        process
     }
 
     /// The thread of this tid.
     pub fn thread(&mut self, pid: &TaskId, tid: &TaskId, job: &mut Job) -> EntityId {
         let process = self.process(pid, job);
-        let key = format!("kineto:{}:{pid}:{tid}", self.owner());
+        let key = format!("kineto:{}:{pid}:{tid}", self.identity.key);
         job.lanes.entity(EntityKind::Thread, &key, |e| {
             e.name = match tid {
                 TaskId::Number(tid) => format!("tid {tid}").as_str().into(),
@@ -201,6 +254,12 @@ impl Tracks {
             e.number = if let TaskId::Number(tid) = tid { Some(*tid) } else { None };
             e.parent = Some(process);
         })
+    }
+
+    /// The name of a track.
+    pub fn track_name(&self, track: TrackId) -> Option<&str> {
+        let known = self.tracks.iter().find(|(_, known)| **known == track);
+        known.map(|((_, _, kind), _)| declared(kind).name)
     }
 
     /// The track that an event belongs to.
@@ -233,7 +292,7 @@ impl Tracks {
 
     fn stream(&mut self, device: i64, stream: i64, job: &mut Job) -> EntityId {
         let gpu = self.gpu(device, job);
-        let key = format!("kineto:{}:cuda{device}:{stream}", self.owner());
+        let key = format!("kineto:{}:cuda{device}:{stream}", self.identity.key);
         job.lanes.entity(EntityKind::Stream, &key, |e| {
             e.name = format!("stream {stream}").as_str().into();
             e.number = Some(stream);

@@ -32,7 +32,7 @@ pub(super) enum Why {
 }
 
 impl Why {
-    /// As it is said after "3 rows of T".
+    /// As it is said after the name of the table.
     fn says(self) -> &'static str {
         match self {
             Why::NoTime => "without a time",
@@ -88,19 +88,11 @@ impl Dropped {
         }
     }
 
-    /// How many they are.
-    pub fn total(&self) -> u64 {
-        self.0.values().sum()
-    }
-
-    /// What is left out, as a sentence; `None` if nothing is.
-    pub fn says(&self) -> Option<String> {
-        let one = |((table, why), rows): (&(&str, Why), &u64)| {
-            let rows_are = if *rows == 1 { "row" } else { "rows" };
-            format!("{rows} {rows_are} of {table} {}", why.says())
-        };
-        let all: Vec<String> = self.0.iter().map(one).collect();
-        (!all.is_empty()).then(|| format!("left out: {}", all.join(", ")))
+    /// Calls `each` with every reason and how many rows are left out for it.
+    pub fn each(&self, mut each: impl FnMut(String, u64)) {
+        for ((table, why), rows) in &self.0 {
+            each(format!("{table} {}", why.says()), *rows);
+        }
     }
 }
 

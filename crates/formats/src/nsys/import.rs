@@ -107,7 +107,7 @@ impl Import for NsysImport {
             },
         });
         let lines = job::lines(&self.reports, alignment);
-        Summary { about, lines }
+        Summary { about, lines, left_out: self.placer.left_out(&self.reports) }
     }
 }
 

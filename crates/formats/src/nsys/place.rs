@@ -19,6 +19,7 @@ use super::report::{Gpu, Report};
 use super::stacks::Stacks;
 use super::states::{States, Switches};
 use crate::Result;
+use crate::left_out::{FileLeftOut, LeftOut};
 
 /// Makes one trace of several reports.
 pub(super) struct Placer {
@@ -59,11 +60,11 @@ impl Placed {
     }
 
     /// What of the report is not in the trace.
-    fn note(&self, report: &Report) -> Option<String> {
-        let unread = (!report.unread.is_empty())
-            .then(|| format!("tables that are not imported: {}", report.unread.join(", ")));
-        let all: Vec<String> = self.dropped.says().into_iter().chain(unread).collect();
-        (!all.is_empty()).then(|| all.join("; "))
+    fn left_out(&self, report: &Report) -> LeftOut {
+        let mut left_out = LeftOut::default();
+        self.dropped.each(|why, rows| left_out.lose(why, rows));
+        report.unread.iter().for_each(|table| left_out.not_imported(table, None));
+        left_out
     }
 }
 
@@ -256,15 +257,22 @@ impl Placer {
                     error_ns: Ns(alignment.error_ns),
                 });
             }
-            let (recorded, dropped) = (placed.recorded, placed.dropped.total());
-            let note = placed.note(report);
-            self.lanes.update_source(placed.source, |s| {
-                (s.recorded, s.dropped) = (recorded, dropped);
-                s.note = note.as_deref().map(Name::from);
-            });
+            let left_out = placed.left_out(report);
+            self.lanes.update_source(placed.source, |s| left_out.write(s, placed.recorded));
         }
         self.lanes.drain(&mut rows);
         Ok(rows)
+    }
+
+    /// What was left out of each report of which something was.
+    pub fn left_out(&self, reports: &[Report]) -> Vec<FileLeftOut> {
+        let of = |(report, placed): (&Report, &Placed)| FileLeftOut {
+            file: report.path().display().to_string(),
+            recorded: placed.recorded,
+            left_out: placed.left_out(report),
+        };
+        let all = reports.iter().zip(&self.reports).map(of);
+        all.filter(|file| !file.left_out.is_empty()).collect()
     }
 
     fn process(&mut self, report: &Report, number: usize, process: i64) -> EntityId {

@@ -345,11 +345,10 @@ fn what_is_left_out_is_counted_by_table_and_reason() {
     };
     assert_eq!(
         says,
-        "3 and 9: left out: 1 row of NVTX_EVENTS of a kind that is not known, 2 rows of OSRT_API without a \
-         time, 1 row of OSRT_API whose end is no number, 2 rows of OSRT_API with a time that is more than \
-         146 years away, 1 row of OSRT_API that end before they begin, 2 rows of SCHED_EVENTS that do not \
-         say of which thread, sample or metric they are; tables that are not imported: \
-         CUPTI_ACTIVITY_KIND_CUDA_EVENT, MPI_OTHER_EVENTS"
+        "3 and 9: NVTX_EVENTS of a kind that is not known 1, OSRT_API that end before they begin 1, \
+         OSRT_API whose end is no number 1, OSRT_API with a time that is more than 146 years away 2, \
+         OSRT_API without a time 2, SCHED_EVENTS that do not say of which thread, sample or metric they \
+         are 2; not imported: CUPTI_ACTIVITY_KIND_CUDA_EVENT, MPI_OTHER_EVENTS"
     );
 }
 
@@ -373,14 +372,6 @@ fn every_row_of_real_reports_is_in_the_trace_or_counted() {
         let (rows, _) = rows(&[report]);
         let source = rows.source.last().unwrap();
         assert_eq!((source.recorded, source.dropped), (rows_, 0), "{file}");
-        let expected = format!("tables that are not imported: {unread}");
-        let mut names: Vec<&str> =
-            source.note.as_deref().unwrap().split(": ").nth(1).unwrap().split(", ").collect();
-        names.sort_unstable();
-        assert_eq!(
-            format!("tables that are not imported: {}", names.join(", ")),
-            expected,
-            "{file}"
-        );
+        assert_eq!(source.note.as_deref(), Some(&*format!("not imported: {unread}")), "{file}");
     }
 }
