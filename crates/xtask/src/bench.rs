@@ -15,7 +15,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 const OPEN: &str = "<!-- bench:";
@@ -143,6 +143,15 @@ fn figures(result: &Value, keys: &Keys<'_>) -> Result<String> {
     };
     let (command, machine, date) = (made("command")?, made("machine")?, made("date")?);
     let mut out = format!("`{command}`, commit {}, {date}, on {machine}.\n", made("commit")?);
+    // Parts that are measured one by one, each at a commit of its own.
+    for (part, of) in result["parts"].as_object().into_iter().flatten() {
+        let [command, commit, date] = ["command", "commit", "date"].map(|k| cell(&of["made"][k]));
+        writeln!(
+            out,
+            "- {part}: `{command}`, commit {commit}, {date}, {} s",
+            cell(&of["seconds"])
+        )?;
+    }
     let Some(figures) = result["figures"].as_object() else { return Ok(out) };
     out.push_str("\n| figure | value | spread | n | what it is |\n|---|---|---|---|---|\n");
     for (name, figure) in figures {
@@ -155,7 +164,10 @@ fn figures(result: &Value, keys: &Keys<'_>) -> Result<String> {
 }
 
 fn rows(result: &Value, table: &Table<'_>, keys: &Keys<'_>) -> Result<String> {
-    let rows = result[table.key].as_array().with_context(|| format!("no rows `{}`", table.key))?;
+    let Some(rows) = result[table.key].as_array() else {
+        ensure!(result["parts"].is_object(), "no rows `{}`", table.key);
+        return Ok("Not measured yet.\n".into());
+    };
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut head: Vec<String> = table.by.into_iter().map(str::to_owned).collect();
     head.extend(table.columns.iter().map(|c| c.replace('_', " ")));
@@ -337,6 +349,18 @@ mod tests {
     fn a_column_or_rows_that_are_not_there_are_named() {
         check("x trials: nerve", "error: a row without `nerve`");
         check("x kills: ms", "error: no rows `kills`");
+    }
+
+    #[test]
+    fn a_part_has_its_own_commit_and_may_be_missing() {
+        let made = json!({"command": "b", "commit": "c", "date": "d", "machine": "m"});
+        let part = json!({"made": {"command": "x", "commit": "y", "date": "z"}, "seconds": 2.5});
+        let result = json!({"made": made, "parts": {"disk": part}});
+        let keys = Keys { all: toml::Table::new(), name: "x" };
+        let said = figures(&result, &keys).unwrap();
+        assert!(said.contains("- disk: `x`, commit y, z, 2.5 s"), "{said}");
+        let table = Table { key: "kills", by: None, columns: vec!["ms"] };
+        assert_eq!(rows(&result, &table, &keys).unwrap(), "Not measured yet.\n");
     }
 
     #[test]

@@ -14,10 +14,19 @@ use crate::result::Figure;
 /// Tries of each situation behind each command.
 const TRIES: usize = 100;
 
+const HANG_UP: i32 = 1;
+const INTERRUPT: i32 = 2;
+const QUIT: i32 = 3;
+
 /// Runs all situations.
 pub fn run(args: &super::Args) -> Result<Measured> {
     if let Some(reason) = program::cannot_record() {
         bail!("{reason}");
+    }
+    // What we ignore the commands would inherit: `nohup`, and a shell for what it starts in the background, have
+    // us ignore these.
+    for signal in [HANG_UP, INTERRUPT, QUIT] {
+        gpuwhy_collect::set_ignored(signal, false);
     }
     let tries = args.tries(TRIES);
     let mut measured = Measured::default();

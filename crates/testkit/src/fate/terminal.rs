@@ -94,10 +94,10 @@ pub(super) fn interrupts_once(this: &Try<'_>) -> Kept {
 /// A shell with job control takes its terminal back when the job stops, and gives it again.
 pub(super) fn stops_and_goes_on(this: &Try<'_>) -> Kept {
     let code = this.draw(0, 200);
-    // `$!` would be a job in the background; this one has the terminal.
-    let script = format!(
-        "echo ready; i=0; while [ $i -lt 30 ]; do sleep 0.01; i=$((i+1)); done; exit {code}"
-    );
+    // `$!` would be a job in the background; this one has the terminal. It starts no programs: a shell that
+    // is stopped between vfork and exec of its child is not stopped itself, with gpuwhy or without.
+    let script =
+        format!("echo ready; i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done; exit {code}");
     let quote = |word: &String| format!("'{}'", word.replace('\'', "'\\''"));
     let job: Vec<String> = behind(this, &script).iter().map(quote).collect();
     let shell = format!("set -m; {}; echo stopped $?; fg; exit $?", job.join(" "));
