@@ -244,6 +244,13 @@ fn share_of_time(text: &str) -> Result<(u32, u32), String> {
     parse().ok_or_else(|| "write ON/EVERY in ms, such as 200/10000".into())
 }
 
+/// The mark of a result that rests on imported files that lost rows; nothing where there are none.
+pub fn mark(screen: &mut Screen, incomplete: &[IncompleteSource]) {
+    for source in incomplete {
+        screen.line(format_args!("This {}.", source.mark()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,12 +278,5 @@ mod tests {
         for bad in ["", "200", "0/10", "20/10", "a/b", "-1/5"] {
             assert!(share_of_time(bad).is_err(), "{bad}");
         }
-    }
-}
-
-/// The mark of a result that rests on imported files that lost rows; nothing where there are none.
-pub fn mark(screen: &mut Screen, incomplete: &[IncompleteSource]) {
-    for source in incomplete {
-        screen.line(format_args!("This {}.", source.mark()));
     }
 }

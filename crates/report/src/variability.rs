@@ -371,6 +371,7 @@ mod tests {
                 kernels: vec![(0.0, 0.1), (0.9, 1.2)],
                 copies: vec![("d2h", 0.1, 0.9)],
             }],
+            incomplete: vec!["rests on <i>, which lost 3 of 103 rows".into()],
             findings: vec![("rank 3 is waited for".into(), Some("select '<'".into()))],
             kernels: vec![("void k<1>()".into(), 3, 1.0, 2.0, 3.0, 4.0)],
         }
@@ -380,6 +381,7 @@ mod tests {
     fn names_stay_text_and_nothing_runs() {
         let html = render(&page());
         assert!(!html.contains("<b>") && !html.contains("<script"), "{html}");
+        assert!(html.contains("rests on &lt;i&gt;, which lost 3 of 103 rows"), "{html}");
         assert!(html.contains("rank &lt;/svg&gt;") && html.contains("void k&lt;1&gt;()"));
         assert!(html.contains("default-src 'none'"));
     }
