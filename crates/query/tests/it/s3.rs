@@ -105,8 +105,13 @@ fn the_variability_of_a_trace_in_a_bucket_is_the_same() {
         let mut command = core();
         command.args(["variability", of, "--interval", "10ms"]).args(more);
         let out = run(with_key(&mut command, port));
-        // The first line names the trace; launches are joined of what lies here only.
-        let text = String::from_utf8(out.stdout).unwrap();
+        // The first line names the trace; launches are joined, and communication is looked for, of what lies
+        // here only.
+        let mut text = String::from_utf8(out.stdout).unwrap();
+        if let Some(from) = text.find("\n  communication ") {
+            let to = text[from + 1..].find('\n').map_or(text.len(), |line| from + 1 + line);
+            text.replace_range(from..to, "");
+        }
         let until = text.find("\nidle between kernels").unwrap_or(text.len());
         text[text.find(": ").unwrap()..until].to_owned()
     };
