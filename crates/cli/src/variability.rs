@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
-    Change, CopySummary, DeviceSummary, KernelSummary, Launches, Managed, Options, Report,
-    StreamGap, variability,
+    Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, Options,
+    Report, StreamGap, variability,
 };
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
@@ -98,11 +98,18 @@ fn text(report: &Report, top: usize) -> Screen {
     }
     if let Some(joined) = &report.launches {
         launches(&mut out, joined, top);
+        match &report.critical_path {
+            Some(path) => critical_path(&mut out, path, top),
+            None => {
+                out.end()
+                    .line("critical path: not found, since the trace holds no launch of its work");
+            }
+        }
     }
     if !report.whole {
         out.end().line(
-            "not looked for: communication, managed memory, gaps and ranges, for which the whole trace must \
-             be on this machine and have no more than 20 million spans",
+            "not looked for: communication, managed memory, gaps, ranges and the critical path, for which the \
+             whole trace must be on this machine and have no more than 20 million spans",
         );
     }
     if let Some(all) = &report.changes {
@@ -285,6 +292,47 @@ fn gap(out: &mut Screen, of: &StreamGap) {
             out.line(format_args!("{:>28}the launch of what came next is not in the trace", ""))
         }
     };
+}
+
+fn critical_path(out: &mut Screen, path: &CriticalPath, top: usize) {
+    out.end().line(format_args!(
+        "critical path from {:.3} to {:.3} s, {:.3} ms: {:.1} % of it is {}. A line that took no time \
+         would save at most its ms",
+        path.from_s,
+        path.to_s,
+        path.ms,
+        100.0 * path.bound_share,
+        path.bound_label
+    ));
+    for of in &path.parts {
+        out.line(format_args!(
+            "  {:>10.3} ms {:>5.1} %  {:>8} x {}",
+            of.ms,
+            100.0 * of.share,
+            of.pieces,
+            of.label
+        ));
+    }
+    if !path.names.is_empty() {
+        out.line("  most of it by name");
+    }
+    for of in path.names.iter().take(top) {
+        let name: String = of.name.chars().take(90).collect();
+        out.line(format_args!(
+            "  {:>10.3} ms {:>5.1} %  {:>8} x {name}",
+            of.ms,
+            100.0 * of.share,
+            of.pieces
+        ));
+    }
+    let unsure = [
+        (path.without_launch, "pieces of work whose launch is not in the trace"),
+        (path.not_aligned, "times in a call of MPI whose last rank the clocks do not tell"),
+        (path.skewed, "pieces of work that begin before their launch does: clocks are off"),
+    ];
+    for (count, what) in unsure.into_iter().filter(|(count, _)| *count > 0) {
+        out.line(format_args!("  not sure: {count} {what}"));
+    }
 }
 
 fn changes(out: &mut Screen, changes: &[Change], top: usize) {

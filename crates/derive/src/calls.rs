@@ -236,11 +236,15 @@ pub(crate) struct Tile {
 
 /// A call of MPI.
 #[derive(Clone, Copy, Debug)]
-struct MpiCall {
-    from: Ns,
-    to: Ns,
-    thread: EntityId,
-    process: EntityId,
+pub(crate) struct MpiCall {
+    /// When it began.
+    pub from: Ns,
+    /// When it ended.
+    pub to: Ns,
+    /// Whose call it is.
+    pub thread: EntityId,
+    /// The process of that thread.
+    pub process: EntityId,
 }
 
 /// The calls of all threads.
@@ -415,7 +419,10 @@ fn put(layers: &mut HashMap<EntityId, Layers>, call: &MpiCall, from: Ns, to: Ns,
 }
 
 /// Whether these processes are all ranks of a job: rank 0 to the last.
-fn all_ranks(processes: &HashSet<EntityId>, entities: &HashMap<EntityId, Entity>) -> bool {
+pub(crate) fn all_ranks(
+    processes: &HashSet<EntityId>,
+    entities: &HashMap<EntityId, Entity>,
+) -> bool {
     let rank = |process: &EntityId| {
         let above = std::iter::successors(entities.get(process), |e| entities.get(&e.parent?));
         above.take(8).find(|e| e.kind == EntityKind::Rank).and_then(|e| e.number)
@@ -427,7 +434,7 @@ fn all_ranks(processes: &HashSet<EntityId>, entities: &HashMap<EntityId, Entity>
 
 /// The calls, sorted by their ends, that are one call of several ranks: each overlaps all others, and no two
 /// are of one process. If they are not `matched`, each is alone.
-fn groups(calls: &[MpiCall], matched: bool) -> Vec<&[MpiCall]> {
+pub(crate) fn groups(calls: &[MpiCall], matched: bool) -> Vec<&[MpiCall]> {
     let mut out = Vec::new();
     let mut seen: HashSet<EntityId> = HashSet::new();
     let mut begin = 0;

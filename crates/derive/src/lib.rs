@@ -15,6 +15,7 @@ mod account;
 mod bytes;
 pub mod calls;
 pub mod communication;
+pub mod critical_path;
 pub mod devices;
 mod gpu;
 pub mod idle;

@@ -354,3 +354,18 @@ fn a_length_of_microseconds_is_taken_and_the_first_line_says_what_was_chosen() {
         "{text}"
     );
 }
+
+#[test]
+fn the_critical_path_of_a_real_report_is_told_in_text_and_json() {
+    let Some((_keep, trace)) = imported("nsys/pipit_cloverleaf_a100x4.sqlite") else { return };
+    let output = gpuwhy(&["variability", &trace]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // Its first call begins 455047089 ns before its first work, its last work ends 797454899 ns after that call.
+    assert!(text.contains("\ncritical path from -0.455 to 0.342 s, 797.455 ms: "), "{text}");
+    // Kernels during whose run the program waited, by a query of the report.
+    assert!(text.contains("\n     294.395 ms  36.9 %      1310 x kernels\n"), "{text}");
+    let path = json(&["variability", &trace, "--json"])["critical_path"].clone();
+    assert_eq!((&path["ns"], &path["bound_by"]), (&797_454_899.into(), &"cpu".into()));
+    let ms: f64 = path["parts"].as_array().unwrap().iter().map(|p| p["ms"].as_f64().unwrap()).sum();
+    assert!((ms - 797.454899).abs() < 1e-6, "{path}");
+}

@@ -1,6 +1,6 @@
 //! Joins the work of devices with the calls that launched it: why streams were idle, which ranges of the
-//! program (NVTX, annotations, operators) work belongs to, what was exposed communication, and which kernels
-//! waited for managed memory.
+//! program (NVTX, annotations, operators) work belongs to, what was exposed communication, which kernels
+//! waited for managed memory, and the critical path.
 //!
 //! A kernel and its launch have the same correlation id, which is unique within a process. They are
 //! joined over the whole trace, since a kernel may run long after its launch.
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::communication::{Communicated, Communication, Piece, is_communication};
+use gpuwhy_derive::critical_path::{self, Hosts, Lane, Recording, ThreadOf, What as PathWhat};
 use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::idle::{self, Gap, Idle, Queued};
 use gpuwhy_derive::nvtx::{self, Launch, Launched, Range};
@@ -20,6 +21,7 @@ use serde::Serialize;
 use super::PREFETCH;
 use super::gaps::{self, Candidate, StreamGap, is_ranges};
 use super::managed::{Gathering, Managed, Moved};
+use super::path::{self, CriticalPath, process_of};
 use crate::error::{Error, Result};
 use crate::source::TraceSource;
 
@@ -82,12 +84,41 @@ enum Owner {
     Source(u32),
 }
 
+impl Owner {
+    /// Of a thread of this process; whether processes are known.
+    fn of(by_process: bool, process: EntityId, source: u32) -> Owner {
+        if by_process { Owner::Process(process) } else { Owner::Source(source) }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Owner::Process(process) => 1 << 32 | u64::from(process.0),
+            Owner::Source(source) => u64::from(source),
+        }
+    }
+}
+
 /// A track that is read here.
 enum Role {
     Stream(u32),
-    Calls { thread: EntityId, process: EntityId, source: u32 },
-    Ranges { thread: EntityId, name: Name },
-    Faults { process: EntityId },
+    /// Of CUDA or HIP; the thread has this number in [`Hosts`].
+    Calls {
+        thread: EntityId,
+        owner: Owner,
+        number: u32,
+    },
+    /// Other calls of a thread that calls CUDA, HIP or MPI.
+    OtherCalls {
+        number: u32,
+        lane: Lane,
+    },
+    Ranges {
+        thread: EntityId,
+        name: Name,
+    },
+    Faults {
+        process: EntityId,
+    },
 }
 
 /// What ran on a stream.
@@ -169,6 +200,8 @@ struct Spans {
     asked_ahead: bool,
     /// Copies of managed memory, with their spans.
     managed: Vec<(Id, Work)>,
+    /// The calls of all threads that matter.
+    hosts: Hosts,
 }
 
 /// What is found by looking at all work of a trace at once.
@@ -179,6 +212,8 @@ pub struct Whole {
     pub communication: Vec<Communicated>,
     /// `None` if there is no managed memory.
     pub managed: Option<Managed>,
+    /// `None` if no call is known that launched work.
+    pub path: Option<CriticalPath>,
 }
 
 /// What is asked besides the trace.
@@ -206,12 +241,14 @@ pub fn join(
         return Ok(None);
     }
     let details = details(source)?;
-    let mut spans = read_spans(source, &roles(source), &details)?;
+    let (roles, hosts) = roles(source, details.by_process);
+    let mut spans = read_spans(source, &roles, hosts, &details)?;
     drop(details.work);
     drop(details.calls);
     let streams = &question.devices.streams;
     let communication = communication(&spans, source, streams)?;
     let managed = managed(source, &mut spans, &details.managed, question)?;
+    let path = critical_path(source, &mut spans, question.origin);
     let Spans { work, launches, ranges, .. } = spans;
     let mut joined = Launches::default();
     let mut queued: BTreeMap<TrackId, Stream> = BTreeMap::new();
@@ -236,7 +273,59 @@ pub fn join(
     joined.gaps = gaps::explain(source, longest, question.origin, &question.label)?;
     joined.idle = idle_of_streams(queued, &question.label);
     joined.ranges = work_of_ranges(ranges, by_thread);
-    Ok(Some(Whole { launches: Some(joined), communication, managed }))
+    Ok(Some(Whole { launches: Some(joined), communication, managed, path }))
+}
+
+/// The work of a trace as the critical path asks for it.
+struct Recorded<'a> {
+    work: &'a [Work],
+    launches: &'a HashMap<(Owner, u64), (i64, EntityId)>,
+    names: &'a KernelNames,
+    hosts: &'a Hosts,
+}
+
+impl Recording for Recorded<'_> {
+    fn count(&self) -> usize {
+        self.work.len()
+    }
+
+    fn work(&self, place: usize) -> critical_path::Work {
+        let Work { what, name, track, start, end, launch, process, .. } = &self.work[place];
+        let what = match *what {
+            What::Kernel if self.names.names[*name as usize].1 => PathWhat::Communication,
+            What::Kernel => PathWhat::Kernel,
+            What::Copy(kind) => PathWhat::Copy(kind),
+        };
+        let owner = launch.map(|(owner, _)| owner).or(process.map(Owner::Process));
+        let owner = owner.map_or(u64::MAX, Owner::number);
+        let (start, end, stream, name) = (*start, *end, track.0, *name);
+        critical_path::Work { start, end, stream, owner, what, name }
+    }
+
+    fn launch(&self, place: usize) -> Option<critical_path::Launch> {
+        let (start, thread) = *self.launches.get(&self.work[place].launch?)?;
+        Some(critical_path::Launch { thread: self.hosts.number(thread)?, start })
+    }
+}
+
+/// The critical path; `None` if nothing was launched by a call that the trace holds.
+fn critical_path(source: &TraceSource, spans: &mut Spans, origin: i64) -> Option<CriticalPath> {
+    let launched = |work: &Work| work.launch.is_some_and(|of| spans.launches.contains_key(&of));
+    if !spans.work.iter().any(launched) {
+        return None;
+    }
+    let mut hosts = std::mem::take(&mut spans.hosts);
+    for ((thread, name), ranges) in &mut spans.ranges {
+        ranges.sort_by_key(|r| (r.start, std::cmp::Reverse(r.end)));
+        let number = hosts.number(*thread).filter(|_| &**name == names::OPERATORS);
+        if let Some(number) = number {
+            ranges.iter().for_each(|range| hosts.operator(number, range.start, range.end));
+        }
+    }
+    hosts.finish(&source.entities_and_tracks().entity);
+    let Spans { work, launches, names, .. } = &*spans;
+    let recorded = Recorded { work, launches, names, hosts: &hosts };
+    path::of(&recorded, &hosts, origin, |number| names.names[number as usize].0.clone())
 }
 
 /// The work of a stream.
@@ -325,29 +414,42 @@ fn managed<L>(
     Ok(Some(stalls.finish(|number| spans.names.names[*number as usize].0.clone())))
 }
 
-fn roles(source: &TraceSource) -> HashMap<TrackId, Role> {
+/// What each track says, and the threads that call CUDA, HIP or MPI; whether processes are known.
+fn roles(source: &TraceSource, by_process: bool) -> (HashMap<TrackId, Role>, Hosts) {
     let catalog = source.entities_and_tracks();
     let parents: HashMap<EntityId, Option<EntityId>> =
         catalog.entity.iter().map(|e| (e.id, e.parent)).collect();
+    let mut hosts = Hosts::new(path::apart(source));
+    for track in &catalog.track {
+        if matches!(&*track.name, names::CUDA_CALLS | names::MPI_CALLS) {
+            let (entity, source) = (track.entity, track.source.0);
+            let process = process_of(&parents, entity);
+            let owner = Owner::of(by_process, process, source).number();
+            hosts.thread(ThreadOf { entity, process, owner, source });
+        }
+    }
     let mut roles: HashMap<TrackId, Role> = HashMap::new();
     for track in &catalog.track {
-        let source = track.source.0;
-        let role = match &*track.name {
-            names::STREAM => Role::Stream(source),
-            names::CUDA_CALLS => {
-                let process = parents.get(&track.entity).copied().flatten();
-                let process = process.unwrap_or(track.entity);
-                Role::Calls { thread: track.entity, process, source }
+        let (thread, source) = (track.entity, track.source.0);
+        let number = hosts.number(thread);
+        let role = match (&*track.name, number) {
+            (names::STREAM, _) => Role::Stream(source),
+            (names::CUDA_CALLS, Some(number)) => {
+                let owner = Owner::of(by_process, process_of(&parents, thread), source);
+                Role::Calls { thread, owner, number }
             }
-            names::GPU_PAGE_FAULTS => Role::Faults { process: track.entity },
-            name if is_ranges(name) => {
-                Role::Ranges { thread: track.entity, name: track.name.clone() }
+            (names::MPI_CALLS, Some(number)) => Role::OtherCalls { number, lane: Lane::Mpi },
+            (names::OS_CALLS, Some(number)) => Role::OtherCalls { number, lane: Lane::Os },
+            (names::LIBRARY_CALLS | names::NCCL_CALLS, Some(number)) => {
+                Role::OtherCalls { number, lane: Lane::Library }
             }
+            (names::GPU_PAGE_FAULTS, _) => Role::Faults { process: thread },
+            (name, _) if is_ranges(name) => Role::Ranges { thread, name: track.name.clone() },
             _ => continue,
         };
         roles.insert(track.id, role);
     }
-    roles
+    (roles, hosts)
 }
 
 fn details(source: &TraceSource) -> Result<Details> {
@@ -381,6 +483,7 @@ fn details(source: &TraceSource) -> Result<Details> {
 fn read_spans(
     source: &TraceSource,
     roles: &HashMap<TrackId, Role>,
+    hosts: Hosts,
     details: &Details,
 ) -> Result<Spans> {
     let mut found = Spans {
@@ -391,23 +494,26 @@ fn read_spans(
         faults: Vec::new(),
         asked_ahead: false,
         managed: Vec::new(),
+        hosts,
     };
     for rows in source.trace().all::<Span>() {
         for span in rows? {
             let (start, end) = (span.ts.0, span.dur.map(|dur| span.ts.saturating_add(dur).0));
             match roles.get(&span.track) {
                 Some(Role::Stream(source)) => found.work(&span, *source, details),
-                Some(Role::Calls { thread, process, source }) => {
+                Some(Role::Calls { thread, owner, number }) => {
                     if !details.managed.is_empty() {
                         let asks = PREFETCH.iter().any(|name| span.name.starts_with(name));
                         found.asked_ahead |= asks;
                     }
-                    let Some(number) = details.calls.get(&span.id) else { continue };
-                    let owner = match details.by_process {
-                        true => Owner::Process(*process),
-                        false => Owner::Source(*source),
-                    };
-                    found.launches.insert((owner, *number), (start, *thread));
+                    let to = end.unwrap_or(i64::MAX);
+                    found.hosts.call(*number, Lane::Device, &span.name, start, to);
+                    let Some(correlation) = details.calls.get(&span.id) else { continue };
+                    found.launches.insert((*owner, *correlation), (start, *thread));
+                }
+                Some(Role::OtherCalls { number, lane }) => {
+                    let to = end.unwrap_or(i64::MAX);
+                    found.hosts.call(*number, *lane, &span.name, start, to);
                 }
                 Some(Role::Ranges { thread, name }) => {
                     let ranges = found.ranges.entry((*thread, name.clone())).or_default();

@@ -11,6 +11,7 @@ mod gaps;
 mod launches;
 mod managed;
 mod page;
+mod path;
 mod remote;
 mod reports;
 mod statements;
@@ -40,6 +41,7 @@ pub use compare::{Change, Side};
 pub use gaps::{Called, StreamGap};
 pub use launches::{Launches, RangeWork, StreamIdle};
 pub use managed::{Managed, ManagedDevice, MovedMemory, StalledKernel};
+pub use path::{CriticalPath, PathName, PathPart};
 pub use statements::Statement;
 
 use crate::error::{Error, Result};
@@ -264,6 +266,9 @@ pub struct Report {
     /// Why streams were idle, and what ranges launched; `None` for reports that were not imported, for
     /// traces of more than twenty million spans, and for traces on another machine.
     pub launches: Option<Launches>,
+    /// What the end of the recording waited for, back to its begin; `None` where `launches` is, or if no call
+    /// is known that launched work.
+    pub critical_path: Option<CriticalPath>,
     /// Managed memory; `None` if there is none, or where `launches` is `None` for a trace.
     pub managed: Option<Managed>,
     /// Whether communication and managed memory were looked for: not in traces that are too large or on
@@ -418,6 +423,7 @@ impl Gathered {
             kernels: kernels_of(sums),
             copies: copies_of(sums),
             launches: whole.as_ref().and_then(|whole| whole.launches.clone()),
+            critical_path: whole.as_ref().and_then(|whole| whole.path.clone()),
             managed: whole.as_ref().and_then(|whole| whole.managed.clone()),
             whole: whole.is_some(),
             changes: None,

@@ -45,7 +45,7 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     };
     let mut devices: Vec<Device> = Vec::new();
     let mut sums = Sums::new(cut);
-    let mut whole = Whole { launches: None, communication: Vec::new(), managed: None };
+    let mut whole = Whole { launches: None, communication: Vec::new(), managed: None, path: None };
     let mut incomplete = Vec::new();
     for (number, report) in reports.iter().enumerate() {
         let mut one = ReportSweep::new(&**report, number, cut, &mut devices);

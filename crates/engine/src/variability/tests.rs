@@ -7,7 +7,7 @@ use gpuwhy_formats::sqlite::Value::{self, Int, Null, Text};
 use gpuwhy_formats::sqlite::build::Builder;
 use gpuwhy_store::{Bulk, Options as StoreOptions};
 
-use super::{Options, Report, variability};
+use super::{CriticalPath, Options, Report, variability};
 use crate::error::Error;
 
 const MS: i64 = 1_000_000;
@@ -150,9 +150,12 @@ fn table(out: &mut Builder, name: &str, columns: &str, rows: &[Vec<i64>]) {
 }
 
 fn import(report: &Path, trace: &Path) {
-    let files = [report.to_path_buf()];
-    let importer = gpuwhy_formats::importers::find(&files).unwrap();
-    let mut import = importer.open(&files, &importer::Options { threads: 1 }).unwrap();
+    import_all(&[report.to_path_buf()], trace);
+}
+
+fn import_all(files: &[PathBuf], trace: &Path) {
+    let importer = gpuwhy_formats::importers::find(files).unwrap();
+    let mut import = importer.open(files, &importer::Options { threads: 1 }).unwrap();
     let mut out = Bulk::create(trace, &StoreOptions::default(), 1 << 24).unwrap();
     while let Some(mut batch) = import.next().unwrap() {
         out.append(&mut batch.rows).unwrap();
@@ -380,4 +383,107 @@ fn a_trace_without_device_work_is_not_told_to_be_imported() {
     let why = variability(&[trace], None, &options(None)).err().unwrap();
     assert!(matches!(why, Error::NoGpuWorkInTrace { .. }));
     assert!(!why.to_string().contains("import"), "{why}");
+}
+
+/// Of a path: its length in ns, and the sums in ns of its parts, most time first.
+fn parts(path: &CriticalPath) -> Vec<(&'static str, i64)> {
+    path.parts.iter().map(|of| (of.part, (of.ms * 1e6).round() as i64)).collect()
+}
+
+#[test]
+fn the_critical_path_of_a_report_goes_by_its_launches_and_its_waits() {
+    let mut scene = Scene::default();
+    scene.call("cudaMalloc_v3020", 0.0, 2.0).launched(2.5, "fill(int)", 3.0, 43.0);
+    scene.launched(2.6, "solve(int)", 43.0, 103.0);
+    // Beneath all of this, another device copies.
+    scene.copy(1, 1, 1 << 20, 10.0, 90.0).call("cudaDeviceSynchronize_v3020", 4.0, 104.0);
+    scene.launched(110.0, "fill(int)", 110.51, 120.51);
+    let [straight, report] = scene.reports(None);
+    assert!(straight.critical_path.is_none());
+    let path = report.critical_path.unwrap();
+    assert_eq!((path.from_s, path.to_s, path.ns), (-0.003, 0.11751, 120_510_000));
+    assert_eq!(
+        parts(&path),
+        [
+            ("kernel", 110_000_000),
+            ("host_no_call", 6_500_000),
+            ("host_allocate", 2_000_000),
+            ("host_synchronise", 1_000_000),
+            // 0.49 and 0.5 ms are no latency of a launch.
+            ("queued", 990_000),
+            ("host_launch", 20_000),
+        ]
+    );
+    assert_eq!((path.bound_by, path.without_launch), ("gpu_compute", 0));
+    let names: Vec<_> = path.names.iter().take(2).map(|n| (&*n.name, n.ms, n.pieces)).collect();
+    assert_eq!(names, [("solve(int)", 60.0, 1), ("fill(int)", 50.0, 2)]);
+}
+
+#[test]
+fn a_trace_without_launches_has_no_critical_path() {
+    let mut scene = Scene::default();
+    scene.call("cudaMalloc_v3020", 2.0, 3.0).kernel(0, "a", 0.0, 1.0);
+    let [_, report] = scene.reports(None);
+    assert!(report.critical_path.is_none() && report.whole);
+}
+
+/// The path of files of other people's programs, imported together.
+fn path_of(files: &[&str]) -> Option<CriticalPath> {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let data = PathBuf::from(std::env::var_os("GPUWHY_TRACES").unwrap_or_else(|| beside.into()));
+    if !data.is_dir() {
+        println!("skipped: GPUWHY_TRACES names no directory of other tools' traces");
+        return None;
+    }
+    let files: Vec<PathBuf> = files.iter().map(|file| data.join(file)).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.trace");
+    import_all(&files, &trace);
+    read(&[trace], None, None).critical_path
+}
+
+#[test]
+fn the_critical_path_of_real_programs_is_as_long_as_they_ran() {
+    // From the first call (of CUDA, of MPI, or of the system by the same threads) or work to the end of the last
+    // work, by a query of each file.
+    let nsys = [
+        ("gomory_rtx3090x2_r19", 461_125_965),
+        ("jacobi_mpi8/rank3", 10_696_669_525),
+        ("mordred_rtx6000_old", 6_735_634_872),
+        ("nsysai_h100_2gpu_1s", 969_447_605),
+        ("nvfuser_h200_nvtx", 7_315_237_895),
+        ("pipit_cloverleaf_a100x4", 797_454_899),
+    ];
+    let kineto = [
+        ("h100__Qwen_Qwen1.5-0.5B-Chat__1016005", 49_652_832),
+        ("inference__vllm_prefilldecode_piecewise__graph_execution", 307_611_189),
+        ("nccl_parser_config__nccl_data", 665_761_268),
+    ];
+    let nsys = nsys.map(|(name, ns)| (format!("nsys/{name}.sqlite"), ns));
+    let kineto = kineto.map(|(name, ns)| (format!("kineto/{name}.json.gz"), ns));
+    for (file, ns) in nsys.into_iter().chain(kineto) {
+        let Some(path) = path_of(&[&file]) else { return };
+        assert_eq!(path.ns, ns, "{file}");
+        assert_eq!(parts(&path).iter().map(|(_, ns)| ns).sum::<i64>(), ns, "{file}");
+        let share: f64 = path.parts.iter().map(|part| part.share).sum();
+        assert!((share - 1.0).abs() < 1e-9, "{file}: {share}");
+    }
+}
+
+#[test]
+fn a_program_that_waits_for_each_kernel_has_them_all_on_its_path() {
+    // All but two of its 1312 kernels end while the next cudaDeviceSynchronize waits: 294395419 ns.
+    let Some(path) = path_of(&["nsys/pipit_cloverleaf_a100x4.sqlite"]) else { return };
+    let kernels = parts(&path).into_iter().find(|(part, _)| *part == "kernel");
+    assert_eq!(kernels, Some(("kernel", 294_395_419)));
+}
+
+#[test]
+fn the_path_of_a_job_of_several_ranks_crosses_them() {
+    let ranks = ["nsys/jacobi_mpi8/rank2.sqlite", "nsys/jacobi_mpi8/rank3.sqlite"];
+    let Some(path) = path_of(&ranks) else { return };
+    assert!(path.edges.get("rank").is_some_and(|count| *count > 0), "{:?}", path.edges);
+    assert_eq!(parts(&path).iter().map(|(_, ns)| ns).sum::<i64>(), path.ns);
+    // Two of its eight ranks are here, so that nobody knows when all of them are in a call.
+    assert!(path.parts.iter().all(|part| part.part != "mpi_transfer"));
 }
