@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
-    Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, Options,
-    Report, StreamGap, variability,
+    Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, NO_PATH,
+    NOT_WHOLE, Options, Report, StreamGap, notable_in_words, variability,
 };
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
@@ -82,35 +82,31 @@ fn text(report: &Report, top: usize) -> Screen {
     let mut out = Screen::new(false);
     let chosen = if report.interval_chosen { " (chosen; --interval sets it)" } else { "" };
     out.line(format_args!(
-        "{}: {} devices, {:.3} s in {} intervals of {} ms{chosen}",
+        "{}: {}, {:.3} s in {} intervals of {} ms{chosen}",
         report.trace,
-        report.devices.len(),
+        count(report.devices.len(), "device"),
         report.seconds,
         report.intervals,
         report.interval_ms
     ));
     args::mark(&mut out, &report.rests_on_incomplete);
-    report.devices.iter().for_each(|of| device(&mut out, of, report.intervals));
+    report.devices.iter().for_each(|of| device(&mut out, of, report));
     kernels(&mut out, &report.kernels, top);
     copies(&mut out, &report.copies);
     if let Some(found) = &report.managed {
         managed(&mut out, found, report, top);
     }
     if let Some(joined) = &report.launches {
-        launches(&mut out, joined, top);
+        launches(&mut out, joined, (top, report.decimals()));
         match &report.critical_path {
             Some(path) => critical_path(&mut out, path, top),
             None => {
-                out.end()
-                    .line("critical path: not found, since the trace holds no launch of its work");
+                out.end().line(NO_PATH);
             }
         }
     }
     if !report.whole {
-        out.end().line(
-            "not looked for: communication, managed memory, gaps, ranges and the critical path, for which the \
-             whole trace must be on this machine and have no more than 20 million spans",
-        );
+        out.end().line(format_args!("not looked for: {NOT_WHOLE}"));
     }
     if let Some(all) = &report.changes {
         changes(&mut out, all, top);
@@ -127,7 +123,12 @@ fn text(report: &Report, top: usize) -> Screen {
     out
 }
 
-fn device(out: &mut Screen, of: &DeviceSummary, intervals: usize) {
+/// `1 device`, `2 devices`.
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn device(out: &mut Screen, of: &DeviceSummary, report: &Report) {
     out.end().line(of.device.label()).line(format_args!(
         "  {} kernels {:.3} s, {} copies {:.3} s: {:.3} s of them exposed, {:.3} s beneath \
          kernels; idle {:.3} s",
@@ -152,7 +153,8 @@ fn device(out: &mut Screen, of: &DeviceSummary, intervals: usize) {
     }
     if of.rule == "too_few" {
         out.line(format_args!(
-            "  {intervals} intervals are too few to compare; choose a shorter --interval"
+            "  {} intervals are too few to compare; choose a shorter --interval",
+            report.intervals
         ));
         return;
     }
@@ -161,11 +163,12 @@ fn device(out: &mut Screen, of: &DeviceSummary, intervals: usize) {
         "  {} {stall}: more than {:.3} ms of exposed copy (rule {})",
         of.anomalous, of.fence_ms, of.rule
     ));
+    let decimals = report.decimals();
     for anomaly in &of.worst {
         let kinds: Vec<String> =
             anomaly.by_kind.iter().map(|(kind, ms)| format!("{kind} {ms:.3} ms")).collect();
         out.line(format_args!(
-            "    {:>9.3} to {:.3} s: {:.3} ms of exposed copy ({})",
+            "    {:>9.decimals$} to {:.decimals$} s: {:.3} ms of exposed copy ({})",
             anomaly.from_s,
             anomaly.to_s,
             anomaly.exposed_ms,
@@ -192,7 +195,7 @@ fn kernels(out: &mut Screen, kernels: &[KernelSummary], top: usize) {
 
 fn copies(out: &mut Screen, copies: &[CopySummary]) {
     if !copies.is_empty() {
-        out.end().line("copies by time");
+        out.end().line("copies and memsets by time");
     }
     for of in copies {
         // Bytes per ns are GB/s.
@@ -240,7 +243,7 @@ fn managed(out: &mut Screen, found: &Managed, report: &Report, top: usize) {
     }
 }
 
-fn launches(out: &mut Screen, joined: &Launches, top: usize) {
+fn launches(out: &mut Screen, joined: &Launches, (top, decimals): (usize, usize)) {
     out.end().line("idle between the work of a stream, s: host wait, kernel wait, other");
     for of in &joined.idle {
         out.line(format_args!(
@@ -254,7 +257,7 @@ fn launches(out: &mut Screen, joined: &Launches, top: usize) {
              launched what came next",
         );
     }
-    joined.gaps.iter().take(top).for_each(|of| gap(out, of));
+    joined.gaps.iter().take(top).for_each(|of| gap(out, of, decimals));
     if !joined.ranges.is_empty() {
         out.end().line("ranges by the device time launched within them");
     }
@@ -267,31 +270,17 @@ fn launches(out: &mut Screen, joined: &Launches, top: usize) {
     }
 }
 
-fn gap(out: &mut Screen, of: &StreamGap) {
-    let why = match of.cause {
-        "host_wait" => "nothing was launched",
-        "kernel_wait" => "between two kernels",
-        _ => "work was queued and waited",
-    };
+fn gap(out: &mut Screen, of: &StreamGap, decimals: usize) {
     out.line(format_args!(
-        "  {:>9.3} s {:>10.3} ms  {}: {why}; the device was idle for {:.3} ms",
-        of.from_s, of.ms, of.stream, of.device_idle_ms
+        "  {:>9.decimals$} s {:>10.3} ms  {}: {}; the device was idle for {:.3} ms",
+        of.from_s,
+        of.ms,
+        of.stream,
+        of.why(),
+        of.device_idle_ms
     ));
-    let mut did: Vec<String> = of
-        .calls
-        .iter()
-        .map(|call| format!("{} {:.3} ms ({})", call.name, call.ms, call.of))
-        .collect();
-    did.extend(of.no_call_ms.map(|ms| format!("in no call {ms:.3} ms")));
-    did.extend(of.off_cpu_ms.map(|ms| format!("off its CPU {ms:.3} ms")));
-    did.extend(of.range.iter().map(|range| format!("in range {range}")));
-    let did = if did.is_empty() { "no calls in the trace".to_owned() } else { did.join(", ") };
-    match &of.thread {
-        Some(thread) => out.line(format_args!("{:>28}{thread}: {did}", "")),
-        None => {
-            out.line(format_args!("{:>28}the launch of what came next is not in the trace", ""))
-        }
-    };
+    let thread = of.thread.as_ref().map_or(String::new(), |thread| format!("{thread}: "));
+    out.line(format_args!("{:>28}{thread}{}", "", of.did()));
 }
 
 fn critical_path(out: &mut Screen, path: &CriticalPath, top: usize) {
@@ -325,13 +314,8 @@ fn critical_path(out: &mut Screen, path: &CriticalPath, top: usize) {
             of.pieces
         ));
     }
-    let unsure = [
-        (path.without_launch, "pieces of work whose launch is not in the trace"),
-        (path.not_aligned, "times in a call of MPI whose last rank the clocks do not tell"),
-        (path.skewed, "pieces of work that begin before their launch does: clocks are off"),
-    ];
-    for (count, what) in unsure.into_iter().filter(|(count, _)| *count > 0) {
-        out.line(format_args!("  not sure: {count} {what}"));
+    for what in path.unsure() {
+        out.line(format_args!("  {what}"));
     }
 }
 
@@ -342,12 +326,9 @@ fn changes(out: &mut Screen, changes: &[Change], top: usize) {
     );
     for change in changes.iter().take(2 * top) {
         let name: String = change.name.chars().take(90).collect();
-        let how = match (&change.before, &change.after, &change.built_as) {
-            (None, _, Some(_)) => " (built otherwise)",
-            (None, _, None) => " (new)",
-            (_, None, Some(_)) => " (built otherwise now)",
-            (_, None, None) => " (gone)",
-            _ => "",
+        let how = match change.how() {
+            "" => String::new(),
+            how => format!(" ({how})"),
         };
         let what = if change.what == "copy" { "copies " } else { "" };
         out.line(format_args!(
@@ -355,10 +336,5 @@ fn changes(out: &mut Screen, changes: &[Change], top: usize) {
             change.delta_ms, change.by_count_ms, change.by_duration_ms
         ));
     }
-    let notable = changes.iter().filter(|change| change.notable).count();
-    out.line(match notable {
-        0 => "nothing changed by 1 % of the time of all kernels and copies".to_owned(),
-        1 => "1 of them changed by at least 1 % of the time of all kernels and copies".to_owned(),
-        n => format!("{n} of them changed by at least 1 % of the time of all kernels and copies"),
-    });
+    out.line(notable_in_words(changes));
 }

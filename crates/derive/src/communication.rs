@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use gpuwhy_schema::CopyKind;
 
-use crate::sweep::{Cut, Disorder, Sweep, Work, kind_index};
+use crate::sweep::{Cut, Disorder, Interval, Sweep, Work, kind_index};
 
 /// What names of kernels that communicate contain, in lower case: libraries (NCCL, RCCL, MSCCL, NVSHMEM,
 /// DeepEP, the packing of MPICH), and collectives of frameworks' own.
@@ -71,6 +71,13 @@ pub struct Communicated {
 }
 
 impl Communicated {
+    /// What these come to.
+    pub fn sum(all: &[Communicated]) -> Communicated {
+        let mut sum = Communicated::default();
+        all.iter().for_each(|one| sum.merge(one));
+        sum
+    }
+
     /// What two recordings of the same device come to.
     pub fn merge(&mut self, other: &Communicated) {
         self.kernels += other.kernels;
@@ -108,7 +115,11 @@ impl Communication {
     /// Accounts for the work in `range`.
     pub fn new(range: Range<i64>) -> Communication {
         let width = range.end.saturating_sub(range.start).max(1);
-        let cut = Cut { origin: range.start, width, count: 1 };
+        Communication::by_interval(Cut { origin: range.start, width, count: 1 })
+    }
+
+    /// Accounts for the work in each interval.
+    pub fn by_interval(cut: Cut) -> Communication {
         let sweep = Sweep::new(cut, cut.all());
         Communication { sweep, until: Vec::new(), begun: Vec::new() }
     }
@@ -146,20 +157,23 @@ impl Communication {
 
     /// By device; nothing of devices that did not communicate.
     pub fn finish(self) -> Vec<Communicated> {
+        self.finish_by_interval().iter().map(|intervals| Communicated::sum(intervals)).collect()
+    }
+
+    /// By device and interval, up to the last in which the device did something that counts here.
+    pub fn finish_by_interval(self) -> Vec<Vec<Communicated>> {
         let (kernel, peer) = (kind_index(CopyKind::Other), kind_index(CopyKind::PeerToPeer));
-        let all = self.sweep.finish().devices.into_iter().map(|intervals| {
-            let Some(sums) = intervals.first() else { return Communicated::default() };
-            Communicated {
-                kernels: sums.copies[kernel].count,
-                kernels_ns: sums.copies[kernel].sum,
-                copies: sums.copies[peer].count,
-                copies_ns: sums.copies[peer].sum,
-                total_ns: sums.copy_ns,
-                exposed_ns: sums.exposed_ns,
-                kernels_exposed_ns: sums.exposed_by[kernel],
-            }
-        });
-        all.collect()
+        let of = |sums: &Interval| Communicated {
+            kernels: sums.copies[kernel].count,
+            kernels_ns: sums.copies[kernel].sum,
+            copies: sums.copies[peer].count,
+            copies_ns: sums.copies[peer].sum,
+            total_ns: sums.copy_ns,
+            exposed_ns: sums.exposed_ns,
+            kernels_exposed_ns: sums.exposed_by[kernel],
+        };
+        let devices = self.sweep.finish().devices;
+        devices.iter().map(|intervals| intervals.iter().map(of).collect()).collect()
     }
 }
 
@@ -186,9 +200,7 @@ mod tests {
         assert!(!computing.into_iter().any(is_communication));
     }
 
-    #[test]
-    fn what_no_other_kernel_covers_is_exposed() {
-        let mut all = Communication::new(0..1000);
+    fn example(mut all: Communication) -> Communication {
         // compute  ██████░░░░░░██░░   0..60 and 120..140
         // nccl     ░░░░████████████   40..160: 20 + 20 beneath, 80 exposed
         // peer     ░░░░░░░░░░░░░░██   150..170: 10 more
@@ -201,7 +213,12 @@ mod tests {
             all.push(1, piece, start, end).unwrap();
         }
         all.push(0, Piece::Compute, 500, 600).unwrap();
-        let found = all.finish();
+        all
+    }
+
+    #[test]
+    fn what_no_other_kernel_covers_is_exposed() {
+        let found = example(Communication::new(0..1000)).finish();
         assert_eq!(found[0], Communicated::default(), "it only computes");
         let expected = Communicated {
             kernels: 1,
@@ -213,5 +230,16 @@ mod tests {
             kernels_exposed_ns: 80,
         };
         assert_eq!(found[1], expected);
+    }
+
+    #[test]
+    fn intervals_add_up_to_the_whole() {
+        let cut = Cut { origin: 0, width: 100, count: 10 };
+        let found = example(Communication::by_interval(cut)).finish_by_interval();
+        let exposed: Vec<_> =
+            found[1].iter().map(|c| (c.exposed_ns, c.kernels_exposed_ns)).collect();
+        assert_eq!(exposed, [(40, 40), (50, 40)], "60 to 120 and 140 to 170");
+        let whole = example(Communication::new(0..1000)).finish();
+        assert_eq!(Communicated::sum(&found[1]), whole[1]);
     }
 }

@@ -27,6 +27,7 @@ pub mod investigate;
 pub mod launch;
 pub mod live;
 pub mod parallel;
+mod phase_table;
 pub mod phases;
 pub mod published;
 pub mod query;

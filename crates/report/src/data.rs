@@ -5,6 +5,8 @@
 
 use serde::Serialize;
 
+use crate::table::Table;
+
 /// Everything on the page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReportData {
@@ -30,6 +32,26 @@ pub struct ReportData {
     pub not_collected: Vec<NotCollected>,
     /// How to get this again, and how to go on.
     pub commands: Vec<CommandLine>,
+    /// What was judged where no steps are marked, and how to get steps where there are none; a sentence each.
+    pub judged: Vec<String>,
+    /// What takes most of a program's time, though nothing is slower than usual.
+    pub mostly: Vec<String>,
+    /// What this rests on that is not whole, a clause each.
+    pub incomplete: Vec<String>,
+    /// What steps would have taken without the first cause.
+    pub without: Option<String>,
+    /// What was checked, and is not the cause.
+    pub ruled_out: Vec<String>,
+    /// The findings after the first.
+    #[serde(skip)]
+    pub others: Table,
+    /// The phases of programs in a profile.
+    #[serde(skip)]
+    pub phases: Table,
+    /// What verdicts on a profile rest on, and what is not in the trace.
+    pub rests_on: Vec<String>,
+    /// Tracks that are not shown, in words.
+    pub not_drawn: Vec<String>,
 }
 
 /// A trace.

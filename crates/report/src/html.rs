@@ -36,7 +36,8 @@ pub fn json(value: &impl Serialize) -> String {
             '<' | '>' | '&' | '\'' => {
                 let _ = write!(out, "\\u{:04x}", c as u32);
             }
-            c if c.is_ascii() => out.push(c),
+            // Delete is ASCII, does not show, and may stand in JSON as it is.
+            c if c.is_ascii() && c != '\u{7f}' => out.push(c),
             c => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     let _ = write!(out, "\\u{unit:04x}");
@@ -59,8 +60,8 @@ mod tests {
         );
         assert_eq!(esc("a\u{202e}b\u{0}c\nd"), "a\\u{202e}b\\u{0}c d");
         assert_eq!(
-            json(&"</script><!--\u{2028}é😀"),
-            "\"\\u003c/script\\u003e\\u003c!--\\u2028\\u00e9\\ud83d\\ude00\""
+            json(&"</script><!--\u{2028}é😀\u{7f}"),
+            "\"\\u003c/script\\u003e\\u003c!--\\u2028\\u00e9\\ud83d\\ude00\\u007f\""
         );
     }
 

@@ -20,6 +20,9 @@ pub mod data;
 pub mod detail;
 pub mod html;
 mod page;
+mod profile;
+pub mod table;
+pub mod timeline;
 pub mod variability;
 
 pub use data::*;

@@ -7,9 +7,11 @@ use serde::Serialize;
 use crate::bars;
 use crate::data::*;
 use crate::html::{esc, json};
+use crate::profile;
+use crate::table;
 
 const STYLE: &str = include_str!("report.css");
-// One function, cut into files by what it is about.
+// One function, cut into files by what it is about, and one for tables.
 const SCRIPT: &str = concat!(
     include_str!("script/page.js"),
     include_str!("script/colours.js"),
@@ -17,6 +19,7 @@ const SCRIPT: &str = concat!(
     include_str!("script/drawing.js"),
     include_str!("script/steps_plot.js"),
     include_str!("script/navigation.js"),
+    include_str!("script/tables.js"),
 );
 
 /// How a content security policy names a text.
@@ -58,13 +61,16 @@ pub fn render(report: &ReportData) -> String {
         esc(&title)
     );
     header(&mut out, report);
+    profile::before(&mut out, report);
     toolbar(&mut out, report);
     out.push_str("<main>\n");
     steps(&mut out, report);
     parts(&mut out, report);
     culprits(&mut out, report);
     causes(&mut out, report);
+    profile::beside(&mut out, report);
     tracks(&mut out, report);
+    report.phases.write(&mut out);
     loss(&mut out, report);
     commands(&mut out, report);
     out.push_str("</main>\n");
@@ -120,6 +126,7 @@ fn header(out: &mut String, report: &ReportData) {
     let (kind, mark) = match v.outcome {
         Outcome::Explained => ("slow", "⚠ slower than it should have been"),
         Outcome::InsufficientEvidence => ("unsure", "? slower, but the evidence is insufficient"),
+        Outcome::Nothing if v.all_steps == 0 => ("unsure", "? no steps, so nothing to compare"),
         Outcome::Nothing => ("fine", "✓ nothing anomalous"),
     };
     let place: Vec<String> = [&t.host, &t.recorded, &t.path, &t.tool]
@@ -139,12 +146,12 @@ fn header(out: &mut String, report: &ReportData) {
         let _ = writeln!(out, "<div><dt>{name}</dt><dd>{value}<small>{more}</small></dd></div>");
     };
     let count = format!("{} of {} steps", v.slow_steps, v.all_steps);
-    if v.outcome == Outcome::Nothing {
+    if v.outcome == Outcome::Nothing && v.all_steps > 0 {
         tile("Steps", v.all_steps.to_string(), format!("{} stood out", v.slow_steps));
         if v.baseline_ms > 0.0 {
             tile("Usual step", format!("{} ms", ms(v.baseline_ms)), String::new());
         }
-    } else {
+    } else if v.outcome != Outcome::Nothing {
         let excess = v.observed_ms - v.baseline_ms;
         let times = if v.baseline_ms > 0.0 { v.observed_ms / v.baseline_ms } else { 1.0 };
         tile(
@@ -219,6 +226,9 @@ fn toolbar(out: &mut String, report: &ReportData) {
 
 fn steps(out: &mut String, report: &ReportData) {
     let plot = &report.steps;
+    if plot.series.is_empty() {
+        return;
+    }
     let _ = write!(
         out,
         "<section id=\"steps\">\n<h2>How long each <em>{}</em> took</h2>\n\
@@ -271,13 +281,7 @@ fn steps(out: &mut String, report: &ReportData) {
 
 /// An interval as a button that brings it into view.
 fn goto(during: Interval) -> String {
-    format!(
-        "<button class=\"goto\" data-from=\"{}\" data-to=\"{}\">{:.3}–{:.3} s</button>",
-        during.from,
-        during.to,
-        during.from as f64 / 1e9,
-        during.to as f64 / 1e9
-    )
+    table::goto(during.from, during.to)
 }
 
 fn parts(out: &mut String, report: &ReportData) {
@@ -457,8 +461,12 @@ fn tracks(out: &mut String, report: &ReportData) {
     }
     out.push_str(
         "</tbody></table>\n<p class=\"note\">Taken from what is drawn; shares are of the time in which the track was \
-         looked at.</p></details>\n</section>\n",
+         looked at.</p></details>\n",
     );
+    for line in &report.not_drawn {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", esc(line));
+    }
+    out.push_str("</section>\n");
 }
 
 /// A track within `during`, in words: shares of states, mean and peak of measurements.
@@ -529,6 +537,7 @@ fn loss(out: &mut String, report: &ReportData) {
         }
         out.push_str("</tbody></table>\n");
     }
+    profile::rests_on(out, report);
     if report.gaps.is_empty() {
         out.push_str("<p>No gaps in what was recorded.</p>\n");
     } else {

@@ -1,6 +1,7 @@
 //! A page of made-up data that has everything, with names that try to break out of it.
 
 use gpuwhy_report::detail::{self, View};
+use gpuwhy_report::table::{Cell, Row, Table};
 use gpuwhy_report::*;
 use gpuwhy_schema::{Counter, Measure, Ns, State, ThreadState, TrackId};
 
@@ -36,6 +37,17 @@ fn evidence(text: &str, table: &str, track: Option<u32>) -> Evidence {
 
 fn part(kind: &str, baseline_ms: f64, anomalous_ms: f64, blame: Option<&str>) -> PartRow {
     PartRow { kind: kind.into(), baseline_ms, anomalous_ms, blame: blame.map(Into::into) }
+}
+
+/// A table of this cell and a name.
+fn one_row(id: &'static str, cell: Cell) -> Table {
+    Table {
+        id,
+        title: format!("The {id}"),
+        columns: vec!["first", "name"],
+        rows: vec![Row { id: None, cells: vec![cell, Cell::Name(HOSTILE.into())] }],
+        ..Table::default()
+    }
 }
 
 /// 30 s of steps of two ranks; between 12 s and 18 s a hog is on the CPU of the first.
@@ -242,6 +254,15 @@ fn sample() -> ReportData {
                 line: "gpuwhy export demo.trace --perfetto demo.pftrace".into(),
             },
         ],
+        judged: vec![format!("No steps are marked: {HOSTILE} has 40 rounds")],
+        mostly: vec![format!("{HOSTILE}: 96 % of the time goes to copies")],
+        incomplete: vec![format!("rests on {HOSTILE}, which lost 3 of 48 rows")],
+        without: Some(format!("without {HOSTILE}: 19.9 ms")),
+        ruled_out: vec![format!("the disk of {HOSTILE}")],
+        others: one_row("others", Cell::Show(anomaly.from, anomaly.to)),
+        phases: one_row("phases", Cell::Number(1.5, 3)),
+        rests_on: vec![format!("Rests on calls of CUDA of {HOSTILE}.")],
+        not_drawn: vec!["Drawn are 8 of 12 devices.".into()],
     }
 }
 
@@ -289,6 +310,30 @@ fn the_page_stays_small() {
     assert!(empty.len() < 60_000, "{} bytes without data", empty.len());
     let full = render(&sample());
     assert!(full.len() < 1_000_000, "{} bytes with 5 tracks", full.len());
+}
+
+#[test]
+fn what_a_profile_rests_on_and_its_phases_are_on_the_page() {
+    let page = render(&sample());
+    let name = "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;&#39;&quot;&amp;\\u{202e}hog";
+    for said in [
+        format!("⚠ This rests on {name}, which lost 3 of 48 rows."),
+        format!("No steps are marked: {name} has 40 rounds"),
+        format!("{name}: 96 % of the time goes to copies."),
+        format!("without {name}: 19.9 ms"),
+        format!("<li>the disk of {name}</li>"),
+        format!("Rests on calls of CUDA of {name}."),
+        "Drawn are 8 of 12 devices.".to_owned(),
+        format!(">12.000–18.000 s</button><td class=\"name\">{name}"),
+        format!("<td class=\"n\">1.500<td class=\"name\">{name}"),
+    ] {
+        assert!(page.contains(&said), "{said}");
+    }
+    let empty = render(&ReportData::default());
+    assert!(!empty.contains("id=\"phases\"") && !empty.contains("id=\"others\""));
+    assert!(
+        empty.contains("no steps, so nothing to compare") && !empty.contains("id=\"step-plot\"")
+    );
 }
 
 #[test]

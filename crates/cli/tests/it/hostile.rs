@@ -54,8 +54,13 @@ fn no_command_lets_the_names_in_a_trace_reach_the_terminal() {
         assert!(!is_short || said(&output).contains("hog"), "{number}: {}", said(&output));
         let output = harmless(&[os("validate"), trace]);
         assert!(!is_short || said(&output).contains("overlap"), "{number}: {}", said(&output));
-        let output = harmless(&[os("variability"), trace]);
+        let output = harmless(&[os("variability"), trace, os("--html"), page.as_os_str()]);
         assert!(said(&output).contains("kernels by time"), "{number}");
+        let html = std::fs::read(&page).unwrap();
+        assert_eq!(hostile::harmful(&html), 0, "{number}");
+        let html = String::from_utf8(html).unwrap();
+        assert_eq!(html.matches("<script").count(), 2, "{number}");
+        assert!(html.contains("id=\"kernels\"") && html.ends_with("</html>\n"), "{number}");
         for command in ["diagnose", "validate", "variability"] {
             let output = harmless(&[os(command), trace, os("--json")]);
             let json = said(&output);

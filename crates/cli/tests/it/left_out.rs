@@ -62,8 +62,11 @@ fn what_a_profile_lost_is_said_by_import_validate_and_every_verdict() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("which lost 3 of 48 rows"));
     let report = json(&[&variability[..], &["--json"]].concat());
     assert_eq!(report["rests_on_incomplete"][0]["lost"], 3);
-    let text = printed(&["diagnose", trace]);
+    let text = printed(&["diagnose", trace, "--html", page.to_str().unwrap()]);
     assert!(text.ends_with(&mark), "{text}");
+    assert!(
+        std::fs::read_to_string(&page).unwrap().contains("⚠ This rests on p.json, which lost 3")
+    );
     assert_eq!(json(&["diagnose", trace, "--json"])["rests_on_incomplete"][0]["of"], 48);
 }
 

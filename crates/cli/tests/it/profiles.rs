@@ -210,9 +210,8 @@ fn a_rank_that_waits_in_mpi_while_another_computes_is_held_up_by_that_one() {
     assert!((peer - late).abs() < 1.0, "{finding:#}");
 }
 
-#[test]
-fn what_a_program_does_between_two_solvers_is_a_phase_and_no_fault() {
-    let (_keep, folder) = folder();
+/// Two ranks that solve twice, and copy, allocate and wait for each other between.
+fn two_solvers(folder: &Path) -> Value {
     let mut profile = Profile::new();
     let mut ranks = [0, 1].map(|number| profile.rank(number));
     for rank in &mut ranks {
@@ -230,7 +229,49 @@ fn what_a_program_does_between_two_solvers_is_a_phase_and_no_fault() {
         }
         profile.exchange(&mut ranks, "MPI_Allreduce");
     }
-    let verdict = profile.judged(&ranks, &folder);
+    profile.judged(&ranks, folder)
+}
+
+/// The page that a command writes of the profile in this folder.
+fn page(folder: &Path, command: &str) -> String {
+    let (trace, page) = (folder.join("made.trace"), folder.join("page.html"));
+    let [trace, path] = [&trace, &page].map(|path| path.to_str().unwrap());
+    let output = gpuwhy(&[command, trace, "--html", path]);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+    std::fs::read_to_string(page).unwrap()
+}
+
+#[test]
+fn pages_of_a_profile_show_its_phases_what_devices_did_and_what_verdicts_rest_on() {
+    let (_keep, folder) = folder();
+    let verdict = two_solvers(&folder);
+    let html = page(&folder, "diagnose");
+    // The phases of each rank as a table whose rows can be shown, and as a track.
+    assert_eq!(html.matches("<td class=\"name\">rank 0, solver (pid 100)").count(), 4);
+    assert_eq!(html.matches("<td class=\"name\">rank 1, solver (pid 101)").count(), 4);
+    let track = "\"label\":\"phase\",\"shape\":\"bands\",\"values\":[\"set-up\",\"work 1\",\"between\",\"work 2\"]";
+    assert_eq!(html.matches(track).count(), 2);
+    for phase in verdict["programs"][0]["phases"].as_array().unwrap() {
+        let [from, to] = ["from_ns", "to_ns"].map(|key| phase[key].as_i64().unwrap());
+        assert!(html.contains(&format!("data-from=\"{from}\" data-to=\"{to}\"")), "{phase}");
+    }
+    assert!(html.contains("\"label\":\"kernels\",\"shape\":\"line\",\"unit\":\"%\""));
+    assert!(html.contains("\"label\":\"only copies\""));
+    assert!(html.contains("No steps are marked. What was judged in their place:"));
+    assert!(html.contains("<p>Rests on calls of CUDA, MPI and scheduler events.</p>"));
+    let html = page(&folder, "variability");
+    assert_eq!(html.matches("<rect class=\"phase between\"").count(), 2);
+    assert_eq!(html.matches("<tr id=\"phase-").count(), 8);
+    assert!(
+        html.contains("<p class=\"note\">Rests on calls of CUDA, MPI and scheduler events.</p>")
+    );
+    assert!(html.contains("<li>calls of the operating system: what a thread outside"));
+}
+
+#[test]
+fn what_a_program_does_between_two_solvers_is_a_phase_and_no_fault() {
+    let (_keep, folder) = folder();
+    let verdict = two_solvers(&folder);
     assert_eq!(verdict["verdict"], "nothing_anomalous", "{verdict:#}");
     assert_eq!(phases(&verdict), ["set-up", "work 1", "between", "work 2"], "{verdict:#}");
     let between = &verdict["programs"][0]["phases"][2]["spent"];
@@ -266,4 +307,8 @@ fn a_program_that_copies_all_the_time_is_told_so_though_no_round_is_slower() {
     assert_eq!(output.status.code(), Some(3));
     let text = said(&output);
     assert!(text.contains("Nothing anomalous in") && text.contains(says), "{text}");
+    let html = page(&folder, "diagnose");
+    assert!(html.contains(&format!("<p class=\"mostly\">rank 0, solver (pid 100): {says}.</p>")));
+    let html = page(&folder, "variability");
+    assert!(html.contains(&format!("<p>rank 0, solver (pid 100): {says}.</p>")));
 }

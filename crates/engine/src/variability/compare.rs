@@ -67,6 +67,28 @@ pub struct Change {
     pub notable: bool,
 }
 
+impl Change {
+    /// What became of it, in words: `new`; nothing if it is in both.
+    pub fn how(&self) -> &'static str {
+        match (&self.before, &self.after, &self.built_as) {
+            (None, _, Some(_)) => "built otherwise",
+            (None, _, None) => "new",
+            (_, None, Some(_)) => "built otherwise now",
+            (_, None, None) => "gone",
+            _ => "",
+        }
+    }
+}
+
+/// How many of these are worth mentioning, in words.
+pub fn notable_in_words(changes: &[Change]) -> String {
+    match changes.iter().filter(|change| change.notable).count() {
+        0 => "nothing changed by 1 % of the time of all kernels and copies".to_owned(),
+        1 => "1 of them changed by at least 1 % of the time of all kernels and copies".to_owned(),
+        n => format!("{n} of them changed by at least 1 % of the time of all kernels and copies"),
+    }
+}
+
 /// The name of a kernel without return type, template arguments and parameters.
 pub fn base_name(name: &str) -> &str {
     let end = name.find(['<', '(']).unwrap_or(name.len());

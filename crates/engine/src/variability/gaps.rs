@@ -53,6 +53,34 @@ pub struct StreamGap {
     pub off_cpu_ms: Option<f64>,
     /// The innermost named range that covers most of the gap.
     pub range: Option<String>,
+    /// The track of the stream.
+    #[serde(skip)]
+    pub track: TrackId,
+}
+
+impl StreamGap {
+    /// Why the stream had nothing to do, in words.
+    pub fn why(&self) -> &'static str {
+        match self.cause {
+            "host_wait" => "nothing was launched",
+            "kernel_wait" => "between two kernels",
+            _ => "work was queued and waited",
+        }
+    }
+
+    /// What the thread did meanwhile that launched what came next, in words.
+    pub fn did(&self) -> String {
+        let call = |call: &Called| format!("{} {:.3} ms ({})", call.name, call.ms, call.of);
+        let mut did: Vec<String> = self.calls.iter().map(call).collect();
+        did.extend(self.no_call_ms.map(|ms| format!("in no call {ms:.3} ms")));
+        did.extend(self.off_cpu_ms.map(|ms| format!("off its CPU {ms:.3} ms")));
+        did.extend(self.range.iter().map(|range| format!("in range {range}")));
+        match (&self.thread, did.is_empty()) {
+            (None, _) => "the launch of what came next is not in the trace".to_owned(),
+            (Some(_), true) => "no calls in the trace".to_owned(),
+            (Some(_), false) => did.join(", "),
+        }
+    }
 }
 
 /// A gap that is among the longest.
@@ -144,6 +172,7 @@ pub fn explain(
             calls,
             off_cpu_ms: seen.off_cpu.map(ms),
             range: innermost(seen.ranges, length),
+            track,
         });
     }
     Ok(all)

@@ -13,6 +13,7 @@ use gpuwhy_derive::critical_path::{self, Hosts, Lane, Recording, ThreadOf, What 
 use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::idle::{self, Gap, Idle, Queued};
 use gpuwhy_derive::nvtx::{self, Launch, Launched, Range};
+use gpuwhy_derive::sweep::Cut;
 use gpuwhy_schema::{
     Attr, Call, Copy, CopyKind, EntityId, Id, Kernel, Migration, Name, Ns, Span, TrackId, names,
 };
@@ -208,8 +209,10 @@ struct Spans {
 pub struct Whole {
     /// Why streams were idle, and what launched their work; `None` where that was not read.
     pub launches: Option<Launches>,
-    /// By the numbers of devices.
-    pub communication: Vec<Communicated>,
+    /// How time is cut for pictures.
+    pub columns: Cut,
+    /// By the numbers of devices, in each of these columns.
+    pub communication: Vec<Vec<Communicated>>,
     /// `None` if there is no managed memory.
     pub managed: Option<Managed>,
     /// `None` if no call is known that launched work.
@@ -224,8 +227,8 @@ pub struct Question<'a, L> {
     pub label: L,
     /// How many gaps to explain.
     pub gaps: usize,
-    /// When the first work of a device began.
-    pub origin: i64,
+    /// How time is cut for pictures, from when the first work of a device began.
+    pub columns: Cut,
 }
 
 /// Joins launches with their work; `None` if the trace is too large for it.
@@ -246,9 +249,9 @@ pub fn join(
     drop(details.work);
     drop(details.calls);
     let streams = &question.devices.streams;
-    let communication = communication(&spans, source, streams)?;
+    let communication = communication(&spans, source, streams, question.columns)?;
     let managed = managed(source, &mut spans, &details.managed, question)?;
-    let path = critical_path(source, &mut spans, question.origin);
+    let path = critical_path(source, &mut spans, question.columns.origin);
     let Spans { work, launches, ranges, .. } = spans;
     let mut joined = Launches::default();
     let mut queued: BTreeMap<TrackId, Stream> = BTreeMap::new();
@@ -270,10 +273,11 @@ pub fn join(
     drop(launches);
     let longest = longest_gaps(&queued, &work, question);
     drop(work);
-    joined.gaps = gaps::explain(source, longest, question.origin, &question.label)?;
+    joined.gaps = gaps::explain(source, longest, question.columns.origin, &question.label)?;
     joined.idle = idle_of_streams(queued, &question.label);
     joined.ranges = work_of_ranges(ranges, by_thread);
-    Ok(Some(Whole { launches: Some(joined), communication, managed, path }))
+    let (columns, launches) = (question.columns, Some(joined));
+    Ok(Some(Whole { launches, columns, communication, managed, path }))
 }
 
 /// The work of a trace as the critical path asks for it.
@@ -343,10 +347,9 @@ fn communication(
     spans: &Spans,
     source: &TraceSource,
     streams: &std::collections::HashMap<TrackId, u32>,
-) -> Result<Vec<Communicated>> {
-    let begin = spans.work.first().map_or(0, |w| w.start);
-    let end = spans.work.iter().map(|w| w.end).max().unwrap_or(begin);
-    let mut all = Communication::new(begin..end);
+    columns: Cut,
+) -> Result<Vec<Vec<Communicated>>> {
+    let mut all = Communication::by_interval(columns);
     for work in &spans.work {
         let piece = match work.what {
             What::Kernel if spans.names.names[work.name as usize].1 => Piece::Communicate,
@@ -359,7 +362,7 @@ fn communication(
                 .map_err(|e| Error::Unsorted { path: source.trace().path().into(), at: e.start })?;
         }
     }
-    Ok(all.finish())
+    Ok(all.finish_by_interval())
 }
 
 /// Managed memory, if there is any.

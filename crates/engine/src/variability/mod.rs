@@ -33,11 +33,12 @@ use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
 use gpuwhy_formats::importers;
+use gpuwhy_report::timeline;
 use gpuwhy_schema::{EntityId, Name, Rows, TrackId};
 use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
-pub use compare::{Change, Side};
+pub use compare::{Change, Side, notable_in_words};
 pub use gaps::{Called, StreamGap};
 pub use launches::{Launches, RangeWork, StreamIdle};
 pub use managed::{Managed, ManagedDevice, MovedMemory, StalledKernel};
@@ -56,6 +57,11 @@ const WAITS: &[&str] =
 /// Calls that ask for managed memory ahead of its use.
 const PREFETCH: &[&str] = &["cudaMemPrefetch", "cuMemPrefetch"];
 const NS_MS: f64 = 1e6;
+/// What a report says where it is not of the whole trace.
+pub const NOT_WHOLE: &str = "communication, managed memory, gaps, ranges and the critical path, for which the whole \
+                             trace must be on this machine and have no more than 20 million spans";
+/// What a report says where no call is known that launched work.
+pub const NO_PATH: &str = "critical path: not found, since the trace holds no launch of its work";
 
 /// What to read, and how.
 #[derive(Clone, Debug)]
@@ -292,6 +298,11 @@ impl Report {
         Some(changes.iter().any(|change| change.notable))
     }
 
+    /// Decimals of a time in s, so that stretches of a short recording are told apart.
+    pub fn decimals(&self) -> usize {
+        if self.seconds < 2.0 { 6 } else { 3 }
+    }
+
     /// Whether nothing differs from the others.
     pub fn is_quiet(&self) -> bool {
         self.outliers.iter().all(|o| o.found.is_empty()) && self.statements.is_empty()
@@ -340,7 +351,7 @@ pub fn variability(
             devices: &Devices::of(&names.entity, &names.track),
             label: |track| stream_label(names, track),
             gaps: options.top,
-            origin: gathered.cut.origin,
+            columns: columns(gathered.cut, gathered.cut.count),
         };
         gathered.whole = launches::join(source, &question)?;
     }
@@ -439,8 +450,9 @@ impl Gathered {
             let (mut summary, found) = of.summary(options.top);
             let communicated = whole.as_ref().and_then(|whole| whole.communication.get(number));
             summary.communication = communicated
+                .map(|columns| Communicated::sum(columns))
                 .filter(|of| of.kernels + of.copies > 0)
-                .map(|of| CommunicationSummary::of(of, summary.kernel_s));
+                .map(|of| CommunicationSummary::of(&of, summary.kernel_s));
             places.insert(number, report.devices.len());
             report.devices.push(summary);
             report.outliers.push(found);
@@ -578,6 +590,18 @@ fn interval_ns(interval: Duration) -> i64 {
 /// The length of intervals that is asked for, or that suits work which begins within `length` ns.
 fn width_for(interval: Option<Duration>, length: i64) -> i64 {
     interval.map_or_else(|| Cut::usual_width(length, INTERVALS), interval_ns)
+}
+
+/// The columns of a picture of the first `used` intervals of a cut: whole intervals, as many in each column.
+fn columns(cut: Cut, used: usize) -> Cut {
+    let each = used.div_ceil(timeline::COLUMNS).max(1);
+    let coarse = cut.width.saturating_mul(each as i64);
+    let count = cut.count.div_ceil(each);
+    match coarse.checked_mul(count as i64).and_then(|length| cut.origin.checked_add(length)) {
+        Some(_) => Cut { origin: cut.origin, width: coarse, count },
+        // At the end of all time there is no room for a whole last column.
+        None => cut,
+    }
 }
 
 /// Cuts a range of time into intervals; its last work of a device begins at `begins`.

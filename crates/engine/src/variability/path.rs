@@ -78,6 +78,19 @@ pub struct CriticalPath {
     pub skewed: u64,
 }
 
+impl CriticalPath {
+    /// What it is not sure of, a sentence each.
+    pub fn unsure(&self) -> Vec<String> {
+        let all = [
+            (self.without_launch, "pieces of work whose launch is not in the trace"),
+            (self.not_aligned, "times in a call of MPI whose last rank the clocks do not tell"),
+            (self.skewed, "pieces of work that begin before their launch does: clocks are off"),
+        ];
+        let some = all.into_iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, what)| format!("not sure: {count} {what}")).collect()
+    }
+}
+
 /// Time and pieces.
 #[derive(Clone, Copy, Default)]
 struct Time {

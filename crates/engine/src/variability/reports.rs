@@ -15,7 +15,7 @@ use gpuwhy_store::IncompleteSource;
 use super::launches::Whole;
 use super::managed::{Gathering, Managed, Moved as MovedMemory, Stalls};
 use super::sums::{KernelSum, MOVED, Sums, moved};
-use super::{Device, Gathered, INTERVALS, Options, PREFETCH, too_short, width_for};
+use super::{Device, Gathered, INTERVALS, Options, PREFETCH, columns, too_short, width_for};
 use crate::error::{Error, Result};
 use crate::parallel::in_order;
 
@@ -45,10 +45,13 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     };
     let mut devices: Vec<Device> = Vec::new();
     let mut sums = Sums::new(cut);
-    let mut whole = Whole { launches: None, communication: Vec::new(), managed: None, path: None };
+    // The columns of pictures are whole intervals of those that will be left.
+    let columns = columns(cut, usize::try_from((last - origin) / width).unwrap_or(INTERVALS) + 1);
+    let mut whole =
+        Whole { launches: None, columns, communication: Vec::new(), managed: None, path: None };
     let mut incomplete = Vec::new();
     for (number, report) in reports.iter().enumerate() {
-        let mut one = ReportSweep::new(&**report, number, cut, &mut devices);
+        let mut one = ReportSweep::new(&**report, number, (cut, columns), &mut devices);
         one.managed_memory(&copies[number])?;
         let mut waiting = copies[number].iter().peekable();
         lost[number] += each_work(&**report, WorkKind::Kernels, threads, |work, device| {
@@ -71,12 +74,15 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
 }
 
 /// Adds what was found in one report.
-fn add(whole: &mut Whole, communication: Vec<Communicated>, managed: Option<Managed>) {
+fn add(whole: &mut Whole, communication: Vec<Vec<Communicated>>, managed: Option<Managed>) {
     if whole.communication.len() < communication.len() {
-        whole.communication.resize(communication.len(), Communicated::default());
+        whole.communication.resize(communication.len(), Vec::new());
     }
     for (ours, theirs) in whole.communication.iter_mut().zip(&communication) {
-        ours.merge(theirs);
+        if ours.len() < theirs.len() {
+            ours.resize(theirs.len(), Communicated::default());
+        }
+        ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| ours.merge(theirs));
     }
     if let Some(managed) = managed {
         whole.managed.get_or_insert_default().merge(managed);
@@ -187,7 +193,7 @@ impl<'a> ReportSweep<'a> {
     fn new(
         report: &'a dyn GpuWork,
         number: usize,
-        cut: Cut,
+        (cut, columns): (Cut, Cut),
         devices: &'a mut Vec<Device>,
     ) -> ReportSweep<'a> {
         ReportSweep {
@@ -199,7 +205,7 @@ impl<'a> ReportSweep<'a> {
             known: HashMap::new(),
             cut,
             sweep: Sweep::new(cut, cut.all()),
-            communication: Communication::new(cut.all()),
+            communication: Communication::by_interval(columns),
             stalls: None,
             stats: Vec::new(),
             others: HashMap::new(),
@@ -292,7 +298,7 @@ impl<'a> ReportSweep<'a> {
         self.communication.push(device, piece, start, end).map_err(|e| unsorted(e.start))
     }
 
-    fn finish(self, cut: Cut) -> (Sums, Vec<Communicated>, Option<Managed>) {
+    fn finish(self, cut: Cut) -> (Sums, Vec<Vec<Communicated>>, Option<Managed>) {
         let report = self.report;
         let name_of = |number: i64| report.name(number).unwrap_or_else(|| Name::from("?"));
         let mut sums = Sums::new(cut);
@@ -304,6 +310,6 @@ impl<'a> ReportSweep<'a> {
         sums.intervals = self.sweep.finish();
         (sums.last_end, sums.rows, sums.moved) = (self.last_end, self.rows, self.moved);
         let managed = self.stalls.map(|stalls| stalls.finish(|number| name_of(*number)));
-        (sums, self.communication.finish(), managed)
+        (sums, self.communication.finish_by_interval(), managed)
     }
 }

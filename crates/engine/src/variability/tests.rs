@@ -136,6 +136,46 @@ impl Scene {
     }
 }
 
+/// The page of the trace that a report becomes, and of the report as it is.
+fn pages(scene: &Scene, against: Option<&Scene>) -> [String; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    scene.write(&path("report.sqlite"));
+    import(&path("report.sqlite"), &path("t.trace"));
+    let before = against.map(|scene| {
+        scene.write(&path("before.sqlite"));
+        path("before.sqlite")
+    });
+    ["t.trace", "report.sqlite"].map(|name| {
+        let found = variability(&[path(name)], before.as_ref(), &options(None)).unwrap();
+        found.html().unwrap()
+    })
+}
+
+/// The cells of a table's rows, as text; what leads from a row to its mark is left out.
+fn cells(page: &str, id: &str) -> Vec<String> {
+    let section = page.split(&format!("<section id=\"{id}\">")).nth(1).unwrap_or_default();
+    let body = section.split("</section>").next().unwrap_or_default();
+    let body = body.split("<tbody>").nth(1).unwrap_or_default();
+    let body = body.split("</tbody>").next().unwrap_or_default();
+    let text = |cell: &str| -> String {
+        let after_tag = cell.split_once('>').map_or("", |(_, text)| text);
+        let mut text = String::new();
+        let mut is_tag = false;
+        for c in after_tag.chars() {
+            match c {
+                '<' => is_tag = true,
+                '>' => is_tag = false,
+                c if !is_tag => text.push(c),
+                _ => {}
+            }
+        }
+        text.trim().to_owned()
+    };
+    let row = |row: &str| row.split("<td").skip(1).map(text).collect::<Vec<_>>().join(" | ");
+    body.split("<tr").skip(1).map(row).collect()
+}
+
 fn table(out: &mut Builder, name: &str, columns: &str, rows: &[Vec<i64>]) {
     if rows.is_empty() {
         return;
@@ -486,4 +526,134 @@ fn the_path_of_a_job_of_several_ranks_crosses_them() {
     assert_eq!(parts(&path).iter().map(|(_, ns)| ns).sum::<i64>(), path.ns);
     // Two of its eight ranks are here, so that nobody knows when all of them are in a call.
     assert!(path.parts.iter().all(|part| part.part != "mpi_transfer"));
+}
+
+#[test]
+fn the_page_shows_communication_and_where_nothing_hides_it() {
+    let mut scene = Scene::default();
+    let nccl = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+    scene.kernel(0, "gemm", 0.0, 40.0).kernel(0, nccl, 30.0, 100.0).kernel(1, "gemm", 0.0, 100.0);
+    for page in pages(&scene, None) {
+        assert_eq!(
+            cells(&page, "communication"),
+            ["GPU 0 H100 |  | 0.070 | 0.060 | 60.0 | 0.010 | 1 | 0 | 0.040"]
+        );
+        // By interval of a millisecond: forty of computing, then sixty of communicating alone.
+        let parts = format!(
+            "[[{}],[{}],[{}]]",
+            [["100"; 40].join(","), ["0"; 60].join(",")].join(","),
+            [["0"; 40].join(","), ["100"; 60].join(",")].join(","),
+            ["0"; 100].join(",")
+        );
+        assert!(page.contains(&format!("\"parts\":{parts}")), "{page}");
+    }
+}
+
+#[test]
+fn the_page_shows_gaps_and_idle_by_stream_with_what_the_host_did() {
+    let mut scene = Scene::default();
+    scene.launched(0.0, "a", 1.0, 2.0);
+    scene.mpi("MPI_Allreduce", 2.5, 42.5).call("cudaMalloc_v3020", 50.0, 60.0);
+    scene.launched(102.0, "b", 102.0, 103.0).launched(103.5, "c", 104.0, 105.0);
+    let [page, straight] = pages(&scene, None);
+    let gaps = cells(&page, "gaps");
+    assert_eq!(gaps.len(), 2);
+    let first = &gaps[0];
+    assert!(
+        first.starts_with(
+            "1 | GPU 0 H100, stream 7 | 0.001000 | 100.000 | 100.000 | nothing was launched | "
+        ),
+        "{first}"
+    );
+    assert!(
+        first.ends_with(
+            "MPI_Allreduce 40.000 ms (mpi), cudaMalloc 10.000 ms (cuda), in no call 50.000 ms"
+        ),
+        "{first}"
+    );
+    assert!(
+        page.contains("<tr id=\"gap-1\">") && page.contains("<a href=\"#gap-1\" id=\"at-gap-1\"")
+    );
+    assert_eq!(
+        cells(&page, "idle"),
+        ["GPU 0 H100, stream 7 |  | 0.101 | 0.101 | 0.000 | 0.000 | 3"]
+    );
+    assert_eq!(cells(&page, "kernels").len(), 3);
+    let path = cells(&page, "critical-path");
+    let sum = path.iter().map(|row| row.split(" | ").nth(2).unwrap().parse::<f64>().unwrap());
+    // From the first launch to the end of the last kernel.
+    assert!((sum.sum::<f64>() - 105.0).abs() < 0.01, "{path:?}");
+    let names = cells(&page, "critical-path-names");
+    assert!(names[0].ends_with(" | MPI_Allreduce"), "{names:?}");
+    assert!(cells(&straight, "gaps").is_empty());
+    assert!(straight.contains("why streams were idle, the longest gaps"), "it says what it lacks");
+}
+
+#[test]
+fn the_page_shows_managed_memory_and_the_kernels_that_wait_for_it() {
+    for page in pages(&managed(false), None) {
+        assert_eq!(
+            cells(&page, "managed"),
+            ["GPU 0 H100 | page fault | to the device | 50.000 | 100 | 104.858"]
+        );
+        assert!(page.contains("GPU 0 H100: 1600 page faults in 100 groups."), "{page}");
+        assert_eq!(
+            cells(&page, "managed-kernels"),
+            ["GPU 0 H100 | 100.000 | 113.000 | 1 | 1600 | 104.858 | add(int, float*)"]
+        );
+    }
+}
+
+#[test]
+fn the_page_shows_phases_of_programs_above_their_devices_and_what_they_were_spent_on() {
+    let mut scene = Scene::default();
+    scene.call("cudaMalloc_v3020", 0.0, 40.0);
+    for i in 0..60 {
+        let at = 50.0 + f64::from(i);
+        scene.launched(at, "solve", at + 0.1, at + 0.6).call(
+            "cudaDeviceSynchronize_v3020",
+            at + 0.1,
+            at + 0.7,
+        );
+    }
+    let [page, straight] = pages(&scene, None);
+    let phases = cells(&page, "phases");
+    assert!(!phases.is_empty(), "{page}");
+    assert!(phases.last().unwrap().contains("kernels"), "{phases:?}");
+    assert!(page.contains("<a href=\"#phase-1\" id=\"at-phase-1\">"));
+    assert!(cells(&straight, "phases").is_empty());
+}
+
+#[test]
+fn the_page_compares_with_another_recording_and_says_what_the_signs_mean() {
+    let scene = |copies: i32| {
+        let mut scene = managed(false);
+        (0..copies).for_each(|i| {
+            scene.copy(0, 1, 4096, 120.0 + f64::from(i), 120.5 + f64::from(i));
+        });
+        scene
+    };
+    for page in pages(&scene(50), Some(&scene(10))) {
+        let first = &cells(&page, "changes")[0];
+        assert_eq!(
+            first,
+            "+20.000 | +20.000 | +0.000 | 10 | 50 | 500.000 | 500.000 | notable | copy | h2d"
+        );
+        assert!(page.contains("+ is time that this recording takes more, - less"));
+    }
+    assert!(!pages(&scene(1), None)[0].contains("id=\"changes\""));
+}
+
+#[test]
+fn ten_thousand_kernels_of_long_names_make_a_page_that_can_be_opened() {
+    let mut scene = Scene::default();
+    for i in 0..10_000 {
+        let name = format!("void kernel_{i}<{}>(float*)", "x".repeat(400));
+        scene.kernel(0, &name, f64::from(i), f64::from(i) + 0.5);
+    }
+    for page in pages(&scene, None) {
+        assert!(page.len() < 1_500_000, "{} bytes", page.len());
+        assert_eq!(cells(&page, "kernels").len(), 300);
+        assert!(page.contains("300 of 10000 rows; the page leaves out 9700."));
+    }
 }

@@ -2,8 +2,10 @@
 //! show. The report draws them, and a server will; [`page`] adds what a report says around them, and
 //! [`export`] writes the same window for the Perfetto UI, row by row.
 
+mod devices;
 pub mod export;
 pub mod page;
+mod profile;
 
 use std::collections::HashMap;
 
@@ -65,8 +67,12 @@ impl Window {
     /// steps first.
     pub fn of(analysis: &Analysis) -> Window {
         let steps = &analysis.units.steps;
-        let start = steps.iter().map(|s| s.ts).min().unwrap_or(Ns::ZERO);
-        let end = steps.iter().map(|s| s.end()).max().unwrap_or(start);
+        // A profile is told as its phases, whether or not steps were found in all of them.
+        let phases = || analysis.programs.iter().flat_map(|program| &program.phases);
+        let begins = steps.iter().map(|s| s.ts).chain(phases().map(|phase| Ns(phase.from_ns)));
+        let start = begins.min().unwrap_or(Ns::ZERO);
+        let ends = steps.iter().map(|s| s.end()).chain(phases().map(|phase| Ns(phase.to_ns)));
+        let end = ends.max().unwrap_or(start);
         let around =
             |from: Ns| (from.saturating_sub(Ns::millis(300)), from.saturating_add(Ns::millis(700)));
         let close: Vec<(Ns, Ns)> =

@@ -8,7 +8,7 @@ use gpuwhy_report as report;
 use gpuwhy_report::detail;
 use gpuwhy_schema::{EntityId, EntityKind, Ns, PartKind, SourceState};
 
-use super::{Window, lanes};
+use super::{Window, devices, lanes, profile};
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::source::TraceSource;
@@ -41,6 +41,13 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
     let finding = analysis.findings.first();
     let entities = &source.entities_and_tracks().entity;
     let host = entities.iter().find(|e| e.kind == EntityKind::Host);
+    let mut tracks = profile::phases(analysis, &window);
+    let of_devices = match analysis.programs.is_empty() {
+        true => devices::Lanes::default(),
+        false => devices::lanes(source, &window)?,
+    };
+    tracks.extend(of_devices.tracks);
+    tracks.extend(lanes(source, &window)?);
     Ok(report::ReportData {
         trace: report::TraceInfo {
             path: path.into(),
@@ -55,11 +62,20 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
         parts: finding.map_or(vec![], parts),
         culprits: finding.map_or(vec![], culprits),
         causes: finding.map_or(vec![], |f| causes(f, start)),
-        tracks: lanes(source, &window)?,
+        tracks,
         sources: sources(source),
         gaps: gaps(analysis, start),
         not_collected: not_collected(source),
         commands: commands(path, finding),
+        judged: profile::judged(analysis),
+        mostly: profile::mostly(analysis),
+        incomplete: analysis.incomplete.iter().map(|of| of.mark()).collect(),
+        without: finding.and_then(|f| f.counterfactual.as_ref()).map(|w| w.to_string()),
+        ruled_out: finding.map_or(vec![], |f| f.ruled_out.iter().map(|e| e.says.clone()).collect()),
+        others: profile::others(&analysis.findings, start),
+        phases: profile::phase_table(analysis, start),
+        rests_on: analysis.rests_on.as_ref().map_or(vec![], |rests_on| rests_on.text()),
+        not_drawn: of_devices.not_drawn,
     })
 }
 

@@ -182,7 +182,8 @@
 
   /** @param {CanvasRenderingContext2D} c @param {Track} track @param {number} width @param {number} height */
   const drawLine = (c, track, width, height) => {
-    const [low, high] = limits(track);
+    // A share that looks like the whole misleads, however small the others are.
+    const [low, high] = track.unit === "%" ? [0, 100] : limits(track);
     /** @param {number} v */
     const y = (v) => height - 2 - ((v - low) / (high - low)) * (height - 5);
     for (const { during, items } of inView(track)) {

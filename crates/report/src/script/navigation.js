@@ -142,7 +142,8 @@
   };
 
   const build = () => {
-    addLane(byId("step-plot"), "step latency", STEPS, drawSteps, readStep, true);
+    // A trace without steps has no plot of them.
+    if (byId("step-plot")) addLane(byId("step-plot"), "step latency", STEPS, drawSteps, readStep, true);
     const key = document.querySelector("#steps .legend");
     if (key && data.steps.series.length > 1) {
       data.steps.series.slice(0, SERIES.length * 3).forEach(({ name }, n) => {

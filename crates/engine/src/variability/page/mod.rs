@@ -1,4 +1,7 @@
-//! The page of a variability report.
+//! The page of a variability report: all that the text says, and when devices did it.
+
+mod tables;
+mod time_line;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,54 +9,91 @@ use std::ops::Range;
 use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{ALL_KINDS, Interval, is_copy, kind_index};
 use gpuwhy_report::variability::{CloseUp, StallLane, Variability};
-use gpuwhy_schema::{Copy, Id, Ns, Span};
+use gpuwhy_schema::{Copy, Id, Ns, Source, Span, sources};
 
 use super::{Gathered, NS_MS, Report};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::phases::{self, Program, RestsOn};
 use crate::source::TraceSource;
 
 /// Intervals whose kernels and copies are drawn one by one.
 const CLOSE_UPS: usize = 6;
-/// Kernels in its table.
-const KERNELS: usize = 30;
+
+/// What is shown besides the report.
+struct Beside<'a> {
+    /// The programs whose calls were recorded.
+    programs: Vec<Program>,
+    /// What is known of them rests on this.
+    rests_on: Option<RestsOn>,
+    /// The files that other tools wrote.
+    files: Vec<&'a Source>,
+    /// When the first work of a device began.
+    origin: i64,
+}
+
+impl<'a> Beside<'a> {
+    fn of(report: &Report, gathered: &'a Gathered) -> Result<Beside<'a>> {
+        let mut beside = Beside {
+            programs: Vec::new(),
+            rests_on: None,
+            files: Vec::new(),
+            origin: gathered.cut.origin,
+        };
+        let Some(source) = &gathered.source else { return Ok(beside) };
+        let all = &source.entities_and_tracks().source;
+        beside.files = all.iter().filter(|source| &*source.tool != sources::RECORDER).collect();
+        beside.rests_on = RestsOn::of(source);
+        if report.whole && beside.rests_on.is_some() {
+            beside.programs =
+                phases::of_trace(source).map_err(Error::read("calls", source.trace().path()))?;
+        }
+        Ok(beside)
+    }
+
+    /// Seconds since the first work of a device.
+    fn seconds(&self, ns: i64) -> f64 {
+        ns.saturating_sub(self.origin) as f64 / 1e9
+    }
+}
 
 /// The page of a report.
 pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
     let intervals = &gathered.sums.intervals;
+    let beside = Beside::of(report, gathered)?;
+    let mostly = |program: &Program| -> Vec<String> {
+        program.mostly.iter().map(|says| format!("{}: {says}", program.name())).collect()
+    };
     let mut page = Variability {
         title: report.trace.clone(),
         seconds: report.seconds,
         interval_ms: report.interval_ms,
+        interval_chosen: report.interval_chosen,
+        intervals: report.intervals,
         incomplete: report.rests_on_incomplete.iter().map(|of| of.mark()).collect(),
+        mostly: beside.programs.iter().flat_map(mostly).collect(),
         findings: report.statements.iter().map(|s| (s.says.clone(), s.sql.clone())).collect(),
+        time_line: time_line::of(report, gathered, &beside),
+        tables: tables::all(report, &beside),
+        not_looked_for: not_looked_for(report, &beside),
         ..Variability::default()
     };
     let of_devices = intervals.devices.iter().filter(|d| !d.is_empty());
     for ((of, found), device) in report.devices.iter().zip(&report.outliers).zip(of_devices) {
-        let ms = |value: fn(&Interval) -> i64| -> Vec<f64> {
-            device.iter().map(|i| value(i) as f64 / NS_MS).collect()
-        };
         let kinds = ALL_KINDS.into_iter().filter(|kind| is_copy(*kind)).map(|kind| {
             let at = kind_index(kind);
             let exposed: i64 = device.iter().map(|i| i.exposed_by[at]).sum();
             let all: i64 = device.iter().map(|i| i.copies[at].sum).sum();
             (kind.as_str(), exposed as f64 / NS_MS, all as f64 / NS_MS)
         });
+        let exposed_ms = |i: &Interval| i.exposed_ns as f64 / NS_MS;
         page.lanes.push(StallLane {
             name: of.device.label(),
-            exposed_ms: ms(|i| i.exposed_ns),
-            kernel_ms: ms(|i| i.kernel_ns),
+            exposed_ms: device.iter().map(exposed_ms).collect(),
             anomalous: found.found.iter().map(|o| o.index).collect(),
             rule: found.rule.as_str(),
             kinds: kinds.filter(|(_, _, all)| *all > 0.0).collect(),
         });
     }
-    page.kernels = report
-        .kernels
-        .iter()
-        .take(KERNELS)
-        .map(|k| (k.name.clone(), k.count, k.total_ms, k.mean_us, k.p50_us, k.p99_us))
-        .collect();
     if let Some(source) = &gathered.source {
         // The worst of each device first, then the second worst.
         let depth = report.devices.iter().map(|d| d.worst.len()).max().unwrap_or(0);
@@ -68,6 +108,29 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
         }
     }
     Ok(page)
+}
+
+/// What was not looked for, and why.
+fn not_looked_for(report: &Report, beside: &Beside<'_>) -> Vec<String> {
+    let mut all = Vec::new();
+    if !report.whole {
+        all.push(super::NOT_WHOLE.to_owned());
+    } else if report.launches.is_none() {
+        all.push(
+            "why streams were idle, the longest gaps, the critical path, named ranges, links, stragglers and phases of programs: \
+             the reports were read as they are; gpuwhy import reads their calls as well"
+                .to_owned(),
+        );
+    }
+    if report.launches.is_some() && report.critical_path.is_none() {
+        all.push(super::NO_PATH.to_owned());
+    }
+    if let Some(rests_on) = &beside.rests_on {
+        all.extend(rests_on.missing.iter().map(|what| format!("{what} (not in the trace)")));
+    } else if report.launches.is_some() {
+        all.push("phases of programs: the trace holds no calls of CUDA or MPI".to_owned());
+    }
+    all
 }
 
 /// Kernels and copies of a device in a stretch of time.
