@@ -366,9 +366,10 @@ pub fn walk(recording: &impl Recording, hosts: &Hosts, range: Range<i64>, tell: 
         list.sort_by_key(|place| recording.work(*place as usize).end);
     }
     let until = ends.lists.iter().map(Vec::len).collect();
+    let hints: Vec<Hint> = hosts.threads.iter().map(Hint::end).collect();
     let (from, t) = (range.start, range.end);
     let mut walk =
-        Walk { recording, hosts, streams, in_stream, ends, until, from, t, tell, stuck: 0 };
+        Walk { recording, hosts, streams, in_stream, ends, until, hints, from, t, tell, stuck: 0 };
     let at = last.map_or(At::Nowhere, |(_, place)| At::Work(place));
     if let Some((end, _)) = last {
         walk.go(end, Part::NotKnown, None);
@@ -424,6 +425,18 @@ impl At {
     }
 }
 
+/// Near which calls of a thread the walk is: mostly it goes from one to the one before.
+struct Hint {
+    at: usize,
+    launch: usize,
+}
+
+impl Hint {
+    fn end(thread: &host::Thread) -> Hint {
+        Hint { at: thread.calls.len(), launch: thread.calls.len() }
+    }
+}
+
 struct Walk<'a, R, T> {
     recording: &'a R,
     hosts: &'a Hosts,
@@ -434,6 +447,8 @@ struct Walk<'a, R, T> {
     ends: Lists,
     /// How many of each of these lists had ended: as time goes back, fewer and fewer.
     until: Vec<usize>,
+    /// By thread.
+    hints: Vec<Hint>,
     from: i64,
     /// Down to which the path is known.
     t: i64,
@@ -446,6 +461,8 @@ struct Walk<'a, R, T> {
 #[derive(Clone, Copy)]
 struct Issued {
     launch: Launch,
+    /// The place of its call.
+    place: Option<usize>,
     /// Before this, the work was not in its queue.
     at: i64,
     /// The call returns when the work is done.
@@ -546,9 +563,11 @@ impl<R: Recording, T: FnMut(Step)> Walk<'_, R, T> {
     }
 
     /// When the work that begins now was put into its queue; `before` is when the work before it had ended.
-    fn issued(&self, launch: Launch, before: Option<i64>) -> Issued {
+    fn issued(&mut self, launch: Launch, before: Option<i64>) -> Issued {
         let thread = &self.hosts.threads[launch.thread as usize];
-        let call = thread.call_at(launch.start).map(|place| &thread.calls[place]);
+        let hint = &mut self.hints[launch.thread as usize].launch;
+        let place = thread.call_at(launch.start, hint);
+        let call = place.map(|place| &thread.calls[place]);
         let end = call.map_or(launch.start, |call| call.end).min(self.t);
         let meaning = call.map(|call| self.hosts.meaning(call));
         let kind = meaning.and_then(|meaning| meaning.kind);
@@ -563,7 +582,8 @@ impl<R: Recording, T: FnMut(Step)> Walk<'_, R, T> {
         // ended, it had waited for that.
         let behind = before.is_some_and(|end| self.since(end) <= LONG.0);
         let at = if waits && behind { launch.start.min(self.t) } else { end };
-        Issued { launch, at, waits, graph: meaning.is_some_and(|meaning| meaning.graph) }
+        let graph = meaning.is_some_and(|meaning| meaning.graph);
+        Issued { launch, place, at, waits, graph }
     }
 
     /// Work of another stream that ended after `since` and that this work, which begins now, waited for.
@@ -580,7 +600,7 @@ impl<R: Recording, T: FnMut(Step)> Walk<'_, R, T> {
             true => launch.start.max(before.map_or(i64::MIN, |(end, _)| end)),
             false => since,
         };
-        let event = self.wait_for_event(launch, before);
+        let event = self.wait_for_event(issued, before);
         if event.is_none() && !issued.graph && !issued.waits {
             return None;
         }
@@ -609,14 +629,14 @@ impl<R: Recording, T: FnMut(Step)> Walk<'_, R, T> {
 
     /// When the launching thread last made a stream wait for an event, since it launched the work before it in
     /// the same stream.
-    fn wait_for_event(&self, launch: Launch, before: Option<(i64, usize)>) -> Option<i64> {
+    fn wait_for_event(&self, issued: &Issued, before: Option<(i64, usize)>) -> Option<i64> {
+        let (launch, place) = (issued.launch, issued.place?);
         if !self.hosts.streams_wait {
             return None;
         }
         let before = before.and_then(|(_, place)| self.recording.launch(place));
         let before = before.filter(|before| before.thread == launch.thread);
         let thread = &self.hosts.threads[launch.thread as usize];
-        let place = thread.call_at(launch.start)?;
         let calls = thread.calls[..place].iter().rev().take(CALLS);
         let mut calls = calls.take_while(|call| before.is_none_or(|b| call.start > b.start));
         calls.find(|call| self.hosts.meaning(call).stream_waits).map(|call| call.start)
@@ -641,7 +661,7 @@ impl<R: Recording, T: FnMut(Step)> Walk<'_, R, T> {
     fn thread(&mut self, number: u32, issued: i64) -> At {
         let (hosts, stay) = (self.hosts, At::Thread { thread: number, issued });
         let thread = &hosts.threads[number as usize];
-        let tile = thread.before(self.t);
+        let tile = thread.before(self.t, &mut self.hints[number as usize].at);
         let Some(place) = tile.call else { return self.no_call(number, tile.from, stay) };
         let call = &thread.calls[place];
         let meaning = hosts.meaning(call);

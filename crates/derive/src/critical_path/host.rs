@@ -119,10 +119,30 @@ pub(super) struct Tile {
     pub from: i64,
 }
 
+/// How many calls, which are in the order of their begin, begin before `t`; the answer is near `hint`.
+fn begun(calls: &[Call], t: i64, hint: usize) -> usize {
+    let earlier = |place: usize| calls.get(place).is_some_and(|call| call.start < t);
+    let (mut low, mut high) = (hint.min(calls.len()), hint.min(calls.len()));
+    let mut step = 1;
+    while low > 0 && !earlier(low - 1) {
+        high = low - 1;
+        low = low.saturating_sub(step);
+        step *= 2;
+    }
+    step = 1;
+    while earlier(high) {
+        low = high + 1;
+        high = (high + step).min(calls.len());
+        step *= 2;
+    }
+    low + calls[low..high].partition_point(|call| call.start < t)
+}
+
 impl Thread {
-    /// What it did just before `t`.
-    pub fn before(&self, t: i64) -> Tile {
-        let Some(last) = self.calls.partition_point(|call| call.start < t).checked_sub(1) else {
+    /// What it did just before `t`; `hint` says near which call that may be.
+    pub fn before(&self, t: i64, hint: &mut usize) -> Tile {
+        *hint = begun(&self.calls, t, *hint);
+        let Some(last) = hint.checked_sub(1) else {
             return Tile { call: None, from: i64::MIN };
         };
         let mut at = last;
@@ -144,9 +164,11 @@ impl Thread {
         Tile { call: None, from }
     }
 
-    /// The place of the call that began then; the outermost, if several did.
-    pub fn call_at(&self, start: i64) -> Option<usize> {
-        let place = self.calls.partition_point(|call| call.start < start);
+    /// The place of the call that began then; the outermost, if several did. `hint` says near which call that
+    /// may be.
+    pub fn call_at(&self, start: i64, hint: &mut usize) -> Option<usize> {
+        let place = begun(&self.calls, start, *hint);
+        *hint = place;
         self.calls.get(place).filter(|call| call.start == start).map(|_| place)
     }
 
@@ -159,7 +181,7 @@ impl Thread {
 
     /// When it was seen last before `t`, in a call or an operator.
     pub fn seen_before(&self, t: i64) -> Option<i64> {
-        let tile = self.before(t);
+        let tile = self.before(t, &mut self.calls.len());
         let in_call = match tile.call {
             Some(_) => Some(t),
             None => (tile.from != i64::MIN).then_some(tile.from),
@@ -400,5 +422,24 @@ impl Hosts {
             Some((*other, at))
         });
         seen.max_by_key(|(number, at)| (*at, std::cmp::Reverse(*number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn calls_are_found_from_any_hint(
+            mut starts in prop::collection::vec(0i64..50, 0..40), t in -1i64..52, hint in 0usize..60,
+        ) {
+            starts.sort_unstable();
+            let of = |start: &i64| Call { start: *start, end: *start, name: 0, parent: NONE };
+            let calls: Vec<Call> = starts.iter().map(of).collect();
+            prop_assert_eq!(begun(&calls, t, hint), starts.partition_point(|start| *start < t));
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The critical path of a trace, added up: by what it is, and by the names on it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::critical_path::{self, Bound, Edge, Hosts, Part, Recording, Step};
 use gpuwhy_schema::{EntityId, Name, SourceId, names};
 use serde::Serialize;
@@ -202,9 +203,6 @@ pub fn apart(source: &TraceSource) -> Option<i64> {
 }
 
 /// The process of a thread, or the thread itself where it has none.
-pub fn process_of(
-    parents: &foldhash::HashMap<EntityId, Option<EntityId>>,
-    thread: EntityId,
-) -> EntityId {
+pub fn process_of(parents: &HashMap<EntityId, Option<EntityId>>, thread: EntityId) -> EntityId {
     parents.get(&thread).copied().flatten().unwrap_or(thread)
 }
