@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use gpuwhy_diagnose::verdict::{Cause, Evidence, Finding, Outcome};
 use gpuwhy_engine::analysis::{Analysis, Options, analyse};
-use gpuwhy_engine::phases::{self, Program, RestsOn};
+use gpuwhy_engine::phases::{self, NotTold, Program, RestsOn};
 use gpuwhy_engine::source::TraceSource;
 use gpuwhy_engine::units::rounds::RoundsOfProcess;
 use gpuwhy_engine::{published, view};
@@ -59,6 +59,9 @@ struct Document<'a> {
     /// Phases of the programs in a profile, and what they were spent on.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     programs: &'a [Program],
+    /// Programs and threads that were too many to look at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_told: Option<NotTold>,
     /// What verdicts on a profile rest on.
     #[serde(skip_serializing_if = "Option::is_none")]
     rests_on: Option<&'a RestsOn>,
@@ -94,6 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             steps: analysis.units.steps.len(),
             rounds: &analysis.units.rounds,
             programs: &analysis.programs,
+            not_told: analysis.not_told,
             rests_on: analysis.rests_on.as_ref(),
             verdict: verdict(&analysis),
             findings: &analysis.findings,
@@ -255,6 +259,9 @@ fn programs(screen: &mut Screen, analysis: &Analysis) {
                 phase.text()
             ));
         }
+    }
+    if let Some(not_told) = &analysis.not_told {
+        screen.end().line(not_told.text());
     }
 }
 

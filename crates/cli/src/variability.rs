@@ -111,8 +111,11 @@ fn text(report: &Report, top: usize) -> Screen {
     if let Some(all) = &report.changes {
         changes(&mut out, all, top);
     }
-    if !report.statements.is_empty() {
+    if !report.statements.is_empty() || !report.not_said.is_empty() {
         out.end().line("findings");
+        for says in &report.not_said {
+            out.line(format_args!("  - {says}"));
+        }
         for statement in &report.statements {
             out.line(format_args!("  - {}", statement.says));
             if let Some(sql) = &statement.sql {

@@ -14,13 +14,16 @@
 //! # What fools it
 //! Calls are matched over ranks by their names and because they overlap: which communicator they belong to is
 //! not known, nor which rank a point-to-point call names. These are matched only if the trace holds two ranks.
+//! Clocks of files may differ: the rank that came last is named where it came later than all others by more than
+//! that, and ranks whose clocks have no known error are not matched at all.
 //!
 //! Only profiles have such tracks; gpuwhy's own recordings have none, and nothing here applies to them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpuwhy_schema::{
-    CopyKind, Entity, EntityId, EntityKind, Id, Ns, Rows, ThreadState, Track, TrackId, names,
+    ClockError, CopyKind, Entity, EntityId, EntityKind, Id, Ns, Rows, SourceId, ThreadState, Track,
+    TrackId, names,
 };
 
 use crate::intervals::{Interval, clip, subtract, union};
@@ -217,7 +220,7 @@ pub(crate) enum Doing {
     Late(EntityId),
     /// Was in a call of MPI that all of its ranks were in.
     Transfer,
-    /// Was in a call of MPI whose other ranks are not in the trace.
+    /// Was in a call of MPI whose other ranks are not in the trace, or whose last rank is not known.
     Elsewhere,
     /// Was in a call of the operating system.
     Os(ThreadState, i64),
@@ -245,7 +248,25 @@ pub(crate) struct MpiCall {
     pub thread: EntityId,
     /// The process of that thread.
     pub process: EntityId,
+    /// The file that it was read from.
+    pub source: SourceId,
+    /// By how much the times of that may differ from another's.
+    pub error: ClockError,
 }
+
+impl MpiCall {
+    /// By how much the times of two calls may differ because of their clocks.
+    pub fn between(&self, other: &MpiCall) -> ClockError {
+        match self.source == other.source {
+            true => ClockError::NONE,
+            false => self.error.max(other.error),
+        }
+    }
+}
+
+/// Calls of MPI that may be one call of several ranks: by their kind and name and, where the clock of their file
+/// cannot be compared with any other, by that file.
+type MpiCalls = BTreeMap<(CallKind, gpuwhy_schema::Name, Option<SourceId>), Vec<MpiCall>>;
 
 /// The calls of all threads.
 #[derive(Debug, Default)]
@@ -289,7 +310,9 @@ impl Calls {
         let os = rows.track.iter().filter(|t| &*t.name == names::OS_CALLS);
         calls.os_recorded = os.map(|t| t.entity).collect();
         let mut layers: HashMap<EntityId, Layers> = HashMap::new();
-        let mut mpi: BTreeMap<(CallKind, gpuwhy_schema::Name), Vec<MpiCall>> = BTreeMap::new();
+        let mut mpi = MpiCalls::new();
+        let errors: HashMap<SourceId, ClockError> =
+            rows.source.iter().map(|source| (source.id, ClockError::of(source))).collect();
         for span in &rows.span {
             let Some(track) = tracks.get(&span.track) else { continue };
             let (from, to) = (span.ts, span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur)));
@@ -306,12 +329,15 @@ impl Calls {
                 }
                 names::MPI_CALLS => {
                     let Some(kind) = CallKind::of_mpi(&span.name) else { continue };
-                    let call = MpiCall { from, to, thread, process: process(thread) };
+                    let (source, process) = (track.source, process(thread));
+                    let error = errors.get(&source).copied().unwrap_or_default();
+                    let call = MpiCall { from, to, thread, process, source, error };
                     let name = match kind {
                         CallKind::PointToPoint => "".into(),
                         _ => span.name.clone(),
                     };
-                    mpi.entry((kind, name)).or_default().push(call);
+                    let alone = Some(source).filter(|_| error == ClockError::Unknown);
+                    mpi.entry((kind, name, alone)).or_default().push(call);
                     continue;
                 }
                 names::GPU_PAGE_FAULTS => {
@@ -334,7 +360,7 @@ impl Calls {
     /// Cuts calls of MPI where the last of their ranks came.
     fn ranks(
         &mut self,
-        mpi: BTreeMap<(CallKind, gpuwhy_schema::Name), Vec<MpiCall>>,
+        mpi: MpiCalls,
         entities: &HashMap<EntityId, Entity>,
         rows: &Rows,
         layers: &mut HashMap<EntityId, Layers>,
@@ -343,7 +369,7 @@ impl Calls {
         let processes: HashSet<EntityId> =
             of_mpi.filter_map(|t| entities.get(&t.entity)?.parent).collect();
         let whole = all_ranks(&processes, entities);
-        for ((kind, _), mut list) in mpi {
+        for ((kind, ..), mut list) in mpi {
             list.sort_unstable_by_key(|call| (call.to, call.from, call.thread));
             let matched = kind == CallKind::Collective || (processes.len() == 2 && whole);
             for group in groups(&list, matched) {
@@ -354,10 +380,15 @@ impl Calls {
                         .for_each(|call| put(layers, call, call.from, call.to, Doing::Elsewhere));
                     continue;
                 };
+                // Who came within the error of the clocks before the last one may have come after it.
+                let is_sure = group
+                    .iter()
+                    .all(|call| call.between(last).carries(last.from.saturating_sub(call.from)));
                 for call in group {
                     let came = last.from.clamp(call.from, call.to);
-                    put(layers, call, call.from, came, Doing::Late(last.thread));
-                    if call.from < came {
+                    let late = if is_sure { Doing::Late(last.thread) } else { Doing::Elsewhere };
+                    put(layers, call, call.from, came, late);
+                    if is_sure && call.from < came {
                         self.awaited.entry(last.process).or_default().push((call.from, came));
                     }
                     let rest = if whole { Doing::Transfer } else { Doing::Elsewhere };

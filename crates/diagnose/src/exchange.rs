@@ -10,10 +10,11 @@
 //! Both cost the full way over the host's link, and both are mended in one place of the program.
 //!
 //! # What fools it
+//! Copies of devices whose times are not of one clock: whoever calls says which can be compared.
 //! Buffers of equal size that have nothing to do with each other. That is why few of them are not reported,
 //! and their number is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Which way bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,9 @@ const HABIT: u64 = 16;
 /// Copies that are halves of an exchange with another device are left out; and where most of what leaves a
 /// device in one amount goes on to another device, so is the rest of that amount, whose second halves came
 /// too late to be recognised.
-pub fn ping_pong(copies: &[Moved]) -> Vec<PingPong> {
+///
+/// Where amounts may have gone on to a device that is not `comparable` ([`undecided`]), nothing is said of them.
+pub fn ping_pong(copies: &[Moved], comparable: Comparable<'_>) -> Vec<PingPong> {
     /// Of one device and amount.
     struct Seen {
         last: Way,
@@ -75,9 +78,12 @@ pub fn ping_pong(copies: &[Moved]) -> Vec<PingPong> {
         went_on: u64,
     }
     let mut paired = vec![false; copies.len()];
-    for (out, into) in exchanges(copies) {
+    for (out, into) in exchanges(copies, comparable) {
         (paired[out], paired[into]) = (true, true);
     }
+    let undecided = undecided(copies, comparable);
+    let undecided: HashSet<(u32, u64)> =
+        undecided.iter().flat_map(|of| [(of.from, of.bytes), (of.to, of.bytes)]).collect();
     let mut seen: HashMap<(u32, u64), Seen> = HashMap::new();
     for (copy, paired) in copies.iter().zip(paired) {
         if copy.bytes < DATA || copy.way == Way::Across {
@@ -97,6 +103,7 @@ pub fn ping_pong(copies: &[Moved]) -> Vec<PingPong> {
     let mut found: Vec<PingPong> = seen
         .into_iter()
         .filter(|(_, seen)| seen.rounds >= HABIT && 2 * seen.went_on <= seen.out)
+        .filter(|(amount, _)| !undecided.contains(amount))
         .map(|((device, bytes), Seen { rounds, ns, .. })| PingPong { device, bytes, rounds, ns })
         .collect();
     found.sort_by(|a, b| b.ns.cmp(&a.ns).then((a.device, a.bytes).cmp(&(b.device, b.bytes))));
@@ -123,8 +130,13 @@ const SOON: i64 = 1_000_000;
 /// Copies that wait for their second half.
 const WAITING: usize = 64;
 
+/// By how much the clocks of two devices may differ for copies to be halves of one exchange between them, ns.
+pub const CARRIES: i64 = SOON / 2;
+/// Whether the times of two devices, by their numbers, are of one clock, or close enough to that.
+pub type Comparable<'a> = &'a dyn Fn(u32, u32) -> bool;
+
 /// Copies that leave a device for the host and go on to another device, as pairs of places.
-fn exchanges(copies: &[Moved]) -> Vec<(usize, usize)> {
+fn exchanges(copies: &[Moved], comparable: Comparable<'_>) -> Vec<(usize, usize)> {
     let mut waiting: Vec<usize> = Vec::new();
     let mut pairs = Vec::new();
     for (place, copy) in copies.iter().enumerate().filter(|(_, c)| c.bytes >= DATA) {
@@ -142,6 +154,7 @@ fn exchanges(copies: &[Moved]) -> Vec<(usize, usize)> {
                     out.device != copy.device
                         && out.bytes == copy.bytes
                         && (0..=SOON).contains(&gap)
+                        && comparable(out.device, copy.device)
                 };
                 // The latest: an earlier one of the same size was another exchange.
                 if let Some(at) = waiting.iter().rposition(fits) {
@@ -156,12 +169,12 @@ fn exchanges(copies: &[Moved]) -> Vec<(usize, usize)> {
 
 /// Exchanges between devices by way of the host, if no copy goes directly between the two; most time first.
 /// `copies` must be sorted by their begin.
-pub fn host_staged(copies: &[Moved]) -> Vec<Staged> {
+pub fn host_staged(copies: &[Moved], comparable: Comparable<'_>) -> Vec<Staged> {
     if copies.iter().any(|c| c.way == Way::Across) {
         return Vec::new();
     }
     let mut found: HashMap<(u32, u32), Staged> = HashMap::new();
-    for (out, into) in exchanges(copies) {
+    for (out, into) in exchanges(copies, comparable) {
         let (out, into) = (&copies[out], &copies[into]);
         let (from, to) = (out.device, into.device);
         let staged =
@@ -176,9 +189,45 @@ pub fn host_staged(copies: &[Moved]) -> Vec<Staged> {
     found
 }
 
+/// Bytes that may have gone from one device to another by way of the host, which their times do not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Undecided {
+    /// From this device.
+    pub from: u32,
+    /// To that one.
+    pub to: u32,
+    /// How many at a time.
+    pub bytes: u64,
+}
+
+/// Amounts that often leave one device for the host and often come to another one, where the times of the two
+/// are not `comparable`.
+pub fn undecided(copies: &[Moved], comparable: Comparable<'_>) -> Vec<Undecided> {
+    let mut seen: HashMap<u64, BTreeMap<u32, (u64, u64)>> = HashMap::new();
+    for copy in copies.iter().filter(|c| c.bytes >= DATA && c.way != Way::Across) {
+        let (out, into) = seen.entry(copy.bytes).or_default().entry(copy.device).or_default();
+        *(if copy.way == Way::Out { out } else { into }) += 1;
+    }
+    let mut found = Vec::new();
+    for (bytes, devices) in seen {
+        let often = |of: fn(&(u64, u64)) -> u64| {
+            devices.iter().filter(move |(_, counts)| of(counts) >= HABIT).map(|(device, _)| *device)
+        };
+        for from in often(|counts| counts.0) {
+            let to = often(|counts| counts.1).filter(|to| *to != from && !comparable(from, *to));
+            found.extend(to.map(|to| Undecided { from, to, bytes }));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All devices have one clock.
+    const ONE_CLOCK: Comparable<'static> = &|_, _| true;
 
     fn copy(device: u32, way: Way, bytes: u64, start: i64) -> Moved {
         Moved { device, way, bytes, start, end: start + 100 }
@@ -196,9 +245,9 @@ mod tests {
             copies.push(copy(0, Way::In, 4, 1000 * i + 700));
             copies.push(copy(0, Way::Out, 4, 1000 * i + 800));
         }
-        let found = ping_pong(&copies);
+        let found = ping_pong(&copies, ONE_CLOCK);
         assert_eq!(found, [PingPong { device: 0, bytes: 1 << 20, rounds: 20, ns: 4000 }]);
-        assert!(ping_pong(&copies[..20]).is_empty());
+        assert!(ping_pong(&copies[..20], ONE_CLOCK).is_empty());
     }
 
     #[test]
@@ -211,11 +260,11 @@ mod tests {
             copies.push(copy(2, Way::Out, 8192, 10_000_000 * i + 1000));
             copies.push(copy(2, Way::In, 8192, 10_000_000 * i + 2000));
         }
-        let found = host_staged(&copies);
+        let found = host_staged(&copies, ONE_CLOCK);
         let pairs: Vec<_> = found.iter().map(|s| (s.from, s.to, s.times)).collect();
         assert_eq!(pairs, [(0, 1, 30)]);
         copies.push(copy(0, Way::Across, 8192, 400_000_000));
-        assert!(host_staged(&copies).is_empty());
+        assert!(host_staged(&copies, ONE_CLOCK).is_empty());
     }
 
     #[test]
@@ -234,9 +283,35 @@ mod tests {
             copies.push(copy(0, Way::In, 1 << 20, at + 6_000_000));
             copies.push(copy(0, Way::Out, 1 << 20, at + 7_000_000));
         }
-        let amounts: Vec<_> = ping_pong(&copies).iter().map(|p| (p.device, p.bytes)).collect();
+        let amounts: Vec<_> =
+            ping_pong(&copies, ONE_CLOCK).iter().map(|p| (p.device, p.bytes)).collect();
         assert_eq!(amounts, [(0, 1 << 20)], "halos are no ping-pong");
-        let pairs: Vec<_> = host_staged(&copies).iter().map(|s| (s.from, s.to, s.times)).collect();
+        let pairs: Vec<_> =
+            host_staged(&copies, ONE_CLOCK).iter().map(|s| (s.from, s.to, s.times)).collect();
         assert_eq!(pairs, [(0, 1, 90), (1, 0, 90)]);
+    }
+
+    #[test]
+    fn what_goes_on_to_a_device_of_an_unknown_clock_is_neither_an_exchange_nor_could_it_have_stayed()
+     {
+        let mut copies = Vec::new();
+        for i in 0..40 {
+            let at = 10_000_000 * i;
+            copies.push(copy(0, Way::Out, 65_536, at));
+            copies.push(copy(1, Way::Out, 65_536, at + 50));
+            copies.push(copy(1, Way::In, 65_536, at + 1000));
+            copies.push(copy(0, Way::In, 65_536, at + 1100));
+            // Of device 0 alone.
+            copies.push(copy(0, Way::In, 1 << 20, at + 6_000_000));
+            copies.push(copy(0, Way::Out, 1 << 20, at + 7_000_000));
+        }
+        let apart: Comparable<'_> = &|a, b| a == b;
+        assert!(host_staged(&copies, apart).is_empty());
+        let of = |from, to| Undecided { from, to, bytes: 65_536 };
+        assert_eq!(undecided(&copies, apart), [of(0, 1), of(1, 0)]);
+        let amounts: Vec<_> =
+            ping_pong(&copies, apart).iter().map(|p| (p.device, p.bytes)).collect();
+        assert_eq!(amounts, [(0, 1 << 20)]);
+        assert!(undecided(&copies, ONE_CLOCK).is_empty());
     }
 }

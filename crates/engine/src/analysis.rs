@@ -8,7 +8,7 @@ use gpuwhy_store::IncompleteSource;
 use crate::account::KnownParts;
 use crate::error::{Error, Result};
 use crate::investigate::{self, Budget, investigate};
-use crate::phases::{self, Program, RestsOn};
+use crate::phases::{self, NotTold, Program, Programs, RestsOn};
 use crate::source::TraceSource;
 use crate::units::{self, Units};
 
@@ -30,6 +30,8 @@ pub struct Analysis {
     pub units: Units,
     /// The phases of programs, where a profiler recorded their calls; empty of gpuwhy's own recordings.
     pub programs: Vec<Program>,
+    /// Programs and threads that were too many to look at.
+    pub not_told: Option<NotTold>,
     /// What was recorded of these, and what was not.
     pub rests_on: Option<RestsOn>,
     /// What was slower, most excess first.
@@ -48,9 +50,9 @@ pub struct Analysis {
 /// The trace cannot be read.
 pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     let rests_on = RestsOn::of(source);
-    let programs = match rests_on {
+    let Programs { told: programs, not_told } = match rests_on {
         Some(_) => phases::of_trace(source).map_err(Error::read("calls", source.trace().path()))?,
-        None => Vec::new(),
+        None => Programs::default(),
     };
     let units = units::of_trace(source, &programs)?;
     let detection = match programs.is_empty() {
@@ -75,5 +77,5 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     let mut parts: Vec<Part> = known.into_steps().flat_map(|(_, parts)| parts).collect();
     parts.sort_by_key(|part| (part.ts, part.step));
     let incomplete = source.incomplete();
-    Ok(Analysis { units, programs, rests_on, incidents, findings, parts, incomplete })
+    Ok(Analysis { units, programs, not_told, rests_on, incidents, findings, parts, incomplete })
 }

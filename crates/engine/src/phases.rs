@@ -3,7 +3,7 @@
 //! Only programs whose calls of CUDA or MPI a profiler recorded have phases here; gpuwhy's own recordings have no
 //! such calls. The rows are read once, in the order of time; what is kept are disjoint stretches of time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::calls::CallKind;
 use gpuwhy_derive::devices::Above;
@@ -11,8 +11,8 @@ use gpuwhy_derive::phases::{self, Activity, PhaseKind};
 use gpuwhy_derive::{Interval, clip, subtract, union};
 use gpuwhy_diagnose::detect::{Detection, Step};
 use gpuwhy_schema::{
-    Copy, CopyKind, EntityId, EntityKind, Id, Kernel, Name, Ns, SourceId, Span, TrackId, names,
-    sources,
+    ClockError, Copy, CopyKind, EntityId, EntityKind, Id, Kernel, Name, Ns, Rows, SourceId, Span,
+    TrackId, names, sources,
 };
 use gpuwhy_store::{Read, Trace};
 use serde::Serialize;
@@ -20,9 +20,9 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
 
-/// Programs that are told; those beyond are only counted.
+/// Programs that are told: of more, those whose calls took most time. The others are counted.
 const PROGRAMS: usize = 256;
-/// Threads of a program whose calls are followed.
+/// Threads of a program whose calls are followed, in the order of their first calls. The others are counted.
 const THREADS: usize = 64;
 /// What takes this share of the time is told of a program, whether or not anything is slower than usual.
 const MOST: f64 = 0.5;
@@ -30,6 +30,45 @@ const MOST: f64 = 0.5;
 const LISTED: f64 = 0.01;
 /// A phase that holds this share of a program's time is worth a statement of its own.
 const WORTH: f64 = 0.2;
+
+/// The programs of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// By their ranks and pids.
+    pub told: Vec<Program>,
+    /// What was not looked at; `None` if all was.
+    pub not_told: Option<NotTold>,
+}
+
+/// Programs and threads that were not looked at, because there are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NotTold {
+    /// Programs with calls: the others spent more time in theirs.
+    pub programs: usize,
+    /// Of so many.
+    pub of_programs: usize,
+    /// Threads with calls, of the programs that are told.
+    pub threads: usize,
+}
+
+impl NotTold {
+    /// For people.
+    pub fn text(&self) -> String {
+        let NotTold { programs, of_programs, threads } = *self;
+        let mut not = Vec::new();
+        if programs > 0 {
+            not.push(format!(
+                "{programs} of {of_programs} programs, which spent less time in calls than the others"
+            ));
+        }
+        if threads > 0 {
+            not.push(format!(
+                "{threads} threads, which called later than the first {THREADS} of their programs"
+            ));
+        }
+        format!("not looked at: {}", not.join("; "))
+    }
+}
 
 /// A program, its phases, and what it spent its time on.
 #[derive(Clone, Debug, Serialize)]
@@ -111,6 +150,8 @@ struct Seen {
     copies: Times,
     managed: Times,
     threads: HashMap<EntityId, ThreadSeen>,
+    /// Threads whose calls are not followed.
+    other_threads: HashSet<EntityId>,
     /// Where the outermost range of each track ends.
     ranges: HashMap<TrackId, Ns>,
 }
@@ -142,23 +183,30 @@ enum Work {
     Memset,
 }
 
-/// The programs of a trace, by their ranks and pids.
+/// The programs of a trace.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn of_trace(source: &TraceSource) -> Result<Vec<Program>> {
+pub fn of_trace(source: &TraceSource) -> Result<Programs> {
     let catalog = source.entities_and_tracks();
     let above = Above::new(&catalog.entity);
-    let (roles, processes, of_source) = roles(source, &above);
+    let (roles, mut processes, of_source) = roles(source, &above);
+    let of_programs = processes.len();
+    if of_programs > PROGRAMS {
+        processes = busiest(source.trace(), &roles, processes)?;
+    }
+    let programs = of_programs - processes.len();
     let manifest = source.trace().manifest();
     let first = manifest.first_start(&["span"]);
     let (Some(from), Some(to), false) = (first, manifest.end, processes.is_empty()) else {
-        return Ok(Vec::new());
+        return Ok(Programs::default());
     };
     let mut seen: HashMap<EntityId, Seen> =
         processes.into_iter().map(|process| (process, Seen::new((Ns(from), Ns(to))))).collect();
     read(source.trace(), &roles, &of_source, &mut seen)?;
-    let mut programs: Vec<Program> = seen
+    let threads = seen.values().map(|seen| seen.other_threads.len()).sum();
+    let not_told = NotTold { programs, of_programs, threads };
+    let mut told: Vec<Program> = seen
         .into_iter()
         .filter_map(|(process, seen)| {
             let entity = above.get(process)?;
@@ -168,8 +216,32 @@ pub fn of_trace(source: &TraceSource) -> Result<Vec<Program>> {
             Some(Program { process: name, pid, rank, phases, mostly, entity: process, waits })
         })
         .collect();
-    programs.sort_by_key(|p| (p.rank.unwrap_or(i64::MAX), p.pid, p.entity));
-    Ok(programs)
+    told.sort_by_key(|p| (p.rank.unwrap_or(i64::MAX), p.pid, p.entity));
+    let not_told = Some(not_told).filter(|not| not.programs + not.threads > 0);
+    Ok(Programs { told, not_told })
+}
+
+/// The programs whose calls took most time. The rows are read once more for that.
+fn busiest(
+    trace: &Trace,
+    roles: &HashMap<TrackId, Role>,
+    processes: Vec<EntityId>,
+) -> Result<Vec<EntityId>> {
+    let mut busy: HashMap<EntityId, i64> = processes.into_iter().map(|of| (of, 0)).collect();
+    for rows in trace.read::<Span>(EVER) {
+        for span in rows? {
+            if let Some(Role::Calls { process, .. } | Role::Mpi { process, .. }) =
+                roles.get(&span.track)
+                && let (Some(busy), Some(dur)) = (busy.get_mut(process), span.dur)
+            {
+                *busy = busy.saturating_add(dur.0);
+            }
+        }
+    }
+    let mut all: Vec<(EntityId, i64)> = busy.into_iter().collect();
+    all.sort_unstable_by_key(|(process, ns)| (std::cmp::Reverse(*ns), *process));
+    all.truncate(PROGRAMS);
+    Ok(all.into_iter().map(|(process, _)| process).collect())
 }
 
 type Roles = (HashMap<TrackId, Role>, Vec<EntityId>, HashMap<SourceId, EntityId>);
@@ -179,6 +251,7 @@ fn roles(source: &TraceSource, above: &Above<'_>) -> Roles {
     let catalog = source.entities_and_tracks();
     let mut roles: HashMap<TrackId, Role> = HashMap::new();
     let mut processes: Vec<EntityId> = Vec::new();
+    let mut known: HashSet<EntityId> = HashSet::new();
     let mut of_source: HashMap<SourceId, EntityId> = HashMap::new();
     for track in &catalog.track {
         let thread = track.entity;
@@ -194,7 +267,7 @@ fn roles(source: &TraceSource, above: &Above<'_>) -> Roles {
         roles.insert(track.id, role);
         if let Role::Calls { process, .. } | Role::Mpi { process, .. } = role {
             of_source.entry(track.source).or_insert(process);
-            if processes.len() < PROGRAMS && !processes.contains(&process) {
+            if known.insert(process) {
                 processes.push(process);
             }
         }
@@ -306,6 +379,7 @@ impl Seen {
             copies: Times::default(),
             managed: Times::default(),
             threads: HashMap::new(),
+            other_threads: HashSet::new(),
             ranges: HashMap::new(),
         }
     }
@@ -329,10 +403,11 @@ impl Seen {
     }
 
     fn call(&mut self, thread: EntityId, kind: Option<CallKind>, stretch: Interval) {
+        let Some(kind) = kind else { return };
         if !self.threads.contains_key(&thread) && self.threads.len() >= THREADS {
+            self.other_threads.insert(thread);
             return;
         }
-        let Some(kind) = kind else { return };
         let of_thread = self.threads.entry(thread).or_default();
         of_thread.total += (stretch.1 - stretch.0).0;
         of_thread.calls.entry(kind).or_default().add(stretch);
@@ -546,6 +621,9 @@ pub struct RestsOn {
     pub scheduler_events: bool,
     /// What is not in the trace, and what therefore is not known.
     pub missing: Vec<&'static str>,
+    /// What is not said, because the clocks of different files are not known well enough.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_said: Vec<String>,
     /// What sources lost or left out.
     pub lost: Vec<String>,
 }
@@ -590,7 +668,8 @@ impl RestsOn {
         let lost = lost.map(|s| {
             format!("{} of {} rows of {} were lost", s.dropped, s.dropped + s.recorded, s.kind)
         });
-        Some(RestsOn { calls, scheduler_events, missing, lost: lost.collect() })
+        let (not_said, lost) = (not_said(catalog), lost.collect());
+        Some(RestsOn { calls, scheduler_events, missing, not_said, lost })
     }
 
     /// For people, in lines.
@@ -604,8 +683,32 @@ impl RestsOn {
         }
         let mut out = vec![format!("Rests on {}.", on.join(" and "))];
         out.extend(self.missing.iter().map(|what| format!("  not in the trace: {what}")));
+        out.extend(self.not_said.iter().map(|what| format!("  {what}")));
         out.extend(self.lost.iter().map(|what| format!("  lost: {what}")));
         out
+    }
+}
+
+/// What is not said of ranks whose calls of MPI are in different files.
+fn not_said(catalog: &Rows) -> Vec<String> {
+    let of_mpi = catalog.track.iter().filter(|track| &*track.name == names::MPI_CALLS);
+    let files: BTreeSet<SourceId> = of_mpi.map(|track| track.source).collect();
+    if files.len() < 2 {
+        return Vec::new();
+    }
+    let errors = catalog.source.iter().filter(|s| files.contains(&s.id)).map(ClockError::of);
+    match errors.max().unwrap_or_default() {
+        ClockError::NONE => Vec::new(),
+        ClockError::Within(ns) => vec![format!(
+            "not said which rank came last into a call of MPI where it came less than {:.3} ms after another \
+             one: by so much the clocks of their files may differ",
+            ns.as_millis_f64()
+        )],
+        ClockError::Unknown => vec![
+            "not said which rank waits for which in calls of MPI: by how much the clocks of their files \
+             differ is not known"
+                .into(),
+        ],
     }
 }
 

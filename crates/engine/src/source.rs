@@ -113,6 +113,7 @@ impl RowSource for TraceSource {
         Ok(Rows {
             entity: self.catalog.entity.clone(),
             track: self.catalog.track.clone(),
+            source: self.catalog.source.clone(),
             span: all(trace, range.clone())?,
             kernel: all(trace, range.clone())?,
             copy: all(trace, range.clone())?,

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_schema::{CopyKind, Migration, Name, Rows};
+use gpuwhy_schema::{ClockError, CopyKind, Migration, Name, Rows};
 
 use crate::left_out::FileLeftOut;
 use crate::{Error, Result};
@@ -129,6 +129,9 @@ pub trait GpuWork: Sync {
 
     /// What to add to its times, in ns, so that all reports that were opened together share one clock.
     fn shift(&self) -> i64;
+
+    /// By how much its times may still differ from those of the others.
+    fn clock_error(&self) -> ClockError;
 
     /// How many parts hold work of this kind. Each can be read on any thread.
     fn parts(&self, kind: WorkKind) -> usize;

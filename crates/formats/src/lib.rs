@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod align;
 mod ctf;
 mod error;
 pub mod importer;

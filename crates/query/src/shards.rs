@@ -4,6 +4,7 @@
 //!
 //! The output has one JSON object in each line: `plan` first, `end` last; without `end` it was cut off.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use anyhow::{Context as _, Result, bail};
@@ -14,7 +15,7 @@ use datafusion::arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use futures::TryStreamExt as _;
 use gpuwhy_derive::devices::Device;
 use gpuwhy_derive::sweep::Cut;
-use gpuwhy_schema::EntityKind;
+use gpuwhy_schema::{ClockError, EntityKind, SourceId};
 use serde_json::{Value, json};
 
 use crate::session::Session;
@@ -96,15 +97,24 @@ impl<W: Write> Parts<'_, W> {
         .await
     }
 
-    /// The devices, the names of GPUs, and how time is cut.
+    /// The devices, the names of GPUs, the clocks that devices have, and how time is cut.
     fn plan(&mut self) -> Result<()> {
         let (opened, cut) = (&self.session.opened, &self.cut);
         let device = |d: &Device| json!({"entity": d.entity.0, "name": *d.name, "place": *d.place, "rank": d.rank});
         let devices: Vec<Value> = opened.devices.devices.iter().map(device).collect();
         let gpus = opened.lanes.entity.iter().filter(|e| e.kind == EntityKind::Gpu);
         let names: Vec<Value> = gpus.map(|e| json!([e.id.0, *e.name])).collect();
+        let errors: BTreeMap<SourceId, ClockError> =
+            opened.lanes.source.iter().map(|s| (s.id, ClockError::of(s))).collect();
+        let mut clocks: BTreeSet<(u32, u32, Option<i64>)> = BTreeSet::new();
+        for track in &opened.lanes.track {
+            if let Some(device) = opened.devices.streams.get(&track.id) {
+                let error = errors.get(&track.source).copied().unwrap_or_default();
+                clocks.insert((*device, track.source.0, error.ns()));
+            }
+        }
         let plan = json!({
-            "devices": devices, "names": names,
+            "devices": devices, "names": names, "clocks": clocks,
             "origin": cut.origin, "width": cut.width, "count": cut.count,
         });
         Ok(writeln!(self.out, "{}", json!({ "plan": plan }))?)

@@ -15,6 +15,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cell;
+mod clock_error;
 pub mod docs;
 mod lanes;
 pub mod names;
@@ -27,6 +28,7 @@ mod units;
 mod words;
 
 pub use cell::{Name, Names, Role, UnknownWord};
+pub use clock_error::ClockError;
 pub use lanes::{Lane, Lanes, STACKS_LAST, remembered};
 pub use table::{Column, SchemaError, TABLE_KEY, Table, VERSION, VERSION_KEY, schema};
 pub use tables::*;

@@ -152,7 +152,10 @@ fn ranks_of_a_real_job_are_aligned_and_their_straggler_and_slow_link_found() {
     let trace = trace.to_str().unwrap();
     let printed = json(&["import", a, b, c, "-o", trace, "--json"]);
     let alignment = &printed["about"]["alignment"];
-    assert_eq!(alignment["by"], "MPI_Allreduce");
+    assert_eq!(
+        (&alignment["by"], &alignment["collective"]),
+        (&"the ends of collectives".into(), &"MPI_Allreduce".into())
+    );
     assert!(alignment["residual_p50_ns"].as_i64().unwrap() < 281, "{alignment}");
     let output = gpuwhy(&["validate", trace]);
     assert!(output.status.success(), "{}", said(&output));

@@ -312,3 +312,41 @@ fn a_program_that_copies_all_the_time_is_told_so_though_no_round_is_slower() {
     let html = page(&folder, "variability");
     assert!(html.contains(&format!("<p>rank 0, solver (pid 100): {says}.</p>")));
 }
+
+#[test]
+fn of_three_hundred_programs_the_busiest_are_told_and_the_others_are_counted() {
+    let (_keep, folder) = folder();
+    let mut profile = Profile::new();
+    // The later a program comes, the more it does.
+    let mut ranks: Vec<Rank> = (0..300).map(|number| profile.rank(number)).collect();
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        profile.call(rank, "cudaDeviceSynchronize", MS + number as i64 * US);
+    }
+    let verdict = profile.judged(&ranks, &folder);
+    let programs = verdict["programs"].as_array().unwrap();
+    let told: Vec<i64> = programs.iter().map(|p| p["rank"].as_i64().unwrap()).collect();
+    assert_eq!(told, (44..300).collect::<Vec<i64>>());
+    let not_told = serde_json::json!({ "programs": 44, "of_programs": 300, "threads": 0 });
+    assert_eq!(verdict["not_told"], not_told);
+    let text = said(&gpuwhy(&["diagnose", folder.join("made.trace").to_str().unwrap()]));
+    let line = "not looked at: 44 of 300 programs, which spent less time in calls than the others";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn threads_beyond_those_that_are_followed_are_counted() {
+    let (_keep, folder) = folder();
+    let mut profile = Profile::new();
+    let mut rank = profile.rank(0);
+    profile.call(&mut rank, "cudaDeviceSynchronize", 5 * MS);
+    for tid in 0..99 {
+        let thread = profile.lanes.entity(EntityKind::Thread, &format!("worker{tid}"), |e| {
+            (e.parent, e.number) = (Some(rank.process), Some(1000 + tid));
+        });
+        let lane = Lane::spans(names::CUDA_CALLS, Discipline::Nested);
+        let track = profile.lanes.track(thread, None, lane, profile.source);
+        profile.span(track, "cudaStreamSynchronize", (6 + tid) * MS, MS);
+    }
+    let verdict = profile.judged(&[rank], &folder);
+    assert_eq!(verdict["not_told"]["threads"], 36, "{verdict:#}");
+}

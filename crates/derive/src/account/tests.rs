@@ -1,6 +1,6 @@
 use gpuwhy_schema::{
-    Discipline, EntityKind, Io, Lane, Lanes, Link, LinkKind, Mark, Measure, Message, SourceId,
-    Span, State, Step, TrackId, WakeContext, Wakeup, names,
+    ClockError, Discipline, EntityKind, Io, Lane, Lanes, Link, LinkKind, Mark, Measure, Message,
+    SourceId, Span, State, Step, TrackId, WakeContext, Wakeup, names,
 };
 use proptest::prelude::*;
 
@@ -14,6 +14,8 @@ struct Scene {
     ids: u64,
     /// Who issues the requests that are drawn.
     issuer: Option<EntityId>,
+    /// The file that what follows was read from.
+    source: Option<SourceId>,
 }
 
 const MS: i64 = 1_000_000;
@@ -32,7 +34,14 @@ impl Scene {
     }
 
     fn track(&mut self, entity: EntityId, lane: Lane<'_>) -> TrackId {
-        self.lanes.track(entity, None, lane, SourceId(1))
+        self.lanes.track(entity, None, lane, self.source.unwrap_or(SourceId(1)))
+    }
+
+    /// What follows was read from this file, whose clock may be off by so much.
+    fn read_from(&mut self, file: &str, error: ClockError) -> &mut Scene {
+        let config = format!("file={file} {}", error.word());
+        self.source = Some(self.lanes.source("nsys", "other", "1", &config));
+        self
     }
 
     /// R running on CPU 0, Q waiting for it, T throttled, X stopped, S sleeping for a time,
@@ -495,6 +504,26 @@ fn in_a_call_of_mpi_the_rank_that_comes_last_is_waited_for_and_then_the_network(
     // The late one was waited for meanwhile, whatever it did.
     scene.rows.step.clear();
     assert_eq!(scene.step("rank1/main", 0, 8), "run 1, peer(rank1) 4, network 2, run 1");
+}
+
+#[test]
+fn the_rank_that_came_last_is_named_only_where_the_clocks_of_the_files_carry_it() {
+    let told = |error| {
+        let mut scene = Scene::default();
+        scene
+            .ranks(&["rank0", "rank1"])
+            .read_from("a", error)
+            .call("rank0/main", MPI, "MPI_Allreduce", [1, 7])
+            .read_from("b", error)
+            .call("rank1/main", MPI, "MPI_Allreduce", [5, 7]);
+        scene.step("rank0/main", 1, 7)
+    };
+    // It came 4 ms after the other.
+    assert_eq!(told(ClockError::NONE), ">peer(rank1) 4, network 2");
+    assert_eq!(told(ClockError::Within(Ns(4 * MS))), ">peer(rank1) 4, network 2");
+    assert_eq!(told(ClockError::Within(Ns(4 * MS + 1))), "peer 4, network 2");
+    // Nothing says that these are one call.
+    assert_eq!(told(ClockError::Unknown), "peer 6");
 }
 
 #[test]

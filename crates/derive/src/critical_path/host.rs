@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use gpuwhy_schema::{Entity, EntityId, Name, Ns};
+use gpuwhy_schema::{ClockError, Entity, EntityId, Name, Ns, SourceId};
 
 use super::Host;
 use crate::calls::{CallKind, MpiCall, all_ranks, groups};
@@ -354,8 +354,10 @@ impl Hosts {
     fn match_ranks(&mut self, entities: &[Entity]) {
         let mut by_name: BTreeMap<(CallKind, u32), Vec<MpiCall>> = BTreeMap::new();
         let mut processes: HashSet<EntityId> = HashSet::new();
+        let error = self.apart.map_or(ClockError::Unknown, |ns| ClockError::Within(Ns(ns)));
         for thread in &self.threads {
-            let ThreadOf { entity, process, .. } = thread.of;
+            let ThreadOf { entity, process, source, .. } = thread.of;
+            let source = SourceId(source);
             for call in &thread.calls {
                 let Named { lane, meaning, .. } = self.names[call.name as usize];
                 if lane != Lane::Mpi {
@@ -365,7 +367,7 @@ impl Hosts {
                 let Some(kind) = meaning.kind else { continue };
                 let name = if kind == CallKind::PointToPoint { 0 } else { call.name };
                 let (from, to) = (Ns(call.start), Ns(call.end));
-                let call = MpiCall { from, to, thread: entity, process };
+                let call = MpiCall { from, to, thread: entity, process, source, error };
                 by_name.entry((kind, name)).or_default().push(call);
             }
         }

@@ -6,6 +6,7 @@
 //! numbers, so the answer does not depend on how many shards, threads or machines there were. What
 //! the sums say is then stated, one kind of statement a file (`statements`).
 
+mod clocks;
 mod compare;
 mod gaps;
 mod launches;
@@ -47,6 +48,7 @@ pub use statements::Statement;
 
 use crate::error::{Error, Result};
 use crate::source::TraceSource;
+use clocks::Clocks;
 use sums::{KernelSum, Sums};
 
 /// The most intervals: more are no overview.
@@ -284,11 +286,17 @@ pub struct Report {
     pub changes: Option<Vec<Change>>,
     /// What stands out.
     pub statements: Vec<Statement>,
+    /// What is not said, because the clocks of different files are not known well enough, a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_said: Vec<String>,
     /// Imported files, or reports that were read as they are, of which rows were lost.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rests_on_incomplete: Vec<IncompleteSource>,
     #[serde(skip)]
     outliers: Vec<Outliers>,
+    /// The number of each device of `devices` among all, those included that did nothing.
+    #[serde(skip)]
+    numbers: Vec<u32>,
 }
 
 impl Report {
@@ -323,6 +331,8 @@ struct Gathered {
     /// The trace, if it is one on this machine.
     source: Option<TraceSource>,
     devices: Vec<Device>,
+    /// Whose times can be compared, by the numbers of devices.
+    clocks: Clocks,
     sums: Sums,
     cut: Cut,
     /// The entities that are named in statements.
@@ -361,7 +371,7 @@ pub fn variability(
         let before = compare::Recording::of(&before.sums);
         report.changes = Some(compare::changes(&before, &compare::Recording::of(&gathered.sums)));
     }
-    report.statements = statements::all(&report, &gathered)?;
+    (report.statements, report.not_said) = statements::all(&report, &gathered)?;
     let rows = gathered.sums.rows;
     Ok(Variability { report, rows, gathered })
 }
@@ -391,6 +401,9 @@ fn gather(inputs: &[PathBuf], options: &Options) -> Result<Gathered> {
             // Statements about a trace on this machine need its entities and tracks.
             let source = TraceSource::open(trace)?;
             gathered.names = source.entities_and_tracks().clone();
+            let names = &gathered.names;
+            let devices = Devices::of(&names.entity, &names.track);
+            gathered.clocks = Clocks::of_trace(&devices, &names.track, &names.source);
             gathered.incomplete = source.incomplete();
             gathered.source = Some(source);
         }
@@ -439,8 +452,10 @@ impl Gathered {
             whole: whole.is_some(),
             changes: None,
             statements: Vec::new(),
+            not_said: Vec::new(),
             rests_on_incomplete: self.incomplete.clone(),
             outliers: Vec::new(),
+            numbers: Vec::new(),
         };
         let numbered = self.devices.iter().zip(&sums.intervals.devices).enumerate();
         // The place of each device in the report: devices that did nothing are left out.
@@ -456,6 +471,7 @@ impl Gathered {
             places.insert(number, report.devices.len());
             report.devices.push(summary);
             report.outliers.push(found);
+            report.numbers.push(number as u32);
         }
         if let Some(managed) = &mut report.managed {
             managed.renumber(&places);

@@ -1,10 +1,10 @@
 //! The critical path of a trace, added up: by what it is, and by the names on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::critical_path::{self, Bound, Edge, Hosts, Part, Recording, Step};
-use gpuwhy_schema::{EntityId, Name, SourceId, names};
+use gpuwhy_schema::{ClockError, EntityId, Name, SourceId, names};
 use serde::Serialize;
 
 use super::NS_MS;
@@ -186,20 +186,13 @@ pub fn of(
     })
 }
 
-/// By how much times of several files may be off, ns: what their alignment says. `None` if it says nothing of
-/// one of the files that have calls of MPI.
+/// By how much times of the files that have calls of MPI may be off, ns; `None` if that is not known.
 pub fn apart(source: &TraceSource) -> Option<i64> {
     let catalog = source.entities_and_tracks();
-    let error = |of: SourceId| -> Option<i64> {
-        let source = catalog.source.iter().find(|source| source.id == of)?;
-        let mut words = source.config.split_whitespace();
-        words.find_map(|word| word.strip_prefix("error_ns=")?.parse().ok())
-    };
     let of_mpi = catalog.track.iter().filter(|track| &*track.name == names::MPI_CALLS);
-    let mut sources: Vec<SourceId> = of_mpi.map(|track| track.source).collect();
-    sources.sort_unstable();
-    sources.dedup();
-    sources.into_iter().map(error).try_fold(0, |most, error| Some(most.max(error?)))
+    let files: BTreeSet<SourceId> = of_mpi.map(|track| track.source).collect();
+    let errors = catalog.source.iter().filter(|s| files.contains(&s.id)).map(ClockError::of);
+    errors.max().unwrap_or_default().ns()
 }
 
 /// The process of a thread, or the thread itself where it has none.

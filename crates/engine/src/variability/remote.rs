@@ -13,9 +13,10 @@ use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use gpuwhy_derive::devices::Waiter;
 use gpuwhy_derive::sweep::{Cut, Interval};
 use gpuwhy_derive::{Quantiles, Stretches, Sum};
-use gpuwhy_schema::{CopyKind, Entity, EntityId, EntityKind, Rows};
+use gpuwhy_schema::{ClockError, CopyKind, Entity, EntityId, EntityKind, Ns, Rows};
 use serde_json::Value;
 
+use super::clocks::Clocks;
 use super::sums::{KernelSum, LinkSum, MOVED, Sums, WaitSum, moved};
 use super::{Device, Gathered, INTERVALS, Options, WAITS, interval_ns};
 use crate::error::{Error, Result};
@@ -206,7 +207,21 @@ fn plan(value: &Value) -> Parsed<Gathered> {
     let names = Rows { entity, ..Rows::default() };
     // A trace on this machine says itself which of its sources lost rows; see `gather`.
     let (whole, incomplete) = (None, Vec::new());
-    Ok(Gathered { source: None, devices, sums: Sums::new(cut), cut, names, whole, incomplete })
+    let (source, clocks, sums) = (None, clocks(value)?, Sums::new(cut));
+    Ok(Gathered { source, devices, clocks, sums, cut, names, whole, incomplete })
+}
+
+/// The clock of each device: its number, a file that its work is of, and the error of that file's clock.
+fn clocks(plan: &Value) -> Parsed<Clocks> {
+    let mut clocks = Clocks::default();
+    for of in plan["clocks"].as_array().into_iter().flatten() {
+        let error = match &of[2] {
+            Value::Null => ClockError::Unknown,
+            ns => ClockError::Within(Ns(whole(ns)?)),
+        };
+        clocks.add(id(&of[0])?, id(&of[1])?, error);
+    }
+    Ok(clocks)
 }
 
 #[cfg(test)]
@@ -215,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    const PLAN: &str = r#"{"plan":{"devices":[{"entity":3,"name":"GPU 0","place":"p","rank":1}],"names":[[3,"GPU 0"]],"origin":0,"width":10,"count":2}}"#;
+    const PLAN: &str = r#"{"plan":{"devices":[{"entity":3,"name":"GPU 0","place":"p","rank":1}],"names":[[3,"GPU 0"]],"clocks":[[0,1,null]],"origin":0,"width":10,"count":2}}"#;
 
     fn received(lines: &[&str]) -> Parsed<Gathered> {
         let mut received = Received::default();
@@ -232,6 +247,7 @@ mod tests {
         let end = r#"{"end":{"last_end":17,"rows":5}}"#;
         let whole = received(&[PLAN, &interval, moved, end]).unwrap();
         assert_eq!(whole.sums.intervals.devices[0][1].kernel_ns, 7);
+        assert_eq!(whole.clocks.between(0, 0), ClockError::NONE);
         assert_eq!((whole.sums.last_end, whole.sums.rows, whole.sums.moved.len()), (17, 5, 1));
     }
 

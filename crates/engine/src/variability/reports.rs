@@ -12,6 +12,7 @@ use gpuwhy_formats::importers;
 use gpuwhy_schema::{CopyKind, Name, Rows};
 use gpuwhy_store::IncompleteSource;
 
+use super::clocks::Clocks;
 use super::launches::Whole;
 use super::managed::{Gathering, Managed, Moved as MovedMemory, Stalls};
 use super::sums::{KernelSum, MOVED, Sums, moved};
@@ -44,6 +45,7 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
         return Err(super::too_long(options.interval.unwrap_or_default(), 0.0));
     };
     let mut devices: Vec<Device> = Vec::new();
+    let mut clocks = Clocks::default();
     let mut sums = Sums::new(cut);
     // The columns of pictures are whole intervals of those that will be left.
     let columns = columns(cut, usize::try_from((last - origin) / width).unwrap_or(INTERVALS) + 1);
@@ -61,6 +63,9 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
             one.push(work, device)
         })?;
         waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
+        for device in one.known.values() {
+            clocks.add(*device, number as u32, report.clock_error());
+        }
         incomplete.extend(incomplete_report(&**report, one.rows, lost[number]));
         let (swept, communication, managed) = one.finish(cut);
         sums.merge(swept);
@@ -68,7 +73,8 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     }
     if cut.all().contains(&sums.last_end) || sums.last_end == cut.all().end {
         let (names, whole) = (Rows::default(), Some(whole));
-        return Ok(Gathered { source: None, devices, sums, cut, names, whole, incomplete });
+        let source = None;
+        return Ok(Gathered { source, devices, clocks, sums, cut, names, whole, incomplete });
     }
     Err(too_short(width, sums.last_end - origin))
 }

@@ -24,6 +24,8 @@ struct Scene {
     calls: Vec<Vec<i64>>,
     mpi: Vec<Vec<i64>>,
     correlation: i64,
+    /// The host, and when the report began by its clock, ns.
+    of: Option<(&'static str, Option<i64>)>,
 }
 
 fn ns(ms: f64) -> i64 {
@@ -123,6 +125,14 @@ impl Scene {
         table(&mut out, "CUPTI_ACTIVITY_KIND_RUNTIME", columns, &self.calls);
         let columns = "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER";
         table(&mut out, "MPI_OTHER_EVENTS", columns, &self.mpi);
+        if let Some((host, begin)) = self.of {
+            let row = vec![Text(b"Hostname"), Text(host.as_bytes())];
+            let sql = "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value)";
+            out.table_of("TARGET_INFO_SYSTEM_ENV", sql, &[row]).unwrap();
+            let sql = "CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER)";
+            let begin: Vec<_> = begin.iter().map(|ns| vec![Int(*ns)]).collect();
+            out.table_of("TARGET_INFO_SESSION_START_TIME", sql, &begin).unwrap();
+        }
         out.finish().unwrap();
     }
 
@@ -174,6 +184,16 @@ fn cells(page: &str, id: &str) -> Vec<String> {
     };
     let row = |row: &str| row.split("<td").skip(1).map(text).collect::<Vec<_>>().join(" | ");
     body.split("<tr").skip(1).map(row).collect()
+}
+
+/// What is said of two reports as they are, and of the trace that they become.
+fn of_two(scenes: [&Scene; 2], interval_ms: Option<u64>) -> [Report; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["a.sqlite", "b.sqlite"].map(|name| dir.path().join(name));
+    scenes.iter().zip(&files).for_each(|(scene, file)| scene.write(file));
+    let trace = dir.path().join("t.trace");
+    import_all(&files, &trace);
+    [files.to_vec(), vec![trace]].map(|inputs| read(&inputs, None, interval_ms))
 }
 
 fn table(out: &mut Builder, name: &str, columns: &str, rows: &[Vec<i64>]) {
@@ -655,5 +675,118 @@ fn ten_thousand_kernels_of_long_names_make_a_page_that_can_be_opened() {
         assert!(page.len() < 1_500_000, "{} bytes", page.len());
         assert_eq!(cells(&page, "kernels").len(), 300);
         assert!(page.contains("300 of 10000 rows; the page leaves out 9700."));
+    }
+}
+
+/// A report of a host in which a device computes, but for a copy of 4 ms.
+fn stalls(host: &'static str, begin: Option<i64>) -> Scene {
+    let mut scene = Scene { of: Some((host, begin)), ..Scene::default() };
+    for ms in 0..400 {
+        let at = f64::from(ms);
+        match ms {
+            140..144 => scene.copy(0, 1, 1 << 20, at, at + 1.0),
+            _ => scene.kernel(0, "k", at, at + 0.9),
+        };
+    }
+    scene
+}
+
+#[test]
+fn devices_of_two_files_stall_together_only_as_far_as_their_clocks_are_known() {
+    let said = |begin: Option<i64>, interval| {
+        let scenes = [stalls("node1", begin), stalls("node2", begin.map(|ns| ns + 1))];
+        of_two([&scenes[0], &scenes[1]], Some(interval)).map(|report| {
+            assert_eq!(report.devices.len(), 2);
+            assert!(!report.is_quiet());
+            (says(&report, "shared_stalls").len(), report.not_said.join("\n"))
+        })
+    };
+    // By the hosts' clocks alone, which may differ by a millisecond.
+    for (shared, not_said) in said(Some(1 << 60), 1) {
+        assert_eq!(shared, 0);
+        assert_eq!(
+            not_said,
+            "not said whether devices of different files stall together, and what threads do meanwhile: \
+             their clocks may differ by 1.000 ms, and an interval is 1.000 ms long"
+        );
+    }
+    for (shared, not_said) in said(Some(1 << 60), 2) {
+        assert_eq!((shared, &*not_said), (1, ""));
+    }
+    // Without a time at which they began, nothing of both can be said.
+    for (shared, not_said) in said(None, 20) {
+        assert_eq!(shared, 0);
+        assert!(not_said.contains("by how much their clocks differ is not known"), "{not_said}");
+    }
+}
+
+#[test]
+fn the_page_shows_what_is_not_said_of_two_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["a.sqlite", "b.sqlite"].map(|name| dir.path().join(name));
+    stalls("node1", None).write(&files[0]);
+    stalls("node2", None).write(&files[1]);
+    let page = variability(&files, None, &options(Some(4))).unwrap().html().unwrap();
+    assert!(page.contains("<li>not said whether devices of different files stall together"));
+}
+
+#[test]
+fn devices_of_one_file_stall_together_whatever_the_clock_of_another_file() {
+    let mut two = stalls("node1", None);
+    (140..144).for_each(|ms| {
+        two.copy(1, 1, 1 << 20, f64::from(ms), f64::from(ms) + 1.0);
+    });
+    two.kernel(1, "k", 0.0, 140.0).kernel(1, "k", 144.0, 400.0);
+    for report in of_two([&two, &stalls("node2", None)], Some(4)) {
+        let all = says(&report, "shared_stalls");
+        assert_eq!(all.len(), 1);
+        assert!(all[0].contains("on several of 2 devices of one file at once"), "{all:?}");
+        assert_eq!(report.not_said.len(), 1);
+    }
+}
+
+#[test]
+fn copies_of_two_files_are_no_exchange_where_their_clocks_do_not_carry_it() {
+    let halos = |host, begin, device: f64| {
+        let mut scene = Scene { of: Some((host, begin)), ..Scene::default() };
+        for i in 0..40 {
+            let at = 10.0 * f64::from(i) + 0.1 * device;
+            scene.copy(0, 2, 65_536, at, at + 0.05).copy(0, 1, 65_536, at + 0.4, at + 0.5);
+        }
+        scene
+    };
+    for report in of_two([&halos("node1", None, 0.0), &halos("node2", None, 1.0)], Some(10)) {
+        assert_eq!(says(&report, "host_staged"), [""; 0]);
+        assert_eq!(says(&report, "ping_pong"), [""; 0]);
+        assert_eq!(
+            report.not_said,
+            [
+                "not said whether what leaves 2 devices goes on to a device of another file by way of the \
+              host, or could have stayed: by how much their clocks differ is not known, and such a copy \
+              follows within 1 ms"
+            ]
+        );
+    }
+}
+
+#[test]
+fn kernels_of_two_files_have_no_common_time_from_which_on_they_are_slower() {
+    let slower = |host, begin| {
+        let mut scene = Scene { of: Some((host, begin)), ..Scene::default() };
+        for i in 0..120 {
+            let (at, ms) = (10.0 * f64::from(i), if i < 60 { 1.0 } else { 2.0 });
+            scene.kernel(0, "solve", at, at + ms + 0.001 * f64::from(i % 3));
+        }
+        scene
+    };
+    for report in
+        of_two([&slower("node1", Some(1 << 60)), &slower("node2", Some(1 << 60 | 1))], Some(10))
+    {
+        assert_eq!((says(&report, "kernel_shift").len(), report.not_said.len()), (1, 0));
+    }
+    for report in of_two([&slower("node1", None), &slower("node2", None)], Some(10)) {
+        assert_eq!(says(&report, "kernel_shift"), [""; 0]);
+        let not_said = "not said from when on kernels take longer or less long: by how much";
+        assert!(report.not_said[0].starts_with(not_said), "{:?}", report.not_said);
     }
 }

@@ -8,6 +8,7 @@ use gpuwhy_derive::sweep::{Cut, Disorder, Sweep, Work as DeviceWork};
 use gpuwhy_schema::{Copy, CopyKind, Id, Name, Ns, Span};
 use gpuwhy_store::Trace;
 
+use super::clocks::Clocks;
 use super::sums::{Sums, moved};
 use super::{Device, Gathered, INTERVALS, Options, WAITS, cut_time, without_devices};
 use crate::error::{Error, Result};
@@ -32,9 +33,10 @@ pub fn gather(path: &std::path::Path, options: &Options) -> Result<Gathered> {
     }
     let (sums, cut) = read(&source, &plan, options)?;
     let devices = plan.devices.iter().map(Device::of).collect();
+    let clocks = Clocks::of_trace(&plan, &catalog.track, &catalog.source);
     let names = catalog.clone();
     let (whole, incomplete) = (None, source.incomplete());
-    Ok(Gathered { source: Some(source), devices, sums, cut, names, whole, incomplete })
+    Ok(Gathered { source: Some(source), devices, clocks, sums, cut, names, whole, incomplete })
 }
 
 /// Reads the whole, shard by shard.

@@ -74,9 +74,16 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
         ruled_out: finding.map_or(vec![], |f| f.ruled_out.iter().map(|e| e.says.clone()).collect()),
         others: profile::others(&analysis.findings, start),
         phases: profile::phase_table(analysis, start),
-        rests_on: analysis.rests_on.as_ref().map_or(vec![], |rests_on| rests_on.text()),
+        rests_on: rests_on(analysis),
         not_drawn: of_devices.not_drawn,
     })
+}
+
+/// What the verdicts on a profile rest on, and what was not looked at.
+fn rests_on(analysis: &Analysis) -> Vec<String> {
+    let mut all = analysis.rests_on.as_ref().map_or(vec![], |rests_on| rests_on.text());
+    all.extend(analysis.not_told.map(|not_told| not_told.text()));
+    all
 }
 
 fn the_verdict(analysis: &Analysis, finding: Option<&Finding>) -> report::Verdict {

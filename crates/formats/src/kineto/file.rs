@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gpuwhy_schema::Rows;
+use gpuwhy_schema::{ClockError, Rows};
 
 use super::identity::Identity;
 use super::job::Job;
 use super::reader::{About, Reader, Step};
 use super::rows::Converter;
 use crate::Result;
+use crate::align::Alignment;
 use crate::left_out::LeftOut;
 
 /// Events whose rows are handed out together.
@@ -19,19 +20,25 @@ const BATCH: u64 = 1 << 14;
 pub(super) struct File {
     reader: Reader,
     converter: Converter,
-    /// The error of its clock, ns.
-    error: i64,
+    /// By how much its times may differ from those of the job's other files.
+    error: ClockError,
     is_over: bool,
 }
 
 impl File {
-    /// Opens the file at `path`, whose times are moved by `shift` ns to a clock that may be off by `error` ns.
+    /// Opens the file at `path`, whose times are moved by `shift` ns, as `alignment` has it.
     ///
     /// # Errors
     /// It cannot be opened, or does not begin as JSON.
-    pub fn open(path: &Path, identity: Identity, shift: i64, error: i64) -> Result<File> {
-        let (reader, converter) = (Reader::open(path)?, Converter::new(identity, shift));
-        Ok(File { reader, converter, error, is_over: false })
+    pub fn open(
+        path: &Path,
+        identity: Identity,
+        shift: i64,
+        alignment: &Alignment,
+    ) -> Result<File> {
+        let reader = Reader::open(path)?;
+        let converter = Converter::new(identity, shift, alignment.words());
+        Ok(File { reader, converter, error: alignment.error, is_over: false })
     }
 
     /// How many of its events became rows, and what was left out.

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::align::Alignment;
+use super::align::align;
 use super::file::File;
 use super::identity::Identity;
 use super::job::Job;
 use super::survey::Survey;
 use crate::Result;
+use crate::align::Alignment;
 use crate::importer::{Batch, Import, Summary};
 use crate::left_out::FileLeftOut;
 
@@ -50,13 +51,13 @@ impl KinetoImport {
             _ => {
                 let surveys: Vec<Survey> =
                     paths.iter().map(|path| Survey::of(path)).collect::<Result<_>>()?;
-                (Identity::of_job(paths, &surveys)?, Alignment::of(paths, &surveys)?)
+                (Identity::of_job(paths, &surveys)?, align(paths, &surveys)?)
             }
         };
         Ok(KinetoImport {
             paths: paths.to_vec(),
             identities,
-            lines: alignment.line(paths.len()).into_iter().collect(),
+            lines: alignment.line().into_iter().collect(),
             alignment,
             job: Job::default(),
             current: 0,
@@ -74,7 +75,7 @@ impl KinetoImport {
         let is_gzipped = path.extension().is_some_and(|e| e == "gz");
         self.length = length * if is_gzipped { GZIPPED } else { 1 };
         let identity = self.identities[self.current].clone();
-        File::open(path, identity, self.alignment.shifts[self.current], self.alignment.error_ns)
+        File::open(path, identity, self.alignment.shifts[self.current], &self.alignment)
     }
 
     /// Takes down what was read of the file that ended.
@@ -149,9 +150,8 @@ impl Import for KinetoImport {
     }
 
     fn summary(&self) -> Summary {
-        let alignment = (self.paths.len() > 1).then(|| self.alignment.json());
         Summary {
-            about: json!({ "files": self.read, "alignment": alignment }),
+            about: json!({ "files": self.read, "alignment": self.alignment.json() }),
             lines: self.lines.clone(),
             left_out: self.left_out.clone(),
         }

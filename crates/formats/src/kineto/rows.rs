@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    Call, Clock, Copy, CopyKind, Counter, Id, Kernel, Mark, Ns, Rows, Span, TrackId,
+    Call, Clock, ClockError, Copy, CopyKind, Counter, Id, Kernel, Mark, Ns, Rows, Span, TrackId,
 };
 
 use super::event::Event;
@@ -20,6 +20,8 @@ pub(super) struct Converter {
     /// What is added to its times, ns.
     shift: i64,
     flows: u64,
+    /// Events that say how a viewer is to show a process or thread.
+    for_viewers: u64,
     /// Spans by their tracks.
     spans: HashMap<TrackId, u64>,
     /// Kernels, copies and memsets.
@@ -30,12 +32,14 @@ pub(super) struct Converter {
 }
 
 impl Converter {
-    /// For a file of this identity, whose times are moved by `shift` ns.
-    pub fn new(identity: Identity, shift: i64) -> Converter {
+    /// For a file of this identity, whose times are moved by `shift` ns; `aligned` says how, in words for its
+    /// source.
+    pub fn new(identity: Identity, shift: i64, aligned: String) -> Converter {
         Converter {
-            tracks: Tracks::new(identity),
+            tracks: Tracks::new(identity, aligned),
             shift,
             flows: 0,
+            for_viewers: 0,
             spans: HashMap::new(),
             device_spans: 0,
             recorded: 0,
@@ -46,10 +50,10 @@ impl Converter {
     /// Adds the rows of an event.
     pub fn event(&mut self, event: &Event, job: &mut Job, rows: &mut Rows) {
         match event.phase {
-            b'M' => {
-                self.recorded += 1;
-                self.metadata(event, job);
-            }
+            b'M' => match self.metadata(event, job) {
+                true => self.recorded += 1,
+                false => self.for_viewers += 1,
+            },
             b's' | b't' | b'f' => self.flows += 1,
             b'X' | b'i' | b'I' | b'C' => {
                 // A mark and a value of a counter have no duration.
@@ -192,9 +196,10 @@ impl Converter {
     }
 
     /// The name of a process or thread.
-    fn metadata(&mut self, event: &Event, job: &mut Job) {
+    /// Takes the name of a process or thread; whether the event is one.
+    fn metadata(&mut self, event: &Event, job: &mut Job) -> bool {
         if event.args.name.is_empty() {
-            return;
+            return false;
         }
         let pid = self.tracks.task_id(event.pid, &event.pid_text);
         let entity = match &*event.name {
@@ -203,11 +208,12 @@ impl Converter {
                 let tid = self.tracks.task_id(event.tid, &event.tid_text);
                 self.tracks.thread(&pid, &tid, job)
             }
-            _ => return,
+            _ => return false,
         };
         let name = self.tracks.name(&event.args.name);
         let name = self.tracks.called(name);
         job.lanes.update(entity, |e| e.name = name);
+        true
     }
 
     /// What was left out of the file.
@@ -215,6 +221,9 @@ impl Converter {
         let mut left_out = self.left_out.clone();
         if self.flows > 0 {
             left_out.not_imported("flow events, which repeat correlations", Some(self.flows));
+        }
+        if self.for_viewers > 0 {
+            left_out.not_imported("labels and order of tracks in viewers", Some(self.for_viewers));
         }
         (self.recorded, left_out)
     }
@@ -234,14 +243,14 @@ impl Converter {
         self.device_spans
     }
 
-    /// At the end of the file: what was learned late, what was left out, and its clock, whose error is
-    /// `error` ns.
-    pub fn finish(&mut self, error: i64, job: &mut Job, rows: &mut Rows) {
+    /// At the end of the file: what was learned late, what was left out, and its clock with its error.
+    pub fn finish(&mut self, error: ClockError, job: &mut Job, rows: &mut Rows) {
         self.tracks.settle(job);
         let (recorded, left_out) = self.left_out();
         let source = self.tracks.source(job);
         job.lanes.update_source(source, |s| left_out.write(s, recorded));
-        if let Some(base) = self.tracks.about.base {
+        // A clock without a bound to its error says nothing about time.
+        if let (Some(base), Some(error)) = (self.tracks.about.base, error.ns()) {
             rows.clock.push(Clock {
                 host: self.tracks.host(job),
                 clock: "utc".into(),

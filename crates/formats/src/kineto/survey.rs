@@ -6,13 +6,11 @@ use std::path::Path;
 
 use super::reader::{About, Reader, Step};
 use crate::Result;
+use crate::align::end_together;
 
 /// Ends of collectives that are kept of a file, and names of their kernels.
 const ENDS: usize = 1 << 20;
 const KERNELS: usize = 4096;
-/// Collectives whose kernels end together on all ranks, as NCCL and RCCL name them. Others need not: of a
-/// broadcast, the root leaves first.
-const TOGETHER: &[&[u8]] = &[b"AllReduce", b"AllGather", b"ReduceScatter"];
 
 /// What a file holds, without its rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +49,7 @@ impl Survey {
             survey.first = Some(survey.first.map_or(start, |first| first.min(start)));
             survey.last = Some(survey.last.map_or(end, |last| last.max(end)));
             let is_one =
-                event.category.eq_ignore_ascii_case(b"kernel") && is_collective(&event.name);
+                event.category.eq_ignore_ascii_case(b"kernel") && end_together(&event.name);
             if !is_one || kept >= ENDS {
                 continue;
             }
@@ -67,9 +65,4 @@ impl Survey {
         survey.about = reader.about;
         Ok(survey)
     }
-}
-
-fn is_collective(name: &[u8]) -> bool {
-    let has = |word: &[u8]| name.windows(word.len()).any(|w| w == word);
-    has(b"nccl") && TOGETHER.iter().any(|word| has(word))
 }

@@ -10,10 +10,11 @@ use super::reader::{About, Counted, LONG};
 use super::survey::Survey;
 use super::timestamps::nanoseconds;
 use crate::Result;
+use crate::align::Alignment;
 
 pub(super) fn read(path: &Path) -> Result<(Rows, About)> {
     let mut job = Job::default();
-    let mut file = File::open(path, Identity::alone(path), 0, 0)?;
+    let mut file = File::open(path, Identity::alone(path), 0, &Alignment::default())?;
     let mut all = Rows::default();
     while let Some(mut rows) = file.next(&mut job)? {
         all.append(&mut rows);
@@ -116,6 +117,8 @@ fn control_characters_and_escapes_in_names_are_read() {
 fn names_of_threads_may_come_last() {
     let text = r#"[{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 1, "dur": 1},
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "worker"}},
+        {"ph": "M", "name": "process_sort_index", "pid": 1, "args": {"sort_index": 5}},
+        {"ph": "M", "name": "process_labels", "pid": 1, "args": {"labels": "CPU"}},
         {"ph": "i", "name": "mark", "pid": 1, "tid": 2, "ts": 3, "args": {"Bytes": -512}},
         {"ph": "C", "name": "memory", "pid": 1, "tid": 2, "ts": 3, "args": {"value": 7}},
         {"ph": "s", "id": 1, "ts": 3}, {"ph": "B", "ts": 4}, {"ph": "X", "ts": 5, "dur": -1}]"#;
@@ -125,7 +128,9 @@ fn names_of_threads_may_come_last() {
     assert_eq!(rows.counter[0].value, 7.0);
     let source = rows.source.last().unwrap();
     assert_eq!((source.recorded, source.dropped), (4, 2));
-    assert!(source.note.as_deref().unwrap().ends_with("repeat correlations (1 row)"));
+    let left_out = "not imported: flow events, which repeat correlations (1 row), labels and order of tracks in \
+                    viewers (2 rows)";
+    assert!(source.note.as_deref().unwrap().ends_with(left_out), "{source:?}");
 }
 
 #[test]

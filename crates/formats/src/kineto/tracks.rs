@@ -68,6 +68,8 @@ pub(super) struct Tracks {
     /// What the file contains about itself, as far as it has been read.
     pub about: About,
     identity: Identity,
+    /// How its times were moved, in words for its source; empty for a single file.
+    aligned: String,
     source: Option<SourceId>,
     names: HashMap<Box<[u8]>, Name>,
     /// By pid and tid, or by device and stream.
@@ -78,11 +80,12 @@ pub(super) struct Tracks {
 }
 
 impl Tracks {
-    /// Of a file of this identity.
-    pub fn new(identity: Identity) -> Tracks {
+    /// Of a file of this identity, whose times were moved as `aligned` says.
+    pub fn new(identity: Identity, aligned: String) -> Tracks {
         Tracks {
             about: About::default(),
             identity,
+            aligned,
             source: None,
             names: HashMap::new(),
             tracks: HashMap::new(),
@@ -107,8 +110,10 @@ impl Tracks {
     /// The source of the rows of this file.
     pub fn source(&mut self, job: &mut Job) -> SourceId {
         *self.source.get_or_insert_with(|| {
-            let config = format!("file={}", self.identity.file_name.replace(' ', "_"));
-            job.lanes.source("kineto", "PyTorch profiler", "unknown", &config)
+            let name = self.identity.file_name.replace(' ', "_");
+            let config = format!("file={name} {}", self.aligned);
+            let config = config.trim_end();
+            job.lanes.source("kineto", "PyTorch profiler", "unknown", config)
         })
     }
 

@@ -229,6 +229,25 @@ impl Directory {
         Ok((0..count).collect())
     }
 
+    /// How many rows a table has. Batches of an Arrow file say it themselves and are read for that, if the file
+    /// is no larger than `most` bytes.
+    pub fn rows(&self, def: &TableDef, most: u64) -> Option<u64> {
+        let table = self.of(def).ok()?;
+        if let Kind::Parquet(checked, _) = &table.kind {
+            return Some(checked.rows);
+        }
+        if std::fs::metadata(&table.path).ok()?.len() > most {
+            return None;
+        }
+        let mut rows = 0;
+        let each = |_, _: [Value<'_>; 0]| {
+            rows += 1;
+            Ok(())
+        };
+        self.scan(def, &self.leaves(def).ok()?, [], each).ok()?;
+        Some(rows)
+    }
+
     /// How many stretches one thread is to read at a time.
     pub fn leaves_at_a_time(&self, def: &TableDef, usual: usize) -> usize {
         match self.of(def).map(|table| &table.kind) {

@@ -34,10 +34,23 @@ const VARIABLES: &[&str] = &[
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_NTASKS",
+    "SLURM_HET_JOB_ID",
     "SLURM_JOB_ID",
     "SLURM_JOBID",
     "PBS_JOBID",
     "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "AWS_BATCH_JOB_ID",
+    "COBALT_JOBID",
+    "TORCHELASTIC_RUN_ID",
+    "PALS_APID",
+    "JSM_NAMESPACE",
+    "SINGULARITY_CONTAINER",
+    "SINGULARITY_NAME",
+    "APPTAINER_CONTAINER",
+    "APPTAINER_NAME",
+    "SHIFTER_IMAGEREQUEST",
+    "container",
     "KUBERNETES_SERVICE_HOST",
     "KUBERNETES_POD_NAME",
     "POD_NAME",
@@ -56,6 +69,26 @@ const RANKS: &[(&str, &[&str])] = &[
     ("PMI_RANK", &["PMI_SIZE"]),
     ("RANK", &["WORLD_SIZE"]),
     (SLURM, &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
+];
+
+/// Ids of batch jobs. A job of several parts has one that all share, and one of each part.
+const JOBS: &[(&str, &str)] = &[
+    ("SLURM_HET_JOB_ID", "slurm"),
+    ("SLURM_JOB_ID", "slurm"),
+    ("SLURM_JOBID", "slurm"),
+    ("PBS_JOBID", "pbs"),
+    ("LSB_JOBID", "lsf"),
+    ("FLUX_JOB_ID", "flux"),
+    ("AWS_BATCH_JOB_ID", "aws_batch"),
+    ("COBALT_JOBID", "cobalt"),
+];
+/// Ids of one launch of a program on all its ranks: of PMIx (Open MPI, `srun --mpi=pmix`), of PyTorch's launcher,
+/// of HPE's and of IBM's. A step of Slurm is none: `mpirun` may start its ranks in several.
+const LAUNCHES: &[(&str, &str)] = &[
+    ("TORCHELASTIC_RUN_ID", "torchelastic"),
+    ("PMIX_NAMESPACE", "pmix"),
+    ("PALS_APID", "pals"),
+    ("JSM_NAMESPACE", "jsm"),
 ];
 
 /// The rank of a task of Slurm.
@@ -78,6 +111,8 @@ pub(super) struct Identity {
     pub ranks: HashMap<i64, u32>,
     /// The batch job: `slurm 165592`.
     pub job: Option<String>,
+    /// The launch of the program within it, if the launcher names it: `pmix 2253717505`.
+    pub launch: Option<String>,
     /// The container or pod.
     pub container: Option<String>,
     /// A rank that only counts if other reports of the same job have others: `SLURM_PROCID=0`.
@@ -160,7 +195,9 @@ impl Evidence {
     /// Who this is. `file` is the name of the report.
     pub fn identify(self, file: &Path) -> Identity {
         let mut of =
-            Identity { job: self.job(), container: self.container(), ..Identity::default() };
+            Identity { job: self.first(JOBS), container: self.container(), ..Identity::default() };
+        // Without a rendezvous of its own, PyTorch's launcher calls every run so.
+        of.launch = self.first(LAUNCHES).filter(|launch| launch != "torchelastic none");
         let by_rows = [(&self.mpi, "MPI_RANKS"), (&self.threads, THREAD_NAMES)];
         let named = rank_in(file);
         if let Some((ranks, by)) = by_rows.into_iter().find(|(ranks, _)| !ranks.is_empty()) {
@@ -208,23 +245,42 @@ impl Evidence {
         }
     }
 
-    fn job(&self) -> Option<String> {
-        let kinds = [
-            ("SLURM_JOB_ID", "slurm"),
-            ("SLURM_JOBID", "slurm"),
-            ("PBS_JOBID", "pbs"),
-            ("LSB_JOBID", "lsf"),
-        ];
+    /// The first of these variables that is there, behind the word for its kind.
+    fn first(&self, kinds: &[(&str, &str)]) -> Option<String> {
         kinds.iter().find_map(|(name, kind)| Some(format!("{kind} {}", self.text(name)?)))
     }
 
     fn container(&self) -> Option<String> {
+        let images = [
+            ("SINGULARITY", ["SINGULARITY_CONTAINER", "SINGULARITY_NAME"]),
+            ("APPTAINER", ["APPTAINER_CONTAINER", "APPTAINER_NAME"]),
+        ];
+        let image = || {
+            // An image has one name, and as many containers as it was started times.
+            let of = |(kind, names): &(&str, [&str; 2])| {
+                let image = names.iter().find_map(|name| self.text(name))?;
+                let name = image.rsplit('/').next().unwrap_or(image);
+                Some(format!("{} {name}", kind.to_ascii_lowercase()))
+            };
+            let shifter = || Some(format!("shifter {}", self.text("SHIFTER_IMAGEREQUEST")?));
+            images.iter().find_map(of).or_else(shifter)
+        };
+        // Docker and Podman call a host by the first twelve digits of its container's id.
+        let by_host = || {
+            let host = self.text("HOSTNAME")?;
+            let is_id =
+                host.len() == 12 && host.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            let engine = self.text("container").unwrap_or("id");
+            is_id.then(|| format!("{engine} {host}"))
+        };
+        let engine = || self.text("container").map(|engine| format!("{engine} without a name"));
         let pod = self.text("KUBERNETES_POD_NAME").or(self.text("POD_NAME"));
         // A pod's host name is its own name.
         let in_pod = || self.text("KUBERNETES_SERVICE_HOST").and(self.text("HOSTNAME"));
         let pod = pod.or_else(in_pod).map(|pod| format!("pod {pod}"));
         let modal = || self.text("MODAL_TASK_ID").map(|id| format!("modal {id}"));
-        pod.or_else(|| self.text("CONTAINER_ID").map(str::to_owned)).or_else(modal)
+        let id = || self.text("CONTAINER_ID").map(|id| format!("id {id}"));
+        pod.or_else(id).or_else(modal).or_else(image).or_else(by_host).or_else(engine)
     }
 }
 
@@ -319,5 +375,30 @@ mod tests {
         let pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("HOSTNAME", "train-0")];
         let of = evidence(&pod, 1).identify(Path::new("x"));
         assert_eq!(of.container.as_deref(), Some("pod train-0"));
+        let parts = [("SLURM_JOB_ID", "18"), ("SLURM_HET_JOB_ID", "17"), ("PMIX_NAMESPACE", "9")];
+        let of = evidence(&parts, 1).identify(Path::new("x"));
+        assert_eq!((of.job.as_deref(), of.launch.as_deref()), (Some("slurm 17"), Some("pmix 9")));
+        let of = evidence(&[("TORCHELASTIC_RUN_ID", "none")], 1).identify(Path::new("x"));
+        assert_eq!((of.job, of.launch), (None, None));
+    }
+
+    #[test]
+    fn containers_are_known_by_what_they_set() {
+        let container =
+            |environment: &[_]| evidence(environment, 1).identify(Path::new("x")).container;
+        let says = |environment: &[_]| container(environment).unwrap_or_default();
+        assert_eq!(
+            says(&[("SINGULARITY_CONTAINER", "/gpfs/x/multi gpu.simg")]),
+            "singularity multi gpu.simg"
+        );
+        assert_eq!(says(&[("APPTAINER_NAME", "a.sif")]), "apptainer a.sif");
+        assert_eq!(says(&[("HOSTNAME", "3f4e8a90bc12")]), "id 3f4e8a90bc12");
+        assert_eq!(
+            says(&[("HOSTNAME", "3f4e8a90bc12"), ("container", "podman")]),
+            "podman 3f4e8a90bc12"
+        );
+        assert_eq!(says(&[("HOSTNAME", "node7"), ("container", "oci")]), "oci without a name");
+        // The names of a cluster's nodes may consist of such letters, too.
+        assert_eq!(container(&[("HOSTNAME", "dead-beef-00")]), None);
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::align::{Alignment, align};
+use super::align::align;
 use super::job;
 use super::piece::Piece;
 use super::place::Placer;
 use super::report::Report;
 use crate::Result;
+use crate::align::Alignment;
 use crate::importer::{Batch, Import, Options, Summary};
 use crate::read_ahead::ReadAhead;
 
@@ -96,15 +97,7 @@ impl Import for NsysImport {
         let about = json!({
             "world_size": job::world(&self.reports),
             "reports": self.reports.iter().map(about).collect::<Vec<_>>(),
-            "alignment": {
-                "shifts_ns": alignment.shifts,
-                "by": alignment.by,
-                "collectives": alignment.collectives,
-                "residual_p50_ns": alignment.residual_p50_ns,
-                "residual_p95_ns": alignment.residual_p95_ns,
-                "before_p50_ns": alignment.before_p50_ns,
-                "error_ns": alignment.error_ns,
-            },
+            "alignment": alignment.json(),
         });
         let lines = job::lines(&self.reports, alignment);
         Summary { about, lines, left_out: self.placer.left_out(&self.reports) }
@@ -122,6 +115,7 @@ fn about(report: &Report) -> Value {
         "ranks_of_processes": report.identity.ranks.iter().map(|(pid, rank)| (pid.to_string(), *rank)).collect::<BTreeMap<_, _>>(),
         "world_size": report.identity.world,
         "job": report.identity.job,
+        "launch": report.identity.launch,
         "container": report.identity.container,
         "remark": report.identity.remark,
         "not_imported": report.unread,

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::align::Alignment;
 use super::identity::{FILE_NAME, SLURM};
 use super::report::Report;
+use crate::align::Alignment;
 use crate::{Error, Result};
 
 /// Clocks of hosts of one job differ by less than this: captures further apart were not taken of one run.
@@ -28,6 +28,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Report>> {
         }
     }
     check_overlap(&reports)?;
+    check_jobs(&reports)?;
     settle(&mut reports)?;
     Ok(reports)
 }
@@ -98,6 +99,34 @@ fn check_overlap(reports: &[Report]) -> Result<()> {
                 };
                 let why =
                     format!("{long} lie between the end of one capture and the begin of the other");
+                return Err(unrelated(a, b, why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses reports that say that they are of different jobs. What only one of two says is no difference.
+fn check_jobs(reports: &[Report]) -> Result<()> {
+    let kind = |id: &str| id.split(' ').next().unwrap_or_default().to_owned();
+    for (i, a) in reports.iter().enumerate() {
+        for b in &reports[i + 1..] {
+            let (of_a, of_b) = (&a.identity, &b.identity);
+            for (what, a_id, b_id) in
+                [("job", &of_a.job, &of_b.job), ("launch", &of_a.launch, &of_b.launch)]
+            {
+                if let (Some(a_id), Some(b_id)) = (a_id, b_id)
+                    && a_id != b_id
+                    && kind(a_id) == kind(b_id)
+                {
+                    let why = format!("the one is of {what} {a_id}, the other of {what} {b_id}");
+                    return Err(unrelated(a, b, why));
+                }
+            }
+            if let (Some(a_ranks), Some(b_ranks)) = (of_a.world, of_b.world)
+                && a_ranks != b_ranks
+            {
+                let why = format!("their jobs have {a_ranks} and {b_ranks} ranks");
                 return Err(unrelated(a, b, why));
             }
         }
@@ -196,7 +225,7 @@ pub(super) fn lines(reports: &[Report], alignment: &Alignment) -> Vec<String> {
     }
     if several {
         lines.push(merged(reports));
-        lines.push(aligned(reports, alignment));
+        lines.extend(alignment.line());
     }
     lines
 }
@@ -221,38 +250,14 @@ fn merged(reports: &[Report]) -> String {
         [one] => format!("of host {one}"),
         several => format!("of {} hosts: {}", several.len(), several.join(", ")),
     };
+    let containers = all(&|r| r.identity.container.clone());
+    let containers = match &*containers {
+        [one] if one == "?" => String::new(),
+        [one] => format!("; in container {one}"),
+        several => format!("; in {} containers: {}", several.len(), several.join(", ")),
+    };
     format!(
-        "{} reports merged because they were captured at the same time; {job}; {hosts}",
+        "{} reports merged because they were captured at the same time; {job}; {hosts}{containers}",
         reports.len()
-    )
-}
-
-/// How several reports were aligned.
-fn aligned(reports: &[Report], alignment: &Alignment) -> String {
-    let us = |ns: i64| ns as f64 / 1e3;
-    if let Some(by) = &alignment.by {
-        return format!(
-            "aligned by {} x {by}: their ends lie {:.3} us apart at the median, {:.3} us at p95 \
-             ({:.3} us by the reports' own clocks)",
-            alignment.collectives,
-            us(alignment.residual_p50_ns),
-            us(alignment.residual_p95_ns),
-            us(alignment.before_p50_ns),
-        );
-    }
-    let without: Vec<String> =
-        reports.iter().filter(|r| r.epoch.is_none()).map(file_name).collect();
-    if !without.is_empty() {
-        return format!(
-            "not aligned: {} does not say when it began, and is placed at the begin of the first; what \
-             happened on several of them cannot be compared in time",
-            without.join(", ")
-        );
-    }
-    format!(
-        "aligned only by the times at which the reports say that they began: no collective was called \
-         equally often by all. The clocks of hosts that use NTP agree to about {:.0} us; order in time \
-         across reports that is finer than this is not known",
-        us(alignment.error_ns)
     )
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_schema::{Entity, EntityId, EntityKind, Rows, names};
+use gpuwhy_schema::{ClockError, Entity, EntityId, EntityKind, Rows, names};
 
 use super::align::align;
 use super::job::{self, lines};
@@ -61,9 +61,14 @@ fn ranks_come_from_the_reports_whatever_their_names_and_their_order() {
         assert_eq!(
             says[1],
             "3 reports merged because they were captured at the same time; of job slurm 165592; of \
-             host prm-dgx-05"
+             host prm-dgx-05; in container singularity multi_gpu.simg"
         );
-        assert!(says[2].starts_with("aligned by 1001 x MPI_Allreduce"), "{says:?}");
+        assert!(
+            says[2].starts_with(
+                "3 files aligned by the ends of collectives: 1001 x MPI_Allreduce end "
+            ),
+            "{says:?}"
+        );
         let config = &rows.source[0].config;
         let rank =
             format!("file=report1.sqlite schema=3.7.2 rank={} rank_by=the_names_of", order[0]);
@@ -103,6 +108,11 @@ fn captures_of_different_years_are_refused() {
 
 /// A report with one call of a thread of each of these processes, which are named as given.
 fn report(path: &Path, pids: &[(i64, &str)]) {
+    report_in(path, pids, "");
+}
+
+/// The same, with this environment: `A=1;B=2`.
+fn report_in(path: &Path, pids: &[(i64, &str)], environment: &'static str) {
     let text = |text: &'static str| Value::Text(text.as_bytes());
     let mut builder = Builder::create(path).unwrap();
     let strings: Vec<Vec<Value<'_>>> = pids
@@ -124,7 +134,8 @@ fn report(path: &Path, pids: &[(i64, &str)]) {
         .collect();
     let sql = "CREATE TABLE OSRT_API (start, end, globalTid)";
     builder.table_of("OSRT_API", sql, &calls).unwrap();
-    let env = [vec![text("Hostname"), text("node1")]];
+    let env =
+        [vec![text("Hostname"), text("node1")], vec![text("DeviceEnvironment"), text(environment)]];
     let sql = "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value)";
     builder.table_of("TARGET_INFO_SYSTEM_ENV", sql, &env).unwrap();
     builder.finish().unwrap();
@@ -149,11 +160,10 @@ fn reports_without_ranks_are_called_by_their_files() {
     );
     let says = lines(&reports, &alignment);
     assert_eq!(says[0], "file report7 names no rank: it is called by its name");
-    assert!(
-        says.last().unwrap().starts_with("not aligned: report7, report4 does not say"),
-        "{says:?}"
-    );
-    assert_eq!(align(&reports).unwrap().by, None);
+    let nothing = "2 files aligned by nothing: report7, report4 do not say when they began: ";
+    assert!(says.last().unwrap().starts_with(nothing), "{says:?}");
+    assert_eq!(align(&reports).unwrap().error, ClockError::Unknown);
+    assert!(rows.source[0].config.ends_with(" aligned_by=nothing error_ns=unknown"));
 }
 
 #[test]
@@ -184,4 +194,53 @@ fn two_reports_of_one_rank_are_refused_or_lose_a_rank_that_only_their_names_say(
     assert!(named(&rows, EntityKind::Rank).is_empty());
     let says = lines(&reports, &alignment).join("\n");
     assert!(says.contains("rank 0 by the file's name is also another report's: no rank"), "{says}");
+}
+
+#[test]
+fn reports_of_different_jobs_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a.sqlite", "b.sqlite"].map(|name| dir.path().join(name));
+    let together = |a: &'static str, b: &'static str| {
+        report_in(&paths[0], &[(42, "MPI Rank 0")], a);
+        report_in(&paths[1], &[(43, "MPI Rank 1")], b);
+        let opened = job::open(&paths);
+        opened.err().map_or_else(String::new, |e| {
+            let why = e.to_string();
+            why[why.find("as one trace: ").unwrap() + 14..].replace("; import each on its own", "")
+        })
+    };
+    let slurm = "SLURM_JOB_ID=17;SLURM_STEP_ID=0";
+    assert_eq!(
+        together(slurm, "SLURM_JOB_ID=18"),
+        "the one is of job slurm 17, the other of job slurm 18"
+    );
+    assert_eq!(
+        together("SLURM_JOB_ID=17;PMIX_NAMESPACE=5", "SLURM_JOB_ID=17;PMIX_NAMESPACE=6"),
+        "the one is of launch pmix 5, the other of launch pmix 6"
+    );
+    assert_eq!(
+        together("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE=4"),
+        "their jobs have 2 and 4 ranks"
+    );
+    // Parts of one job, steps of one, and a report that does not say.
+    let parts = "SLURM_JOB_ID=18;SLURM_HET_JOB_ID=17";
+    assert_eq!(together("SLURM_JOB_ID=17;SLURM_HET_JOB_ID=17", parts), "");
+    assert_eq!(together(slurm, "SLURM_JOB_ID=17;SLURM_STEP_ID=1"), "");
+    assert_eq!(together(slurm, ""), "");
+}
+
+#[test]
+fn processes_belong_to_their_container_and_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.sqlite");
+    report_in(&path, &[(42, "MPI Rank 0")], "SLURM_JOB_ID=17;HOSTNAME=3f4e8a90bc12");
+    let (rows, _) = rows(&job::open(&[path]).unwrap());
+    let mut at = rows.entity.iter().find(|e| e.kind == EntityKind::Process);
+    let mut above = Vec::new();
+    while let Some(entity) = at {
+        above.push(format!("{} {}", entity.kind, entity.name));
+        at = entity.parent.and_then(|id| rows.entity.iter().find(|e| e.id == id));
+    }
+    let owners = ["rank rank 0", "container id 3f4e8a90bc12", "job slurm 17", "host node1"];
+    assert_eq!(above[1..], owners);
 }

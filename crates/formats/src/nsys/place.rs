@@ -8,7 +8,6 @@ use gpuwhy_schema::{
     Sample, Shape, SourceId, TrackId, names,
 };
 
-use super::align::Alignment;
 use super::chunk::Contents;
 use super::dropped::{Dropped, Why};
 use super::ids::{pid_of, process_of, tid_of};
@@ -19,6 +18,7 @@ use super::report::{Gpu, Report};
 use super::stacks::Stacks;
 use super::states::{States, Switches};
 use crate::Result;
+use crate::align::Alignment;
 use crate::left_out::{FileLeftOut, LeftOut};
 
 /// Makes one trace of several reports.
@@ -41,6 +41,8 @@ pub(super) struct Placer {
 pub(super) struct Placed {
     source: SourceId,
     host: EntityId,
+    /// What its processes belong to: the container, the job or, where it names neither, the host.
+    owner: EntityId,
     /// What its processes are called by, besides their names.
     file: Option<String>,
     host_key: String,
@@ -51,6 +53,8 @@ pub(super) struct Placed {
     /// Rows of the report that are in the trace.
     pub recorded: u64,
     dropped: Dropped,
+    /// The rows of the report's tables that are not imported, once these were counted.
+    unread: Vec<Option<u64>>,
 }
 
 impl Placed {
@@ -63,19 +67,14 @@ impl Placed {
     fn left_out(&self, report: &Report) -> LeftOut {
         let mut left_out = LeftOut::default();
         self.dropped.each(|why, rows| left_out.lose(why, rows));
-        report.unread.iter().for_each(|table| left_out.not_imported(table, None));
+        let unread = report.unread.iter().zip(self.unread.iter().chain(std::iter::repeat(&None)));
+        unread.for_each(|(table, rows)| left_out.not_imported(table, *rows));
         left_out
     }
 }
 
 /// How a report was read, as `key=value` words: what it is of, and how its times were moved.
-fn config(
-    file: &str,
-    schema: &str,
-    report: &Report,
-    alignment: &Alignment,
-    several: bool,
-) -> String {
+fn config(file: &str, schema: &str, report: &Report, alignment: &Alignment) -> String {
     let mut config = format!("file={file} schema={schema}");
     let of = &report.identity;
     let mut word = |key: &str, value: Option<String>| {
@@ -87,12 +86,11 @@ fn config(
     word("rank_by", of.by.map(str::to_owned));
     word("world_size", of.world.map(|world| world.to_string()));
     word("job", of.job.clone());
+    word("launch", of.launch.clone());
     word("container", of.container.clone());
-    if several {
-        word("aligned_by", Some(alignment.by.clone().unwrap_or("own_clocks".into())));
-        word("error_ns", Some(alignment.error_ns.to_string()));
-    }
-    config
+    config.push(' ');
+    config.push_str(&alignment.words());
+    config.trim_end().to_owned()
 }
 
 impl Placer {
@@ -107,17 +105,28 @@ impl Placer {
                 let file = report.path().file_name().unwrap_or_default().to_string_lossy();
                 let version = report.version.as_deref().unwrap_or("unknown");
                 let schema = report.schema.as_deref().unwrap_or("none");
-                let config = config(&file.replace(' ', "_"), schema, report, alignment, several);
+                let config = config(&file.replace(' ', "_"), schema, report, alignment);
                 let source = lanes.source("nsys", "Nsight Systems", version, &config);
                 // Reports without a host name that are read together are assumed to be of one host.
                 let name = report.host.as_deref().unwrap_or("unknown-host");
                 let host_key = format!("nsys:{name}");
                 let host = lanes.entity(EntityKind::Host, &host_key, |e| e.name = name.into());
+                let of = &report.identity;
+                let owners = [(EntityKind::Job, &of.job), (EntityKind::Container, &of.container)];
+                let mut owner = host;
+                for (kind, name) in owners {
+                    let Some(name) = name else { continue };
+                    let parent = Some(owner);
+                    owner = lanes.entity(kind, &format!("{host_key}:{name}"), |e| {
+                        (e.name, e.parent) = (name.as_str().into(), parent);
+                    });
+                }
                 // Processes of a report without a rank are called by its file.
                 let alone = report.identity.rank.is_none() && report.identity.ranks.is_empty();
                 Placed {
                     source,
                     host,
+                    owner,
                     file: (several && alone).then(|| file_name(report)),
                     host_key,
                     shift: alignment.shifts[i],
@@ -125,6 +134,7 @@ impl Placer {
                     threads: HashMap::new(),
                     recorded: 0,
                     dropped: Dropped::default(),
+                    unread: Vec::new(),
                 }
             })
             .collect();
@@ -247,14 +257,18 @@ impl Placer {
         self.check_disordered(reports)?;
         let mut rows = Rows::default();
         for (i, report) in reports.iter().enumerate() {
+            let tables = &report.database;
+            let rows_of = |name: &String| tables.table(name).and_then(|table| tables.rows(table));
+            self.reports[i].unread = report.unread.iter().map(rows_of).collect();
             let placed = &self.reports[i];
-            if let Some(epoch) = report.epoch {
+            // A clock without a bound to its error says nothing about time.
+            if let (Some(epoch), Some(error)) = (report.epoch, alignment.error.ns()) {
                 rows.clock.push(Clock {
                     host: placed.host,
                     clock: "utc".into(),
                     ts_source: epoch,
                     ts_trace: Ns(placed.shift),
-                    error_ns: Ns(alignment.error_ns),
+                    error_ns: Ns(error),
                 });
             }
             let left_out = placed.left_out(report);
@@ -279,14 +293,14 @@ impl Placer {
         let placed = &self.reports[number];
         let pid = pid_of(process);
         let key = format!("{}:{pid}", placed.host_key);
-        let (host, file) = (placed.host, placed.file.clone());
+        let (above, file) = (placed.owner, placed.file.clone());
         // In a report of several ranks, processes without one are the launchers.
         let of = &report.identity;
-        let owner = of.ranks.get(&pid).copied().or(of.rank).map_or(host, |rank| {
+        let owner = of.ranks.get(&pid).copied().or(of.rank).map_or(above, |rank| {
             self.lanes.entity(EntityKind::Rank, &format!("rank:{rank}"), |e| {
                 e.name = format!("rank {rank}").as_str().into();
                 e.number = Some(i64::from(rank));
-                e.parent = Some(host);
+                e.parent = Some(above);
             })
         });
         self.lanes.entity(EntityKind::Process, &key, |e| {

@@ -6,6 +6,11 @@ use super::directory::Directory;
 use crate::sqlite::{Database, TableDef, Value};
 use crate::{Error, Result};
 
+/// What is read of a table that is not imported, to count its rows.
+const COUNTED_BYTES: u64 = 1 << 30;
+/// The same in pages of the usual size.
+const COUNTED: usize = (COUNTED_BYTES >> 12) as usize;
+
 /// Where a report's tables lie.
 #[derive(Debug)]
 pub(super) enum Tables {
@@ -71,6 +76,21 @@ impl Tables {
             Ok(())
         };
         leaves.len() == 1 && self.scan(table, &leaves, [None], each).is_err() || any
+    }
+
+    /// How many rows a table has, by what its pages or its footer say; `None` if it is too large to look at for
+    /// that, is damaged, or its rows must be decoded to be counted.
+    pub fn rows(&self, table: &TableDef) -> Option<u64> {
+        match self {
+            Tables::Database(database) => {
+                let leaves = database.leaves(table).ok()?;
+                if leaves.len() > COUNTED {
+                    return None;
+                }
+                database.count(&leaves).ok()
+            }
+            Tables::Directory(directory) => directory.rows(table, COUNTED_BYTES),
+        }
     }
 
     /// The leaf pages of a table, or the stretches of rows that stand for them in a file.

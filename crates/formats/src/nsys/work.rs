@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpuwhy_schema::{CopyKind, Name};
+use gpuwhy_schema::{ClockError, CopyKind, Name};
 
 use super::align::align;
 use super::chunk::{Chunk, Contents};
@@ -14,6 +14,7 @@ use super::job;
 use super::report::{Gpu, Report};
 use super::versions;
 use crate::Result;
+use crate::align::Alignment;
 use crate::importer::{GpuWork, PageFaults, Work, WorkDevice, WorkKind, WorkPart};
 
 /// The code of copies of managed memory to the host.
@@ -23,6 +24,7 @@ const UNIFIED_TO_HOST: i64 = 12;
 struct ReportWork {
     report: Report,
     shift: i64,
+    error: ClockError,
     /// The chunks that hold kernels, and those that hold copies and memsets.
     kernels: Vec<Chunk>,
     copies: Vec<Chunk>,
@@ -31,14 +33,14 @@ struct ReportWork {
 /// Opens reports and aligns them.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Box<dyn GpuWork>>> {
     let reports = job::open(paths)?;
-    let shifts = align(&reports)?.shifts;
+    let Alignment { shifts, error, .. } = align(&reports)?;
     let one = |(report, shift): (Report, i64)| -> Box<dyn GpuWork> {
         let chunks = |selected: fn(Contents) -> bool| {
             report.chunks.iter().filter(|c| selected(c.contents)).cloned().collect()
         };
         let kernels = chunks(|contents| contents == Contents::Kernels);
         let copies = chunks(|c| matches!(c, Contents::Copies | Contents::Memsets));
-        Box::new(ReportWork { report, shift, kernels, copies })
+        Box::new(ReportWork { report, shift, error, kernels, copies })
     };
     Ok(reports.into_iter().zip(shifts).map(one).collect())
 }
@@ -63,6 +65,10 @@ impl GpuWork for ReportWork {
 
     fn shift(&self) -> i64 {
         self.shift
+    }
+
+    fn clock_error(&self) -> ClockError {
+        self.error
     }
 
     fn parts(&self, kind: WorkKind) -> usize {

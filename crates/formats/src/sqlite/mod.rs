@@ -334,6 +334,27 @@ impl Database {
         ))
     }
 
+    /// How many rows lie on these leaves, by what the pages say; no row is looked at.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    pub fn count(&self, leaves: &[u32]) -> Result<u64> {
+        let mut pages = Pages::new(self);
+        let mut rows = 0;
+        each_run(leaves, |first, run| {
+            pages.read(first, run.len())?;
+            for &page in run {
+                let node = pages.held(page)?;
+                if node.kind()? != Kind::Leaf {
+                    return Err(self.damaged(page, "it is not a leaf of a table"));
+                }
+                rows += node.cells() as u64;
+            }
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
     /// Calls `each` with the rowid and the `wanted` columns of every row on these leaves. A column that the
     /// table lacks (`None`), or that was added after the row, is null.
     ///
@@ -364,14 +385,9 @@ impl Database {
         let mut pages = Pages::new(self);
         let mut long = Pages::new(self);
         let mut whole = Vec::new();
-        let mut rest = leaves;
-        while let Some(&page) = rest.first() {
-            let next = |i: usize| page.checked_add(i as u32);
-            let run =
-                rest.iter().enumerate().take(AHEAD).take_while(|(i, p)| Some(**p) == next(*i));
-            let run = run.count();
-            pages.read(page, run)?;
-            for &page in &rest[..run] {
+        each_run(leaves, |first, run| {
+            pages.read(first, run.len())?;
+            for &page in run {
                 let node = pages.held(page)?;
                 if node.kind()? != Kind::Leaf {
                     return Err(self.damaged(page, "it is not a leaf of a table"));
@@ -397,10 +413,22 @@ impl Database {
                     each(cell.rowid, values)?;
                 }
             }
-            rest = &rest[run..];
-        }
-        Ok(())
+            Ok(())
+        })
     }
+}
+
+/// Calls `each` with pages that lie one behind the other, some at a time, and with the first of them.
+fn each_run(pages: &[u32], mut each: impl FnMut(u32, &[u32]) -> Result<()>) -> Result<()> {
+    let mut rest = pages;
+    while let Some(&first) = rest.first() {
+        let next = |i: usize| first.checked_add(i as u32);
+        let run = rest.iter().enumerate().take(AHEAD).take_while(|(i, p)| Some(**p) == next(*i));
+        let (run, later) = rest.split_at(run.count());
+        each(first, run)?;
+        rest = later;
+    }
+    Ok(())
 }
 
 /// The kinds of pages of a table's b-tree.

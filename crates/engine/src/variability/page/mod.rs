@@ -13,7 +13,7 @@ use gpuwhy_schema::{Copy, Id, Ns, Source, Span, sources};
 
 use super::{Gathered, NS_MS, Report};
 use crate::error::{Error, Result};
-use crate::phases::{self, Program, RestsOn};
+use crate::phases::{self, NotTold, Program, Programs, RestsOn};
 use crate::source::TraceSource;
 
 /// Intervals whose kernels and copies are drawn one by one.
@@ -23,6 +23,8 @@ const CLOSE_UPS: usize = 6;
 struct Beside<'a> {
     /// The programs whose calls were recorded.
     programs: Vec<Program>,
+    /// Programs and threads that were too many to look at.
+    not_told: Option<NotTold>,
     /// What is known of them rests on this.
     rests_on: Option<RestsOn>,
     /// The files that other tools wrote.
@@ -35,6 +37,7 @@ impl<'a> Beside<'a> {
     fn of(report: &Report, gathered: &'a Gathered) -> Result<Beside<'a>> {
         let mut beside = Beside {
             programs: Vec::new(),
+            not_told: None,
             rests_on: None,
             files: Vec::new(),
             origin: gathered.cut.origin,
@@ -44,8 +47,9 @@ impl<'a> Beside<'a> {
         beside.files = all.iter().filter(|source| &*source.tool != sources::RECORDER).collect();
         beside.rests_on = RestsOn::of(source);
         if report.whole && beside.rests_on.is_some() {
-            beside.programs =
+            let Programs { told, not_told } =
                 phases::of_trace(source).map_err(Error::read("calls", source.trace().path()))?;
+            (beside.programs, beside.not_told) = (told, not_told);
         }
         Ok(beside)
     }
@@ -112,7 +116,8 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
 
 /// What was not looked for, and why.
 fn not_looked_for(report: &Report, beside: &Beside<'_>) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut all = report.not_said.clone();
+    all.extend(beside.not_told.map(|not| not.text()));
     if !report.whole {
         all.push(super::NOT_WHOLE.to_owned());
     } else if report.launches.is_none() {

@@ -1,19 +1,26 @@
 //! Kernels that take longer from some time on, or less.
 
-use gpuwhy_derive::Sum;
 use gpuwhy_derive::sweep::Cut;
+use gpuwhy_derive::{STRETCHES, Sum};
 use gpuwhy_diagnose::variability::{Moments, Shift, shift};
-use gpuwhy_schema::Name;
+use gpuwhy_schema::{Name, Ns};
 
 use super::Statement;
-use crate::variability::NS_MS;
+use crate::variability::clocks::Clocks;
 use crate::variability::sums::Sums;
+use crate::variability::{NS_MS, Report};
 
 /// The most kernels that are listed.
 const LISTED: usize = 3;
 
-/// The kernels whose duration changed most.
-pub fn statements(sums: &Sums, cut: Cut) -> Vec<Statement> {
+/// The kernels whose duration changed most; and what is not said, because kernels of several files are not in
+/// the order of time.
+pub fn statements(
+    report: &Report,
+    sums: &Sums,
+    clocks: &Clocks,
+    cut: Cut,
+) -> (Vec<Statement>, Option<String>) {
     let moments = |sum: &Sum| Moments { count: sum.count, mean: sum.mean(), std: sum.std() };
     let all: i64 = sums.kernels.values().map(|stat| stat.sum.sum).sum();
     let mut found = Vec::new();
@@ -47,5 +54,15 @@ pub fn statements(sums: &Sums, cut: Cut) -> Vec<Statement> {
         );
         Statement { kind: "kernel_shift", says, sql: Some(sql) }
     };
-    found.into_iter().take(LISTED).map(statement).collect()
+    // A change is told to one stretch of all that were compared.
+    let stretch = cut.width.saturating_mul(cut.count as i64) / STRETCHES as i64;
+    if !found.is_empty() && clocks.groups(&report.numbers, Ns(stretch / 2)).len() > 1 {
+        let not_said = format!(
+            "not said from when on kernels take longer or less long: {}, and a change is told to {:.3} ms",
+            clocks.among(&report.numbers),
+            stretch as f64 / NS_MS
+        );
+        return (Vec::new(), Some(not_said));
+    }
+    (found.into_iter().take(LISTED).map(statement).collect(), None)
 }

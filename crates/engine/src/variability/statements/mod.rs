@@ -32,20 +32,25 @@ impl Statement {
     }
 }
 
-/// All that can be said of a recording.
-pub fn all(report: &Report, gathered: &Gathered) -> Result<Vec<Statement>> {
-    let Gathered { sums, cut, names, devices, source, .. } = gathered;
-    let mut all = shared_stall::statements(report, *cut);
+/// All that can be said of a recording, and what cannot.
+pub fn all(report: &Report, gathered: &Gathered) -> Result<(Vec<Statement>, Vec<String>)> {
+    let Gathered { sums, cut, names, devices, source, clocks, .. } = gathered;
+    let (mut all, stalls_not_said) = shared_stall::statements(report, clocks, *cut);
+    let mut not_said: Vec<String> = stalls_not_said.into_iter().collect();
     all.extend(straggler::statements(sums, names));
     all.extend(slow_link::statements(sums, names));
-    all.extend(kernel_shift::statements(sums, *cut));
+    let (shifts, shifts_not_said) = kernel_shift::statements(report, sums, clocks, *cut);
+    all.extend(shifts);
+    not_said.extend(shifts_not_said);
     all.extend(managed_memory::statements(report));
     all.extend(transfer_bound::statements(report));
     all.extend(exposed_communication::statements(report));
-    all.extend(exchanges::statements(sums, devices));
+    let (exchanged, exchanges_not_said) = exchanges::statements(sums, devices, clocks);
+    all.extend(exchanged);
+    not_said.extend(exchanges_not_said);
     if let Some(source) = source {
-        let stalls = shared_stall::worst(report, *cut);
+        let stalls = shared_stall::worst(report, clocks, *cut);
         all.extend(host_functions::statements(source.trace(), &stalls)?);
     }
-    Ok(all)
+    Ok((all, not_said))
 }

@@ -3,21 +3,57 @@
 use std::ops::Range;
 
 use gpuwhy_derive::sweep::Cut;
-use gpuwhy_diagnose::variability::{Together, shared};
+use gpuwhy_diagnose::variability::{Outliers, Together, shared};
+use gpuwhy_schema::Ns;
 
 use super::Statement;
+use crate::variability::clocks::Clocks;
 use crate::variability::{NS_MS, Report};
 
 /// The most shared stalls that are listed.
 const LISTED: usize = 5;
 
-/// The worst shared stalls, and how many there are against how many there would be by chance.
-pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
-    let devices = report.outliers.len();
+/// The worst shared stalls, and how many there are against how many there would be by chance; and what is not
+/// said of devices whose intervals are not the same times.
+pub fn statements(report: &Report, clocks: &Clocks, cut: Cut) -> (Vec<Statement>, Option<String>) {
+    let groups = groups(report, clocks, cut);
+    let of = if groups.len() > 1 { " of one file" } else { "" };
+    let all = groups.iter().flat_map(|group| of_group(report, &outliers(report, group), cut, of));
+    (all.collect(), not_said(report, &groups, clocks, cut))
+}
+
+/// Devices whose intervals are the same times: an interval of one may lie by half of it beside that of another.
+fn groups(report: &Report, clocks: &Clocks, cut: Cut) -> Vec<Vec<u32>> {
+    clocks.groups(&report.numbers, Ns(cut.width / 2))
+}
+
+/// The anomalous intervals of these devices.
+fn outliers(report: &Report, group: &[u32]) -> Vec<Outliers> {
+    let all = report.numbers.iter().zip(&report.outliers);
+    all.filter(|(number, _)| group.contains(number)).map(|(_, found)| found.clone()).collect()
+}
+
+/// That stalls of different files are not compared, if there are any.
+fn not_said(report: &Report, groups: &[Vec<u32>], clocks: &Clocks, cut: Cut) -> Option<String> {
+    let stalls = |group: &&Vec<u32>| outliers(report, group).iter().any(|o| !o.found.is_empty());
+    if groups.iter().filter(stalls).count() < 2 {
+        return None;
+    }
+    Some(format!(
+        "not said whether devices of different files stall together, and what threads do meanwhile: {}, and \
+         an interval is {:.3} ms long",
+        clocks.among(&report.numbers),
+        cut.width as f64 / NS_MS
+    ))
+}
+
+/// What is said of devices whose intervals are the same times.
+fn of_group(report: &Report, outliers: &[Outliers], cut: Cut, of: &str) -> Vec<Statement> {
+    let devices = outliers.len();
     if devices < 2 {
         return Vec::new();
     }
-    let together = shared(&report.outliers, report.intervals);
+    let together = shared(outliers, report.intervals);
     let most = together.found.first().map_or(0, |stall| stall.series);
     // Where chance makes as many, none of them is worth a sentence of its own.
     let listed = [2, most].into_iter().any(|k| together.is_more_than_chance(k));
@@ -29,7 +65,7 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
         .map(|stall| {
             let range = cut.range(stall.index);
             let says = format!(
-                "{} of {devices} devices stall together from {:.3} to {:.3} s: {:.1} ms of exposed copy \
+                "{} of {devices} devices{of} stall together from {:.3} to {:.3} s: {:.1} ms of exposed copy \
                  each on average",
                 stall.series,
                 seconds(range.start),
@@ -44,26 +80,27 @@ pub fn statements(report: &Report, cut: Cut) -> Vec<Statement> {
         })
         .collect();
     if most > 1 {
-        all.push(Statement::new("shared_stalls", against_chance(&together, devices, most)));
+        let devices = format!("{devices} devices{of}");
+        all.push(Statement::new("shared_stalls", against_chance(&together, &devices, most)));
     }
     all
 }
 
 /// How many stalls are shared, and how many chance would make.
-fn against_chance(together: &Together, devices: usize, most: usize) -> String {
+fn against_chance(together: &Together, devices: &str, most: usize) -> String {
     let count = |n: usize| match n {
         1 => "1 interval is".to_owned(),
         n => format!("{n} intervals are"),
     };
     let mut says = format!(
-        "{} anomalous on several of {devices} devices at once; if devices stalled independently of each \
+        "{} anomalous on several of {devices} at once; if devices stalled independently of each \
          other, {} would be",
         count(together.at_least(2)),
         rounded(together.expected(2))
     );
     if most > 2 {
         says += &format!(
-            "; {} so on {most} of {devices}, where {} would be",
+            "; {} so on {most} of them, where {} would be",
             count(together.at_least(most)),
             rounded(together.expected(most))
         );
@@ -82,8 +119,12 @@ fn rounded(expected: f64) -> String {
     }
 }
 
-/// The times of the worst stalls: those in which several devices stalled, or the one there is.
-pub fn worst(report: &Report, cut: Cut) -> Vec<Range<i64>> {
+/// The times of the worst stalls: those in which several devices stalled, or the one there is. None where they
+/// are not the same times for all devices, nor then for the threads of all files.
+pub fn worst(report: &Report, clocks: &Clocks, cut: Cut) -> Vec<Range<i64>> {
+    if groups(report, clocks, cut).len() > 1 {
+        return Vec::new();
+    }
     let shared = shared(&report.outliers, report.intervals).found;
     let mut worst: Vec<usize> = match report.outliers.as_slice() {
         [one] => one.found.iter().map(|o| o.index).take(LISTED).collect(),
@@ -113,15 +154,15 @@ mod tests {
         let found = vec![shared(1, 5), shared(2, 5), shared(3, 5), shared(4, 5)];
         let by_chance = vec![100.0, 18.5, 1.4, 0.05, 0.0012, 0.00001];
         assert_eq!(
-            against_chance(&Together { found, by_chance }, 5, 5),
+            against_chance(&Together { found, by_chance }, "5 devices", 5),
             "4 intervals are anomalous on several of 5 devices at once; if devices stalled independently \
-             of each other, 1.4 would be; 4 intervals are so on 5 of 5, where 0.00001 would be: they \
+             of each other, 1.4 would be; 4 intervals are so on 5 of them, where 0.00001 would be: they \
              share a cause"
         );
         let found = vec![shared(1, 2)];
         let by_chance = vec![100.0, 30.0, 3.0, 0.1];
         assert_eq!(
-            against_chance(&Together { found, by_chance }, 3, 2),
+            against_chance(&Together { found, by_chance }, "3 devices", 2),
             "1 interval is anomalous on several of 3 devices at once; if devices stalled independently of \
              each other, 3.0 would be: no more than chance makes"
         );
