@@ -17,7 +17,9 @@
 //! oldest by the time they were heard of go first. Which ranks take part is decided by those that were in
 //! half of the latest rounds, so that one rank that reports at random keeps no round from being whole; how
 //! long a round took is the median of its ranks; and no rank can have waited for longer than that. A rank
-//! that lies can hide or accuse itself, and nobody else, as long as three of four do not.
+//! that lies can hide or accuse itself, and nobody else, as long as three of four do not. Of several nodes that
+//! report the same rank, the one that keeps step with the others is believed, and of several that do, the first:
+//! a rank as one node reports it is a *seat*, and rounds are made of seats.
 
 mod epochs;
 mod rounds;
@@ -37,6 +39,9 @@ use crate::stats::mean;
 pub struct Arrival {
     /// The rank.
     pub rank: u32,
+    /// The seat: a number for the rank as this node reports it. Of several seats of a rank, the first has the
+    /// lowest number.
+    pub seat: u32,
     /// The node that reports it, by any number of its own.
     pub node: u64,
     /// The step's number, by which it meets those of the other ranks.
@@ -98,6 +103,8 @@ impl Slowness {
 pub struct Straggler {
     /// Who came late; nobody if the collective itself took longer.
     pub rank: Option<u32>,
+    /// The seat from which that is known.
+    pub seat: Option<u32>,
     /// The run of the job, counted from 0: a restart begins step numbers anew.
     pub epoch: u32,
     /// The first and the last of the slow steps, by number.
@@ -119,7 +126,7 @@ pub struct Fleet {
     live: Live,
     epochs: Epochs,
     rounds: Rounds,
-    /// The ranks that a round of each epoch must have to be judged.
+    /// The seats that a round of each epoch must have to be judged.
     expected: BTreeMap<u32, Expected>,
     /// When the last round that was closed ended.
     ended: Ns,
@@ -127,13 +134,13 @@ pub struct Fleet {
     names: Names,
 }
 
-/// The ranks that take part in an epoch.
+/// The seats that take part in an epoch.
 #[derive(Debug, Default)]
 struct Expected {
-    ranks: Vec<u32>,
+    seats: Vec<u32>,
     /// The latest rounds that most of them took part in.
     latest: VecDeque<u64>,
-    /// Rounds that were closed since `ranks` was found.
+    /// Rounds that were closed since `seats` was found.
     closed: usize,
     /// When a round was closed last.
     used: Ns,
@@ -186,8 +193,8 @@ impl Fleet {
     /// Takes what a rank reported, at `now` of our own clock; the epoch that it belongs to. `None` if there
     /// are too many ranks, or too many names of steps.
     pub fn arrive(&mut self, arrival: Arrival, now: Ns) -> Option<u32> {
-        let Arrival { rank, node, seq, name, size, dur, waited, phases } = arrival;
-        let is_new = !self.epochs.knows(rank);
+        let Arrival { rank, seat, node, seq, name, size, dur, waited, phases } = arrival;
+        let is_new = !self.epochs.knows(seat);
         if is_new && self.epochs.len() >= RANKS {
             return None;
         }
@@ -195,9 +202,9 @@ impl Fleet {
         let names = &mut self.names;
         let phases = phases.into_iter().take(PHASES);
         let phases = phases.filter_map(|(name, ns)| Some((names.of(&name)?, ns))).collect();
-        let epoch = self.epochs.of(rank, node, seq, now);
-        let report = Report { node, name, size, dur, waited, phases };
-        let number = self.rounds.add((epoch, seq), rank, report, now);
+        let epoch = self.epochs.of(seat, node, seq, now);
+        let report = Report { rank, node, name, size, dur, waited, phases };
+        let number = self.rounds.add((epoch, seq), seat, report, now);
         let knew = self.expected.get(&epoch).is_some_and(|e| e.latest.len() >= ENOUGH);
         self.close_if_whole(number, now);
         while let Some(overdue) = self.rounds.overdue(now.saturating_sub(PATIENCE)) {
@@ -210,39 +217,55 @@ impl Fleet {
         Some(epoch)
     }
 
+    /// Closes and judges a round that was reported from all seats that take part. One that was closed before
+    /// that, since its reports came late or somebody made its number up before its time, is judged all the same.
     fn close_if_whole(&mut self, number: u64, now: Ns) {
-        let Some(round) = self.rounds.get(number).filter(|_| self.rounds.is_open(number)) else {
-            return;
-        };
+        let Some(round) = self.rounds.get(number) else { return };
         // Until it is known who takes part, rounds are closed when they are overdue.
-        if self.ranks_of(round.epoch).is_some_and(|ranks| round.has(ranks)) {
+        if !self.seats_of(round.epoch).is_some_and(|seats| round.has(seats)) {
+            return;
+        }
+        if self.rounds.is_open(number) {
             self.close(number, now);
+        } else {
+            self.judge(number);
         }
     }
 
-    /// The ranks that take part in an epoch, if that is known. A new one has those of the last one, until a few
+    /// The seats that take part in an epoch, if that is known. A new one has those of the last one, until a few
     /// of its rounds have shown others.
-    fn ranks_of(&self, epoch: u32) -> Option<&[u32]> {
+    fn seats_of(&self, epoch: u32) -> Option<&[u32]> {
         let known = |e: &&Expected| e.latest.len() >= ENOUGH;
         let own = self.expected.get(&epoch).filter(known);
         let expected = own.or_else(|| {
-            self.expected.range(..epoch).map(|(_, e)| e).filter(known).max_by_key(|e| e.ranks.len())
+            self.expected.range(..epoch).map(|(_, e)| e).filter(known).max_by_key(|e| e.seats.len())
         });
-        expected.map(|e| &e.ranks[..])
+        expected.map(|e| &e.seats[..])
     }
 
-    /// Closes a round: if all ranks reported it, it is looked at.
+    /// Closes a round: if all seats that take part reported it, it is looked at.
     fn close(&mut self, number: u64, now: Ns) {
         let Some(round) = self.rounds.get(number) else { return };
-        let (epoch, last) = (round.epoch, round.last);
-        let Some((name, size, took)) = round.consensus() else { return };
+        let epoch = round.epoch;
+        let Some((_, _, took)) = round.consensus(self.seats_of(epoch).unwrap_or(&[])) else {
+            return;
+        };
         if !self.rounds.close(number, took) {
             return;
         }
         self.took_part(epoch, number, now);
+        self.judge(number);
+    }
+
+    /// Looks at a round, once, if all seats that take part reported it.
+    fn judge(&mut self, number: u64) {
         let Some(round) = self.rounds.get(number) else { return };
-        let ranks = self.ranks_of(epoch).unwrap_or(&[]);
-        if ranks.len() < 2 || !round.has(ranks) {
+        let (seats, last) = (self.seats_of(round.epoch).unwrap_or(&[]), round.last);
+        if seats.len() < 2 || round.judged || !round.has(seats) {
+            return;
+        }
+        let Some((name, size, took)) = round.consensus(seats) else { return };
+        if !self.rounds.judge(number, took) {
             return;
         }
         self.ended = self.ended.max(last);
@@ -257,13 +280,13 @@ impl Fleet {
         });
     }
 
-    /// Finds anew, now and then, which ranks take part in an epoch.
+    /// Finds anew, now and then, which seats take part in an epoch: one for each rank.
     fn took_part(&mut self, epoch: u32, number: u64, now: Ns) {
         self.forget_epochs(now);
         let Some(round) = self.rounds.get(number) else { return };
         let expected = self.expected.entry(epoch).or_default();
         expected.used = now;
-        if round.reports.len() * 2 >= expected.ranks.len() {
+        if round.reports.len() * 2 >= expected.seats.len() {
             expected.latest.push_back(number);
         }
         while expected.latest.len() > LATEST {
@@ -277,26 +300,31 @@ impl Fleet {
         // Rounds that take long are reported seldom.
         let took = round.took.unwrap_or_default();
         let since = now.saturating_sub(SILENT.max(Ns(took.0.saturating_mul(4))));
-        let mut ranks: Vec<u32> = self.epochs.members(epoch, since).collect();
+        let mut seats: Vec<u32> = self.epochs.members(epoch, since).collect();
         if expected.latest.len() >= ENOUGH {
             let mut counts: HashMap<u32, usize> = HashMap::new();
+            let mut ranks: HashMap<u32, u32> = HashMap::new();
             let latest: Vec<&Round> =
                 expected.latest.iter().filter_map(|number| self.rounds.get(*number)).collect();
-            for rank in latest.iter().flat_map(|round| round.reports.keys()) {
-                *counts.entry(*rank).or_default() += 1;
+            for (seat, report) in latest.iter().flat_map(|round| &round.reports) {
+                *counts.entry(*seat).or_default() += 1;
+                ranks.insert(*seat, report.rank);
             }
-            ranks.retain(|rank| counts.get(rank).is_some_and(|n| 2 * n >= latest.len()));
+            seats.retain(|seat| counts.get(seat).is_some_and(|n| 2 * n >= latest.len()));
+            // They come by their numbers, so that the first seat of a rank is kept.
+            let mut taken: HashSet<u32> = HashSet::new();
+            seats.retain(|seat| ranks.get(seat).is_some_and(|rank| taken.insert(*rank)));
         }
-        expected.ranks = ranks;
+        expected.seats = seats;
     }
 
     /// Forgets epochs that are over, then such in which few ranks are: one that restarts all the time does not
     /// displace the others.
     fn forget_epochs(&mut self, now: Ns) {
         while self.expected.len() > EPOCHS {
-            let most = self.expected.values().map(|e| e.ranks.len()).max().unwrap_or(0);
+            let most = self.expected.values().map(|e| e.seats.len()).max().unwrap_or(0);
             let recent = now.saturating_sub(OVER);
-            let key = |e: &Expected| (e.used >= recent, e.ranks.len() * 2 >= most, e.used);
+            let key = |e: &Expected| (e.used >= recent, e.seats.len() * 2 >= most, e.used);
             let Some((&epoch, _)) = self.expected.iter().min_by_key(|(_, e)| key(e)) else {
                 return;
             };
@@ -332,29 +360,34 @@ impl Fleet {
         let own = numbers.iter().filter_map(|number| self.rounds.get(*number));
         let own: Vec<u64> = own.filter(|r| r.epoch == epoch).map(|r| r.seq).collect();
         let between = *own.iter().min()?..=*own.iter().max()?;
-        let ranks = self.ranks_of(epoch).filter(|ranks| ranks.len() > 1)?;
+        let seats = self.seats_of(epoch).filter(|seats| seats.len() > 1)?;
         // A rank that has not reported a round yet would seem to have waited least.
-        let whole = |round: &&Round| round.took.is_some() && round.has(ranks);
+        let whole = |round: &&Round| round.judged && round.has(seats);
         let of_epoch = |round: &&Round| round.epoch == epoch && between.contains(&round.seq);
         let slow: Vec<&Round> =
             self.rounds.range(first..=last).filter(of_epoch).filter(whole).collect();
         // What was usual before a restart still is, where the same ranks take part.
-        let usual: Vec<&Round> =
-            self.rounds.range(..first).rev().filter(whole).take(COMPARED).collect();
+        let before = |r: &&Round| r.epoch != epoch || r.seq < *between.start();
+        let earlier = self.rounds.range(..last).rev().filter(before);
+        let usual: Vec<&Round> = earlier.filter(whole).take(COMPARED).collect();
         let seqs = (slow.iter().map(|r| r.seq).min()?, slow.iter().map(|r| r.seq).max()?);
         if usual.is_empty() {
             return None;
         }
         let excess = took(&slow) - took(&usual);
-        let (before, during) = (lateness(&usual, ranks), lateness(&slow, ranks));
-        let (rank, later) = ranks
+        if excess <= 0.0 {
+            // What was slow are other rounds than those that could be compared.
+            return None;
+        }
+        let (before, during) = (lateness(&usual, seats), lateness(&slow, seats));
+        let (seat, later) = seats
             .iter()
             .zip(during.iter().zip(&before))
-            .map(|(&rank, (during, before))| (rank, during - before))
+            .map(|(&seat, (during, before))| (seat, during - before))
             .max_by(|a, b| a.1.total_cmp(&b.1))?;
         let came_last = |round: &&&Round| {
-            round.reports.get(&rank).is_some_and(|own| {
-                ranks
+            round.reports.get(&seat).is_some_and(|own| {
+                seats
                     .iter()
                     .filter_map(|other| round.reports.get(other))
                     .all(|other| round.waited(other) >= round.waited(own))
@@ -363,6 +396,7 @@ impl Fleet {
         let last_in = (slow.iter().filter(came_last).count(), slow.len());
         let straggler = Straggler {
             rank: None,
+            seat: None,
             epoch,
             seqs,
             later: 0.0,
@@ -374,12 +408,13 @@ impl Fleet {
         if later < 0.3 * excess {
             return Some(straggler);
         }
-        let phase = grown_phase(&slow, &usual, rank);
+        let phase = grown_phase(&slow, &usual, seat);
         let slowness = match phase.as_ref().map(|p| &*p.0) {
             Some("load" | "input" | "data" | "fetch") => Slowness::Input,
             _ => Slowness::Compute,
         };
-        Some(Straggler { rank: Some(rank), later, slowness, phase, ..straggler })
+        let rank = slow.iter().rev().find_map(|round| Some(round.reports.get(&seat)?.rank));
+        Some(Straggler { rank, seat: Some(seat), later, slowness, phase, ..straggler })
     }
 }
 
@@ -405,17 +440,17 @@ fn took(rounds: &[&Round]) -> f64 {
     mean(&each)
 }
 
-/// How much later than most each of `ranks` came, mean over rounds that have them all, ns.
+/// How much later than most each of `seats` came, mean over rounds that have them all, ns.
 ///
 /// What the others waited is what three of four of them did not exceed: one that says to have waited for as long
 /// as a round took, in some rounds and not in others, would else make all seem late at one time, and nobody at
 /// another. Who takes no part does not count.
-fn lateness(rounds: &[&Round], ranks: &[u32]) -> Vec<f64> {
-    let mut sums = vec![0.0; ranks.len()];
-    let mut sorted: Vec<Ns> = Vec::with_capacity(ranks.len());
+fn lateness(rounds: &[&Round], seats: &[u32]) -> Vec<f64> {
+    let mut sums = vec![0.0; seats.len()];
+    let mut sorted: Vec<Ns> = Vec::with_capacity(seats.len());
     for round in rounds {
-        let waited = |rank: &u32| round.reports.get(rank).map(|report| round.waited(report));
-        let each: Vec<Option<Ns>> = ranks.iter().map(waited).collect();
+        let waited = |seat: &u32| round.reports.get(seat).map(|report| round.waited(report));
+        let each: Vec<Option<Ns>> = seats.iter().map(waited).collect();
         sorted.clear();
         sorted.extend(each.iter().flatten());
         if sorted.is_empty() {
@@ -430,11 +465,11 @@ fn lateness(rounds: &[&Round], ranks: &[u32]) -> Vec<f64> {
     sums.iter().map(|sum| sum / rounds.len() as f64).collect()
 }
 
-/// The phase of a rank that grew most from usual rounds to slow ones, and by how many ns a step.
-fn grown_phase(slow: &[&Round], usual: &[&Round], rank: u32) -> Option<(Name, f64)> {
+/// The phase of a seat that grew most from usual rounds to slow ones, and by how many ns a step.
+fn grown_phase(slow: &[&Round], usual: &[&Round], seat: u32) -> Option<(Name, f64)> {
     let phases = |rounds: &[&Round]| {
         let mut sums: BTreeMap<Name, f64> = BTreeMap::new();
-        for report in rounds.iter().filter_map(|round| round.reports.get(&rank)) {
+        for report in rounds.iter().filter_map(|round| round.reports.get(&seat)) {
             for (name, ns) in &report.phases {
                 *sums.entry(name.clone()).or_default() += ns.0 as f64 / rounds.len() as f64;
             }
@@ -459,12 +494,13 @@ mod tests {
         random: Random,
         now: Ns,
         seq: u64,
+        first_seat: u32,
     }
 
     impl Job {
         fn new() -> Job {
             let fleet = Fleet::new(Detection::default());
-            Job { fleet, random: Random::new(9), now: Ns::secs(1), seq: 0 }
+            Job { fleet, random: Random::new(9), now: Ns::secs(1), seq: 0, first_seat: 0 }
         }
 
         /// `n` steps of three ranks, of whom `who` needs `more` ms longer in `phase`, and whose
@@ -484,6 +520,7 @@ mod tests {
                 for (rank, (load, sync)) in work.into_iter().enumerate() {
                     let arrival = Arrival {
                         rank: rank as u32,
+                        seat: self.first_seat + rank as u32,
                         node: rank as u64,
                         seq: self.seq,
                         name: "step".into(),
@@ -544,6 +581,7 @@ mod tests {
         for seq in 400..480 {
             let arrival = Arrival {
                 rank: 0,
+                seat: 0,
                 node: 0,
                 seq,
                 name: "step".into(),
@@ -562,6 +600,7 @@ mod tests {
     fn lie(rank: u32, seq: u64, dur: i64, waited: i64) -> Arrival {
         Arrival {
             rank,
+            seat: rank,
             node: u64::from(rank),
             seq,
             name: "step".into(),
@@ -676,6 +715,64 @@ mod tests {
         let found = job.fleet.look(job.now).unwrap().0;
         assert_eq!(found.rank, Some(1));
         assert!((397..=402).contains(&found.seqs.0), "{:?}", found.seqs);
+    }
+
+    /// Another node has claimed the rank before its own node came, and reports steps that nobody makes.
+    #[test]
+    fn who_claims_a_rank_before_its_node_does_and_keeps_no_step_hides_nothing() {
+        let mut job = Job::new();
+        let mut random = Random::new(3);
+        let mut claim = |job: &mut Job| {
+            let seq = random.below(500) as u64;
+            let arrival = Arrival { rank: 1, seat: 0, ..lie(77, seq, i64::MAX, i64::MAX) };
+            job.fleet.arrive(arrival, job.now);
+        };
+        job.first_seat = 1;
+        (0..5).for_each(|_| claim(&mut job));
+        for n in 0..460 {
+            job.steps(1, 1, "sync", if n < 400 { 0.0 } else { 8.0 }, 2.0);
+            claim(&mut job);
+        }
+        assert_eq!(found(&mut job).0, Some(1));
+        assert_eq!(job.fleet.look(job.now).unwrap().0.seat, Some(2));
+    }
+
+    /// Another node says of all ranks that they come in time, at the same steps.
+    #[test]
+    fn of_two_nodes_that_keep_step_with_the_others_the_first_is_believed() {
+        let mut job = Job::new();
+        for n in 0..460 {
+            job.steps(1, 1, "sync", if n < 400 { 0.0 } else { 8.0 }, 2.0);
+            for rank in 0..3 {
+                let copy = lie(rank, job.seq - 1, 16_000_000, 2_000_000);
+                job.fleet.arrive(Arrival { seat: 100 + rank, node: 99, ..copy }, job.now);
+            }
+        }
+        assert_eq!(found(&mut job).0, Some(1));
+        assert_eq!(job.fleet.look(job.now).unwrap().0.seat, Some(1));
+    }
+
+    /// Its numbers are heard of, and closed, before the ranks come to them.
+    #[test]
+    fn steps_that_were_made_up_seconds_before_their_time_are_judged_when_they_are_made() {
+        let mut job = Job::new();
+        for n in 0..460 {
+            let late = if n < 400 { 0.0 } else { 8.0 };
+            job.steps(1, 1, "sync", late, 2.0);
+            if n == 200 {
+                // They are overdue long before.
+                for seq in 380..440 {
+                    job.fleet.arrive(lie(7, seq, i64::MAX, i64::MAX), job.now);
+                }
+            }
+        }
+        let found = job.fleet.look(job.now).unwrap().0;
+        assert_eq!(found.rank, Some(1), "{found:?}");
+        assert!((397..=402).contains(&found.seqs.0), "{:?}", found.seqs);
+        assert!(
+            (6e6..9e6).contains(&found.later) && (6e6..9e6).contains(&found.excess),
+            "{found:?}"
+        );
     }
 
     #[test]

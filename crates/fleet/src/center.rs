@@ -6,12 +6,14 @@
 //!
 //! # Who may do what
 //! A connection says hello once, under a name that nobody else has at the time, and that its certificate has
-//! where it shows one. It speaks for the ranks that it reported first. An answer counts only from the
+//! where it shows one. Of several that report the same rank, the one that keeps step with the other ranks counts,
+//! and of several that do, the first. An answer counts only from the
 //! connection that was asked, with the random id of the question, and within ten seconds. A node that sends too
 //! much is read more slowly and then sent away for a minute; what it did is told once.
 
 mod events;
 mod job;
+mod seats;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -373,15 +375,14 @@ impl Center {
                 }
                 ranks += 1;
             }
-            if let Err(owner) = job.step(conn, step, now) {
-                of_others = Some((step.rank, owner));
-                ranks = ranks.saturating_sub(1);
+            if let Some(other) = job.step(conn, step, now) {
+                of_others = Some((step.rank, other));
             }
         }
-        if let Some((rank, owner)) = of_others {
-            let owner = self.name_of(owner).unwrap_or_default();
+        if let Some((rank, other)) = of_others {
+            let other = self.name_of(other).unwrap_or_default();
             return Err(format!(
-                "rank {rank} is reported by {owner} too, which was first and counts"
+                "rank {rank} is reported by {other} too; who keeps step with the other ranks counts"
             ));
         }
         if too_many {

@@ -238,6 +238,28 @@ fn a_rank_is_its_first_nodes_as_long_as_that_reports_it() {
 }
 
 #[test]
+fn a_node_that_claims_a_rank_before_its_own_node_comes_takes_nothing_from_it() {
+    let mut world = World::new(Limits::default());
+    world.join(9, "liar");
+    // It says that its steps take an hour, which once kept a rank for it for four hours.
+    let claim = |world: &mut World, seq: u64| {
+        world.say(9, steps("job", 1, seq * 7919 % 500, 3.6e6, 3.6e6));
+    };
+    (0..3).for_each(|seq| claim(&mut world, seq));
+    (1..=4).for_each(|conn| world.join(conn, &format!("node{conn}")));
+    for seq in 0..460 {
+        world.steps(4, seq, 1, if seq < 400 { 0.0 } else { 30.0 });
+        claim(&mut world, seq);
+    }
+    let ranks: Vec<Option<u32>> = world.stragglers().iter().map(|told| told.0).collect();
+    assert_eq!(ranks, [Some(1)], "{:?}", world.told);
+    assert!(world.complaints().iter().any(|why| why.contains("rank 1 is reported by liar too")));
+    // Its own node is asked, and not the liar.
+    world.pass(Ns::secs(1));
+    assert_eq!(world.asked.first().map(|(conn, _)| *conn), Some(2));
+}
+
+#[test]
 fn jobs_do_not_mix_and_restarts_are_told_apart() {
     let mut world = World::new(Limits::default());
     (1..=4).for_each(|conn| world.join(conn, &format!("node{conn}")));

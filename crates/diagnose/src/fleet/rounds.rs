@@ -15,6 +15,7 @@ const REPORT_BYTES: usize = 128;
 /// What one rank reported of one step.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
+    pub rank: u32,
     pub node: u64,
     pub name: Name,
     pub size: Option<i64>,
@@ -34,18 +35,21 @@ impl Report {
 pub(super) struct Round {
     pub epoch: u32,
     pub seq: u64,
+    /// What was reported of it, by seat.
     pub reports: BTreeMap<u32, Report>,
     /// When the first and the latest of them arrived, by our own clock.
     pub first: Ns,
     pub last: Ns,
-    /// The median of their durations when it was closed.
+    /// The median of their durations when it was closed, or judged.
     pub took: Option<Ns>,
+    /// Whether it was reported from all seats that take part, and looked at.
+    pub judged: bool,
 }
 
 impl Round {
-    /// Whether all of these ranks reported it.
-    pub fn has(&self, ranks: &[u32]) -> bool {
-        self.reports.len() >= ranks.len() && ranks.iter().all(|r| self.reports.contains_key(r))
+    /// Whether it was reported from all of these seats.
+    pub fn has(&self, seats: &[u32]) -> bool {
+        self.reports.len() >= seats.len() && seats.iter().all(|s| self.reports.contains_key(s))
     }
 
     /// How long a rank waited: no longer than the step took, whatever it says.
@@ -59,15 +63,21 @@ impl Round {
         nodes.all(|node| Some(node) == first)
     }
 
-    /// Name and size that most of its ranks say, and the median of the durations.
-    pub fn consensus(&self) -> Option<(Name, Option<i64>, Ns)> {
+    /// Name and size that most say, and the median of the durations: of these seats, if it was reported from all
+    /// of them.
+    pub fn consensus(&self, seats: &[u32]) -> Option<(Name, Option<i64>, Ns)> {
+        let reports: Vec<&Report> = if !seats.is_empty() && self.has(seats) {
+            seats.iter().filter_map(|seat| self.reports.get(seat)).collect()
+        } else {
+            self.reports.values().collect()
+        };
         let mut said: HashMap<(&Name, Option<i64>), usize> = HashMap::new();
-        for report in self.reports.values() {
+        for report in &reports {
             *said.entry((&report.name, report.size)).or_default() += 1;
         }
         let ((name, size), _) =
             said.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0)))?;
-        let mut took: Vec<Ns> = self.reports.values().map(|report| report.dur).collect();
+        let mut took: Vec<Ns> = reports.iter().map(|report| report.dur).collect();
         let middle = took.len() / 2;
         let (_, median, _) = took.select_nth_unstable(middle);
         Some((name.clone(), size, *median))
@@ -101,13 +111,14 @@ impl Rounds {
     }
 
     /// Puts a report into its round; the round's number.
-    pub fn add(&mut self, at: (u32, u64), rank: u32, report: Report, now: Ns) -> u64 {
+    pub fn add(&mut self, at: (u32, u64), seat: u32, report: Report, now: Ns) -> u64 {
         let number = *self.numbers.entry(at).or_insert_with(|| {
             let number = self.next;
             self.next += 1;
             let (epoch, seq) = at;
             let reports = BTreeMap::new();
-            let round = Round { epoch, seq, reports, first: now, last: now, took: None };
+            let round =
+                Round { epoch, seq, reports, first: now, last: now, took: None, judged: false };
             self.by_number.insert(number, round);
             self.open.insert(number);
             number
@@ -115,7 +126,7 @@ impl Rounds {
         if let Some(round) = self.by_number.get_mut(&number) {
             round.last = now;
             self.bytes += report.bytes();
-            if let Some(old) = round.reports.insert(rank, report) {
+            if let Some(old) = round.reports.insert(seat, report) {
                 self.bytes -= old.bytes();
             }
             if round.reports.len() == 1 {
@@ -167,6 +178,13 @@ impl Rounds {
             round.took = Some(took);
         }
         self.open.remove(&number)
+    }
+
+    /// Notes that a round was looked at, with the median of its durations; false if it was before.
+    pub fn judge(&mut self, number: u64, took: Ns) -> bool {
+        let Some(round) = self.by_number.get_mut(&number) else { return false };
+        round.took = Some(took);
+        !std::mem::replace(&mut round.judged, true)
     }
 
     /// Whether a round is not closed.

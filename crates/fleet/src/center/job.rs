@@ -1,14 +1,13 @@
 //! One job: its rounds, which node speaks for which rank, and the straggler that is looked into.
 
-use std::collections::HashMap;
-
 use gpuwhy_diagnose::detect::Detection;
-use gpuwhy_diagnose::fleet::{Arrival, Fleet, Straggler};
+use gpuwhy_diagnose::fleet::{Arrival, Fleet, RANKS, Straggler};
 use gpuwhy_schema::Ns;
 use serde_json::Value;
 
 use super::Conn;
 use super::events::{FleetEvent, StragglerReport};
+use super::seats::Seats;
 use crate::protocol::{Question, RankStep, clean};
 
 /// How long after a straggler was seen its node is asked: the node's rows must have arrived there.
@@ -17,18 +16,8 @@ const SETTLED: Ns = Ns::millis(400);
 const ANSWERED: Ns = Ns::secs(10);
 /// Questions about one straggler that may stay without an answer.
 const UNANSWERED: u32 = 3;
-/// A rank of which its node says nothing for so long may be another node's from then on; longer where its
-/// steps take longer.
-const SPEAKS: Ns = Ns::secs(3);
 /// How often stragglers are looked for.
 const LOOK: Ns = Ns::millis(100);
-
-/// The node that speaks for a rank.
-struct Owner {
-    conn: Conn,
-    heard: Ns,
-    took: Ns,
-}
 
 /// A question to a node.
 struct Asked {
@@ -59,7 +48,7 @@ pub(super) enum Answered {
 pub(super) struct Job {
     name: String,
     fleet: Fleet,
-    owners: HashMap<u32, Owner>,
+    seats: Seats,
     current: Option<Current>,
     /// When something was heard of it last.
     pub heard: Ns,
@@ -71,7 +60,7 @@ impl Job {
         Job {
             name: name.into(),
             fleet: Fleet::new(Detection::default()),
-            owners: HashMap::new(),
+            seats: Seats::default(),
             current: None,
             heard: now,
             looked: now,
@@ -82,35 +71,33 @@ impl Job {
         self.fleet.set_limit(bytes);
     }
 
-    /// Takes a step of a rank. Fails with the connection that speaks for the rank, if that is another one.
-    pub fn step(&mut self, conn: Conn, step: &RankStep, now: Ns) -> Result<(), Conn> {
+    /// Takes a step of a rank. Returns another connection that reports this rank now, if there is one.
+    pub fn step(&mut self, conn: Conn, step: &RankStep, now: Ns) -> Option<Conn> {
         self.heard = now;
         let took = Ns(step.dur_ns.clamp(0, Ns::secs(3600).0));
-        if let Some(owner) = self.owners.get(&step.rank)
-            && owner.conn != conn
-            && now < owner.heard.saturating_add(SPEAKS.max(Ns(owner.took.0 * 4)))
-        {
-            return Err(owner.conn);
+        let is_new = !self.seats.has(conn, step.rank);
+        let seat = self.seats.seat(conn, step.rank, RANKS, now)?;
+        if self.fleet.arrive(arrival(conn, seat, step, took), now).is_some() {
+            self.seats.heard(seat, took, now);
+        } else if is_new {
+            self.seats.withdraw(seat);
         }
-        if self.fleet.arrive(arrival(conn, step, took), now).is_some() {
-            self.owners.insert(step.rank, Owner { conn, heard: now, took });
-        }
-        Ok(())
+        self.seats.rival(seat, now)
     }
 
-    /// How many ranks a connection speaks for.
+    /// How many ranks a connection reports.
     pub fn ranks_of(&self, conn: Conn) -> usize {
-        self.owners.values().filter(|owner| owner.conn == conn).count()
+        self.seats.count(conn)
     }
 
-    /// Whether a connection speaks for a rank.
+    /// Whether a connection reports a rank.
     pub fn speaks(&self, conn: Conn, rank: u32) -> bool {
-        self.owners.get(&rank).is_some_and(|owner| owner.conn == conn)
+        self.seats.has(conn, rank)
     }
 
     /// A connection has ended.
     pub fn closed(&mut self, conn: Conn) {
-        self.owners.retain(|_, owner| owner.conn != conn);
+        self.seats.closed(conn);
         if let Some(current) = &mut self.current
             && current.asked.as_ref().is_some_and(|asked| asked.conn == conn)
         {
@@ -150,8 +137,8 @@ impl Job {
         finding: Option<Value>,
         name: impl Fn(Conn) -> Option<String>,
     ) -> StragglerReport {
-        let owner = straggler.rank.and_then(|rank| self.owners.get(&rank));
-        StragglerReport::new(&self.name, straggler, owner.and_then(|o| name(o.conn)), finding)
+        let conn = straggler.seat.and_then(|seat| self.seats.conn(seat));
+        StragglerReport::new(&self.name, straggler, conn.and_then(name), finding)
     }
 
     /// Looks for a straggler.
@@ -199,7 +186,7 @@ impl Job {
         {
             return None;
         }
-        self.owners.get(&current.straggler.rank?).map(|owner| owner.conn)
+        self.seats.conn(current.straggler.seat?)
     }
 
     /// The question to `conn` about the present straggler.
@@ -214,10 +201,11 @@ impl Job {
     }
 }
 
-fn arrival(conn: Conn, step: &RankStep, dur: Ns) -> Arrival {
+fn arrival(conn: Conn, seat: u32, step: &RankStep, dur: Ns) -> Arrival {
     let name = |text: &str| clean(text, crate::protocol::NAME).as_str().into();
     Arrival {
         rank: step.rank,
+        seat,
         node: conn,
         seq: step.seq,
         name: name(&step.name),
