@@ -202,7 +202,9 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
         }
         screen.end();
     }
-    if analysis.units.steps.is_empty() {
+    if analysis.units.steps.is_empty() && analysis.rests_on.is_some() {
+        screen.line(phases::without_rounds(&analysis.programs, trace));
+    } else if analysis.units.steps.is_empty() {
         no_steps(screen, trace);
     } else if analysis.findings.is_empty() {
         let (n, what) = (analysis.units.steps.len(), analysis.units.name());

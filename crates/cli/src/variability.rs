@@ -201,10 +201,9 @@ fn copies(out: &mut Screen, copies: &[CopySummary]) {
         out.end().line("copies and memsets by time");
     }
     for of in copies {
-        // Bytes per ns are GB/s.
-        let rate = of.bytes as f64 / (of.total_ms * 1e6).max(1.0);
+        let rate = of.gb_per_s().map_or(String::new(), |rate| format!(", {rate:.3} GB/s"));
         out.line(format_args!(
-            "  {:>10.3} ms  {:>8} x {:>10.3} us  {} ({} bytes, {rate:.3} GB/s)",
+            "  {:>10.3} ms  {:>8} x {:>10.3} us  {} ({} bytes{rate})",
             of.total_ms, of.count, of.mean_us, of.kind, of.bytes
         ));
     }
@@ -290,7 +289,8 @@ fn critical_path(out: &mut Screen, path: &CriticalPath, top: usize) {
     out.end().line(format_args!(
         "critical path from {:.3} to {:.3} s, {:.3} ms: {:.1} % of it is {}. A line that took no time \
          would save at most its ms",
-        path.from_s,
+        // Not "-0.000".
+        (path.from_s * 1e3).round() / 1e3 + 0.0,
         path.to_s,
         path.ms,
         100.0 * path.bound_share,

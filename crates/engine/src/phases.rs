@@ -508,8 +508,10 @@ impl Program {
     /// What people call it.
     pub fn name(&self) -> String {
         let rank = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
-        let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        format!("{rank}{}{pid}", self.process)
+        // A process without a name is called by its pid already.
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let pid = pid.filter(|pid| *pid != self.process).map(|pid| format!(" ({pid})"));
+        format!("{rank}{}{}", self.process, pid.unwrap_or_default())
     }
 }
 
@@ -710,6 +712,20 @@ fn not_said(catalog: &Rows) -> Vec<String> {
                 .into(),
         ],
     }
+}
+
+/// What to say of a profile in which there is nothing to compare.
+pub fn without_rounds(programs: &[Program], trace: &str) -> String {
+    let also = match programs.is_empty() {
+        true => String::new(),
+        false => format!(
+            " What it was spent on is below; `gpuwhy variability {trace}` shows its stalls, gaps and critical path."
+        ),
+    };
+    format!(
+        "{trace} is a profile without marked steps, and holds no GPU waits or collectives that are regular enough to \
+         take in their place: nothing in it can be called slower than usual.{also}"
+    )
 }
 
 /// The names of phases are as long as a program likes; for a table they are cut.

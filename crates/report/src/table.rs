@@ -10,7 +10,7 @@ use crate::html::esc;
 /// Rows of a table.
 pub const ROWS: usize = 300;
 /// Characters of a name that are shown, and that are kept for whoever points at it.
-const SHOWN: usize = 90;
+const SHOWN: usize = 140;
 const KEPT: usize = 600;
 /// Characters of text that stand on one line.
 const WORDS: usize = 40;
@@ -126,7 +126,8 @@ impl Table {
                 out,
                 "<th scope=\"col\"{}>{}",
                 if is_number { " class=\"n\"" } else { "" },
-                esc(column)
+                // A unit stays with the word before it.
+                esc(column).replace(", ", ",&nbsp;")
             );
         }
         out.push_str("</tr></thead><tbody>\n");
@@ -205,7 +206,13 @@ fn cell(out: &mut String, cell: &Cell) {
         }
         Cell::Count(count) => write!(out, "<td class=\"n\">{count}"),
         Cell::Number(value, digits) if value.is_finite() => {
-            write!(out, "<td class=\"n\">{value:.digits$}")
+            let text = format!("{value:.digits$}");
+            let is_zero = text.bytes().all(|b| matches!(b, b'-' | b'0' | b'.'));
+            write!(
+                out,
+                "<td class=\"n\">{}",
+                text.strip_prefix('-').filter(|_| is_zero).unwrap_or(&text)
+            )
         }
         Cell::Signed(value, digits) if value.is_finite() => {
             write!(out, "<td class=\"n\">{value:+.digits$}")
@@ -282,9 +289,13 @@ mod tests {
         let mut one = table(2);
         one.rows[1].cells[0] = Cell::Number(f64::NAN, 3);
         let html = html(&one);
-        assert!(html.contains("<th scope=\"col\" class=\"n\">total, ms<th scope=\"col\">name"));
+        assert!(
+            html.contains("<th scope=\"col\" class=\"n\">total,&nbsp;ms<th scope=\"col\">name")
+        );
         assert!(html.contains("<td class=\"n\">0.000<td") && html.contains("<td class=\"n\">–<td"));
         assert_eq!(self::html(&table(0)), "");
+        one.rows[1].cells[0] = Cell::thousandths(-0.0001);
+        assert!(!self::html(&one).contains("-0"), "a zero has no sign");
     }
 
     #[test]

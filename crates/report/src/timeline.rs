@@ -22,9 +22,9 @@ const BOXES: usize = 200;
 const MARKS: usize = 200;
 
 const WIDTH: f64 = 1180.0;
-const LEFT: f64 = 235.0;
+const LEFT: f64 = 260.0;
 /// Characters of a name that fit beside the picture.
-const NAME: usize = 32;
+const NAME: usize = 35;
 const PHASES: f64 = 24.0;
 const DEVICE: f64 = 44.0;
 /// Of that, what a device did; below it stand marks.
@@ -452,7 +452,7 @@ mod tests {
         ));
         assert!(!html.contains("<i>") && html.contains("rank 0, &lt;i&gt;"));
         // From a quarter to half of the picture.
-        assert!(html.contains("class=\"gap\" x=\"471.2\" y=\"35.0\" width=\"236.2\""), "{html}");
+        assert!(html.contains("class=\"gap\" x=\"490.0\" y=\"35.0\" width=\"230.0\""), "{html}");
     }
 
     #[test]
@@ -478,7 +478,7 @@ mod tests {
         };
         let html = html(&line);
         assert!(
-            html.contains("class=\"phase set_up\" x=\"235.0\" y=\"6.0\" width=\"236.2\""),
+            html.contains("class=\"phase set_up\" x=\"260.0\" y=\"6.0\" width=\"230.0\""),
             "{html}"
         );
         assert!(

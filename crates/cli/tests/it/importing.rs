@@ -282,6 +282,11 @@ fn real_programs_are_told_what_takes_most_of_their_time() {
 fn a_real_report_without_calls_says_what_a_verdict_would_need() {
     let Some((verdict, text)) = diagnosed("nsys/jacc_cg_2026_2.sqlite") else { return };
     assert_eq!(verdict["verdict"], "no_steps");
+    // A profile cannot be recorded again with steps by who was given it.
+    assert!(
+        text.contains("is a profile without marked steps") && !text.contains("gpuwhy record"),
+        "{text}"
+    );
     assert_eq!(verdict["rests_on"]["scheduler_events"], true);
     assert!(text.contains("not in the trace: calls of CUDA"), "{text}");
 }

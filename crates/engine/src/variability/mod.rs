@@ -35,7 +35,7 @@ use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
 use gpuwhy_formats::importers;
 use gpuwhy_report::timeline;
-use gpuwhy_schema::{EntityId, Name, Rows, TrackId};
+use gpuwhy_schema::{CopyKind, EntityId, Name, Rows, TrackId};
 use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
@@ -226,6 +226,15 @@ pub struct CopySummary {
     pub total_ms: f64,
     /// Mean duration, µs.
     pub mean_us: f64,
+}
+
+impl CopySummary {
+    /// How fast they were; `None` of memsets, which go over no link and whose sizes some profilers make up.
+    pub fn gb_per_s(&self) -> Option<f64> {
+        // Bytes per ns are GB/s.
+        (self.kind != CopyKind::Memset.as_str())
+            .then(|| self.bytes as f64 / (self.total_ms * NS_MS).max(1.0))
+    }
 }
 
 /// The kernels of one name.
@@ -498,7 +507,10 @@ impl OneDevice<'_> {
         let sum = |of: fn(&Interval) -> i64| intervals.iter().map(of).sum::<i64>() as f64 / 1e9;
         let exposed: Vec<f64> = intervals.iter().map(|i| i.exposed_ns as f64).collect();
         // Less than a hundredth of an interval is no stall worth mentioning.
-        let found = outliers(&exposed, cut.width as f64 / 100.0);
+        let least = cut.width as f64 / 100.0;
+        let found = outliers(&exposed, least);
+        // Where most intervals have no stall, the rule's own fence is 0, and this is what decides.
+        let fence = found.fence.max(found.median + least);
         let spread = |of: &dyn Fn(&Interval) -> f64| -> Vec<(usize, f64)> {
             let values: Vec<f64> = intervals.iter().map(of).collect();
             most_variable(&values).into_iter().map(|i| (i, values[i] / NS_MS)).collect()
@@ -512,7 +524,7 @@ impl OneDevice<'_> {
                 from_s: (range.start - cut.origin) as f64 / 1e9,
                 to_s: (range.end.min(last_end) - cut.origin) as f64 / 1e9,
                 exposed_ms: outlier.value / NS_MS,
-                beyond_ms: outlier.beyond / NS_MS,
+                beyond_ms: (outlier.value - fence) / NS_MS,
                 by_kind: kinds
                     .map(|kind| {
                         (kind.as_str(), interval.exposed_by[kind_index(kind)] as f64 / NS_MS)
@@ -536,7 +548,7 @@ impl OneDevice<'_> {
             communication: None,
             fault_stall_s: None,
             rule: found.rule.as_str(),
-            fence_ms: found.fence / NS_MS,
+            fence_ms: fence / NS_MS,
             anomalous: found.found.len(),
             worst: worst.collect(),
             most_variable_copies: spread(&|i| i.all_copies().std()),

@@ -549,6 +549,33 @@ fn the_path_of_a_job_of_several_ranks_crosses_them() {
 }
 
 #[test]
+fn the_fence_that_is_said_is_the_one_that_decides() {
+    let mut scene = Scene::default();
+    (0..100).for_each(|i| {
+        scene.kernel(0, "a", f64::from(i), f64::from(i) + 0.4);
+    });
+    // A stall of half an interval, and one that is less than a hundredth of an interval.
+    scene.copy(0, 1, 4096, 30.4, 30.9).copy(0, 1, 64, 60.4, 60.405);
+    for report in scene.reports(None) {
+        let device = &report.devices[0];
+        assert_eq!((device.rule, device.anomalous, device.fence_ms), ("effect", 1, 0.01));
+        assert!((device.worst[0].beyond_ms - 0.49).abs() < 1e-9, "{device:?}");
+    }
+}
+
+#[test]
+fn a_memset_has_no_rate_since_nothing_goes_over_a_link() {
+    let mut scene = Scene::default();
+    scene.kernel(0, "a", 0.0, 1.0).copy(0, 1, 1 << 30, 1.0, 2.0);
+    for report in scene.reports(None) {
+        let mut copies = report.copies;
+        assert_eq!(copies[0].gb_per_s(), Some(1073.741824));
+        copies[0].kind = "memset";
+        assert_eq!(copies[0].gb_per_s(), None);
+    }
+}
+
+#[test]
 fn the_page_shows_communication_and_where_nothing_hides_it() {
     let mut scene = Scene::default();
     let nccl = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";

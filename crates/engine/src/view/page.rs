@@ -40,7 +40,9 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
     let (start, end) = (window.start(), window.end);
     let finding = analysis.findings.first();
     let entities = &source.entities_and_tracks().entity;
-    let host = entities.iter().find(|e| e.kind == EntityKind::Host);
+    let of_host =
+        |e: &&gpuwhy_schema::Entity| e.kind == EntityKind::Host && &*e.name != "unknown-host";
+    let host = entities.iter().find(of_host);
     let mut tracks = profile::phases(analysis, &window);
     let of_devices = match analysis.programs.is_empty() {
         true => devices::Lanes::default(),
@@ -67,7 +69,7 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
         gaps: gaps(analysis, start),
         not_collected: not_collected(source),
         commands: commands(path, finding),
-        judged: profile::judged(analysis),
+        judged: profile::judged(analysis, path),
         mostly: profile::mostly(analysis),
         incomplete: analysis.incomplete.iter().map(|of| of.mark()).collect(),
         without: finding.and_then(|f| f.counterfactual.as_ref()).map(|w| w.to_string()),

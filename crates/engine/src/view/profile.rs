@@ -8,22 +8,27 @@ use gpuwhy_schema::Ns;
 use super::Window;
 use crate::analysis::Analysis;
 use crate::phase_table as table;
+use crate::phases::without_rounds;
 
 /// The most programs whose phases are drawn; the table lists all.
 const PROGRAMS: usize = 16;
 
+/// What to do where nothing can be judged.
+const MARK_STEPS: &str = "No GPU waits or collectives are regular enough to take in the place of steps. To get a verdict, \
+                          mark each step in the program (GPUWHY_RING, include/gpuwhy.h), or name a function that runs \
+                          once a step: gpuwhy record --step uprobe:BINARY:SYMBOL -p PID";
+
 /// What was judged where no steps are marked, and what to do where nothing was.
-pub fn judged(analysis: &Analysis) -> Vec<String> {
+pub fn judged(analysis: &Analysis, trace: &str) -> Vec<String> {
     let rounds = &analysis.units.rounds;
     let instead = (!rounds.is_empty())
         .then(|| "No steps are marked. What was judged in their place:".to_owned());
     let judged = instead.into_iter().chain(rounds.iter().map(|of| of.text()));
-    let nothing = analysis.units.steps.is_empty().then(|| {
-        "No GPU waits or collectives are regular enough to take in the place of steps. To get a verdict, mark each \
-         step in the program (GPUWHY_RING, include/gpuwhy.h), or name a function that runs once a step: gpuwhy \
-         record --step uprobe:BINARY:SYMBOL -p PID"
-            .to_owned()
-    });
+    let advice = || match analysis.rests_on {
+        Some(_) => without_rounds(&analysis.programs, trace),
+        None => MARK_STEPS.to_owned(),
+    };
+    let nothing = analysis.units.steps.is_empty().then(advice);
     judged.chain(nothing).collect()
 }
 

@@ -117,14 +117,16 @@ pub fn render(page: &Variability) -> String {
     out.push_str("<main>\n");
     findings(&mut out, page);
     page.time_line.write(&mut out);
-    // The pictures of stalls stand before the table of them.
+    // The pictures of stalls stand around the table of them.
     let stalls_at = page.tables.iter().position(|table| table.id == "stalls");
-    let (first, rest) = page.tables.split_at(stalls_at.unwrap_or(page.tables.len()));
-    first.iter().for_each(|table| table.write(&mut out));
+    let (before, from) = page.tables.split_at(stalls_at.unwrap_or(page.tables.len()));
+    let (of_stalls, after) = from.split_at(from.len().min(1));
+    before.iter().for_each(|table| table.write(&mut out));
     stalls(&mut out, page);
-    rest.iter().for_each(|table| table.write(&mut out));
-    kinds(&mut out, page);
+    of_stalls.iter().for_each(|table| table.write(&mut out));
     close_ups(&mut out, page);
+    kinds(&mut out, page);
+    after.iter().for_each(|table| table.write(&mut out));
     not_looked_for(&mut out, page);
     let _ = write!(out, "</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n");
     out
@@ -548,9 +550,9 @@ mod tests {
             "Table of devices",
             "id=\"stalls-over-time\"",
             "Table of stalls",
-            "Table of kernels",
-            "id=\"kinds\"",
             "id=\"worst\"",
+            "id=\"kinds\"",
+            "Table of kernels",
             "id=\"not-looked-for\"",
         ]
         .map(|what| html.find(what).unwrap_or_else(|| panic!("{what} is not there: {html}")));

@@ -248,7 +248,8 @@ fn path_parts(path: &CriticalPath) -> Table {
         title: "Critical path: what the end waited for".into(),
         note: format!(
             "From {:.3} to {:.3} s, {:.3} ms: {:.1} % of it is {}. A line that took no time would save at most its ms.",
-            path.from_s,
+            // Not "-0.000".
+            (path.from_s * 1e3).round() / 1e3 + 0.0,
             path.to_s,
             path.ms,
             100.0 * path.bound_share,
@@ -331,8 +332,7 @@ fn copies(copies: &[CopySummary]) -> Table {
             Cell::Count(of.count),
             Cell::thousandths(of.mean_us),
             Cell::thousandths(of.bytes as f64 / MB),
-            // Bytes per ns are GB/s.
-            Cell::thousandths(of.bytes as f64 / (of.total_ms * 1e6).max(1.0)),
+            Cell::or_nothing(of.gb_per_s()),
         ])
     };
     Table {
