@@ -256,8 +256,9 @@ fn merged(reports: &[Report]) -> String {
         [one] => format!("; in container {one}"),
         several => format!("; in {} containers: {}", several.len(), several.join(", ")),
     };
-    format!(
-        "{} reports merged because they were captured at the same time; {job}; {hosts}{containers}",
-        reports.len()
-    )
+    let why = match reports.iter().all(|r| r.epoch.is_some()) {
+        true => "because they were captured at the same time",
+        false => "although not all say when they were captured",
+    };
+    format!("{} reports merged {why}; {job}; {hosts}{containers}", reports.len())
 }

@@ -160,6 +160,12 @@ fn reports_without_ranks_are_called_by_their_files() {
     );
     let says = lines(&reports, &alignment);
     assert_eq!(says[0], "file report7 names no rank: it is called by its name");
+    assert!(
+        says[2].starts_with(
+            "2 reports merged although not all say when they were captured; no report"
+        ),
+        "{says:?}"
+    );
     let nothing = "2 files aligned by nothing: report7, report4 do not say when they began: ";
     assert!(says.last().unwrap().starts_with(nothing), "{says:?}");
     assert_eq!(align(&reports).unwrap().error, ClockError::Unknown);
