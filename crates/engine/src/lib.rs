@@ -33,6 +33,7 @@ pub mod published;
 pub mod query;
 pub mod record;
 pub mod source;
+mod source_file;
 mod trace_output;
 pub mod units;
 pub mod variability;

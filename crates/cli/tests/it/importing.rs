@@ -241,6 +241,19 @@ fn the_straggler_is_named_by_its_own_rank_whatever_the_files_are_called() {
         let straggler = statements.iter().find(|s| s["kind"] == "straggler").unwrap();
         let says = straggler["says"].as_str().unwrap();
         assert!(says.starts_with("rank 3 is waited for"), "{order:?}: {says}");
+        for command in ["variability", "diagnose"] {
+            let page = folder.join("page.html");
+            gpuwhy(&[command, trace, "--html", page.to_str().unwrap()]);
+            let html = std::fs::read_to_string(page).unwrap();
+            let (name, by) = match command {
+                "variability" => (
+                    "<td class=\"name\">report",
+                    "<td class=\"name\">MPI_Allreduce<td class=\"n\">",
+                ),
+                _ => ("<code>nsys report", "aligned by MPI_Allreduce, to "),
+            };
+            assert_eq!((html.matches(name).count(), html.matches(by).count()), (3, 3), "{command}");
+        }
     }
 }
 

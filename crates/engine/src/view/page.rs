@@ -6,12 +6,13 @@ use gpuwhy_diagnose::detect::StepNo;
 use gpuwhy_diagnose::verdict::{Culprit, Evidence, Finding, Outcome};
 use gpuwhy_report as report;
 use gpuwhy_report::detail;
-use gpuwhy_schema::{EntityId, EntityKind, Ns, PartKind, SourceState};
+use gpuwhy_schema::{ClockError, EntityId, EntityKind, Ns, PartKind, SourceState};
 
 use super::{Window, devices, lanes, profile};
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::source::TraceSource;
+use crate::source_file;
 
 /// The page of an analysis, of the trace at `path`.
 ///
@@ -252,15 +253,28 @@ fn causes(finding: &Finding, start: Ns) -> Vec<report::CauseRow> {
         .collect()
 }
 
+/// What a source says of itself, and how its times came to the clock of the trace.
+fn note_of(source: &gpuwhy_schema::Source) -> String {
+    let aligned = source_file::aligned_by(source).map(|by| match ClockError::of(source).ns() {
+        Some(ns) => format!("aligned by {by}, to {:.3} µs", ns as f64 / 1e3),
+        None => format!("aligned by {by}; by how much its times are off is not known"),
+    });
+    let note = source.note.as_deref().map(str::to_owned);
+    note.into_iter().chain(aligned).collect::<Vec<_>>().join("; ")
+}
+
 fn sources(source: &TraceSource) -> Vec<report::SourceRow> {
     source
         .entities_and_tracks()
         .source
         .iter()
         .map(|s| report::SourceRow {
-            kind: s.kind.to_string(),
+            kind: match source_file::word(s, "file") {
+                Some(file) => format!("{} {file}", s.kind),
+                None => s.kind.to_string(),
+            },
             state: s.state.to_string(),
-            note: s.note.as_deref().unwrap_or("").to_string(),
+            note: note_of(s),
             recorded: s.recorded,
             dropped: s.dropped,
             one_in: s.one_in,

@@ -193,7 +193,9 @@ fn not_looked_for(out: &mut String, page: &Variability) {
     if page.not_looked_for.is_empty() {
         return;
     }
-    out.push_str("<section id=\"not-looked-for\">\n<h2>Not looked for</h2>\n<ul>\n");
+    out.push_str(
+        "<section id=\"not-looked-for\">\n<h2>Not looked for, or not in the trace</h2>\n<ul>\n",
+    );
     for what in &page.not_looked_for {
         let _ = writeln!(out, "<li>{}</li>", esc(what));
     }

@@ -1,13 +1,14 @@
 //! The tables of the page, in the order in which they are shown.
 
 use gpuwhy_report::table::{Cell, Row, Table};
+use gpuwhy_schema::ClockError;
 
 use super::super::{
     CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, PathName, PathPart,
     Report, StreamIdle, notable_in_words,
 };
 use super::Beside;
-use crate::phase_table;
+use crate::{phase_table, source_file};
 
 /// Bytes of a MB.
 const MB: f64 = 1e6;
@@ -534,28 +535,33 @@ fn changes(report: &Report) -> Table {
 /// The files of a trace, and how they were made one.
 fn files(beside: &Beside<'_>) -> Table {
     let file = |of: &&gpuwhy_schema::Source| {
-        let word = |key: &str| {
-            let mut words = of.config.split(' ');
-            words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-        };
-        let us = word("error_ns").and_then(|ns| ns.parse::<f64>().ok()).map(|ns| ns / 1e3);
+        let word = |key: &str| source_file::word(of, key);
         let said =
-            |key: &str| word(key).map_or(Cell::Nothing, |value| text(value.replace('_', " ")));
+            |value: Option<&str>| value.map_or(Cell::Nothing, |value| Cell::Name(value.into()));
+        let differ = match (word("error_ns"), ClockError::of(of).ns()) {
+            (None, _) => Cell::Nothing,
+            (Some(_), Some(ns)) => Cell::thousandths(ns as f64 / 1e3),
+            (Some(_), None) => text("not known"),
+        };
         row(vec![
             word("file").map_or_else(|| text(&*of.kind), |file| Cell::Name(file.into())),
             text(&*of.tool),
-            said("rank"),
-            said("aligned_by"),
-            Cell::or_nothing(us),
+            said(word("rank")),
+            said(source_file::aligned_by(of)),
+            differ,
             Cell::Count(of.recorded),
             Cell::Count(of.dropped),
         ])
     };
-    let lines = beside.rests_on.iter().flat_map(|rests_on| rests_on.text());
+    // What is not in the trace stands in its own section.
+    let lines = beside.rests_on.iter().flat_map(|rests_on| {
+        let lost = rests_on.lost.iter().map(|what| format!("lost: {what}"));
+        rests_on.text().into_iter().take(1).chain(lost)
+    });
     Table {
         id: "files",
         title: "What this rests on".into(),
-        note: "Aligned by: what moved the times of several files to one clock; own clocks if nothing could. Times of \
+        note: "Aligned by: what moved the times of several files to one clock. Times of \
                two files may differ by as much as stands beside."
             .into(),
         columns: vec![
@@ -568,7 +574,7 @@ fn files(beside: &Beside<'_>) -> Table {
             "rows lost",
         ],
         rows: beside.files.iter().map(file).collect(),
-        below: lines.map(|line| line.trim().to_owned()).collect(),
+        below: lines.collect(),
         ..Table::default()
     }
 }
