@@ -165,7 +165,7 @@ impl Walk<'_> {
         match via {
             _ if self.computes(thread) => self.put(window, PartKind::Run, None),
             // Whoever holds the lock held it, whatever else it did.
-            Via::Futex if !self.world.is_workload(thread) => {
+            Via::Futex if self.is_other(thread) => {
                 let holder = self.world.process(thread);
                 self.put(window, PartKind::Lock, Some(holder));
             }
@@ -242,9 +242,7 @@ impl Walk<'_> {
             self.put(piece, PartKind::Reclaim, taker);
         }
         let (kind, blame) = match via {
-            Via::Futex if !world.is_workload(thread) => {
-                (PartKind::Lock, Some(world.process(thread)))
-            }
+            Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(world.process(thread))),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
             _ => (PartKind::Run, None),
         };
@@ -281,12 +279,34 @@ impl Walk<'_> {
             .or_else(|| counted(gpuwhy_schema::names::RECLAIM))
     }
 
+    /// Whether a thread is of another process than the step's, and no rank of the same job.
+    fn is_other(&self, thread: EntityId) -> bool {
+        let own = *self.path.first().expect("the path begins with the step's thread");
+        self.world.is_other(thread, own)
+    }
+
     /// An interruptible sleep.
     fn sleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
         let wait = syscall::wait(held.arg);
         let woken = self.world.woken(thread, held.from, held.to);
-        let waker = woken.and_then(|w| w.waker);
+        let timed_out = || match wait {
+            Wait::Futex | Wait::Poll => self.world.woken_at_last(thread, &held),
+            _ => None,
+        };
+        let woken = woken.filter(|woken| woken.waker.is_some()).or_else(timed_out);
+        let waker = woken.and_then(|woken| woken.waker);
+        let handed_over = woken.zip(waker).is_some_and(|(woken, by)| {
+            wait == Wait::Futex || self.world.signalled(thread, by, woken.ts)
+        });
+        // Another process that holds a lock and sleeps holds it, unless it waits for a lock itself.
+        let holds = via == Via::Futex && self.is_other(thread);
         match wait {
+            _ if holds && !handed_over => self.put_as(window, via, PartKind::Unknown),
+            Wait::Poll if handed_over => self.or_gpu(thread, window, |walk, piece| {
+                if let Some(waker) = waker {
+                    walk.follow(waker, piece, Via::Futex);
+                }
+            }),
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
             Wait::Futex => self.or_gpu(thread, window, |walk, piece| match waker {
@@ -311,13 +331,18 @@ impl Walk<'_> {
     fn put_as(&mut self, window: Interval, via: Via, kind: PartKind) {
         let thread = *self.path.last().expect("the path begins with the step's thread");
         match via {
-            Via::Futex if !self.world.is_workload(thread) => {
+            Via::Futex if self.is_other(thread) => {
                 let holder = self.world.process(thread);
                 self.put(window, PartKind::Lock, Some(holder));
             }
             Via::Rank => {
                 let late = self.world.process(thread);
                 self.put(window, PartKind::Peer, Some(late));
+            }
+            // In a profile calls may say more of it.
+            _ if kind == PartKind::Timer && !self.world.calls().are_recorded() => {
+                let slept = self.world.process(thread);
+                self.put(window, kind, Some(slept));
             }
             _ => self.put(window, kind, None),
         }
@@ -458,7 +483,7 @@ impl Walk<'_> {
         if window.0 >= window.1 {
             return;
         }
-        let outside = via == Via::Futex && !self.world.is_workload(thread);
+        let outside = via == Via::Futex && self.is_other(thread);
         if self.path.contains(&thread) || self.path.len() as u32 > self.accounting.hops {
             let blame = outside.then(|| self.world.process(thread));
             let kind = if outside { PartKind::Lock } else { PartKind::Unknown };

@@ -18,7 +18,7 @@ pub enum Wait {
     Poll,
     /// Forces data to the disk.
     Sync,
-    /// Waits for another thread.
+    /// Waits for another thread or process: a futex, a semaphore.
     Futex,
     /// Sleeps for a time.
     Timer,
@@ -40,7 +40,7 @@ pub fn wait(number: i64) -> Wait {
         42 | 44 | 46 | 307 => Wait::Send,
         7 | 23 | 232 | 270 | 271 | 281 | 441 => Wait::Poll,
         26 | 74 | 75 | 162 | 277 | 306 => Wait::Sync,
-        202 | 449 | 454 | 455 | 456 => Wait::Futex,
+        65 | 202 | 220 | 449 | 454 | 455 | 456 => Wait::Futex,
         34 | 35 | 230 => Wait::Timer,
         16 => Wait::Ioctl,
         _ => Wait::Other,

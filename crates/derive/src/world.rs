@@ -106,7 +106,11 @@ pub struct World {
     steal: HashMap<i64, Vec<Tick>>,
     by_process: HashMap<&'static str, Vec<Counted>>,
     throttled: HashMap<EntityId, Vec<Tick>>,
+    /// Signals by which processes wake each other: when, and the pid of the sender, by process.
+    signals: HashMap<EntityId, Vec<(Ns, i64)>>,
     workload: HashSet<EntityId>,
+    /// Processes of the workload that are ranks of a job.
+    ranks: HashSet<EntityId>,
     /// The thread that takes a process's steps.
     stepping: HashMap<EntityId, EntityId>,
 }
@@ -128,10 +132,14 @@ impl World {
         world.index_messages(rows);
         world.index_spans(rows, &tracks);
         world.index_counters(rows, &tracks);
+        world.index_signals(rows, &tracks);
         world.calls = Calls::new(rows, &tracks, &world.entities);
         for step in &rows.step {
             let process = world.process(step.thread);
             world.workload.insert(process);
+            if step.rank.is_some() {
+                world.ranks.insert(process);
+            }
             world.stepping.entry(process).or_insert(step.thread);
         }
         world
@@ -175,6 +183,17 @@ impl World {
         for list in self.wakeups.values_mut() {
             list.sort_by_key(|w| w.ts);
         }
+    }
+
+    fn index_signals(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
+        for mark in &rows.mark {
+            let Some(track) = tracks.get(&mark.track) else { continue };
+            if let (names::SIGNALS, Some(sender)) = (&*track.name, mark.value) {
+                let process = self.process(track.entity);
+                self.signals.entry(process).or_default().push((mark.ts, sender as i64));
+            }
+        }
+        self.signals.values_mut().for_each(|list| list.sort_unstable());
     }
 
     fn index_io(&mut self, rows: &Rows) {
@@ -317,6 +336,14 @@ impl World {
         self.workload.contains(&self.process(who))
     }
 
+    /// Whether a thread belongs to another process than `own`, and not to another rank of the same job: what that
+    /// one holds, it holds for itself.
+    pub fn is_other(&self, thread: EntityId, own: EntityId) -> bool {
+        let process = self.process(thread);
+        !self.is_workload(thread)
+            || (process != self.process(own) && !self.ranks.contains(&process))
+    }
+
     /// The entity, if it was declared.
     pub fn entity(&self, id: EntityId) -> Option<&Entity> {
         self.entities.get(&id)
@@ -343,6 +370,39 @@ impl World {
         let list = self.wakeups.get(&thread)?;
         let after = list.partition_point(|w| w.ts <= to);
         list[..after].last().copied().filter(|w| w.ts >= from)
+    }
+
+    /// Who ended a wait that timed out at the end of `held` and was taken up again at once, as often as need be: a
+    /// lock that is waited for a few milliseconds at a time.
+    pub(crate) fn woken_at_last(&self, thread: EntityId, held: &Held) -> Option<Woken> {
+        let list = self.states.get(&thread)?;
+        let first = list.partition_point(|h| h.from < held.to);
+        for next in list[first..].iter().take(AGAIN) {
+            if next.state != ThreadState::Sleep {
+                if next.to.saturating_sub(next.from) > AT_ONCE {
+                    return None;
+                }
+                continue;
+            }
+            if next.arg != held.arg {
+                return None;
+            }
+            let woken = self.woken(thread, next.from, next.to);
+            if let Some(woken) = woken.filter(|woken| woken.waker.is_some()) {
+                return Some(woken);
+            }
+        }
+        None
+    }
+
+    /// Whether `by` woke the process of `thread` by a signal just before `at`, as processes of one program do that
+    /// hand over a lock.
+    pub(crate) fn signalled(&self, thread: EntityId, by: EntityId, at: Ns) -> bool {
+        let Some(list) = self.signals.get(&self.process(thread)) else { return false };
+        let sender = self.entity(self.process(by)).and_then(|process| process.number);
+        let before = &list[..list.partition_point(|signal| signal.0 <= at)];
+        let near = before.iter().rev().take_while(|s| at.saturating_sub(s.0) <= SIGNALLED);
+        near.into_iter().any(|signal| Some(signal.1) == sender)
     }
 
     /// The first message of `thread` at or after `ts`, no later than `until`.
@@ -490,6 +550,12 @@ impl World {
     }
 }
 
+/// States that are looked at to see who ended a wait that timed out again and again.
+const AGAIN: usize = 2048;
+/// Between two such waits the thread runs no longer than this.
+const AT_ONCE: Ns = Ns::millis(2);
+/// A signal wakes within this.
+const SIGNALLED: Ns = Ns::millis(1);
 /// How many requests a look-up considers at most.
 const LOOK: usize = 4096;
 

@@ -7,7 +7,9 @@
 //! far enough for a spike are *outliers*: one is nothing, a handful close together does not come
 //! by chance. The first two thresholds come from one chosen
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
-//! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often.
+//! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often. Where steps of
+//! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
+//! with earlier seconds: a *surge*.
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
 //!
 //! # Why it matters
@@ -21,6 +23,7 @@ mod anomaly;
 mod merge;
 mod series;
 mod steps;
+mod surge;
 
 use std::collections::BTreeMap;
 

@@ -14,6 +14,7 @@
 pub mod baseline;
 pub mod calibration;
 pub mod classes;
+pub mod demand;
 pub mod detect;
 pub mod evidence;
 pub mod excess;

@@ -264,6 +264,33 @@ mod tests {
     }
 
     #[test]
+    fn noise_between_two_disturbances_does_not_join_them() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(100, 40.0);
+        world.steps(60, 20.0);
+        world.steps(5, 27.0);
+        world.steps(80, 20.0);
+        world.steps(100, 60.0);
+        world.steps(300, 20.0);
+        let over = world.reported.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 2, "{:?}", world.reported);
+    }
+
+    /// Of a series with a step a second, sixteen usual steps are sixteen seconds.
+    #[test]
+    fn two_disturbances_five_seconds_apart_are_two_incidents_of_a_series_with_few_steps() {
+        let mut world = World::new();
+        world.steps(60, 1000.0);
+        world.steps(6, 2500.0);
+        world.steps(6, 1000.0);
+        world.steps(6, 3500.0);
+        world.steps(30, 1000.0);
+        let over = world.reported.iter().filter(|t| t.contains("over")).count();
+        assert_eq!(over, 2, "{:?}", world.reported);
+    }
+
+    #[test]
     fn what_is_slow_for_good_becomes_the_usual() {
         let mut world = World::new();
         world.steps(500, 20.0);

@@ -105,6 +105,7 @@ fn causes(
             culprit: None,
             others: Vec::new(),
             culprit_ms: 0.0,
+            members: Vec::new(),
             excess_ms: ns / MS,
             confidence: ranked.confidence(rank, (class, ns), context),
             evidence_for: Vec::new(),
@@ -168,15 +169,20 @@ fn conclude(
         finding.outcome = Outcome::Decided;
         finding.class = first.class;
         finding.culprit = first.culprit.clone();
-        finding.counterfactual = first.culprit.as_ref().and_then(|c| counterfactual(c, series));
+        finding.counterfactual =
+            first.culprit.as_ref().and_then(|c| counterfactual(c, &first.members, series));
     }
     finding.causes = causes;
     finding.summary = finding::summary(finding);
 }
 
 /// What the slow steps would have taken without the culprit.
-fn counterfactual(culprit: &Culprit, series: &[Compared<'_>]) -> Option<Counterfactual> {
-    let without = crate::excess::without(series, EntityId(culprit.entity))?;
+fn counterfactual(
+    culprit: &Culprit,
+    members: &[EntityId],
+    series: &[Compared<'_>],
+) -> Option<Counterfactual> {
+    let without = crate::excess::without(series, members)?;
     Some(Counterfactual {
         without: culprit.clone(),
         p99_ms: without.p99 / MS,

@@ -105,14 +105,14 @@ pub fn account(
 /// One row for each thread that has steps. No span belongs to it, so it is not accounted for; it says
 /// that the thread's process is part of the workload.
 fn workload(steps: &[Step]) -> Vec<schema::Step> {
-    let threads: BTreeSet<_> = steps.iter().map(|s| s.thread).collect();
-    let row = |thread| schema::Step {
+    let threads: BTreeSet<_> = steps.iter().map(|s| (s.thread, s.rank)).collect();
+    let row = |(thread, rank)| schema::Step {
         id: Id(u64::MAX),
         ts: Ns::ZERO,
         thread,
         seq: 0,
         size: None,
-        rank: None,
+        rank,
     };
     threads.into_iter().map(row).collect()
 }

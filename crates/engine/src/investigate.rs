@@ -94,7 +94,9 @@ pub fn investigate(
     let examined: Vec<Id> = selected.iter().map(|&no| steps[no].id).collect();
     let rows = known.of(&examined);
     let catalog = source.catalog();
-    let context = JudgeContext::new(&catalog).with_readings(source.gpu_readings(&incident)?);
+    let context = JudgeContext::new(&catalog)
+        .with_readings(source.gpu_readings(&incident)?)
+        .with_demands(source.demands(&incident)?);
     let finding = verdict::judge(steps, &incident, &rows, &context, &options.judgement);
     Ok(Investigation { finding, incident, examined })
 }

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use gpuwhy_diagnose::classes;
+use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_schema::{self as schema, Ns, Rows, SourceId, ThreadState, Track, TrackId, names};
@@ -36,6 +37,12 @@ pub trait RowSource {
     /// # Errors
     /// The rows cannot be read.
     fn gpu_readings(&self, incident: &Incident) -> Result<Readings>;
+
+    /// What each process took of the CPUs before an incident and during it; unknown where it was not recorded.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    fn demands(&self, incident: &Incident) -> Result<Demands>;
 
     /// Whether the exact rows of a step are available.
     fn covers(&self, _step: &Step) -> bool {
@@ -103,6 +110,11 @@ pub(crate) fn driver_tracks(catalog: &Rows) -> HashSet<TrackId> {
     catalog.track.iter().filter(|t| classes::reads(t)).map(|t| t.id).collect()
 }
 
+/// The tracks that say what each process took of the CPUs.
+pub(crate) fn demand_tracks(catalog: &Rows) -> HashSet<TrackId> {
+    catalog.track.iter().filter(|t| Demands::reads(t)).map(|t| t.id).collect()
+}
+
 impl RowSource for TraceSource {
     fn catalog(&self) -> Cow<'_, Rows> {
         Cow::Borrowed(&self.catalog)
@@ -151,6 +163,19 @@ impl RowSource for TraceSource {
             &counters,
             &marks,
         ))
+    }
+
+    fn demands(&self, incident: &Incident) -> Result<Demands> {
+        let tracks = demand_tracks(&self.catalog);
+        if tracks.is_empty() {
+            return Ok(Demands::default());
+        }
+        let range = Demands::around(incident.from, incident.to);
+        let mut counters: Vec<schema::Counter> = Vec::new();
+        for rows in self.trace.read::<schema::Counter>(range) {
+            counters.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
+        }
+        Ok(Demands::new(&self.catalog.track, &counters, (incident.from, incident.to)))
     }
 }
 
@@ -236,6 +261,13 @@ impl RowSource for Without<'_> {
         match self.group.name {
             "gpu" => Ok(Readings::default()),
             _ => self.inner.gpu_readings(incident),
+        }
+    }
+
+    fn demands(&self, incident: &Incident) -> Result<Demands> {
+        match self.group.name {
+            "scheduler" => Ok(Demands::default()),
+            _ => self.inner.demands(incident),
         }
     }
 

@@ -110,6 +110,10 @@ pub const NIC_DROPS: &str = "nic_drops";
 /// Counter track of the host (delta, 1): TCP segments sent again.
 pub const TCP_RETRANSMITS: &str = "tcp_retransmits";
 
+/// Counter track of a process (delta, ns): time that its threads were on CPUs; what is less than 2 ms a thread is
+/// added later.
+pub const CPU_TIME: &str = "cpu_time";
+
 /// Counter track of a process (delta, 1): pages it took out of the page cache.
 pub const PAGE_CACHE_EVICTED: &str = "page_cache_evicted";
 /// Counter track of a process (delta, ns): time it spent freeing memory.

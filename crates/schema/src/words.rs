@@ -242,7 +242,7 @@ choice! {
         Allocate = "allocate",
         /// In a call that loads code onto a GPU, or makes a context there.
         Load = "load",
-        /// Slept because it asked to.
+        /// Slept because it asked to; `blame` is the process that slept.
         Timer = "timer",
         /// Stopped by a signal; `blame` is the stopped process.
         Stopped = "stopped",
@@ -283,6 +283,8 @@ choice! {
         CollectiveStraggler = "collective_straggler",
         /// A garbage collector or another stop-the-world pause held the program's threads.
         GcPause = "gc_pause",
+        /// The program slept because it asked to.
+        OwnSleep = "own_sleep",
         /// The program itself did more.
         EngineSoftware = "engine_software",
         /// There was more to do.

@@ -19,7 +19,7 @@ const EVERY: Ns = Ns::millis(100);
 
 // The structs of `process_sums.h`, where each field is explained.
 shared_with_c! {
-    objects ["block_io", "network", "memory"];
+    objects ["block_io", "network", "memory", "run_queue"];
 
     struct Key = "sum_key" {
         tgid: u32,

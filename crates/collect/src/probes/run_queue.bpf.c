@@ -5,8 +5,11 @@
  * Every task has its state in task storage. A thread of interest writes one record when it is
  * switched in (its wait) and one when it is switched out (its slice). All other threads only leave a
  * slice in the ledger of their CPU, which is read back when a thread of interest has waited there.
+ * What each process used of the CPUs is summed.
  */
+#define PENDINGS 1
 #include "gpuwhy.h"
+#include "process_sums.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -33,6 +36,20 @@ enum kind {
 	KIND_SIGNAL,
 };
 
+/* What is summed for each process. */
+enum summed {
+	SUMMED_CPU_NS,
+};
+
+/*
+ * A thread's time on a CPU is added to the sums of its process when it is as much as this, or as much as
+ * the second number and the thread ends: the map is looked up a few hundred times a second, and not at
+ * every switch.
+ */
+#define USED_NS 2000000
+#define USED_AT_END_NS 200000
+
+SHARED_ENUM(summed);
 SHARED_ENUM(off_cpu);
 SHARED_ENUM(kind);
 SHARED_ENUM(context);
@@ -415,6 +432,24 @@ static __always_inline void record_wait(struct task *t, __u64 in, __u32 tid)
 	submit(r);
 }
 
+/* Adds the slice that ends to what the thread's process used of the CPUs. */
+static __always_inline void add_used(struct task_struct *prev, struct task *t, __u64 now, __u8 off)
+{
+	struct sum_key key = { .tgid = prev->tgid };
+	char comm[TASK_COMM_LEN];
+	struct sum *sum;
+
+	if (t->since > resumed())
+		t->used += now - t->since;
+	if (t->used < USED_NS && (off != OFF_CPU_DEAD || t->used < USED_AT_END_NS))
+		return;
+	bpf_probe_read_kernel(comm, sizeof(comm), prev->group_leader->comm);
+	sum = sum_of(&key, comm);
+	if (sum)
+		sum_add(&sum->n[SUMMED_CPU_NS], t->used);
+	t->used = 0;
+}
+
 static __always_inline void switched_out(unsigned long long *ctx, struct task_struct *prev,
 					 struct task *t, struct cpu *cpu, __u64 now, __u8 off)
 {
@@ -546,9 +581,12 @@ int sched_switch(unsigned long long *ctx)
 
 	if (prev->pid) {
 		t = task_of(prev);
-		if (t)
-			switched_out(ctx, prev, t, cpu, now,
-				     off_cpu_of(preempt, state_of(ctx, prev), prev));
+		if (t) {
+			__u8 off = off_cpu_of(preempt, state_of(ctx, prev), prev);
+
+			add_used(prev, t, now, off);
+			switched_out(ctx, prev, t, cpu, now, off);
+		}
 	}
 	cpu->slice_hardirq_ns = 0;
 	cpu->slice_softirq_ns = 0;
@@ -741,10 +779,16 @@ int BPF_PROG(signal_generate, int signal, void *info, struct task_struct *p)
 	struct task_struct *sender = bpf_get_current_task_btf();
 	struct task *t;
 	struct signal_record *r;
+	bool stops, wakes;
 	__u64 now;
 
-	/* SIGKILL, SIGTERM, SIGCONT, SIGSTOP, SIGTSTP: what makes a process stop or go on. */
-	if (signal != 9 && signal != 15 && signal != 18 && signal != 19 && signal != 20)
+	/*
+	 * SIGKILL, SIGTERM, SIGCONT, SIGSTOP, SIGTSTP: what makes a process stop or go on. SIGUSR1, SIGUSR2, SIGURG
+	 * of another process: by which those of one program wake each other.
+	 */
+	stops = signal == 9 || signal == 15 || signal == 18 || signal == 19 || signal == 20;
+	wakes = (signal == 10 || signal == 12 || signal == 23) && sender->tgid != p->tgid;
+	if (!stops && !wakes)
 		return 0;
 	t = bpf_task_storage_get(&tasks, p, 0, 0);
 	now = bpf_ktime_get_ns();

@@ -5,7 +5,9 @@
 //! their children, and for [`WAKER_NS`] threads that woke one of them from task context, `hops` wakers
 //! away at most) get exact states: a record at switch-in describes the wait that ends, one at
 //! switch-out the slice. While such a thread waits for a CPU, the CPU's ledger lists the threads that
-//! ran there. All other threads are summed: run queue wait and switches of the host.
+//! ran there. All other threads are summed: run queue wait and switches of the host, and what each process
+//! used of the CPUs (`cpu_time`), by which a process that began to run more is told from one that was in the
+//! way all the time.
 //!
 //! *Why it matters*: most slow steps are slow because their threads ran less. The states show what
 //! the threads did instead, and what ran in their place.
@@ -26,6 +28,7 @@ use gpuwhy_schema::{
     WakeContext, Wakeup, names, sources,
 };
 
+use crate::bpf::process_sums::{self, ProcessSums};
 use crate::bpf::{
     Bpf, Head, LoadedObject, bpf_object, bytes_of, from_bytes, set_constants, set_map_entries,
     shared_with_c,
@@ -87,6 +90,8 @@ shared_with_c! {
     objects ["run_queue"];
 
     enum Kind = "kind" { Wait, Run, Moved, Occupant, Name, Exit, Signal, }
+
+    enum Summed = "summed" { CpuNs, }
 
     enum OffCpu = "off_cpu" {
         Unknown,
@@ -220,6 +225,8 @@ struct RunQueue {
     states: ThreadStates,
     /// Run queue wait and switches of the host.
     host: [DeltaCounter; 2],
+    /// What each process used of the CPUs.
+    used: ProcessSums,
     loaded: LoadedObject,
 }
 
@@ -236,6 +243,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     };
     let loaded = bpf.load("run_queue", bpf_object!("run_queue"), |object| {
         set_constants(object, bytes_of(&constants))?;
+        process_sums::configure(object, bpf, 1)?;
         set_map_entries(object, "ledgers", bpf.cpu_count() as u32)
     })?;
     let mut probe = RunQueue {
@@ -243,6 +251,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         hops: u32::from(config.hops),
         states: ThreadStates::new(source),
         host: [DeltaCounter::default(); 2],
+        used: ProcessSums::new(&loaded)?,
         loaded,
     };
     for &target in &config.targets {
@@ -278,7 +287,16 @@ impl Probe for RunQueue {
                 cx.catalog.track(cx.host, None, kind, self.states.source)
             });
         }
-        Ok(())
+        let source = self.states.source;
+        self.used.each(now, |share| {
+            let Context { catalog, rows, attribution, .. } = &mut *cx;
+            let (tgid, comm, added) = (share.tgid, share.comm, share.added[Summed::CpuNs as usize]);
+            share.counters[0].add(added, now, rows, || {
+                let process = attribution.process(catalog, tgid, Some(&comm));
+                let kind = Lane::counter(names::CPU_TIME, "ns", Measure::Delta);
+                catalog.track(process, None, kind, source)
+            });
+        })
     }
 
     fn add_target(&mut self, target: Target, cx: &mut Context) -> Result<(), CollectError> {
@@ -570,6 +588,9 @@ impl ThreadStates {
     fn signalled(&mut self, r: &SignalRecord, cx: &mut Context) {
         let name = match r.signal {
             9 => "SIGKILL",
+            10 => "SIGUSR1",
+            12 => "SIGUSR2",
+            23 => "SIGURG",
             15 => "SIGTERM",
             18 => "SIGCONT",
             19 => "SIGSTOP",

@@ -45,7 +45,7 @@ impl Scene {
     }
 
     /// R running on CPU 0, Q waiting for it, T throttled, X stopped, S sleeping for a time,
-    /// F in a futex, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
+    /// F in a futex, E in an epoll_wait, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
     fn thread(&mut self, name: &str, drawn: &str) -> &mut Scene {
         let entity = self.who(name);
         let track = self.track(entity, Lane::states(names::THREAD_STATE, Discipline::Sparse));
@@ -63,6 +63,7 @@ impl Scene {
                 'X' => (ThreadState::Stopped, -1),
                 'S' => (ThreadState::Sleep, 230),
                 'F' => (ThreadState::Sleep, 202),
+                'E' => (ThreadState::Sleep, 232),
                 'D' => (ThreadState::DiskWait, 74),
                 'P' => (ThreadState::DiskWait, 0),
                 'N' => (ThreadState::Sleep, 45),
@@ -274,7 +275,7 @@ fn a_fsync_that_waits_for_a_starved_kworker_is_not_disk() {
 fn a_waker_in_an_interrupt_is_not_believed() {
     let mut scene = Scene::default();
     scene.thread("job/main", "RSSR").wake("job/main", 3, None).thread("vim/vim", "RRRR");
-    assert_eq!(scene.step("job/main", 0, 4), "run 1, timer 2, run 1");
+    assert_eq!(scene.step("job/main", 0, 4), "run 1, timer(job) 2, run 1");
 }
 
 #[test]
@@ -411,7 +412,10 @@ fn waiting_for_own_kernels_is_gpu_time_and_for_others_is_the_queue() {
         .kernel("other/main", [0, 0, 3])
         .kernel("job/main", [1, 3, 6])
         .wake("job/main", 7, None);
-    assert_eq!(scene.step("job/main", 0, 8), "run 1, gpu_queue(other) 2, gpu 3, timer 1, run 1");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, gpu_queue(other) 2, gpu 3, timer(job) 1, run 1"
+    );
 }
 
 #[test]
@@ -633,4 +637,60 @@ proptest! {
         }
         prop_assert_eq!(at, Ns((from + len) * MS));
     }
+}
+
+/// A server whose processes wake each other by signals: the step's process waits for a row that a session holds,
+/// which waits for its client meanwhile.
+fn two_sessions() -> Scene {
+    let mut scene = Scene::default();
+    scene.thread("waiter/1", "RREEEEEERR").thread("holder/1", "EEEEEEERRE");
+    for (n, name) in ["waiter", "holder"].into_iter().enumerate() {
+        let process = scene.lanes.entity(EntityKind::Process, name, |_| {});
+        scene.lanes.update(process, |e| e.number = Some(100 + n as i64));
+    }
+    scene.wake("waiter/1", 8, Some("holder/1"));
+    // The holder makes such steps as well.
+    let holder = scene.who("holder/1");
+    let id = scene.id();
+    let ts = Ns(900 * MS);
+    scene.rows.step.push(Step { id, ts, thread: holder, seq: 0, size: None, rank: None });
+    scene
+}
+
+impl Scene {
+    /// A signal from a process with this pid.
+    fn signal(&mut self, to: &str, at: i64, sender: i64) -> &mut Scene {
+        let process = self.lanes.entity(EntityKind::Process, to, |_| {});
+        let track = self.track(process, Lane::marks(names::SIGNALS));
+        let (id, ts, value) = (self.id(), Ns(at * MS), Some(sender as f64));
+        self.rows.mark.push(Mark { id, ts, track, name: "SIGURG".into(), value });
+        self
+    }
+}
+
+#[test]
+fn who_wakes_another_process_by_a_signal_held_what_that_waited_for() {
+    let said = two_sessions().signal("waiter", 8, 101).step("waiter/1", 0, 10);
+    assert_eq!(said, "run 2, >lock(holder) 6, run 2");
+    // Woken by a descriptor that was written to: the holder is a peer, of whom nothing else is known.
+    let said = two_sessions().signal("waiter", 8, 555).step("waiter/1", 0, 10);
+    assert!(!said.contains("lock"), "{said}");
+}
+
+#[test]
+fn a_lock_that_is_waited_for_a_few_milliseconds_at_a_time_is_held_by_who_gives_it_up() {
+    let mut scene = Scene::default();
+    // Two waits time out; the third is ended by the thread that ran all the time.
+    scene.thread("job/1", "RFFFRFFFRFFRR").thread("job/2", "RRRRRRRRRRRSS");
+    scene.wake("job/1", 4, None).wake("job/1", 8, None).wake("job/1", 11, Some("job/2"));
+    let said = scene.step("job/1", 0, 13);
+    assert_eq!(said, "run 1, >run 3, run 1, >run 3, run 1, >run 2, run 2");
+}
+
+#[test]
+fn a_wait_that_timed_out_and_was_not_taken_up_again_is_not_understood() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RFFFRRRRRFFRR").thread("job/2", "RRRRRRRRRRRSS");
+    scene.wake("job/1", 4, None).wake("job/1", 11, Some("job/2"));
+    assert_eq!(scene.step("job/1", 0, 13), "run 1, unknown 3, run 5, >run 2, run 2");
 }

@@ -11,7 +11,9 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
     takes: &[Takes::all(PartKind::Runnable), Takes::all(PartKind::Steal)],
     evidence: "For it: `state` rows of the step's threads that are runnable, and the `occupant` tracks \
                of CPUs, which say who ran meanwhile; the `steal` counters of CPUs on a virtual machine. \
-               Against it: nobody in particular was seen on the CPU.",
+               Who is to blame: of those who ran meanwhile, who began to take more of the CPUs than before \
+             (`cpu_time` of processes); the others were displaced. Against it: nobody in particular was seen \
+             on the CPU.",
     verify: Verify {
         culprit: Some(
             "move it away for a while and record again: `taskset -acp <other CPUs> {pid}`, or pause it: \
@@ -22,5 +24,6 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
     fooled_by: "Threads of the workload itself that compete for its own CPUs. Time stolen by the \
                 hypervisor has no culprit in this trace.",
     has_culprit: true,
+    by_demand: true,
     ..ClassSpec::new(Class::CpuContention)
 };

@@ -18,6 +18,7 @@ mod interrupts;
 mod lock_contention;
 mod memory_pressure;
 mod network;
+mod own_sleep;
 mod pcie;
 #[cfg(test)]
 mod scene;
@@ -43,6 +44,7 @@ pub const ALL: &[&ClassSpec] = &[
     &gpu_fault::CLASS,
     &collective_straggler::CLASS,
     &gc_pause::CLASS,
+    &own_sleep::CLASS,
     &engine_software::CLASS,
     &input_load::CLASS,
     &unexplained::CLASS,

@@ -31,6 +31,8 @@ pub struct ClassSpec {
     pub fooled_by: &'static str,
     /// Whether it speaks against a cause of this class that no culprit was seen.
     pub(crate) has_culprit: bool,
+    /// Whether a culprit is one that takes more of the CPUs than before, and not whoever was in the way.
+    pub(crate) by_demand: bool,
     /// Statements beyond those that every class has.
     pub(crate) statements: fn(&Incident<'_>, &mut Statements),
     /// Kinds of part that do not point to it in this incident, as other rows contradict it; their
@@ -54,6 +56,7 @@ impl ClassSpec {
             verify: Verify { culprit: None, otherwise: Verify::COMPARE },
             fooled_by: "",
             has_culprit: false,
+            by_demand: false,
             statements: |_, _| {},
             contradicted: |_| &[],
             trust: |_| 1.0,

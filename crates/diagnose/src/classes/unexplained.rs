@@ -8,9 +8,9 @@ use crate::evidence::{Evidence, Statements};
 /// See the module's documentation. It is never named as a cause.
 pub(super) const CLASS: ClassSpec = ClassSpec {
     looks_like: "Steps take longer, and no recorded row says why.",
-    takes: &[Takes::all(PartKind::Timer), Takes::all(PartKind::Unknown)],
-    evidence: "Sleeps that threads asked for, times of which nothing was recorded, and work of a GPU that \
-               took longer although its clock was not lowered and nobody else was seen there.",
+    takes: &[Takes::all(PartKind::Unknown)],
+    evidence: "Times of which nothing was recorded, and work of a GPU that took longer although its clock was \
+               not lowered and nobody else was seen there.",
     verify: Verify { culprit: None, otherwise: Verify::COMPARE },
     fooled_by: "Probes that could not run: `gpuwhy doctor` says which, and what each would have shown.",
     statements,

@@ -26,6 +26,10 @@ pub(super) struct Open {
     pub latest: VecDeque<bool>,
     /// How many of `steps` there were when the last slow one came.
     pub to_last_slow: usize,
+    /// When that ended.
+    pub last_slow: Ns,
+    /// Usual steps since then.
+    pub usual_since: usize,
     /// How far the evidence lies beyond its threshold; 1 is at it.
     pub score: f64,
 }
@@ -35,6 +39,9 @@ pub(super) struct Open {
 pub(super) struct Judged {
     /// Its number.
     pub no: StepNo,
+    /// When it began and ended.
+    pub ts: Ns,
+    pub end: Ns,
     /// Its log duration.
     pub log: f64,
     /// The log duration of a spike.
@@ -49,6 +56,9 @@ pub(super) struct Judged {
 
 /// What an anomaly is dated by is clipped here, in scales, so that a few outliers do not date it.
 const DATED_BY: f64 = 12.0;
+/// Usual steps, with no slow one between, after which the anomaly of a series with few steps is over if it has been
+/// for long: the next slow one belongs to something else.
+const OVER_AFTER: usize = 3;
 /// A spike this many times as high as the anomaly was so far is the begin of another one.
 const REAL: f64 = 3.0;
 
@@ -96,10 +106,15 @@ impl Open {
         }
         if slow {
             self.to_last_slow = self.steps.len();
+            (self.last_slow, self.usual_since) = (step.end, 0);
+        } else {
+            self.usual_since += 1;
         }
         self.score = self.score.max((log - fit.center) / (threshold - fit.center));
         let still = self.latest.iter().filter(|slow| **slow).count();
-        self.latest.len() == config.calm && still * 4 <= config.calm
+        let calm = self.latest.len() == config.calm && still * 4 <= config.calm;
+        let since = step.ts.saturating_sub(self.last_slow);
+        calm || (self.usual_since >= OVER_AFTER && since >= config.merge_within)
     }
 
     /// Adds a step that has not ended and hangs.

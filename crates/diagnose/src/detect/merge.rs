@@ -17,7 +17,10 @@ pub(crate) fn to(steps: &Steps, s: &Slowed) -> Ns {
     s.slow.iter().map(|&i| steps[i].end()).max().unwrap_or(Ns::ZERO)
 }
 
-/// Anomalies that touch, by time.
+/// Beside what a group lost most by, an anomaly that lost a smaller share is noise that happened to be near.
+const NOISE: f64 = 0.1;
+
+/// Anomalies that touch, by time. Noise after a disturbance does not make the next disturbance a part of it.
 pub(crate) fn groups(
     steps: &Steps,
     mut all: Vec<Slowed>,
@@ -25,14 +28,27 @@ pub(crate) fn groups(
 ) -> Vec<(Ns, Ns, Vec<Slowed>)> {
     all.sort_by_key(|s| from(steps, s));
     let mut groups: Vec<(Ns, Ns, Vec<Slowed>)> = Vec::new();
+    // Of the last group: the most that an anomaly lost, and the ends of those that are no noise beside it.
+    let mut most = 0f64;
+    let mut ends: Vec<(f64, Ns)> = Vec::new();
     for slowed in all {
-        let (begin, end) = (from(steps, &slowed), to(steps, &slowed));
+        let (begin, end, lost) = (from(steps, &slowed), to(steps, &slowed), lost(steps, &slowed));
         match groups.last_mut() {
             Some(last) if begin <= last.1.saturating_add(config.merge_within) => {
-                last.1 = last.1.max(end);
+                if lost > most {
+                    most = lost;
+                    ends.retain(|(lost, _)| *lost >= NOISE * most);
+                }
+                if lost >= NOISE * most {
+                    ends.push((lost, end));
+                }
+                last.1 = ends.iter().map(|(_, end)| *end).max().unwrap_or(end);
                 last.2.push(slowed);
             }
-            _ => groups.push((begin, end, vec![slowed])),
+            _ => {
+                (most, ends) = (lost, vec![(lost, end)]);
+                groups.push((begin, end, vec![slowed]));
+            }
         }
     }
     groups

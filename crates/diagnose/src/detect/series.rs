@@ -6,6 +6,7 @@ use gpuwhy_schema::Ns;
 
 use super::anomaly::{Judged, Open};
 use super::merge::{HUNG, hangs};
+use super::surge::Surge;
 use super::{COMPARED, Detection, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
 use crate::stats::Random;
@@ -86,6 +87,7 @@ pub(crate) struct Series {
     /// The latest steps, and their durations in ns, that are held back in case a shift has begun.
     recent: Vec<(StepNo, f64)>,
     outliers: VecDeque<Outlier>,
+    surge: Surge,
     /// Outliers up to this number belong to an anomaly that has begun before.
     reported: Option<StepNo>,
     interval: f64,
@@ -106,6 +108,7 @@ impl Series {
             limit: None,
             recent: Vec::new(),
             outliers: VecDeque::new(),
+            surge: Surge::default(),
             reported: None,
             interval: 0.0,
             first_ts: None,
@@ -116,6 +119,19 @@ impl Series {
 
     /// Takes the next step; returns an anomaly that it ended.
     pub(crate) fn step(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        let ended = self.single(no, step, config);
+        let elsewhere = ended.is_some() || self.open().is_some();
+        let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
+        ended.or(surged)
+    }
+
+    /// What is usual now, or was when an anomaly began.
+    fn fit(&self) -> Option<Fit> {
+        self.open().map(|open| open.fit).or_else(|| self.baseline.fit())
+    }
+
+    /// Judges the next step alone and with those just before it.
+    fn single(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
         self.count(step);
         if self.seen <= config.warm_up {
             return None;
@@ -130,7 +146,7 @@ impl Series {
             self.learn(no, dur);
             return None;
         };
-        let judged = self.judged(no, dur, &fit, config);
+        let judged = self.judged(no, step, &fit, config);
         match &mut self.state {
             State::Anomalous(open) => {
                 let over = open.step(&judged, config);
@@ -176,7 +192,8 @@ impl Series {
     }
 
     /// Compares a step with what is usual, and holds it back in case a shift has begun.
-    fn judged(&mut self, no: StepNo, dur: f64, fit: &Fit, config: &Detection) -> Judged {
+    fn judged(&mut self, no: StepNo, step: &Step, fit: &Fit, config: &Detection) -> Judged {
+        let dur = step.dur.0 as f64;
         let log = dur.max(1.0).ln();
         let least = fit.center + (1.0 + config.min_effect).ln();
         let threshold = fit.threshold(self.false_alarm(config)).max(least);
@@ -187,7 +204,7 @@ impl Series {
         if self.recent.len() > DATED_BACK {
             self.recent.remove(0);
         }
-        Judged { no, log, threshold, clustered, spike, sum }
+        Judged { no, ts: step.ts, end: step.end(), log, threshold, clustered, spike, sum }
     }
 
     /// A step of a calm series: it is as usual, or an anomaly has begun.
@@ -220,6 +237,8 @@ impl Series {
             threshold: step.threshold,
             usual,
             to_last_slow: steps.len(),
+            last_slow: step.end,
+            usual_since: 0,
             steps,
             heights,
             first_spike: step.spike.then_some(first_spike),
@@ -301,8 +320,9 @@ impl Series {
 
     /// Ends the anomaly that has begun, if one has.
     pub(crate) fn close(&mut self, signature: Signature) -> Option<Slowed> {
-        if !self.is_anomalous() {
-            return None;
+        let surged = self.surge.close(&signature);
+        if self.open().is_none() {
+            return surged;
         }
         self.cusum = Cusum::new();
         self.recent.clear();
@@ -321,7 +341,10 @@ impl Series {
 
     /// The anomaly that has begun and not ended, as far as it is known.
     pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
-        self.open()?.clone().anomaly(signature.clone())
+        match self.open() {
+            Some(open) => open.clone().anomaly(signature.clone()),
+            None => self.surge.present(signature),
+        }
     }
 
     /// Ends the anomaly of a series that has had no step for long: of steps of another size, say,
@@ -362,7 +385,7 @@ impl Series {
 
     /// Whether an anomaly has begun and not ended.
     pub(crate) fn is_anomalous(&self) -> bool {
-        self.open().is_some()
+        self.open().is_some() || self.surge.is_open()
     }
 
     /// What is slow now is the usual from now on.
@@ -380,6 +403,7 @@ impl Series {
         self.learned.retain(|no| *no >= first);
         self.outliers.retain(|o| o.no >= first);
         self.recent.retain(|r| r.0 >= first);
+        self.surge.forget(first);
         if let State::Anomalous(open) = &mut self.state {
             open.forget(first);
         }

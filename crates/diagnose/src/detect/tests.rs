@@ -191,3 +191,69 @@ fn a_spell_while_it_learned_does_not_excuse_seconds_of_much_slower_steps() {
         assert!((2.9..3.3).contains(&seconds), "{spell} steps {slower}: {seconds} s");
     }
 }
+
+/// Statements of a database, 300 a second on one connection: four of five take 15 us, the others 0.15 ms and more, by a
+/// power law up to 60 ms. In the seconds of `held`, one of them waits 300 ms for a row every 0.8 s.
+fn statements(seconds: i64, held: std::ops::Range<i64>, seed: u64) -> Vec<Step> {
+    let mut random = Random::new(seed);
+    let mut uniform = || (random.below(1_000_000) as f64 + 1.0) / 1e6;
+    let (mut at, mut out) = (Ns::ZERO, Vec::new());
+    let mut next_wait = Ns::secs(held.start);
+    while at < Ns::secs(seconds) {
+        let mut us = 15.0 * (1.0 + 0.1 * uniform());
+        if uniform() < 0.2 {
+            us = (150.0 / uniform()).min(60_000.0);
+        }
+        if at >= next_wait && at < Ns::secs(held.end) {
+            (us, next_wait) = (300_000.0, at + Ns::millis(800));
+        }
+        let dur = Ns((us * 1e3) as i64);
+        out.push(Step {
+            id: Id::new(1, out.len() as u64),
+            ts: at,
+            dur,
+            thread: EntityId(1),
+            rank: None,
+            name: "PortalRun".into(),
+            size: None,
+        });
+        at += dur + Ns::millis(3);
+    }
+    out
+}
+
+#[test]
+fn statements_that_wait_for_a_row_are_told_among_thousands_of_short_ones() {
+    let held = statements(90, 60..68, 3);
+    let found = incidents(&Steps::from(held.clone()), &Detection::default());
+    assert_eq!(found.len(), 1, "{found:?}");
+    let (from, to) = (found[0].from, found[0].to);
+    assert!((60_000..61_100).contains(&(from.0 / 1_000_000)), "{from}");
+    assert!((67_000..69_100).contains(&(to.0 / 1_000_000)), "{to}");
+    let slowed = &found[0].slowed[0];
+    let long = slowed.slow.iter().filter(|&&no| held[no.0 as usize].dur > Ns::millis(200)).count();
+    assert!(long >= 7 && 4 * long > slowed.slow.len(), "{long} of {}", slowed.slow.len());
+    // They are compared with statements that take long here, and not with those of 20 us.
+    let ns = |no: &StepNo| held[no.0 as usize].dur.0 as f64;
+    assert!(crate::stats::mean(&slowed.usual.iter().map(ns).collect::<Vec<_>>()) > 1e5);
+}
+
+#[test]
+fn statements_with_a_long_tail_are_no_incident() {
+    for seed in 0..3 {
+        let calm = statements(80, 0..0, seed);
+        assert_eq!(said(&calm), "", "seed {seed}");
+    }
+}
+
+/// A compaction, say.
+#[test]
+fn a_burst_that_comes_every_half_minute_is_told_at_most_twice() {
+    let mut steps = statements(300, 0..0, 9);
+    for (n, step) in steps.iter_mut().enumerate() {
+        let burst = step.ts.0 / 1_000_000 % 30_000 > 28_000 && step.ts > Ns::secs(50);
+        step.dur = if burst && n % 60 == 0 { step.dur + Ns::millis(100) } else { step.dur };
+    }
+    let found = incidents(&Steps::from(steps), &Detection::default());
+    assert!(found.len() <= 2, "{}", found.len());
+}

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 
 use gpuwhy_schema::{
-    Class, Entity, EntityId, EntityKind, Part, Rows, Source, SourceState, Track, TrackId, names,
-    sources,
+    Class, Entity, EntityId, EntityKind, Name, Part, Rows, Source, SourceState, Track, TrackId,
+    names, sources,
 };
 
 use super::finding::Culprit;
+use crate::demand::Demands;
 use crate::evidence::{Evidence, Pointer};
 use crate::gpu::Readings;
 
@@ -18,6 +19,16 @@ pub struct JudgeContext<'a> {
     tracks: HashMap<(EntityId, &'a str), &'a Track>,
     loss: Vec<Loss>,
     readings: Readings,
+    demands: Demands,
+}
+
+/// Entities that are one culprit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Group {
+    /// The processes of a command in a control group.
+    Command(Name, Option<EntityId>),
+    /// One that is no process.
+    Alone(EntityId),
 }
 
 /// A source that did not see everything.
@@ -65,6 +76,26 @@ impl<'a> JudgeContext<'a> {
             tracks: rows.track.iter().map(|t| ((t.entity, &*t.name), t)).collect(),
             loss: sources.into_iter().filter_map(Loss::of).collect(),
             readings: Readings::default(),
+            demands: Demands::default(),
+        }
+    }
+
+    /// With what each process took of the CPUs before the incident and during it.
+    pub fn with_demands(self, demands: Demands) -> JudgeContext<'a> {
+        JudgeContext { demands, ..self }
+    }
+
+    /// What each process took of the CPUs.
+    pub(super) fn demands(&self) -> &Demands {
+        &self.demands
+    }
+
+    /// By what processes are taken together that do the same: the command and the control group; anything else
+    /// is alone.
+    pub(super) fn group(&self, id: EntityId) -> Group {
+        match self.entities.get(&id) {
+            Some(e) if e.kind == EntityKind::Process => Group::Command(e.name.clone(), e.parent),
+            _ => Group::Alone(id),
         }
     }
 
@@ -126,6 +157,7 @@ impl<'a> JudgeContext<'a> {
             name: (entity.kind == EntityKind::Gpu).then(|| entity.name.to_string()),
             cgroup,
             belongs_to,
+            processes: 1,
         })
     }
 

@@ -1,31 +1,121 @@
 //! Which processes or devices are blamed for the excess of a cause, in which order.
+//!
+//! Who was in the way is seen in the parts. Where a process was in the way that took no more than before, while
+//! another began to take more, that other one displaced it: the time is given to it. Processes of one command in
+//! one control group are one culprit.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gpuwhy_schema::{EntityId, PartKind};
 
+use super::context::{Group, JudgeContext};
+use crate::demand::Demand;
 use crate::excess::Excess;
 
-/// A culprit that accounts for a smaller share of a cause is not named.
+/// A culprit that accounts for a smaller share of a cause is not listed.
 pub(super) const WORTH: f64 = 0.1;
+/// One that accounts for a smaller share is listed and not convicted.
+pub(super) const CONVICTED: f64 = 0.25;
 /// Culprits of a cause that are looked at.
 const MOST: usize = 4;
+/// Who was never seen in the way may have displaced others who were, from this rise on, in CPUs.
+const DISPLACES: f64 = 0.1;
 
-/// An entity with the parts that are blamed on it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A culprit with the parts that are blamed on it.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Blamed {
-    /// The entity.
+    /// The entity; of a group, the one that was in the way for longest.
     pub id: EntityId,
+    /// All of them.
+    pub members: Vec<EntityId>,
     /// What they take in usual steps, ns a step.
     pub usual: f64,
     /// What they take in slow steps, ns a step.
     pub slow: f64,
+    /// What others took whom they displaced, ns a step, beyond what these took in usual steps.
+    pub through_others: f64,
+    /// What they took of the CPUs, if that was compared.
+    pub demand: Option<Demand>,
 }
 
-/// The entities that are blamed for parts of these kinds more than in usual steps: most excess first, at
-/// most four. Equal ones are in the order of their ids.
-pub(super) fn ranked(excess: &Excess, kinds: &[PartKind]) -> Vec<Blamed> {
-    let mut sums: HashMap<EntityId, (f64, f64)> = HashMap::new();
+impl Blamed {
+    /// What they account for, ns a step.
+    pub(super) fn excess(&self) -> f64 {
+        self.slow - self.usual + self.through_others
+    }
+}
+
+/// Who is blamed, and who was in the way and is not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Ranking {
+    /// Most excess first, at most four. Equal ones are in the order of their ids.
+    pub blamed: Vec<Blamed>,
+    /// Those who were in the way as well and took no more than before, most excess first.
+    pub displaced: Vec<Blamed>,
+    /// Whether anybody took more than before; none if that was not compared.
+    pub anybody_rose: Option<bool>,
+}
+
+/// Who is blamed for parts of these kinds more than in usual steps; `by_demand` if those parts are waits for a
+/// CPU.
+pub(super) fn ranked(
+    excess: &Excess,
+    kinds: &[PartKind],
+    by_demand: bool,
+    context: &JudgeContext<'_>,
+) -> Ranking {
+    let mut groups = groups(excess, kinds, context);
+    let demands = Some(context.demands()).filter(|demands| by_demand && demands.are_known());
+    let Some(demands) = demands else {
+        let blamed = sorted(groups.into_values().filter(|b| b.excess() > 0.0).collect());
+        return Ranking { blamed, ..Ranking::default() };
+    };
+    let mut of_group: BTreeMap<Group, (Demand, EntityId)> = BTreeMap::new();
+    for (id, demand) in demands.iter() {
+        let (sum, most) = of_group.entry(context.group(id)).or_insert((Demand::default(), id));
+        if demand.during > demands.of(*most).during {
+            *most = id;
+        }
+        *sum = sum.and(demand);
+    }
+    for (group, (demand, most)) in &of_group {
+        if demand.rise() >= DISPLACES && !groups.contains_key(group) {
+            groups.insert(group.clone(), Blamed::absent(*most));
+        }
+        if let Some(blamed) = groups.get_mut(group) {
+            blamed.demand = Some(*demand);
+        }
+    }
+    let all: Vec<Blamed> = groups.into_values().collect();
+    let rise = |b: &Blamed| b.demand.unwrap_or_default().rise();
+    let (mut guilty, displaced): (Vec<Blamed>, Vec<Blamed>) =
+        all.into_iter().partition(|blamed| rise(blamed) > 0.0);
+    let displaced = sorted(displaced.into_iter().filter(|b| b.excess() > 0.0).collect());
+    let through: f64 = displaced.iter().map(Blamed::excess).sum();
+    let rises: f64 = guilty.iter().map(rise).sum();
+    for blamed in &mut guilty {
+        blamed.through_others = through * rise(blamed) / rises.max(f64::MIN_POSITIVE);
+    }
+    let anybody_rose = Some(!guilty.is_empty());
+    let blamed = sorted(guilty.into_iter().filter(|b| b.excess() > 0.0).collect());
+    Ranking { blamed, displaced, anybody_rose }
+}
+
+impl Blamed {
+    /// Somebody who was never seen in the way.
+    fn absent(id: EntityId) -> Blamed {
+        let members = vec![id];
+        Blamed { id, members, usual: 0.0, slow: 0.0, through_others: 0.0, demand: None }
+    }
+}
+
+/// What is blamed on whom.
+fn groups(
+    excess: &Excess,
+    kinds: &[PartKind],
+    context: &JudgeContext<'_>,
+) -> BTreeMap<Group, Blamed> {
+    let mut sums: BTreeMap<EntityId, (f64, f64)> = BTreeMap::new();
     for (&(kind, blame), &(usual, slow)) in &excess.parts {
         if let Some(blame) = blame.filter(|_| kinds.contains(&kind)) {
             let sum = sums.entry(blame).or_default();
@@ -33,9 +123,26 @@ pub(super) fn ranked(excess: &Excess, kinds: &[PartKind]) -> Vec<Blamed> {
             sum.1 += slow;
         }
     }
-    let blamed = sums.into_iter().map(|(id, (usual, slow))| Blamed { id, usual, slow });
-    let mut blamed: Vec<Blamed> = blamed.filter(|b| b.slow > b.usual).collect();
-    blamed.sort_by(|a, b| (b.slow - b.usual).total_cmp(&(a.slow - a.usual)).then(a.id.cmp(&b.id)));
+    let mut most: BTreeMap<Group, f64> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Blamed> = BTreeMap::new();
+    for (id, (usual, slow)) in sums {
+        let group = context.group(id);
+        let blamed = groups
+            .entry(group.clone())
+            .or_insert_with(|| Blamed { members: Vec::new(), ..Blamed::absent(id) });
+        blamed.members.push(id);
+        blamed.usual += usual;
+        blamed.slow += slow;
+        let most = most.entry(group).or_insert(f64::MIN);
+        if slow - usual > *most {
+            (*most, blamed.id) = (slow - usual, id);
+        }
+    }
+    groups
+}
+
+fn sorted(mut blamed: Vec<Blamed>) -> Vec<Blamed> {
+    blamed.sort_by(|a, b| b.excess().total_cmp(&a.excess()).then(a.id.cmp(&b.id)));
     blamed.truncate(MOST);
     blamed
 }

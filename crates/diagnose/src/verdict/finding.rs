@@ -37,7 +37,11 @@ pub struct Culprit {
     pub cgroup: Option<String>,
     /// The container and the job that it belongs to, outermost last.
     pub belongs_to: Vec<String>,
+    /// How many processes of the same command and control group it stands for: many short ones may do together
+    /// what none of them does alone.
+    pub processes: usize,
 }
+
 /// A cause, with what speaks for and against it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cause {
@@ -63,6 +67,9 @@ pub struct Cause {
     pub verify: String,
     #[serde(skip)]
     pub(super) instance_of: Option<Class>,
+    /// Whose parts go if the culprit goes.
+    #[serde(skip)]
+    pub(super) members: Vec<EntityId>,
 }
 
 impl Cause {
@@ -182,6 +189,9 @@ pub struct Finding {
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.comm, self.pid, &self.cgroup) {
+            (Some(comm), Some(pid), _) if self.processes > 1 => {
+                write!(f, "{comm} ({} processes, such as pid {pid})", self.processes)
+            }
             (Some(comm), Some(pid), _) => write!(f, "{comm} (pid {pid})"),
             (_, _, Some(cgroup)) => write!(f, "cgroup {cgroup}"),
             _ if self.name.is_some() => f.write_str(self.name.as_deref().unwrap_or_default()),

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use gpuwhy_schema::{Class, EntityId, Id, Part, PartKind};
+use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
 use super::MS;
 use super::context::JudgeContext;
-use super::culprits::{self, Blamed};
-use super::finding::Cause;
+use super::culprits::{self, Blamed, Ranking};
+use super::finding::{Cause, Culprit};
 use super::rank::Ranked;
 use crate::classes;
 use crate::detect::{Incident, Steps};
@@ -19,6 +19,10 @@ use crate::spans::{SpanInStep, StepRows};
 const PART_WORTH: f64 = 0.02;
 /// A culprit that was in the way for this share of the time before the onset too is less convincing.
 const BEFORE_WORTH: f64 = 0.2;
+/// Who was first in the way so long after the onset did not cause it,
+const TOO_LATE: Ns = Ns::secs(1);
+/// nor who was so after this share of an incident, one in this many.
+const TOO_LATE_ONE_IN: i64 = 4;
 /// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
 const RIVAL_WORTH: f64 = 0.1;
 
@@ -51,7 +55,7 @@ impl<'a> Stating<'a> {
         let kinds: Vec<PartKind> = spec.kinds().collect();
         cause.evidence_for.extend(kinds.iter().filter_map(|kind| self.of_kind(*kind)));
         cause.evidence_for.extend(self.of_spans(class));
-        self.name_culprits(cause, &kinds);
+        self.name_culprits(cause, &kinds, spec.by_demand);
         let culprit = cause.culprit.as_ref();
         cause.verify = spec.verify.steps(culprit.and_then(|c| c.pid));
         if spec.has_culprit && culprit.is_none() {
@@ -107,38 +111,113 @@ impl<'a> Stating<'a> {
     }
 
     /// Names the culprit that accounts for most of a cause, and the others.
-    fn name_culprits(&self, cause: &mut Cause, kinds: &[PartKind]) {
-        let worth = culprits::WORTH * cause.excess_ms * MS;
-        for (rank, blamed) in culprits::ranked(self.excess, kinds).into_iter().enumerate() {
-            let Blamed { id, usual, slow } = blamed;
-            let Some(culprit) = self.context.culprit(id) else { continue };
-            if slow - usual < worth {
+    fn name_culprits(&self, cause: &mut Cause, kinds: &[PartKind], by_demand: bool) {
+        let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context);
+        let total = cause.excess_ms * MS;
+        for blamed in &ranking.blamed {
+            let Some(culprit) = self.culprit(blamed) else { continue };
+            let excess = blamed.excess();
+            if excess < culprits::WORTH * total {
                 continue;
             }
-            let excess_ms = (slow - usual) / MS;
-            if rank > 0 {
-                cause.others.push((culprit, excess_ms));
-                continue;
-            }
-            let (usual_ms, slow_ms) = (usual / MS, slow / MS);
-            let first = first_in_the_way(&self.rows.parts, kinds, id, self.incident.from);
-            let first = first.map_or("at an unknown time".into(), |ts| {
-                format!("{} after the onset", ts.saturating_sub(self.incident.from))
-            });
-            cause.evidence_for.push(Evidence {
-                says: format!(
-                    "{culprit} was in the way for {slow_ms:.3} ms a step, {usual_ms:.3} ms before; \
-                     first {first}"
-                ),
-                rows: self.longest_blamed(kinds, id).map(|p| self.context.pointer(p)),
-            });
-            if usual > BEFORE_WORTH * slow {
+            let first = self.first_in_the_way(blamed, kinds);
+            let late = first.filter(|after| *after > self.too_late());
+            if let Some(after) = late {
                 cause.evidence_against.push(Evidence::of(format!(
-                    "{culprit} was in the way before the onset too ({usual_ms:.3} ms a step)"
+                    "{culprit} was first in the way {after} after the onset: it did not begin this"
                 )));
             }
-            cause.culprit_ms = excess_ms;
+            if late.is_some() || cause.culprit.is_some() || excess < culprits::CONVICTED * total {
+                cause.others.push((culprit, excess / MS));
+                continue;
+            }
+            self.convict(cause, &culprit, blamed, first, kinds);
+            cause.culprit_ms = excess / MS;
             cause.culprit = Some(culprit);
+            cause.members.clone_from(&blamed.members);
+            if ranking.blamed.len() == 1 {
+                // Those whom nobody else displaced would not have been in the way without it either.
+                let displaced = ranking.displaced.iter().flat_map(|other| &other.members);
+                cause.members.extend(displaced);
+            }
+        }
+        self.acquit(cause, &ranking);
+    }
+
+    fn culprit(&self, blamed: &Blamed) -> Option<Culprit> {
+        let culprit = self.context.culprit(blamed.id)?;
+        Some(Culprit { processes: blamed.members.len(), ..culprit })
+    }
+
+    /// How long after the onset it was in the way for the first time; none if it was not seen to be.
+    fn first_in_the_way(&self, blamed: &Blamed, kinds: &[PartKind]) -> Option<Ns> {
+        let onset = self.incident.from;
+        let first = |id: &EntityId| first_in_the_way(&self.rows.parts, kinds, *id, onset);
+        Some(blamed.members.iter().filter_map(first).min()?.saturating_sub(onset))
+    }
+
+    /// Who was first in the way so long after the onset did not cause it.
+    fn too_late(&self) -> Ns {
+        let lasted = self.incident.to.saturating_sub(self.incident.from);
+        TOO_LATE.max(Ns(lasted.0 / TOO_LATE_ONE_IN))
+    }
+
+    /// What speaks for and against a culprit.
+    fn convict(
+        &self,
+        cause: &mut Cause,
+        culprit: &Culprit,
+        blamed: &Blamed,
+        first: Option<Ns>,
+        kinds: &[PartKind],
+    ) {
+        let (usual_ms, slow_ms) = (blamed.usual / MS, blamed.slow / MS);
+        let first = first.map_or("at an unknown time".into(), |at| format!("{at} after the onset"));
+        let longest = blamed.members.iter().filter_map(|id| self.longest_blamed(kinds, *id));
+        cause.evidence_for.push(Evidence {
+            says: format!(
+                "{culprit} was in the way for {slow_ms:.3} ms a step, {usual_ms:.3} ms before; \
+                 first {first}"
+            ),
+            rows: longest.max_by_key(|p| p.dur).map(|p| self.context.pointer(p)),
+        });
+        if let Some(demand) = blamed.demand {
+            cause.evidence_for.push(Evidence::of(format!(
+                "{culprit} took {:.2} CPUs, {:.2} before",
+                demand.during, demand.before
+            )));
+        }
+        if blamed.through_others > 0.0 {
+            cause.evidence_for.push(Evidence::of(format!(
+                "{:.3} ms a step of it through others, whom it displaced",
+                blamed.through_others / MS
+            )));
+        }
+        if blamed.demand.is_none() && blamed.usual > BEFORE_WORTH * blamed.slow {
+            cause.evidence_against.push(Evidence::of(format!(
+                "{culprit} was in the way before the onset too ({usual_ms:.3} ms a step)"
+            )));
+        }
+    }
+
+    /// Says who was in the way and did not take more than before.
+    fn acquit(&self, cause: &mut Cause, ranking: &Ranking) {
+        let total = cause.excess_ms * MS;
+        let worth = ranking.displaced.iter().filter(|b| b.excess() >= culprits::WORTH * total);
+        for (blamed, demand) in worth.filter_map(|b| Some((b, b.demand?))) {
+            let Some(culprit) = self.culprit(blamed) else { continue };
+            let says = format!(
+                "{culprit} was in the way for {:.3} ms a step more and took {:.2} CPUs, {:.2} before: it was \
+                 displaced itself",
+                blamed.excess() / MS,
+                demand.during,
+                demand.before
+            );
+            cause.evidence_for.push(Evidence::of(says));
+        }
+        if ranking.anybody_rose == Some(false) && !ranking.displaced.is_empty() {
+            let says = "nobody took more of the CPUs than before";
+            cause.evidence_against.push(Evidence::of(says));
         }
     }
 
@@ -157,6 +236,7 @@ pub(super) fn nothing_recorded(excess: &Excess) -> Cause {
         culprit: None,
         others: Vec::new(),
         culprit_ms: 0.0,
+        members: Vec::new(),
         excess_ms: excess.total() / MS,
         confidence: 0.0,
         evidence_for: Vec::new(),

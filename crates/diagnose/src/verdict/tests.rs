@@ -1,6 +1,7 @@
 use gpuwhy_schema::{Entity, EntityKind, Id, Ns, Part, Rows, SourceId, SourceState, Track, names};
 
 use super::*;
+use crate::demand::Demands;
 use crate::detect::{Detection, Step, incidents};
 use crate::gpu::Readings;
 
@@ -20,6 +21,17 @@ fn judged_steps(slow: &[&[Made]], dropped: u64) -> Finding {
 
 /// The same, with the clock of a GPU before and in the slow steps.
 fn judged_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Finding {
+    judged_of(slow, dropped, clock, &[])
+}
+
+/// The same, with what processes took of the CPUs before and during the incident, and more of these: pid - 1000,
+/// command.
+fn judged_of(
+    slow: &[&[Made]],
+    dropped: u64,
+    clock: Option<(f64, f64)>,
+    took: &[(u32, &str, f64, f64)],
+) -> Finding {
     let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
     let mut steps = Vec::new();
     let mut parts = Vec::new();
@@ -69,11 +81,9 @@ fn judged_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Fin
         dropped,
         one_in: 1,
     };
-    let rows = Rows {
-        entity: vec![entity(1, "job"), entity(2, "hog"), entity(3, "other")],
-        source: vec![source],
-        ..Rows::default()
-    };
+    let mut entities = vec![entity(1, "job"), entity(2, "hog"), entity(3, "other")];
+    entities.extend(took.iter().filter(|t| t.0 > 3).map(|t| entity(t.0, t.1)));
+    let rows = Rows { entity: entities, source: vec![source], ..Rows::default() };
     let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
@@ -97,8 +107,24 @@ fn judged_with(slow: &[&[Made]], dropped: u64, clock: Option<(f64, f64)>) -> Fin
     let readings = (0..100).map(|s| (s, before)).chain((100..130).map(|s| (s, during)));
     let readings: Vec<_> = readings.filter_map(|(s, value)| reading(s, value)).collect();
     let readings = Readings::new([&gpu], [&track], crate::classes::reads, &readings, &[]);
-    let context = JudgeContext::new(&rows).with_readings(readings);
     let incident = found[0].where_it_hung(&steps);
+    let cpu_time = |n: u32| Track {
+        id: gpuwhy_schema::TrackId(100 + n),
+        entity: EntityId(n),
+        name: names::CPU_TIME.into(),
+        ..track.clone()
+    };
+    let tracks: Vec<Track> = took.iter().map(|t| cpu_time(t.0)).collect();
+    let mut used = Vec::new();
+    for tick in 1..=130 {
+        let ts = Ns::millis(tick * 100);
+        for (n, _, before, during) in took {
+            let value = if ts > incident.from { during } else { before } * 1e8;
+            used.push(gpuwhy_schema::Counter { ts, track: gpuwhy_schema::TrackId(100 + n), value });
+        }
+    }
+    let demands = Demands::new(&tracks, &used, (incident.from, incident.to));
+    let context = JudgeContext::new(&rows).with_readings(readings).with_demands(demands);
     let rows = StepRows { parts, spans: Vec::new() };
     judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
@@ -124,6 +150,84 @@ fn who_occupied_the_cpu_is_named_and_the_parts_sum_to_the_excess() {
     assert!((sum - finding.excess_ms).abs() < 1e-6, "{sum} {}", finding.excess_ms);
     assert!((finding.unexplained_ms - 0.1).abs() < 1e-6);
     assert!(finding.summary.contains("cpu_contention by hog (pid 1002)"), "{}", finding.summary);
+}
+
+/// Two ranks and a loader had two CPUs; then a hog takes half of one, and they wait for each other.
+#[test]
+fn who_is_in_the_way_and_takes_no_more_than_before_was_displaced_by_who_does() {
+    use PartKind::*;
+    let slow = [
+        (Run, None, 4_000_000),
+        (Runnable, Some(1), 6_000_000),
+        (Runnable, Some(2), 2_000_000),
+        (Gpu, None, 6_000_000),
+    ];
+    let took = [(1, "job", 0.9, 0.7), (2, "hog", 0.0, 0.5), (3, "other", 0.3, 0.3)];
+    let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+    let culprit = finding.culprit.as_ref().unwrap();
+    assert_eq!((finding.class, culprit.pid), ("cpu_contention", Some(1002)));
+    let cause = &finding.causes[0];
+    assert!((cause.culprit_ms - 8.0).abs() < 0.1 && cause.others.is_empty(), "{cause:?}");
+    let said = |what: &str| cause.evidence_for.iter().any(|e| e.says.contains(what));
+    assert!(said("hog (pid 1002) took 0.50 CPUs, 0.00 before"), "{:?}", cause.evidence_for);
+    assert!(said("job (pid 1001) was in the way") && said("displaced itself"), "{cause:?}");
+    // Had nobody been compared, the one most in the way would have been named.
+    assert_eq!(judged(&slow, 0).culprit.unwrap().pid, Some(1001));
+}
+
+#[test]
+fn where_nobody_takes_more_than_before_nobody_is_named() {
+    use PartKind::*;
+    let slow = [(Run, None, 4_000_000), (Runnable, Some(1), 8_000_000), (Gpu, None, 6_000_000)];
+    let took = [(1, "job", 0.9, 0.9), (2, "hog", 0.4, 0.4)];
+    let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+    assert_eq!((finding.class, &finding.culprit), ("cpu_contention", &None));
+    let against = &finding.causes[0].evidence_against;
+    assert!(against.iter().any(|e| e.says.contains("nobody took more")), "{against:?}");
+}
+
+/// None of them is in the way for long, all of them together are.
+#[test]
+fn many_short_processes_of_one_command_are_one_culprit() {
+    use PartKind::*;
+    let slow: Vec<Vec<Made>> = (0..40)
+        .map(|n| {
+            let one = Some(10 + n / 2);
+            vec![(Run, None, 4_000_000), (Runnable, one, 8_000_000), (Gpu, None, 6_000_000)]
+        })
+        .collect();
+    let slow: Vec<&[Made]> = slow.iter().map(|made| &made[..]).collect();
+    let mut took = vec![(1, "job", 0.9, 0.7)];
+    took.extend((10..30).map(|n| (n, "bash", 0.0, 0.04)));
+    let finding = judged_of(&slow, 0, None, &took);
+    let culprit = finding.culprit.as_ref().unwrap();
+    assert_eq!((culprit.comm.as_deref(), culprit.processes), (Some("bash"), 20));
+    assert!(finding.summary.contains("bash (20 processes, such as pid 10"), "{}", finding.summary);
+    assert!(finding.counterfactual.unwrap().mean_without_ms < 11.0);
+}
+
+/// It came long after the onset.
+#[test]
+fn who_comes_in_the_middle_did_not_begin_it() {
+    use PartKind::*;
+    let of =
+        |who| [(Run, None, 4_000_000), (Runnable, Some(who), 8_000_000), (Gpu, None, 6_000_000)];
+    let (first, later) = (of(3), of(2));
+    let slow: Vec<&[Made]> =
+        (0..80).map(|n| if n < 30 { &first[..] } else { &later[..] }).collect();
+    let finding = judged_steps(&slow, 0);
+    assert_eq!(finding.culprit.as_ref().unwrap().pid, Some(1003), "{:?}", finding.causes[0]);
+    let against = &finding.causes[0].evidence_against;
+    assert!(against.iter().any(|e| e.says.contains("did not begin this")), "{against:?}");
+}
+
+#[test]
+fn who_slept_longer_in_each_step_is_told() {
+    use PartKind::*;
+    let slow = [(Run, None, 4_000_000), (Timer, Some(1), 18_000_000), (Gpu, None, 6_000_000)];
+    let finding = judged(&slow, 0);
+    assert_eq!((finding.class, finding.outcome), ("own_sleep", Outcome::Decided));
+    assert_eq!(finding.culprit.unwrap().pid, Some(1001));
 }
 
 #[test]

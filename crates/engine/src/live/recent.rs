@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use gpuwhy_diagnose::classes;
+use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
 use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
@@ -153,6 +154,12 @@ impl RowSource for RecentSource<'_> {
         let mut marks = self.recent.exact.rows(near).mark;
         marks.retain(|mark| tracks.contains(&mark.track));
         Ok(Readings::new(&catalog.entity, &catalog.track, classes::reads, &counters, &marks))
+    }
+
+    fn demands(&self, incident: &Incident) -> Result<Demands> {
+        let range = Demands::around(incident.from, incident.to);
+        let aggregates = self.recent.aggregates.rows(range);
+        Ok(Demands::new(&aggregates.track, &aggregates.counter, (incident.from, incident.to)))
     }
 
     fn covers(&self, step: &Step) -> bool {

@@ -1,0 +1,208 @@
+//! Who asked for more than before.
+//!
+//! # What it sees
+//! The CPU time of every process, ten times a second (`cpu_time`), before an incident and during it.
+//!
+//! # Why it matters
+//! Whoever runs where this work waits is in the way, and need not be the reason. A process that takes as much as it
+//! always did may have been moved here by one that began to take more: of two ranks and a new neighbour on two CPUs,
+//! the ranks wait for each other most of the time. So the time is given to those whose own demand rose.
+//!
+//! # What fools it
+//! A process whose demand rose because of the incident itself: one that tries again and again, or that judges it.
+//! A process that does as much as before on fewer CPUs, since somebody took CPUs away from both: nobody's demand
+//! rises then, and nobody is named.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuwhy_schema::{Counter, EntityId, Ns, Track, TrackId, names};
+
+/// What an incident is compared with, at most.
+const BEFORE: Ns = Ns::secs(8);
+/// And at least: of less, nothing is known.
+const LEAST: Ns = Ns::secs(1);
+/// So long before the onset is left out: an onset is dated to a step.
+const APART: Ns = Ns::millis(200);
+/// Of an incident shorter than this, ten readings a second say too little.
+const SHORTEST: Ns = Ns::millis(200);
+/// A counter's value covers at most this long before it.
+const TICK: Ns = Ns::millis(100);
+/// Rows may arrive this late.
+const LATE: Ns = Ns::millis(200);
+
+/// What a process took, in CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// Before the incident.
+    pub before: f64,
+    /// During it.
+    pub during: f64,
+}
+
+/// A rise of fewer CPUs than this is none,
+const RISE: f64 = 0.05;
+/// nor is one by a smaller share of what was taken before.
+const RISE_SHARE: f64 = 0.2;
+
+impl Demand {
+    /// By how many CPUs it rose; 0 if it did not.
+    pub fn rise(self) -> f64 {
+        let rise = self.during - self.before;
+        if rise >= RISE.max(RISE_SHARE * self.before) { rise } else { 0.0 }
+    }
+
+    /// That of several processes together.
+    #[must_use]
+    pub fn and(self, other: Demand) -> Demand {
+        Demand { before: self.before + other.before, during: self.during + other.during }
+    }
+}
+
+/// What each process took.
+#[derive(Clone, Debug, Default)]
+pub struct Demands {
+    of: BTreeMap<EntityId, Demand>,
+    known: bool,
+}
+
+impl Demands {
+    /// The time of which counters are needed for an incident.
+    pub fn around(from: Ns, to: Ns) -> std::ops::Range<Ns> {
+        from.saturating_sub(BEFORE + APART)..to.saturating_add(LATE)
+    }
+
+    /// Whether a track holds what this is made from.
+    pub fn reads(track: &Track) -> bool {
+        &*track.name == names::CPU_TIME
+    }
+
+    /// From the counters of an incident's time, of those tracks.
+    pub fn new<'a>(
+        tracks: impl IntoIterator<Item = &'a Track>,
+        counters: impl IntoIterator<Item = &'a Counter>,
+        (from, to): (Ns, Ns),
+    ) -> Demands {
+        let of_track: HashMap<TrackId, EntityId> =
+            tracks.into_iter().filter(|t| Demands::reads(t)).map(|t| (t.id, t.entity)).collect();
+        let mut rows: Vec<(Ns, EntityId, f64)> = Vec::new();
+        for row in counters {
+            if let Some(entity) = of_track.get(&row.track) {
+                rows.push((row.ts, *entity, row.value.max(0.0)));
+            }
+        }
+        let first = rows.iter().map(|row| row.0).min().unwrap_or(Ns::MAX);
+        let last = rows.iter().map(|row| row.0).max().unwrap_or(Ns::MIN);
+        let until = from.saturating_sub(APART);
+        let before = (first.saturating_sub(TICK).max(until.saturating_sub(BEFORE)), until);
+        let during = (from, to.min(last));
+        if before.1.saturating_sub(before.0) < LEAST || during.1.saturating_sub(during.0) < SHORTEST
+        {
+            return Demands::default();
+        }
+        let share = |(from, to): (Ns, Ns), (since, ts): (Ns, Ns), value: f64| {
+            let within = Ns::overlap(since, ts, from, to).0 as f64 / (ts - since).0.max(1) as f64;
+            value * within / to.saturating_sub(from).0 as f64
+        };
+        rows.sort_by_key(|row| row.0);
+        let mut of: BTreeMap<EntityId, Demand> = BTreeMap::new();
+        let mut known_until: HashMap<EntityId, Ns> = HashMap::new();
+        for (ts, entity, value) in rows {
+            // What a thread used is added when it leaves its CPU, which may be seconds later if nobody else
+            // wants that.
+            let gap = ts.saturating_sub(known_until.insert(entity, ts).unwrap_or(first));
+            let since = ts.saturating_sub(TICK.max(Ns(value as i64).min(gap)));
+            let demand = of.entry(entity).or_default();
+            demand.before += share(before, (since, ts), value);
+            demand.during += share(during, (since, ts), value);
+        }
+        Demands { of, known: true }
+    }
+
+    /// Whether enough was recorded to say whose demand rose.
+    pub fn are_known(&self) -> bool {
+        self.known
+    }
+
+    /// What a process took.
+    pub fn of(&self, process: EntityId) -> Demand {
+        self.of.get(&process).copied().unwrap_or_default()
+    }
+
+    /// What all processes took.
+    pub fn iter(&self) -> impl Iterator<Item = (EntityId, Demand)> {
+        self.of.iter().map(|(id, demand)| (*id, *demand))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Shape, SourceId};
+
+    use super::*;
+
+    fn track(id: u32, entity: u32) -> Track {
+        Track {
+            id: TrackId(id),
+            entity: EntityId(entity),
+            parent: None,
+            shape: Shape::Counter,
+            name: names::CPU_TIME.into(),
+            unit: None,
+            measure: None,
+            discipline: None,
+            source: SourceId(1),
+        }
+    }
+
+    /// Ten seconds of readings: `before` and `during` CPUs from the sixth second on, of each track.
+    fn demands(cpus: &[(f64, f64)]) -> Demands {
+        let tracks: Vec<Track> = (0..cpus.len() as u32).map(|n| track(n, n + 10)).collect();
+        let mut counters = Vec::new();
+        for tick in 1..=100 {
+            for (n, (before, during)) in cpus.iter().enumerate() {
+                let value = if tick <= 60 { before } else { during } * 1e8;
+                let ts = Ns::millis(tick * 100);
+                counters.push(Counter { ts, track: TrackId(n as u32), value });
+            }
+        }
+        Demands::new(&tracks, &counters, (Ns::secs(6), Ns::secs(9)))
+    }
+
+    #[test]
+    fn who_began_to_take_more_is_told_from_who_takes_what_he_took() {
+        let demands = demands(&[(0.9, 0.6), (0.0, 0.98), (0.5, 0.55), (0.01, 0.04)]);
+        assert!(demands.are_known());
+        let rise = |entity| demands.of(EntityId(entity)).rise();
+        assert_eq!((rise(10), rise(12), rise(13)), (0.0, 0.0, 0.0));
+        assert!((rise(11) - 0.98).abs() < 1e-6, "{demands:?}");
+        assert!((demands.of(EntityId(10)).before - 0.9).abs() < 1e-6);
+    }
+
+    /// It was alone on its CPU; what it used since it began is added when the neighbour comes.
+    #[test]
+    fn who_ran_alone_for_seconds_and_is_interrupted_now_did_not_begin_now() {
+        let tracks = [track(1, 10), track(2, 11)];
+        let at = |ms: i64, track: u32, ns: f64| Counter {
+            ts: Ns::millis(ms),
+            track: TrackId(track),
+            value: ns,
+        };
+        let mut counters: Vec<Counter> = (1..60).map(|n| at(n * 100, 2, 1e6)).collect();
+        counters.push(at(6050, 1, 5.9e9));
+        counters.extend((61..=90).flat_map(|n| [at(n * 100, 1, 5e7), at(n * 100, 2, 5e7)]));
+        let demands = Demands::new(&tracks, &counters, (Ns::secs(6), Ns::secs(9)));
+        assert_eq!(demands.of(EntityId(10)).rise(), 0.0, "{demands:?}");
+        assert!(demands.of(EntityId(11)).rise() > 0.4, "{demands:?}");
+    }
+
+    #[test]
+    fn an_incident_at_the_begin_of_a_recording_has_nothing_to_be_compared_with() {
+        let tracks = [track(1, 10)];
+        let counters: Vec<Counter> = (1..30)
+            .map(|n| Counter { ts: Ns::millis(n * 100), track: TrackId(1), value: 1e8 })
+            .collect();
+        assert!(!Demands::new(&tracks, &counters, (Ns::secs(1), Ns::secs(2))).are_known());
+        assert!(Demands::new(&tracks, &counters, (Ns::millis(1500), Ns::secs(2))).are_known());
+        assert!(!Demands::new(&tracks, &[], (Ns::secs(5), Ns::secs(9))).are_known());
+    }
+}

@@ -1,0 +1,259 @@
+//! How much time a series loses in a second, whatever its steps are like.
+//!
+//! # What it sees
+//! Steps of one name are of several kinds where a name says little: the statements of a database take 15 µs or
+//! 1 ms, and now and then 50. By such a tail no single step is unusual. What they lose together in a second is: the
+//! time beyond the median, summed. It is compared with what earlier seconds lost.
+//!
+//! # Why it matters
+//! Forty statements of 300 ms among 26,000 of 15 µs are what a user waits for.
+//!
+//! # What fools it
+//! Work that comes in bursts less often than seconds are remembered. A series of few steps a second has no seconds
+//! to compare; steps are judged one by one there.
+
+use std::collections::VecDeque;
+
+use gpuwhy_schema::Ns;
+
+use super::{COMPARED, Signature, Slowed, Step, StepNo};
+use crate::baseline::Fit;
+use crate::stats::{median_and_mad, sorted};
+
+/// The length of a window.
+const WINDOW: i64 = 1_000_000_000;
+/// Windows that are remembered: a quarter of an hour.
+const REMEMBERED: usize = 900;
+/// And that are needed.
+const NEEDED: usize = 20;
+/// A window of fewer steps is not judged.
+const STEPS: usize = 20;
+/// Of a window, those steps are looked at that hold this share of its loss,
+const CARRIED: f64 = 0.9;
+/// the longest ones, at most so many.
+const CARRIERS: usize = 64;
+/// A window that loses so many scales more than the median one is anomalous,
+const SCALES: f64 = 5.0;
+/// where the scale is at least this share of the median;
+const LEAST_SCALE: f64 = 0.15;
+/// if it loses as much more than any but one of those remembered,
+const BEYOND: f64 = 1.25;
+/// and this much more than the median, in ns: a twentieth of its time.
+const LEAST: f64 = 5e7;
+/// Two in a row are an anomaly; one is, from so many times the limit on.
+const ALONE: f64 = 4.0;
+/// An anomaly of so few windows is a burst.
+const SHORT: usize = 3;
+/// The first of two is a part of it if it lost at least this share of what the second did.
+const LIKE: f64 = 0.25;
+/// It ends after this many windows that are none.
+const CALM: usize = 3;
+
+/// The present window.
+#[derive(Debug, Default)]
+struct Window {
+    /// Its number.
+    at: i64,
+    loss: f64,
+    /// Each step that lost something: what it lost, and its number.
+    steps: Vec<(f64, StepNo)>,
+    count: usize,
+    /// An anomaly of single steps was open meanwhile.
+    tainted: bool,
+}
+
+/// An anomaly that has begun and not ended.
+#[derive(Clone, Debug)]
+struct Open {
+    fit: Fit,
+    threshold: Ns,
+    usual: Vec<StepNo>,
+    slow: Vec<StepNo>,
+    score: f64,
+    calm: usize,
+    /// What its windows lost.
+    losses: Vec<f64>,
+}
+
+/// What a series lost in each second, and what it loses now.
+#[derive(Debug, Default)]
+pub(super) struct Surge {
+    window: Window,
+    /// What earlier windows lost, oldest first.
+    past: VecDeque<f64>,
+    /// The steps that held most of it.
+    carriers: VecDeque<StepNo>,
+    /// The window before was anomalous: what it lost, and its steps.
+    hot: Option<(f64, Vec<StepNo>)>,
+    open: Option<Open>,
+}
+
+impl Surge {
+    /// Takes a step; returns an anomaly that ended before it. `elsewhere`: the step belongs to an anomaly of single
+    /// steps.
+    pub fn step(&mut self, no: StepNo, step: &Step, fit: Fit, elsewhere: bool) -> Option<Slowed> {
+        let at = step.end().0.div_euclid(WINDOW);
+        let mut ended = None;
+        if at > self.window.at {
+            ended = self.finish(fit, &step.signature());
+            self.window = Window { at, ..Window::default() };
+        }
+        let window = &mut self.window;
+        window.tainted |= elsewhere;
+        window.count += 1;
+        let lost = step.dur.0 as f64 - fit.center.exp();
+        if lost > 0.0 {
+            window.loss += lost;
+            window.steps.push((lost, no));
+            if window.steps.len() >= 2 * CARRIERS {
+                longest_first(&mut window.steps);
+                window.steps.truncate(CARRIERS);
+            }
+        }
+        ended
+    }
+
+    /// Judges the window that is over.
+    fn finish(&mut self, fit: Fit, signature: &Signature) -> Option<Slowed> {
+        let window = std::mem::take(&mut self.window);
+        if window.tainted {
+            self.hot = None;
+            return self.close(signature);
+        }
+        if window.count < STEPS {
+            return self.cool(signature);
+        }
+        let (loss, carriers) = (window.loss, carriers(window));
+        let Some(limit) = self.limit() else {
+            self.learn(loss, carriers);
+            return None;
+        };
+        let score = loss / limit;
+        if score <= 1.0 {
+            if let Some((once, _)) = self.hot.take() {
+                self.remember(once);
+            }
+            self.learn(loss, carriers);
+            return self.cool(signature);
+        }
+        if let Some(open) = &mut self.open {
+            open.slow.extend(carriers);
+            open.score = open.score.max(score);
+            open.calm = 0;
+            open.losses.push(loss);
+            return None;
+        }
+        let before = self.hot.take();
+        if before.is_none() && score < ALONE {
+            self.hot = Some((loss, carriers));
+            return None;
+        }
+        // A second before it that lost much less was a little unusual by chance, and does not date it.
+        let before = before.filter(|(first, _)| *first >= LIKE * loss);
+        let (first, mut slow) = before.unwrap_or_default();
+        slow.extend(carriers);
+        let losses = [first, loss].into_iter().filter(|loss| *loss > 0.0).collect();
+        let usual: Vec<StepNo> = self.carriers.iter().copied().collect();
+        let threshold = Ns((fit.center.exp() + limit / STEPS as f64).min(9e18) as i64);
+        let score = score.max(first / limit);
+        self.open = Some(Open { fit, threshold, usual, slow, score, calm: 0, losses });
+        None
+    }
+
+    /// A window in which nothing was the matter.
+    fn cool(&mut self, signature: &Signature) -> Option<Slowed> {
+        let open = self.open.as_mut()?;
+        open.calm += 1;
+        if open.calm >= CALM { self.close(signature) } else { None }
+    }
+
+    fn remember(&mut self, loss: f64) {
+        if self.past.len() == REMEMBERED {
+            self.past.pop_front();
+        }
+        self.past.push_back(loss);
+    }
+
+    fn learn(&mut self, loss: f64, carriers: Vec<StepNo>) {
+        self.remember(loss);
+        self.carriers.extend(carriers);
+        let over = self.carriers.len().saturating_sub(COMPARED);
+        self.carriers.drain(..over);
+    }
+
+    /// What a window may lose; none as long as too few are known.
+    fn limit(&self) -> Option<f64> {
+        if self.past.len() < NEEDED {
+            return None;
+        }
+        let all = sorted(self.past.iter().copied());
+        let (median, scale) = median_and_mad(&all);
+        let most_but_one = all[all.len() - 2];
+        let scale = scale.max(LEAST_SCALE * median);
+        Some((median + SCALES * scale).max(BEYOND * most_but_one).max(median + LEAST))
+    }
+
+    /// The anomaly that has begun and not ended, as far as it is known.
+    pub fn present(&self, signature: &Signature) -> Option<Slowed> {
+        self.open.clone().map(|open| open.slowed(signature.clone()))
+    }
+
+    /// Ends the anomaly that has begun, if one has. A short one is remembered: what comes again and again is
+    /// usual here.
+    pub fn close(&mut self, signature: &Signature) -> Option<Slowed> {
+        let open = self.open.take()?;
+        if open.losses.len() <= SHORT {
+            open.losses.iter().for_each(|loss| self.remember(*loss));
+        }
+        Some(open.slowed(signature.clone()))
+    }
+
+    /// Whether an anomaly has begun and not ended.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Forgets steps before `first`.
+    pub fn forget(&mut self, first: StepNo) {
+        self.carriers.retain(|no| *no >= first);
+        self.window.steps.retain(|(_, no)| *no >= first);
+        if let Some((_, steps)) = &mut self.hot {
+            steps.retain(|no| *no >= first);
+        }
+        if let Some(open) = &mut self.open {
+            open.usual.retain(|no| *no >= first);
+            open.slow.retain(|no| *no >= first);
+            if open.slow.is_empty() {
+                self.open = None;
+            }
+        }
+    }
+}
+
+impl Open {
+    fn slowed(self, signature: Signature) -> Slowed {
+        let Open { fit, threshold, usual, mut slow, score, .. } = self;
+        slow.sort_unstable();
+        Slowed { signature, fit, threshold, usual, slow, score }
+    }
+}
+
+fn longest_first(steps: &mut [(f64, StepNo)]) {
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+}
+
+/// The longest steps of a window, as many as hold most of its loss, in their order.
+fn carriers(mut window: Window) -> Vec<StepNo> {
+    longest_first(&mut window.steps);
+    let mut left = CARRIED * window.loss;
+    let mut held: Vec<StepNo> = Vec::new();
+    for (lost, no) in window.steps.into_iter().take(CARRIERS) {
+        if left <= 0.0 {
+            break;
+        }
+        left -= lost;
+        held.push(no);
+    }
+    held.sort_unstable();
+    held
+}
