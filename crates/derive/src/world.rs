@@ -395,13 +395,13 @@ impl World {
         None
     }
 
-    /// Whether `by` woke the process of `thread` by a signal just before `at`, as processes of one program do that
-    /// hand over a lock.
+    /// Whether `by` woke the process of `thread` by a signal at `at`, as processes of one program do that hand over a
+    /// lock. The kernel tells of the signal when it has woken the thread (`__send_signal_locked`).
     pub(crate) fn signalled(&self, thread: EntityId, by: EntityId, at: Ns) -> bool {
         let Some(list) = self.signals.get(&self.process(thread)) else { return false };
         let sender = self.entity(self.process(by)).and_then(|process| process.number);
-        let before = &list[..list.partition_point(|signal| signal.0 <= at)];
-        let near = before.iter().rev().take_while(|s| at.saturating_sub(s.0) <= SIGNALLED);
+        let first = list.partition_point(|signal| signal.0 < at.saturating_sub(SIGNALLED));
+        let near = list[first..].iter().take_while(|s| s.0 <= at.saturating_add(SIGNALLED));
         near.into_iter().any(|signal| Some(signal.1) == sender)
     }
 
@@ -554,7 +554,7 @@ impl World {
 const AGAIN: usize = 2048;
 /// Between two such waits the thread runs no longer than this.
 const AT_ONCE: Ns = Ns::millis(2);
-/// A signal wakes within this.
+/// A signal and its wakeup are no farther apart than this.
 const SIGNALLED: Ns = Ns::millis(1);
 /// How many requests a look-up considers at most.
 const LOOK: usize = 4096;
