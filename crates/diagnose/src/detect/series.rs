@@ -326,6 +326,8 @@ impl Series {
         }
         self.cusum = Cusum::new();
         self.recent.clear();
+        // They belong to this anomaly, and are not the begin of the next one.
+        self.outliers.clear();
         match std::mem::replace(&mut self.state, State::Calm) {
             State::Anomalous(open) => open.anomaly(signature),
             State::Learning | State::Calm => None,

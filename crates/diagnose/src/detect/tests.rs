@@ -62,6 +62,19 @@ fn a_weak_shift_before_it_does_not_date_it() {
     assert_eq!(said(&steps(1, &drawn, 7)), "1 series, 100 steps, 6000..7994 ms");
 }
 
+/// The steps of the first are far out, each of them.
+#[test]
+fn what_was_far_out_in_one_disturbance_does_not_date_the_next() {
+    let mut drawn = steps(1, &".".repeat(220), 7);
+    for step in &mut drawn {
+        let s = step.ts.as_secs_f64();
+        let far = (8.0..10.0).contains(&s) || (16.0..18.0).contains(&s);
+        step.dur = if far { Ns(step.dur.0 * 5) } else { step.dur };
+    }
+    let said = said(&drawn);
+    assert_eq!(said.matches("series").count(), 2, "{said}");
+}
+
 #[test]
 fn it_ends_when_steps_are_usual_again() {
     let drawn = format!("{}{}{}", ".".repeat(40), "3".repeat(8), ".".repeat(40));
