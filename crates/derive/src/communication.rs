@@ -71,6 +71,17 @@ pub struct Communicated {
 }
 
 impl Communicated {
+    /// Time in which a device computed, only communicated, and only copied, ns: of what its kernels took, and of what
+    /// copies took that no kernel covered.
+    pub fn divide(&self, kernels_ns: i64, copies_exposed_ns: i64) -> [i64; 3] {
+        // A copy between devices that nothing covers is an exposed copy and exposed communication.
+        let peer = self.exposed_ns - self.kernels_exposed_ns;
+        [kernels_ns - self.kernels_exposed_ns, self.exposed_ns, copies_exposed_ns - peer]
+            .map(|ns| ns.max(0))
+    }
+}
+
+impl Communicated {
     /// What these come to.
     pub fn sum(all: &[Communicated]) -> Communicated {
         let mut sum = Communicated::default();

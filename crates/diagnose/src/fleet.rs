@@ -265,9 +265,7 @@ impl Fleet {
             return;
         }
         let Some((name, size, took)) = round.consensus(seats) else { return };
-        if !self.rounds.judge(number, took) {
-            return;
-        }
+        self.rounds.judge(number, took);
         self.ended = self.ended.max(last);
         self.live.push(Step {
             id: Id(number),

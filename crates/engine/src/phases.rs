@@ -10,6 +10,7 @@ use gpuwhy_derive::devices::Above;
 use gpuwhy_derive::phases::{self, Activity, PhaseKind};
 use gpuwhy_derive::{Interval, clip, subtract, union};
 use gpuwhy_diagnose::detect::{Detection, Step};
+use gpuwhy_report::table;
 use gpuwhy_schema::{
     ClockError, Copy, CopyKind, EntityId, EntityKind, Id, Kernel, Name, Ns, Rows, SourceId, Span,
     TrackId, names, sources,
@@ -513,6 +514,11 @@ impl Program {
         let pid = pid.filter(|pid| *pid != self.process).map(|pid| format!(" ({pid})"));
         format!("{rank}{}{}", self.process, pid.unwrap_or_default())
     }
+
+    /// What takes most of its time, by its name.
+    pub fn mostly(&self) -> impl Iterator<Item = String> {
+        self.mostly.iter().map(|says| format!("{}: {says}", self.name()))
+    }
 }
 
 impl Phase {
@@ -691,15 +697,20 @@ impl RestsOn {
     }
 }
 
-/// What is not said of ranks whose calls of MPI are in different files.
-fn not_said(catalog: &Rows) -> Vec<String> {
+/// By how much times of the files that have calls of MPI may be off.
+pub(crate) fn clocks_of_mpi(catalog: &Rows) -> ClockError {
     let of_mpi = catalog.track.iter().filter(|track| &*track.name == names::MPI_CALLS);
     let files: BTreeSet<SourceId> = of_mpi.map(|track| track.source).collect();
     if files.len() < 2 {
-        return Vec::new();
+        return ClockError::NONE;
     }
     let errors = catalog.source.iter().filter(|s| files.contains(&s.id)).map(ClockError::of);
-    match errors.max().unwrap_or_default() {
+    errors.max().unwrap_or_default()
+}
+
+/// What is not said of ranks whose calls of MPI are in different files.
+fn not_said(catalog: &Rows) -> Vec<String> {
+    match clocks_of_mpi(catalog) {
         ClockError::NONE => Vec::new(),
         ClockError::Within(ns) => vec![format!(
             "not said which rank came last into a call of MPI where it came less than {:.3} ms after another \
@@ -731,8 +742,5 @@ pub fn without_rounds(programs: &[Program], trace: &str) -> String {
 /// The names of phases are as long as a program likes; for a table they are cut.
 pub fn shown(name: &str) -> String {
     const WIDE: usize = 24;
-    match name.chars().count() > WIDE {
-        true => name.chars().take(WIDE - 1).chain(['…']).collect(),
-        false => name.to_owned(),
-    }
+    table::shortened(name, WIDE).0
 }

@@ -98,21 +98,26 @@ impl TraceSource {
 
 /// All rows of one table that overlap a range.
 pub(crate) fn all<T: schema::Table>(trace: &Trace, range: Range<Ns>) -> Result<Vec<T>> {
+    matching(trace, range, |_| true)
+}
+
+/// The tracks for which `reads` holds: those of GPU drivers ([`classes::reads`]), or of what processes took of the
+/// CPUs ([`Demands::reads`]).
+pub(crate) fn tracks_of(catalog: &Rows, reads: impl Fn(&Track) -> bool) -> HashSet<TrackId> {
+    catalog.track.iter().filter(|track| reads(track)).map(|track| track.id).collect()
+}
+
+/// The rows of a table that overlap a range and for which `on` holds.
+fn matching<T: schema::Table>(
+    trace: &Trace,
+    range: Range<Ns>,
+    on: impl Fn(&T) -> bool,
+) -> Result<Vec<T>> {
     let mut out = Vec::new();
     for rows in trace.read::<T>(range) {
-        out.extend(rows?);
+        out.extend(rows?.into_iter().filter(&on));
     }
     Ok(out)
-}
-
-/// The tracks that hold readings of GPU drivers.
-pub(crate) fn driver_tracks(catalog: &Rows) -> HashSet<TrackId> {
-    catalog.track.iter().filter(|t| classes::reads(t)).map(|t| t.id).collect()
-}
-
-/// The tracks that say what each process took of the CPUs.
-pub(crate) fn demand_tracks(catalog: &Rows) -> HashSet<TrackId> {
-    catalog.track.iter().filter(|t| Demands::reads(t)).map(|t| t.id).collect()
 }
 
 impl RowSource for TraceSource {
@@ -143,19 +148,16 @@ impl RowSource for TraceSource {
     }
 
     fn gpu_readings(&self, incident: &Incident) -> Result<Readings> {
-        let tracks = driver_tracks(&self.catalog);
+        let tracks = tracks_of(&self.catalog, classes::reads);
         if tracks.is_empty() {
             return Ok(Readings::default());
         }
         let range = Readings::around(incident.from, incident.to);
-        let mut counters: Vec<schema::Counter> = Vec::new();
-        for rows in self.trace.read::<schema::Counter>(range.clone()) {
-            counters.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
-        }
-        let mut marks: Vec<schema::Mark> = Vec::new();
-        for rows in self.trace.read::<schema::Mark>(range) {
-            marks.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
-        }
+        let (trace, on) = (&self.trace, &tracks);
+        let counters: Vec<schema::Counter> =
+            matching(trace, range.clone(), |row: &schema::Counter| on.contains(&row.track))?;
+        let marks: Vec<schema::Mark> =
+            matching(trace, range, |row: &schema::Mark| on.contains(&row.track))?;
         Ok(Readings::new(
             &self.catalog.entity,
             &self.catalog.track,
@@ -166,15 +168,13 @@ impl RowSource for TraceSource {
     }
 
     fn demands(&self, incident: &Incident) -> Result<Demands> {
-        let tracks = demand_tracks(&self.catalog);
+        let tracks = tracks_of(&self.catalog, Demands::reads);
         if tracks.is_empty() {
             return Ok(Demands::default());
         }
         let range = Demands::around(incident.from, incident.to);
-        let mut counters: Vec<schema::Counter> = Vec::new();
-        for rows in self.trace.read::<schema::Counter>(range) {
-            counters.extend(rows?.into_iter().filter(|row| tracks.contains(&row.track)));
-        }
+        let counters: Vec<schema::Counter> =
+            matching(&self.trace, range, |row: &schema::Counter| tracks.contains(&row.track))?;
         Ok(Demands::new(&self.catalog.track, &counters, (incident.from, incident.to)))
     }
 }

@@ -1,16 +1,10 @@
-//! What the source of an imported file says of it, as `key=value` words of its `config`.
+//! By what the times of an imported file were moved to the clock of the trace, in words.
 
 use gpuwhy_schema::Source;
 
-/// The value of a word.
-pub fn word<'a>(source: &'a Source, key: &str) -> Option<&'a str> {
-    let mut words = source.config.split(' ');
-    words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-}
-
 /// By what its times were moved to the clock of the trace, in words.
 pub fn aligned_by(source: &Source) -> Option<&str> {
-    Some(match word(source, "aligned_by")? {
+    Some(match source.word("aligned_by")? {
         "one_host" => "the clock of their host",
         "own_clocks" => "the clocks of their hosts",
         "nothing" => "nothing",
@@ -34,7 +28,7 @@ mod tests {
             rows.source.pop().unwrap()
         };
         let source = of("file=a.sqlite files=2 aligned_by=MPI_Allreduce error_ns=7");
-        assert_eq!(word(&source, "file"), Some("a.sqlite"));
+        assert_eq!(source.word("file"), Some("a.sqlite"));
         assert_eq!(aligned_by(&source), Some("MPI_Allreduce"));
         assert_eq!(aligned_by(&of("aligned_by=own_clocks")), Some("the clocks of their hosts"));
         assert_eq!(aligned_by(&of("file=a.sqlite")), None);

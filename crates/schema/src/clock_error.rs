@@ -9,7 +9,7 @@ use std::fmt;
 use crate::{Ns, Source};
 
 /// The word of `source.config` that holds it.
-const KEY: &str = "error_ns=";
+const KEY: &str = "error_ns";
 /// What stands there if it is not known.
 const UNKNOWN: &str = "unknown";
 
@@ -34,8 +34,7 @@ impl ClockError {
 
     /// What a source says of itself. One that says nothing has the clock of the trace.
     pub fn of(source: &Source) -> ClockError {
-        let word = source.config.split(' ').find_map(|word| word.strip_prefix(KEY));
-        match word.map(str::parse::<i64>) {
+        match source.word(KEY).map(str::parse::<i64>) {
             None => ClockError::NONE,
             Some(Ok(ns)) if ns >= 0 => ClockError::Within(Ns(ns)),
             Some(_) => ClockError::Unknown,
@@ -45,8 +44,8 @@ impl ClockError {
     /// The word by which a source says it.
     pub fn word(self) -> String {
         match self {
-            ClockError::Within(ns) => format!("{KEY}{}", ns.0),
-            ClockError::Unknown => format!("{KEY}{UNKNOWN}"),
+            ClockError::Within(ns) => format!("{KEY}={}", ns.0),
+            ClockError::Unknown => format!("{KEY}={UNKNOWN}"),
         }
     }
 

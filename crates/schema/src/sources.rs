@@ -4,7 +4,7 @@
 //! A source row carries its kind. Where a source lost events or did not run, a judgement asks here
 //! which causes it would have been evidence for. Sources of other kinds are free to be in a trace.
 
-use crate::Class;
+use crate::{Class, Source};
 
 /// `source.tool` of what gpuwhy's own recorder writes. Sources of other tools were imported.
 pub const RECORDER: &str = "gpuwhy";
@@ -12,6 +12,14 @@ pub const RECORDER: &str = "gpuwhy";
 /// How the part of an imported source's note begins that names what is not imported at all. What stands
 /// before it says why rows were lost.
 pub const NOT_IMPORTED: &str = "not imported: ";
+
+impl Source {
+    /// The value of one of the `key=value` words of its `config`.
+    pub fn word(&self, key: &str) -> Option<&str> {
+        let mut words = self.config.split(' ');
+        words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+}
 
 /// A kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ impl IncompleteSource {
             return None;
         }
         let (why, not_imported) = note.split_once(sources::NOT_IMPORTED).unwrap_or((note, ""));
-        let file = source.config.split(' ').find_map(|word| word.strip_prefix("file="));
+        let file = source.word("file");
         Some(IncompleteSource {
             source: file.unwrap_or(&source.kind).to_owned(),
             lost: source.dropped,

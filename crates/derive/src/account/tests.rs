@@ -562,6 +562,18 @@ fn a_kernel_beneath_which_managed_pages_move_waits_for_them() {
     assert_eq!(scene.step("job/main", 1, 9), "gpu 2, page_fault 4, gpu 2");
 }
 
+/// Checks that the parts of the one step that was drawn lie one behind the other, from `from` on for `len` ms.
+fn tile(scene: &Scene, from: i64, len: i64) -> Result<(), TestCaseError> {
+    let mut at = Ns(from * MS);
+    for part in parts(&scene.rows, &Accounting::default()) {
+        prop_assert_eq!(part.ts, at);
+        prop_assert!(part.dur > Ns::ZERO);
+        at = part.ts + part.dur;
+    }
+    prop_assert_eq!(at, Ns((from + len) * MS));
+    Ok(())
+}
+
 proptest! {
     /// Whatever was called, the parts of a step tile it.
     #[test]
@@ -589,13 +601,7 @@ proptest! {
         scene.step("b/main", from, from + len);
         scene.rows.step.clear();
         scene.step("a/main", from, from + len);
-        let mut at = Ns(from * MS);
-        for part in parts(&scene.rows, &Accounting::default()) {
-            prop_assert_eq!(part.ts, at);
-            prop_assert!(part.dur > Ns::ZERO);
-            at = part.ts + part.dur;
-        }
-        prop_assert_eq!(at, Ns((from + len) * MS));
+        tile(&scene, from, len)?;
     }
 
     /// Whatever was drawn, the parts of a step tile it.
@@ -629,13 +635,7 @@ proptest! {
             scene.kernel(if i % 2 == 0 { "a/main" } else { "b/main" }, t);
         }
         scene.step("a/main", from, from + len);
-        let mut at = Ns(from * MS);
-        for part in parts(&scene.rows, &Accounting::default()) {
-            prop_assert_eq!(part.ts, at);
-            prop_assert!(part.dur > Ns::ZERO);
-            at = part.ts + part.dur;
-        }
-        prop_assert_eq!(at, Ns((from + len) * MS));
+        tile(&scene, from, len)?;
     }
 }
 

@@ -180,11 +180,11 @@ impl Rounds {
         self.open.remove(&number)
     }
 
-    /// Notes that a round was looked at, with the median of its durations; false if it was before.
-    pub fn judge(&mut self, number: u64, took: Ns) -> bool {
-        let Some(round) = self.by_number.get_mut(&number) else { return false };
-        round.took = Some(took);
-        !std::mem::replace(&mut round.judged, true)
+    /// Notes that a round was looked at, with the median of its durations.
+    pub fn judge(&mut self, number: u64, took: Ns) {
+        if let Some(round) = self.by_number.get_mut(&number) {
+            (round.took, round.judged) = (Some(took), true);
+        }
     }
 
     /// Whether a round is not closed.

@@ -12,7 +12,7 @@ use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
 use gpuwhy_store::{Keep, Ring, Writer};
 
 use crate::error::Result;
-use crate::source::{RowSource, driver_tracks};
+use crate::source::{RowSource, tracks_of};
 use crate::units::steps::step_tracks;
 
 /// Rows of a step have arrived this long after it: the ring is drained every tick, aggregates are
@@ -143,7 +143,7 @@ impl RowSource for RecentSource<'_> {
 
     fn gpu_readings(&self, incident: &Incident) -> Result<Readings> {
         let catalog = self.recent.catalog();
-        let tracks = driver_tracks(&catalog);
+        let tracks = tracks_of(&catalog, classes::reads);
         if tracks.is_empty() {
             return Ok(Readings::default());
         }

@@ -24,6 +24,7 @@ use super::gaps::{self, Candidate, StreamGap, is_ranges};
 use super::managed::{Gathering, Managed, Moved};
 use super::path::{self, CriticalPath, process_of};
 use crate::error::{Error, Result};
+use crate::phases::clocks_of_mpi;
 use crate::source::TraceSource;
 
 /// A trace with more spans is not joined: what has to be held in memory would not fit a laptop.
@@ -422,7 +423,7 @@ fn roles(source: &TraceSource, by_process: bool) -> (HashMap<TrackId, Role>, Hos
     let catalog = source.entities_and_tracks();
     let parents: HashMap<EntityId, Option<EntityId>> =
         catalog.entity.iter().map(|e| (e.id, e.parent)).collect();
-    let mut hosts = Hosts::new(path::apart(source));
+    let mut hosts = Hosts::new(clocks_of_mpi(catalog).ns());
     for track in &catalog.track {
         if matches!(&*track.name, names::CUDA_CALLS | names::MPI_CALLS) {
             let (entity, source) = (track.entity, track.source.0);

@@ -1,14 +1,13 @@
 //! The critical path of a trace, added up: by what it is, and by the names on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::critical_path::{self, Bound, Edge, Hosts, Part, Recording, Step};
-use gpuwhy_schema::{ClockError, EntityId, Name, SourceId, names};
+use gpuwhy_schema::{EntityId, Name};
 use serde::Serialize;
 
 use super::NS_MS;
-use crate::source::TraceSource;
 
 /// Names that are told, most time first.
 const NAMES: usize = 20;
@@ -184,15 +183,6 @@ pub fn of(
         not_aligned,
         skewed,
     })
-}
-
-/// By how much times of the files that have calls of MPI may be off, ns; `None` if that is not known.
-pub fn apart(source: &TraceSource) -> Option<i64> {
-    let catalog = source.entities_and_tracks();
-    let of_mpi = catalog.track.iter().filter(|track| &*track.name == names::MPI_CALLS);
-    let files: BTreeSet<SourceId> = of_mpi.map(|track| track.source).collect();
-    let errors = catalog.source.iter().filter(|s| files.contains(&s.id)).map(ClockError::of);
-    errors.max().unwrap_or_default().ns()
 }
 
 /// The process of a thread, or the thread itself where it has none.

@@ -146,16 +146,9 @@ fn level(
             let done = intervals.get(column).copied().unwrap_or_default();
             let waited = communicated.get(number).and_then(|all| all.get(column));
             let waited = waited.copied().unwrap_or_default();
-            // A copy between devices that nothing covers is an exposed copy and exposed communication.
-            let peer = waited.exposed_ns - waited.kernels_exposed_ns;
-            let shares = [
-                done.kernel_ns - waited.kernels_exposed_ns,
-                waited.exposed_ns,
-                done.exposed_ns - peer,
-            ];
+            let shares = waited.divide(done.kernel_ns, done.exposed_ns);
             for (part, ns) in parts.iter_mut().zip(shares) {
-                let percent =
-                    (1000.0 * ns.max(0) as f64 / (to - from).max(1) as f64).round() / 10.0;
+                let percent = (1000.0 * ns as f64 / (to - from).max(1) as f64).round() / 10.0;
                 match part.last_mut() {
                     Some(last) if last.1 == from && last.2 == percent => last.1 = to,
                     _ => part.push(Piece(from, to, percent, percent)),

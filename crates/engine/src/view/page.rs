@@ -269,7 +269,7 @@ fn sources(source: &TraceSource) -> Vec<report::SourceRow> {
         .source
         .iter()
         .map(|s| report::SourceRow {
-            kind: match source_file::word(s, "file") {
+            kind: match s.word("file") {
                 Some(file) => format!("{} {file}", s.kind),
                 None => s.kind.to_string(),
             },

@@ -8,7 +8,7 @@ use gpuwhy_schema::Ns;
 use super::Window;
 use crate::analysis::Analysis;
 use crate::phase_table as table;
-use crate::phases::without_rounds;
+use crate::phases::{Program, without_rounds};
 
 /// The most programs whose phases are drawn; the table lists all.
 const PROGRAMS: usize = 16;
@@ -37,10 +37,7 @@ pub fn mostly(analysis: &Analysis) -> Vec<String> {
     if !analysis.findings.is_empty() {
         return Vec::new();
     }
-    let of = |program: &crate::phases::Program| -> Vec<String> {
-        program.mostly.iter().map(|says| format!("{}: {says}", program.name())).collect()
-    };
-    analysis.programs.iter().flat_map(of).collect()
+    analysis.programs.iter().flat_map(Program::mostly).collect()
 }
 
 /// Page time of a stretch of the trace.

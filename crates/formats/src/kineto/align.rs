@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::identity::name_of;
 use super::survey::Survey;
 use crate::align::{Alignment, Base, Ends};
 use crate::{Error, Result};
@@ -24,8 +25,7 @@ pub(super) fn align(paths: &[PathBuf], surveys: &[Survey]) -> Result<Alignment> 
 /// What makes the times of files comparable before any collective is looked at.
 fn base(paths: &[PathBuf], surveys: &[Survey]) -> Base {
     let without = paths.iter().zip(surveys).filter(|(_, s)| s.about.base.is_none());
-    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let without: Vec<String> = without.map(|(path, _)| name(path)).collect();
+    let without: Vec<String> = without.map(|(path, _)| name_of(path)).collect();
     if !without.is_empty() {
         return Base::Missing(without);
     }

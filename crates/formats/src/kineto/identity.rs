@@ -89,7 +89,8 @@ fn differ(
     Ok(None)
 }
 
-fn name_of(path: &Path) -> String {
+/// What a file is called.
+pub(super) fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

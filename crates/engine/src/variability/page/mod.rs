@@ -29,8 +29,17 @@ struct Beside<'a> {
     rests_on: Option<RestsOn>,
     /// The files that other tools wrote.
     files: Vec<&'a Source>,
+    /// The devices of the trace, if it is one on this machine.
+    devices: Option<Devices>,
     /// When the first work of a device began.
     origin: i64,
+}
+
+/// The devices that did anything, by their numbers, with what they did in each interval. They are those of the
+/// report, in its order.
+fn with_work(gathered: &Gathered) -> impl Iterator<Item = (usize, &[Interval])> {
+    let devices = gathered.sums.intervals.devices.iter().enumerate();
+    devices.filter(|(_, each)| !each.is_empty()).map(|(number, each)| (number, &each[..]))
 }
 
 impl<'a> Beside<'a> {
@@ -40,11 +49,14 @@ impl<'a> Beside<'a> {
             not_told: None,
             rests_on: None,
             files: Vec::new(),
+            devices: None,
             origin: gathered.cut.origin,
         };
         let Some(source) = &gathered.source else { return Ok(beside) };
-        let all = &source.entities_and_tracks().source;
-        beside.files = all.iter().filter(|source| &*source.tool != sources::RECORDER).collect();
+        let catalog = source.entities_and_tracks();
+        beside.devices = Some(Devices::of(&catalog.entity, &catalog.track));
+        beside.files =
+            catalog.source.iter().filter(|source| &*source.tool != sources::RECORDER).collect();
         beside.rests_on = RestsOn::of(source);
         if report.whole && beside.rests_on.is_some() {
             let Programs { told, not_told } =
@@ -64,9 +76,6 @@ impl<'a> Beside<'a> {
 pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
     let intervals = &gathered.sums.intervals;
     let beside = Beside::of(report, gathered)?;
-    let mostly = |program: &Program| -> Vec<String> {
-        program.mostly.iter().map(|says| format!("{}: {says}", program.name())).collect()
-    };
     let mut page = Variability {
         title: report.trace.clone(),
         seconds: report.seconds,
@@ -74,15 +83,15 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
         interval_chosen: report.interval_chosen,
         intervals: report.intervals,
         incomplete: report.rests_on_incomplete.iter().map(|of| of.mark()).collect(),
-        mostly: beside.programs.iter().flat_map(mostly).collect(),
+        mostly: beside.programs.iter().flat_map(Program::mostly).collect(),
         findings: report.statements.iter().map(|s| (s.says.clone(), s.sql.clone())).collect(),
         time_line: time_line::of(report, gathered, &beside),
         tables: tables::all(report, &beside),
         not_looked_for: not_looked_for(report, &beside),
         ..Variability::default()
     };
-    let of_devices = intervals.devices.iter().filter(|d| !d.is_empty());
-    for ((of, found), device) in report.devices.iter().zip(&report.outliers).zip(of_devices) {
+    let of_devices = report.devices.iter().zip(&report.outliers).zip(with_work(gathered));
+    for ((of, found), (_, device)) in of_devices {
         let kinds = ALL_KINDS.into_iter().filter(|kind| is_copy(*kind)).map(|kind| {
             let at = kind_index(kind);
             let exposed: i64 = device.iter().map(|i| i.exposed_by[at]).sum();
@@ -98,7 +107,7 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
             kinds: kinds.filter(|(_, _, all)| *all > 0.0).collect(),
         });
     }
-    if let Some(source) = &gathered.source {
+    if let (Some(source), Some(devices)) = (&gathered.source, &beside.devices) {
         // The worst of each device first, then the second worst.
         let depth = report.devices.iter().map(|d| d.worst.len()).max().unwrap_or(0);
         let order = (0..depth).flat_map(|rank| {
@@ -108,7 +117,7 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
             let title =
                 format!("{}, {:.3} to {:.3} s", of.device.label(), worst.from_s, worst.to_s);
             let range = intervals.cut.range(worst.interval);
-            page.worst.push(close_up(source, of.device.entity, range, title)?);
+            page.worst.push(close_up(source, devices, of.device.entity, range, title)?);
         }
     }
     Ok(page)
@@ -139,9 +148,14 @@ fn not_looked_for(report: &Report, beside: &Beside<'_>) -> Vec<String> {
 }
 
 /// Kernels and copies of a device in a stretch of time.
-fn close_up(source: &TraceSource, gpu: u32, range: Range<i64>, title: String) -> Result<CloseUp> {
-    let (trace, catalog) = (source.trace(), source.entities_and_tracks());
-    let plan = Devices::of(&catalog.entity, &catalog.track);
+fn close_up(
+    source: &TraceSource,
+    plan: &Devices,
+    gpu: u32,
+    range: Range<i64>,
+    title: String,
+) -> Result<CloseUp> {
+    let trace = source.trace();
     let number = plan.devices.iter().position(|d| d.entity.0 == gpu).map(|n| n as u32);
     let mut close = CloseUp { title, ..CloseUp::default() };
     let mut spans: Vec<Span> = Vec::new();

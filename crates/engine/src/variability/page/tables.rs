@@ -1,6 +1,6 @@
 //! The tables of the page, in the order in which they are shown.
 
-use gpuwhy_report::table::{Cell, Row, Table};
+use gpuwhy_report::table::{Cell, ROWS, Row, Table};
 use gpuwhy_schema::ClockError;
 
 use super::super::{
@@ -12,8 +12,6 @@ use crate::{phase_table, source_file};
 
 /// Bytes of a MB.
 const MB: f64 = 1e6;
-/// What the text prints of these is at most so many; the page has room for more.
-const NAMED: usize = 300;
 
 /// All tables; the first stands before the stalls.
 pub fn all(report: &Report, beside: &Beside<'_>) -> Vec<Table> {
@@ -47,6 +45,12 @@ pub fn all(report: &Report, beside: &Beside<'_>) -> Vec<Table> {
 
 fn row(cells: Vec<Cell>) -> Row {
     Row { id: None, cells }
+}
+
+/// The rows of a list that comes by importance: as many as a page shows, and how many more there are.
+fn foremost<T>(all: &[T], row: impl Fn(&T) -> Row) -> Table {
+    let left_out = all.len().saturating_sub(ROWS);
+    Table { rows: all.iter().take(ROWS).map(row).collect(), left_out, ..Table::default() }
 }
 
 fn text(text: impl Into<String>) -> Cell {
@@ -360,7 +364,7 @@ fn kernels(kernels: &[KernelSummary]) -> Table {
             Cell::Name(of.name.clone()),
         ])
     };
-    let inexact = kernels.iter().take(NAMED).any(|kernel| !kernel.exact);
+    let inexact = kernels.iter().take(ROWS).any(|kernel| !kernel.exact);
     Table {
         id: "kernels",
         title: "Kernels by time".into(),
@@ -375,13 +379,11 @@ fn kernels(kernels: &[KernelSummary]) -> Table {
             "std, µs",
             "name",
         ],
-        rows: kernels.iter().take(NAMED).map(kernel).collect(),
-        left_out: kernels.len().saturating_sub(NAMED),
         below: match inexact {
             true => vec!["Quantiles of kernels with many calls are good to 0.4 %.".into()],
             false => Vec::new(),
         },
-        ..Table::default()
+        ..foremost(kernels, kernel)
     }
 }
 
@@ -443,9 +445,7 @@ fn waiting_kernels(managed: &Managed, report: &Report) -> Table {
             "moved on demand, MB",
             "name",
         ],
-        rows: managed.kernels.iter().take(NAMED).map(kernel).collect(),
-        left_out: managed.kernels.len().saturating_sub(NAMED),
-        ..Table::default()
+        ..foremost(&managed.kernels, kernel)
     }
 }
 
@@ -475,9 +475,7 @@ fn ranges(launches: &Launches) -> Table {
             "lane",
             "name",
         ],
-        rows: launches.ranges.iter().take(NAMED).map(range).collect(),
-        left_out: launches.ranges.len().saturating_sub(NAMED),
-        ..Table::default()
+        ..foremost(&launches.ranges, range)
     }
 }
 
@@ -526,27 +524,25 @@ fn changes(report: &Report) -> Table {
             "what",
             "name",
         ],
-        rows: changes.iter().take(NAMED).map(change).collect(),
-        left_out: changes.len().saturating_sub(NAMED),
         below: vec![format!("{}.", notable_in_words(changes))],
+        ..foremost(changes, change)
     }
 }
 
 /// The files of a trace, and how they were made one.
 fn files(beside: &Beside<'_>) -> Table {
     let file = |of: &&gpuwhy_schema::Source| {
-        let word = |key: &str| source_file::word(of, key);
         let said =
             |value: Option<&str>| value.map_or(Cell::Nothing, |value| Cell::Name(value.into()));
-        let differ = match (word("error_ns"), ClockError::of(of).ns()) {
+        let differ = match (of.word("error_ns"), ClockError::of(of).ns()) {
             (None, _) => Cell::Nothing,
             (Some(_), Some(ns)) => Cell::thousandths(ns as f64 / 1e3),
             (Some(_), None) => text("not known"),
         };
         row(vec![
-            word("file").map_or_else(|| text(&*of.kind), |file| Cell::Name(file.into())),
+            of.word("file").map_or_else(|| text(&*of.kind), |file| Cell::Name(file.into())),
             text(&*of.tool),
-            said(word("rank")),
+            said(of.word("rank")),
             said(source_file::aligned_by(of)),
             differ,
             Cell::Count(of.recorded),

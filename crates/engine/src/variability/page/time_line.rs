@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_derive::communication::Communicated;
-use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::Interval;
 use gpuwhy_report::timeline::{DEVICES, DeviceRow, Mark, PhaseBox, TimeLine, TimeRow};
 
 use super::super::{Gathered, Report, columns};
-use super::Beside;
+use super::{Beside, with_work};
 use crate::phases::Program;
 
 /// What lies before the first work of a device and after the last is drawn for this share of the time between.
@@ -34,12 +33,11 @@ pub fn of(report: &Report, gathered: &Gathered, beside: &Beside<'_>) -> TimeLine
         ..TimeLine::default()
     };
     let mut programs = programs(beside);
-    let with_work = gathered.sums.intervals.devices.iter().enumerate();
-    let with_work = with_work.filter(|(_, intervals)| !intervals.is_empty());
     let shown = shown(report);
-    let mut marks = marks(report, gathered);
+    let mut marks = marks(report, gathered, beside);
     let mut devices: Vec<TimeRow> = Vec::new();
-    for (place, ((number, intervals), of)) in with_work.zip(&report.devices).enumerate() {
+    let devices_of = with_work(gathered).zip(&report.devices);
+    for (place, ((number, intervals), of)) in devices_of.enumerate() {
         if !shown.contains(&place) {
             continue;
         }
@@ -131,23 +129,20 @@ fn device_row(
         let sum = |of: fn(&Interval) -> i64| intervals.iter().map(of).sum::<i64>();
         let (kernels, copies) = (sum(|i| i.kernel_ns), sum(|i| i.exposed_ns));
         let waited = communicated.get(column).copied().unwrap_or_default();
-        // A copy between devices that nothing covers is an exposed copy and exposed communication.
-        let peer = waited.exposed_ns - waited.kernels_exposed_ns;
-        let share = |ns: i64| ns.max(0) as f64 / length(column).max(1) as f64;
-        row.computing.push(share(kernels - waited.kernels_exposed_ns));
-        row.communicating.push(share(waited.exposed_ns));
-        row.copying.push(share(copies - peer));
+        let share = |ns: i64| ns as f64 / length(column).max(1) as f64;
+        let [computing, communicating, copying] = waited.divide(kernels, copies);
+        row.computing.push(share(computing));
+        row.communicating.push(share(communicating));
+        row.copying.push(share(copying));
     }
     row
 }
 
 /// What tables have rows for, by the numbers of devices.
-fn marks(report: &Report, gathered: &Gathered) -> HashMap<usize, Vec<Mark>> {
+fn marks(report: &Report, gathered: &Gathered, beside: &Beside<'_>) -> HashMap<usize, Vec<Mark>> {
     let mut marks: HashMap<usize, Vec<Mark>> = HashMap::new();
-    let with_work = gathered.sums.intervals.devices.iter().enumerate();
-    let with_work = with_work.filter(|(_, intervals)| !intervals.is_empty());
     let mut row = 0;
-    for ((number, _), of) in with_work.zip(&report.devices) {
+    for ((number, _), of) in with_work(gathered).zip(&report.devices) {
         for worst in &of.worst {
             row += 1;
             marks.entry(number).or_default().push(Mark {
@@ -160,12 +155,8 @@ fn marks(report: &Report, gathered: &Gathered) -> HashMap<usize, Vec<Mark>> {
         }
     }
     let gaps = report.launches.iter().flat_map(|launches| &launches.gaps);
-    let streams = gathered.source.as_ref().map(|source| {
-        let catalog = source.entities_and_tracks();
-        Devices::of(&catalog.entity, &catalog.track).streams
-    });
     for (n, gap) in gaps.enumerate() {
-        let number = streams.as_ref().and_then(|streams| streams.get(&gap.track));
+        let number = beside.devices.as_ref().and_then(|devices| devices.streams.get(&gap.track));
         let Some(number) = number else { continue };
         marks.entry(*number as usize).or_default().push(Mark {
             what: "gap",

@@ -72,8 +72,7 @@ fn file_of(process: EntityId, catalog: &Rows) -> Option<String> {
     };
     let track = catalog.track.iter().find(is_its)?;
     let source = catalog.source.iter().find(|source| source.id == track.source)?;
-    let mut words = source.config.split(' ');
-    words.find_map(|word| word.strip_prefix("file=")).map(str::to_owned)
+    source.word("file").map(str::to_owned)
 }
 
 /// The mean wait without the first call, which waits for programs to start.
