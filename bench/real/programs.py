@@ -1,0 +1,160 @@
+"""Programs that nobody here wrote, each with how it is watched, which processes are whose, and how long its units of
+work took by its own account."""
+
+import glob
+import os
+import pwd
+import statistics
+import subprocess
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Program:
+    """What every program here can say."""
+
+    def ready(self):
+        """Returns as soon as it works, after `watch` began."""
+
+    def took(self, begin, end):
+        """The median duration of its units of work in a stretch of monotonic ns, by its own account, in ms; None if
+        there is none."""
+        return None
+
+    def end(self):
+        """Ends what `watch` does not."""
+
+
+class Postgres(Program):
+    """A server under pgbench: short transactions of an update, a select and a commit on few rows."""
+
+    name, figure = "PostgreSQL under pgbench", "postgresql"
+
+    def __init__(self, folder, gpuwhy):
+        binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin"))[-1]
+        self.binary = os.path.join(binaries, "postgres")
+        self.tool = lambda name: os.path.join(binaries, name)
+        self.folder = os.path.join(folder, "pg")
+        user = pwd.getpwnam("postgres")
+        os.makedirs(self.folder)
+        os.chown(self.folder, user.pw_uid, user.pw_gid)
+        os.chmod(folder, 0o755)
+        data = os.path.join(self.folder, "data")
+        self.run(self.tool("initdb"), "-D", data, "-A", "trust")
+        self.run(
+            self.tool("pg_ctl"), "-D", data, "-w", "-l", os.path.join(self.folder, "log"),
+            "-o", f"-c listen_addresses='' -k {self.folder} -c fsync=on", "start",
+        )
+        self.data = data
+        self.run(self.tool("createdb"), "-h", self.folder, "bench")
+        self.run(self.tool("pgbench"), "-h", self.folder, "-i", "-q", "-s", "5", "bench")
+        script = os.path.join(self.folder, "script.sql")
+        with open(script, "w") as out:
+            out.write(
+                "\\set aid random(1, 20)\n"
+                "BEGIN;\n"
+                "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;\n"
+                "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
+                "COMMIT;\n"
+            )
+        os.chmod(script, 0o644)
+        with open(os.path.join(data, "postmaster.pid")) as file:
+            self.pid = int(file.readline())
+        self.clients = self.start(
+            self.tool("pgbench"), "-h", self.folder, "-n", "-f", script, "-c", "2", "-j", "1", "-R", "150",
+            "-T", "100000", "-l", "--log-prefix", os.path.join(self.folder, "took"), "bench",
+        )
+
+    def command(self, *command):
+        return ["runuser", "-u", "postgres", "--", *command]
+
+    def run(self, *command):
+        subprocess.run(self.command(*command), check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    def start(self, *command, **how):
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(self.command(*command), cwd="/", **{**quiet, **how})
+
+    def watched(self):
+        return ["-p", str(self.pid), "--step", f"uprobe:{self.binary}:PortalRun"]
+
+    def session(self):
+        return self.start(
+            self.tool("psql"), "-h", self.folder, "-qAt", "bench",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )
+
+    def took(self, begin, end):
+        # pgbench's log: client, transaction, µs, script, epoch s, µs of it, lag. Its clock is that of the wall.
+        ahead = time.time_ns() - time.monotonic_ns()
+        took = []
+        for path in glob.glob(os.path.join(self.folder, "took.*")):
+            with open(path) as log:
+                for line in log:
+                    words = line.split()
+                    if len(words) >= 6 and begin <= int(words[4]) * 10**9 + int(words[5]) * 1000 - ahead <= end:
+                        took.append(int(words[2]) / 1e3)
+        return statistics.fmean(took) if took else None
+
+    def end(self):
+        self.clients.terminate()
+        self.clients.wait()
+        self.run(self.tool("pg_ctl"), "-D", self.data, "-m", "immediate", "stop")
+
+
+class Torch(Program):
+    """Two ranks of PyTorch (DDP over gloo), each with a loader of one worker: torch_loop.py."""
+
+    name, figure = "PyTorch DDP with loaders", "pytorch"
+    python = "/usr/bin/python3"
+
+    def __init__(self, folder, gpuwhy):
+        self.folder = folder
+        with open(os.path.join(folder, "does"), "wb") as file:
+            file.write(b"\0")
+        header = os.path.join(HERE, "../../crates/wire/include")
+        marks = os.path.join(folder, "marks.so")
+        subprocess.run(
+            ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{header}", os.path.join(HERE, "marks.c"), "-o", marks],
+            check=True,
+        )
+
+    def watched(self):
+        return ["--", self.python, os.path.join(HERE, "torch_loop.py"), self.folder]
+
+    def ready(self):
+        until = time.monotonic() + 60
+        while not all(os.path.exists(os.path.join(self.folder, f"steps{rank}")) for rank in range(2)):
+            if time.monotonic() > until:
+                raise RuntimeError("the ranks of PyTorch did not start")
+            time.sleep(0.2)
+
+    def pid(self, who):
+        with open(os.path.join(self.folder, f"{who}.pid")) as file:
+            return int(file.read())
+
+    def told(self, what):
+        with open(os.path.join(self.folder, "does"), "r+b") as file:
+            file.write(bytes([what]))
+
+    def took(self, begin, end):
+        took = []
+        with open(os.path.join(self.folder, "steps0")) as log:
+            for line in log:
+                words = line.split()
+                if len(words) == 2 and begin <= int(words[0]) <= end:
+                    took.append(int(words[1]) / 1e6)
+        return statistics.fmean(took) if took else None
+
+
+class Steploop(Program):
+    """Our own training loop, beside programs that are not ours."""
+
+    name, figure = "steploop beside programs", "beside_programs"
+
+    def __init__(self, folder, gpuwhy):
+        self.gpuwhy, self.steps = gpuwhy, os.path.join(folder, "steps.csv")
+
+    def watched(self):
+        return ["--", self.gpuwhy, "steploop", "--csv", self.steps]
