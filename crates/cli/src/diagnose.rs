@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use gpuwhy_diagnose::verdict::{Cause, Evidence, Finding, Outcome};
 use gpuwhy_engine::analysis::{Analysis, Options, analyse};
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(path) = &args.html {
         let page = view::page::render(&source, &analysis, &name)?;
-        std::fs::write(path, page).with_context(|| format!("cannot write `{}`", path.display()))?;
+        gpuwhy_store::write_file(path, page.as_bytes())?;
         terminal::note(format_args!("page: {}", path.display()));
     }
     Ok(exit_code(&analysis))

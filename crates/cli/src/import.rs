@@ -84,7 +84,7 @@ struct Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.whole {
-            let _ = std::fs::remove_dir_all(&self.path);
+            let _ = gpuwhy_store::remove(&self.path);
         }
     }
 }
@@ -122,8 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let written = sink.writer.finish()?;
     make_room(&args.output, args.force)?;
-    std::fs::rename(&partial.path, &args.output)
-        .with_context(|| format!("cannot put the trace at `{}`", args.output.display()))?;
+    gpuwhy_store::put_in_place(&partial.path, &args.output)?;
     partial.whole = true;
     let seconds = began.elapsed().as_secs_f64();
     if args.json {

@@ -3,7 +3,7 @@
 //! While a command runs, its terminal is its own: as long as it has the terminal in raw mode, lines of ours
 //! wait, and nothing that goes wrong with ours reaches the command.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gpuwhy_schema::text::{Screen, visible_json};
+use gpuwhy_store::Output;
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OutputModes, tcgetattr};
 
@@ -28,7 +29,7 @@ pub enum Place {
     Stdout,
     /// `fd:3`
     Descriptor(i32),
-    /// A file, which is made or emptied.
+    /// A file, which is made or replaced.
     File(PathBuf),
 }
 
@@ -36,8 +37,16 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        match text.strip_prefix("fd:") {
-            _ if text == "-" => Ok(Place::Stdout),
+        // Links to what is open already, which a shell writes for `>(COMMAND)`: files are not written through
+        // links.
+        let number = match text {
+            "/dev/stderr" => Some("2"),
+            _ => ["fd:", "/dev/fd/", "/proc/self/fd/"]
+                .iter()
+                .find_map(|form| text.strip_prefix(form)),
+        };
+        match number {
+            _ if matches!(text, "-" | "/dev/stdout") => Ok(Place::Stdout),
             None => Ok(Place::File(text.into())),
             Some(number) => match number.parse() {
                 Ok(number) if number >= 0 => Ok(Place::Descriptor(number)),
@@ -83,10 +92,7 @@ impl Sink {
                 gpuwhy_collect::inherited(*number)
                     .with_context(|| format!("cannot write to descriptor {number}"))?,
             ),
-            Some(Place::File(path)) => {
-                let opened = OpenOptions::new().create(true).write(true).truncate(true).open(path);
-                Out::File(opened.with_context(|| format!("cannot write `{}`", path.display()))?)
-            }
+            Some(Place::File(path)) => Out::File(Output::create(path)?.live()?),
         };
         Ok(Sink { out, shared: beside_command, held: Vec::new(), not_held: 0 })
     }
@@ -185,8 +191,26 @@ mod tests {
         assert_eq!("-".parse(), Ok(Place::Stdout));
         assert_eq!("fd:3".parse(), Ok(Place::Descriptor(3)));
         assert_eq!("a:b".parse(), Ok(Place::File("a:b".into())));
+        assert_eq!("/dev/stdout".parse(), Ok(Place::Stdout));
+        assert_eq!("/dev/stderr".parse(), Ok(Place::Descriptor(2)));
+        assert_eq!("/dev/fd/63".parse(), Ok(Place::Descriptor(63)));
         for bad in ["fd:", "fd:-1", "fd:x"] {
             assert!(bad.parse::<Place>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn events_are_written_through_no_link_and_into_no_pipe() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (victim, link) = (tmp.path().join("victim"), tmp.path().join("link"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let refused = Sink::open(Some(&Place::File(link)), false).err().unwrap();
+        assert!(format!("{refused:#}").contains("symbolic link"), "{refused:#}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        // A file is replaced, and can be read while it is written.
+        let mut sink = Sink::open(Some(&Place::File(victim.clone())), false).unwrap();
+        sink.json("{}").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"{}\n");
     }
 }

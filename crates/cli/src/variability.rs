@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
     Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, NO_PATH,
@@ -63,8 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let found = variability(&args.inputs, args.against.as_ref(), &options)?;
     if let Some(path) = &args.html {
-        std::fs::write(path, found.html()?)
-            .with_context(|| format!("cannot write `{}`", path.display()))?;
+        gpuwhy_store::write_file(path, found.html()?.as_bytes())?;
     }
     if args.json {
         terminal::say_json(&serde_json::to_string_pretty(&found.report)?)?;

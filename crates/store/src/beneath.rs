@@ -25,6 +25,8 @@ use rustix::io::Errno;
 
 /// Links that one path may lead through.
 const MAX_LINKS: usize = 40;
+/// Folders in folders of what is removed; each is held open meanwhile.
+const MAX_DEPTH: usize = 32;
 
 /// What is about to be done to a directory. Paths are relative to it; the directory itself is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +90,7 @@ pub(crate) struct Beneath {
 static LACKS_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 /// Who we are to the file system.
-fn euid() -> u32 {
+pub(crate) fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -112,11 +114,7 @@ impl Beneath {
         let Some(name) = path.file_name() else {
             return Ok((Beneath::open_to_write(path, tap)?, None));
         };
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let parent = Beneath::open_to_write(parent, None)?;
+        let parent = Beneath::open_to_write(parent(path), None)?;
         match fs::mkdirat(&parent.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -126,6 +124,28 @@ impl Beneath {
             Err(Errno::EXIST) => Ok((Beneath::open_to_write(path, tap)?, Some(parent))),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Whether `other` is this very directory.
+    fn is(&self, other: &OwnedFd) -> io::Result<bool> {
+        let (ours, theirs) = (fs::fstat(&*self.fd)?, fs::fstat(other)?);
+        Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
+    }
+
+    /// Removes this directory, which lies at `path`, with all that is in it. Where a link lies at `path` by
+    /// now, that goes and nothing else.
+    pub fn remove_all(&self, path: &Path) -> io::Result<()> {
+        let (folder, name) = folder_and_name(path)?;
+        let found = fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(found.st_mode).is_symlink() {
+            return Ok(fs::unlinkat(&folder, name, AtFlags::empty())?);
+        }
+        let there = open_folder(&folder, name)?;
+        if !self.is(&there)? {
+            return Err(io::Error::other("another directory lies there by now"));
+        }
+        empty(there, MAX_DEPTH)?;
+        Ok(fs::unlinkat(&folder, name, AtFlags::REMOVEDIR)?)
     }
 
     fn of(fd: OwnedFd, tap: Option<Tap>) -> Beneath {
@@ -449,6 +469,48 @@ fn lead(path: &Path) -> io::Result<OwnedFd> {
         left.extend(reversed(&PathBuf::from(OsString::from_vec(target.into_bytes()))));
     }
     Ok(at)
+}
+
+/// Where the last part of a path lies, as [`lead`] finds it, and that part.
+pub(crate) fn folder_and_name(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?;
+    Ok((lead(parent(path))?, name))
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn open_folder(at: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    fs::openat(at, name, flags, Mode::empty()).map_err(linked)
+}
+
+/// Removes all that lies in a folder; links go, and what they lead to stays.
+fn empty(folder: OwnedFd, depth: usize) -> io::Result<()> {
+    if depth == 0 {
+        return Err(io::Error::other("folders lie in it deeper than in any trace"));
+    }
+    let mut entries = fs::Dir::read_from(&folder)?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        match fs::unlinkat(&folder, name, AtFlags::empty()) {
+            // The kernel says ISDIR, POSIX PERM.
+            Err(Errno::ISDIR | Errno::PERM) => {
+                empty(open_folder(&folder, name)?, depth - 1)?;
+                fs::unlinkat(&folder, name, AtFlags::REMOVEDIR)?;
+            }
+            removed => removed?,
+        }
+    }
+    Ok(())
 }
 
 /// The parts of a path, the first one last.

@@ -5,9 +5,10 @@
 //! `cargo xtask unsafe-check`: unsafe code lies only where it may, each piece with its argument.
 //! `cargo xtask leaks`: nothing of one machine, and no file that does not belong, is committed.
 //! `cargo xtask downloads`: what scripts and images download is named with its hash.
+//! `cargo xtask promises`: what docs/threat-model.md promises is held by tests that exist.
 //! `cargo xtask house [--check | --json | --undocumented]`: sizes of crates, files and functions,
 //! circles between files, documented items; or what of it is beyond its limit.
-//! `cargo xtask all`: the six checks, all of them even if one fails.
+//! `cargo xtask all`: the seven checks, all of them even if one fails.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod downloads;
 mod house;
 mod layers;
 mod leaks;
+mod promises;
 mod source;
 mod unsafe_code;
 
@@ -26,7 +28,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: cargo xtask layers | docs [--check] | unsafe-check | leaks | \
-    downloads | house [--check | --json | --undocumented] | all";
+    downloads | promises | house [--check | --json | --undocumented] | all";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -47,6 +49,7 @@ fn run(args: &[String]) -> Result<()> {
         ["unsafe-check"] => report("unsafe-check", unsafe_code::run(&root)),
         ["leaks"] => report("leaks", leaks::run(&root)),
         ["downloads"] => report("downloads", downloads::run(&root)),
+        ["promises"] => report("promises", promises::run(&root)),
         ["house"] => {
             print!("{}", house::measure(&root)?.text());
             Ok(())
@@ -67,6 +70,7 @@ fn run(args: &[String]) -> Result<()> {
                 report("unsafe-check", unsafe_code::run(&root)),
                 report("leaks", leaks::run(&root)),
                 report("downloads", downloads::run(&root)),
+                report("promises", promises::run(&root)),
                 report("house", house::measure(&root).map(|h| h.broken())),
             ];
             let mut failed = Vec::new();

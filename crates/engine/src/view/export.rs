@@ -1,6 +1,5 @@
 //! A window of a trace, its findings and their parts as a Perfetto trace.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::ops::Range;
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::path::Path;
 use gpuwhy_diagnose::verdict;
 use gpuwhy_formats::perfetto;
 use gpuwhy_schema::{Discipline, EntityKind, Id, Ns, Rows, Shape, Track, TrackId, names};
+use gpuwhy_store::Output;
 
 use crate::analysis::{Analysis, Options, analyse};
 use crate::error::{Error, Result};
@@ -24,10 +24,12 @@ pub fn write(source: &TraceSource, path: &Path, range: Range<Ns>) -> Result<perf
     })?;
     let analysis = analyse(source, &Options::default())?;
     add_findings(&analysis, &mut rows);
-    let file = File::create(path).map_err(Error::io("make", path))?;
+    let mut file = Output::create(path)?;
     let options = perfetto::Options { range: Some(range), ..Default::default() };
-    perfetto::write(&rows, BufWriter::new(file), options)
-        .map_err(|source| Error::Export { path: path.into(), source })
+    let written = perfetto::write(&rows, BufWriter::new(&mut file), options)
+        .map_err(|source| Error::Export { path: path.into(), source })?;
+    file.finish()?;
+    Ok(written)
 }
 
 /// Adds findings, causes and parts to `rows`, on a track of their own.

@@ -5,6 +5,7 @@ mod crash;
 mod disk;
 mod merge;
 mod others;
+mod outputs;
 mod outside;
 #[path = "../../../bench/src/safety/power.rs"]
 mod power;
