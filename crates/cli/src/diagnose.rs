@@ -9,6 +9,7 @@ use gpuwhy_diagnose::verdict::{Cause, Evidence, Finding, Outcome};
 use gpuwhy_engine::analysis::{Analysis, Options, analyse};
 use gpuwhy_engine::phases::{self, NotTold, Program, RestsOn};
 use gpuwhy_engine::source::TraceSource;
+use gpuwhy_engine::threads::Threads;
 use gpuwhy_engine::units::rounds::RoundsOfProcess;
 use gpuwhy_engine::{published, view};
 use gpuwhy_schema::terminal;
@@ -62,6 +63,9 @@ struct Document<'a> {
     /// Programs and threads that were too many to look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_told: Option<NotTold>,
+    /// What can be said without steps: where the time of busy threads went, and when that changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<&'a Threads>,
     /// What verdicts on a profile rest on.
     #[serde(skip_serializing_if = "Option::is_none")]
     rests_on: Option<&'a RestsOn>,
@@ -98,6 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             rounds: &analysis.units.rounds,
             programs: &analysis.programs,
             not_told: analysis.not_told,
+            threads: analysis.threads.as_ref(),
             rests_on: analysis.rests_on.as_ref(),
             verdict: verdict(&analysis),
             findings: &analysis.findings,
@@ -210,6 +215,9 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
         let (n, what) = (analysis.units.steps.len(), analysis.units.name());
         screen.line(format_args!("Nothing anomalous in {n} {what} of {trace}."));
     }
+    if let Some(threads) = &analysis.threads {
+        without_steps(screen, threads);
+    }
     if analysis.findings.is_empty() {
         mostly(screen, &analysis.programs);
     }
@@ -231,12 +239,19 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
 fn no_steps(screen: &mut Screen, trace: &str) {
     screen
         .line(format_args!(
-            "{trace} holds no steps, and no GPU waits or collectives regular enough to take in \
-             their place,"
+            "{trace} holds no steps, and no GPU waits, collectives or waits of busy threads regular enough to"
         ))
-        .line("so there is nothing to compare. To get a verdict, mark each step in the program")
-        .line("(GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:")
+        .line("take in their place, so there is nothing to compare. To get a verdict, mark each step in the")
+        .line("program (GPUWHY_RING, include/gpuwhy.h) or name a function that runs once a step:")
         .line("  gpuwhy record --step uprobe:BINARY:SYMBOL -p PID");
+}
+
+/// What can be said without steps.
+fn without_steps(screen: &mut Screen, threads: &Threads) {
+    screen.end().line("What can be said without steps:");
+    for line in threads.text() {
+        screen.line(line);
+    }
 }
 
 /// What takes most of the time, where nothing was slower than usual.

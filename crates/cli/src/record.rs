@@ -219,14 +219,15 @@ fn text(summary: &RecordingSummary) -> Screen {
     } else {
         screen
             .line(
-                "No steps were recorded, so `gpuwhy diagnose` has nothing to compare: no program \
-                 marked any, and there were no GPU waits and no collectives to take in their place.",
+                "No steps were recorded: no program marked any, and there were no GPU waits and no collectives \
+                 to take in their place.",
             )
             .line(format_args!(
-                "Recorded instead: the states of {} threads, {} disk requests, {} kernels. To get a \
-                 verdict,",
-                observed.threads, observed.requests, observed.kernels
+                "Recorded were the states of {} threads, {} disk requests, {} kernels. `gpuwhy diagnose {}` will \
+                 look for a rhythm in what busy threads wait for, and says where their time went.",
+                observed.threads, observed.requests, observed.kernels, summary.trace
             ))
+            .line("To have steps,")
             .line("  - mark each step in the program (include/gpuwhy.h; GPUWHY_RING is set for it), or")
             .line(
                 "  - name a function that runs once a step: \

@@ -28,6 +28,7 @@ mod sums;
 pub mod sweep;
 mod syscall;
 pub mod tally;
+pub mod threads;
 mod world;
 
 pub use account::{Accounting, parts};

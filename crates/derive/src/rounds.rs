@@ -54,11 +54,16 @@ pub struct Rounds {
 
 /// The rounds that moments, oldest first, make; `None` where they are too irregular, or too few.
 pub fn rounds(moments: &[Ns]) -> Option<Rounds> {
+    rounds_within(moments, REGULAR)
+}
+
+/// The same of rounds that differ from the one before by no more than this share, on average.
+pub fn rounds_within(moments: &[Ns], regular: f64) -> Option<Rounds> {
     let most = MOST_IN_ONE.min(moments.len().saturating_sub(1) / LEAST);
     // Sums of anything vary less the more are summed, by the root of their number.
     let score = |each: usize| {
         let change = change(&lengths(moments, each))?;
-        Some(change * (each as f64).sqrt()).filter(|score| *score <= REGULAR)
+        Some(change * (each as f64).sqrt()).filter(|score| *score <= regular)
     };
     let scores: Vec<(usize, f64)> = (1..=most).filter_map(|n| Some((n, score(n)?))).collect();
     let best = scores.iter().map(|s| s.1).fold(f64::INFINITY, f64::min);

@@ -13,6 +13,7 @@
 
 pub mod baseline;
 pub mod calibration;
+pub mod change;
 pub mod classes;
 pub mod demand;
 pub mod detect;

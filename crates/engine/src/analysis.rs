@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::investigate::{self, Budget, investigate};
 use crate::phases::{self, NotTold, Program, Programs, RestsOn};
 use crate::source::TraceSource;
+use crate::threads::{self, Busy, Threads};
 use crate::units::{self, Units};
 
 /// Incidents of a trace that are investigated; the others lost less time.
@@ -34,6 +35,8 @@ pub struct Analysis {
     pub not_told: Option<NotTold>,
     /// What was recorded of these, and what was not.
     pub rests_on: Option<RestsOn>,
+    /// What can be said without steps, where there are none.
+    pub threads: Option<Threads>,
     /// What was slower, most excess first.
     pub incidents: Vec<Incident>,
     /// The judgement of each incident.
@@ -54,7 +57,11 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
         Some(_) => phases::of_trace(source).map_err(Error::read("calls", source.trace().path()))?,
         None => Programs::default(),
     };
-    let units = units::of_trace(source, &programs)?;
+    let mut units = units::of_trace(source, &programs)?;
+    let threads = match units.steps.is_empty() && programs.is_empty() {
+        true => without_steps(source, &mut units)?,
+        false => None,
+    };
     let detection = match programs.is_empty() {
         true => options.detection,
         false => phases::detection(&options.detection, &units.steps),
@@ -77,5 +84,26 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     let mut parts: Vec<Part> = known.into_steps().flat_map(|(_, parts)| parts).collect();
     parts.sort_by_key(|part| (part.ts, part.step));
     let incomplete = source.incomplete();
-    Ok(Analysis { units, programs, not_told, rests_on, incidents, findings, parts, incomplete })
+    Ok(Analysis {
+        units,
+        programs,
+        not_told,
+        rests_on,
+        threads,
+        incidents,
+        findings,
+        parts,
+        incomplete,
+    })
+}
+
+/// Where there are no steps, waits that recur stand in for them; where none do, what can be said without.
+fn without_steps(source: &TraceSource, units: &mut Units) -> Result<Option<Threads>> {
+    let path = source.trace().path();
+    let busy = Busy::of_trace(source).map_err(Error::read("states", path))?;
+    *units = units::of_waits(source, &busy)?;
+    match units.steps.is_empty() {
+        true => threads::of_trace(source, &busy).map_err(Error::read("states", path)),
+        false => Ok(None),
+    }
 }

@@ -34,6 +34,7 @@ pub mod query;
 pub mod record;
 pub mod source;
 mod source_file;
+pub mod threads;
 mod trace_output;
 pub mod units;
 pub mod variability;

@@ -48,6 +48,9 @@ pub struct ReportData {
     /// The phases of programs in a profile.
     #[serde(skip)]
     pub phases: Table,
+    /// What is said of the threads of a recording without steps.
+    #[serde(skip)]
+    pub threads: Vec<Table>,
     /// What verdicts on a profile rest on, and what is not in the trace.
     pub rests_on: Vec<String>,
     /// Tracks that are not shown, in words.

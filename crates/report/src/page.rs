@@ -69,6 +69,7 @@ pub fn render(report: &ReportData) -> String {
     culprits(&mut out, report);
     causes(&mut out, report);
     profile::beside(&mut out, report);
+    report.threads.iter().for_each(|table| table.write(&mut out));
     tracks(&mut out, report);
     report.phases.write(&mut out);
     loss(&mut out, report);

@@ -261,6 +261,7 @@ fn sample() -> ReportData {
         ruled_out: vec![format!("the disk of {HOSTILE}")],
         others: one_row("others", Cell::Show(anomaly.from, anomaly.to)),
         phases: one_row("phases", Cell::Number(1.5, 3)),
+        threads: vec![one_row("threads", Cell::Number(1.5, 1))],
         rests_on: vec![format!("Rests on calls of CUDA of {HOSTILE}.")],
         not_drawn: vec!["Drawn are 8 of 12 devices.".into()],
     }

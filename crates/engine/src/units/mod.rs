@@ -3,17 +3,20 @@
 //! A program that marks its *steps*, or of which a function is named that is one step, is judged by
 //! these ([`steps`]). A GPU program that marks none is judged by its *rounds*, if it has any: the
 //! regular pattern of its waits for the GPU or of its collectives ([`rounds`] in a trace,
-//! [`live_rounds`] as they happen).
+//! [`live_rounds`] as they happen). Of a recording that has neither, the rhythm of what its busiest threads wait for
+//! is taken (`waits`).
 
 pub mod live_rounds;
 pub mod rounds;
 pub mod steps;
+mod waits;
 
 use gpuwhy_diagnose::detect::Steps;
 
 use crate::error::{Error, Result};
 use crate::phases::Program;
 use crate::source::TraceSource;
+use crate::threads::Busy;
 use rounds::RoundsOfProcess;
 
 /// The units of work of a trace.
@@ -45,5 +48,15 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     }
     let (steps, rounds) =
         rounds::of_trace(source, programs).map_err(Error::read("rounds", path))?;
+    Ok(Units { steps: steps.into(), rounds })
+}
+
+/// The rounds that waits of busy threads make, for a trace without steps.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn of_waits(source: &TraceSource, busy: &Busy) -> Result<Units> {
+    let path = source.trace().path();
+    let (steps, rounds) = waits::of_trace(source, busy).map_err(Error::read("states", path))?;
     Ok(Units { steps: steps.into(), rounds })
 }

@@ -27,6 +27,14 @@ pub enum Recurring {
     GpuWaits,
     /// Its collectives; a collective counts at its call.
     Collectives,
+    /// Waits of a thread for bytes; as those that follow, a wait counts at its end (see [`super::waits`]).
+    SocketWaits,
+    /// Waits of a thread for other threads.
+    FutexWaits,
+    /// Waits of a thread for any of several descriptors.
+    Polls,
+    /// Sleeps of a thread for a time.
+    Timers,
 }
 
 /// The rounds of one process.
@@ -61,8 +69,8 @@ impl Recurring {
     pub fn moment(self, span: &schema::Span) -> Option<Ns> {
         let dur = span.dur?;
         Some(match self {
-            Recurring::GpuWaits => span.ts.saturating_add(dur),
             Recurring::Collectives => span.ts,
+            _ => span.ts.saturating_add(dur),
         })
     }
 
@@ -71,6 +79,10 @@ impl Recurring {
         match self {
             Recurring::GpuWaits => "round",
             Recurring::Collectives => "round of collectives",
+            Recurring::SocketWaits => "round of waits for bytes",
+            Recurring::FutexWaits => "round of waits for threads",
+            Recurring::Polls => "round of polls",
+            Recurring::Timers => "round of sleeps",
         }
     }
 }
@@ -88,11 +100,17 @@ impl RoundsOfProcess {
     /// One line for users.
     pub fn text(&self) -> String {
         let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let what = match (self.of, self.each) {
-            (Recurring::GpuWaits, 1) => "from one wait for its GPU to the next".to_owned(),
-            (Recurring::GpuWaits, n) => format!("of {n} waits for its GPU each"),
-            (Recurring::Collectives, 1) => "from one collective to the next".to_owned(),
-            (Recurring::Collectives, n) => format!("of {n} collectives each"),
+        let (one, many) = match self.of {
+            Recurring::GpuWaits => ("wait for its GPU", "waits for its GPU"),
+            Recurring::Collectives => ("collective", "collectives"),
+            Recurring::SocketWaits => ("wait for bytes", "waits for bytes"),
+            Recurring::FutexWaits => ("wait for another thread", "waits for other threads"),
+            Recurring::Polls => ("wait in poll", "waits in poll"),
+            Recurring::Timers => ("sleep", "sleeps"),
+        };
+        let what = match self.each {
+            1 => format!("from one {one} to the next"),
+            n => format!("of {n} {many} each"),
         };
         let phase = self.phase.as_ref().map(|phase| format!(", in {phase}")).unwrap_or_default();
         format!("{}{pid}: {} rounds {what}{phase}", self.process, self.rounds)
@@ -100,7 +118,7 @@ impl RoundsOfProcess {
 }
 
 /// The id of a round. Rows count their ids from 0 upward, rounds from the top downward.
-fn round_id(n: usize) -> Id {
+pub(super) fn round_id(n: usize) -> Id {
     Id(u64::MAX - 1 - n as u64)
 }
 

@@ -69,17 +69,20 @@ impl Window {
         let steps = &analysis.units.steps;
         // A profile is told as its phases, whether or not steps were found in all of them.
         let phases = || analysis.programs.iter().flat_map(|program| &program.phases);
+        let without_steps = || analysis.threads.iter().map(|t| (Ns(t.from_ns), Ns(t.to_ns)));
         let begins = steps.iter().map(|s| s.ts).chain(phases().map(|phase| Ns(phase.from_ns)));
+        let begins = begins.chain(without_steps().map(|of| of.0));
         let start = begins.min().unwrap_or(Ns::ZERO);
         let ends = steps.iter().map(|s| s.end()).chain(phases().map(|phase| Ns(phase.to_ns)));
-        let end = ends.max().unwrap_or(start);
+        let end = ends.chain(without_steps().map(|of| of.1)).max().unwrap_or(start);
         let around =
             |from: Ns| (from.saturating_sub(Ns::millis(300)), from.saturating_add(Ns::millis(700)));
         let close: Vec<(Ns, Ns)> =
             analysis.incidents.iter().take(1).map(|i| around(i.from)).collect();
         let slowed = analysis.incidents.iter().flat_map(|i| &i.slowed).map(|s| s.signature.thread);
         let mut threads: Vec<EntityId> = Vec::new();
-        for thread in slowed.chain(steps.iter().map(|s: &Step| s.thread)) {
+        let busy = analysis.threads.iter().flat_map(|threads| threads.entities.iter().copied());
+        for thread in slowed.chain(steps.iter().map(|s: &Step| s.thread)).chain(busy) {
             if threads.len() < THREADS && !threads.contains(&thread) {
                 threads.push(thread);
             }

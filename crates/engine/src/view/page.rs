@@ -77,6 +77,9 @@ fn data(source: &TraceSource, analysis: &Analysis, path: &str) -> Result<report:
         ruled_out: finding.map_or(vec![], |f| f.ruled_out.iter().map(|e| e.says.clone()).collect()),
         others: profile::others(&analysis.findings, start),
         phases: profile::phase_table(analysis, start),
+        threads: analysis.threads.as_ref().map_or(vec![], |threads| {
+            vec![threads.table(), threads.table_of_changes(start), threads.table_of_cpus()]
+        }),
         rests_on: rests_on(analysis),
         not_drawn: of_devices.not_drawn,
     })

@@ -14,7 +14,8 @@ use crate::phases::{Program, without_rounds};
 const PROGRAMS: usize = 16;
 
 /// What to do where nothing can be judged.
-const MARK_STEPS: &str = "No GPU waits or collectives are regular enough to take in the place of steps. To get a verdict, \
+const MARK_STEPS: &str = "No GPU waits, collectives or waits of busy threads are regular enough to take in the place of \
+                          steps. Where the time went is below. To get a verdict, \
                           mark each step in the program (GPUWHY_RING, include/gpuwhy.h), or name a function that runs \
                           once a step: gpuwhy record --step uprobe:BINARY:SYMBOL -p PID";
 
@@ -29,7 +30,11 @@ pub fn judged(analysis: &Analysis, trace: &str) -> Vec<String> {
         None => MARK_STEPS.to_owned(),
     };
     let nothing = analysis.units.steps.is_empty().then(advice);
-    judged.chain(nothing).collect()
+    // A short recording has no table of changes, and what is not known is to be read nevertheless.
+    let not_known = analysis.threads.iter().filter(|threads| threads.changes.is_empty());
+    let not_known = not_known.flat_map(|threads| &threads.not_known);
+    let not_known = not_known.map(|what| format!("Not known: {what}."));
+    judged.chain(nothing).chain(not_known).collect()
 }
 
 /// What takes most of the time, where nothing was slower than usual.
