@@ -87,6 +87,9 @@ enum Via {
     Own,
     /// It ended a wait for a lock or condition.
     Futex,
+    /// It ended a wait of its own process that had timed out and was taken up again: it gave up a lock, such as the
+    /// interpreter lock of Python, that the other one asked for again and again.
+    Holder,
     /// It sends or takes what the step's thread waits to receive or send.
     Peer,
     /// A kernel thread that finishes an uninterruptible wait: a flush or journal worker.
@@ -224,7 +227,7 @@ impl Walk<'_> {
         let world = self.world;
         let spins = match via {
             Via::Own | Via::Rank | Via::Peer => world.gpus().waits(world.process(thread)),
-            Via::Futex | Via::Worker => &[],
+            Via::Futex | Via::Holder | Via::Worker => &[],
         };
         for piece in clip(spins, window) {
             self.or_gpu(thread, piece, |walk, rest| walk.working(thread, cpu, rest, via));
@@ -243,6 +246,7 @@ impl Walk<'_> {
         }
         let (kind, blame) = match via {
             Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(world.process(thread))),
+            Via::Holder => (PartKind::Lock, Some(thread)),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
             _ => (PartKind::Run, None),
         };
@@ -310,7 +314,7 @@ impl Walk<'_> {
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
             Wait::Futex => self.or_gpu(thread, window, |walk, piece| match waker {
-                Some(waker) => walk.follow(waker, piece, Via::Futex),
+                Some(waker) => walk.follow(waker, piece, walk.gave_up(waker, thread, &held)),
                 None => walk.put(piece, PartKind::Unknown, None),
             }),
             Wait::Timer => self.or_gpu(thread, window, |walk, piece| {
@@ -324,6 +328,18 @@ impl Walk<'_> {
                 Some(waker) => walk.follow(waker, piece, Via::Peer),
                 None => walk.put_as(piece, via, PartKind::Unknown),
             }),
+        }
+    }
+
+    /// What `waker` did when it ended a wait of `thread` for a lock or condition. A wait for a result lasts until the
+    /// result is there; one that times out and begins again asks for a lock, and who holds that and computes does
+    /// so instead of the waiting thread.
+    fn gave_up(&self, waker: EntityId, thread: EntityId, held: &Held) -> Via {
+        let world = self.world;
+        let of_one_process = world.process(waker) == world.process(thread);
+        match of_one_process && world.asks_again(thread, held) {
+            true => Via::Holder,
+            false => Via::Futex,
         }
     }
 

@@ -24,6 +24,21 @@ pub(crate) struct Held {
     pub arg: i64,
 }
 
+impl Held {
+    /// Whether the thread did something else than to wait on: between two waits for one thing it runs for a moment, and
+    /// may have to wait for a CPU.
+    fn ran_on(&self) -> bool {
+        let waits = matches!(
+            self.state,
+            ThreadState::Runnable
+                | ThreadState::Throttled
+                | ThreadState::Hardirq
+                | ThreadState::Softirq
+        );
+        !waits && self.to.saturating_sub(self.from) > AT_ONCE
+    }
+}
+
 /// One wakeup of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Woken {
@@ -379,7 +394,7 @@ impl World {
         let first = list.partition_point(|h| h.from < held.to);
         for next in list[first..].iter().take(AGAIN) {
             if next.state != ThreadState::Sleep {
-                if next.to.saturating_sub(next.from) > AT_ONCE {
+                if next.ran_on() {
                     return None;
                 }
                 continue;
@@ -393,6 +408,23 @@ impl World {
             }
         }
         None
+    }
+
+    /// Whether a wait is one of several that follow each other at once, of which all but the last timed out.
+    pub(crate) fn asks_again(&self, thread: EntityId, held: &Held) -> bool {
+        let timed_out = |held: &Held| {
+            self.woken(thread, held.from, held.to).is_none_or(|woken| woken.waker.is_none())
+        };
+        let Some(list) = self.states.get(&thread) else { return false };
+        let first = list.partition_point(|h| h.from < held.to);
+        let earlier = &list[..list.partition_point(|h| h.from < held.from)];
+        let is_wait = |h: &&Held| h.state == ThreadState::Sleep && h.arg == held.arg;
+        let before =
+            earlier.iter().rev().take(AGAIN).find(|h| h.state == ThreadState::Sleep || h.ran_on());
+        let next =
+            list[first..].iter().take(AGAIN).find(|h| h.state == ThreadState::Sleep || h.ran_on());
+        before.filter(is_wait).is_some_and(timed_out)
+            || (next.filter(is_wait).is_some() && timed_out(held))
     }
 
     /// Whether `by` woke the process of `thread` by a signal at `at`, as processes of one program do that hand over a

@@ -684,7 +684,55 @@ fn a_lock_that_is_waited_for_a_few_milliseconds_at_a_time_is_held_by_who_gives_i
     scene.thread("job/1", "RFFFRFFFRFFRR").thread("job/2", "RRRRRRRRRRRSS");
     scene.wake("job/1", 4, None).wake("job/1", 8, None).wake("job/1", 11, Some("job/2"));
     let said = scene.step("job/1", 0, 13);
-    assert_eq!(said, "run 1, >run 3, run 1, >run 3, run 1, >run 2, run 2");
+    let holds = ">lock(job/2)";
+    assert_eq!(said, format!("run 1, {holds} 3, run 1, {holds} 3, run 1, {holds} 2, run 2"));
+}
+
+/// `take_gil` of CPython (Python/ceval_gil.c): the main thread gives the interpreter lock up for each of its calls,
+/// and to have it again waits 5 ms, asks the other thread to drop it, and waits again until that signals; between
+/// the two it may have to wait for a CPU.
+#[test]
+fn a_thread_that_computes_and_has_the_interpreter_lock_is_told_to_hold_it() {
+    let mut scene = Scene::default();
+    scene.thread("py/main", "RNFFFFFQQQFRNFFFFFFRR").thread("py/hog", "RRRRRRRRRRRFRRRRRRRFF");
+    scene.thread("neighbour/1", "R").cpu(".......nnn...........");
+    for (woken, at, by) in [
+        ("py/main", 7, None),
+        ("py/main", 11, Some("py/hog")),
+        ("py/hog", 12, Some("py/main")),
+        ("py/main", 18, None),
+        ("py/main", 19, Some("py/hog")),
+    ] {
+        scene.wake(woken, at, by);
+    }
+    // The last wait is two: the first timed out at 18.
+    let states = &mut scene.rows.state;
+    let last =
+        states.iter().position(|s| s.ts == Ns(13 * MS) && s.dur == Some(Ns(6 * MS))).unwrap();
+    states[last].dur = Some(Ns(5 * MS));
+    let again = State { ts: Ns(18 * MS), dur: Some(Ns(MS)), ..states[last].clone() };
+    states.push(again);
+    let said = scene.step("py/main", 0, 21);
+    let expected = "run 1, network 1, >lock(py/hog) 5, runnable(n) 3, >lock(py/hog) 1, run 1, network 1, \
+                    >lock(py/hog) 6, run 2";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_helper_whose_result_is_waited_for_without_an_end_holds_no_lock() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RFFFFFFRR").thread("job/2", "FRRRRRRFF");
+    scene.wake("job/2", 1, Some("job/1")).wake("job/1", 7, Some("job/2"));
+    assert_eq!(scene.step("job/1", 0, 9), "run 1, >run 6, run 2");
+}
+
+#[test]
+fn who_holds_a_lock_and_has_to_wait_for_a_cpu_is_held_up_by_who_has_that() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RFFFRFFFRR").thread("job/2", "RQQQQQRRRR").cpu(".hhhhh....");
+    scene.wake("job/1", 4, None).wake("job/1", 8, Some("job/2"));
+    let said = scene.step("job/1", 0, 10);
+    assert_eq!(said, "run 1, >runnable(h) 3, run 1, >runnable(h) 1, >lock(job/2) 2, run 2");
 }
 
 #[test]
