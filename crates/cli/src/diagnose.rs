@@ -329,9 +329,12 @@ fn table_of_parts(screen: &mut Screen, finding: &Finding) {
 
 fn one_cause(screen: &mut Screen, cause: &Cause) {
     let who = cause.culprit.as_ref().map_or(String::new(), |c| format!(" by {c}"));
+    let support = cause.culprit_support.map(|support| format!(", support for it {support:.2}"));
     screen.put(format_args!("    {}. ", cause.rank)).bold(cause.class).line(format_args!(
-        "{who}: {:+.3} ms a step, confidence {:.2}",
-        cause.excess_ms, cause.confidence
+        "{who}: {:+.3} ms a step, confidence in the class {:.2}{}",
+        cause.excess_ms,
+        cause.confidence,
+        support.unwrap_or_default()
     ));
     if let Some(culprit) = &cause.culprit {
         if let Some(cgroup) = &culprit.cgroup {

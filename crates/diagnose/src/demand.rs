@@ -37,12 +37,18 @@ pub struct Demand {
     pub before: f64,
     /// During it.
     pub during: f64,
+    /// When it began to take more, if it did.
+    pub began: Option<Ns>,
 }
 
 /// A rise of fewer CPUs than this is none,
 const RISE: f64 = 0.05;
 /// nor is one by a smaller share of what was taken before.
 const RISE_SHARE: f64 = 0.2;
+/// Of one that takes fewer CPUs more than this it is not known when it began to,
+const BEGINS: f64 = 0.02;
+/// else it began when it had taken this share of what it took more.
+const BEGUN: f64 = 0.05;
 
 impl Demand {
     /// By how many CPUs it rose; 0 if it did not.
@@ -54,7 +60,9 @@ impl Demand {
     /// That of several processes together.
     #[must_use]
     pub fn and(self, other: Demand) -> Demand {
-        Demand { before: self.before + other.before, during: self.during + other.during }
+        let began = self.began.into_iter().chain(other.began).min();
+        let (before, during) = (self.before + other.before, self.during + other.during);
+        Demand { before, during, began }
     }
 }
 
@@ -106,6 +114,7 @@ impl Demands {
         rows.sort_by_key(|row| row.0);
         let mut of: BTreeMap<EntityId, Demand> = BTreeMap::new();
         let mut known_until: HashMap<EntityId, Ns> = HashMap::new();
+        let mut used: Vec<(EntityId, Ns, Ns, f64)> = Vec::with_capacity(rows.len());
         for (ts, entity, value) in rows {
             // What a thread used is added when it leaves its CPU, which may be seconds later if nobody else
             // wants that.
@@ -114,7 +123,11 @@ impl Demands {
             let demand = of.entry(entity).or_default();
             demand.before += share(before, (since, ts), value);
             demand.during += share(during, (since, ts), value);
+            if ts > from {
+                used.push((entity, since, ts, value));
+            }
         }
+        begin(&mut of, during, &used);
         Demands { of, known: true }
     }
 
@@ -131,6 +144,31 @@ impl Demands {
     /// What all processes took.
     pub fn iter(&self) -> impl Iterator<Item = (EntityId, Demand)> {
         self.of.iter().map(|(id, demand)| (*id, *demand))
+    }
+}
+
+/// Finds out when each began to take more than before, from what it used and since when.
+fn begin(
+    of: &mut BTreeMap<EntityId, Demand>,
+    (from, to): (Ns, Ns),
+    used: &[(EntityId, Ns, Ns, f64)],
+) {
+    let mut more: HashMap<EntityId, (Ns, f64)> = HashMap::new();
+    for (entity, since, ts, value) in used {
+        let Some(demand) = of.get_mut(entity) else { continue };
+        let all = (demand.during - demand.before) * to.saturating_sub(from).0 as f64;
+        if demand.during - demand.before < BEGINS || demand.began.is_some() {
+            continue;
+        }
+        let (until, sum) = more.entry(*entity).or_insert((from, 0.0));
+        let within = Ns::overlap(*since, *ts, from, to).0 as f64 / (*ts - *since).0.max(1) as f64;
+        *sum += value * within - demand.before * ts.saturating_sub(*until).0.max(0) as f64;
+        *until = *ts;
+        // Of what it took alone on its CPU the begin is known, however late it is added.
+        *sum = sum.max(0.0);
+        if *sum >= BEGUN * all {
+            demand.began = Some((*since).max(from));
+        }
     }
 }
 
@@ -176,6 +214,26 @@ mod tests {
         assert_eq!((rise(10), rise(12), rise(13)), (0.0, 0.0, 0.0));
         assert!((rise(11) - 0.98).abs() < 1e-6, "{demands:?}");
         assert!((demands.of(EntityId(10)).before - 0.9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn who_begins_to_take_more_in_the_middle_is_dated_there() {
+        let track = track(1, 10);
+        let counter = |tick: i64, cpus: f64| Counter {
+            ts: Ns::millis(tick * 100),
+            track: TrackId(1),
+            value: cpus * 1e8,
+        };
+        let cpus = |tick| if tick <= 80 { 0.3 } else { 0.9 };
+        let noise = |tick: i64| [0.05, -0.05, 0.0][(tick % 3) as usize];
+        let counters: Vec<Counter> = (1..=120).map(|t| counter(t, cpus(t) + noise(t))).collect();
+        let demand =
+            Demands::new([&track], &counters, (Ns::secs(6), Ns::secs(12))).of(EntityId(10));
+        let began = demand.began.unwrap().as_millis_f64();
+        assert!((8000.0..8500.0).contains(&began), "{began}");
+        let steady: Vec<Counter> = (1..=120).map(|t| counter(t, 0.3 + noise(t))).collect();
+        let demand = Demands::new([&track], &steady, (Ns::secs(6), Ns::secs(12))).of(EntityId(10));
+        assert_eq!(demand.began, None);
     }
 
     /// It was alone on its CPU; what it used since it began is added when the neighbour comes.

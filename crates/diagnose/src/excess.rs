@@ -402,19 +402,20 @@ pub struct Without {
     pub mean_without: f64,
 }
 
-/// What the slow steps would have taken without what is blamed on `who`. The parts of a step lie
+/// What the slow steps would have taken without what is blamed on `who`, of each the share that is given. The parts of a step lie
 /// one behind the other, so what is taken out of it shortens it by as much; that somebody else
 /// might have taken the place is not seen.
-pub fn without(series: &[Compared<'_>], who: &[EntityId]) -> Option<Without> {
+pub fn without(series: &[Compared<'_>], who: &[(EntityId, f64)]) -> Option<Without> {
+    let share =
+        |of: EntityId| who.iter().find(|(id, _)| *id == of).map_or(0.0, |(_, share)| *share);
     // As it was, as it would have been, and how many steps it stands for.
     let mut steps: Vec<[f64; 3]> = Vec::new();
     for one in series {
         for (i, profile) in one.slow.iter().enumerate() {
             let own = profile.parts.iter().map(|((_, blame), ns)| (*blame, *ns));
             let awaited = profile.awaited.iter().map(|(_, (_, blame), ns)| (*blame, *ns));
-            let of =
-                own.chain(awaited).filter(|(blame, _)| blame.is_some_and(|b| who.contains(&b)));
-            let without = profile.dur - of.map(|(_, ns)| ns).sum::<f64>();
+            let of = own.chain(awaited).map(|(blame, ns)| ns * blame.map_or(0.0, share));
+            let without = profile.dur - of.sum::<f64>();
             steps.push([profile.dur, without, one.stands_for(i)]);
         }
     }
@@ -535,7 +536,7 @@ mod tests {
         };
         let (a, b) = (slow(5.0), slow(15.0));
         let series = [Compared::new(EntityId(1), vec![], vec![&a, &b])];
-        let without = without(&series, &[EntityId(7)]).unwrap();
+        let without = without(&series, &[(EntityId(7), 1.0)]).unwrap();
         assert_eq!((without.mean, without.mean_without), (20.0, 10.0));
         assert_eq!(without.p99_without, 10.0);
         assert!(without.p99 > 24.0);

@@ -9,6 +9,7 @@
 mod context;
 mod culprits;
 mod finding;
+mod guilt;
 mod rank;
 mod select;
 mod statements;
@@ -105,6 +106,7 @@ fn causes(
             culprit: None,
             others: Vec::new(),
             culprit_ms: 0.0,
+            culprit_support: None,
             members: Vec::new(),
             excess_ms: ns / MS,
             confidence: ranked.confidence(rank, (class, ns), context),
@@ -169,6 +171,7 @@ fn conclude(
         finding.outcome = Outcome::Decided;
         finding.class = first.class;
         finding.culprit = first.culprit.clone();
+        finding.culprit_support = first.culprit_support;
         finding.counterfactual =
             first.culprit.as_ref().and_then(|c| counterfactual(c, &first.members, series));
     }
@@ -179,7 +182,7 @@ fn conclude(
 /// What the slow steps would have taken without the culprit.
 fn counterfactual(
     culprit: &Culprit,
-    members: &[EntityId],
+    members: &[(EntityId, f64)],
     series: &[Compared<'_>],
 ) -> Option<Counterfactual> {
     let without = crate::excess::without(series, members)?;

@@ -98,13 +98,15 @@ pub struct Verdict {
     pub class: Option<String>,
     /// Who did it.
     pub culprit: Option<Who>,
+    /// How strongly what was measured supports that, 0 to 1; not calibrated.
+    pub culprit_support: Option<f64>,
     /// What a step usually takes, in ms.
     pub baseline_ms: f64,
     /// What a slow step took, in ms.
     pub observed_ms: f64,
     /// How much of the excess nothing accounts for, in ms a step.
     pub unexplained_ms: f64,
-    /// From 0 to 1.
+    /// How sure the class is, from 0 to 1.
     pub confidence: Option<f64>,
     /// The next best explanation and its confidence.
     pub runner_up: Option<(String, f64)>,
@@ -244,6 +246,8 @@ pub struct CauseRow {
     pub class: String,
     /// Who did it.
     pub culprit: Option<Who>,
+    /// How strongly what was measured supports that, 0 to 1; not calibrated.
+    pub culprit_support: Option<f64>,
     /// How much of the excess it accounts for, in ms a step.
     pub excess_ms: f64,
     /// From 0 to 1.

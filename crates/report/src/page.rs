@@ -164,14 +164,17 @@ fn header(out: &mut String, report: &ReportData) {
             tile("Class", esc(&words(class)), esc(class));
         }
         if let Some(who) = &v.culprit {
-            tile("Culprit", esc(&who.label()), esc(&whereabouts(who)));
+            let support = v.culprit_support.map(|s| format!("support {}", percent(s)));
+            let more = [Some(whereabouts(who)).filter(|at| !at.is_empty()), support];
+            let more: Vec<String> = more.into_iter().flatten().collect();
+            tile("Culprit", esc(&who.label()), esc(&more.join(" · ")));
         }
         if let Some(confidence) = v.confidence {
             let next = v.runner_up.as_ref().map_or_else(String::new, |(class, c)| {
                 format!("next best {} {}", esc(&words(class)), percent(*c))
             });
             let value = format!("{}{}", percent(confidence), meter(confidence));
-            tile("Confidence", value, next);
+            tile("Confidence in the class", value, next);
         }
         let share = if excess > 0.0 { v.unexplained_ms / excess } else { 0.0 };
         tile(
@@ -352,14 +355,16 @@ fn causes(out: &mut String, report: &ReportData) {
     for (i, cause) in report.causes.iter().enumerate() {
         let who =
             cause.culprit.as_ref().map_or_else(String::new, |w| format!(" by {}", esc(&w.label())));
+        let support = cause.culprit_support.map(|s| format!(" · culprit supported {}", percent(s)));
         let _ = write!(
             out,
-            "<article>\n<h3>{}. {}{who}</h3>\n<p class=\"facts\">{}{} confidence · {} ms a step · \
+            "<article>\n<h3>{}. {}{who}</h3>\n<p class=\"facts\">{}{} confidence in the class{} · {} ms a step · \
              <code>{}</code></p>\n<p>{}</p>\n<div class=\"sides\">\n",
             i + 1,
             esc(&words(&cause.class)),
             meter(cause.confidence),
             percent(cause.confidence),
+            support.unwrap_or_default(),
             ms(cause.excess_ms),
             esc(&cause.class),
             esc(&cause.summary)

@@ -136,6 +136,7 @@ fn sample() -> ReportData {
             baseline_ms: 19.9,
             observed_ms: 38.0,
             unexplained_ms: 0.7,
+            culprit_support: Some(0.62),
             confidence: Some(0.93),
             runner_up: Some(("block_io".into(), 0.04)),
             slow_steps: 158,
@@ -176,6 +177,7 @@ fn sample() -> ReportData {
                 class: "cpu_contention".into(),
                 culprit: Some(who()),
                 excess_ms: 16.5,
+                culprit_support: Some(0.62),
                 confidence: 0.93,
                 summary: "The threads of rank 0 were ready to run for 17.0 ms of a slow step, and this process \
                           was on their CPU for 97 % of that time."
@@ -192,6 +194,7 @@ fn sample() -> ReportData {
                 class: "block_io".into(),
                 culprit: None,
                 excess_ms: 0.6,
+                culprit_support: None,
                 confidence: 0.04,
                 summary: "Requests were with the disk for 0.6 ms longer.".into(),
                 evidence_for: vec![evidence("p99 of reads rose from 1.1 to 1.9 ms", "io", None)],

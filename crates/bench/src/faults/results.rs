@@ -21,6 +21,9 @@ pub struct Answer {
     pub confidence: f64,
     /// The same before it was calibrated.
     pub raw_confidence: f64,
+    /// How strongly its culprit is supported, where it names one; not calibrated.
+    #[serde(default)]
+    pub culprit_support: Option<f64>,
     /// Its classes, best first, at most three.
     pub classes: Vec<String>,
     /// The processes that it names, best first, at most three: pid and comm.
@@ -114,6 +117,7 @@ impl Answer {
             decided,
             confidence: finding.confidence,
             raw_confidence: finding.raw_confidence,
+            culprit_support: finding.culprit_support,
             classes: finding.causes.iter().take(3).map(|c| c.class.to_string()).collect(),
             named: injectors::named(finding).into_iter().take(3).collect(),
             excess_ms: finding.excess_ms,

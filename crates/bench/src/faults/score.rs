@@ -353,11 +353,40 @@ fn alarm_figures(sessions: &[Session]) -> Figures {
 fn calibration_figures(trials: &[Row]) -> Figures {
     let [fit, test] = halves(trials);
     let calibration = Calibration::fit(&fit);
-    named([
+    let of_culprits = [false, true].map(|odd| culprits_supported(trials, odd));
+    let mut out = culprit_figures(&of_culprits);
+    out.extend(named([
         ("ece_raw", one(expected_error(&test, |c| c), test.len())),
         ("ece", one(expected_error(&test, |c| calibration.apply(c)), test.len())),
         ("calibration_slope", one(calibration.slope, fit.len())),
         ("calibration_shift", one(calibration.shift, fit.len())),
+    ]));
+    out
+}
+
+/// The support of the culprits that were named, and whether each is right. Whoever is named where nobody did it is
+/// wrong.
+fn culprits_supported(trials: &[Row], odd: bool) -> Vec<(f64, bool)> {
+    let of = |row: &Row| {
+        let last = row.last.as_ref().filter(|last| last.decided)?;
+        let (pid, _) = last.named.first()?;
+        Some((last.culprit_support?, row.culprit_pid == Some(*pid)))
+    };
+    let half = trials.iter().filter(|row| row.accepted() && (row.number % 2 == 1) == odd);
+    half.filter_map(of).collect()
+}
+
+/// How well the support of culprits fits; none of sessions that were recorded before it was stored.
+fn culprit_figures([fit, test]: &[Vec<(f64, bool)>; 2]) -> Figures {
+    if fit.is_empty() || test.is_empty() {
+        return Figures::new();
+    }
+    let calibration = Calibration::fit(fit);
+    named([
+        ("culprit_ece_raw", one(expected_error(test, |c| c), test.len())),
+        ("culprit_ece", one(expected_error(test, |c| calibration.apply(c)), test.len())),
+        ("culprit_calibration_slope", one(calibration.slope, fit.len())),
+        ("culprit_calibration_shift", one(calibration.shift, fit.len())),
     ])
 }
 

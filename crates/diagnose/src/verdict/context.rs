@@ -149,10 +149,13 @@ impl<'a> JudgeContext<'a> {
             cgroup = Some(entity.key.to_string());
         }
         let process = matches!(entity.kind, EntityKind::Process | EntityKind::Thread);
+        let is_thread = entity.kind == EntityKind::Thread;
+        let of = entity.parent.filter(|_| is_thread).and_then(|id| self.entities.get(&id));
         Some(Culprit {
             entity: id.0,
             kind: entity.kind.as_str(),
-            pid: entity.number.filter(|_| process),
+            pid: of.map_or(entity.number, |of| of.number).filter(|_| process),
+            tid: entity.number.filter(|_| is_thread),
             comm: process.then(|| entity.name.to_string()),
             name: (entity.kind == EntityKind::Gpu).then(|| entity.name.to_string()),
             cgroup,

@@ -4,7 +4,7 @@
 //! another began to take more, that other one displaced it: the time is given to it. Processes of one command in
 //! one control group are one culprit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use gpuwhy_schema::{EntityId, PartKind};
 
@@ -39,6 +39,17 @@ pub(super) struct Blamed {
 }
 
 impl Blamed {
+    /// Whose parts go without them, and which share of them: their own, and what those take beyond usual steps whom
+    /// they displaced.
+    pub(super) fn parts(&self, displaced: &[Blamed]) -> Vec<(EntityId, f64)> {
+        let through: f64 = displaced.iter().map(Blamed::excess).sum();
+        let of_theirs = self.through_others / through.max(f64::MIN_POSITIVE);
+        let of = |other: &Blamed| of_theirs * other.excess() / other.slow.max(f64::MIN_POSITIVE);
+        let others = displaced.iter().filter(|_| self.through_others > 0.0);
+        let others = others.flat_map(|other| other.members.iter().map(move |id| (*id, of(other))));
+        self.members.iter().map(|id| (*id, 1.0)).chain(others).collect()
+    }
+
     /// What they account for, ns a step.
     pub(super) fn excess(&self) -> f64 {
         self.slow - self.usual + self.through_others
@@ -54,6 +65,9 @@ pub(super) struct Ranking {
     pub displaced: Vec<Blamed>,
     /// Whether anybody took more than before; none if that was not compared.
     pub anybody_rose: Option<bool>,
+    /// Those who take the steps themselves, where it is not known whether they took more than before: they were in the
+    /// way of each other before too, in steps that were usual.
+    pub own: Vec<Blamed>,
 }
 
 /// Who is blamed for parts of these kinds more than in usual steps; `by_demand` if those parts are waits for a
@@ -63,12 +77,15 @@ pub(super) fn ranked(
     kinds: &[PartKind],
     by_demand: bool,
     context: &JudgeContext<'_>,
+    workload: &HashSet<EntityId>,
 ) -> Ranking {
     let mut groups = groups(excess, kinds, context);
     let demands = Some(context.demands()).filter(|demands| by_demand && demands.are_known());
     let Some(demands) = demands else {
-        let blamed = sorted(groups.into_values().filter(|b| b.excess() > 0.0).collect());
-        return Ranking { blamed, ..Ranking::default() };
+        let is_own = |b: &Blamed| by_demand && b.members.iter().any(|id| workload.contains(id));
+        let grew = groups.into_values().filter(|b| b.excess() > 0.0);
+        let (own, others): (Vec<Blamed>, Vec<Blamed>) = grew.partition(is_own);
+        return Ranking { blamed: sorted(others), own: sorted(own), ..Ranking::default() };
     };
     let mut of_group: BTreeMap<Group, (Demand, EntityId)> = BTreeMap::new();
     for (id, demand) in demands.iter() {
@@ -98,7 +115,7 @@ pub(super) fn ranked(
     }
     let anybody_rose = Some(!guilty.is_empty());
     let blamed = sorted(guilty.into_iter().filter(|b| b.excess() > 0.0).collect());
-    Ranking { blamed, displaced, anybody_rose }
+    Ranking { blamed, displaced, anybody_rose, own: Vec::new() }
 }
 
 impl Blamed {

@@ -27,8 +27,11 @@ pub struct Culprit {
     pub entity: u32,
     /// What it is: `process`, `cgroup`, …
     pub kind: &'static str,
-    /// Its pid, if it is a process.
+    /// Its pid, if it is a process; of a thread, its process's.
     pub pid: Option<i64>,
+    /// Its tid, if it is a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<i64>,
     /// Its name, if it is a process.
     pub comm: Option<String>,
     /// Its name, if it is a device.
@@ -55,9 +58,12 @@ pub struct Cause {
     pub others: Vec<(Culprit, f64)>,
     /// How many ms of the excess of a step are blamed on the culprit.
     pub culprit_ms: f64,
+    /// How strongly what was measured supports that it is this culprit, from 0 to 1. It is not calibrated: no share
+    /// of right answers.
+    pub culprit_support: Option<f64>,
     /// How many ms of the excess of a step it accounts for.
     pub excess_ms: f64,
-    /// How sure, from 0 to 1.
+    /// How sure it is of its class, from 0 to 1.
     pub confidence: f64,
     /// What speaks for it.
     pub evidence_for: Vec<Evidence>,
@@ -67,9 +73,9 @@ pub struct Cause {
     pub verify: String,
     #[serde(skip)]
     pub(super) instance_of: Option<Class>,
-    /// Whose parts go if the culprit goes.
+    /// Whose parts go if the culprit goes, each with the share of them that does.
     #[serde(skip)]
-    pub(super) members: Vec<EntityId>,
+    pub(super) members: Vec<(EntityId, f64)>,
 }
 
 impl Cause {
@@ -154,8 +160,10 @@ pub struct Finding {
     pub class: &'static str,
     /// The first cause's culprit.
     pub culprit: Option<Culprit>,
-    /// The first cause's confidence: how often such a verdict is right.
+    /// The confidence of the first cause's class: how often such a class is right.
     pub confidence: f64,
+    /// How strongly what was measured supports the culprit, from 0 to 1; not calibrated.
+    pub culprit_support: Option<f64>,
     /// The same before it was calibrated on the benchmark's trials.
     pub raw_confidence: f64,
     /// Mean duration of a usual step, ms.
@@ -192,7 +200,10 @@ impl fmt::Display for Culprit {
             (Some(comm), Some(pid), _) if self.processes > 1 => {
                 write!(f, "{comm} ({} processes, such as pid {pid})", self.processes)
             }
-            (Some(comm), Some(pid), _) => write!(f, "{comm} (pid {pid})"),
+            (Some(comm), Some(pid), _) => match self.tid {
+                Some(tid) => write!(f, "{comm} (tid {tid} of pid {pid})"),
+                None => write!(f, "{comm} (pid {pid})"),
+            },
             (_, _, Some(cgroup)) => write!(f, "cgroup {cgroup}"),
             _ if self.name.is_some() => f.write_str(self.name.as_deref().unwrap_or_default()),
             _ => write!(f, "{} {}", self.kind, self.entity),
@@ -224,9 +235,15 @@ pub(super) fn summary(finding: &Finding) -> String {
     let sure = format!("confidence {:.2}", finding.confidence);
     match (finding.outcome, &first.culprit) {
         (Outcome::Decided, Some(culprit)) => {
-            format!("{slower}: {} by {culprit}, {sure}", first.class)
+            let support = finding.culprit_support.unwrap_or_default();
+            format!(
+                "{slower}: {} {:.2}, by {culprit} {support:.2}",
+                first.class, finding.confidence
+            )
         }
-        (Outcome::Decided, None) => format!("{slower}: {}, {sure}", first.class),
+        (Outcome::Decided, None) => {
+            format!("{slower}: {} {:.2}", first.class, finding.confidence)
+        }
         (Outcome::InsufficientEvidence, _) => {
             format!("{slower}: insufficient evidence; first suspect {} with {sure}", first.class)
         }
@@ -243,6 +260,7 @@ impl Finding {
             class: Class::Unexplained.as_str(),
             culprit: None,
             confidence: 0.0,
+            culprit_support: None,
             raw_confidence: 0.0,
             usual_ms: 0.0,
             slow_ms: 0.0,

@@ -96,6 +96,11 @@ impl<'a> Ranked<'a> {
         first / self.resamples.max(1) as f64 * explained * weight * self.enough * lossless
     }
 
+    /// How far the steps that were compared suffice.
+    pub(super) fn enough(&self) -> f64 {
+        self.enough
+    }
+
     /// The incident as the class with this excess sees it.
     pub(super) fn incident(&self, class: Class) -> Measured<'_> {
         let excess = self.list.iter().find(|(c, _)| *c == class).map_or(0.0, |(_, ns)| *ns);

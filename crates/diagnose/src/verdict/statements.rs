@@ -8,6 +8,7 @@ use super::MS;
 use super::context::JudgeContext;
 use super::culprits::{self, Blamed, Ranking};
 use super::finding::{Cause, Culprit};
+use super::guilt::{self, Guilt};
 use super::rank::Ranked;
 use crate::classes;
 use crate::detect::{Incident, Steps};
@@ -19,10 +20,6 @@ use crate::spans::{SpanInStep, StepRows};
 const PART_WORTH: f64 = 0.02;
 /// A culprit that was in the way for this share of the time before the onset too is less convincing.
 const BEFORE_WORTH: f64 = 0.2;
-/// Who was first in the way so long after the onset did not cause it,
-const TOO_LATE: Ns = Ns::secs(1);
-/// nor who was so after this share of an incident, one in this many.
-const TOO_LATE_ONE_IN: i64 = 4;
 /// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
 const RIVAL_WORTH: f64 = 0.1;
 
@@ -34,6 +31,8 @@ pub(super) struct Stating<'a> {
     context: &'a JudgeContext<'a>,
     /// The slow steps.
     slow: HashSet<Id>,
+    /// The processes that take the steps.
+    workload: HashSet<EntityId>,
 }
 
 impl<'a> Stating<'a> {
@@ -45,7 +44,10 @@ impl<'a> Stating<'a> {
         context: &'a JudgeContext<'a>,
     ) -> Stating<'a> {
         let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&no| steps[no].id).collect();
-        Stating { incident, rows, excess, context, slow }
+        let process = |thread: EntityId| context.entity(thread).and_then(|e| e.parent);
+        let threads: HashSet<EntityId> = steps.iter().map(|step| step.thread).collect();
+        let workload = threads.into_iter().filter_map(process).collect();
+        Stating { incident, rows, excess, context, slow, workload }
     }
 
     /// Fills in what supports and what contradicts a cause, its culprits, and how to verify it.
@@ -55,7 +57,7 @@ impl<'a> Stating<'a> {
         let kinds: Vec<PartKind> = spec.kinds().collect();
         cause.evidence_for.extend(kinds.iter().filter_map(|kind| self.of_kind(*kind)));
         cause.evidence_for.extend(self.of_spans(class));
-        self.name_culprits(cause, &kinds, spec.by_demand);
+        self.name_culprits(cause, &kinds, spec.by_demand, ranked);
         let culprit = cause.culprit.as_ref();
         cause.verify = spec.verify.steps(culprit.and_then(|c| c.pid));
         if spec.has_culprit && culprit.is_none() {
@@ -111,37 +113,62 @@ impl<'a> Stating<'a> {
     }
 
     /// Names the culprit that accounts for most of a cause, and the others.
-    fn name_culprits(&self, cause: &mut Cause, kinds: &[PartKind], by_demand: bool) {
-        let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context);
+    fn name_culprits(
+        &self,
+        cause: &mut Cause,
+        kinds: &[PartKind],
+        by_demand: bool,
+        ranked: &Ranked<'_>,
+    ) {
+        let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context, &self.workload);
         let total = cause.excess_ms * MS;
+        let candidates: f64 = ranking.blamed.iter().map(Blamed::excess).sum();
         for blamed in &ranking.blamed {
             let Some(culprit) = self.culprit(blamed) else { continue };
             let excess = blamed.excess();
             if excess < culprits::WORTH * total {
                 continue;
             }
-            let first = self.first_in_the_way(blamed, kinds);
-            let late = first.filter(|after| *after > self.too_late());
-            if let Some(after) = late {
-                cause.evidence_against.push(Evidence::of(format!(
-                    "{culprit} was first in the way {after} after the onset: it did not begin this"
-                )));
-            }
-            if late.is_some() || cause.culprit.is_some() || excess < culprits::CONVICTED * total {
+            let guilt = Guilt {
+                of_cause: excess / total.max(1.0),
+                of_candidates: excess / candidates.max(1.0),
+                recovers: excess / self.excess.total().max(1.0),
+                began: self.began(blamed, kinds),
+                by_occupancy_alone: by_demand && blamed.demand.is_none(),
+            };
+            let against = self.against(&culprit, blamed, &guilt);
+            let is_acquitted = against.is_some();
+            cause.evidence_against.extend(against);
+            if is_acquitted || cause.culprit.is_some() || excess < culprits::CONVICTED * total {
                 cause.others.push((culprit, excess / MS));
                 continue;
             }
-            self.convict(cause, &culprit, blamed, first, kinds);
+            self.convict(cause, &culprit, blamed, kinds);
             cause.culprit_ms = excess / MS;
+            cause.culprit_support = Some(guilt.support(self.lasted(), ranked.enough()));
             cause.culprit = Some(culprit);
-            cause.members.clone_from(&blamed.members);
-            if ranking.blamed.len() == 1 {
-                // Those whom nobody else displaced would not have been in the way without it either.
-                let displaced = ranking.displaced.iter().flat_map(|other| &other.members);
-                cause.members.extend(displaced);
-            }
+            cause.members = blamed.parts(&ranking.displaced);
         }
         self.acquit(cause, &ranking);
+    }
+
+    /// What shows that a candidate did not do it.
+    fn against(&self, culprit: &Culprit, blamed: &Blamed, guilt: &Guilt) -> Option<Evidence> {
+        let late = guilt.began.filter(|after| *after > guilt::too_late(self.lasted()));
+        if let Some(after) = late {
+            let how =
+                if blamed.demand.is_some() { "began to take more" } else { "was first in the way" };
+            return Some(Evidence::of(format!(
+                "{culprit} {how} {after} after the onset: it did not begin this"
+            )));
+        }
+        guilt.recovers_too_little().then(|| {
+            Evidence::of(format!(
+                "without {culprit} the slow steps would have been slow as well: it accounts for {:.3} of {:.3} ms",
+                blamed.excess() / MS,
+                self.excess.total() / MS
+            ))
+        })
     }
 
     fn culprit(&self, blamed: &Blamed) -> Option<Culprit> {
@@ -156,21 +183,22 @@ impl<'a> Stating<'a> {
         Some(blamed.members.iter().filter_map(first).min()?.saturating_sub(onset))
     }
 
-    /// Who was first in the way so long after the onset did not cause it.
-    fn too_late(&self) -> Ns {
-        let lasted = self.incident.to.saturating_sub(self.incident.from);
-        TOO_LATE.max(Ns(lasted.0 / TOO_LATE_ONE_IN))
+    /// How long after the onset it began: to take more, where that was compared, else to be in the way. None if it was
+    /// not seen to.
+    fn began(&self, blamed: &Blamed, kinds: &[PartKind]) -> Option<Ns> {
+        let more = blamed.demand.and_then(|demand| demand.began);
+        let more = more.map(|began| began.saturating_sub(self.incident.from));
+        more.or_else(|| self.first_in_the_way(blamed, kinds))
+    }
+
+    /// How long the incident lasted.
+    fn lasted(&self) -> Ns {
+        self.incident.to.saturating_sub(self.incident.from)
     }
 
     /// What speaks for and against a culprit.
-    fn convict(
-        &self,
-        cause: &mut Cause,
-        culprit: &Culprit,
-        blamed: &Blamed,
-        first: Option<Ns>,
-        kinds: &[PartKind],
-    ) {
+    fn convict(&self, cause: &mut Cause, culprit: &Culprit, blamed: &Blamed, kinds: &[PartKind]) {
+        let first = self.first_in_the_way(blamed, kinds);
         let (usual_ms, slow_ms) = (blamed.usual / MS, blamed.slow / MS);
         let first = first.map_or("at an unknown time".into(), |at| format!("{at} after the onset"));
         let longest = blamed.members.iter().filter_map(|id| self.longest_blamed(kinds, *id));
@@ -215,6 +243,14 @@ impl<'a> Stating<'a> {
             );
             cause.evidence_for.push(Evidence::of(says));
         }
+        for blamed in ranking.own.iter().filter(|b| b.excess() >= culprits::WORTH * total) {
+            let Some(culprit) = self.culprit(blamed) else { continue };
+            cause.evidence_against.push(Evidence::of(format!(
+                "{culprit} was in the way for {:.3} ms a step more: it takes such steps itself, and whether it took \
+                 more of the CPUs than before is not known",
+                blamed.excess() / MS
+            )));
+        }
         if ranking.anybody_rose == Some(false) && !ranking.displaced.is_empty() {
             let says = "nobody took more of the CPUs than before";
             cause.evidence_against.push(Evidence::of(says));
@@ -236,6 +272,7 @@ pub(super) fn nothing_recorded(excess: &Excess) -> Cause {
         culprit: None,
         others: Vec::new(),
         culprit_ms: 0.0,
+        culprit_support: None,
         members: Vec::new(),
         excess_ms: excess.total() / MS,
         confidence: 0.0,

@@ -115,6 +115,7 @@ fn the_verdict(analysis: &Analysis, finding: Option<&Finding>) -> report::Verdic
         sentence: f.summary.clone(),
         class: Some(f.class.into()),
         culprit: f.culprit.as_ref().map(who),
+        culprit_support: f.culprit_support,
         baseline_ms: f.usual_ms,
         observed_ms: f.slow_ms,
         unexplained_ms: f.unexplained_ms,
@@ -243,6 +244,7 @@ fn causes(finding: &Finding, start: Ns) -> Vec<report::CauseRow> {
         .map(|c| report::CauseRow {
             class: c.class.into(),
             culprit: c.culprit.as_ref().map(who),
+            culprit_support: c.culprit_support,
             excess_ms: c.excess_ms,
             confidence: c.confidence,
             summary: match &c.culprit {
