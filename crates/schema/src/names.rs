@@ -65,7 +65,8 @@ pub const COLLECTIVES: &str = "collectives";
 pub const COLLECTIVE_STAGES: &str = "collective_stages";
 /// Mark track of a process: what a library in it has to say about what it can see.
 pub const NOTICES: &str = "notices";
-/// Span track of a process (overlap): waits for events, streams and contexts of its GPUs.
+/// Span track of a process (overlap): waits for events, streams and contexts of its GPUs; attributes
+/// [`ON_GPU`], [`CUDA_STREAM`], [`CUDA_EVENT`] and [`CORRELATION`], where the source says them.
 pub const SYNCHRONIZATION: &str = "synchronization";
 /// Span track of a thread (nested): what the profiler itself took.
 pub const PROFILER_OVERHEAD: &str = "profiler_overhead";
@@ -80,6 +81,12 @@ pub const MIGRATION_CAUSE: &str = "migration_cause";
 pub const PAGE_FAULTS: &str = "page_faults";
 /// Attribute of a span: the GPU that it is about, by its entity's id.
 pub const ON_GPU: &str = "gpu";
+/// Attribute of a wait: the stream that waits or is waited for, by its number within its context.
+pub const CUDA_STREAM: &str = "cuda_stream";
+/// Attribute of a wait: the event that is waited for, by its number.
+pub const CUDA_EVENT: &str = "cuda_event";
+/// Attribute of a wait: the correlation id of the call that waits, unique within its process.
+pub const CORRELATION: &str = "correlation";
 
 /// Counter track of a CPU (delta, ns): time taken by the hypervisor.
 pub const STEAL: &str = "steal";

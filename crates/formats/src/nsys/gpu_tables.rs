@@ -10,6 +10,9 @@ use super::versions;
 use crate::Result;
 use crate::sqlite::{TableDef, Value};
 
+/// CUPTI's number for a wait that is of no stream, or of no event in particular.
+const NOT_OF_ANY: u64 = u32::MAX as u64;
+
 /// A number that cannot be negative.
 pub(super) fn unsigned(value: Value<'_>) -> Option<u64> {
     value.int().and_then(|n| u64::try_from(n).ok())
@@ -28,7 +31,7 @@ fn on_stream(
 }
 
 /// A number of a launch's geometry; 0 if it is missing or out of range.
-fn small(value: Value<'_>) -> u32 {
+pub(super) fn small(value: Value<'_>) -> u32 {
     value.int().and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
@@ -268,8 +271,21 @@ impl Report {
         leaves: &[u32],
         out: &mut PieceBuilder<'_>,
     ) -> Result<()> {
-        let columns =
-            versions::columns(table, ["start", "end", "globalPid", "syncType", "correlationId"]);
+        let columns = versions::columns(
+            table,
+            [
+                "start",
+                "end",
+                "globalPid",
+                "syncType",
+                "deviceId",
+                "streamId",
+                "eventId",
+                "correlationId",
+            ],
+        );
+        let keys: [Name; 3] =
+            [names::CUDA_STREAM, names::CUDA_EVENT, names::CORRELATION].map(Name::from);
         let names: [Name; 5] = [
             "unknown",
             "event_synchronize",
@@ -278,13 +294,24 @@ impl Report {
             "context_synchronize",
         ]
         .map(Name::from);
-        self.database.scan(table, leaves, columns, |_, [start, end, process, kind, _]| {
+        self.database.scan(table, leaves, columns, |_, values| {
+            let [start, end, process, kind, device, stream, event, correlation] = values;
             let Some(start) = out.when(start) else { return Ok(()) };
             let kind = kind.int().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
             let name = names.get(kind).unwrap_or(&names[0]).clone();
             let process = process.int().map_or(0, process_of);
             let track = TrackKey::Process { process, name: names::SYNCHRONIZATION };
-            out.span(track, start, end, name);
+            let Some((id, _)) = out.span(track, start, end, name) else { return Ok(()) };
+            if let Some(device) = device.int() {
+                let gpu = out.device(process, device);
+                out.piece.on_gpu.push((id, gpu));
+            }
+            for (key, value) in keys.iter().zip([stream, event, correlation]) {
+                if let Some(number) = unsigned(value).filter(|number| *number != NOT_OF_ANY) {
+                    let value = number.to_string().as_str().into();
+                    out.piece.rows.attr.push(Attr { id, key: key.clone(), value });
+                }
+            }
             Ok(())
         })
     }

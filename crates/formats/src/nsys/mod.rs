@@ -111,6 +111,8 @@ fn check_exported(paths: &[PathBuf]) -> Result<()> {
 #[cfg(test)]
 mod job_tests;
 #[cfg(test)]
+mod launched_tests;
+#[cfg(test)]
 mod order_tests;
 #[cfg(test)]
 mod stats_tests;

@@ -114,6 +114,7 @@ impl Report {
         report.read_about()?;
         report.read_devices()?;
         report.read_processes()?;
+        report.name_launched()?;
         report.read_identity()?;
         report.read_metrics()?;
         report.read_domains()?;
