@@ -20,8 +20,9 @@ use gpuwhy_engine::launch::{is_replaced, make_room};
 
 use crate::args::stop_flag;
 
-/// Batches of rows that are read ahead of writing them.
-const BATCHES: usize = 4;
+/// Batches of rows that wait between the two threads: one is made while another is taken, and importers read ahead
+/// themselves where that helps.
+const BATCHES: usize = 0;
 /// Files of which it is printed line by line what was left out.
 const LEFT_OUT: usize = 20;
 

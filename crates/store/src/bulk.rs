@@ -15,7 +15,8 @@ use crate::seal::Sealer;
 use crate::writer::take_lock;
 use crate::{Error, Options, Result, Written};
 
-/// What a row takes while it waits, is turned into columns and compressed, measured over imports.
+/// What a row takes while it waits, is turned into columns and compressed, measured over imports. One segment of
+/// rows gathers while another one is written.
 const ROW_BYTES: usize = 600;
 /// Fewer rows than this make segments that are not worth a file.
 const LEAST_ROWS: usize = 16 << 10;
@@ -56,7 +57,8 @@ impl Bulk {
         // Files are made durable at the end, all at once.
         let scratch = Dir { durability: Durability::ProcessDeath, ..dir.clone() };
         let sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
-        let (send, receive) = sync_channel(1);
+        // Without room between the two threads: a segment that waited there would be a third in memory.
+        let (send, receive) = sync_channel(0);
         let thread = std::thread::Builder::new()
             .name("gpuwhy-seal".into())
             .spawn(move || seal(sealer, &receive))
@@ -203,6 +205,38 @@ mod tests {
             trace.summary().tables.iter().find(|t| t.table == "span").unwrap().rows,
             600_000
         );
+    }
+
+    #[test]
+    fn while_a_segment_is_written_one_more_is_gathered_and_no_third() {
+        let dir = tempfile::tempdir().unwrap();
+        let (writes, is_writing) = std::sync::mpsc::channel::<()>();
+        let (go_on, disk) = std::sync::mpsc::channel::<()>();
+        let disk = std::sync::Mutex::new(disk);
+        // The disk stands still from the first row that is to be written until the test goes on.
+        let tap = crate::Tap::new(move |op| {
+            if matches!(op, crate::Op::Folder(ref folder) if folder == "span") {
+                let _ = writes.send(());
+                let _ = disk.lock().unwrap().recv();
+            }
+            Ok(())
+        });
+        let options = Options { tap: Some(tap), ..Options::default() };
+        let mut bulk = Bulk::create(dir.path().join("t.trace"), &options, 0).unwrap();
+        let segment = LEAST_ROWS as u64;
+        bulk.append(&mut rows(0, segment)).unwrap();
+        is_writing.recv().unwrap();
+        let (took, taken) = std::sync::mpsc::channel();
+        let appends = std::thread::spawn(move || {
+            bulk.append(&mut rows(segment, segment)).unwrap();
+            took.send(()).unwrap();
+            bulk.finish().unwrap()
+        });
+        // It has more time than it needs to hand the second over, if somebody took it.
+        let early = taken.recv_timeout(std::time::Duration::from_millis(300));
+        go_on.send(()).unwrap();
+        assert!(early.is_err(), "a second segment waits to be written while a third is gathered");
+        assert_eq!(appends.join().unwrap().segments, 2);
     }
 
     #[test]
