@@ -56,7 +56,7 @@ enum Command {
     Explain(explain::Args),
     /// Convert other profilers' files into a trace: Nsight Systems, PyTorch profiler
     Import(import::Args),
-    /// Find the intervals, ranks and links of GPU work that differ from the others
+    /// Find the intervals, ranks and links of GPU work that differ from the others, and the critical path
     Variability(variability::Args),
     /// Query a trace in SQL (runs gpuwhy-query)
     #[command(disable_help_flag = true)]

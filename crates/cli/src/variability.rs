@@ -8,7 +8,7 @@ use anyhow::Result;
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
     Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, NO_PATH,
-    NOT_WHOLE, Options, Report, StreamGap, notable_in_words, variability,
+    NOT_WHOLE, Options, Report, SEVERAL_FILES, Statement, StreamGap, notable_in_words, variability,
 };
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
@@ -19,7 +19,7 @@ use crate::{args, exit};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A trace with GPU work, or SQLite exports of Nsight Systems as they are (without links, stragglers,
-    /// gaps and ranges, for which calls must be imported)
+    /// gaps, ranges and the critical path, for which calls must be imported)
     #[arg(required = true, value_name = "T.trace | FILE")]
     inputs: Vec<PathBuf>,
     /// An earlier recording of the same work: report which kernels and copies changed since. `+` is time that
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         terminal::note(format_args!("{} rows in {seconds:.2} s", found.rows));
     }
     // Whoever compares asks whether something changed, not whether something is remarkable in both.
-    let found_something = found.report.has_changed().unwrap_or(!found.report.is_quiet());
+    let found_something = found.report.has_changed().unwrap_or(found.report.found);
     Ok(if found_something { ExitCode::SUCCESS } else { exit::nothing() })
 }
 
@@ -110,19 +110,27 @@ fn text(report: &Report, top: usize) -> Screen {
     if let Some(all) = &report.changes {
         changes(&mut out, all, top);
     }
-    if !report.statements.is_empty() || !report.not_said.is_empty() {
-        out.end().line("findings");
-        for says in &report.not_said {
-            out.line(format_args!("  - {says}"));
-        }
-        for statement in &report.statements {
-            out.line(format_args!("  - {}", statement.says));
-            if let Some(sql) = &statement.sql {
-                out.line(format_args!("    {sql}"));
-            }
-        }
+    statements(&mut out, "findings", &report.statements);
+    statements(&mut out, "looked at, and no finding", &report.no_findings);
+    if !report.not_said.is_empty() {
+        out.end().line("not said");
+    }
+    for says in &report.not_said {
+        out.line(format_args!("  - {says}"));
     }
     out
+}
+
+fn statements(out: &mut Screen, title: &str, all: &[Statement]) {
+    if !all.is_empty() {
+        out.end().line(title);
+    }
+    for statement in all {
+        out.line(format_args!("  - {}", statement.says));
+        if let Some(sql) = &statement.sql {
+            out.line(format_args!("    {sql}"));
+        }
+    }
 }
 
 /// `1 device`, `2 devices`.
@@ -158,6 +166,10 @@ fn device(out: &mut Screen, of: &DeviceSummary, report: &Report) {
             "  {} intervals are too few to compare; choose a shorter --interval",
             report.intervals
         ));
+        return;
+    }
+    if of.rule == SEVERAL_FILES {
+        out.line("  its stalls are not told, since files whose clocks may differ hold its work; see below");
         return;
     }
     let stall = if of.anomalous == 1 { "interval stalls" } else { "intervals stall" };

@@ -105,10 +105,17 @@ impl Communicated {
 #[derive(Clone, Debug)]
 pub struct Communication {
     sweep: Sweep,
-    /// By device: when the last computing ends that came before any communication.
-    until: Vec<i64>,
-    /// By device: whether something has communicated. Before that, computing need not be accounted for.
-    begun: Vec<bool>,
+    devices: Vec<Latest>,
+}
+
+/// What of a device's past may reach into the present. Computing while nothing communicates need not be accounted
+/// for, and most of a program is that.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    /// When the last computing ends.
+    computes_until: i64,
+    /// When the last communication ends.
+    communicates_until: i64,
 }
 
 /// What a piece of work is to [`Communication`].
@@ -131,8 +138,7 @@ impl Communication {
 
     /// Accounts for the work in each interval.
     pub fn by_interval(cut: Cut) -> Communication {
-        let sweep = Sweep::new(cut, cut.all());
-        Communication { sweep, until: Vec::new(), begun: Vec::new() }
+        Communication { sweep: Sweep::new(cut, cut.all()), devices: Vec::new() }
     }
 
     /// A piece of work of `device` from `start` to `end`.
@@ -147,21 +153,28 @@ impl Communication {
         end: i64,
     ) -> Result<(), Disorder> {
         let number = device as usize;
-        if number >= self.begun.len() {
-            self.begun.resize(number + 1, false);
-            self.until.resize(number + 1, i64::MIN);
+        if number >= self.devices.len() {
+            let never = Latest { computes_until: i64::MIN, communicates_until: i64::MIN };
+            self.devices.resize(number + 1, never);
         }
+        let latest = &mut self.devices[number];
         let work = match piece {
-            Piece::Compute if !self.begun[number] => {
-                self.until[number] = self.until[number].max(end);
-                return Ok(());
+            Piece::Compute => {
+                latest.computes_until = latest.computes_until.max(end);
+                if start >= latest.communicates_until {
+                    return Ok(());
+                }
+                Work::Kernel
             }
-            Piece::Compute => Work::Kernel,
             Piece::Communicate => Work::Copy(CopyKind::Other),
             Piece::PeerCopy => Work::Copy(CopyKind::PeerToPeer),
         };
-        if !std::mem::replace(&mut self.begun[number], true) {
-            self.sweep.push(device, Work::Kernel, start, self.until[number].max(start), 0)?;
+        if piece != Piece::Compute {
+            latest.communicates_until = latest.communicates_until.max(end);
+            // What computes already, and was not accounted for because nothing communicated.
+            if latest.computes_until > start {
+                self.sweep.push(device, Work::Kernel, start, latest.computes_until, 0)?;
+            }
         }
         self.sweep.push(device, work, start, end, 0)
     }

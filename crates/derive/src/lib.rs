@@ -22,6 +22,7 @@ pub mod idle;
 mod intervals;
 pub mod managed;
 pub mod nvtx;
+pub mod os_calls;
 pub mod phases;
 pub mod rounds;
 mod sums;

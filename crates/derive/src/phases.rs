@@ -72,15 +72,32 @@ pub struct Phase {
     pub from: Ns,
     /// When it ends.
     pub to: Ns,
+    /// Phases with the same number do the same: they are iterations that the program marks by one name.
+    pub series: usize,
 }
 
 /// Ranges of one name, one behind the other.
 #[derive(Clone, Debug)]
 struct Marked {
+    /// Without a number at its end.
     name: Name,
     from: Ns,
     to: Ns,
     count: usize,
+    /// The whole names of the first and the last of them.
+    first: Name,
+    last: Name,
+}
+
+impl Marked {
+    /// What the program calls it; `None` if it gives no numbers, which leaves several without a name of their own.
+    fn numbered(&self) -> Option<String> {
+        let own = self.first != self.name && self.last != self.name;
+        own.then(|| match self.count {
+            1 => self.first.to_string(),
+            _ => format!("{} to {}", self.first, self.last),
+        })
+    }
 }
 
 /// What an event of a program is. The work of a program is made of the last kind of these that it has.
@@ -122,6 +139,15 @@ pub struct Activity {
     too_many: bool,
 }
 
+/// A stretch of work, which is a phase.
+struct Worked {
+    name: String,
+    from: Ns,
+    to: Ns,
+    /// As [`Phase::series`], below [`MOST`].
+    series: usize,
+}
+
 /// A stretch of bins in which the same names are active.
 #[derive(Clone, Debug)]
 struct Stretch {
@@ -156,8 +182,10 @@ impl Activity {
     /// An outermost range that the program marks. They come by their begin.
     pub fn mark(&mut self, name: &Name, (from, to): Interval) {
         // `step 17` and `ProfilerStep#17` are iterations.
+        let whole = name.clone();
         let name: Name = match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
             "" => name.clone(),
+            base if base.len() == name.len() => name.clone(),
             base => base.trim_end_matches([' ', '#', '_', ':']).into(),
         };
         self.reach((from, to));
@@ -165,9 +193,13 @@ impl Activity {
         match self.marked.last_mut() {
             Some(last) if last.name == name && last.count >= ITERATIONS => {
                 (last.to, last.count) = (last.to.max(to), last.count + 1);
+                last.last = whole;
             }
             _ if !room => self.too_many = true,
-            _ => self.marked.push(Marked { name, from, to, count: 1 }),
+            _ => {
+                let (first, last) = (whole.clone(), whole);
+                self.marked.push(Marked { name, from, to, count: 1, first, last });
+            }
         }
         self.iterate();
     }
@@ -178,7 +210,8 @@ impl Activity {
         let Some(last) = self.marked.get(n.wrapping_sub(ITERATIONS)..) else { return };
         if last.iter().all(|m| m.name == last[0].name && m.count == 1) {
             let to = last.iter().map(|m| m.to).max().unwrap_or_default();
-            let joined = Marked { to, count: ITERATIONS, ..last[0].clone() };
+            let newest = last[ITERATIONS - 1].last.clone();
+            let joined = Marked { to, count: ITERATIONS, last: newest, ..last[0].clone() };
             self.marked.truncate(n - ITERATIONS);
             self.marked.push(joined);
         }
@@ -218,7 +251,12 @@ impl Activity {
         let mut out: Vec<Phase> = Vec::new();
         let mut at = extent.0;
         let last = worked.len() - 1;
-        for (i, (name, from, to)) in worked.into_iter().enumerate() {
+        let mut series = 0;
+        let mut next = || {
+            series += 1;
+            series - 1 + MOST
+        };
+        for (i, Worked { name, from, to, series }) in worked.into_iter().enumerate() {
             let (from, to) = (from.clamp(at, extent.1), to.clamp(at, extent.1));
             let (kind, before) = match i {
                 0 => (PhaseKind::SetUp, "set-up"),
@@ -227,11 +265,11 @@ impl Activity {
             // A gap too short for a phase belongs to the work behind it.
             let begin = if from.saturating_sub(at) >= least { from } else { at };
             if at < begin {
-                out.push(Phase { kind, name: before.into(), from: at, to: begin });
+                out.push(Phase { kind, name: before.into(), from: at, to: begin, series: next() });
             }
             let to = if i == last && extent.1.saturating_sub(to) < least { extent.1 } else { to };
             if begin < to {
-                out.push(Phase { kind: PhaseKind::Work, name, from: begin, to });
+                out.push(Phase { kind: PhaseKind::Work, name, from: begin, to, series });
                 at = to;
             }
             if i == last && at < extent.1 {
@@ -240,6 +278,7 @@ impl Activity {
                     name: "end".into(),
                     from: at,
                     to: extent.1,
+                    series: next(),
                 });
             }
         }
@@ -247,7 +286,7 @@ impl Activity {
     }
 
     /// The ranges that the program marks, if they are few and hold most of its time.
-    fn marked_phases(&self, extent: Interval) -> Option<Vec<(String, Ns, Ns)>> {
+    fn marked_phases(&self, extent: Interval) -> Option<Vec<Worked>> {
         let whole = (extent.1 - extent.0).0 as f64;
         let held: i64 = self.marked.iter().map(|m| (m.to - m.from).0).sum();
         let longest = self.marked.iter().map(|m| (m.to - m.from).0).max()?;
@@ -256,20 +295,26 @@ impl Activity {
         {
             return None;
         }
-        let mut count: BTreeMap<&Name, (usize, usize)> = BTreeMap::new();
-        self.marked.iter().for_each(|m| count.entry(&m.name).or_default().0 += 1);
+        let mut count: BTreeMap<&Name, (usize, usize, usize)> = BTreeMap::new();
+        for (at, m) in self.marked.iter().enumerate() {
+            count.entry(&m.name).or_insert((0, 0, at)).0 += 1;
+        }
         let mut out = Vec::new();
         for m in &self.marked {
-            let (all, number) = count.get_mut(&m.name)?;
+            let (all, number, series) = count.get_mut(&m.name)?;
             *number += 1;
-            let name = if *all > 1 { format!("{} {number}", m.name) } else { m.name.to_string() };
-            out.push((name, m.from, m.to));
+            let name = match m.numbered() {
+                Some(own) if *all > 1 || m.count == 1 => own,
+                _ if *all > 1 => format!("{} {number}", m.name),
+                _ => m.name.to_string(),
+            };
+            out.push(Worked { name, from: m.from, to: m.to, series: *series });
         }
         Some(out)
     }
 
     /// Stretches of work between changes of what the program does.
-    fn changes(&self) -> Vec<(String, Ns, Ns)> {
+    fn changes(&self) -> Vec<Worked> {
         let mut worked = joined(self.stretches());
         worked.retain(|stretch| stretch.works && stretch.to - stretch.from >= SHORT);
         let mut worked = joined(worked);
@@ -285,7 +330,7 @@ impl Activity {
         let several = worked.len() > 1;
         let named = |(i, stretch): (usize, &Stretch)| {
             let name = if several { format!("work {}", i + 1) } else { "work".to_owned() };
-            (name, self.time(stretch.from), self.time(stretch.to))
+            Worked { name, from: self.time(stretch.from), to: self.time(stretch.to), series: i }
         };
         worked.iter().enumerate().map(named).collect()
     }
@@ -461,6 +506,27 @@ mod tests {
             told(&activity),
             "load 100-200, step 200-600, between 600-700, evaluate 700-880, end 880-899"
         );
+    }
+
+    #[test]
+    fn steps_keep_the_numbers_that_the_profiler_gave_them() {
+        let mut activity = program(&[("gemm", 100, 900, 2, Kind::Kernel)]);
+        let mut mark = |name: &str, from: i64, to: i64| {
+            activity.mark(&name.into(), (Ns(from * MS), Ns(to * MS)));
+        };
+        // Something of another name lies between them, so they are phases one by one.
+        for i in 0..3 {
+            mark(&format!("ProfilerStep#{}", 12 + i), 100 + 250 * i, 300 + 250 * i);
+            mark("save", 300 + 250 * i, 350 + 250 * i);
+        }
+        assert_eq!(
+            told(&activity),
+            "ProfilerStep#12 100-300, save 1 300-350, ProfilerStep#13 350-550, save 2 550-600, \
+             ProfilerStep#14 600-800, save 3 800-850, end 850-899"
+        );
+        let series: Vec<usize> = activity.phases().iter().map(|p| p.series).collect();
+        assert_eq!((series[0], series[1]), (series[2], series[3]));
+        assert!(series[0] != series[1] && series[6] != series[0]);
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl Default for Stretches {
 }
 
 impl Stretches {
+    /// Intervals that a stretch spans now.
+    pub fn each(&self) -> usize {
+        self.each
+    }
+
     /// One more, which began in the interval of this number.
     pub fn add(&mut self, interval: usize, dur: i64) {
         while interval / self.each >= STRETCHES {

@@ -318,12 +318,6 @@ impl Sweep {
             self.reach.resize(number + 1, None);
         }
         let (from, to) = (start.max(self.window.start), end.min(self.window.end));
-        let mut reach = self.reach[number].unwrap_or(Reach {
-            at: from,
-            kernel_end: i64::MIN,
-            copy_end: i64::MIN,
-            kind_end: [i64::MIN; KINDS],
-        });
         if self.window.contains(&start)
             && let Some(index) = self.intervals.cut.index(start)
         {
@@ -333,10 +327,16 @@ impl Sweep {
         if from >= to {
             return Ok(());
         }
+        let reach = self.reach[number].get_or_insert(Reach {
+            at: from,
+            kernel_end: i64::MIN,
+            copy_end: i64::MIN,
+            kind_end: [i64::MIN; KINDS],
+        });
         if from < reach.at {
             return Err(Disorder { device, start });
         }
-        self.account(number, &mut reach, from);
+        account(&mut self.intervals, number, reach, from);
         match work {
             Work::Copy(kind) if is_copy(kind) => {
                 reach.copy_end = reach.copy_end.max(to);
@@ -345,42 +345,41 @@ impl Sweep {
             }
             _ => reach.kernel_end = reach.kernel_end.max(to),
         }
-        self.reach[number] = Some(reach);
         Ok(())
-    }
-
-    /// Accounts for the time up to `until`. Nothing begins in it, so that whatever runs does so
-    /// from its beginning on.
-    fn account(&mut self, device: usize, reach: &mut Reach, until: i64) {
-        let at = reach.at;
-        if until <= at {
-            return;
-        }
-        reach.at = until;
-        let (kernel, copy) = (reach.kernel_end.min(until), reach.copy_end.min(until));
-        if kernel <= at && copy <= at {
-            return;
-        }
-        let (cut, all) = (self.intervals.cut, &mut self.intervals);
-        spread(cut, at, kernel, |i, ns| all.at(device, i).kernel_ns += ns);
-        if copy > at {
-            spread(cut, at, copy, |i, ns| all.at(device, i).copy_ns += ns);
-            spread(cut, kernel.max(at), copy, |i, ns| all.at(device, i).exposed_ns += ns);
-            for (kind, end) in reach.kind_end.iter().enumerate() {
-                let end = (*end).min(until);
-                spread(cut, kernel.max(at), end, |i, ns| all.at(device, i).exposed_by[kind] += ns);
-            }
-        }
     }
 
     /// What the devices did.
     pub fn finish(mut self) -> Intervals {
-        for device in 0..self.reach.len() {
-            if let Some(mut reach) = self.reach[device].take() {
-                self.account(device, &mut reach, self.window.end);
+        for (device, reach) in self.reach.iter_mut().enumerate() {
+            if let Some(reach) = reach {
+                account(&mut self.intervals, device, reach, self.window.end);
             }
         }
         self.intervals
+    }
+}
+
+/// Accounts for the time of a device up to `until`. Nothing begins in it, so that whatever runs does so from its
+/// beginning on.
+fn account(all: &mut Intervals, device: usize, reach: &mut Reach, until: i64) {
+    let at = reach.at;
+    if until <= at {
+        return;
+    }
+    reach.at = until;
+    let (kernel, copy) = (reach.kernel_end.min(until), reach.copy_end.min(until));
+    if kernel <= at && copy <= at {
+        return;
+    }
+    let cut = all.cut;
+    spread(cut, at, kernel, |i, ns| all.at(device, i).kernel_ns += ns);
+    if copy > at {
+        spread(cut, at, copy, |i, ns| all.at(device, i).copy_ns += ns);
+        spread(cut, kernel.max(at), copy, |i, ns| all.at(device, i).exposed_ns += ns);
+        for (kind, end) in reach.kind_end.iter().enumerate() {
+            let end = (*end).min(until);
+            spread(cut, kernel.max(at), end, |i, ns| all.at(device, i).exposed_by[kind] += ns);
+        }
     }
 }
 

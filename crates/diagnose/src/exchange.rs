@@ -14,7 +14,7 @@
 //! Buffers of equal size that have nothing to do with each other. That is why few of them are not reported,
 //! and their number is.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Which way bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,15 +60,36 @@ const DATA: u64 = 4096;
 /// Rounds from which on it is a habit.
 const HABIT: u64 = 16;
 
-/// Data that go to a device and come back, in equal amounts and in turns; most time first. `copies` must be
-/// sorted by their begin.
+/// What was found among the copies of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Exchanges {
+    /// Data that go to a device and come back.
+    pub ping_pong: Vec<PingPong>,
+    /// Exchanges between devices by way of the host.
+    pub host_staged: Vec<Staged>,
+    /// What the times of the copies do not tell.
+    pub undecided: Vec<Undecided>,
+}
+
+/// What there is among these copies, which must be sorted by their begin.
+pub fn exchanges(copies: &[Moved], comparable: Comparable<'_>) -> Exchanges {
+    let pairs = pairs(copies, comparable);
+    let undecided = undecided(copies, comparable);
+    Exchanges {
+        ping_pong: ping_pong(copies, &pairs, &undecided),
+        host_staged: host_staged(copies, &pairs),
+        undecided,
+    }
+}
+
+/// Data that go to a device and come back, in equal amounts and in turns; most time first.
 ///
 /// Copies that are halves of an exchange with another device are left out; and where most of what leaves a
 /// device in one amount goes on to another device, so is the rest of that amount, whose second halves came
 /// too late to be recognised.
 ///
-/// Where amounts may have gone on to a device that is not `comparable` ([`undecided`]), nothing is said of them.
-pub fn ping_pong(copies: &[Moved], comparable: Comparable<'_>) -> Vec<PingPong> {
+/// Where amounts may have gone on to a device that is not comparable ([`undecided`]), nothing is said of them.
+fn ping_pong(copies: &[Moved], pairs: &[(usize, usize)], undecided: &[Undecided]) -> Vec<PingPong> {
     /// Of one device and amount.
     struct Seen {
         last: Way,
@@ -78,15 +99,15 @@ pub fn ping_pong(copies: &[Moved], comparable: Comparable<'_>) -> Vec<PingPong> 
         went_on: u64,
     }
     let mut paired = vec![false; copies.len()];
-    for (out, into) in exchanges(copies, comparable) {
-        (paired[out], paired[into]) = (true, true);
+    for (out, into) in pairs {
+        (paired[*out], paired[*into]) = (true, true);
     }
-    let undecided = undecided(copies, comparable);
+    let often = often(copies);
     let undecided: HashSet<(u32, u64)> =
         undecided.iter().flat_map(|of| [(of.from, of.bytes), (of.to, of.bytes)]).collect();
     let mut seen: HashMap<(u32, u64), Seen> = HashMap::new();
     for (copy, paired) in copies.iter().zip(paired) {
-        if copy.bytes < DATA || copy.way == Way::Across {
+        if copy.way == Way::Across || often.binary_search(&(copy.device, copy.bytes)).is_err() {
             continue;
         }
         let nothing = Seen { last: Way::Out, rounds: 0, ns: 0, out: 0, went_on: 0 };
@@ -135,8 +156,17 @@ pub const CARRIES: i64 = SOON / 2;
 /// Whether the times of two devices, by their numbers, are of one clock, or close enough to that.
 pub type Comparable<'a> = &'a dyn Fn(u32, u32) -> bool;
 
+/// The amounts that leave a device at least as often as is a habit, by device; of copies that hold data.
+fn often(copies: &[Moved]) -> Vec<(u32, u64)> {
+    let leave = copies.iter().filter(|c| c.bytes >= DATA && c.way == Way::Out);
+    let mut amounts: Vec<(u32, u64)> = leave.map(|c| (c.device, c.bytes)).collect();
+    amounts.sort_unstable();
+    let many = amounts.chunk_by(|a, b| a == b).filter(|same| same.len() as u64 >= HABIT);
+    many.map(|same| same[0]).collect()
+}
+
 /// Copies that leave a device for the host and go on to another device, as pairs of places.
-fn exchanges(copies: &[Moved], comparable: Comparable<'_>) -> Vec<(usize, usize)> {
+fn pairs(copies: &[Moved], comparable: Comparable<'_>) -> Vec<(usize, usize)> {
     let mut waiting: Vec<usize> = Vec::new();
     let mut pairs = Vec::new();
     for (place, copy) in copies.iter().enumerate().filter(|(_, c)| c.bytes >= DATA) {
@@ -168,13 +198,12 @@ fn exchanges(copies: &[Moved], comparable: Comparable<'_>) -> Vec<(usize, usize)
 }
 
 /// Exchanges between devices by way of the host, if no copy goes directly between the two; most time first.
-/// `copies` must be sorted by their begin.
-pub fn host_staged(copies: &[Moved], comparable: Comparable<'_>) -> Vec<Staged> {
+fn host_staged(copies: &[Moved], pairs: &[(usize, usize)]) -> Vec<Staged> {
     if copies.iter().any(|c| c.way == Way::Across) {
         return Vec::new();
     }
     let mut found: HashMap<(u32, u32), Staged> = HashMap::new();
-    for (out, into) in exchanges(copies, comparable) {
+    for &(out, into) in pairs {
         let (out, into) = (&copies[out], &copies[into]);
         let (from, to) = (out.device, into.device);
         let staged =
@@ -202,7 +231,12 @@ pub struct Undecided {
 
 /// Amounts that often leave one device for the host and often come to another one, where the times of the two
 /// are not `comparable`.
-pub fn undecided(copies: &[Moved], comparable: Comparable<'_>) -> Vec<Undecided> {
+fn undecided(copies: &[Moved], comparable: Comparable<'_>) -> Vec<Undecided> {
+    let devices: BTreeSet<u32> = copies.iter().map(|copy| copy.device).collect();
+    let apart = |a: &u32| devices.iter().any(|b| a != b && !comparable(*a, *b));
+    if !devices.iter().any(apart) {
+        return Vec::new();
+    }
     let mut seen: HashMap<u64, BTreeMap<u32, (u64, u64)>> = HashMap::new();
     for copy in copies.iter().filter(|c| c.bytes >= DATA && c.way != Way::Across) {
         let (out, into) = seen.entry(copy.bytes).or_default().entry(copy.device).or_default();
@@ -245,9 +279,9 @@ mod tests {
             copies.push(copy(0, Way::In, 4, 1000 * i + 700));
             copies.push(copy(0, Way::Out, 4, 1000 * i + 800));
         }
-        let found = ping_pong(&copies, ONE_CLOCK);
+        let found = exchanges(&copies, ONE_CLOCK).ping_pong;
         assert_eq!(found, [PingPong { device: 0, bytes: 1 << 20, rounds: 20, ns: 4000 }]);
-        assert!(ping_pong(&copies[..20], ONE_CLOCK).is_empty());
+        assert!(exchanges(&copies[..20], ONE_CLOCK).ping_pong.is_empty());
     }
 
     #[test]
@@ -260,11 +294,11 @@ mod tests {
             copies.push(copy(2, Way::Out, 8192, 10_000_000 * i + 1000));
             copies.push(copy(2, Way::In, 8192, 10_000_000 * i + 2000));
         }
-        let found = host_staged(&copies, ONE_CLOCK);
+        let found = exchanges(&copies, ONE_CLOCK).host_staged;
         let pairs: Vec<_> = found.iter().map(|s| (s.from, s.to, s.times)).collect();
         assert_eq!(pairs, [(0, 1, 30)]);
         copies.push(copy(0, Way::Across, 8192, 400_000_000));
-        assert!(host_staged(&copies, ONE_CLOCK).is_empty());
+        assert!(exchanges(&copies, ONE_CLOCK).host_staged.is_empty());
     }
 
     #[test]
@@ -284,10 +318,13 @@ mod tests {
             copies.push(copy(0, Way::Out, 1 << 20, at + 7_000_000));
         }
         let amounts: Vec<_> =
-            ping_pong(&copies, ONE_CLOCK).iter().map(|p| (p.device, p.bytes)).collect();
+            exchanges(&copies, ONE_CLOCK).ping_pong.iter().map(|p| (p.device, p.bytes)).collect();
         assert_eq!(amounts, [(0, 1 << 20)], "halos are no ping-pong");
-        let pairs: Vec<_> =
-            host_staged(&copies, ONE_CLOCK).iter().map(|s| (s.from, s.to, s.times)).collect();
+        let pairs: Vec<_> = exchanges(&copies, ONE_CLOCK)
+            .host_staged
+            .iter()
+            .map(|s| (s.from, s.to, s.times))
+            .collect();
         assert_eq!(pairs, [(0, 1, 90), (1, 0, 90)]);
     }
 
@@ -306,11 +343,11 @@ mod tests {
             copies.push(copy(0, Way::Out, 1 << 20, at + 7_000_000));
         }
         let apart: Comparable<'_> = &|a, b| a == b;
-        assert!(host_staged(&copies, apart).is_empty());
+        assert!(exchanges(&copies, apart).host_staged.is_empty());
         let of = |from, to| Undecided { from, to, bytes: 65_536 };
         assert_eq!(undecided(&copies, apart), [of(0, 1), of(1, 0)]);
         let amounts: Vec<_> =
-            ping_pong(&copies, apart).iter().map(|p| (p.device, p.bytes)).collect();
+            exchanges(&copies, apart).ping_pong.iter().map(|p| (p.device, p.bytes)).collect();
         assert_eq!(amounts, [(0, 1 << 20)]);
         assert!(undecided(&copies, ONE_CLOCK).is_empty());
     }

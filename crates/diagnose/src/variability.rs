@@ -304,9 +304,38 @@ pub fn shift(splits: &[(Moments, Moments)]) -> Option<Shift> {
     })
 }
 
+/// Values of one kind before a shift and after it; no values on a side have a count of 0.
+pub type Sides = (Moments, Moments);
+
+/// Whether a shift is one of what is done rather than of how long it takes: apart by their kinds (sizes of
+/// launches, phases of a program), the values before and after it differ by less than half as much.
+///
+/// What fools it: kinds that are so many that none of them comes on both sides.
+pub fn is_of_kinds(shift: &Shift, kinds: &[Sides]) -> bool {
+    let more = |before: &Moments, after: &Moments| (after.mean - before.mean) * after.count as f64;
+    let both = kinds.iter().filter(|(before, after)| before.count > 0 && after.count > 0);
+    let within: f64 = both.map(|(before, after)| more(before, after)).sum();
+    kinds.len() > 1 && within / more(&shift.before, &shift.after) < 0.5
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shift_to_other_launches_is_none_of_how_long_one_takes() {
+        let of = |count, mean| Moments { count, mean, std: 10.0 };
+        let none = Moments { count: 0, mean: f64::NAN, std: 0.0 };
+        let shift = Shift { index: 3, before: of(1000, 3400.0), after: of(1000, 430.0) };
+        assert!(is_of_kinds(&shift, &[(of(1000, 3400.0), none), (none, of(1000, 430.0))]));
+        // Most of the large ones came before, and all take as long as they did.
+        let large = (of(990, 3430.0), of(5, 3430.0));
+        assert!(is_of_kinds(&shift, &[large, (of(10, 430.0), of(995, 415.0))]));
+        // Both sizes came on both sides, and became quicker.
+        let [large, small] = [(of(500, 6000.0), of(500, 760.0)), (of(500, 800.0), of(500, 100.0))];
+        assert!(!is_of_kinds(&shift, &[large, small]));
+        assert!(!is_of_kinds(&shift, &[(shift.before, shift.after)]), "one kind explains nothing");
+    }
 
     #[test]
     fn a_kernel_that_becomes_slower_shifts_where_it_does() {

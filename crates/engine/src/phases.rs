@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::calls::CallKind;
 use gpuwhy_derive::devices::Above;
+use gpuwhy_derive::os_calls;
 use gpuwhy_derive::phases::{self, Activity, PhaseKind};
 use gpuwhy_derive::{Interval, clip, subtract, union};
 use gpuwhy_diagnose::detect::{Detection, Step};
@@ -105,6 +106,9 @@ pub struct Phase {
     pub to_ns: i64,
     /// What it was spent on.
     pub spent: Spent,
+    /// Phases of one program with the same number do the same: they are iterations.
+    #[serde(skip)]
+    pub series: usize,
 }
 
 /// What a stretch of time of a program was spent on. The GPUs' times and the thread's overlap.
@@ -118,7 +122,8 @@ pub struct Spent {
     pub copies_alone_ms: f64,
     /// Pages of managed memory were moved, or a GPU waited for them.
     pub managed_ms: f64,
-    /// The thread with most calls was in calls, by what these do.
+    /// The thread with most calls of CUDA and MPI was in calls, by what these do; of the operating system's, where
+    /// it was in no other call.
     pub calls_ms: BTreeMap<&'static str, f64>,
 }
 
@@ -161,6 +166,9 @@ struct Seen {
 #[derive(Default)]
 struct ThreadSeen {
     calls: BTreeMap<CallKind, Times>,
+    /// Calls of the operating system, by what they do.
+    os: BTreeMap<&'static str, Times>,
+    /// How long it was in the others.
     total: i64,
     waits: Vec<Ns>,
 }
@@ -171,6 +179,7 @@ enum Role {
     Stream(SourceId),
     Calls { thread: EntityId, process: EntityId },
     Mpi { thread: EntityId, process: EntityId },
+    Os { thread: EntityId, process: EntityId },
     Faults { process: EntityId },
     Ranges { process: EntityId },
 }
@@ -250,6 +259,9 @@ type Roles = (HashMap<TrackId, Role>, Vec<EntityId>, HashMap<SourceId, EntityId>
 /// The role of each track, the processes with calls, and the first of these of each source.
 fn roles(source: &TraceSource, above: &Above<'_>) -> Roles {
     let catalog = source.entities_and_tracks();
+    let calls = |name: &str| matches!(name, names::CUDA_CALLS | names::MPI_CALLS);
+    let callers: HashSet<EntityId> =
+        catalog.track.iter().filter(|t| calls(&t.name)).map(|t| t.entity).collect();
     let mut roles: HashMap<TrackId, Role> = HashMap::new();
     let mut processes: Vec<EntityId> = Vec::new();
     let mut known: HashSet<EntityId> = HashSet::new();
@@ -261,6 +273,9 @@ fn roles(source: &TraceSource, above: &Above<'_>) -> Roles {
             (names::STREAM, _) => Role::Stream(track.source),
             (names::CUDA_CALLS, Some(process)) => Role::Calls { thread, process },
             (names::MPI_CALLS, Some(process)) => Role::Mpi { thread, process },
+            (names::OS_CALLS, Some(process)) if callers.contains(&thread) => {
+                Role::Os { thread, process }
+            }
             (names::GPU_PAGE_FAULTS, Some(process)) => Role::Faults { process },
             (names::NVTX | names::ANNOTATIONS, Some(process)) => Role::Ranges { process },
             _ => continue,
@@ -306,6 +321,11 @@ fn read(
                     if let Some(seen) = seen.get_mut(&process) {
                         seen.activity.add(&span.name, stretch, phases::Kind::Exchange);
                         seen.call(thread, CallKind::of_mpi(&span.name), stretch);
+                    }
+                }
+                Role::Os { thread, process } => {
+                    if let Some(seen) = seen.get_mut(&process) {
+                        seen.os_call(thread, &span.name, stretch);
                     }
                 }
                 Role::Faults { process } => {
@@ -417,6 +437,14 @@ impl Seen {
         }
     }
 
+    /// A call of the operating system. Phases are of what a program does with GPUs and other ranks, so it makes none.
+    fn os_call(&mut self, thread: EntityId, name: &Name, stretch: Interval) {
+        if self.threads.contains_key(&thread) || self.threads.len() < THREADS {
+            let of_thread = self.threads.entry(thread).or_default();
+            of_thread.os.entry(os_calls::kind(name)).or_default().add(stretch);
+        }
+    }
+
     /// The phases, what takes most of the time, and the waits of the main thread.
     fn told(self) -> Option<(Vec<Phase>, Vec<String>, Vec<Ns>)> {
         let extent = self.activity.extent()?;
@@ -425,29 +453,30 @@ impl Seen {
             return None;
         }
         let main = self.threads.into_iter().max_by_key(|(id, thread)| (thread.total, id.0));
-        let ThreadSeen { calls, mut waits, .. } =
+        let ThreadSeen { calls, os, mut waits, .. } =
             main.map(|(_, thread)| thread).unwrap_or_default();
         waits.sort_unstable();
         let times = Spending {
             kernels: self.kernels.disjoint(),
             copies: self.copies.disjoint(),
             managed: self.managed.disjoint(),
-            calls: disjoint(calls),
+            calls: disjoint(calls, os),
         };
-        let phase = |name: String, kind, (from, to): Interval| Phase {
+        let phase = |name: String, kind, (from, to): Interval, series| Phase {
             name,
             kind,
             from_ns: from.0,
             to_ns: to.0,
             spent: times.within((from, to)),
+            series,
         };
         let mut list: Vec<Phase> = self
             .activity
             .phases()
             .into_iter()
-            .map(|p| phase(p.name, kind_name(p.kind), (p.from, p.to)))
+            .map(|p| phase(p.name, kind_name(p.kind), (p.from, p.to), p.series))
             .collect();
-        let whole = phase("whole program".into(), "whole", extent);
+        let whole = phase("whole program".into(), "whole", extent, 0);
         if list.is_empty() {
             list.push(whole.clone());
         }
@@ -465,14 +494,18 @@ fn kind_name(kind: PhaseKind) -> &'static str {
     }
 }
 
-/// Calls within each other count once, as what says most.
-fn disjoint(calls: BTreeMap<CallKind, Times>) -> BTreeMap<&'static str, Vec<Interval>> {
+/// Calls within each other count once, as what says most: what a call of CUDA asks of the operating system is that
+/// call's.
+fn disjoint(
+    calls: BTreeMap<CallKind, Times>,
+    os: BTreeMap<&'static str, Times>,
+) -> BTreeMap<&'static str, Vec<Interval>> {
     let mut taken: Vec<Interval> = Vec::new();
     let mut out: BTreeMap<&'static str, Vec<Interval>> = BTreeMap::new();
-    for (kind, times) in calls {
+    for (kind, times) in calls.into_iter().map(|(kind, times)| (kind.as_str(), times)).chain(os) {
         let list = times.disjoint();
         let free = list.iter().flat_map(|stretch| subtract(*stretch, &taken));
-        out.entry(kind.as_str()).or_default().extend(free);
+        out.entry(kind).or_default().extend(free);
         taken.extend(list);
         taken = union(taken);
     }
@@ -595,6 +628,12 @@ fn most_of(phase: &Phase) -> Vec<String> {
             "allocating" | "freeing" => "calls that allocate or free memory",
             "MPI" => "calls of MPI",
             "launching" => "calls that launch",
+            "reading and writing" => "OS calls that read or write",
+            "sleeping" => "OS calls that sleep",
+            "waiting for events" => "OS calls that wait for events, such as poll",
+            "waiting for threads" => "OS calls that wait for threads or processes",
+            "sending and receiving" => "OS calls that send or receive",
+            "other OS calls" => "other OS calls",
             _ => "calls that load code",
         };
         let rest = if *name == "MPI" { &kernels } else { &waits };

@@ -148,6 +148,15 @@ pub trait GpuWork: Sync {
     /// The name of a kernel by its number, [`Work::name`].
     fn name(&self, number: i64) -> Option<Name>;
 
+    /// How the kernels of one part were launched, in the order in which the report holds them; empty if it does not
+    /// say.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    fn launched(&self, _part: usize) -> Result<Vec<Launched>> {
+        Ok(Vec::new())
+    }
+
     /// Page faults of managed memory on devices, in the order in which the report holds them.
     ///
     /// # Errors
@@ -161,6 +170,21 @@ pub trait GpuWork: Sync {
     fn calls_any(&self, _prefixes: &[&str]) -> Option<bool> {
         None
     }
+}
+
+/// A kernel and the size of its launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// The number of the kernel's name, for [`GpuWork::name`].
+    pub name: i64,
+    /// When it began, in ns on the report's own clock.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// Blocks of the grid along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [u32; 3],
 }
 
 /// Page faults of managed memory that a device had at once.

@@ -54,11 +54,23 @@ impl Clocks {
         }
     }
 
-    /// The greatest difference that there may be between any two of these devices.
+    /// By how much the times of one device may differ from each other: not at all, unless processes of several
+    /// files share it.
+    pub fn within(&self, device: u32) -> ClockError {
+        self.between(device, device)
+    }
+
+    /// The greatest difference that there may be between any times of these devices.
     pub fn among(&self, devices: &[u32]) -> ClockError {
         let pairs = devices.iter().enumerate();
-        let pairs = pairs.flat_map(|(i, a)| devices[..i].iter().map(|b| self.between(*a, *b)));
+        let pairs = pairs.flat_map(|(i, a)| devices[..=i].iter().map(|b| self.between(*a, *b)));
         pairs.max().unwrap_or_default()
+    }
+
+    /// Whether no times of these devices differ by more than `most`.
+    pub fn are_one(&self, devices: &[u32], most: Ns) -> bool {
+        self.groups(devices, most).len() <= 1
+            && devices.iter().all(|device| self.within(*device).carries(most))
     }
 
     /// These devices in groups within which no times differ by more than `most`.
@@ -105,6 +117,10 @@ mod tests {
         shared.add(1, 1, ClockError::Within(Ns::millis(1)));
         let alone = [vec![0], vec![1], vec![2, 3]];
         assert_eq!(shared.groups(&[0, 1, 2, 3], Ns::micros(10)), alone);
+        // Nor are its own times comparable with each other.
+        assert!(!shared.are_one(&[1], Ns::micros(10)) && shared.are_one(&[1], Ns::millis(1)));
+        assert!(shared.are_one(&[2, 3], Ns::ZERO));
+        assert_eq!(shared.among(&[1]), ClockError::Within(Ns::millis(1)));
     }
 
     #[test]

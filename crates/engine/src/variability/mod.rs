@@ -9,6 +9,7 @@
 mod clocks;
 mod compare;
 mod gaps;
+mod kinds;
 mod launches;
 mod managed;
 mod page;
@@ -33,9 +34,10 @@ use gpuwhy_derive::communication::Communicated;
 use gpuwhy_derive::devices::Devices;
 use gpuwhy_derive::sweep::{ALL_KINDS, Cut, Interval, is_copy, kind_index};
 use gpuwhy_diagnose::variability::{Outliers, most_variable, outliers};
+use gpuwhy_formats::importer::GpuWork;
 use gpuwhy_formats::importers;
 use gpuwhy_report::timeline;
-use gpuwhy_schema::{CopyKind, EntityId, Name, Rows, TrackId};
+use gpuwhy_schema::{CopyKind, EntityId, Name, Ns, Rows, TrackId};
 use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
@@ -49,6 +51,7 @@ pub use statements::Statement;
 use crate::error::{Error, Result};
 use crate::source::TraceSource;
 use clocks::Clocks;
+use statements::Statements;
 use sums::{KernelSum, Sums};
 
 /// The most intervals: more are no overview.
@@ -62,6 +65,8 @@ const NS_MS: f64 = 1e6;
 /// What a report says where it is not of the whole trace.
 pub const NOT_WHOLE: &str = "communication, managed memory, gaps, ranges and the critical path, for which the whole \
                              trace must be on this machine and have no more than 20 million spans";
+/// The rule of devices whose own times cannot be compared with each other.
+pub const SEVERAL_FILES: &str = "several_files";
 /// What a report says where no call is known that launched work.
 pub const NO_PATH: &str = "critical path: not found, since the trace holds no launch of its work";
 
@@ -199,7 +204,7 @@ pub struct DeviceSummary {
     /// Time in which a kernel ran and waited for managed memory, s.
     pub fault_stall_s: Option<f64>,
     /// The rule by which intervals are anomalous: `iqr`, `mad`, `effect`, or `too_few` if there are too
-    /// few to compare.
+    /// few to compare, or `several_files` if its work was read from files whose clocks are not known well enough.
     pub rule: &'static str,
     /// Exposed time from which on an interval is anomalous, ms; null if there are too few to compare.
     pub fence_ms: f64,
@@ -293,8 +298,13 @@ pub struct Report {
     pub whole: bool,
     /// Against another recording.
     pub changes: Option<Vec<Change>>,
+    /// Whether something differs from the others: an interval of a device is anomalous, or there is a finding.
+    pub found: bool,
     /// What stands out.
     pub statements: Vec<Statement>,
+    /// What was looked at and is no finding: it is as it should be, or as chance makes it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub no_findings: Vec<Statement>,
     /// What is not said, because the clocks of different files are not known well enough, a sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_said: Vec<String>,
@@ -320,9 +330,12 @@ impl Report {
         if self.seconds < 2.0 { 6 } else { 3 }
     }
 
-    /// Whether nothing differs from the others.
-    pub fn is_quiet(&self) -> bool {
-        self.outliers.iter().all(|o| o.found.is_empty()) && self.statements.is_empty()
+    /// Takes what is said of the recording.
+    fn state(&mut self, said: Statements) {
+        let Statements { findings, no_findings, not_said } = said;
+        (self.statements, self.no_findings, self.not_said) = (findings, no_findings, not_said);
+        let stalls = self.outliers.iter().any(|o| !o.found.is_empty());
+        self.found = stalls || !self.statements.is_empty();
     }
 }
 
@@ -339,6 +352,8 @@ pub struct Variability {
 struct Gathered {
     /// The trace, if it is one on this machine.
     source: Option<TraceSource>,
+    /// The reports that were read as they are.
+    reports: Vec<Box<dyn GpuWork>>,
     devices: Vec<Device>,
     /// Whose times can be compared, by the numbers of devices.
     clocks: Clocks,
@@ -380,7 +395,7 @@ pub fn variability(
         let before = compare::Recording::of(&before.sums);
         report.changes = Some(compare::changes(&before, &compare::Recording::of(&gathered.sums)));
     }
-    (report.statements, report.not_said) = statements::all(&report, &gathered)?;
+    report.state(statements::all(&report, &gathered)?);
     let rows = gathered.sums.rows;
     Ok(Variability { report, rows, gathered })
 }
@@ -439,6 +454,10 @@ impl Gathered {
         for device in sums.intervals.devices.iter_mut().filter(|d| !d.is_empty()) {
             device.resize(cut.count, Interval::default());
         }
+        // Those of one file are in order already.
+        if !sums.moved.is_sorted_by_key(|copy| copy.start) {
+            sums.moved.sort_by_key(|copy| copy.start);
+        }
         Ok(())
     }
 
@@ -460,7 +479,9 @@ impl Gathered {
             managed: whole.as_ref().and_then(|whole| whole.managed.clone()),
             whole: whole.is_some(),
             changes: None,
+            found: false,
             statements: Vec::new(),
+            no_findings: Vec::new(),
             not_said: Vec::new(),
             rests_on_incomplete: self.incomplete.clone(),
             outliers: Vec::new(),
@@ -471,7 +492,12 @@ impl Gathered {
         let mut places: BTreeMap<usize, usize> = BTreeMap::new();
         for (number, (device, intervals)) in numbered.filter(|(_, (_, i))| !i.is_empty()) {
             let of = OneDevice { device, intervals, cut: *cut, last_end: sums.last_end };
-            let (mut summary, found) = of.summary(options.top);
+            let (mut summary, mut found) = of.summary(options.top);
+            if !self.clocks.within(number as u32).carries(Ns(cut.width / 2)) {
+                found.found.clear();
+                (summary.rule, summary.fence_ms) = (SEVERAL_FILES, f64::INFINITY);
+                (summary.anomalous, summary.worst) = (0, Vec::new());
+            }
             let communicated = whole.as_ref().and_then(|whole| whole.communication.get(number));
             summary.communication = communicated
                 .map(|columns| Communicated::sum(columns))

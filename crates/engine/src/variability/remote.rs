@@ -208,7 +208,8 @@ fn plan(value: &Value) -> Parsed<Gathered> {
     // A trace on this machine says itself which of its sources lost rows; see `gather`.
     let (whole, incomplete) = (None, Vec::new());
     let (source, clocks, sums) = (None, clocks(value)?, Sums::new(cut));
-    Ok(Gathered { source, devices, clocks, sums, cut, names, whole, incomplete })
+    let reports = Vec::new();
+    Ok(Gathered { source, reports, devices, clocks, sums, cut, names, whole, incomplete })
 }
 
 /// The clock of each device: its number, a file that its work is of, and the error of that file's clock.

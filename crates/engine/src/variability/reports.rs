@@ -23,6 +23,9 @@ use crate::parallel::in_order;
 /// Kernels whose name has a number below this are found by index.
 const NUMBERED: usize = 1 << 20;
 
+/// Devices whose numbers are at hand.
+const RECENT: usize = 16;
+
 /// A piece of work with the process and the ordinal of its device.
 type Copied = (Work, (i64, i64));
 
@@ -33,7 +36,7 @@ type Copied = (Work, (i64, i64));
 pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let reports = importers::open_work(paths)?;
     let threads = options.threads();
-    let (copies, mut lost, begins) = copies(&reports, threads)?;
+    let (mut copies, mut lost, begins) = copies(&reports, threads)?;
     let Some((origin, last)) = begins else {
         return Err(Error::NoGpuWork { path: paths[0].clone() });
     };
@@ -54,8 +57,9 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let mut incomplete = Vec::new();
     for (number, report) in reports.iter().enumerate() {
         let mut one = ReportSweep::new(&**report, number, (cut, columns), &mut devices);
-        one.managed_memory(&copies[number])?;
-        let mut waiting = copies[number].iter().peekable();
+        let copies = std::mem::take(&mut copies[number]);
+        one.managed_memory(&copies)?;
+        let mut waiting = copies.iter().peekable();
         lost[number] += each_work(&**report, WorkKind::Kernels, threads, |work, device| {
             while let Some((copy, device)) = waiting.next_if(|c| c.0.start <= work.start) {
                 one.push(copy, *device)?;
@@ -63,6 +67,8 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
             one.push(work, device)
         })?;
         waiting.try_for_each(|(copy, device)| one.push(copy, *device))?;
+        // Before the sums are merged, which takes most memory.
+        drop(copies);
         for device in one.known.values() {
             clocks.add(*device, number as u32, report.clock_error());
         }
@@ -74,7 +80,17 @@ pub fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     if cut.all().contains(&sums.last_end) || sums.last_end == cut.all().end {
         let (names, whole) = (Rows::default(), Some(whole));
         let source = None;
-        return Ok(Gathered { source, devices, clocks, sums, cut, names, whole, incomplete });
+        return Ok(Gathered {
+            source,
+            reports,
+            devices,
+            clocks,
+            sums,
+            cut,
+            names,
+            whole,
+            incomplete,
+        });
     }
     Err(too_short(width, sums.last_end - origin))
 }
@@ -124,16 +140,19 @@ fn copies(reports: &[Box<dyn GpuWork>], threads: usize) -> Result<AllCopies> {
             all.push((*work, device));
             Ok(())
         })?);
-        all.sort_by_key(|(work, _)| work.start);
-        // Kernels are sorted, or the sweep says that they are not: their ends tell.
-        let parts = report.parts(WorkKind::Kernels);
-        let ends = (0..parts.min(1)).chain((1..parts).last());
-        let ends = ends.map(|part| report.read(WorkKind::Kernels, part));
-        let ends = ends.collect::<std::result::Result<Vec<_>, _>>()?;
-        let work = ends.iter().flat_map(|p| &p.work).chain(all.iter().map(|c| &c.0));
-        for start in work.map(|w| w.start.saturating_add(report.shift())) {
+        if !all.is_sorted_by_key(|(work, _): &Copied| work.start) {
+            all.sort_by_key(|(work, _)| work.start);
+        }
+        let mut begin = |work: &Work| {
+            let start = work.start.saturating_add(report.shift());
             let (first, last) = begins.unwrap_or((start, start));
             begins = Some((first.min(start), last.max(start)));
+        };
+        all.iter().for_each(|(work, _)| begin(work));
+        // Kernels are sorted, or the sweep says that they are not: their ends tell.
+        let parts = report.parts(WorkKind::Kernels);
+        for part in (0..parts.min(1)).chain((1..parts).last()) {
+            report.read(WorkKind::Kernels, part)?.work.iter().for_each(&mut begin);
         }
         copies.push(all);
     }
@@ -167,6 +186,8 @@ struct ReportSweep<'a> {
     devices: &'a mut Vec<Device>,
     /// The numbers of devices, by process and ordinal.
     known: HashMap<(i64, i64), u32>,
+    /// Some of them again, found without hashing.
+    recent: [Option<((i64, i64), u32)>; RECENT],
     cut: Cut,
     sweep: Sweep,
     communication: Communication,
@@ -209,6 +230,7 @@ impl<'a> ReportSweep<'a> {
             number,
             devices,
             known: HashMap::new(),
+            recent: [None; RECENT],
             cut,
             sweep: Sweep::new(cut, cut.all()),
             communication: Communication::by_interval(columns),
@@ -221,7 +243,21 @@ impl<'a> ReportSweep<'a> {
         }
     }
 
+    #[inline]
     fn device(&mut self, key: (i64, i64)) -> u32 {
+        // The pid begins at bit 24.
+        let place = ((key.0 >> 24) ^ key.1) as usize % RECENT;
+        match self.recent[place] {
+            Some((known, number)) if known == key => number,
+            _ => {
+                let number = self.device_by_key(key);
+                self.recent[place] = Some((key, number));
+                number
+            }
+        }
+    }
+
+    fn device_by_key(&mut self, key: (i64, i64)) -> u32 {
         if let Some(&number) = self.known.get(&key) {
             return number;
         }
@@ -311,7 +347,7 @@ impl<'a> ReportSweep<'a> {
         let numbered = self.stats.into_iter().enumerate();
         let numbered = numbered.filter_map(|(i, stat)| Some((i as i64, *stat?)));
         for (name, named) in numbered.chain(self.others) {
-            sums.kernels.entry(name_of(name)).or_default().merge(&named.sum);
+            sums.add_kernels(name_of(name), named.sum);
         }
         sums.intervals = self.sweep.finish();
         (sums.last_end, sums.rows, sums.moved) = (self.last_end, self.rows, self.moved);

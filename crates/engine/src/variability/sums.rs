@@ -2,6 +2,7 @@
 //! them up in any order and get the same to the last digit.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use gpuwhy_derive::devices::Waiter;
 use gpuwhy_derive::sweep::{Cut, Intervals};
@@ -26,7 +27,7 @@ pub struct Sums {
     pub last_end: i64,
     /// Rows read.
     pub rows: u64,
-    /// Copies ordered by their start, for the ways in which data go back and forth.
+    /// Copies, for the ways in which data go back and forth; ordered by their start when all are merged.
     pub moved: Vec<Moved>,
 }
 
@@ -89,11 +90,24 @@ impl Sums {
         }
     }
 
+    /// Adds kernels of a name.
+    pub fn add_kernels(&mut self, name: Name, theirs: KernelSum) {
+        match self.kernels.entry(name) {
+            Entry::Occupied(mut ours) => ours.get_mut().merge(&theirs),
+            Entry::Vacant(place) => _ = place.insert(theirs),
+        }
+    }
+
     /// Adds those of another shard.
     pub fn merge(&mut self, other: Sums) {
-        self.intervals.merge(&other.intervals);
+        // Into nothing, what is large is moved rather than copied.
+        if self.intervals.devices.is_empty() && self.intervals.cut == other.intervals.cut {
+            self.intervals = other.intervals;
+        } else {
+            self.intervals.merge(&other.intervals);
+        }
         for (name, stat) in other.kernels {
-            self.kernels.entry(name).or_default().merge(&stat);
+            self.add_kernels(name, stat);
         }
         for (link, theirs) in other.links {
             let ours = self.links.entry(link).or_default();
@@ -107,8 +121,12 @@ impl Sums {
         }
         self.last_end = self.last_end.max(other.last_end);
         self.rows += other.rows;
-        let room = MOVED.saturating_sub(self.moved.len());
-        self.moved.extend(other.moved.into_iter().take(room));
+        if self.moved.is_empty() {
+            self.moved = other.moved;
+        } else {
+            self.moved.extend(other.moved);
+        }
+        self.moved.truncate(MOVED);
     }
 }
 

@@ -10,6 +10,8 @@ use gpuwhy_store::{Bulk, Options as StoreOptions};
 use super::{CriticalPath, Options, Report, variability};
 use crate::error::Error;
 
+mod findings;
+
 const MS: i64 = 1_000_000;
 const PROCESS: i64 = 1 << 48 | 4242 << 24;
 const THREAD: i64 = PROCESS | 4243;
@@ -23,7 +25,10 @@ struct Scene {
     faults: Vec<Vec<i64>>,
     calls: Vec<Vec<i64>>,
     mpi: Vec<Vec<i64>>,
+    os: Vec<Vec<i64>>,
     correlation: i64,
+    /// Blocks of the grid of kernels that are added.
+    grid: i64,
     /// The host, and when the report began by its clock, ns.
     of: Option<(&'static str, Option<i64>)>,
 }
@@ -51,7 +56,8 @@ impl Scene {
     fn kernel(&mut self, device: i64, name: &str, from: f64, to: f64) -> &mut Scene {
         self.correlation += 1;
         let name = self.string(name);
-        let row = [ns(from), ns(to), device, 1, 7, self.correlation, PROCESS, name, name];
+        let (own, grid) = (self.correlation, self.grid);
+        let row = [ns(from), ns(to), device, 1, 7, own, PROCESS, name, name, grid, 1, 1];
         self.kernels.push(row.to_vec());
         self
     }
@@ -91,6 +97,12 @@ impl Scene {
         self
     }
 
+    fn os(&mut self, thread: i64, name: &str, from: f64, to: f64) -> &mut Scene {
+        let name = self.string(name);
+        self.os.push(vec![ns(from), ns(to), thread, name]);
+        self
+    }
+
     fn write(&self, path: &Path) {
         let mut out = Builder::create(path).unwrap();
         let strings: Vec<Vec<Value<'_>>> =
@@ -105,7 +117,7 @@ impl Scene {
         let tables = [
             (
                 "CUPTI_ACTIVITY_KIND_KERNEL",
-                "demangledName INTEGER, shortName INTEGER",
+                "demangledName INTEGER, shortName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER",
                 &self.kernels,
             ),
             (
@@ -125,6 +137,8 @@ impl Scene {
         table(&mut out, "CUPTI_ACTIVITY_KIND_RUNTIME", columns, &self.calls);
         let columns = "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER";
         table(&mut out, "MPI_OTHER_EVENTS", columns, &self.mpi);
+        let columns = "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER";
+        table(&mut out, "OSRT_API", columns, &self.os);
         if let Some((host, begin)) = self.of {
             let row = vec![Text(b"Hostname"), Text(host.as_bytes())];
             let sql = "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value)";
@@ -426,7 +440,7 @@ fn a_comparison_answers_whether_something_changed_whatever_else_is_remarkable() 
     scene(10).write(&same);
     scene(50).write(&after);
     let report = read(&[same], Some(&before), None);
-    assert_eq!((report.has_changed(), report.is_quiet()), (Some(false), false));
+    assert_eq!((report.has_changed(), report.found), (Some(false), true));
     let report = read(std::slice::from_ref(&after), Some(&before), None);
     assert_eq!(report.has_changed(), Some(true));
     let first = &report.changes.as_ref().unwrap()[0];
@@ -487,8 +501,8 @@ fn a_trace_without_launches_has_no_critical_path() {
     assert!(report.critical_path.is_none() && report.whole);
 }
 
-/// The path of files of other people's programs, imported together.
-fn path_of(files: &[&str]) -> Option<CriticalPath> {
+/// What is said of files of other people's programs, imported together.
+fn report_of(files: &[&str]) -> Option<Report> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
     let data = PathBuf::from(std::env::var_os("GPUWHY_TRACES").unwrap_or_else(|| beside.into()));
     if !data.is_dir() {
@@ -499,7 +513,12 @@ fn path_of(files: &[&str]) -> Option<CriticalPath> {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("t.trace");
     import_all(&files, &trace);
-    read(&[trace], None, None).critical_path
+    Some(read(&[trace], None, None))
+}
+
+/// Their critical path.
+fn path_of(files: &[&str]) -> Option<CriticalPath> {
+    report_of(files)?.critical_path
 }
 
 #[test]
@@ -724,7 +743,7 @@ fn devices_of_two_files_stall_together_only_as_far_as_their_clocks_are_known() {
         let scenes = [stalls("node1", begin), stalls("node2", begin.map(|ns| ns + 1))];
         of_two([&scenes[0], &scenes[1]], Some(interval)).map(|report| {
             assert_eq!(report.devices.len(), 2);
-            assert!(!report.is_quiet());
+            assert!(report.found);
             (says(&report, "shared_stalls").len(), report.not_said.join("\n"))
         })
     };

@@ -36,7 +36,8 @@ pub fn gather(path: &std::path::Path, options: &Options) -> Result<Gathered> {
     let clocks = Clocks::of_trace(&plan, &catalog.track, &catalog.source);
     let names = catalog.clone();
     let (whole, incomplete) = (None, source.incomplete());
-    Ok(Gathered { source: Some(source), devices, clocks, sums, cut, names, whole, incomplete })
+    let (source, reports) = (Some(source), Vec::new());
+    Ok(Gathered { source, reports, devices, clocks, sums, cut, names, whole, incomplete })
 }
 
 /// Reads the whole, shard by shard.

@@ -7,7 +7,7 @@ use gpuwhy_schema::{ClockError, CopyKind, Name};
 use super::align::align;
 use super::chunk::{Chunk, Contents};
 use super::dropped::time;
-use super::gpu_tables::{copy_kind, migration, unsigned};
+use super::gpu_tables::{copy_kind, migration, small, unsigned};
 use super::host_tables::FAULT_COLUMNS;
 use super::ids::process_of;
 use super::job;
@@ -15,7 +15,8 @@ use super::report::{Gpu, Report};
 use super::versions;
 use crate::Result;
 use crate::align::Alignment;
-use crate::importer::{GpuWork, PageFaults, Work, WorkDevice, WorkKind, WorkPart};
+use crate::importer::{GpuWork, Launched, PageFaults, Work, WorkDevice, WorkKind, WorkPart};
+use crate::sqlite::TableDef;
 
 /// The code of copies of managed memory to the host.
 const UNIFIED_TO_HOST: i64 = 12;
@@ -95,6 +96,10 @@ impl GpuWork for ReportWork {
         self.report.strings.get(number).cloned()
     }
 
+    fn launched(&self, part: usize) -> Result<Vec<Launched>> {
+        self.report.read_launched(&self.kernels[part])
+    }
+
     fn page_faults(&self) -> Result<Vec<PageFaults>> {
         let mut all = Vec::new();
         let database = &self.report.database;
@@ -125,13 +130,40 @@ impl GpuWork for ReportWork {
     }
 }
 
+/// The column with the names of kernels.
+fn name_column(table: &TableDef) -> &'static str {
+    if table.column("demangledName").is_some() { "demangledName" } else { "shortName" }
+}
+
 impl Report {
+    /// How the kernels of a chunk were launched.
+    fn read_launched(&self, chunk: &Chunk) -> Result<Vec<Launched>> {
+        let mut all = Vec::new();
+        let Some(table) = self.database.table(chunk.table) else { return Ok(all) };
+        let [start, end, name] = ["start", "end", name_column(table)];
+        let columns = versions::columns(
+            table,
+            [start, end, name, "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"],
+        );
+        self.database.scan(table, &chunk.leaves, columns, |_, values| {
+            let [start, end, name, sizes @ ..] = values;
+            if let (Ok(start), Ok(end)) = (time(start), time(end))
+                && start <= end
+            {
+                let [gx, gy, gz, bx, by, bz] = sizes.map(small);
+                let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
+                all.push(Launched { name: name.int().unwrap_or(-1), start, end, grid, block });
+            }
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
     /// The work in a chunk of kernels, copies or memsets.
     fn read_work(&self, chunk: &Chunk) -> Result<WorkPart> {
         let mut part = WorkPart::default();
         let Some(table) = self.database.table(chunk.table) else { return Ok(part) };
-        let name =
-            if table.column("demangledName").is_some() { "demangledName" } else { "shortName" };
+        let name = name_column(table);
         let columns = versions::columns(
             table,
             ["start", "end", "deviceId", "globalPid", name, "bytes", "copyKind", "migrationCause"],

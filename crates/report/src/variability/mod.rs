@@ -37,6 +37,8 @@ pub struct Variability {
     pub worst: Vec<CloseUp>,
     /// What the text says in tables, in the order in which they are shown.
     pub tables: Vec<Table>,
+    /// What was looked at and is no finding.
+    pub no_findings: Vec<String>,
     /// What was not looked for, and why.
     pub not_looked_for: Vec<String>,
 }
@@ -127,7 +129,10 @@ pub fn render(page: &Variability) -> String {
     close_ups(&mut out, page);
     kinds(&mut out, page);
     after.iter().for_each(|table| table.write(&mut out));
-    not_looked_for(&mut out, page);
+    let none = ("no-findings", "Looked at, and no finding");
+    list(&mut out, none, &page.no_findings);
+    let not = ("not-looked-for", "Not looked for, or not in the trace");
+    list(&mut out, not, &page.not_looked_for);
     let _ = write!(out, "</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n");
     out
 }
@@ -189,15 +194,14 @@ fn findings(out: &mut String, page: &Variability) {
     out.push_str("</section>\n");
 }
 
-fn not_looked_for(out: &mut String, page: &Variability) {
-    if page.not_looked_for.is_empty() {
+/// A section of sentences, if there are any.
+fn list(out: &mut String, (id, title): (&str, &str), all: &[String]) {
+    if all.is_empty() {
         return;
     }
-    out.push_str(
-        "<section id=\"not-looked-for\">\n<h2>Not looked for, or not in the trace</h2>\n<ul>\n",
-    );
-    for what in &page.not_looked_for {
-        let _ = writeln!(out, "<li>{}</li>", esc(what));
+    let _ = write!(out, "<section id=\"{id}\">\n<h2>{title}</h2>\n<ul>\n");
+    for says in all {
+        let _ = writeln!(out, "<li>{}</li>", esc(says));
     }
     out.push_str("</ul>\n</section>\n");
 }
@@ -340,6 +344,7 @@ fn over_time(out: &mut String, page: &Variability) {
         lane_name(out, &lane.name, 20.0, "lane-name");
         let fence = match lane.rule {
             "too_few" => "too few intervals to compare".to_owned(),
+            "several_files" => "not compared: of several files".to_owned(),
             rule => format!("{} anomalous (rule {rule})", lane.anomalous.len()),
         };
         lane_name(out, &format!("up to {most:.3} ms"), 38.0, "lane-name soft");
@@ -525,6 +530,7 @@ mod tests {
                 ..TimeLine::default()
             },
             tables: vec![table("devices"), table("stalls"), table("kernels")],
+            no_findings: vec![format!("as chance makes it {HOSTILE}")],
             not_looked_for: vec![format!("phases {HOSTILE}")],
             ..Variability::default()
         }

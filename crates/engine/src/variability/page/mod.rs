@@ -87,6 +87,7 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
         findings: report.statements.iter().map(|s| (s.says.clone(), s.sql.clone())).collect(),
         time_line: time_line::of(report, gathered, &beside),
         tables: tables::all(report, &beside),
+        no_findings: report.no_findings.iter().map(|s| s.says.clone()).collect(),
         not_looked_for: not_looked_for(report, &beside),
         ..Variability::default()
     };
@@ -103,7 +104,7 @@ pub fn of(report: &Report, gathered: &Gathered) -> Result<Variability> {
             name: of.device.label(),
             exposed_ms: device.iter().map(exposed_ms).collect(),
             anomalous: found.found.iter().map(|o| o.index).collect(),
-            rule: found.rule.as_str(),
+            rule: of.rule,
             kinds: kinds.filter(|(_, _, all)| *all > 0.0).collect(),
         });
     }

@@ -5,7 +5,7 @@ use gpuwhy_schema::ClockError;
 
 use super::super::{
     CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, PathName, PathPart,
-    Report, StreamIdle, notable_in_words,
+    Report, SEVERAL_FILES, StreamIdle, notable_in_words,
 };
 use super::Beside;
 use crate::{phase_table, source_file};
@@ -81,11 +81,11 @@ fn devices(report: &Report) -> Table {
             Cell::or_nothing(of.fault_stall_s),
             Cell::thousandths(of.idle_s),
             match of.rule {
-                "too_few" => Cell::Nothing,
+                "too_few" | SEVERAL_FILES => Cell::Nothing,
                 _ => Cell::Count(of.anomalous as u64),
             },
             match of.rule {
-                "too_few" => Cell::Nothing,
+                "too_few" | SEVERAL_FILES => Cell::Nothing,
                 _ => Cell::thousandths(of.fence_ms),
             },
         ])

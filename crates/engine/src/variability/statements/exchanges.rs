@@ -19,16 +19,12 @@ pub fn statements(
     devices: &[Device],
     clocks: &Clocks,
 ) -> (Vec<Statement>, Option<String>) {
-    let mut copies = sums.moved.clone();
-    copies.sort_by_key(|copy| copy.start);
     let label = |number: u32| {
         devices.get(number as usize).map_or_else(|| number.to_string(), Device::label)
     };
     let comparable = |a: u32, b: u32| clocks.between(a, b).carries(Ns(exchange::CARRIES));
-    let back_and_forth = exchange::ping_pong(&copies, &comparable);
-    let by_host = exchange::host_staged(&copies, &comparable);
-    let undecided = exchange::undecided(&copies, &comparable);
-    let ping_pong = back_and_forth.iter().take(LISTED).map(|found| {
+    let found = exchange::exchanges(&sums.moved, &comparable);
+    let ping_pong = found.ping_pong.iter().take(LISTED).map(|found| {
         let says = format!(
             "{} bytes went to {} and back {} times ({:.1} ms): they could have stayed there",
             found.bytes,
@@ -38,7 +34,7 @@ pub fn statements(
         );
         Statement::new("ping_pong", says)
     });
-    let host_staged = by_host.iter().take(LISTED).map(|found| {
+    let host_staged = found.host_staged.iter().take(LISTED).map(|found| {
         let says = format!(
             "{} exchanges from {} to {} go by way of the host ({} bytes, {:.1} ms), and none directly",
             found.times,
@@ -49,12 +45,12 @@ pub fn statements(
         );
         Statement::new("host_staged", says)
     });
-    let between = undecided.iter().map(|of| clocks.between(of.from, of.to)).max();
+    let between = found.undecided.iter().map(|of| clocks.between(of.from, of.to)).max();
     let not_said = between.map(|error| {
         format!(
             "not said whether what leaves {} goes on to a device of another file by way of the host, or could \
              have stayed: {error}, and such a copy follows within 1 ms",
-            match undecided.iter().map(|of| of.from).collect::<BTreeSet<u32>>() {
+            match found.undecided.iter().map(|of| of.from).collect::<BTreeSet<u32>>() {
                 one if one.len() == 1 => one.into_iter().map(label).collect(),
                 several => format!("{} devices", several.len()),
             }

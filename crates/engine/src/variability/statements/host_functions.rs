@@ -75,7 +75,7 @@ pub fn statements(trace: &Trace, stalls: &[Range<i64>]) -> Result<Vec<Statement>
             100.0 * otherwise,
             sampled.without
         );
-        Some(Statement { kind: "host_in_stalls", says, sql: Some(sql.clone()) })
+        Some(Statement::new("host_in_stalls", says).with_sql(sql.clone()))
     };
     Ok(found.iter().filter_map(statement).collect())
 }

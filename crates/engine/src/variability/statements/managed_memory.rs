@@ -40,7 +40,7 @@ pub fn statements(report: &Report) -> Vec<Statement> {
                 to_host.0,
                 to_host.2
             );
-            all.push(Statement { kind: "managed_to_host", says, sql: sql() });
+            all.push(Statement { sql: sql(), ..Statement::new("managed_to_host", says) });
         }
     }
     all
@@ -78,7 +78,7 @@ fn of_kernel(kernel: &StalledKernel, managed: &Managed, report: &Report) -> Stat
         device.label(),
         kernel.bytes,
     );
-    Statement { kind: "missing_prefetch", says, sql: sql() }
+    Statement { sql: sql(), ..Statement::new("missing_prefetch", says) }
 }
 
 /// Copies, bytes and ms that moved on demand.

@@ -24,22 +24,43 @@ pub struct Statement {
     pub says: String,
     /// A query that shows the rows, for DuckDB in the trace's directory.
     pub sql: Option<String>,
+    /// Whether it is a finding; else it was looked at, and is as it should be or as chance makes it.
+    #[serde(skip)]
+    is_finding: bool,
 }
 
 impl Statement {
     fn new(kind: &'static str, says: String) -> Statement {
-        Statement { kind, says, sql: None }
+        Statement { kind, says, sql: None, is_finding: true }
+    }
+
+    fn no_finding(kind: &'static str, says: String) -> Statement {
+        Statement { is_finding: false, ..Statement::new(kind, says) }
+    }
+
+    fn with_sql(self, sql: String) -> Statement {
+        Statement { sql: Some(sql), ..self }
     }
 }
 
+/// All that is said of a recording.
+#[derive(Default)]
+pub struct Statements {
+    /// What stands out.
+    pub findings: Vec<Statement>,
+    /// What was looked at and is no finding.
+    pub no_findings: Vec<Statement>,
+    /// What cannot be said, a sentence each.
+    pub not_said: Vec<String>,
+}
+
 /// All that can be said of a recording, and what cannot.
-pub fn all(report: &Report, gathered: &Gathered) -> Result<(Vec<Statement>, Vec<String>)> {
+pub fn all(report: &Report, gathered: &Gathered) -> Result<Statements> {
     let Gathered { sums, cut, names, devices, source, clocks, .. } = gathered;
-    let (mut all, stalls_not_said) = shared_stall::statements(report, clocks, *cut);
-    let mut not_said: Vec<String> = stalls_not_said.into_iter().collect();
+    let (mut all, mut not_said) = shared_stall::statements(report, clocks, *cut);
     all.extend(straggler::statements(sums, names));
     all.extend(slow_link::statements(sums, names));
-    let (shifts, shifts_not_said) = kernel_shift::statements(report, sums, clocks, *cut);
+    let (shifts, shifts_not_said) = kernel_shift::statements(report, gathered)?;
     all.extend(shifts);
     not_said.extend(shifts_not_said);
     all.extend(managed_memory::statements(report));
@@ -52,5 +73,6 @@ pub fn all(report: &Report, gathered: &Gathered) -> Result<(Vec<Statement>, Vec<
         let stalls = shared_stall::worst(report, clocks, *cut);
         all.extend(host_functions::statements(source.trace(), &stalls)?);
     }
-    Ok((all, not_said))
+    let (findings, no_findings) = all.into_iter().partition(|statement| statement.is_finding);
+    Ok(Statements { findings, no_findings, not_said })
 }

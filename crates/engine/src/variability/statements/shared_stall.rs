@@ -8,18 +8,37 @@ use gpuwhy_schema::Ns;
 
 use super::Statement;
 use crate::variability::clocks::Clocks;
-use crate::variability::{NS_MS, Report};
+use crate::variability::{NS_MS, Report, SEVERAL_FILES};
 
 /// The most shared stalls that are listed.
 const LISTED: usize = 5;
 
 /// The worst shared stalls, and how many there are against how many there would be by chance; and what is not
 /// said of devices whose intervals are not the same times.
-pub fn statements(report: &Report, clocks: &Clocks, cut: Cut) -> (Vec<Statement>, Option<String>) {
+pub fn statements(report: &Report, clocks: &Clocks, cut: Cut) -> (Vec<Statement>, Vec<String>) {
     let groups = groups(report, clocks, cut);
     let of = if groups.len() > 1 { " of one file" } else { "" };
     let all = groups.iter().flat_map(|group| of_group(report, &outliers(report, group), cut, of));
-    (all.collect(), not_said(report, &groups, clocks, cut))
+    let mut not = not_said(report, &groups, clocks, cut);
+    not.extend(not_said_of_one(report, clocks, cut));
+    (all.collect(), not)
+}
+
+/// That stalls of devices are not told whose own work was read from several files, if there are any.
+fn not_said_of_one(report: &Report, clocks: &Clocks, cut: Cut) -> Option<String> {
+    let all = report.devices.iter().zip(&report.numbers);
+    let shared: Vec<_> = all.filter(|(of, _)| of.rule == SEVERAL_FILES).collect();
+    let error = shared.iter().map(|(_, number)| clocks.within(**number)).max()?;
+    Some(format!(
+        "not said in which intervals {} stall{}, nor how much of what the processes of one file copy or exchange the \
+         others' kernels hide: the work was read from several files, {error}, and an interval is {:.3} ms long",
+        match shared.as_slice() {
+            [(one, _)] => one.device.label(),
+            several => format!("{} devices", several.len()),
+        },
+        if shared.len() == 1 { "s" } else { "" },
+        cut.width as f64 / NS_MS
+    ))
 }
 
 /// Devices whose intervals are the same times: an interval of one may lie by half of it beside that of another.
@@ -34,17 +53,17 @@ fn outliers(report: &Report, group: &[u32]) -> Vec<Outliers> {
 }
 
 /// That stalls of different files are not compared, if there are any.
-fn not_said(report: &Report, groups: &[Vec<u32>], clocks: &Clocks, cut: Cut) -> Option<String> {
+fn not_said(report: &Report, groups: &[Vec<u32>], clocks: &Clocks, cut: Cut) -> Vec<String> {
     let stalls = |group: &&Vec<u32>| outliers(report, group).iter().any(|o| !o.found.is_empty());
     if groups.iter().filter(stalls).count() < 2 {
-        return None;
+        return Vec::new();
     }
-    Some(format!(
+    vec![format!(
         "not said whether devices of different files stall together, and what threads do meanwhile: {}, and \
          an interval is {:.3} ms long",
         clocks.among(&report.numbers),
         cut.width as f64 / NS_MS
-    ))
+    )]
 }
 
 /// What is said of devices whose intervals are the same times.
@@ -76,18 +95,22 @@ fn of_group(report: &Report, outliers: &[Outliers], cut: Cut, of: &str) -> Vec<S
                 "select * from 'copy/*.parquet' where ts between {} and {}",
                 range.start, range.end
             );
-            Statement { kind: "shared_stall", says, sql: Some(sql) }
+            Statement::new("shared_stall", says).with_sql(sql)
         })
         .collect();
     if most > 1 {
         let devices = format!("{devices} devices{of}");
-        all.push(Statement::new("shared_stalls", against_chance(&together, &devices, most)));
+        let says = against_chance(&together, &devices, most, listed);
+        all.push(match listed {
+            true => Statement::new("shared_stalls", says),
+            false => Statement::no_finding("shared_stalls", says),
+        });
     }
     all
 }
 
-/// How many stalls are shared, and how many chance would make.
-fn against_chance(together: &Together, devices: &str, most: usize) -> String {
+/// How many stalls are shared, and how many chance would make; `listed` if it is more than that.
+fn against_chance(together: &Together, devices: &str, most: usize, listed: bool) -> String {
     let count = |n: usize| match n {
         1 => "1 interval is".to_owned(),
         n => format!("{n} intervals are"),
@@ -105,8 +128,7 @@ fn against_chance(together: &Together, devices: &str, most: usize) -> String {
             rounded(together.expected(most))
         );
     }
-    let shared = [2, most].into_iter().any(|k| together.is_more_than_chance(k));
-    says + if shared { ": they share a cause" } else { ": no more than chance makes" }
+    says + if listed { ": they share a cause" } else { ": no more than chance makes" }
 }
 
 /// A number of intervals that may be far below one: with one digit that counts.
@@ -122,7 +144,7 @@ fn rounded(expected: f64) -> String {
 /// The times of the worst stalls: those in which several devices stalled, or the one there is. None where they
 /// are not the same times for all devices, nor then for the threads of all files.
 pub fn worst(report: &Report, clocks: &Clocks, cut: Cut) -> Vec<Range<i64>> {
-    if groups(report, clocks, cut).len() > 1 {
+    if !clocks.are_one(&report.numbers, Ns(cut.width / 2)) {
         return Vec::new();
     }
     let shared = shared(&report.outliers, report.intervals).found;
@@ -154,7 +176,7 @@ mod tests {
         let found = vec![shared(1, 5), shared(2, 5), shared(3, 5), shared(4, 5)];
         let by_chance = vec![100.0, 18.5, 1.4, 0.05, 0.0012, 0.00001];
         assert_eq!(
-            against_chance(&Together { found, by_chance }, "5 devices", 5),
+            against_chance(&Together { found, by_chance }, "5 devices", 5, true),
             "4 intervals are anomalous on several of 5 devices at once; if devices stalled independently \
              of each other, 1.4 would be; 4 intervals are so on 5 of them, where 0.00001 would be: they \
              share a cause"
@@ -162,7 +184,7 @@ mod tests {
         let found = vec![shared(1, 2)];
         let by_chance = vec![100.0, 30.0, 3.0, 0.1];
         assert_eq!(
-            against_chance(&Together { found, by_chance }, "3 devices", 2),
+            against_chance(&Together { found, by_chance }, "3 devices", 2, false),
             "1 interval is anomalous on several of 3 devices at once; if devices stalled independently of \
              each other, 3.0 would be: no more than chance makes"
         );

@@ -33,7 +33,7 @@ pub fn statements(sums: &Sums, names: &Rows) -> Vec<Statement> {
         );
         let sql =
             format!("select * from 'copy/*.parquet' where \"from\" = {from} and \"to\" = {to}");
-        Statement { kind: "slow_link", says, sql: Some(sql) }
+        Statement::new("slow_link", says).with_sql(sql)
     };
     slow_links(&measured).into_iter().map(statement).collect()
 }

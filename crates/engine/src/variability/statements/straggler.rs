@@ -44,7 +44,7 @@ pub fn statements(sums: &Sums, catalog: &Rows) -> Option<Statement> {
             let what = if all_ranks { "rank" } else { "process" };
             let says =
                 format!("no {what} is waited for more than the others in {name}: {of_ranks}");
-            Statement::new("no_straggler", says)
+            Statement::no_finding("no_straggler", says)
         }
     })
 }
