@@ -1,6 +1,7 @@
 //! Functions of programs and libraries, by their symbol tables.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use object::read::ReadCache;
@@ -25,6 +26,99 @@ pub(crate) fn file_offset<'data>(elf: &impl Object<'data>, address: u64) -> Opti
 /// Whether a symbol is a function that this file defines.
 pub(crate) fn is_function<'data>(symbol: &impl ObjectSymbol<'data>) -> bool {
     symbol.kind() == SymbolKind::Text && symbol.address() != 0 && !symbol.is_undefined()
+}
+
+/// Steps in a chain of a hash table; a sound one has a few.
+const CHAIN: u64 = 4096;
+/// Program headers, and entries of the dynamic section, that are looked at.
+const ENTRIES: u64 = 4096;
+/// No file is as long as this; so that sums of places do not overflow.
+const BEYOND: u64 = 1 << 48;
+
+/// Whether a library exports `symbol`, by its GNU hash table: a few reads of a few bytes, however many
+/// symbols it has. `None` where that cannot be said, since it is no 64-bit little-endian library or has no
+/// such table. A `true` is to be confirmed: two names may have one hash.
+pub(crate) fn may_export(
+    read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    symbol: &str,
+) -> Option<bool> {
+    let mut bytes = |at: u64, n: usize| {
+        let mut buffer = [0; 8];
+        read(Some(at).filter(|at| *at < BEYOND)?, &mut buffer[..n]).ok()?;
+        Some(u64::from_le_bytes(buffer))
+    };
+    // 0x7f ELF, 64 bits, little-endian.
+    if bytes(0, 6)? != 0x0102_464c_457f {
+        return None;
+    }
+    let headers = bytes(32, 8)?.min(BEYOND);
+    let (size, count) = (bytes(54, 2)?, bytes(56, 2)?.min(ENTRIES));
+    let mut segments = Vec::new();
+    let mut dynamic = None;
+    for i in 0..count {
+        let at = headers + i * size;
+        let range = |bytes: &mut dyn FnMut(u64, usize) -> Option<u64>| {
+            // Where in the file, where in memory, how long.
+            Some((bytes(at + 8, 8)?, bytes(at + 16, 8)?, bytes(at + 32, 8)?))
+        };
+        match bytes(at, 4)? {
+            1 => segments.push(range(&mut bytes)?),
+            2 => dynamic = Some(range(&mut bytes)?),
+            _ => {}
+        }
+    }
+    let (dynamic, _, length) = dynamic?;
+    let dynamic = dynamic.min(BEYOND);
+    let mut table = None;
+    for i in 0..(length / 16).min(ENTRIES) {
+        let at = dynamic + 16 * i;
+        match bytes(at, 8)? {
+            0 => break,
+            // DT_GNU_HASH.
+            0x6fff_fef5 => table = Some(bytes(at + 8, 8)?),
+            _ => {}
+        }
+    }
+    let address = table?;
+    let table = segments.iter().find_map(|(in_file, in_memory, length)| {
+        let within = address.checked_sub(*in_memory).filter(|within| within < length)?;
+        in_file.checked_add(within)
+    })?;
+    is_in_hash_table(&mut bytes, table, symbol)
+}
+
+/// Looks a symbol up in the GNU hash table at `table`.
+fn is_in_hash_table(
+    bytes: &mut dyn FnMut(u64, usize) -> Option<u64>,
+    table: u64,
+    symbol: &str,
+) -> Option<bool> {
+    let hash =
+        symbol.bytes().fold(5381_u32, |h, byte| h.wrapping_mul(33).wrapping_add(byte.into()));
+    let mut number = |i: u64| bytes(table.checked_add(i)?, 4);
+    let (buckets, first, words, shift) = (number(0)?, number(4)?, number(8)?, number(12)?);
+    let hash = u64::from(hash);
+    let word = 16 + 8 * (hash / 64).checked_rem(words)?;
+    let filter = number(word)? | number(word + 4)? << 32;
+    let mask = 1_u64 << (hash % 64) | 1_u64 << ((hash >> (shift & 31)) % 64);
+    if filter & mask != mask {
+        return Some(false);
+    }
+    let buckets_at = 16 + 8 * words;
+    let index = number(buckets_at + 4 * hash.checked_rem(buckets)?)?;
+    let Some(index) = index.checked_sub(first) else { return Some(false) };
+    let chain = buckets_at + 4 * buckets + 4 * index;
+    for i in 0..CHAIN {
+        let link = number(chain + 4 * i)?;
+        // The lowest bit marks the last one.
+        if link | 1 == hash | 1 {
+            return Some(true);
+        }
+        if link & 1 == 1 {
+            return Some(false);
+        }
+    }
+    None
 }
 
 /// Where in the file the function begins; more than one place if several have the name.
@@ -145,6 +239,59 @@ mod tests {
         assert!(hint("gpuwhy_test_funktion").ends_with("; similar names are gpuwhy_test_function"));
         assert!(hint("test_function").contains("similar names are gpuwhy_test_function"));
         assert!(hint("no such thing at all").ends_with(&format!("in `{}`", own.display())));
+    }
+
+    /// The C library that this test runs with.
+    fn c_library() -> File {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let found = crate::procfs::mappings(&maps).find(|m| m.path.contains("libc.so"));
+        File::open(found.expect("a test has a C library").path).unwrap()
+    }
+
+    #[test]
+    fn what_a_library_exports_is_told_without_reading_its_symbols() {
+        use std::os::unix::fs::FileExt as _;
+        let library = c_library();
+        let (mut reads, mut bytes) = (0, 0);
+        let mut read = |at: u64, buffer: &mut [u8]| {
+            (reads, bytes) = (reads + 1, bytes + buffer.len());
+            library.read_exact_at(buffer, at)
+        };
+        for symbol in ["malloc", "getpid", "printf"] {
+            assert_eq!(may_export(&mut read, symbol), Some(true), "{symbol}");
+        }
+        (reads, bytes) = (0, 0);
+        let mut read = |at: u64, buffer: &mut [u8]| {
+            (reads, bytes) = (reads + 1, bytes + buffer.len());
+            library.read_exact_at(buffer, at)
+        };
+        for symbol in ["ncclAllReduce", "gpuwhy_test_function", ""] {
+            assert_eq!(may_export(&mut read, symbol), Some(false), "{symbol}");
+        }
+        assert!(reads < 400 && bytes < 3200, "{reads} reads of {bytes} bytes for three symbols");
+    }
+
+    #[test]
+    fn a_library_that_is_cut_off_or_damaged_says_nothing_of_its_symbols() {
+        use std::os::unix::fs::FileExt as _;
+        let mut none = |_: u64, _: &mut [u8]| Err(io::ErrorKind::UnexpectedEof.into());
+        assert_eq!(may_export(&mut none, "malloc"), None);
+        let library = c_library();
+        // Any byte that is read may be any other one.
+        for damaged in 0..400 {
+            for with in [0x00, 0x7f, 0xff] {
+                let mut reads = 0;
+                let mut read = |at: u64, buffer: &mut [u8]| {
+                    library.read_exact_at(buffer, at)?;
+                    reads += 1;
+                    if reads == damaged {
+                        buffer.fill(with);
+                    }
+                    Ok(())
+                };
+                let _ = may_export(&mut read, "malloc");
+            }
+        }
     }
 
     #[test]

@@ -56,6 +56,28 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Some(Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.start)
 }
 
+/// How much code of libraries a process maps, in KiB: it changes whenever a library is loaded. `None` if the
+/// process has ended, or is a kernel thread.
+pub(crate) fn library_code(pid: u32) -> Option<u64> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    library_code_in(&status)
+}
+
+fn library_code_in(status: &[u8]) -> Option<u64> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmLib:"))?;
+    str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// The number of the latest process or thread that was made: as long as it is the same, no process has
+/// new descendants. `None` if it cannot be known.
+pub(crate) fn latest_process() -> Option<u32> {
+    latest_process_in(&fs::read_to_string("/proc/loadavg").ok()?)
+}
+
+fn latest_process_in(loadavg: &str) -> Option<u32> {
+    loadavg.trim_end().rsplit(' ').next()?.parse().ok()
+}
+
 /// The letter for a thread's state: `R` for running, `S` for sleeping, and so on; `None` if the thread
 /// has ended.
 pub(crate) fn state_letter(pid: u32, tid: u32) -> Option<char> {
@@ -224,6 +246,20 @@ mod tests {
         for broken in ["", "42 (a", "42 )a( S", "42 (a) S 1 2", "42 (a) S x 2 3 0 -1 0"] {
             assert_eq!(Stat::parse(broken), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn what_tells_of_new_libraries_and_of_new_processes_is_read() {
+        let status =
+            b"Name:\t\xffVmLib:\nVmExe:\t    2816 kB\nVmLib:\t  413004 kB\nVmPTE:\t 1 kB\n";
+        assert_eq!(library_code_in(status), Some(413_004));
+        assert_eq!(library_code_in(b"Name:\tkthreadd\n"), None);
+        assert!(library_code(std::process::id()).is_some_and(|kib| kib > 0));
+        assert_eq!(latest_process_in("0.20 0.18 0.12 1/80 11206\n"), Some(11_206));
+        assert_eq!(latest_process_in(""), None);
+        let before = latest_process();
+        std::thread::spawn(|| ()).join().unwrap();
+        assert!(before.is_some() && before != latest_process());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Finds the processes that have loaded NCCL, and the file that it is in.
 //!
 //! A thread of its own reads /proc: `/proc/PID/maps` of a training process has thousands of lines, and
-//! the symbols of a library of gigabytes take a while. What was found in a file is kept by its device
-//! and inode, so that a file is read once however many processes map it.
+//! the symbols of a library of gigabytes take a while. So three things are asked first, each a file of the
+//! kernel or a few bytes of a library: whether there is a new process at all, whether a process maps other
+//! libraries than before, and whether the hash table of a library's symbols has NCCL's. What was found in a
+//! file is kept by its device and inode, so that a file is read once however many processes map it.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,7 +21,7 @@ use object::read::ReadCache;
 use object::{Object, ObjectSymbol, ObjectSymbolTable};
 
 use super::functions::number;
-use crate::procfs::{self, process_tree, start_time};
+use crate::procfs::{self, latest_process, library_code, process_tree, start_time};
 use crate::{elf, sys};
 
 /// Between two searches.
@@ -32,6 +34,8 @@ const RARELY: Ns = Ns::secs(10);
 /// The least size of a file that may have NCCL built into it: NCCL's kernels alone are tens of
 /// megabytes.
 const LARGE: u64 = 8 << 20;
+/// What NCCL exports, whatever else it does.
+const ALL_REDUCE: &str = "ncclAllReduce";
 /// Processes that are watched.
 const PROCESSES: usize = 4096;
 /// Files that are remembered.
@@ -124,17 +128,43 @@ fn run(shared: &Shared, sender: &SyncSender<Found>) {
     // The training goes first.
     sys::nice(10);
     let mut search = Search::default();
+    let mut family = Family::default();
     while !shared.stop.load(Ordering::Relaxed) {
         let roots = {
             let mut roots = shared.roots.lock().unwrap_or_else(PoisonError::into_inner);
             roots.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
             roots.clone()
         };
-        let mut pids: Vec<u32> = roots.into_iter().flat_map(process_tree).collect();
-        pids.sort_unstable();
-        pids.dedup();
-        search.run(&pids, sys::monotonic(), |found| sender.try_send(found).is_ok());
+        let pids = family.of(roots, latest_process(), process_tree);
+        search.run(pids, sys::monotonic(), |found| sender.try_send(found).is_ok());
         std::thread::park_timeout(EVERY);
+    }
+}
+
+/// Processes and their descendants.
+#[derive(Default)]
+struct Family {
+    roots: Vec<i32>,
+    latest: Option<u32>,
+    pids: Vec<u32>,
+}
+
+impl Family {
+    /// These processes and all their descendants. `latest` is the number of the process or thread that
+    /// was made last: as long as it is the same, nobody has new descendants, and no tree is walked.
+    fn of(
+        &mut self,
+        roots: Vec<i32>,
+        latest: Option<u32>,
+        tree: impl FnMut(i32) -> Vec<u32>,
+    ) -> &[u32] {
+        if latest.is_none() || latest != self.latest || roots != self.roots {
+            self.pids = roots.iter().copied().flat_map(tree).collect();
+            self.pids.sort_unstable();
+            self.pids.dedup();
+            (self.roots, self.latest) = (roots, latest);
+        }
+        &self.pids
     }
 }
 
@@ -148,16 +178,20 @@ struct Search {
 struct Process {
     first_seen: Ns,
     searched: Option<Ns>,
+    /// How much code of libraries it mapped at that time; `None` if it is to be searched in any case.
+    libraries: Option<u64>,
     /// Files with NCCL that were reported.
     reported: HashSet<FileKey>,
 }
 
 impl Process {
-    /// Whether it is to be searched again.
-    fn is_due(&self, now: Ns) -> bool {
+    /// Whether it is to be searched again: it maps other libraries than before, and some time has
+    /// passed. `libraries` reads how much of them it maps.
+    fn is_due(&self, now: Ns, libraries: impl FnOnce() -> Option<u64>) -> bool {
         let Some(searched) = self.searched else { return true };
         let is_young = now - self.first_seen < YOUNG && self.reported.is_empty();
-        is_young || now - searched >= RARELY
+        let is_time = is_young || now - searched >= RARELY;
+        is_time && (self.libraries.is_none() || self.libraries != libraries())
     }
 }
 
@@ -175,12 +209,15 @@ impl Search {
             let process = self.processes.entry(key).or_insert_with(|| Process {
                 first_seen: now,
                 searched: None,
+                libraries: None,
                 reported: HashSet::new(),
             });
-            if !process.is_due(now) {
+            if !process.is_due(now, || library_code(pid)) {
                 continue;
             }
             process.searched = Some(now);
+            // Before the mappings: what is loaded meanwhile is found at the next time.
+            process.libraries = library_code(pid);
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
             for mapped in mapped_files(&maps) {
                 if process.reported.contains(&mapped.key) {
@@ -193,10 +230,11 @@ impl Search {
                     let file = mapped.open(pid).ok()?;
                     library_in(file, &mapped).map(Arc::new)
                 });
-                if let Some(library) = found
-                    && report(Found::Library(key, Arc::clone(library)))
-                {
+                let Some(library) = found else { continue };
+                if report(Found::Library(key, Arc::clone(library))) {
                     process.reported.insert(mapped.key);
+                } else {
+                    process.libraries = None;
                 }
             }
         }
@@ -249,6 +287,10 @@ fn library_in(file: File, mapped: &MappedFile<'_>) -> Option<Library> {
     if !mapped.is_named_nccl() && file.metadata().ok()?.size() < LARGE {
         return None;
     }
+    let mut read = |at: u64, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    if elf::may_export(&mut read, ALL_REDUCE) == Some(false) {
+        return None;
+    }
     // Libraries have gigabytes; the cache reads only the parts that are asked for.
     let cache = ReadCache::new(&file);
     let elf = object::File::parse(&cache).ok()?;
@@ -263,7 +305,7 @@ fn library_in(file: File, mapped: &MappedFile<'_>) -> Option<Library> {
     // Two names for one place would be recorded as two calls.
     functions.sort_unstable();
     functions.dedup_by_key(|(offset, _)| *offset);
-    let all_reduce = number("ncclAllReduce");
+    let all_reduce = number(ALL_REDUCE);
     let is_nccl = functions.iter().any(|(_, number)| Some(*number) == all_reduce);
     let (key, name) = (mapped.key.clone(), mapped.file.to_owned());
     is_nccl.then_some(Library { key, name, file, functions })
@@ -299,13 +341,13 @@ nonsense
 
     #[test]
     fn a_process_is_searched_often_while_it_is_young_and_its_end_is_reported_once() {
-        let mut process =
-            Process { first_seen: Ns::ZERO, searched: Some(Ns::secs(3)), reported: HashSet::new() };
-        assert!(process.is_due(Ns::secs(4)), "nothing was found yet");
+        let mut process = searched_at(Ns::secs(3));
+        let is_due = |process: &Process, s| process.is_due(Ns::secs(s), || Some(3000));
+        assert!(is_due(&process, 4), "nothing was found yet");
         process.reported.insert(FileKey("fe:00".into(), 1));
-        assert!(!process.is_due(Ns::secs(4)) && process.is_due(Ns::secs(13)));
-        let old = Process { searched: Some(Ns::secs(100)), reported: HashSet::new(), ..process };
-        assert!(!old.is_due(Ns::secs(101)) && old.is_due(Ns::secs(110)));
+        assert!(!is_due(&process, 4) && is_due(&process, 13));
+        let old = searched_at(Ns::secs(100));
+        assert!(!is_due(&old, 101) && is_due(&old, 110));
 
         let mut search = Search::default();
         let mut reported = Vec::new();
@@ -318,6 +360,62 @@ nonsense
         assert_eq!(search.processes.len(), 1);
         search.run(&[], Ns::secs(2), |found| matches!(found, Found::Ended((pid, _)) if pid == me));
         assert!(search.processes.is_empty());
+    }
+
+    fn searched_at(searched: Ns) -> Process {
+        Process {
+            first_seen: Ns::ZERO,
+            searched: Some(searched),
+            libraries: Some(2000),
+            reported: HashSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_program_without_a_gpu_is_not_searched_for_nccl_again() {
+        let process = searched_at(Ns::secs(3));
+        for s in [4, 13, 100, 10_000] {
+            assert!(!process.is_due(Ns::secs(s), || Some(2000)), "it maps what it mapped before");
+        }
+        assert!(process.is_due(Ns::secs(4), || Some(2004)), "it has loaded something");
+        // What could not be reported is reported at the next time.
+        let (mut search, me) = (Search::default(), std::process::id());
+        search.run(&[me], Ns::secs(1), |_| true);
+        let library = Library {
+            key: FileKey("fe:00".into(), 1),
+            name: "libnccl.so.2".into(),
+            file: File::open("/proc/self/exe").unwrap(),
+            functions: Vec::new(),
+        };
+        let library = Arc::new(library);
+        search.files.values_mut().for_each(|found| *found = Some(Arc::clone(&library)));
+        search.processes.values_mut().for_each(|process| process.libraries = None);
+        search.run(&[me], Ns::secs(2), |_| false);
+        let mut reported = 0;
+        search.run(&[me], Ns::secs(3), |found| {
+            reported += usize::from(matches!(found, Found::Library(..)));
+            true
+        });
+        assert_eq!(reported, search.files.len());
+    }
+
+    #[test]
+    fn while_no_process_is_made_no_tree_is_walked() {
+        let (mut family, mut walks) = (Family::default(), 0);
+        let mut of = |roots: &[i32], latest| {
+            let tree = |pid: i32| {
+                walks += 1;
+                vec![pid as u32, 7]
+            };
+            let pids = family.of(roots.to_vec(), latest, tree).to_vec();
+            (pids, walks)
+        };
+        assert_eq!(of(&[1, 2], Some(10)), (vec![1, 2, 7], 2));
+        assert_eq!(of(&[1, 2], Some(10)), (vec![1, 2, 7], 2));
+        assert_eq!(of(&[1, 2], Some(11)), (vec![1, 2, 7], 4), "somebody has a child");
+        assert_eq!(of(&[1], Some(11)), (vec![1, 7], 5), "a target has ended");
+        assert_eq!(of(&[1], None), (vec![1, 7], 6));
+        assert_eq!(of(&[1], None), (vec![1, 7], 7), "it cannot be known");
     }
 
     #[test]
