@@ -344,6 +344,9 @@ impl Server {
     /// Marks the clients that have closed their sockets or have exited. A socket that an ended process
     /// has passed on is closed with its ring, so that what others write to it is not taken for its own.
     fn notice_ends(&mut self, host: &mut impl Host) {
+        if self.clients.is_empty() {
+            return;
+        }
         let mut all: Vec<libc::pollfd> = Vec::with_capacity(2 * self.clients.len());
         for client in &self.clients {
             all.push(readable(client.socket.as_raw_fd()));
@@ -403,6 +406,12 @@ impl Server {
     }
 
     fn accept(&mut self, now: u64, polled: &mut Polled, host: &mut impl Host) {
+        // To accept nobody costs the kernel a socket, which it makes before it looks who waits.
+        let mut listener = [readable(self.socket.as_raw_fd())];
+        wait_for_none(&mut listener);
+        if listener[0].revents == 0 && self.waiting.is_empty() {
+            return;
+        }
         // As many as a full backlog a call, so that a flood of connections takes no longer.
         for _ in 0..BACKLOG {
             let Some(socket) = unix::accept(self.socket.as_raw_fd()) else { break };
