@@ -27,6 +27,7 @@ pub(crate) use object::{LoadedObject, bpf_object, leave_out, set_constants, set_
 pub(crate) use ring::records;
 
 use crate::error::{CollectError, error_chain};
+use crate::sys;
 use object::put;
 use ring::Ring;
 
@@ -37,6 +38,9 @@ use numbers::{PROBE_SLOTS, STEMS};
 
 /// The oldest kernel that has all that the probes cannot do without.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 15);
+
+/// Run times are asked for by several, once a second each, at a system call for each of some sixty programs.
+const RUN_TIME_HOLDS: Ns = Ns::millis(200);
 
 /// What came with [`OLDEST_KERNEL`], after task storage for tracing programs (5.13) and atomic
 /// operations (5.12). Distributions bring it to older kernels (RHEL 9 to its 5.14).
@@ -116,6 +120,8 @@ pub(crate) struct Bpf {
     shared: Result<SharedMaps, String>,
     cpu_count: usize,
     programs: RefCell<Vec<OwnedFd>>,
+    /// What [`Bpf::run_time`] said last, and when.
+    run_time: Cell<Option<(Ns, (Ns, u64))>>,
     kernel_types: RefCell<Option<Btf<'static>>>,
 }
 
@@ -149,7 +155,8 @@ impl Bpf {
         let cpu_count = libbpf_rs::num_possible_cpus().unwrap_or(1);
         let shared = SharedMaps::new(ring_bytes, cpu_count).map_err(|error| error_chain(&error));
         let kernel_types = RefCell::new(Btf::from_vmlinux().ok());
-        Bpf { shared, cpu_count, programs: RefCell::default(), kernel_types }
+        let run_time = Cell::new(None);
+        Bpf { shared, cpu_count, programs: RefCell::default(), run_time, kernel_types }
     }
 
     /// Why BPF cannot be used, if it cannot.
@@ -279,9 +286,21 @@ impl Bpf {
         self.shared.as_ref().map_or_else(|_| CpuCounters::default(), |s| s.counters.read(i))
     }
 
-    /// Run time of all our BPF programs and how often they ran, since they were loaded. Both are
-    /// 0 while the kernel's BPF statistics are off.
+    /// Run time of all our BPF programs and how often they ran, since they were loaded, as it was
+    /// [`RUN_TIME_HOLDS`] ago or later. Both are 0 while the kernel's BPF statistics are off.
     pub fn run_time(&self) -> (Ns, u64) {
+        let now = sys::monotonic();
+        match self.run_time.get() {
+            Some((at, known)) if now.saturating_sub(at) < RUN_TIME_HOLDS => known,
+            _ => {
+                let known = self.run_time_now();
+                self.run_time.set(Some((now, known)));
+                known
+            }
+        }
+    }
+
+    fn run_time_now(&self) -> (Ns, u64) {
         let programs = self.programs.borrow();
         let (time, runs) = programs
             .iter()

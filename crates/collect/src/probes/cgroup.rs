@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use foldhash::{HashSet, HashSetExt as _};
 use gpuwhy_schema::{EntityId, Lane, Measure, Ns, SourceId, names, sources};
 
 use crate::cgroup_path::Membership;
@@ -29,6 +30,10 @@ pub(crate) const PROBE: ProbeSpec =
 
 /// How often new cgroups are looked for, and those without a quota are read.
 const SEARCH_EVERY: Ns = Ns::secs(1);
+
+/// How often groups that had no limit of a kind are looked at again: controllers are seldom given to a group
+/// after its processes.
+const LOOK_AGAIN: Ns = Ns::secs(10);
 
 /// How often memory limits are read.
 const MEMORY_EVERY: Ns = Ns::millis(100);
@@ -49,6 +54,9 @@ struct Cgroup {
     source: SourceId,
     targets: Vec<u32>,
     watched: Vec<Watched>,
+    /// Groups that have no limit of this kind.
+    without: HashSet<(Membership, Limit)>,
+    next_look: Ns,
     left_out: u64,
     next_search: Ns,
     next_memory: Ns,
@@ -69,7 +77,7 @@ struct Watched {
     every_tick: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Limit {
     /// `cpu.stat`.
     Cpu,
@@ -88,6 +96,8 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         source: start.source,
         targets: start.config.targets.iter().map(|target| target.pid() as u32).collect(),
         watched: Vec::new(),
+        without: HashSet::new(),
+        next_look: Ns::ZERO,
         left_out: 0,
         next_search: Ns::ZERO,
         next_memory: Ns::ZERO,
@@ -100,6 +110,10 @@ impl Probe for Cgroup {
         let search_due = now >= self.next_search;
         if search_due {
             self.next_search = now + SEARCH_EVERY;
+            if now >= self.next_look {
+                self.next_look = now + LOOK_AGAIN;
+                self.without.clear();
+            }
             self.search(cx);
         }
         let memory_due = now >= self.next_memory;
@@ -152,9 +166,11 @@ impl Cgroup {
                 members.push(pid);
             }
         }
+        let mut seen = HashSet::new();
         for pid in members {
             let cgroups = cx.attribution.cgroups(&mut cx.catalog, pid).unwrap_or_default();
-            for membership in cgroups {
+            // Processes of one tree are in the same groups.
+            for membership in cgroups.into_iter().filter(|group| seen.insert(group.clone())) {
                 let limits = match membership.hierarchy.as_str() {
                     "v1:cpu" => &[Limit::Cpu][..],
                     "v1:memory" => &[Limit::Memory],
@@ -172,7 +188,8 @@ impl Cgroup {
 
     fn watch(&mut self, membership: &Membership, limit: Limit, cx: &mut Context) {
         let is_known = |w: &Watched| w.limit == limit && w.membership == *membership;
-        if self.watched.iter().any(is_known) {
+        let place = (membership.clone(), limit);
+        if self.watched.iter().any(is_known) || self.without.contains(&place) {
             return;
         }
         let Some(folder) = cx.attribution.mounts().folder(membership) else { return };
@@ -181,13 +198,14 @@ impl Cgroup {
             Limit::Cpu => &["cpu.stat"][..],
             Limit::Memory => &["memory.events", "memory.failcnt"],
         };
-        let Some(file) = names.iter().find_map(|name| File::open(folder.join(name)).ok()) else {
+        let file = names.iter().find_map(|name| File::open(folder.join(name)).ok());
+        let mut buffer = [0; BUFFER];
+        let read = file.as_ref().map_or(0, |file| file.read_at(&mut buffer, 0).unwrap_or(0));
+        // A v2 group without the cpu controller has a `cpu.stat` without throttling.
+        let (Some(file), Some(total)) = (file, total(limit, &buffer[..read])) else {
+            self.without.insert(place);
             return;
         };
-        let mut buffer = [0; BUFFER];
-        let read = file.read_at(&mut buffer, 0).unwrap_or(0);
-        // A v2 group without the cpu controller has a `cpu.stat` without throttling.
-        let Some(total) = total(limit, &buffer[..read]) else { return };
         if self.watched.len() >= CGROUPS {
             self.left_out += 1;
             return;
