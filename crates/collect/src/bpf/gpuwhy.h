@@ -80,6 +80,7 @@ struct task {
 	__u64 wake_ts;     /* when it was last woken */
 	__u64 throttled0;  /* its queue's throttled time when the wait began */
 	__u64 used;        /* ns on a CPU that the sums of its process do not hold yet */
+	__u64 faults;      /* its page faults that they hold, and those before it was of interest */
 	__u32 hops;        /* how many more wakers away from it are of interest */
 	__u32 generation;  /* of the list of targets, when this was last compared with it */
 	struct wait wait;  /* the present one, or the last one while it runs */

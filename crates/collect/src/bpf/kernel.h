@@ -74,6 +74,8 @@ struct task_struct {
 	struct sched_entity se;
 	struct task_group *sched_task_group;
 	__u64 start_boottime;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 	char comm[TASK_COMM_LEN];
 } CORE;
 

@@ -1,11 +1,11 @@
 //! Reads the sums per process that `process_sums.h` keeps in the kernel.
 
-use foldhash::{HashMap, HashMapExt as _};
+use foldhash::HashMap;
 use gpuwhy_schema::Ns;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::OpenObject;
 
 use super::Bpf;
-use super::layout::{from_bytes, shared_with_c};
+use super::layout::shared_with_c;
 use super::mapped::MappedArray;
 use super::object::{LoadedObject, set_map_entries};
 use crate::delta_counter::DeltaCounter;
@@ -13,6 +13,9 @@ use crate::error::CollectError;
 
 /// Sums of an entry; as `SUMS` in `process_sums.h`.
 pub(crate) const SUMS: usize = 4;
+
+/// The key of an entry that changes hands; as in `process_sums.h`.
+const CHANGES_HANDS: u64 = u64::MAX;
 
 /// Between two readings.
 const EVERY: Ns = Ns::millis(100);
@@ -28,6 +31,7 @@ shared_with_c! {
 
     struct Sum = "sum" {
         born: u64,
+        used: u64,
         n: [u64; SUMS],
         comm: [u8; 16],
     }
@@ -42,13 +46,29 @@ shared_with_c! {
 /// The sums of all processes, in the slots of a probe.
 #[derive(Debug)]
 pub(crate) struct ProcessSums {
-    map: MapHandle,
+    keys: MappedArray<u64>,
+    sums: MappedArray<Sum>,
     changes: MappedArray<u64>,
     pendings: MappedArray<Pending>,
     seen_changes: u64,
     seen_pending: u64,
     next: Ns,
-    shares: HashMap<(u32, u32), Share>,
+    shares: Shares,
+}
+
+/// What the entries said when they were last read, and what follows for each process.
+#[derive(Debug, Default)]
+struct Shares {
+    of: HashMap<(u32, u32), Share>,
+    entries: HashMap<usize, Entry>,
+}
+
+/// An entry as it was last read.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: (u32, u32),
+    born: u64,
+    n: [u64; SUMS],
 }
 
 /// The sums of one process in one slot.
@@ -64,13 +84,12 @@ pub(crate) struct Share {
     pub added: [u64; SUMS],
     /// Where the rows of each sum go.
     pub counters: [DeltaCounter; SUMS],
-    born: u64,
     last: [u64; SUMS],
     total: [u64; SUMS],
     present: bool,
 }
 
-/// Sets the sizes of the maps of `process_sums.h` for this machine; `pendings` as `PENDINGS` there.
+/// Sets the size of the map of `process_sums.h` that depends on this machine; `pendings` as `PENDINGS` there.
 ///
 /// # Errors
 /// libbpf's.
@@ -79,10 +98,7 @@ pub(crate) fn configure(
     bpf: &Bpf,
     pendings: u32,
 ) -> Result<(), libbpf_rs::Error> {
-    let cpus = bpf.cpu_count() as u32;
-    // An LRU map keeps free entries per CPU; a larger map takes longer to be read.
-    set_map_entries(object, "sums", 512 + 64 * cpus)?;
-    set_map_entries(object, "pendings", pendings * cpus)
+    set_map_entries(object, "pendings", pendings * bpf.cpu_count() as u32)
 }
 
 impl ProcessSums {
@@ -92,107 +108,166 @@ impl ProcessSums {
     /// A map is missing or cannot be mapped.
     pub fn new(loaded: &LoadedObject) -> Result<ProcessSums, CollectError> {
         Ok(ProcessSums {
-            map: loaded.map("sums")?,
+            keys: loaded.mapped("sum_keys")?,
+            sums: loaded.mapped("sums")?,
             changes: loaded.mapped("sums_changed")?,
             pendings: loaded.mapped("pendings")?,
             seen_changes: 0,
             seen_pending: 0,
             next: Ns::ZERO,
-            shares: HashMap::new(),
+            shares: Shares::default(),
         })
     }
 
     /// If a reading is due, reads what has changed, and calls `write` with every share that has grown or
     /// whose closing zero is still to be written.
-    ///
-    /// # Errors
-    /// The map cannot be read.
-    pub fn each(&mut self, now: Ns, write: impl FnMut(&mut Share)) -> Result<(), CollectError> {
+    pub fn each(&mut self, now: Ns, write: impl FnMut(&mut Share)) {
         if now < self.next {
-            return Ok(());
+            return;
         }
         self.next = now + EVERY;
-        self.read()?;
-        self.shares.values_mut().filter(|share| share.is_due()).for_each(write);
-        Ok(())
+        self.read();
+        self.shares.of.values_mut().filter(|share| share.is_due()).for_each(write);
     }
 
-    fn read(&mut self) -> Result<(), CollectError> {
+    fn read(&mut self) {
         let changes = self.changes.read(0);
         let pending_total =
             self.pendings.iter().flat_map(|pending| pending.n).fold(0, u64::wrapping_add);
         if changes == self.seen_changes && pending_total == self.seen_pending {
-            self.shares.values_mut().for_each(|share| share.added = [0; SUMS]);
-            return Ok(());
+            self.shares.of.values_mut().for_each(|share| share.added = [0; SUMS]);
+            return;
         }
         self.seen_changes = changes;
-        for share in self.shares.values_mut() {
+        self.shares.begin();
+        for (at, key) in self.keys.iter().enumerate() {
+            if key == 0 || key == CHANGES_HANDS {
+                continue;
+            }
+            let sum = self.sums.read(at);
+            // It may have changed hands since its key was read.
+            if self.keys.read(at) == key {
+                self.shares.entry(at, ((key >> 32) as u32, key as u32), &sum);
+            }
+        }
+        // What is pending is read after the sums, as it moves there: it may be seen in neither for
+        // a moment, but never in both.
+        self.seen_pending = 0;
+        for pending in self.pendings.iter() {
+            self.seen_pending = pending.n.into_iter().fold(self.seen_pending, u64::wrapping_add);
+            if pending.key.tgid != 0 {
+                self.shares.pending(&pending);
+            }
+        }
+        self.shares.end();
+    }
+}
+
+impl Shares {
+    fn begin(&mut self) {
+        for share in self.of.values_mut() {
             share.present = false;
             share.total = [0; SUMS];
         }
-        self.read_sums()?;
-        // What is pending is read after the map, as it moves there: it may be seen in neither for
-        // a moment, but never in both.
-        self.read_pending();
-        for share in self.shares.values_mut() {
+    }
+
+    fn entry(&mut self, at: usize, key: (u32, u32), sum: &Sum) {
+        let now = Entry { key, born: sum.born, n: sum.n };
+        if let Some(before) = self.entries.insert(at, now)
+            && (before.key, before.born) != (key, sum.born)
+            && let Some(share) = self.of.get_mut(&before.key)
+        {
+            // What it held is no longer in the total of its process.
+            for (last, n) in share.last.iter_mut().zip(before.n) {
+                *last = last.saturating_sub(n);
+            }
+        }
+        self.share(key, sum.comm, sum.n);
+    }
+
+    fn pending(&mut self, pending: &Pending) {
+        self.share((pending.key.tgid, pending.key.slot), pending.comm, pending.n);
+    }
+
+    fn share(&mut self, key: (u32, u32), comm: [u8; 16], n: [u64; SUMS]) {
+        let share = self.of.entry(key).or_default();
+        (share.tgid, share.slot) = key;
+        // A process that is summed while another one runs has no name at first.
+        if comm[0] != 0 {
+            share.comm = comm;
+        }
+        share.present = true;
+        for (total, n) in share.total.iter_mut().zip(n) {
+            *total = total.wrapping_add(n);
+        }
+    }
+
+    fn end(&mut self) {
+        for share in self.of.values_mut() {
             for i in 0..SUMS {
                 share.added[i] = share.total[i].saturating_sub(share.last[i]);
                 share.last[i] = share.last[i].max(share.total[i]);
             }
         }
-        self.shares.retain(|_, share| share.present || share.is_due());
-        Ok(())
-    }
-
-    fn read_sums(&mut self) -> Result<(), CollectError> {
-        let map = |source| CollectError::Map { map: "sums", source };
-        // All at once: one system call.
-        let entries = self.map.lookup_batch(self.map.max_entries(), MapFlags::ANY, MapFlags::ANY);
-        for (key, value) in entries.map_err(map)? {
-            let (Some(key), Some(sum)) = (from_bytes::<Key>(&key), from_bytes::<Sum>(&value))
-            else {
-                continue;
-            };
-            let share = self.shares.entry((key.tgid, key.slot)).or_default();
-            share.found(key, sum.comm);
-            if share.born != 0 && share.born != sum.born {
-                // The entry was evicted in between, and started again from zero.
-                share.last = [0; SUMS];
-            }
-            share.born = sum.born;
-            share.total = sum.n;
-        }
-        Ok(())
-    }
-
-    fn read_pending(&mut self) {
-        self.seen_pending = 0;
-        for pending in self.pendings.iter() {
-            self.seen_pending = pending.n.into_iter().fold(self.seen_pending, u64::wrapping_add);
-            let key = pending.key;
-            if key.tgid == 0 {
-                continue;
-            }
-            let share = self.shares.entry((key.tgid, key.slot)).or_default();
-            share.found(key, pending.comm);
-            for (total, n) in share.total.iter_mut().zip(pending.n) {
-                *total = total.wrapping_add(n);
-            }
-        }
+        self.of.retain(|_, share| share.present || share.is_due());
     }
 }
 
 impl Share {
-    fn found(&mut self, key: Key, comm: [u8; 16]) {
-        (self.tgid, self.slot) = (key.tgid, key.slot);
-        // A process that is summed while another one runs has no name at first.
-        if comm[0] != 0 {
-            self.comm = comm;
-        }
-        self.present = true;
-    }
-
     fn is_due(&self) -> bool {
         self.added.iter().any(|&n| n > 0) || self.counters.iter().any(DeltaCounter::is_moving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One reading of these entries, `(place, tgid, born, sum)`, and pendings, `(tgid, sum)`; what was added for
+    /// each process.
+    fn reading(
+        shares: &mut Shares,
+        entries: &[(usize, u32, u64, u64)],
+        pendings: &[(u32, u64)],
+    ) -> Vec<(u32, u64)> {
+        shares.begin();
+        for &(at, tgid, born, n) in entries {
+            let sum = Sum { born, n: [n, 0, 0, 0], ..Sum::default() };
+            shares.entry(at, (tgid, 0), &sum);
+        }
+        for &(tgid, n) in pendings {
+            let key = Key { tgid, slot: 0 };
+            shares.pending(&Pending { key, n: [n, 0, 0, 0], ..Pending::default() });
+        }
+        shares.end();
+        let mut added: Vec<_> = shares.of.values().map(|s| (s.tgid, s.added[0])).collect();
+        added.sort_unstable();
+        added
+    }
+
+    #[test]
+    fn what_moves_from_a_cpu_to_the_sums_is_counted_once() {
+        let mut shares = Shares::default();
+        assert_eq!(reading(&mut shares, &[], &[(7, 100)]), [(7, 100)]);
+        assert_eq!(reading(&mut shares, &[], &[(7, 150)]), [(7, 50)]);
+        assert_eq!(reading(&mut shares, &[(3, 7, 1, 160)], &[(8, 5)]), [(7, 10), (8, 5)]);
+        assert_eq!(reading(&mut shares, &[(3, 7, 1, 160)], &[(7, 4), (8, 5)]), [(7, 4), (8, 0)]);
+    }
+
+    #[test]
+    fn an_entry_that_changes_hands_costs_neither_process_what_it_does_next() {
+        let mut shares = Shares::default();
+        assert_eq!(reading(&mut shares, &[(3, 7, 1, 1000)], &[]), [(7, 1000)]);
+        assert_eq!(reading(&mut shares, &[(3, 9, 2, 50)], &[(7, 10)]), [(7, 10), (9, 50)]);
+        // It comes back, at another place; and the other one to the same place, after a third one.
+        assert_eq!(reading(&mut shares, &[(3, 9, 2, 60), (4, 7, 3, 25)], &[]), [(7, 15), (9, 10)]);
+        assert_eq!(reading(&mut shares, &[(3, 9, 5, 20), (4, 7, 3, 25)], &[]), [(7, 0), (9, 20)]);
+    }
+
+    #[test]
+    fn a_process_with_two_entries_has_the_sum_of_both() {
+        let mut shares = Shares::default();
+        assert_eq!(reading(&mut shares, &[(3, 7, 1, 10), (4, 7, 2, 5)], &[]), [(7, 15)]);
+        assert_eq!(reading(&mut shares, &[(3, 7, 1, 11), (4, 7, 2, 7)], &[]), [(7, 3)]);
     }
 }

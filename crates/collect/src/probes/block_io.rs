@@ -201,7 +201,7 @@ impl Probe for BlockIo {
                 track(disk.bytes_track, names::DISK_BYTES, "By")
             });
             time.add(share.added[1], now, rows, || track(disk.time_track, names::DISK_TIME, "ns"));
-        })?;
+        });
         if now >= self.next_note {
             self.next_note = now + Ns::secs(1);
             self.note_sums(cx);

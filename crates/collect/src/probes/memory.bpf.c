@@ -10,7 +10,6 @@ enum summed {
 	SUMMED_EVICTED,    /* pages that left the page cache */
 	SUMMED_ADDED,      /* pages that entered it */
 	SUMMED_RECLAIM_NS,
-	SUMMED_FAULTS,     /* of threads of interest */
 };
 
 enum kind {
@@ -111,21 +110,6 @@ int BPF_PROG(mm_filemap_add_to_page_cache, struct folio *folio)
 
 	if (pending)
 		pending->n[SUMMED_ADDED] += pages_of(folio);
-	return 0;
-}
-
-SEC("tp_btf/page_fault_user")
-int BPF_PROG(page_fault_user)
-{
-	struct sum_key key = { .tgid = bpf_get_current_pid_tgid() >> 32 };
-	struct sum *sum;
-
-	/* Most faults are of threads that never were of interest: reading the clock for them would be waste. */
-	if (!of_interest(0) || !of_interest(bpf_ktime_get_ns()))
-		return 0;
-	sum = sum_of(&key, NULL);
-	if (sum)
-		sum_add(&sum->n[SUMMED_FAULTS], 1);
 	return 0;
 }
 

@@ -2,8 +2,7 @@
 //!
 //! *What it sees*: direct reclaim, reclaim within a memory cgroup and compaction, as spans of
 //! threads of interest and as time per process of all others; pages that leave and enter the page
-//! cache, per process; page faults of threads of interest; kswapd waking up; victims of the OOM
-//! killer. *Why it matters*: a thread that allocates when memory is short frees memory first, and
+//! cache, per process; kswapd waking up; victims of the OOM killer. *Why it matters*: a thread that allocates when memory is short frees memory first, and
 //! pages that another process evicts must be read from the disk again. *What fools it*: pages that
 //! kswapd evicts count as kswapd's, although the process that took the memory is the cause: what
 //! processes added (`page_cache_added`) or reclaimed meanwhile says more; a file that is deleted
@@ -30,16 +29,13 @@ pub(crate) const PROBE: ProbeSpec = ProbeSpec {
     ..ProbeSpec::new(
         "memory",
         &sources::MEMORY,
-        "reclaim, faults, and which process emptied the page cache",
+        "reclaim, and which process emptied the page cache",
         start,
     )
 };
 
 /// Counter track of a process (delta, 1): pages it added to the page cache.
 const PAGE_CACHE_ADDED: &str = "page_cache_added";
-
-/// Counter track of a process (delta, 1): page faults of its threads of interest.
-const PAGE_FAULTS: &str = "page_faults";
 
 /// Mark track of the host and of processes: `kswapd_wake` with the node, `oom_kill` with the pid
 /// of the victim.
@@ -54,7 +50,7 @@ shared_with_c! {
 
     enum Kind = "kind" { Span, Kswapd, Oom, }
 
-    enum Summed = "summed" { Evicted, Added, ReclaimNs, Faults, }
+    enum Summed = "summed" { Evicted, Added, ReclaimNs, }
 
     enum Effort = "effort" { DirectReclaim, MemcgReclaim, Compaction, }
 
@@ -75,7 +71,6 @@ impl Summed {
             Summed::Evicted => (names::PAGE_CACHE_EVICTED, "1"),
             Summed::Added => (PAGE_CACHE_ADDED, "1"),
             Summed::ReclaimNs => (names::RECLAIM, "ns"),
-            Summed::Faults => (PAGE_FAULTS, "1"),
         }
     }
 }
@@ -151,7 +146,8 @@ impl Probe for Memory {
                     catalog.track(process, None, kind, source)
                 });
             }
-        })
+        });
+        Ok(())
     }
 
     fn pause(&mut self, paused: bool) -> Result<(), CollectError> {

@@ -218,7 +218,7 @@ impl Probe for Network {
                 self.recorded += tracks.write(&nic, now, self.tick, self.source, cx);
             }
         }
-        self.write_shares(now, cx)?;
+        self.write_shares(now, cx);
         self.write_host(now, cx);
         if now >= self.next_softnet {
             self.next_softnet = now + SOFTNET_EVERY;
@@ -265,7 +265,7 @@ impl Network {
     }
 
     /// Writes how much of a device's bytes each process sent.
-    fn write_shares(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+    fn write_shares(&mut self, now: Ns, cx: &mut Context) {
         let (nics, source) = (&self.tracks, self.source);
         self.sums.each(now, |share| {
             let Some(nic) = nics.get(&(share.slot as usize)) else { return };
@@ -277,7 +277,7 @@ impl Network {
                 let kind = Lane::counter(names::NIC_TX_BYTES, "By", Measure::Delta);
                 catalog.track(process, Some(nic.bytes_track), kind, source)
             });
-        })
+        });
     }
 
     /// Writes what belongs to the host as a whole.

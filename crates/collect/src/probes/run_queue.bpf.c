@@ -5,7 +5,7 @@
  * Every task has its state in task storage. A thread of interest writes one record when it is
  * switched in (its wait) and one when it is switched out (its slice). All other threads only leave a
  * slice in the ledger of their CPU, which is read back when a thread of interest has waited there.
- * What each process used of the CPUs is summed.
+ * What each process used of the CPUs is summed, and with it the page faults of threads of interest.
  */
 #define PENDINGS 1
 #include "gpuwhy.h"
@@ -39,6 +39,7 @@ enum kind {
 /* What is summed for each process. */
 enum summed {
 	SUMMED_CPU_NS,
+	SUMMED_FAULTS, /* page faults of threads of interest */
 };
 
 /*
@@ -448,6 +449,14 @@ static __always_inline void add_used(struct task_struct *prev, struct task *t, _
 	if (sum)
 		sum_add(&sum->n[SUMMED_CPU_NS], t->used);
 	t->used = 0;
+	/* The kernel counts them itself: a probe at each fault would cost every process of the host. */
+	if (t->until > now) {
+		__u64 faults = prev->min_flt + prev->maj_flt;
+
+		if (sum && t->faults)
+			sum_add(&sum->n[SUMMED_FAULTS], faults - t->faults);
+		t->faults = faults;
+	}
 }
 
 static __always_inline void switched_out(unsigned long long *ctx, struct task_struct *prev,

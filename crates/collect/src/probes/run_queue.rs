@@ -7,7 +7,7 @@
 //! switch-out the slice. While such a thread waits for a CPU, the CPU's ledger lists the threads that
 //! ran there. All other threads are summed: run queue wait and switches of the host, and what each process
 //! used of the CPUs (`cpu_time`), by which a process that began to run more is told from one that was in the
-//! way all the time.
+//! way all the time; with it the page faults of threads of interest.
 //!
 //! *Why it matters*: most slow steps are slow because their threads ran less. The states show what
 //! the threads did instead, and what ran in their place.
@@ -82,6 +82,9 @@ const INTERRUPT_NS: i64 = 1_000;
 /// Moves of one wait that are kept; a thread that is moved more often loses the earlier ones.
 const MOVES: usize = 64;
 
+/// Counter track of a process (delta, 1): page faults of its threads of interest, as the kernel counts them.
+const PAGE_FAULTS: &str = "page_faults";
+
 /// Threads and stopped processes that are kept at a time.
 const THREADS: usize = 65_536;
 
@@ -91,7 +94,7 @@ shared_with_c! {
 
     enum Kind = "kind" { Wait, Run, Moved, Occupant, Name, Exit, Signal, }
 
-    enum Summed = "summed" { CpuNs, }
+    enum Summed = "summed" { CpuNs, Faults, }
 
     enum OffCpu = "off_cpu" {
         Unknown,
@@ -290,13 +293,19 @@ impl Probe for RunQueue {
         let source = self.states.source;
         self.used.each(now, |share| {
             let Context { catalog, rows, attribution, .. } = &mut *cx;
-            let (tgid, comm, added) = (share.tgid, share.comm, share.added[Summed::CpuNs as usize]);
-            share.counters[0].add(added, now, rows, || {
-                let process = attribution.process(catalog, tgid, Some(&comm));
-                let kind = Lane::counter(names::CPU_TIME, "ns", Measure::Delta);
-                catalog.track(process, None, kind, source)
-            });
-        })
+            let (tgid, comm) = (share.tgid, share.comm);
+            for (summed, name, unit) in
+                [(Summed::CpuNs, names::CPU_TIME, "ns"), (Summed::Faults, PAGE_FAULTS, "1")]
+            {
+                let i = summed as usize;
+                share.counters[i].add(share.added[i], now, rows, || {
+                    let process = attribution.process(catalog, tgid, Some(&comm));
+                    let kind = Lane::counter(name, unit, Measure::Delta);
+                    catalog.track(process, None, kind, source)
+                });
+            }
+        });
+        Ok(())
     }
 
     fn add_target(&mut self, target: Target, cx: &mut Context) -> Result<(), CollectError> {

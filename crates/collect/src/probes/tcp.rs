@@ -118,7 +118,8 @@ impl Probe for Tcp {
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
         let rows = &mut self.rows;
-        self.sums.each(now, |share| rows.share(share, now, cx))
+        self.sums.each(now, |share| rows.share(share, now, cx));
+        Ok(())
     }
 
     fn pause(&mut self, paused: bool) -> Result<(), CollectError> {
