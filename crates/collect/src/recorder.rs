@@ -35,7 +35,8 @@ const MANY: usize = 2048;
 const SWEPT: usize = 64;
 /// How long an entity is remembered after its end.
 const REMEMBERED: Ns = Ns::secs(300);
-/// How often memory that is free goes back to the system: after a burst it would stay with the allocator.
+/// How often it is looked whether memory that is free is to go back to the system: after a burst it would stay
+/// with the allocator.
 const RELEASE: Ns = Ns::secs(10);
 
 /// A running recording. Lives on the thread that started it.
@@ -50,6 +51,7 @@ pub struct Recorder {
     next_second: Ns,
     next_forget: Ns,
     next_release: Ns,
+    spare: sys::Spare,
     events: u64,
     hz: u32,
     /// How many of [`Shed::ORDER`] are left out.
@@ -115,6 +117,7 @@ impl Recorder {
             next_second: now + Ns::secs(1),
             next_forget: now + REMEMBERED,
             next_release: now + RELEASE,
+            spare: sys::Spare::default(),
             events: 0,
             hz,
             shed: 0,
@@ -271,7 +274,10 @@ impl Recorder {
         }
         if now >= self.next_release {
             self.next_release = now + RELEASE;
-            sys::release_free_memory();
+            if self.spare.is_due(procfs::resident_bytes()) {
+                sys::release_free_memory();
+                self.spare.given_back(procfs::resident_bytes());
+            }
         }
         if now >= self.next_forget {
             self.next_forget = now + REMEMBERED;

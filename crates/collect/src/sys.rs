@@ -17,7 +17,7 @@ pub(crate) use clock::{monotonic, ns, sleep_until, suspended, wall};
 pub use descriptor::inherited;
 pub(crate) use files::{open_behind, open_of_process, path_of};
 pub use memory::release_free_memory;
-pub(crate) use memory::{page_size, share_free_memory};
+pub(crate) use memory::{Spare, page_size, share_free_memory};
 pub(crate) use perf_event::cpu_timer;
 pub use priority::{IdlePriority, idle_priority, nice};
 pub(crate) use privilege::{drop_capabilities, library_from_env};
