@@ -23,8 +23,7 @@
 
 mod calls;
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use gpuwhy_schema::{
     Direction, EntityId, EntityKind, Id, IoOp, Ns, Part, PartKind, Rows, ThreadState,
 };

@@ -18,9 +18,9 @@
 //! that, and ranks whose clocks have no known error are not matched at all.
 //!
 //! Only profiles have such tracks; gpuwhy's own recordings have none, and nothing here applies to them.
+use std::collections::BTreeMap;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use gpuwhy_schema::{
     ClockError, CopyKind, Entity, EntityId, EntityKind, Id, Ns, Rows, SourceId, ThreadState, Track,
     TrackId, names,

@@ -27,10 +27,9 @@
 mod host;
 #[cfg(test)]
 mod tests;
-
-use std::collections::HashMap;
 use std::ops::Range;
 
+use foldhash::HashMap;
 use gpuwhy_schema::CopyKind;
 
 use crate::calls::{CallKind, LONG};

@@ -26,8 +26,7 @@
 
 mod index;
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{EntityId, Id, Ns};
 
 use crate::intervals::{Interval, clip, subtract, union};

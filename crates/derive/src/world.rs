@@ -1,7 +1,6 @@
 //! The recorded rows, indexed by the entity that they are about.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{
     Direction, Entity, EntityId, EntityKind, Id, IoOp, Ns, Rows, ThreadState, Track, TrackId,
     WakeContext, names,

@@ -7,9 +7,9 @@
 //! A rank that waits for another sees what the other does at that time, which for the most part is
 //! what it always does, only later. So what the waiting grew by is distributed in the proportions in
 //! which the awaited rank's own steps grew: they are why it was late.
+use std::collections::BTreeMap;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
 use crate::classes::{self, Misses};

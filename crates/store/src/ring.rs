@@ -4,9 +4,10 @@
 //! around it to a trace, with the details, links and lanes that belong to them. A row is written
 //! once, however many findings it lies near to.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use gpuwhy_schema::{EachTable, Ns, Rows, State, Table, TrackId};
 
 use crate::ids::IdSet;
@@ -93,7 +94,9 @@ impl Ring {
             return;
         }
         for state in &rows.state {
-            self.holding.remove(&state.track);
+            if !self.holding.is_empty() {
+                self.holding.remove(&state.track);
+            }
             let last = self.last_state.entry(state.track).or_insert((Ns::MIN, false));
             *last = (*last).max((state.ts, state.dur.is_some()));
         }
@@ -299,7 +302,7 @@ impl EachTable for Choose {
             for row in rows.iter() {
                 *ended.entry(key(row)).or_default() |= row.end() != Some(Ns::MAX);
             }
-            let mut seen = std::collections::HashSet::new();
+            let mut seen = HashSet::new();
             rows.retain(|row| {
                 row.end() != Some(Ns::MAX) || !ended[&key(row)] && seen.insert(key(row))
             });

@@ -1,9 +1,9 @@
 //! The calls of threads, as the critical path asks for them: in which call a thread was, what that call does,
 //! and which rank came last to a call of MPI.
-
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet, HashSetExt as _};
 use gpuwhy_schema::{ClockError, Entity, EntityId, Name, Ns, SourceId};
 
 use super::Host;

@@ -1,7 +1,6 @@
 //! Rows of GPUs, by process and by device.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{EntityId, Id, Ns, Rows, Track, TrackId, names};
 
 use super::{Busy, Gpus, Launched};

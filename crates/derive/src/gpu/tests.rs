@@ -1,5 +1,3 @@
-use std::collections::HashMap;
-
 use gpuwhy_schema::{
     Collective, Copy, CopyKind, Counter, Discipline, EntityKind, Kernel, Lane, Lanes, Mark,
     Measure, Rows, SourceId, Span, Track, TrackId, names,

@@ -1,8 +1,7 @@
 //! What a judgement needs of the recorded rows besides steps and parts: names, tracks, what sources
 //! lost, and readings of GPU drivers.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use gpuwhy_schema::{
     Class, Entity, EntityId, EntityKind, Name, Part, Rows, Source, SourceState, Track, TrackId,
     names, sources,
