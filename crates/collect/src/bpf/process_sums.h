@@ -4,7 +4,8 @@
  * reads ten times a second without a system call. They are totals since the entry was made. A process has
  * one of the TRIED entries from the one on that its number gives; when all of these are taken, the one
  * that was not used for longest changes hands, and then a slot's total is more than the sum of its
- * processes'.
+ * processes'. User space frees the entries that are no longer used; a process may have two for a while,
+ * whose sums count together.
  */
 #ifndef PROCESS_SUMS_H
 #define PROCESS_SUMS_H
@@ -50,11 +51,11 @@ struct {
 	__type(value, struct sum);
 } sums SEC(".maps");
 
-/* Changes whenever `sums` does, so that user space reads it only then. */
+/* Change whenever `sums` and `sum_keys` do, so that user space reads them only then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u64);
 } sums_changed SEC(".maps");
@@ -64,7 +65,8 @@ static __noinline struct sum *entry_of(__u64 key)
 {
 	__u32 first = (key * 0x9e3779b97f4a7c15ULL) >> (64 - SUM_ENTRIES_LOG2);
 	__u32 chosen = SUM_ENTRIES, at;
-	__u64 oldest = ~0ULL, before = 0, *holds;
+	__u64 oldest = ~0ULL, before = 0, *holds, *made;
+	__u32 one = 1;
 	struct sum *sum;
 
 	for (int i = 0; i < TRIED; i++) {
@@ -97,6 +99,9 @@ static __noinline struct sum *entry_of(__u64 key)
 	__builtin_memset(sum->comm, 0, sizeof(sum->comm));
 	barrier();
 	*holds = key;
+	made = bpf_map_lookup_elem(&sums_changed, &one);
+	if (made)
+		__sync_fetch_and_add(made, 1);
 	return sum;
 }
 

@@ -2,12 +2,12 @@
 
 use foldhash::HashMap;
 use gpuwhy_schema::Ns;
-use libbpf_rs::OpenObject;
+use libbpf_rs::{MapHandle, OpenObject};
 
 use super::Bpf;
-use super::layout::shared_with_c;
+use super::layout::{bytes_of, shared_with_c};
 use super::mapped::MappedArray;
-use super::object::{LoadedObject, set_map_entries};
+use super::object::{LoadedObject, put, set_map_entries};
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
 
@@ -16,6 +16,10 @@ pub(crate) const SUMS: usize = 4;
 
 /// The key of an entry that changes hands; as in `process_sums.h`.
 const CHANGES_HANDS: u64 = u64::MAX;
+
+/// An entry that was not added to for this long is freed: on a host that compiles, the processes of an hour are
+/// thousands.
+const IDLE: Ns = Ns::secs(10);
 
 /// Between two readings.
 const EVERY: Ns = Ns::millis(100);
@@ -46,7 +50,11 @@ shared_with_c! {
 /// The sums of all processes, in the slots of a probe.
 #[derive(Debug)]
 pub(crate) struct ProcessSums {
+    keys_map: MapHandle,
     keys: MappedArray<u64>,
+    /// Where keys are, as far as they were made before [`ProcessSums::seen_made`] was read.
+    places: Vec<usize>,
+    seen_made: u64,
     sums: MappedArray<Sum>,
     changes: MappedArray<u64>,
     pendings: MappedArray<Pending>,
@@ -69,6 +77,8 @@ struct Entry {
     key: (u32, u32),
     born: u64,
     n: [u64; SUMS],
+    /// When it was last found to have grown.
+    grown: Ns,
 }
 
 /// The sums of one process in one slot.
@@ -108,7 +118,10 @@ impl ProcessSums {
     /// A map is missing or cannot be mapped.
     pub fn new(loaded: &LoadedObject) -> Result<ProcessSums, CollectError> {
         Ok(ProcessSums {
+            keys_map: loaded.map("sum_keys")?,
             keys: loaded.mapped("sum_keys")?,
+            places: Vec::new(),
+            seen_made: 0,
             sums: loaded.mapped("sums")?,
             changes: loaded.mapped("sums_changed")?,
             pendings: loaded.mapped("pendings")?,
@@ -126,11 +139,11 @@ impl ProcessSums {
             return;
         }
         self.next = now + EVERY;
-        self.read();
+        self.read(now);
         self.shares.of.values_mut().filter(|share| share.is_due()).for_each(write);
     }
 
-    fn read(&mut self) {
+    fn read(&mut self, now: Ns) {
         let changes = self.changes.read(0);
         let pending_total =
             self.pendings.iter().flat_map(|pending| pending.n).fold(0, u64::wrapping_add);
@@ -139,15 +152,22 @@ impl ProcessSums {
             return;
         }
         self.seen_changes = changes;
+        let made = self.changes.read(1);
+        if made != self.seen_made {
+            self.seen_made = made;
+            let keys = self.keys.iter().enumerate();
+            self.places = keys.filter(|(_, key)| *key != 0).map(|(at, _)| at).collect();
+        }
         self.shares.begin();
-        for (at, key) in self.keys.iter().enumerate() {
+        for &at in &self.places {
+            let key = self.keys.read(at);
             if key == 0 || key == CHANGES_HANDS {
                 continue;
             }
             let sum = self.sums.read(at);
             // It may have changed hands since its key was read.
             if self.keys.read(at) == key {
-                self.shares.entry(at, ((key >> 32) as u32, key as u32), &sum);
+                self.shares.entry(at, ((key >> 32) as u32, key as u32), &sum, now);
             }
         }
         // What is pending is read after the sums, as it moves there: it may be seen in neither for
@@ -160,6 +180,12 @@ impl ProcessSums {
             }
         }
         self.shares.end();
+        for at in self.shares.idle_since(now.saturating_sub(IDLE)) {
+            let freed = put(&self.keys_map, "sum_keys", bytes_of(&(at as u32)), bytes_of(&0_u64));
+            if freed.is_ok() {
+                self.shares.forget(at);
+            }
+        }
     }
 }
 
@@ -171,18 +197,38 @@ impl Shares {
         }
     }
 
-    fn entry(&mut self, at: usize, key: (u32, u32), sum: &Sum) {
-        let now = Entry { key, born: sum.born, n: sum.n };
-        if let Some(before) = self.entries.insert(at, now)
-            && (before.key, before.born) != (key, sum.born)
-            && let Some(share) = self.of.get_mut(&before.key)
-        {
-            // What it held is no longer in the total of its process.
-            for (last, n) in share.last.iter_mut().zip(before.n) {
+    fn entry(&mut self, at: usize, key: (u32, u32), sum: &Sum, now: Ns) {
+        let read = Entry { key, born: sum.born, n: sum.n, grown: now };
+        let entry = self.entries.entry(at).or_insert(read);
+        let before = *entry;
+        *entry = read;
+        if (before.key, before.born) != (key, sum.born) {
+            self.no_longer_holds(&before);
+        } else if before.n == sum.n {
+            entry.grown = before.grown;
+        }
+        self.share(key, sum.comm, sum.n);
+    }
+
+    /// What an entry held is no longer in the total of its process.
+    fn no_longer_holds(&mut self, entry: &Entry) {
+        if let Some(share) = self.of.get_mut(&entry.key) {
+            for (last, n) in share.last.iter_mut().zip(entry.n) {
                 *last = last.saturating_sub(n);
             }
         }
-        self.share(key, sum.comm, sum.n);
+    }
+
+    /// Where the entries are that have not grown since then.
+    fn idle_since(&self, since: Ns) -> Vec<usize> {
+        let idle = self.entries.iter().filter(|(_, entry)| entry.grown < since);
+        idle.map(|(at, _)| *at).collect()
+    }
+
+    fn forget(&mut self, at: usize) {
+        if let Some(entry) = self.entries.remove(&at) {
+            self.no_longer_holds(&entry);
+        }
     }
 
     fn pending(&mut self, pending: &Pending) {
@@ -230,10 +276,19 @@ mod tests {
         entries: &[(usize, u32, u64, u64)],
         pendings: &[(u32, u64)],
     ) -> Vec<(u32, u64)> {
+        reading_at(Ns::ZERO, shares, entries, pendings)
+    }
+
+    fn reading_at(
+        now: Ns,
+        shares: &mut Shares,
+        entries: &[(usize, u32, u64, u64)],
+        pendings: &[(u32, u64)],
+    ) -> Vec<(u32, u64)> {
         shares.begin();
         for &(at, tgid, born, n) in entries {
             let sum = Sum { born, n: [n, 0, 0, 0], ..Sum::default() };
-            shares.entry(at, (tgid, 0), &sum);
+            shares.entry(at, (tgid, 0), &sum, now);
         }
         for &(tgid, n) in pendings {
             let key = Key { tgid, slot: 0 };
@@ -269,5 +324,20 @@ mod tests {
         let mut shares = Shares::default();
         assert_eq!(reading(&mut shares, &[(3, 7, 1, 10), (4, 7, 2, 5)], &[]), [(7, 15)]);
         assert_eq!(reading(&mut shares, &[(3, 7, 1, 11), (4, 7, 2, 7)], &[]), [(7, 3)]);
+    }
+
+    #[test]
+    fn a_process_that_is_idle_is_forgotten_and_counted_on_when_it_comes_back() {
+        let mut shares = Shares::default();
+        let both = [(3, 7, 1, 1000), (5, 8, 2, 10)];
+        assert_eq!(reading_at(Ns::secs(1), &mut shares, &both, &[]), [(7, 1000), (8, 10)]);
+        let one_grows = [(3, 7, 1, 1000), (5, 8, 2, 30)];
+        assert_eq!(reading_at(Ns::secs(9), &mut shares, &one_grows, &[]), [(7, 0), (8, 20)]);
+        assert_eq!(shares.idle_since(Ns::secs(1)), [0_usize; 0]);
+        assert_eq!(shares.idle_since(Ns::secs(5)), [3]);
+        shares.forget(3);
+        let back = [(4, 7, 3, 5), (5, 8, 2, 30)];
+        assert_eq!(reading_at(Ns::secs(10), &mut shares, &back, &[]), [(7, 5), (8, 0)]);
+        assert!(shares.idle_since(Ns::secs(9)).is_empty());
     }
 }
