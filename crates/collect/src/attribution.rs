@@ -16,7 +16,7 @@
 //! Processes that report by themselves (guests) are believed less: see [`Attribution::guest`].
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
@@ -25,6 +25,7 @@ use gpuwhy_schema::{Entity, EntityId, EntityKind, Lanes, Ns};
 
 use crate::bpf::text_of;
 use crate::cgroup_path::{Membership, Mounts, Owner, main_membership, memberships, owners};
+use crate::groups;
 use crate::guest::{Guest, HostProcess};
 use crate::procfs::{Proc, Stat};
 use crate::quota::Bucket;
@@ -413,6 +414,25 @@ impl Attribution {
         id
     }
 
+    /// Ends the cgroups, containers, jobs and virtual machines to which nothing belongs any more, `patience`
+    /// after that ended.
+    pub fn end_groups(&mut self, catalog: &mut Lanes, now: Ns, patience: Ns) {
+        let Attribution { mounts, cgroups, .. } = self;
+        groups::end(catalog, now, patience, |group| {
+            // One whose folder was never seen may lie where we do not see.
+            cgroups.get(&*group.key).filter(|(known, _)| *known == group.id)?;
+            let (hierarchy, path) = group.key.split_once(":/")?;
+            let membership =
+                Membership { hierarchy: hierarchy.to_owned(), path: format!("/{path}") };
+            let folder = mounts.folder(&membership)?;
+            let is_gone = fs::metadata(folder).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+            if is_gone {
+                cgroups.remove(&*group.key);
+            }
+            Some(is_gone)
+        });
+    }
+
     /// Where cgroups are mounted.
     pub fn mounts(&self) -> &Mounts {
         &self.mounts
@@ -770,6 +790,36 @@ mod tests {
         assert_ne!(first, second);
         assert!(catalog.get(first).unwrap().to.is_some());
         assert_eq!(attribution.cgroup(&mut catalog, &membership), second);
+    }
+
+    #[test]
+    fn a_cgroup_that_was_removed_has_ended_and_one_that_is_there_has_not() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys");
+        std::fs::create_dir_all(root.path().join("self")).unwrap();
+        let mount = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", folder.display());
+        std::fs::write(root.path().join("self/mountinfo"), mount).unwrap();
+        let mut catalog = Lanes::default();
+        let host = catalog.entity(EntityKind::Host, "host", |_| {});
+        let mut attribution = Attribution::of(host, Proc::at(root.path()));
+        let mut cgroup = |path: &str| {
+            let membership = Membership { hierarchy: "v2".into(), path: path.into() };
+            attribution.cgroup(&mut catalog, &membership)
+        };
+        let id = "0123456789abcdef".repeat(4);
+        let paths = [format!("/docker/{id}"), "/there".into(), "/unseen".into()];
+        for path in &paths[..2] {
+            std::fs::create_dir_all(folder.join(&path[1..])).unwrap();
+        }
+        let [container, there, unseen] = paths.clone().map(|path| cgroup(&path));
+        std::fs::remove_dir_all(folder.join("docker")).unwrap();
+        attribution.end_groups(&mut catalog, Ns::secs(50), Ns::ZERO);
+        let ended = |id| catalog.get(id).unwrap().to;
+        assert_eq!((ended(there), ended(unseen)), (None, None));
+        assert_eq!(ended(container), Some(Ns::secs(50)));
+        let above = catalog.get(container).unwrap().parent.unwrap();
+        assert_eq!(catalog.get(above).unwrap().kind, EntityKind::Container);
+        assert_eq!(ended(above), Some(Ns::secs(50)));
     }
 
     /// Finding 5: each lie about a thread of a container made the recorder walk all its threads.

@@ -28,6 +28,7 @@ mod error;
 mod event_rows;
 #[doc(hidden)]
 pub mod fuzzing;
+mod groups;
 mod guest;
 pub mod host;
 mod polled_files;

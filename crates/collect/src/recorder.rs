@@ -21,7 +21,7 @@ use crate::error::{CollectError, error_chain};
 use crate::probe::{How, OpenStep, Probe, ProbeSpec, Shedding, Start};
 use crate::shed::Shed;
 use crate::status::Status;
-use crate::{probes, procfs, sys};
+use crate::{groups, probes, procfs, sys};
 
 /// Exact records that one CPU may write in a second; it can save them up for as long. A workload
 /// with some thousand switches a second stays far below; of one that does nothing but switch, most
@@ -35,8 +35,8 @@ const MANY: usize = 2048;
 const SWEPT: usize = 64;
 /// How long an entity is remembered after its end.
 const REMEMBERED: Ns = Ns::secs(300);
-/// How often it is looked whether memory that is free is to go back to the system: after a burst it would stay
-/// with the allocator.
+/// How often it is looked whether memory that is free is to go back to the system, since after a burst it would stay
+/// with the allocator, and whether groups have ended.
 const RELEASE: Ns = Ns::secs(10);
 
 /// A running recording. Lives on the thread that started it.
@@ -152,6 +152,7 @@ impl Recorder {
         for running in &mut self.probes {
             running.probe.finish(now, &mut self.cx);
         }
+        self.cx.attribution.end_groups(&mut self.cx.catalog, now, Ns::ZERO);
         self.count_losses();
         self.cx.rows.clock.push(wall_clock(self.cx.host));
         self.cx.take_rows()
@@ -278,6 +279,7 @@ impl Recorder {
                 sys::release_free_memory();
                 self.spare.given_back(procfs::resident_bytes());
             }
+            self.cx.attribution.end_groups(&mut self.cx.catalog, now, groups::PATIENCE);
         }
         if now >= self.next_forget {
             self.next_forget = now + REMEMBERED;

@@ -82,7 +82,7 @@ pub struct Lanes {
 }
 
 /// Retired entities that are kept at most: forgetting looks at all entities.
-const RETIRED: usize = 16 * 1024;
+const RETIRED: usize = 4 * 1024;
 
 impl Lanes {
     /// The entity of this kind and key, if it lives.
@@ -164,6 +164,11 @@ impl Lanes {
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
+    }
+
+    /// All entities that are known, living or not, in the order of their ids.
+    pub fn entities(&self) -> impl Iterator<Item = &Entity> {
+        self.by_id.values()
     }
 
     /// The entities with ids after `id` that have not ended, in the order of their ids.

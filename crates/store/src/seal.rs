@@ -102,6 +102,16 @@ fn latest_only(batch: RecordBatch) -> RecordBatch {
     segment::take(&batch, rows)
 }
 
+/// The hosts among entities: one row of thousands, each of which holds names.
+fn hosts(entities: &RecordBatch) -> RecordBatch {
+    use arrow_array::cast::AsArray;
+    let Some(kinds) = entities.column_by_name("kind").and_then(|c| c.as_string_opt::<i32>()) else {
+        return entities.clone();
+    };
+    let is_host = |row: &u32| kinds.value(*row as usize) == EntityKind::Host.as_str();
+    segment::take(entities, (0..entities.num_rows() as u32).filter(is_host).collect())
+}
+
 /// Without the open rows whose ended twin stands in the same batch.
 fn without_open_twins<T: Table>(
     batch: RecordBatch,
@@ -347,9 +357,8 @@ impl Made {
             self.states = State::rows(&batch).map_err(schema_error)?;
         }
         if T::NAME == Entity::NAME {
-            let entities = Entity::rows(&batch).map_err(schema_error)?;
-            let hosts = entities.iter().filter(|e| e.kind == EntityKind::Host);
-            self.hosts.extend(hosts.map(|e| e.key.to_string()));
+            let hosts = Entity::rows(&hosts(&batch)).map_err(schema_error)?;
+            self.hosts.extend(hosts.iter().map(|e| e.key.to_string()));
         }
         learn_shards(&batch, &mut self.shards);
         let path = format!("{}/{:05}.parquet", T::NAME, self.segment);

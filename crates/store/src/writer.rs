@@ -55,6 +55,9 @@ impl Default for Options {
     }
 }
 
+/// Rows that are gathered before they are committed: rows, columns, message and frame of a commit are in memory
+/// at the same time.
+const COMMIT_ROWS: usize = 16 * 1024;
 /// After a sealing that failed: on a full disk each try costs as much as a success.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -202,7 +205,7 @@ impl Writer {
             self.drop_excess();
             return Ok(());
         }
-        if self.pending_rows >= FRAME_ROWS { self.flush_journal() } else { Ok(()) }
+        if self.pending_rows >= COMMIT_ROWS { self.flush_journal() } else { Ok(()) }
     }
 
     /// Commits what was appended: from now on it outlives this process. Cheap enough for once a
