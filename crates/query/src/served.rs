@@ -244,4 +244,81 @@ mod tests {
         let said = read(&house, &house.traces.join("a")).await;
         assert!(said.contains("--traces"), "{said}");
     }
+
+    /// Plans read parts of files, and list folders: each way of reading is checked.
+    #[tokio::test]
+    async fn parts_of_files_and_names_in_folders_are_served_as_whole_files_are() {
+        let house = house(true);
+        let store = house.stores.get_store(&Url::parse("file:///").unwrap()).unwrap();
+        let others = house.traces.with_file_name("traces-of-others");
+        std::fs::create_dir(&others).unwrap();
+        std::fs::write(others.join("b"), "rows").unwrap();
+        let path = |at: &std::path::Path| Path::from_absolute_path(at).unwrap();
+        let refused = |what: Result<(), Error>, how: &str, at: &std::path::Path| {
+            let said = what.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(said.contains("is not served here"), "{how} {}: {said}", at.display());
+        };
+        for at in [&house.secret, &house.traces.join("link"), &others.join("b")] {
+            let location = path(at);
+            refused(store.get_range(&location, 0..1).await.map(drop), "a range of", at);
+            refused(store.get_ranges(&location, &[0..1, 1..2]).await.map(drop), "ranges of", at);
+            refused(store.head(&location).await.map(drop), "the size of", at);
+        }
+        let above = house.traces.parent().unwrap();
+        for at in [above, &others, std::path::Path::new("/")] {
+            let prefix = path(at);
+            let prefix = (at != std::path::Path::new("/")).then_some(&prefix);
+            let listed: Vec<_> = store.list(prefix).collect().await;
+            assert_eq!(listed.len(), 1, "{}", at.display());
+            refused(listed.into_iter().next().unwrap().map(drop), "names in", at);
+            refused(store.list_with_delimiter(prefix).await.map(drop), "names in", at);
+        }
+        let (file, folder) = (path(&house.traces.join("a")), path(&house.traces));
+        assert_eq!(store.get_range(&file, 0..2).await.unwrap(), "ro");
+        assert_eq!(store.get_ranges(&file, &[0..1, 1..2]).await.unwrap(), ["r", "o"]);
+        let listed: Vec<_> = store.list(Some(&folder)).collect().await;
+        assert!(listed.iter().flatten().any(|found| found.location == file), "{listed:?}");
+        assert!(!store.list_with_delimiter(Some(&folder)).await.unwrap().objects.is_empty());
+    }
+
+    /// The contents of an object, or why it is refused.
+    async fn object(traces: &[&str], url: &str) -> String {
+        let stores = DefaultObjectStoreRegistry::new();
+        for bucket in ["s3://ours/", "s3://theirs/", "gs://ours/"] {
+            let store = object_store::memory::InMemory::new();
+            for name in ["runs/a", "other/a"] {
+                store.put(&Path::from(name), "rows".into()).await.unwrap();
+            }
+            stores.register_store(&Url::parse(bucket).unwrap(), Arc::new(store));
+        }
+        let served = Served { traces: traces.iter().map(|s| (*s).to_owned()).collect() };
+        let url = Url::parse(url).unwrap();
+        let store = match served.only(stores).unwrap().get_store(&url) {
+            Ok(store) => store,
+            Err(error) => return error.to_string(),
+        };
+        match store.get(&Path::from_url_path(url.path()).unwrap()).await {
+            Ok(found) => String::from_utf8(found.bytes().await.unwrap().to_vec()).unwrap(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn of_buckets_what_is_named_is_served_or_all_that_the_keys_reach() {
+        let (named, all) = (["s3://ours/runs"], []);
+        assert_eq!(object(&named, "s3://ours/runs/a").await, "rows");
+        for other in
+            ["s3://ours/other/a", "s3://theirs/runs/a", "gs://ours/runs/a", "file:///etc/passwd"]
+        {
+            let said = object(&named, other).await;
+            assert!(said.contains("is not served here"), "{other}: {said}");
+        }
+        for other in ["s3://ours/other/a", "s3://theirs/runs/a"] {
+            assert_eq!(object(&all, other).await, "rows");
+        }
+        assert!(object(&all, "file:///etc/passwd").await.contains("is not served here"));
+        // Whoever serves a folder serves no bucket.
+        let said = object(&["/tmp"], "s3://ours/runs/a").await;
+        assert!(said.contains("is not served here"), "{said}");
+    }
 }
