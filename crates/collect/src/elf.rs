@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use object::read::ReadCache;
-use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
 use crate::error::CollectError;
 
@@ -167,6 +167,102 @@ pub(crate) fn function_offsets(binary: &Path, symbol: &str) -> Result<Vec<usize>
     Err(none(similar.hint(is_stripped)))
 }
 
+/// A static probe (USDT) of a program or library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StaticProbe {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub places: Vec<Place>,
+}
+
+/// A place of a static probe, by offsets in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The instruction.
+    pub code: usize,
+    /// The counter of those who listen; 0 if it has none.
+    pub counter: usize,
+}
+
+/// Static probes of one file that are looked at.
+const STATIC_PROBES: usize = 4096;
+
+/// The static probes of a provider in a file; none if it is no ELF file or has none.
+pub(crate) fn static_probes(file: &File, provider: &str) -> Vec<StaticProbe> {
+    let Ok(file) = file.try_clone() else { return Vec::new() };
+    let cache = ReadCache::new(file);
+    let Ok(elf) = object::File::parse(&cache) else { return Vec::new() };
+    let section = |name| elf.section_by_name(name);
+    let Some(notes) = section(".note.stapsdt").and_then(|notes| notes.data().ok()) else {
+        return Vec::new();
+    };
+    // Prelinked files are moved after the notes were written; this section moves with them.
+    let base = section(".stapsdt.base").map(|base| base.address());
+    let mut out: Vec<StaticProbe> = Vec::new();
+    for note in Notes(notes).take(STATIC_PROBES).filter(|note| note.provider == provider.as_bytes())
+    {
+        let moved = base.map_or(0, |base| base.wrapping_sub(note.base));
+        let offset = |address: u64| file_offset(&elf, address.wrapping_add(moved));
+        let Some(code) = offset(note.code) else { continue };
+        let counter = match note.counter {
+            0 => 0,
+            counter => match offset(counter) {
+                Some(counter) => counter,
+                None => continue,
+            },
+        };
+        let (name, place) = (String::from_utf8_lossy(note.name), Place { code, counter });
+        match out.iter_mut().find(|probe| probe.name == name) {
+            Some(probe) => probe.places.push(place),
+            None => out.push(StaticProbe { name: name.into_owned(), places: vec![place] }),
+        }
+    }
+    out
+}
+
+/// A note about a static probe, with addresses as the linker wrote them.
+struct Note<'a> {
+    code: u64,
+    base: u64,
+    counter: u64,
+    provider: &'a [u8],
+    name: &'a [u8],
+}
+
+/// The notes of a section, of 64-bit little-endian files.
+struct Notes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Notes<'a> {
+    type Item = Note<'a>;
+
+    fn next(&mut self) -> Option<Note<'a>> {
+        loop {
+            let word =
+                |at: usize| Some(u32::from_le_bytes(self.0.get(at..at + 4)?.try_into().ok()?));
+            let (owner, text, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+            let padded = |bytes: usize| bytes.checked_next_multiple_of(4);
+            let from = padded(owner)?.checked_add(12)?;
+            let to = from.checked_add(text)?;
+            let (is_probe, body) =
+                (kind == 3 && self.0.get(12..12 + 8)? == b"stapsdt\0", self.0.get(from..to)?);
+            self.0 = self.0.get(from.checked_add(padded(text)?)?..).unwrap_or_default();
+            if let Some(note) = is_probe.then(|| Note::of(body)).flatten() {
+                return Some(note);
+            }
+        }
+    }
+}
+
+impl<'a> Note<'a> {
+    fn of(body: &'a [u8]) -> Option<Note<'a>> {
+        let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
+        let mut texts = body.get(24..)?.split(|byte| *byte == 0);
+        let (provider, name) = (texts.next()?, texts.next()?);
+        Some(Note { code: word(0)?, base: word(8)?, counter: word(16)?, provider, name })
+    }
+}
+
 /// Names of functions that are similar to the one asked for, with how much they differ.
 #[derive(Default)]
 struct SimilarNames(Vec<(usize, String)>);
@@ -292,6 +388,63 @@ mod tests {
                 let _ = may_export(&mut read, "malloc");
             }
         }
+    }
+
+    /// A note as an assembler writes it.
+    fn note(kind: u32, owner: &[u8], body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let sizes = [owner.len(), body.len()].map(|n| u32::try_from(n).unwrap());
+        for word in [sizes[0], sizes[1], kind] {
+            out.extend(word.to_le_bytes());
+        }
+        for text in [owner, body] {
+            out.extend(text);
+            out.resize(out.len().next_multiple_of(4), 0);
+        }
+        out
+    }
+
+    #[test]
+    fn notes_of_static_probes_are_read_and_broken_ones_end_it() {
+        let body = |name: &str| {
+            let words = [0x1000_u64, 0x2000, 0x3000].map(u64::to_le_bytes).concat();
+            [&words[..], b"python\0", name.as_bytes(), b"\0-4@%edi\0"].concat()
+        };
+        let of = |kind, owner: &[u8], name| note(kind, owner, &body(name));
+        let all = [
+            of(3, b"stapsdt\0", "gc__start"),
+            of(1, b"stapsdt\0", "other__kind"),
+            of(3, b"GNU\0", "other__owner"),
+            note(3, b"stapsdt\0", b"too short"),
+            of(3, b"stapsdt\0", "gc__done"),
+        ]
+        .concat();
+        let names = |bytes: &[u8]| -> Vec<String> {
+            Notes(bytes).map(|n| String::from_utf8_lossy(n.name).into_owned()).collect()
+        };
+        assert_eq!(names(&all), ["gc__start", "gc__done"]);
+        let first = Notes(&all).next().unwrap();
+        assert_eq!((first.code, first.base, first.counter), (0x1000, 0x2000, 0x3000));
+        assert_eq!(first.provider, b"python");
+        // At every length, and with sizes that lead beyond the end.
+        for len in 0..all.len() {
+            assert!(names(&all[..len]).len() <= 2);
+        }
+        assert!(names(&[0xff; 64]).is_empty());
+    }
+
+    /// Debian's interpreters have such probes.
+    #[test]
+    fn the_collector_of_an_interpreter_with_static_probes_is_found() {
+        let Ok(file) = File::open("/usr/bin/python3") else { return };
+        let probes = static_probes(&file, "python");
+        let Some(start) = probes.iter().find(|probe| probe.name == "gc__start") else {
+            return eprintln!("this interpreter has no static probes");
+        };
+        assert!(!start.places.is_empty(), "{start:?}");
+        assert!(start.places.iter().all(|place| place.code > 0 && place.counter > 0), "{start:?}");
+        assert!(probes.iter().any(|probe| probe.name == "gc__done"), "{probes:?}");
+        assert!(static_probes(&file, "libc").is_empty());
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub const LIBRARY_CALLS: &str = "library_calls";
 /// Span track of a thread (nested): calls of NCCL as seen from outside, `ncclAllReduce`: what enqueues
 /// a collective, not the collective; detail `collective` where its communicator was seen to be made.
 pub const NCCL_CALLS: &str = "nccl_calls";
+/// Span track of a thread (nested): pauses of a run time, such as `gc` of its garbage collector.
+pub const RUNTIME_PAUSES: &str = "runtime_pauses";
 /// Mark track of a host: what NCCL's own RAS says of the jobs here, `behind in AllReduce`; the value is
 /// the rank.
 pub const NCCL_RAS: &str = "nccl_ras";

@@ -77,6 +77,8 @@ sources! {
     NVML = "nvml" [GpuThrottling, GpuContention, Pcie, GpuFault],
     /// Calls of NCCL as seen from outside, by BPF.
     NCCL_CALLS = "bpf:nccl_calls" [],
+    /// Pauses of Python's garbage collector, by BPF.
+    PYTHON_GC = "bpf:python_gc" [GcPause],
     /// Statements of NCCL's RAS.
     NCCL_RAS = "nccl_ras" [],
 }

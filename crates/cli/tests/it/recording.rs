@@ -3,7 +3,38 @@
 use std::path::Path;
 use std::process::Command;
 
+use gpuwhy_schema::{Span, names};
+use gpuwhy_store::Trace;
+
 use crate::{folder, gpuwhy, may_record, said};
+
+/// Debian's interpreter has static probes; others do not, and then there is nothing to see.
+#[test]
+fn root_collections_of_pythons_garbage_are_spans_of_their_thread() {
+    const PYTHON: &str = "/usr/bin/python3";
+    let has_probes =
+        std::fs::read(PYTHON).is_ok_and(|bytes| bytes.windows(9).any(|text| text == b"gc__start"));
+    if !may_record() || !has_probes {
+        return eprintln!("not tested: {PYTHON} has no static probes, or recording is not allowed");
+    }
+    let (_keep, folder) = folder();
+    let trace = folder.join("run.trace");
+    let script = "import gc, time\n\
+                  heap = [[n] for n in range(200000)]\n\
+                  end = time.time() + 4\n\
+                  while time.time() < end: gc.collect(); time.sleep(0.2)\n";
+    let path = trace.to_str().unwrap();
+    let output = gpuwhy(&["record", "-o", path, "--", PYTHON, "-c", script]);
+    assert!(output.status.success(), "{}", said(&output));
+    let output = gpuwhy(&["validate", path]);
+    assert!(output.status.success(), "{}", said(&output));
+    let trace = Trace::open(&trace).unwrap();
+    let tracks = trace.tracks().unwrap();
+    let pauses = tracks.iter().find(|track| &*track.name == names::RUNTIME_PAUSES).unwrap().id;
+    let spans = trace.all::<Span>().flat_map(Result::unwrap);
+    let spans: Vec<Span> = spans.filter(|span| span.track == pauses).collect();
+    assert!(spans.len() >= 4 && spans.iter().all(|span| &*span.name == "gc"), "{spans:?}");
+}
 
 #[test]
 fn root_a_command_is_recorded_validated_judged_and_exported() {

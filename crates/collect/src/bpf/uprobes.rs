@@ -10,6 +10,7 @@ use std::path::Path;
 use libbpf_rs::{Link, OpenObject, UprobeMultiOpts};
 
 use super::object::LoadedObject;
+use crate::elf::StaticProbe;
 use crate::error::CollectError;
 
 /// Functions of one file to attach to.
@@ -64,4 +65,31 @@ pub(crate) fn attach(
         links.push(link);
     }
     Ok(links)
+}
+
+/// Attaches a program to a static probe of a file, in all processes. A counter in their memory tells them that
+/// somebody listens, and the kernel counts there.
+///
+/// # Errors
+/// The object has no such program, or the kernel refuses.
+pub(crate) fn attach_static(
+    loaded: &LoadedObject,
+    program: &str,
+    binary: &Path,
+    probe: &StaticProbe,
+) -> Result<Link, CollectError> {
+    let refused = |source| CollectError::Attach {
+        probe: loaded.probe,
+        target: format!("`{}` of `{}`", probe.name, binary.display()),
+        source,
+    };
+    let missing = || libbpf_rs::Error::from(std::io::Error::from(std::io::ErrorKind::NotFound));
+    let found = loaded.object.progs_mut().find(|of| of.name().to_string_lossy() == program);
+    let options = UprobeMultiOpts {
+        offsets: probe.places.iter().map(|place| place.code).collect(),
+        ref_ctr_offsets: probe.places.iter().map(|place| place.counter).collect(),
+        ..UprobeMultiOpts::default()
+    };
+    let found = found.ok_or_else(|| refused(missing()))?;
+    found.attach_uprobe_multi_with_opts(-1, binary, "", options).map_err(refused)
 }

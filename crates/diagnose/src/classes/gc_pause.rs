@@ -13,14 +13,16 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
         instead_of: &[PartKind::Run, PartKind::Lock, PartKind::Timer, PartKind::Unknown],
     }),
     evidence: "For it: spans of the step's process whose name is that of a pause (`gc`, `gc.collect`, …) \
-               and which lie in slow steps, as programs and profilers mark them. Without such spans it is \
-               never named.",
+               and which lie in slow steps: of CPython, if the interpreter has static probes (as Debian's \
+               has), else as programs and profilers mark them. Without such spans it \
+               is never named.",
     verify: Verify {
         culprit: None,
         otherwise: "freeze or switch off the collector and record again: `gc.freeze()` or `gc.disable()` \
                     in Python",
     },
-    fooled_by: "A pause that is not marked, which looks like `engine_software`. A marked pause in which \
+    fooled_by: "A pause that is not marked, as by an interpreter without static probes, which looks like \
+                `engine_software`. A marked pause in which \
                 the collector itself waited for a CPU or a disk: that time points to them.",
     ..ClassSpec::new(Class::GcPause)
 };
