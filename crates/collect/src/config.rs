@@ -125,6 +125,8 @@ pub struct Config {
     pub hops: u8,
     /// Ticks a second: how often aggregates are read and the ring is drained.
     pub hz: u32,
+    /// The same while nobody has asked for detail ([`crate::Recorder::detail`]), if that is less often.
+    pub calm_hz: Option<u32>,
     /// Size of the ring between kernel and recorder; a power of two.
     pub ring_bytes: u32,
     /// Functions of unmodified programs that are steps.
@@ -145,6 +147,7 @@ impl Default for Config {
             targets: Vec::new(),
             hops: 2,
             hz: 100,
+            calm_hz: None,
             // 100,000 events of 80 bytes in a second fill 8 MB; a tick is a hundredth of one.
             ring_bytes: 4 << 20,
             steps: Vec::new(),

@@ -47,6 +47,8 @@ pub struct Recorder {
     /// Records of the present tick, kept for its memory.
     staged: Vec<u8>,
     tick: Ns,
+    /// The least time between two ticks while nobody has asked for detail.
+    calm_tick: Ns,
     next: Ns,
     next_second: Ns,
     next_forget: Ns,
@@ -106,13 +108,14 @@ impl Recorder {
         let now = sys::monotonic();
         cx.rows.clock.push(wall_clock(cx.host));
         let hz = config.hz.clamp(1, 1000);
-        let tick = Ns(1_000_000_000 / i64::from(hz));
+        let tick = tick_of(hz);
         Ok(Recorder {
             bpf,
             probes: running,
             cx,
             staged: Vec::new(),
             tick,
+            calm_tick: config.calm_hz.map_or(Ns::ZERO, tick_of),
             next: now + tick,
             next_second: now + Ns::secs(1),
             next_forget: now + REMEMBERED,
@@ -140,7 +143,7 @@ impl Recorder {
         self.gather(now);
         if now >= self.next {
             // A recorder that was stopped for a while does not catch up tick by tick.
-            self.next = (self.next + self.tick).max(now);
+            self.next = (self.next + self.period()).max(now);
         }
         Ok(self.cx.take_rows())
     }
@@ -176,6 +179,7 @@ impl Recorder {
     /// The kernel refuses.
     pub fn detail(&mut self, on: bool) -> Result<(), CollectError> {
         self.detailed = on;
+        self.next = self.next.min(sys::monotonic() + self.period());
         let is_shed = self.probes.iter().flat_map(|running| running.spec.sheds).any(|shedding| {
             matches!(shedding.how, How::NoDetail) && self.shedding().contains(&shedding.shed)
         });
@@ -206,7 +210,7 @@ impl Recorder {
                 }
             }
         }
-        self.tick = Ns(1_000_000_000 / i64::from(hz));
+        self.tick = tick_of(hz);
         self.shed = count;
         self.detail(self.detailed)?;
         self.note_what_is_shed();
@@ -244,6 +248,11 @@ impl Recorder {
             cpu: sys::cpu_time(),
             rss: procfs::resident_bytes(),
         }
+    }
+
+    /// Between two ticks, now.
+    fn period(&self) -> Ns {
+        if self.detailed { self.tick } else { self.tick.max(self.calm_tick) }
     }
 
     fn gather(&mut self, now: Ns) {
@@ -390,6 +399,11 @@ impl Recorder {
     }
 }
 
+/// Between two of so many ticks a second.
+fn tick_of(hz: u32) -> Ns {
+    Ns(1_000_000_000 / i64::from(hz.clamp(1, 1000)))
+}
+
 /// The programs' knobs when the first `count` of [`Shed::ORDER`] are left out.
 fn knobs(count: usize, resumed: Ns) -> Knobs {
     let mut knobs = Knobs {
@@ -421,4 +435,31 @@ fn set_unavailable(catalog: &mut Lanes, source: SourceId, why: &str) {
         s.state = SourceState::Unavailable;
         s.note = Some(why.into());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_calm_it_is_read_seldom_and_from_the_report_of_an_incident_on_as_often_as_asked() {
+        let config = Config { hz: 100, calm_hz: Some(20), ..Config::only(&[]) };
+        let mut recorder = Recorder::start(config).unwrap();
+        let step = |recorder: &mut Recorder| {
+            let before = recorder.next;
+            recorder.poll(Duration::from_secs(1)).unwrap();
+            recorder.next - before
+        };
+        step(&mut recorder);
+        assert!(step(&mut recorder) >= Ns::millis(50));
+        recorder.detail(true).unwrap();
+        assert!(recorder.next <= sys::monotonic() + Ns::millis(10), "the next tick is near at once");
+        assert_eq!(recorder.period(), Ns::millis(10));
+        recorder.detail(false).unwrap();
+        assert_eq!(recorder.period(), Ns::millis(50));
+        // Whoever asks for less gets less.
+        let config = Config { hz: 5, calm_hz: Some(20), ..Config::only(&[]) };
+        assert_eq!(Recorder::start(config).unwrap().period(), Ns::millis(200));
+        assert_eq!(Recorder::start(Config::only(&[])).unwrap().period(), Ns::millis(10));
+    }
 }

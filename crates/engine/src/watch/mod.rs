@@ -77,6 +77,9 @@ const BACKGROUND: i32 = 19;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
+/// How often the recorder looks in calm: before each look at the series, so that a slow step is found as soon as
+/// if it looked more often.
+const CALM_HZ: u32 = 20;
 /// Exact rows are written from this long before the first slow step on.
 const BEFORE: Ns = Ns::secs(5);
 /// How often the status is an event.
@@ -112,7 +115,8 @@ impl Watcher {
     pub fn start(path: &Path, options: WatchOptions) -> Result<Watcher> {
         // What slows everybody must not keep us from reporting it.
         gpuwhy_collect::nice(RECORDING);
-        let mut recorder = Recorder::start(options.config.clone()).map_err(Error::Start)?;
+        let config = Config { calm_hz: Some(CALM_HZ), ..options.config.clone() };
+        let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let store = Options {
             keep_recent: options.keep.map(|k| Ns(k.as_nanos() as i64)),
             thread_begins: Some(|| gpuwhy_collect::nice(BACKGROUND)),
@@ -156,7 +160,8 @@ impl Watcher {
         self.take(rows);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
-        if now >= self.looked.saturating_add(LOOK) {
+        // In calm a tick is as long as this, and comes some microseconds early or late.
+        if now >= self.looked.saturating_add(Ns(LOOK.0 / 10 * 9)) {
             self.looked = now;
             self.look(now, &mut events)?;
         }
