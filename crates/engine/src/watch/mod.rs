@@ -75,6 +75,9 @@ const BACKGROUND: i32 = 19;
 /// How long the recording waits for background work to be done on CPUs that others use; the kernel's
 /// ring holds as much of 60,000 events a second.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a judgement that is waited for gives way to everybody else: where a CPU has time to spare it takes
+/// none from anybody, and where none has, it is not late by more than this.
+const GIVES_WAY: Duration = Duration::from_millis(100);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
 /// How often the recorder looks in calm: before each look at the series, so that a slow step is found as soon as
@@ -353,7 +356,10 @@ impl Watcher {
             return Ok(());
         }
         let states = self.open_states();
-        let verdict = self.judging(|judge, _| judge.examine(incident, now, states))?;
+        let idle = gpuwhy_collect::idle_priority(RECORDING, GIVES_WAY);
+        let verdict = self.judging(|judge, _| judge.examine(incident, now, states));
+        drop(idle);
+        let verdict = verdict?;
         if let Some(mut verdict) = verdict {
             verdict.at_ns = gpuwhy_collect::now().0;
             events.push(Event::Verdict(verdict));
