@@ -453,7 +453,10 @@ mod tests {
         step(&mut recorder);
         assert!(step(&mut recorder) >= Ns::millis(50));
         recorder.detail(true).unwrap();
-        assert!(recorder.next <= sys::monotonic() + Ns::millis(10), "the next tick is near at once");
+        assert!(
+            recorder.next <= sys::monotonic() + Ns::millis(10),
+            "the next tick is near at once"
+        );
         assert_eq!(recorder.period(), Ns::millis(10));
         recorder.detail(false).unwrap();
         assert_eq!(recorder.period(), Ns::millis(50));
