@@ -64,6 +64,7 @@ impl Args {
             targets: launch::targets(pids, command),
             hops: self.hops,
             hz: *hz,
+            calm_hz: None,
             ring_bytes: (self.ring_kib * 1024).next_power_of_two(),
             steps: steps.clone(),
             wire: Some(ring.path().to_path_buf()),

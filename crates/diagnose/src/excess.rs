@@ -402,9 +402,9 @@ pub struct Without {
     pub mean_without: f64,
 }
 
-/// What the slow steps would have taken without what is blamed on `who`, of each the share that is given. The parts of a step lie
-/// one behind the other, so what is taken out of it shortens it by as much; that somebody else
-/// might have taken the place is not seen.
+/// What the slow steps would have taken without what is blamed on `who`, of each the share that is given. The parts of
+/// a step lie one behind the other, so what is taken out of it shortens it by as much; that somebody else might have
+/// taken the place is not seen.
 pub fn without(series: &[Compared<'_>], who: &[(EntityId, f64)]) -> Option<Without> {
     let share =
         |of: EntityId| who.iter().find(|(id, _)| *id == of).map_or(0.0, |(_, share)| *share);
