@@ -27,7 +27,7 @@ pub enum Recurring {
     GpuWaits,
     /// Its collectives; a collective counts at its call.
     Collectives,
-    /// Waits of a thread for bytes; as those that follow, a wait counts at its end (see [`super::waits`]).
+    /// Waits of a thread for bytes; as those that follow, a wait counts at its end.
     SocketWaits,
     /// Waits of a thread for other threads.
     FutexWaits,
