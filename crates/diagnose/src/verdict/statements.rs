@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
+use gpuwhy_schema::{Class, EntityId, EntityKind, Id, Ns, Part, PartKind};
 
 use super::MS;
 use super::context::JudgeContext;
@@ -133,7 +133,10 @@ impl<'a> Stating<'a> {
                 of_cause: excess / total.max(1.0),
                 of_candidates: excess / candidates.max(1.0),
                 recovers: excess / self.excess.total().max(1.0),
-                began: self.began(blamed, kinds),
+                // A device is no bystander: where it was in the way, that is the cause, whenever it was first seen.
+                began: self
+                    .began(blamed, kinds)
+                    .filter(|_| culprit.kind != EntityKind::Gpu.as_str()),
                 by_occupancy_alone: by_demand && blamed.demand.is_none(),
             };
             let against = self.against(&culprit, blamed, &guilt);

@@ -112,12 +112,15 @@ fn judged_as(
         parent: Some(EntityId(WORKLOAD)),
         ..entity(THREAD, "rank")
     });
+    let gpu = Entity { kind: EntityKind::Gpu, ..entity(4, "gpu 0") };
+    if clock.is_some() {
+        entities.push(gpu.clone());
+    }
     entities.extend(took.iter().filter(|t| t.0 > 3).map(|t| entity(t.0, t.1)));
     let rows = Rows { entity: entities, source: vec![source], ..Rows::default() };
     let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");
-    let gpu = Entity { kind: EntityKind::Gpu, ..entity(4, "gpu 0") };
     let track = Track {
         id: gpuwhy_schema::TrackId(1),
         entity: gpu.id,
@@ -250,6 +253,20 @@ fn who_comes_in_the_middle_did_not_begin_it() {
     assert_eq!(finding.culprit.as_ref().unwrap().pid, Some(1003), "{:?}", finding.causes[0]);
     let against = &finding.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says.contains("did not begin this")), "{against:?}");
+}
+
+/// Something small came first, so that the onset is dated before the device was held back.
+#[test]
+fn a_device_that_was_held_back_is_named_however_late_that_was_seen() {
+    use PartKind::*;
+    let first = [(Run, None, 5_000_000), (Gpu, None, 6_000_000)];
+    let later =
+        [(Run, None, 4_000_000), (GpuThrottled, Some(4), 8_000_000), (Gpu, None, 6_000_000)];
+    let slow: Vec<&[Made]> =
+        (0..80).map(|n| if n < 30 { &first[..] } else { &later[..] }).collect();
+    let finding = judged_with(&slow, 0, Some((1980.0, 990.0)));
+    assert_eq!(finding.class, "gpu_throttling");
+    assert_eq!(finding.culprit.as_ref().unwrap().name.as_deref(), Some("gpu 0"));
 }
 
 #[test]
