@@ -47,11 +47,12 @@ release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 
 # `make install DESTDIR=…` stages a package.
 .PHONY: install
-install: release ## Copies the programs to PREFIX (/usr/local).
-	install -d '$(DESTDIR)$(PREFIX)/bin'
+install: as = $(if $(or $(DESTDIR),$(shell [ -w '$(PREFIX)' ] || [ -w '$(dir $(PREFIX))' ] && echo 1)),,$(sudo))
+install: release ## Copies the programs to PREFIX (/usr/local), by sudo if that is not yours.
+	$(as) install -d '$(DESTDIR)$(PREFIX)/bin'
 	for program in gpuwhy gpuwhy-bench libgpuwhy_inject.so; do \
-		install -m 755 target/bin/$$program '$(DESTDIR)$(PREFIX)/bin/' || exit; done
-	[ ! -f target/bin/gpuwhy-query ] || install -m 755 target/bin/gpuwhy-query '$(DESTDIR)$(PREFIX)/bin/'
+		$(as) install -m 755 target/bin/$$program '$(DESTDIR)$(PREFIX)/bin/' || exit; done
+	[ ! -f target/bin/gpuwhy-query ] || $(as) install -m 755 target/bin/gpuwhy-query '$(DESTDIR)$(PREFIX)/bin/'
 
 .PHONY: pictures
 pictures: ## Takes the README's pictures of what `make demo` left; needs Chromium.
