@@ -313,7 +313,10 @@ impl Walk<'_> {
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
             Wait::Futex => self.or_gpu(thread, window, |walk, piece| match waker {
-                Some(waker) => walk.follow(waker, piece, walk.gave_up(waker, thread, &held)),
+                Some(waker) => {
+                    let how = walk.gave_up(waker, thread, &held);
+                    walk.follow(waker, piece, walk.through(thread, via, waker, how));
+                }
                 None => walk.put(piece, PartKind::Unknown, None),
             }),
             Wait::Timer => self.or_gpu(thread, window, |walk, piece| {
@@ -340,6 +343,14 @@ impl Walk<'_> {
             true => Via::Holder,
             false => Via::Futex,
         }
+    }
+
+    /// How a waker is reached from a thread that was itself reached `via` something. The threads of another
+    /// process wait for each other as it likes: what holds the step is what that process was asked for, as a
+    /// batch of a loader, and a lock only where the step waits for a lock of it.
+    fn through(&self, thread: EntityId, via: Via, waker: EntityId, how: Via) -> Via {
+        let within = self.world.process(thread) == self.world.process(waker);
+        if how == Via::Futex && within && self.is_other(thread) { via } else { how }
     }
 
     /// As `kind`, unless the thread is somebody else who holds what the step waits for.

@@ -57,6 +57,11 @@ impl Demand {
         if rise >= RISE.max(RISE_SHARE * self.before) { rise } else { 0.0 }
     }
 
+    /// Whether it took more than before, or is new: one of many short processes takes little by itself.
+    pub fn grew(self) -> bool {
+        self.rise() > 0.0 || (self.before < BEGINS && self.during > self.before)
+    }
+
     /// That of several processes together.
     #[must_use]
     pub fn and(self, other: Demand) -> Demand {

@@ -736,6 +736,26 @@ fn who_holds_a_lock_and_has_to_wait_for_a_cpu_is_held_up_by_who_has_that() {
 }
 
 #[test]
+fn what_the_threads_of_a_loader_wait_for_among_themselves_is_no_lock_that_it_holds() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "EEEEER")
+        .thread("loader/feeder", "FFFFR")
+        .thread("loader/main", "SSSR");
+    scene.wake("job/main", 5, Some("loader/feeder"));
+    scene.wake("loader/feeder", 4, Some("loader/main")).wake("loader/main", 3, None);
+    let parts = ">>timer(loader) 3, >>run 1, >run 1, run 1";
+    assert_eq!(scene.step("job/main", 0, 6), parts);
+    // But a process that holds a lock does so whatever its threads do.
+    let mut scene = Scene::default();
+    scene.thread("job/main", "FFFFFR").thread("server/a", "FFFFR").thread("server/b", "SSSR");
+    scene.wake("job/main", 5, Some("server/a"));
+    scene.wake("server/a", 4, Some("server/b")).wake("server/b", 3, None);
+    let parts = ">>lock(server) 4, >lock(server) 1, run 1";
+    assert_eq!(scene.step("job/main", 0, 6), parts);
+}
+
+#[test]
 fn a_wait_that_timed_out_and_was_not_taken_up_again_is_not_understood() {
     let mut scene = Scene::default();
     scene.thread("job/1", "RFFFRRRRRFFRR").thread("job/2", "RRRRRRRRRRRSS");

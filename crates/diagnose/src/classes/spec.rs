@@ -108,9 +108,9 @@ impl Takes {
 pub enum Share {
     /// All of it.
     All,
-    /// Of page-cache misses: what comes from there being more of them, each as long as it took.
+    /// Of page-cache misses: what comes from there being more of them.
     MoreMisses,
-    /// Of page-cache misses: the rest, which comes from as many as usual taking longer.
+    /// Of page-cache misses: the rest, which comes from each taking longer.
     SlowerMisses,
 }
 
@@ -136,10 +136,17 @@ pub struct Misses {
 
 impl Misses {
     /// Of the excess in page-cache misses, in ns a step, what comes from there being more of them.
+    ///
+    /// Time is number times duration, and its growth is divided between the two by their logarithms
+    /// (the logarithmic mean Divisia index). To price more misses at what a slow one takes would call
+    /// one more read behind a full queue a lack of memory; to price them at what a usual one takes
+    /// would call it the disk's fault that many reads at once wait for each other.
     fn more(self, usual: f64, slow: f64) -> f64 {
-        let each = slow / self.slow.max(1e-9);
         let excess = slow - usual;
-        ((self.slow - self.usual) * each).clamp(excess.min(0.0), excess.max(0.0))
+        let growth = (slow / usual).ln();
+        let share = (self.slow / self.usual).ln() / growth;
+        // Where there were none before, or are none now, all comes from their number.
+        excess * if share.is_finite() { share.clamp(0.0, 1.0) } else { 1.0 }
     }
 }
 

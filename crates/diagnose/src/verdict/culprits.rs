@@ -2,7 +2,9 @@
 //!
 //! Who was in the way is seen in the parts. Where a process was in the way that took no more than before, while
 //! another began to take more, that other one displaced it: the time is given to it. Processes of one command in
-//! one control group are one culprit.
+//! one control group are one culprit, but not together with those of the same command that take no more than
+//! before (a script beside a training loop, both `python3`), and not where one of them holds nearly all of what is
+//! blamed on them: of the many processes of a server, the one that holds the lock.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,6 +20,8 @@ pub(super) const WORTH: f64 = 0.1;
 pub(super) const CONVICTED: f64 = 0.25;
 /// Culprits of a cause that are looked at.
 const MOST: usize = 4;
+/// Of a group, one that accounts for this share is a culprit by itself, unless more demand is what convicts.
+const HOLDS_IT_ALONE: f64 = 2.0 / 3.0;
 /// Who was never seen in the way may have displaced others who were, from this rise on, in CPUs.
 const DISPLACES: f64 = 0.1;
 
@@ -79,17 +83,20 @@ pub(super) fn ranked(
     context: &JudgeContext<'_>,
     workload: &HashSet<EntityId>,
 ) -> Ranking {
-    let mut groups = groups(excess, kinds, context);
     let demands = Some(context.demands()).filter(|demands| by_demand && demands.are_known());
     let Some(demands) = demands else {
+        let groups = groups(excess, kinds, context, |_| false, !by_demand);
         let is_own = |b: &Blamed| by_demand && b.members.iter().any(|id| workload.contains(id));
         let grew = groups.into_values().filter(|b| b.excess() > 0.0);
         let (own, others): (Vec<Blamed>, Vec<Blamed>) = grew.partition(is_own);
         return Ranking { blamed: sorted(others), own: sorted(own), ..Ranking::default() };
     };
-    let mut of_group: BTreeMap<Group, (Demand, EntityId)> = BTreeMap::new();
+    let grew = |id: EntityId| demands.of(id).grew();
+    let mut groups = groups(excess, kinds, context, grew, false);
+    let mut of_group: BTreeMap<Key, (Demand, EntityId)> = BTreeMap::new();
     for (id, demand) in demands.iter() {
-        let (sum, most) = of_group.entry(context.group(id)).or_insert((Demand::default(), id));
+        let key = (context.group(id), demand.grew());
+        let (sum, most) = of_group.entry(key).or_insert((Demand::default(), id));
         if demand.during > demands.of(*most).during {
             *most = id;
         }
@@ -126,12 +133,18 @@ impl Blamed {
     }
 }
 
-/// What is blamed on whom.
+/// A group, and whether its members took more than before.
+type Key = (Group, bool);
+
+/// What is blamed on whom. Those who `grew` are apart from those who did not; one who holds nearly all of what is
+/// blamed on a group is `apart` from it where that is asked for.
 fn groups(
     excess: &Excess,
     kinds: &[PartKind],
     context: &JudgeContext<'_>,
-) -> BTreeMap<Group, Blamed> {
+    grew: impl Fn(EntityId) -> bool,
+    apart: bool,
+) -> BTreeMap<Key, Blamed> {
     let mut sums: BTreeMap<EntityId, (f64, f64)> = BTreeMap::new();
     for (&(kind, blame), &(usual, slow)) in &excess.parts {
         if let Some(blame) = blame.filter(|_| kinds.contains(&kind)) {
@@ -140,17 +153,26 @@ fn groups(
             sum.1 += slow;
         }
     }
-    let mut most: BTreeMap<Group, f64> = BTreeMap::new();
-    let mut groups: BTreeMap<Group, Blamed> = BTreeMap::new();
-    for (id, (usual, slow)) in sums {
+    let mut of_groups: BTreeMap<Group, f64> = BTreeMap::new();
+    for (&id, (usual, slow)) in &sums {
+        *of_groups.entry(context.group(id)).or_default() += slow - usual;
+    }
+    let key_of = |id: EntityId, excess: f64| {
         let group = context.group(id);
+        let alone = apart && excess > 0.0 && excess >= HOLDS_IT_ALONE * of_groups[&group];
+        (if alone { Group::Alone(id) } else { group }, grew(id))
+    };
+    let mut most: BTreeMap<Key, f64> = BTreeMap::new();
+    let mut groups: BTreeMap<Key, Blamed> = BTreeMap::new();
+    for (id, (usual, slow)) in sums {
+        let key = key_of(id, slow - usual);
         let blamed = groups
-            .entry(group.clone())
+            .entry(key.clone())
             .or_insert_with(|| Blamed { members: Vec::new(), ..Blamed::absent(id) });
         blamed.members.push(id);
         blamed.usual += usual;
         blamed.slow += slow;
-        let most = most.entry(group).or_insert(f64::MIN);
+        let most = most.entry(key).or_insert(f64::MIN);
         if slow - usual > *most {
             (*most, blamed.id) = (slow - usual, id);
         }

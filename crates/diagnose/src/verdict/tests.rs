@@ -240,6 +240,36 @@ fn many_short_processes_of_one_command_are_one_culprit() {
     assert!(finding.counterfactual.unwrap().mean_without_ms < 11.0);
 }
 
+/// A script is started beside ranks that are `python3` as well, and takes the CPU from both.
+#[test]
+fn a_newcomer_of_the_same_command_as_the_ranks_is_named_without_them() {
+    use PartKind::*;
+    let slow = [
+        (Run, None, 4_000_000),
+        (Runnable, Some(10), 6_000_000),
+        (Runnable, Some(11), 5_000_000),
+        (Gpu, None, 6_000_000),
+    ];
+    let slow: Vec<&[Made]> = (0..40).map(|_| &slow[..]).collect();
+    let took = [(1, "python3", 0.9, 0.6), (10, "python3", 0.9, 0.65), (11, "python3", 0.0, 0.75)];
+    let finding = judged_of(&slow, 0, None, &took);
+    let culprit = finding.culprit.as_ref().unwrap();
+    assert_eq!((culprit.pid, culprit.processes), (Some(1011), 1), "{}", finding.summary);
+}
+
+/// The backends of a server queue behind the one that holds the lock, and behind each other.
+#[test]
+fn of_the_processes_of_a_server_the_one_that_holds_the_lock_is_named_alone() {
+    use PartKind::*;
+    let slow = [(Run, None, 10_000_000), (Lock, Some(10), 7_000_000), (Lock, Some(11), 1_500_000)];
+    let slow: Vec<&[Made]> = (0..40).map(|_| &slow[..]).collect();
+    let took = [(1, "postgres", 0.5, 0.5), (10, "postgres", 0.0, 0.0), (11, "postgres", 0.3, 0.3)];
+    let finding = judged_of(&slow, 0, None, &took);
+    assert_eq!(finding.class, "lock_contention", "{}", finding.summary);
+    let culprit = finding.culprit.as_ref().unwrap();
+    assert_eq!((culprit.pid, culprit.processes), (Some(1010), 1), "{}", finding.summary);
+}
+
 /// It came long after the onset.
 #[test]
 fn who_comes_in_the_middle_did_not_begin_it() {
