@@ -604,6 +604,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::{Command, Stdio};
 
     use gpuwhy_schema::Rows;
@@ -615,6 +616,16 @@ mod tests {
         let mut catalog = Lanes::default();
         let host = catalog.entity(EntityKind::Host, "host", |_| {});
         (catalog, Attribution::new(host))
+    }
+
+    /// A host whose one hierarchy of control groups is mounted at `folder`.
+    fn with_cgroups(proc: &Path, folder: &Path) -> (Lanes, Attribution) {
+        std::fs::create_dir_all(proc.join("self")).unwrap();
+        let mount = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", folder.display());
+        std::fs::write(proc.join("self/mountinfo"), mount).unwrap();
+        let mut catalog = Lanes::default();
+        let host = catalog.entity(EntityKind::Host, "host", |_| {});
+        (catalog, Attribution::of(host, Proc::at(proc)))
     }
 
     fn known(attribution: &mut Attribution, tid: u32) -> &mut Known {
@@ -773,12 +784,7 @@ mod tests {
     fn a_cgroup_that_was_made_again_is_another_one() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys");
-        std::fs::create_dir_all(root.path().join("self")).unwrap();
-        let mount = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", folder.display());
-        std::fs::write(root.path().join("self/mountinfo"), mount).unwrap();
-        let mut catalog = Lanes::default();
-        let host = catalog.entity(EntityKind::Host, "host", |_| {});
-        let mut attribution = Attribution::of(host, Proc::at(root.path()));
+        let (mut catalog, mut attribution) = with_cgroups(root.path(), &folder);
         let membership = Membership { hierarchy: "v2".into(), path: "/a".into() };
         std::fs::create_dir_all(folder.join("a")).unwrap();
         let first = attribution.cgroup(&mut catalog, &membership);
@@ -796,12 +802,7 @@ mod tests {
     fn a_cgroup_that_was_removed_has_ended_and_one_that_is_there_has_not() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys");
-        std::fs::create_dir_all(root.path().join("self")).unwrap();
-        let mount = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", folder.display());
-        std::fs::write(root.path().join("self/mountinfo"), mount).unwrap();
-        let mut catalog = Lanes::default();
-        let host = catalog.entity(EntityKind::Host, "host", |_| {});
-        let mut attribution = Attribution::of(host, Proc::at(root.path()));
+        let (mut catalog, mut attribution) = with_cgroups(root.path(), &folder);
         let mut cgroup = |path: &str| {
             let membership = Membership { hierarchy: "v2".into(), path: path.into() };
             attribution.cgroup(&mut catalog, &membership)

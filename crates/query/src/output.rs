@@ -1,11 +1,10 @@
 //! Writes the rows of a query as text, JSON, Arrow or Parquet.
 
-use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::WriterBuilder;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -19,6 +18,7 @@ use datafusion::parquet::file::properties::WriterProperties;
 use futures::StreamExt as _;
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Visible;
+use gpuwhy_store::Output;
 
 /// The most rows of a text table.
 const TABLE_ROWS: usize = 1000;
@@ -60,11 +60,8 @@ enum Sink {
     Exact(BufWriter<Stdout>),
     /// For people: names in a trace may hold anything.
     Shown(Visible<BufWriter<Stdout>>),
-    File {
-        file: BufWriter<File>,
-        fresh: PathBuf,
-        path: PathBuf,
-    },
+    /// Root follows no link that somebody else puts there.
+    File(BufWriter<Output>),
 }
 
 impl Sink {
@@ -77,31 +74,15 @@ impl Sink {
                 false => Sink::Exact(out),
             });
         };
-        let mut fresh = path.as_os_str().to_owned();
-        fresh.push(".tmp");
-        let fresh = PathBuf::from(fresh);
-        let file =
-            File::create(&fresh).with_context(|| format!("cannot write `{}`", fresh.display()))?;
-        Ok(Sink::File { file: BufWriter::new(file), fresh, path: path.into() })
+        Ok(Sink::File(BufWriter::new(Output::create(path)?)))
     }
 
     fn finish(mut self) -> Result<()> {
         self.flush()?;
-        if let Sink::File { file, fresh, path } = &self {
-            file.get_ref().sync_all()?;
-            std::fs::rename(fresh, path)
-                .with_context(|| format!("cannot write `{}`", path.display()))?;
+        if let Sink::File(file) = self {
+            file.into_inner().map_err(|error| error.into_error())?.finish()?;
         }
         Ok(())
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        // After the rename, no file has this name.
-        if let Sink::File { fresh, .. } = self {
-            let _ = std::fs::remove_file(fresh);
-        }
     }
 }
 
@@ -110,7 +91,7 @@ impl Write for Sink {
         match self {
             Sink::Exact(out) => out.write(bytes),
             Sink::Shown(out) => out.write(bytes),
-            Sink::File { file, .. } => file.write(bytes),
+            Sink::File(file) => file.write(bytes),
         }
     }
 
@@ -118,7 +99,7 @@ impl Write for Sink {
         match self {
             Sink::Exact(out) => out.flush(),
             Sink::Shown(out) => out.flush(),
-            Sink::File { file, .. } => file.flush(),
+            Sink::File(file) => file.flush(),
         }
     }
 }

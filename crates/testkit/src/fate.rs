@@ -45,12 +45,14 @@ impl Wrapper {
         !matches!(self, Wrapper::Supervise(_))
     }
 
-    /// The program and its arguments up to the command; the trace is `trace`.
+    /// The program and its arguments up to the command; the trace is `trace`. Signals do what they do by
+    /// default, also where a script that runs in the background, or `nohup`, ignores some of them.
     pub fn front(&self, trace: &Path) -> Vec<String> {
         let trace = trace.display().to_string();
         let words = |program: &Path, rest: &[&str]| {
-            let rest = rest.iter().map(|word| (*word).to_owned());
-            std::iter::once(program.display().to_string()).chain(rest).collect()
+            let env =
+                ["env", "--default-signal", &program.display().to_string()].map(str::to_owned);
+            env.into_iter().chain(rest.iter().map(|word| (*word).to_owned())).collect()
         };
         match self {
             Wrapper::Record(program) => words(program, &["record", "-o", &trace, "--"]),

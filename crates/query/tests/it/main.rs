@@ -334,7 +334,23 @@ fn rows_are_written_in_every_format_and_files_are_never_incomplete() {
     assert!(error.contains("0 ns wide"), "{error}");
     let left: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("broken")), "{left:?}");
+    let remains = |name: &str| name.starts_with("broken") || name.ends_with(".tmp");
+    assert!(!left.iter().any(|name| remains(&name.to_string_lossy())), "{left:?}");
+}
+
+#[test]
+fn an_output_overwrites_nothing_that_a_link_leads_to() {
+    let (dir, trace) = small_trace();
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    // One where the rows are to lie, one where they lay while they were written in earlier versions.
+    for (link, rows) in [("a.csv", "a.csv"), ("b.csv.tmp", "b.csv")] {
+        std::os::unix::fs::symlink(&victim, dir.path().join(link)).unwrap();
+        let rows = dir.path().join(rows);
+        let sql = "select ts from kernels";
+        query(&[trace.to_str().unwrap(), sql, "-o", rows.to_str().unwrap()]);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept", "{link}");
+    }
 }
 
 #[test]
