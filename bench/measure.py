@@ -91,6 +91,14 @@ def share(hits, n):
     return {"value": p, "spread": [max(low, 0.0), min(high, 1.0)], "n": n}
 
 
+def rate(count, hours):
+    """Events an hour, with Byar's 95 % bounds."""
+    def bound(count, z):
+        return count * (1 - 1 / (9 * count) + z / (3 * math.sqrt(count))) ** 3 if count else 0.0
+
+    return {"value": count / hours, "spread": [bound(count, -1.96) / hours, bound(count + 1, 1.96) / hours], "n": count}
+
+
 def check_stalls(says, label):
     """The five worst intervals of each GPU are those in which stalls were injected, in their order."""
     report = json.loads(says)

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Programs that nobody here wrote, disturbed in known ways while `gpuwhy watch` looks on: real.sh GPUWHY.
 #
-# Each situation TRIALS (10) times; ONLY=word[,word] runs the situations whose names or programs hold a word. Needs
+# Each situation TRIALS (10) times; ONLY=word[,word] runs the situations whose names or programs hold a word. Then each
+# program is left alone for CALM_MINUTES (60), which counts false alarms. Needs
 # root; installs PostgreSQL and PyTorch where they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
 command -v /usr/lib/postgresql/*/bin/postgres >/dev/null || wanted+=(postgresql postgresql-contrib)
 /usr/bin/python3 -c 'import torch' 2>/dev/null || wanted+=(python3-torch)
+# The linear algebra that it takes otherwise is a reference, ten times as slow.
+ls /usr/lib/*/openblas-pthread/libblas.so.3 >/dev/null 2>&1 || wanted+=(libopenblas0-pthread)
 if ((${#wanted[@]})); then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}"

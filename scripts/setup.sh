@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks, and nothing that it has.
 #
-#   scripts/setup.sh [build] [run] [test] [bench] [pictures]
+#   scripts/setup.sh [build] [run] [test] [bench] [pictures] [mutants]
 #
 # build: what `cargo build` needs.  run: what `gpuwhy demo` and `gpuwhy inject` call.
 # test: what `make test` needs besides.  bench: load generators of `make bench-*`.
-# pictures: the browser of `make pictures`.
+# pictures: the browser of `make pictures`.  mutants: the tool of `make bench-mutants`.
 # Without arguments: build and run. When all is there it takes no package manager and no root.
 set -euo pipefail
 
-# Version of cargo-deny; the check in `make test` should not change by itself.
+# Versions of tools; what they check should not change by itself.
 DENY_VERSION=0.20.2
+MUTANTS_VERSION=27.1.0
 # Where tools lie that are built once and serve every clone.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy
 # The repository's own `rust-version`.
@@ -118,20 +119,21 @@ install_packages() {
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
 }
 
-# cargo-deny is built without optimisation: it checks a few hundred packages in a second.
-install_deny() {
-    if [ "$("$cache/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ] ||
-       [ "$(cargo-deny --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ]; then
+# install_tool NAME VERSION: a cargo command that is built once. Without optimisation: it works for a second,
+# or waits for cargo.
+install_tool() {
+    local tool=$1 version=$2 build
+    if [ "$("$cache/bin/$tool" --version 2>/dev/null)" = "$tool $version" ] ||
+       [ "$("$tool" --version 2>/dev/null)" = "$tool $version" ]; then
         return 0
     fi
-    echo "setup: building cargo-deny $DENY_VERSION into $cache/bin (a minute or two, once)"
-    local build
+    echo "setup: building $tool $version into $cache/bin (a minute or two, once)"
     build=$(mktemp -d)
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
          CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR=$build \
-         cargo install --quiet --locked --root "$cache" "cargo-deny@$DENY_VERSION"; then
+         cargo install --quiet --locked --root "$cache" "$tool@$version"; then
         rm -rf "$build"
-        echo "setup: cannot build cargo-deny $DENY_VERSION; its stage of \`make test\` will fail" >&2
+        echo "setup: cannot build $tool $version; what needs it will fail" >&2
         return 1
     fi
     rm -rf "$build"
@@ -159,7 +161,8 @@ install_nccl() {
 for profile in $profiles; do
     case $profile in
         build|run|test|bench|pictures) "check_$profile" ;;
-        *) echo "setup: \`$profile\` is none of build, run, test, bench, pictures" >&2; exit 2 ;;
+        mutants) ;;
+        *) echo "setup: \`$profile\` is none of build, run, test, bench, pictures, mutants" >&2; exit 2 ;;
     esac
 done
 
@@ -173,5 +176,8 @@ for complaint in "${complaints[@]}"; do
 done
 [ ${#complaints[@]} -eq 0 ] || exit 1
 case " $profiles " in
-    *" test "*) install_readers; install_nccl; install_deny ;;
+    *" test "*) install_readers; install_nccl; install_tool cargo-deny "$DENY_VERSION" ;;
+esac
+case " $profiles " in
+    *" mutants "*) install_tool cargo-mutants "$MUTANTS_VERSION" ;;
 esac

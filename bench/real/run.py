@@ -19,11 +19,13 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import situations  # noqa: E402
-from measure import GPUWHY, figure, made, share, write  # noqa: E402
+from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
 
 TRIALS = int(os.environ.get("TRIALS", "10"))
 ONLY = [word for word in os.environ.get("ONLY", "").split(",") if word]
 SEED = int(os.environ.get("SEED", "1"))
+# So long each program is left alone after its trials.
+CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 # So long a program runs before the first trial, and between two.
 WARM_UP, CALM, LASTS = 40.0, 14.0, 8.0
 
@@ -147,6 +149,7 @@ def session(program_of, plan, rng):
         for row, during in of_program(program, watch, plan, rng):
             rows.append(row)
             disturbed.append(during)
+        time.sleep(60 * CALM_MINUTES)
         lasted = time.monotonic() - began
         events, watch = watch.end(), None
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
@@ -194,13 +197,13 @@ def main():
         "situations_unknown": share(ends.count("unknown"), len(ends)),
         "situations_wrong": share(ends.count("wrong"), len(ends)),
         "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(ends)),
-        "false_alarms_per_hour": {"value": len(alarms) / calm, "spread": [0, 0], "n": 1},
+        "false_alarms_per_hour": rate(len(alarms), calm),
         "calm_hours": figure([calm]),
     }
     if named:
         figures["culprit_precision"] = share(sum(row["at_end"] == "right" for row in named), len(named))
     figures.update({f"machine_share_{name}": figure(took) for name, took in shares.items() if took})
-    write("real", {"made": made(f"make bench-real, TRIALS={TRIALS} SEED={SEED}"), "figures": figures,
+    write("real", {"made": made(f"make bench-real, TRIALS={TRIALS} SEED={SEED} CALM_MINUTES={CALM_MINUTES:g}"), "figures": figures,
                    "situations": list(summary(rows)), "trials": rows, "alarms": alarms})
 
 

@@ -25,8 +25,10 @@ def does(folder):
 
 def start(folder):
     """Runs the ranks until it is told to end."""
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, str(rank)]) for rank in range(RANKS)
+        subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, str(rank)], env=alone)
+        for rank in range(RANKS)
     ]
     for told in (signal.SIGINT, signal.SIGTERM):
         signal.signal(told, lambda *_: [rank.kill() for rank in ranks])
