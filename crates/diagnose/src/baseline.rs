@@ -132,14 +132,28 @@ impl Baseline {
         self.since_fit += 1;
         // A fit costs two sorts; the early ones matter most.
         if self.fit.is_none() || self.since_fit >= 16 || self.logs.len() < 2 * NEEDED {
-            let logs = self.logs.make_contiguous();
-            self.fit = (logs.len() >= NEEDED).then(|| Fit::of(logs));
-            self.spell = self.fit.map_or(0..0, |fit| spell(logs, &fit));
-            if !self.spell.is_empty() {
-                self.fit = Some(Fit::of(&self.settled()));
-            }
-            self.since_fit = 0;
+            self.refit();
         }
+    }
+
+    fn refit(&mut self) {
+        let logs = self.logs.make_contiguous();
+        self.fit = (logs.len() >= NEEDED).then(|| Fit::of(logs));
+        self.spell = self.fit.map_or(0..0, |fit| spell(logs, &fit));
+        if !self.spell.is_empty() {
+            self.fit = Some(Fit::of(&self.settled()));
+        }
+        self.since_fit = 0;
+    }
+
+    /// Takes back what was learned from steps of these log durations, and of others as near to their median: they
+    /// were learned before it was known that they are a kind of their own.
+    pub(crate) fn unlearn(&mut self, logs: &[f64]) {
+        let (center, _) = median_and_mad(logs);
+        let away = |log: &f64| (log - center).abs();
+        let farthest = logs.iter().map(away).fold(0.0, f64::max);
+        self.logs.retain(|log| away(log) > farthest);
+        self.refit();
     }
 
     /// The summary, once enough was learned.

@@ -9,7 +9,8 @@
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often. Where steps of
 //! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
-//! with earlier seconds: a *surge*.
+//! with earlier seconds: a *surge*. Long steps that come again in a rhythm are a kind of their own, and are
+//! compared with their kind ([`recurring`]).
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
 //!
 //! # Why it matters
@@ -21,6 +22,7 @@
 
 mod anomaly;
 mod merge;
+mod recurring;
 mod series;
 mod steps;
 mod surge;
@@ -34,6 +36,9 @@ use crate::baseline::{Baseline, Fit};
 pub(crate) use merge::{from, groups, incident, to};
 pub(crate) use series::Series;
 pub use steps::{Signature, Step, StepNo, Steps};
+
+/// What has been slow for this long is the new usual.
+pub const ADOPTED: Ns = Ns::secs(600);
 
 /// How many steps an incident is compared with.
 const COMPARED: usize = 400;
@@ -96,6 +101,8 @@ pub struct Slowed {
     pub slow: Vec<StepNo>,
     /// How far the evidence lies beyond its threshold; 1 is at it.
     pub score: f64,
+    /// How many times as long as usual a single step must have taken to be worth a finding alone.
+    pub alone_from: f64,
 }
 
 impl Slowed {
@@ -206,19 +213,25 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
         usual.iter().for_each(|&no| baseline.learn(steps[no].dur.0 as f64));
         let Some(fit) = baseline.fit() else { continue };
         let threshold = Ns(fit.threshold(1e-3).exp().min(9e18) as i64);
-        slowed.push(Slowed { signature, fit, threshold, usual, slow, score: 1.0 });
+        let (score, alone_from) = (1.0, merge::HUNG);
+        slowed.push(Slowed { signature, fit, threshold, usual, slow, score, alone_from });
     }
     let begin = slowed.iter().map(|s| from(steps, s)).min()?;
     let end = slowed.iter().map(|s| to(steps, s)).max()?;
     Some(Incident { from: begin, to: end, slowed })
 }
 
-/// The mean excess of an anomaly's steps over the usual, in ns a step.
+/// The mean excess of an anomaly's steps over the usual, in ns a step. Where usual ones came so seldom that none is
+/// remembered, their median is.
 pub fn mean_excess(steps: &Steps, slowed: &Slowed) -> f64 {
     let mean = |indices: &[StepNo]| {
         indices.iter().map(|&i| steps[i].dur.0 as f64).sum::<f64>() / indices.len().max(1) as f64
     };
-    mean(&slowed.slow) - mean(&slowed.usual)
+    let usual = match slowed.usual.is_empty() {
+        true => slowed.fit.center.exp(),
+        false => mean(&slowed.usual),
+    };
+    mean(&slowed.slow) - usual
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::{EntityId, Ns};
 
-use crate::detect::{self, Detection, Incident, Series, Signature, Slowed, Step, StepNo, Steps};
+use crate::detect::{
+    self, ADOPTED, Detection, Incident, Series, Signature, Slowed, Step, StepNo, Steps,
+};
 
-/// What has been slow for this long is the new usual.
-pub const ADOPTED: Ns = Ns::secs(600);
 /// A series that has had no step for this long is forgotten.
 pub const FORGOTTEN: Ns = Ns::secs(3600);
 /// Steps that are remembered at most; half of them go at once.
@@ -109,6 +109,22 @@ impl Live {
         self.steps.get(ended..).unwrap_or_default()
     }
 
+    /// Threads whose steps are followed.
+    pub fn threads(&self) -> impl Iterator<Item = EntityId> {
+        self.series.keys().map(|signature| signature.thread)
+    }
+
+    /// A verdict has named somebody else for this incident: it does not become usual by coming again at equal
+    /// distances, as a checkpoint does.
+    pub fn blame_others(&mut self, incident: &Incident) {
+        for slowed in &incident.slowed {
+            let of_all = Signature { kind: 0, ..slowed.signature.clone() };
+            if let Some(series) = self.series.get_mut(&of_all) {
+                series.blame(&slowed.slow);
+            }
+        }
+    }
+
     /// Whether some series is slow, worth reporting or not.
     pub fn is_suspicious(&self) -> bool {
         self.open > 0 || !self.ended.is_empty() || self.series.values().any(|s| s.is_anomalous())
@@ -187,7 +203,7 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::{EntityId, Id};
+    use gpuwhy_schema::Id;
 
     use super::*;
     use crate::stats::Random;
@@ -198,12 +214,21 @@ mod tests {
         now: Ns,
         reported: Vec<String>,
         looked: i64,
+        over: Vec<Incident>,
     }
 
     impl World {
         fn new() -> World {
             let live = Live::new(Detection::default());
-            World { live, random: Random::new(3), now: Ns::ZERO, reported: Vec::new(), looked: -1 }
+            let random = Random::new(3);
+            World {
+                live,
+                random,
+                now: Ns::ZERO,
+                reported: Vec::new(),
+                looked: -1,
+                over: Vec::new(),
+            }
         }
 
         /// `n` steps of about `ms`; notes what is reported when it changes.
@@ -236,6 +261,7 @@ mod tests {
                     Look::Calm => "calm".into(),
                     Look::Present(i) => format!("since {}", i.from.0 / 100_000_000),
                     Look::Over(i) => {
+                        self.over.push(i.clone());
                         format!("over {}..{}", i.from.0 / 100_000_000, i.to.0 / 100_000_000)
                     }
                 };
@@ -361,6 +387,55 @@ mod tests {
         assert_eq!(world.live.set_open(vec![open]).len(), 1);
         match world.live.look(world.now + Ns::secs(8)) {
             Look::Present(incident) => assert!(incident.to >= began + Ns::secs(8)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Every 500 steps one of two seconds, which somebody is blamed for each time it is over.
+    fn stalls_told(foreign: bool, mut period: impl FnMut(usize) -> usize) -> usize {
+        let mut world = World::new();
+        let mut told = 0;
+        for stall in 0..9 {
+            world.steps(period(stall) - 301, 20.0);
+            world.steps(1, 2000.0);
+            world.steps(300, 20.0);
+            for incident in std::mem::take(&mut world.over) {
+                told += 1;
+                if foreign {
+                    world.live.blame_others(&incident);
+                }
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn regular_stalls_that_somebody_else_was_named_for_are_told_each_time() {
+        assert_eq!(stalls_told(false, |_| 500), 2);
+        // Once a while by the clock is not always at the same step.
+        assert_eq!(stalls_told(false, |n| 500 + n % 2), 2);
+        assert_eq!(stalls_told(true, |n| 500 + n % 2), 9);
+        // Who counts the steps of the program is its own helper.
+        assert!(stalls_told(true, |_| 500) <= 6);
+    }
+
+    #[test]
+    fn a_step_that_is_open_when_a_checkpoint_is_due_hangs_from_when_that_would_be_over() {
+        let mut world = World::new();
+        for _ in 0..6 {
+            world.steps(499, 20.0);
+            world.steps(1, 3000.0);
+        }
+        world.steps(250, 20.0);
+        assert_eq!(world.live.set_open(vec![world.open(1100)]).len(), 1, "no checkpoint is due");
+        world.steps(249, 20.0);
+        assert!(world.live.set_open(vec![world.open(4000)]).is_empty(), "a checkpoint is due");
+        let began = world.now;
+        assert_eq!(world.live.set_open(vec![world.open(6000)]).len(), 1, "twice as long");
+        match world.live.look(world.now + Ns::secs(6)) {
+            Look::Present(incident) => {
+                assert_eq!((incident.from, incident.slowed[0].usual.len()), (began, 6))
+            }
             other => panic!("{other:?}"),
         }
     }

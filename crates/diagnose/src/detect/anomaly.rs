@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::Ns;
 
+use super::merge::HUNG;
 use super::{Detection, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
 
@@ -148,6 +149,7 @@ impl Open {
             usual: self.usual,
             slow: self.steps,
             score: self.score,
+            alone_from: HUNG,
         })
     }
 }

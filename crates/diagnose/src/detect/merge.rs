@@ -64,7 +64,7 @@ pub(crate) fn incident(steps: &Steps, slowed: Vec<Slowed>, config: &Detection) -
         let mut reports = worth_reporting(steps, one, config);
         if !reports {
             // Among many that are a little slow, one that hung is worth it alone.
-            let hung = |i: &StepNo| hangs(steps[*i].dur, one.fit, config);
+            let hung = |i: &StepNo| hangs(steps[*i].dur, one.fit, one.alone_from, config);
             let slow: Vec<StepNo> = one.slow.iter().copied().filter(hung).collect();
             let alone = Slowed { slow, ..one.clone() };
             reports = worth_reporting(steps, &alone, config);
@@ -155,19 +155,19 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
 /// A step that hung took this many times as long as usual.
 pub(super) const HUNG: f64 = 10.0;
 
-/// Whether a step that took `dur` hung.
-pub(super) fn hangs(dur: Ns, fit: Fit, config: &Detection) -> bool {
+/// Whether a step that took `dur` hung: so many times as long as usual.
+pub(super) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
     let usual = fit.center.exp();
-    dur.0 as f64 >= (usual + config.hang.0 as f64).max(HUNG * usual)
+    dur.0 as f64 >= (usual + config.hang.0 as f64).max(times * usual)
 }
 
 fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
     let center = slowed.fit.center.exp();
     let slow =
         slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));
-    let hung = |&i: &StepNo| hangs(steps[i].dur, slowed.fit, config);
+    let hung = |&i: &StepNo| hangs(steps[i].dur, slowed.fit, slowed.alone_from, config);
     (slow.count() >= config.min_steps || slowed.slow.iter().any(hung))
-        && !slowed.usual.is_empty()
+        && (!slowed.usual.is_empty() || slowed.signature.kind != 0)
         && mean_excess(steps, slowed) >= config.min_effect * center
         && mean_excess(steps, slowed) * slowed.slow.len() as f64 >= config.min_lost.0 as f64
         && drifts(steps, slowed) >= DRIFTS

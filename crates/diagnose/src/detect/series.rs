@@ -6,6 +6,7 @@ use gpuwhy_schema::Ns;
 
 use super::anomaly::{Judged, Open};
 use super::merge::{HUNG, hangs};
+use super::recurring::{Recurring, Taken};
 use super::surge::Surge;
 use super::{COMPARED, Detection, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
@@ -88,6 +89,7 @@ pub(crate) struct Series {
     recent: Vec<(StepNo, f64)>,
     outliers: VecDeque<Outlier>,
     surge: Surge,
+    recurring: Recurring,
     /// Outliers up to this number belong to an anomaly that has begun before.
     reported: Option<StepNo>,
     interval: f64,
@@ -109,6 +111,7 @@ impl Series {
             recent: Vec::new(),
             outliers: VecDeque::new(),
             surge: Surge::default(),
+            recurring: Recurring::default(),
             reported: None,
             interval: 0.0,
             first_ts: None,
@@ -119,6 +122,14 @@ impl Series {
 
     /// Takes the next step; returns an anomaly that it ended.
     pub(crate) fn step(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        self.count(step);
+        if self.seen <= config.warm_up {
+            return None;
+        }
+        self.first_ts.get_or_insert(step.ts);
+        if let Some(of_a_kind) = self.of_a_kind(no, step, config) {
+            return of_a_kind;
+        }
         let ended = self.single(no, step, config);
         let elsewhere = ended.is_some() || self.open().is_some();
         let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
@@ -130,13 +141,28 @@ impl Series {
         self.open().map(|open| open.fit).or_else(|| self.baseline.fit())
     }
 
+    /// Compares the next step with its kind, if it is of one that comes again; what that told.
+    fn of_a_kind(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Option<Slowed>> {
+        let body = self.fit()?;
+        match self.recurring.take(self.seen, no, step, &body, config) {
+            Taken::Body => None,
+            Taken::Usual => Some(None),
+            Taken::Slow(slowed) => Some(slowed),
+            Taken::Known(steps) => {
+                // Those that were learned before the kind was known are no part of the body.
+                let logs: Vec<f64> = steps.iter().map(|(_, log)| *log).collect();
+                self.baseline.unlearn(&logs);
+                self.learned.retain(|no| steps.iter().all(|(of, _)| of != no));
+                self.recent.retain(|(no, _)| steps.iter().all(|(of, _)| of != no));
+                self.outliers.retain(|o| steps.iter().all(|(of, _)| *of != o.no));
+                self.limit = None;
+                Some(None)
+            }
+        }
+    }
+
     /// Judges the next step alone and with those just before it.
     fn single(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
-        self.count(step);
-        if self.seen <= config.warm_up {
-            return None;
-        }
-        self.first_ts.get_or_insert(step.ts);
         let dur = step.dur.0 as f64;
         let fit = match &self.state {
             State::Anomalous(open) => Some(open.fit),
@@ -366,8 +392,11 @@ impl Series {
     /// The anomaly if `step` has begun, has not ended, and took `step.dur` so far: the one that is
     /// present, with that step, or one of that step alone if it hangs.
     pub(crate) fn with_open(&self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        if let Some(due) = self.recurring.due_open(self.seen + 1, step, config) {
+            return due.slow.then(|| due.anomaly(no, step));
+        }
         if let Some(open) = self.open() {
-            if !hangs(step.dur, open.fit, config) {
+            if !hangs(step.dur, open.fit, HUNG, config) {
                 return None;
             }
             let mut open = open.clone();
@@ -375,14 +404,20 @@ impl Series {
             return open.anomaly(step.signature());
         }
         let fit = self.usual(step, config)?;
-        hangs(step.dur, fit, config).then(|| Slowed {
+        hangs(step.dur, fit, HUNG, config).then(|| Slowed {
             signature: step.signature(),
             fit,
             threshold: Ns((fit.center.exp() * HUNG) as i64),
             usual: self.learned.iter().rev().take(COMPARED).rev().copied().collect(),
             slow: vec![no],
             score: HUNG,
+            alone_from: HUNG,
         })
+    }
+
+    /// Who is to blame for these steps is somebody else, so that they do not become usual by coming again.
+    pub(crate) fn blame(&mut self, steps: &[StepNo]) {
+        self.recurring.blame(steps);
     }
 
     /// Whether an anomaly has begun and not ended.
@@ -392,7 +427,8 @@ impl Series {
 
     /// What is slow now is the usual from now on.
     pub(crate) fn adopt(&mut self) {
-        *self = Series { seen: self.seen, last_ts: self.last_ts, ..Series::new() };
+        let recurring = std::mem::take(&mut self.recurring);
+        *self = Series { seen: self.seen, last_ts: self.last_ts, recurring, ..Series::new() };
     }
 
     /// When the latest step began.
@@ -406,6 +442,7 @@ impl Series {
         self.outliers.retain(|o| o.no >= first);
         self.recent.retain(|r| r.0 >= first);
         self.surge.forget(first);
+        self.recurring.forget(first);
         if let State::Anomalous(open) = &mut self.state {
             open.forget(first);
         }

@@ -33,13 +33,16 @@ pub struct Signature {
     /// Their size in sixteenths of an octave (4.4 % apart), or none: what follows from the size
     /// must stay below the least effect that is reported.
     pub size_class: Option<i64>,
+    /// Which kind of a series whose steps are of several, under one name: 0 of most.
+    pub kind: u8,
 }
 
 impl Step {
     /// The signature that it is compared under.
     pub fn signature(&self) -> Signature {
         let class = |size: i64| (16.0 * (size.max(1) as f64).log2()).round() as i64;
-        Signature { thread: self.thread, name: self.name.clone(), size_class: self.size.map(class) }
+        let size_class = self.size.map(class);
+        Signature { thread: self.thread, name: self.name.clone(), size_class, kind: 0 }
     }
 
     /// When it ended.

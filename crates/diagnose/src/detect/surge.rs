@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::Ns;
 
+use super::merge::HUNG;
 use super::{COMPARED, Signature, Slowed, Step, StepNo};
 use crate::baseline::Fit;
 use crate::stats::{median_and_mad, sorted};
@@ -234,7 +235,7 @@ impl Open {
     fn slowed(self, signature: Signature) -> Slowed {
         let Open { fit, threshold, usual, mut slow, score, .. } = self;
         slow.sort_unstable();
-        Slowed { signature, fit, threshold, usual, slow, score }
+        Slowed { signature, fit, threshold, usual, slow, score, alone_from: HUNG }
     }
 }
 

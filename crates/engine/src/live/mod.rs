@@ -369,8 +369,23 @@ impl LiveJudge {
             let rows = self.recent.exact_rows(incident.from..until);
             verdict.culprit_was_in = recent::sampled_functions(&rows, EntityId(culprit.entity));
         }
+        if self.is_somebody_elses(&verdict.finding) {
+            self.detector.blame_others(incident);
+        }
         let known = self.current.take().map(|current| current.known).unwrap_or_default();
         Ok(self.concluded(Box::new(verdict), known))
+    }
+
+    /// Whether a process was named that takes no steps itself.
+    fn is_somebody_elses(&self, finding: &Finding) -> bool {
+        let named = finding.culprit.as_ref().filter(|_| finding.outcome == Outcome::Decided);
+        let Some(culprit) = named.filter(|culprit| culprit.pid.is_some()) else { return false };
+        let catalog = self.recent.catalog();
+        let threads: HashSet<EntityId> = self.detector.threads().collect();
+        let of_steps = catalog.entity.iter().filter(|e| threads.contains(&e.id));
+        let processes: HashSet<EntityId> = of_steps.filter_map(|e| e.parent).collect();
+        let mut own = catalog.entity.iter().filter(|e| processes.contains(&e.id));
+        !own.any(|process| process.number == culprit.pid)
     }
 
     fn concluded(&mut self, verdict: Box<Verdict>, known: KnownParts) -> Conclusion {
