@@ -21,6 +21,7 @@
 //! change of the workload that its `size` does not show.
 
 mod anomaly;
+mod drift;
 mod merge;
 mod recurring;
 mod series;
@@ -103,6 +104,17 @@ pub struct Slowed {
     pub score: f64,
     /// How many times as long as usual a single step must have taken to be worth a finding alone.
     pub alone_from: f64,
+    /// What was usual is long ago, and it has grown little by little.
+    pub drifted: Option<Drifted>,
+}
+
+/// How steps have come to take longer, too slowly for any of them to be unusual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drifted {
+    /// When they took what is usual.
+    pub since: Ns,
+    /// By which share they have grown a minute: 0.01 is 1 %.
+    pub per_minute: f64,
 }
 
 impl Slowed {
@@ -213,8 +225,8 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
         usual.iter().for_each(|&no| baseline.learn(steps[no].dur.0 as f64));
         let Some(fit) = baseline.fit() else { continue };
         let threshold = Ns(fit.threshold(1e-3).exp().min(9e18) as i64);
-        let (score, alone_from) = (1.0, merge::HUNG);
-        slowed.push(Slowed { signature, fit, threshold, usual, slow, score, alone_from });
+        let (score, alone_from, drifted) = (1.0, merge::HUNG, None);
+        slowed.push(Slowed { signature, fit, threshold, usual, slow, score, alone_from, drifted });
     }
     let begin = slowed.iter().map(|s| from(steps, s)).min()?;
     let end = slowed.iter().map(|s| to(steps, s)).max()?;

@@ -26,7 +26,9 @@ use crate::spans::StepRows;
 
 pub use crate::evidence::{Evidence, Pointer};
 pub use context::JudgeContext;
-pub use finding::{Cause, Counterfactual, Culprit, Finding, Outcome, PartMs, SlowedSeries, rows};
+pub use finding::{
+    Cause, Counterfactual, Culprit, Drift, Finding, Outcome, PartMs, SlowedSeries, rows,
+};
 pub use select::select_steps;
 
 use rank::Ranked;
@@ -206,6 +208,9 @@ fn slowed_series(steps: &Steps, slowed: &Slowed, context: &JudgeContext<'_>) -> 
         threshold_ms: slowed.threshold.0 as f64 / MS,
         steps: slowed.slow.len(),
         excess_ms: mean_excess(steps, slowed) / MS,
+        drift: slowed
+            .drifted
+            .map(|drift| Drift { since_ns: drift.since.0, per_minute: drift.per_minute }),
     }
 }
 

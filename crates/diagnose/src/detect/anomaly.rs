@@ -150,6 +150,7 @@ impl Open {
             slow: self.steps,
             score: self.score,
             alone_from: HUNG,
+            drifted: None,
         })
     }
 }

@@ -162,6 +162,9 @@ pub(super) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
 }
 
 fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
+    if slowed.drifted.is_some() {
+        return true;
+    }
     let center = slowed.fit.center.exp();
     let slow =
         slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));

@@ -427,6 +427,7 @@ impl Kind {
             slow,
             score: (log - self.fit.center) / (self.limit() - self.fit.center),
             alone_from: KIND_TIMES,
+            drifted: None,
         }
     }
 }

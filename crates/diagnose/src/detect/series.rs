@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use gpuwhy_schema::Ns;
 
 use super::anomaly::{Judged, Open};
+use super::drift::Drift;
 use super::merge::{HUNG, hangs};
 use super::recurring::{Recurring, Taken};
 use super::surge::Surge;
@@ -90,6 +91,7 @@ pub(crate) struct Series {
     outliers: VecDeque<Outlier>,
     surge: Surge,
     recurring: Recurring,
+    drift: Drift,
     /// Outliers up to this number belong to an anomaly that has begun before.
     reported: Option<StepNo>,
     interval: f64,
@@ -112,6 +114,7 @@ impl Series {
             outliers: VecDeque::new(),
             surge: Surge::default(),
             recurring: Recurring::default(),
+            drift: Drift::default(),
             reported: None,
             interval: 0.0,
             first_ts: None,
@@ -133,7 +136,14 @@ impl Series {
         let ended = self.single(no, step, config);
         let elsewhere = ended.is_some() || self.open().is_some();
         let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
-        ended.or(surged)
+        let drifted = if elsewhere { None } else { self.drifts(no, step, config) };
+        ended.or(surged).or(drifted)
+    }
+
+    /// Whether what is usual has grown, little by little, to something worth telling.
+    fn drifts(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        let minute = self.drift.step(no, step.ts, step.dur);
+        if minute { self.drift.found(step.signature(), &self.learned, config) } else { None }
     }
 
     /// What is usual now, or was when an anomaly began.
@@ -412,6 +422,7 @@ impl Series {
             slow: vec![no],
             score: HUNG,
             alone_from: HUNG,
+            drifted: None,
         })
     }
 
@@ -443,6 +454,7 @@ impl Series {
         self.recent.retain(|r| r.0 >= first);
         self.surge.forget(first);
         self.recurring.forget(first);
+        self.drift.forget(first);
         if let State::Anomalous(open) = &mut self.state {
             open.forget(first);
         }

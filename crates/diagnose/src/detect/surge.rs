@@ -235,7 +235,7 @@ impl Open {
     fn slowed(self, signature: Signature) -> Slowed {
         let Open { fit, threshold, usual, mut slow, score, .. } = self;
         slow.sort_unstable();
-        Slowed { signature, fit, threshold, usual, slow, score, alone_from: HUNG }
+        Slowed { signature, fit, threshold, usual, slow, score, alone_from: HUNG, drifted: None }
     }
 }
 

@@ -116,6 +116,18 @@ pub struct SlowedSeries {
     pub steps: usize,
     /// Mean excess of a step, ms.
     pub excess_ms: f64,
+    /// How it came to that, if little by little.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+}
+
+/// How steps have come to take longer, too slowly for any of them to be unusual.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Drift {
+    /// When they took what is usual, ns on the trace clock.
+    pub since_ns: i64,
+    /// By which share they have grown a minute: 0.01 is 1 %.
+    pub per_minute: f64,
 }
 
 /// What the slow steps would have taken had the culprit not been in the way.
@@ -225,12 +237,25 @@ fn time(ms: f64) -> String {
 pub(super) fn summary(finding: &Finding) -> String {
     let name = finding.series.first().map_or("steps", |s| &s.name);
     let seconds = (finding.to_ns - finding.from_ns) as f64 / 1e9;
-    let slower = format!(
-        "{name} took {} instead of {} (+{}) for {seconds:.1} s",
-        time(finding.slow_ms),
-        time(finding.usual_ms),
-        time(finding.excess_ms)
-    );
+    let took = match (finding.slow_ms, finding.series.first()) {
+        // Nothing was recorded of usual steps; how long they took is known.
+        (0.0, Some(series)) => (series.usual_ms, series.usual_ms + series.excess_ms),
+        _ => (finding.usual_ms, finding.slow_ms),
+    };
+    let (usual, slow) = (time(took.0), time(took.1));
+    let slower = match finding.series.first().and_then(|series| series.drift) {
+        Some(drift) => {
+            let minutes = (finding.to_ns - drift.since_ns) as f64 / 60e9;
+            let share = 100.0 * drift.per_minute;
+            format!(
+                "{name} took {usual} {minutes:.0} min ago and takes {slow} now; it grew by {share:.2} % a minute"
+            )
+        }
+        None => {
+            let excess = time(took.1 - took.0);
+            format!("{name} took {slow} instead of {usual} (+{excess}) for {seconds:.1} s")
+        }
+    };
     let first = &finding.causes[0];
     let sure = format!("confidence {:.2}", finding.confidence);
     match (finding.outcome, &first.culprit) {

@@ -497,6 +497,15 @@ impl LiveJudge {
                 steps[open].dur.as_millis_f64(),
                 mean(&first.usual),
             ),
+            None if first.drifted.is_some() => format!(
+                "{} takes {:.1} ms and took {:.1} ms {:.0} min ago",
+                first.signature.name,
+                mean(&first.slow),
+                first.fit.center.exp() / 1e6,
+                first
+                    .drifted
+                    .map_or(0.0, |d| incident.to.saturating_sub(d.since).as_secs_f64() / 60.0),
+            ),
             None => format!(
                 "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
                 first.signature.name,

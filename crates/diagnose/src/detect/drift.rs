@@ -1,0 +1,219 @@
+//! Steps that take longer and longer, too slowly for a step or a minute to be unusual.
+//!
+//! # What it sees
+//! The median of each minute of a series, for hours: what is usual follows a slow change (it is learned from the last
+//! [`crate::baseline::REMEMBERED`] steps) and cannot show it. The level now, of the last three minutes, is compared
+//! with the lowest before. If it has grown by twice what is worth a finding, rose most of the way (Kendall's tau) and
+//! not at once, it is a *drift*. It is told again when it has doubled.
+//!
+//! # Why it matters
+//! One per cent a minute is three times as long after two hours, and no step was ever longer than the one before.
+//!
+//! # What fools it
+//! Work that grows by itself, and load that rises in the course of a day, are drifts as well. A level that rises at once
+//! is a shift, and is told as one. What has drifted is adopted with a shift that stays: the comparison begins anew.
+
+use gpuwhy_schema::Ns;
+
+use super::{Detection, Drifted, Signature, Slowed, StepNo};
+use crate::baseline::Fit;
+use crate::stats::{quantile, sorted};
+
+/// How long a window is at first.
+const WINDOW: Ns = Ns::secs(60);
+/// Windows that are remembered. If they are more, every second one goes, and windows are twice as long from then on.
+const REMEMBERED: usize = 240;
+/// Steps of a window that are sampled at most, at equal distances; a window of fewer than the least goes on.
+const SAMPLED: usize = 32;
+const LEAST_SAMPLED: usize = 8;
+/// Steps of a window whose numbers are remembered, to compare with.
+const KEPT: usize = 6;
+/// Windows of which a level is the median.
+const LEVEL: usize = 3;
+/// A drift lasts at least so many windows,
+const LASTS: usize = 6;
+/// rises with this rank correlation (Kendall's tau; a level that rises once, in the middle, has 0.5),
+const TAU: f64 = 0.7;
+/// by no more than this share of it within two windows,
+const AT_ONCE: f64 = 0.5;
+/// and by so many times what is worth a finding.
+const EFFECTS: f64 = 2.0;
+/// A level is as low as the lowest within this share of the rise.
+const AS_LOW: f64 = 0.1;
+/// The scale of a level of many steps, at least.
+const SCALE: f64 = 0.01;
+/// The latest steps that are looked into.
+const LATEST: usize = 40;
+
+#[derive(Debug)]
+struct Window {
+    ts: Ns,
+    log: f64,
+    steps: Vec<StepNo>,
+}
+
+/// What a series has taken, minute by minute.
+#[derive(Debug)]
+pub(super) struct Drift {
+    length: Ns,
+    began: Option<Ns>,
+    sample: Vec<(f64, StepNo)>,
+    /// Of so many steps one is sampled.
+    stride: u32,
+    skipped: u32,
+    past: Vec<Window>,
+    /// By how much it had grown when that was told last.
+    told: f64,
+}
+
+impl Default for Drift {
+    fn default() -> Drift {
+        Drift {
+            length: WINDOW,
+            began: None,
+            sample: Vec::new(),
+            stride: 1,
+            skipped: 0,
+            past: Vec::new(),
+            told: 0.0,
+        }
+    }
+}
+
+impl Drift {
+    /// Takes a step that was as usual, as far as it alone and those near it tell; whether a window ended with it.
+    pub fn step(&mut self, no: StepNo, ts: Ns, dur: Ns) -> bool {
+        let began = *self.began.get_or_insert(ts);
+        let over = ts.saturating_sub(began) >= self.length && self.sample.len() >= LEAST_SAMPLED;
+        if over {
+            self.finish(began);
+            self.began = Some(ts);
+        }
+        self.skipped += 1;
+        if self.skipped >= self.stride {
+            self.skipped = 0;
+            if self.sample.len() == SAMPLED {
+                let mut nth = 0;
+                self.sample.retain(|_| {
+                    nth += 1;
+                    nth % 2 == 0
+                });
+                self.stride *= 2;
+            }
+            self.sample.push(((dur.0.max(1) as f64).ln(), no));
+        }
+        over
+    }
+
+    fn finish(&mut self, ts: Ns) {
+        let log = quantile(&sorted(self.sample.iter().map(|(log, _)| *log)), 0.5);
+        let apart = self.sample.len().div_ceil(KEPT);
+        let steps = self.sample.iter().step_by(apart).map(|(_, no)| *no).collect();
+        if self.past.len() == REMEMBERED {
+            let mut nth = 0;
+            self.past.retain(|_| {
+                nth += 1;
+                nth % 2 == 1
+            });
+            self.length = Ns(2 * self.length.0);
+        }
+        self.past.push(Window { ts, log, steps });
+        self.sample.clear();
+        (self.stride, self.skipped) = (1, 0);
+    }
+
+    /// A drift that is to be told, if `latest` are the latest steps of the series.
+    pub fn found(
+        &mut self,
+        signature: Signature,
+        latest: &[StepNo],
+        config: &Detection,
+    ) -> Option<Slowed> {
+        let (from, grown) = self.rise()?;
+        let by = grown.exp_m1();
+        if by < self.told / 2.0 {
+            self.told = 0.0;
+        }
+        let least = (EFFECTS * config.min_effect).max(2.0 * self.told);
+        if by < least {
+            return None;
+        }
+        let (from, grown) = self.gradual(from, grown);
+        let by = grown.exp_m1();
+        let segment = &self.past[from..];
+        if by < least || segment.len() < LASTS || tau(segment) < TAU {
+            return None;
+        }
+        self.told = by;
+        let before = &segment[..LEVEL];
+        let center = self.level(from);
+        let (then, now) = (before[LEVEL / 2].ts, segment[segment.len() - 1 - LEVEL / 2].ts);
+        let minutes = (now - then).as_secs_f64() / 60.0;
+        let fit = Fit { center, scale: SCALE, tail_from: center + SCALE, tail_mean: SCALE };
+        Some(Slowed {
+            signature: Signature { kind: u8::MAX, ..signature },
+            fit,
+            threshold: Ns((center + least.ln_1p()).exp().min(9e18) as i64),
+            usual: before.iter().flat_map(|w| w.steps.iter().copied()).collect(),
+            slow: latest[latest.len().saturating_sub(LATEST)..].to_vec(),
+            score: by / least,
+            alone_from: super::merge::HUNG,
+            drifted: Some(Drifted { since: then, per_minute: (grown / minutes).exp_m1() }),
+        })
+    }
+
+    /// Since which window it has risen from its lowest level, and how far, on the log scale.
+    fn rise(&self) -> Option<(usize, f64)> {
+        let last = self.past.len().checked_sub(LEVEL)?;
+        let lowest = (0..=last).min_by(|a, b| self.level(*a).total_cmp(&self.level(*b)))?;
+        Some((lowest, self.level(last) - self.level(lowest)))
+    }
+
+    /// The same of what rose gradually: what rose at once is left behind, and the rise begins anew after it; and what
+    /// was as low as at its lowest is no part of it.
+    fn gradual(&self, mut from: usize, mut grown: f64) -> (usize, f64) {
+        let last = self.past.len() - LEVEL;
+        let now = self.level(last);
+        while grown > 0.0 {
+            let at_once = |i: &usize| self.past[i + 2].log - self.past[*i].log > AT_ONCE * grown;
+            let Some(jump) = (from..self.past.len() - 2).rev().find(at_once) else { break };
+            let after = jump + 2;
+            if after >= last {
+                return (last, 0.0);
+            }
+            let lowest = |a: &usize, b: &usize| self.level(*a).total_cmp(&self.level(*b));
+            from = (after..=last).min_by(lowest).unwrap_or(last);
+            grown = now - self.level(from);
+        }
+        let low = self.level(from) + AS_LOW * grown;
+        let from = (from..=last).rev().find(|i| self.level(*i) <= low).unwrap_or(from);
+        (from, now - self.level(from))
+    }
+
+    fn level(&self, from: usize) -> f64 {
+        let mut logs: [f64; LEVEL] = std::array::from_fn(|i| self.past[from + i].log);
+        logs.sort_unstable_by(f64::total_cmp);
+        logs[LEVEL / 2]
+    }
+
+    /// Forgets the numbers of steps before `first`.
+    pub fn forget(&mut self, first: StepNo) {
+        self.sample.retain(|(_, no)| *no >= first);
+        self.past.iter_mut().for_each(|window| window.steps.retain(|no| *no >= first));
+    }
+}
+
+/// How well the order of levels is that of time: 1 if each is higher than all before it, 0 if they are in no order.
+fn tau(windows: &[Window]) -> f64 {
+    let (mut rising, mut pairs) = (0i64, 0i64);
+    for (i, earlier) in windows.iter().enumerate() {
+        for later in &windows[i + 1..] {
+            rising += if later.log > earlier.log { 1 } else { -1 };
+            pairs += 1;
+        }
+    }
+    rising as f64 / pairs.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests;
