@@ -6,6 +6,7 @@ import os
 import pwd
 import statistics
 import subprocess
+import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -103,6 +104,27 @@ class Postgres(Program):
         self.run(self.tool("pg_ctl"), "-D", self.data, "-m", "immediate", "stop")
 
 
+def build_marks(folder):
+    """The library by which a loop in Python marks its steps."""
+    header = os.path.join(HERE, "../../crates/wire/include")
+    marks = os.path.join(folder, "marks.so")
+    subprocess.run(
+        ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{header}", os.path.join(HERE, "marks.c"), "-o", marks],
+        check=True,
+    )
+
+
+def of_log(path, begin, end):
+    """The mean of what a loop wrote of its steps in a stretch of monotonic ns, in ms."""
+    took = []
+    with open(path) as log:
+        for line in log:
+            words = line.split()
+            if len(words) == 2 and begin <= int(words[0]) <= end:
+                took.append(int(words[1]) / 1e6)
+    return statistics.fmean(took) if took else None
+
+
 class Torch(Program):
     """Two ranks of PyTorch (DDP over gloo), each with a loader of one worker: torch_loop.py."""
 
@@ -113,12 +135,7 @@ class Torch(Program):
         self.folder = folder
         with open(os.path.join(folder, "does"), "wb") as file:
             file.write(b"\0")
-        header = os.path.join(HERE, "../../crates/wire/include")
-        marks = os.path.join(folder, "marks.so")
-        subprocess.run(
-            ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{header}", os.path.join(HERE, "marks.c"), "-o", marks],
-            check=True,
-        )
+        build_marks(folder)
 
     def watched(self):
         return ["--", self.python, os.path.join(HERE, "torch_loop.py"), self.folder]
@@ -139,13 +156,49 @@ class Torch(Program):
             file.write(bytes([what]))
 
     def took(self, begin, end):
-        took = []
-        with open(os.path.join(self.folder, "steps0")) as log:
-            for line in log:
-                words = line.split()
-                if len(words) == 2 and begin <= int(words[0]) <= end:
-                    took.append(int(words[1]) / 1e6)
-        return statistics.fmean(took) if took else None
+        return of_log(os.path.join(self.folder, "steps0"), begin, end)
+
+
+class Uneven(Program):
+    """A loop whose steps are not alike, under one name: uneven_loop.py. It takes two CPUs' worth of disturbance to
+    slow it, as it has one thread."""
+
+    kind = None
+
+    def __init__(self, folder, gpuwhy):
+        self.folder = folder
+        build_marks(folder)
+
+    def watched(self):
+        return ["--", sys.executable, os.path.join(HERE, "uneven_loop.py"), self.folder, self.kind]
+
+    def took(self, begin, end):
+        # By length: what a step of length 1 took.
+        return of_log(os.path.join(self.folder, "steps0"), begin, end)
+
+
+class Saves(Uneven):
+    """Every 50th step takes 20 times as long."""
+
+    name, figure, kind = "a loop that saves", "saves", "saves"
+
+
+class Evaluates(Uneven):
+    """Every 300th step takes 1.5 s: the first one or two may be told, before the first trial."""
+
+    name, figure, kind = "a loop that evaluates", "evaluates", "evaluates"
+
+
+class Lengths(Uneven):
+    """Steps of lengths from 1 to 64, reported as their sizes."""
+
+    name, figure, kind = "steps of many lengths", "lengths", "lengths"
+
+
+class Unsized(Uneven):
+    """The same, and nobody says how long they are."""
+
+    name, figure, kind = "steps of unknown lengths", "unsized", "unsized"
 
 
 class Steploop(Program):

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import torch_loop
-from programs import Postgres, Steploop, Torch
+from programs import Evaluates, Lengths, Postgres, Saves, Steploop, Torch, Unsized
 
 
 def until(seconds):
@@ -137,6 +137,7 @@ ALL = [
      {"lock_contention", "engine_software"}, True),
     ("a loader sleeps", Torch, told(torch_loop.LOADER_SLEEPS, "loader1"), {"own_sleep"}, True),
     ("a large heap is collected", Torch, told(torch_loop.COLLECTS, "rank1"), {"gc_pause", "engine_software"}, False),
+    *[("two busy loops", uneven, busy_loops, {"cpu_contention"}, True) for uneven in (Saves, Evaluates, Lengths, Unsized)],
     ("many short processes", Steploop, short_processes, {"cpu_contention"}, True),
     ("two busy loops", Steploop, busy_loops, {"cpu_contention"}, True),
 ]
