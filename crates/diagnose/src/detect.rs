@@ -10,7 +10,7 @@
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often. Where steps of
 //! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
 //! with earlier seconds: a *surge*. Long steps that come again in a rhythm are a kind of their own, and are
-//! compared with their kind ([`recurring`]).
+//! compared with their kind (`detect/recurring.rs`).
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
 //!
 //! # Why it matters
