@@ -27,6 +27,47 @@ class Program:
         """Ends what `watch` does not."""
 
 
+def logged(path, begin, end):
+    """The mean duration in ms of the steps of a log (begin and duration in ns) that began in a stretch of ns."""
+    with open(path) as log:
+        steps = [line.split() for line in log]
+    took = [int(words[1]) / 1e6 for words in steps if len(words) == 2 and begin <= int(words[0]) <= end]
+    return statistics.fmean(took) if took else None
+
+
+class Told(Program):
+    """A program whose steps are marked, and which does what the first byte of its folder's `does` says."""
+
+    def __init__(self, folder, gpuwhy):
+        self.folder, self.steps = folder, os.path.join(folder, "steps")
+        with open(os.path.join(folder, "does"), "wb") as file:
+            file.write(b"\0")
+        self.marks = os.path.join(folder, "marks.so")
+        self.compile("marks.c", self.marks, "-shared", "-fPIC")
+
+    def compile(self, source, to, *how):
+        header = os.path.join(HERE, "../../crates/wire/include")
+        command = ["cc", "-std=gnu11", "-O2", f"-I{header}", *how, os.path.join(HERE, source), "-o", to]
+        subprocess.run(command, check=True)
+
+    def ready(self):
+        until = time.monotonic() + 60
+        while not self.has_begun():
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.name} did not start")
+            time.sleep(0.2)
+
+    def has_begun(self):
+        return os.path.exists(self.steps)
+
+    def told(self, what):
+        with open(os.path.join(self.folder, "does"), "r+b") as file:
+            file.write(bytes([what]))
+
+    def took(self, begin, end):
+        return logged(self.steps, begin, end)
+
+
 class Postgres(Program):
     """A server under pgbench: short transactions of an update, a select and a commit on few rows."""
 
@@ -104,77 +145,40 @@ class Postgres(Program):
         self.run(self.tool("pg_ctl"), "-D", self.data, "-m", "immediate", "stop")
 
 
-def build_marks(folder):
-    """The library by which a loop in Python marks its steps."""
-    header = os.path.join(HERE, "../../crates/wire/include")
-    marks = os.path.join(folder, "marks.so")
-    subprocess.run(
-        ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{header}", os.path.join(HERE, "marks.c"), "-o", marks],
-        check=True,
-    )
-
-
-def of_log(path, begin, end):
-    """The mean of what a loop wrote of its steps in a stretch of monotonic ns, in ms."""
-    took = []
-    with open(path) as log:
-        for line in log:
-            words = line.split()
-            if len(words) == 2 and begin <= int(words[0]) <= end:
-                took.append(int(words[1]) / 1e6)
-    return statistics.fmean(took) if took else None
-
-
-class Torch(Program):
+class Torch(Told):
     """Two ranks of PyTorch (DDP over gloo), each with a loader of one worker: torch_loop.py."""
 
     name, figure = "PyTorch DDP with loaders", "pytorch"
     python = "/usr/bin/python3"
 
     def __init__(self, folder, gpuwhy):
-        self.folder = folder
-        with open(os.path.join(folder, "does"), "wb") as file:
-            file.write(b"\0")
-        build_marks(folder)
+        super().__init__(folder, gpuwhy)
+        self.steps += "0"
 
     def watched(self):
         return ["--", self.python, os.path.join(HERE, "torch_loop.py"), self.folder]
 
-    def ready(self):
-        until = time.monotonic() + 60
-        while not all(os.path.exists(os.path.join(self.folder, f"steps{rank}")) for rank in range(2)):
-            if time.monotonic() > until:
-                raise RuntimeError("the ranks of PyTorch did not start")
-            time.sleep(0.2)
+    def has_begun(self):
+        return all(os.path.exists(os.path.join(self.folder, f"steps{rank}")) for rank in range(2))
 
     def pid(self, who):
         with open(os.path.join(self.folder, f"{who}.pid")) as file:
             return int(file.read())
 
-    def told(self, what):
-        with open(os.path.join(self.folder, "does"), "r+b") as file:
-            file.write(bytes([what]))
 
-    def took(self, begin, end):
-        return of_log(os.path.join(self.folder, "steps0"), begin, end)
-
-
-class Uneven(Program):
+class Uneven(Told):
     """A loop whose steps are not alike, under one name: uneven_loop.py. It takes two CPUs' worth of disturbance to
     slow it, as it has one thread."""
 
     kind = None
 
     def __init__(self, folder, gpuwhy):
-        self.folder = folder
-        build_marks(folder)
+        super().__init__(folder, gpuwhy)
+        # By length: what a step of length 1 took.
+        self.steps += "0"
 
     def watched(self):
         return ["--", sys.executable, os.path.join(HERE, "uneven_loop.py"), self.folder, self.kind]
-
-    def took(self, begin, end):
-        # By length: what a step of length 1 took.
-        return of_log(os.path.join(self.folder, "steps0"), begin, end)
 
 
 class Saves(Uneven):
@@ -199,6 +203,21 @@ class Unsized(Uneven):
     """The same, and nobody says how long they are."""
 
     name, figure, kind = "steps of unknown lengths", "unsized", "unsized"
+
+
+class Walker(Told):
+    """Look-ups in a table that fits into a cache: walker.c."""
+
+    name, figure = "look-ups in a table", "walker"
+
+    def __init__(self, folder, gpuwhy):
+        super().__init__(folder, gpuwhy)
+        self.walker, self.streamer = os.path.join(folder, "walker"), os.path.join(folder, "stream")
+        self.compile("walker.c", self.walker)
+        self.compile("stream.c", self.streamer)
+
+    def watched(self):
+        return ["--", self.walker, self.folder]
 
 
 class Steploop(Program):

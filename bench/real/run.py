@@ -70,10 +70,10 @@ def said(finding):
 
 
 def judged(one, classes, who, must_name):
-    """Whether what was said is right, unknown or wrong."""
+    """Whether what was said is right, unknown or wrong. Where nothing is to be decided, that is right."""
     pids, commands = who
     if one is None:
-        return "unknown"
+        return "unknown" if classes else "right"
     if one["class"] not in classes:
         return "wrong"
     named = one["pid"] is not None or one["comm"] is not None

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import torch_loop
-from programs import Evaluates, Lengths, Postgres, Saves, Steploop, Torch, Unsized
+from programs import Evaluates, Lengths, Postgres, Saves, Steploop, Torch, Unsized, Walker
 
 
 def until(seconds):
@@ -124,7 +124,25 @@ def told(what, who):
     return disturb
 
 
-# Name, program, what is done, classes that are right, whether the culprit must be named.
+def streams(program, seconds, rng):
+    """A process that copies through more memory than caches hold, on the CPU that the program does not use."""
+    stream = subprocess.Popen([program.streamer, "1"])
+    time.sleep(seconds)
+    stream.kill()
+    stream.wait()
+    return {stream.pid}, set()
+
+
+def more_often(program, seconds, rng):
+    """The program does a part of its steps three times."""
+    program.told(2)
+    time.sleep(seconds)
+    program.told(0)
+    return set(), set()
+
+
+# Name, program, what is done, classes that are right (none: nothing is to be decided), whether the culprit must be
+# named.
 ALL = [
     ("row lock of another session", Postgres, row_locks, {"lock_contention"}, True),
     ("two busy loops", Postgres, busy_loops, {"cpu_contention"}, True),
@@ -140,4 +158,6 @@ ALL = [
     *[("two busy loops", uneven, busy_loops, {"cpu_contention"}, True) for uneven in (Saves, Evaluates, Lengths, Unsized)],
     ("many short processes", Steploop, short_processes, {"cpu_contention"}, True),
     ("two busy loops", Steploop, busy_loops, {"cpu_contention"}, True),
+    ("a process streams through memory", Walker, streams, set(), False),
+    ("it looks up three times as often", Walker, more_often, {"engine_software"}, False),
 ]

@@ -84,8 +84,9 @@ impl Recorder {
         sys::share_free_memory();
         let mut cx = Context::new();
         let mut running = Vec::new();
-        let settings =
-            format!("hz={} hops={} ring_bytes={}", config.hz, config.hops, config.ring_bytes);
+        let Config { hz, hops, ring_bytes, .. } = &config;
+        let pid = std::process::id();
+        let settings = format!("hz={hz} hops={hops} ring_bytes={ring_bytes} pid={pid}");
         let bpf = Rc::new(Bpf::new(config.ring_bytes));
         bpf.set_knobs(&knobs(0, Ns::ZERO))?;
         for spec in probes::ALL.iter().copied().filter(|spec| (spec.wanted_if)(&config)) {

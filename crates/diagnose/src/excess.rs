@@ -14,6 +14,7 @@ use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
 
 use crate::classes::{self, Misses};
 use crate::detect::{Incident, StepNo, Steps};
+use crate::on_cpu::{Stretch, Stretches, stretches};
 use crate::spans::{SpanInStep, StepRows, covered};
 use crate::stats::Random;
 
@@ -33,11 +34,14 @@ pub struct Profile {
     pub misses: f64,
     /// Of its parts, what lies in spans that point to a class by their names, in ns.
     pub spans: Vec<((Class, PartKind), f64)>,
+    /// For how long its threads ran at each place of it, in ns.
+    pub on_cpu: Vec<(Stretch, f64)>,
 }
 
 /// Sums over the parts of one step.
 #[derive(Default)]
-struct Sums {
+struct Sums<'a> {
+    parts: Vec<&'a Part>,
     own: BTreeMap<Key, f64>,
     awaited: BTreeMap<(EntityId, Key), f64>,
     misses: f64,
@@ -52,7 +56,7 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
     for span in &rows.spans {
         spans.entry(span.step).or_default().push(span);
     }
-    let mut sums: HashMap<StepNo, Sums> = HashMap::new();
+    let mut sums: HashMap<StepNo, Sums<'_>> = HashMap::new();
     for part in &rows.parts {
         let Some(&no) = index.get(&part.step) else { continue };
         let sums = sums.entry(no).or_default();
@@ -60,6 +64,7 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         if part.thread != steps[no].thread && ranks.contains(&part.thread) {
             *sums.awaited.entry((part.thread, key)).or_default() += part.dur.0 as f64;
         } else {
+            sums.parts.push(part);
             *sums.own.entry(key).or_default() += part.dur.0 as f64;
             for (key, ns) in spans.get(&part.step).map_or(vec![], |of| covered(part, of)) {
                 *sums.spans.entry(key).or_default() += ns;
@@ -67,11 +72,12 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         }
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
     }
-    let profile = |(no, sums): (StepNo, Sums)| {
+    let profile = |(no, sums): (StepNo, Sums<'_>)| {
+        let on_cpu = stretches(&sums.parts, steps[no].thread);
         let dur = steps[no].dur.0 as f64;
         let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
-        (no, Profile { dur, parts, awaited, misses: sums.misses, spans })
+        (no, Profile { dur, parts, awaited, misses: sums.misses, spans, on_cpu })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -105,6 +111,33 @@ impl<'a> Compared<'a> {
     /// How many slow steps there are, looked into or not.
     fn slow_steps(&self) -> f64 {
         self.longest as f64 + self.each * (self.slow.len() - self.longest) as f64
+    }
+}
+
+/// Where the threads of the series ran whose steps took more CPU time than others: at which place for how much longer.
+pub fn where_it_ran(series: &[Compared<'_>]) -> Stretches {
+    let grew = |all: &Stretches| all.values().map(|(usual, slow)| slow - usual).sum::<f64>();
+    let of = |one: &Compared<'_>| (grew(&one.stretches()) * one.slow_steps(), one.stretches());
+    let most = series.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0));
+    most.map(|(_, stretches)| stretches).unwrap_or_default()
+}
+
+impl Compared<'_> {
+    /// Usual and slow ns a step of each stretch.
+    fn stretches(&self) -> Stretches {
+        let mut out = Stretches::new();
+        for profile in &self.usual {
+            for (stretch, ns) in &profile.on_cpu {
+                out.entry(*stretch).or_default().0 += ns / self.usual.len() as f64;
+            }
+        }
+        for (i, profile) in self.slow.iter().enumerate() {
+            for (stretch, ns) in &profile.on_cpu {
+                let weight = self.stands_for(i) / self.slow_steps();
+                out.entry(*stretch).or_default().1 += weight * ns;
+            }
+        }
+        out
     }
 }
 
@@ -462,7 +495,7 @@ mod tests {
             parts: parts.iter().map(|&(k, ns)| ((k, None), ns)).collect(),
             awaited: Vec::new(),
             misses,
-            spans: Vec::new(),
+            ..Profile::default()
         }
     }
 
@@ -530,9 +563,7 @@ mod tests {
         let slow = |behind: f64| Profile {
             dur: 10.0 + behind,
             parts: vec![((Run, None), 10.0), ((Runnable, who), behind)],
-            awaited: Vec::new(),
-            misses: 0.0,
-            spans: Vec::new(),
+            ..Profile::default()
         };
         let (a, b) = (slow(5.0), slow(15.0));
         let series = [Compared::new(EntityId(1), vec![], vec![&a, &b])];
@@ -556,8 +587,7 @@ mod tests {
             dur: 12.0 + run + gpu,
             parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
             awaited: vec![(EntityId(1), (Run, None), run), (EntityId(1), (Gpu, None), gpu)],
-            misses: 0.0,
-            spans: Vec::new(),
+            ..Profile::default()
         };
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.5, 0.5), waits(0.5, 6.5));
@@ -585,8 +615,7 @@ mod tests {
             dur: 12.0 + peer,
             parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
             awaited: vec![(EntityId(1), (Peer, itself), peer)],
-            misses: 0.0,
-            spans: Vec::new(),
+            ..Profile::default()
         };
         let (usual1, slow1) = (late(2.0), late(8.0));
         let (usual0, slow0) = (waits(0.0), waits(6.0));

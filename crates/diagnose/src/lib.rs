@@ -23,6 +23,7 @@ pub mod exchange;
 pub mod fleet;
 pub mod gpu;
 pub mod live;
+pub mod on_cpu;
 pub mod published;
 pub mod spans;
 pub mod stats;

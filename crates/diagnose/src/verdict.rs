@@ -10,6 +10,7 @@ mod context;
 mod culprits;
 mod finding;
 mod guilt;
+mod neighbours;
 mod rank;
 mod select;
 mod statements;
@@ -21,7 +22,8 @@ use gpuwhy_schema::{EntityId, PartKind};
 use crate::calibration::Calibration;
 use crate::classes;
 use crate::detect::{Narrowed, Slowed, Steps, mean_excess};
-use crate::excess::{Compared, Excess, compared, profiles};
+use crate::excess::{Compared, Excess, compared, profiles, where_it_ran};
+use crate::on_cpu::OnCpu;
 use crate::spans::StepRows;
 
 pub use crate::evidence::{Evidence, Pointer};
@@ -67,8 +69,11 @@ pub fn judge(
     let profiles = profiles(steps, rows);
     let series = compared(steps, incident, &profiles);
     let excess = Excess::of(&series);
-    let ranked = Ranked::new(&series, &excess, (incident.from, incident.to), context, judgement);
     let stating = Stating::new(steps, incident, rows, &excess, context);
+    let lasted = (incident.from, incident.to);
+    let others = neighbours::neighbours(context, stating.workload(), lasted);
+    let on_cpu = OnCpu::new(&where_it_ran(&series), others);
+    let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {
         causes.push(statements::nothing_recorded(&excess));

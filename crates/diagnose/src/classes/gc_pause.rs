@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn without_a_span_of_that_name_the_class_is_never_named() {
         let finding = judged(PartKind::Run, "forward");
-        assert_eq!(finding.class, "engine_software", "{}", finding.summary);
+        assert_eq!(finding.causes[0].class, "engine_software", "{}", finding.summary);
         let named = |says: &str| says.contains("gc_pause");
         assert!(finding.causes.iter().all(|cause| cause.class != "gc_pause"));
         assert!(!finding.ruled_out.iter().any(|e| named(&e.says)), "{:?}", finding.ruled_out);

@@ -9,6 +9,7 @@ use gpuwhy_schema::{
 use super::Incident;
 use crate::evidence::{Evidence, Statements};
 use crate::gpu::Readings;
+use crate::on_cpu::OnCpu;
 
 pub(super) struct Scene {
     lanes: Lanes,
@@ -57,6 +58,7 @@ impl Scene {
             to: Ns::secs(12),
             readings: &readings,
             kinds: &BTreeMap::new(),
+            on_cpu: &OnCpu::default(),
             excess: 1.0,
         };
         let mut found = Statements::default();

@@ -7,6 +7,7 @@ use gpuwhy_schema::{Class, Ns, PartKind};
 
 use crate::evidence::Statements;
 use crate::gpu::{Gpu, GpuEvidence, Readings};
+use crate::on_cpu::OnCpu;
 
 /// A class's description of itself. [`ALL`](super::ALL) lists all of them.
 ///
@@ -196,6 +197,8 @@ pub struct Incident<'a> {
     pub readings: &'a Readings,
     /// Usual and slow ns a step of each kind of part.
     pub kinds: &'a BTreeMap<PartKind, (f64, f64)>,
+    /// Where the program ran for longer, and who else ran.
+    pub on_cpu: &'a OnCpu,
     /// The excess of the class in ns a step.
     pub excess: f64,
 }

@@ -1,7 +1,7 @@
 //! What a judgement needs of the recorded rows besides steps and parts: names, tracks, what sources
 //! lost, and readings of GPU drivers.
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use gpuwhy_schema::{
     Class, Entity, EntityId, EntityKind, Name, Part, Rows, Source, SourceState, Track, TrackId,
     names, sources,
@@ -19,6 +19,8 @@ pub struct JudgeContext<'a> {
     loss: Vec<Loss>,
     readings: Readings,
     demands: Demands,
+    /// Pids of gpuwhy's own processes that recorded.
+    recorders: HashSet<i64>,
 }
 
 /// Entities that are one culprit.
@@ -76,7 +78,14 @@ impl<'a> JudgeContext<'a> {
             loss: sources.into_iter().filter_map(Loss::of).collect(),
             readings: Readings::default(),
             demands: Demands::default(),
+            recorders: rows.source.iter().filter_map(|s| s.word("pid")?.parse().ok()).collect(),
         }
+    }
+
+    /// Whether a process is gpuwhy itself, which looks closer while something is slow.
+    pub(super) fn records(&self, process: EntityId) -> bool {
+        let pid = self.entity(process).filter(|e| e.kind == EntityKind::Process);
+        pid.and_then(|e| e.number).is_some_and(|pid| self.recorders.contains(&pid))
     }
 
     /// With what each process took of the CPUs before the incident and during it.

@@ -9,6 +9,7 @@ use super::context::JudgeContext;
 use crate::classes::{self, Incident as Measured};
 use crate::excess::{Compared, Excess};
 use crate::gpu::Readings;
+use crate::on_cpu::OnCpu;
 use crate::stats::Random;
 
 /// A class that holds a smaller share of the growth is no cause.
@@ -35,6 +36,8 @@ pub(super) struct Ranked<'a> {
     resamples: usize,
     /// How far the steps that were compared suffice.
     enough: f64,
+    /// Where the program ran for longer, and who else ran.
+    on_cpu: OnCpu,
     from: Ns,
     to: Ns,
     readings: &'a Readings,
@@ -45,13 +48,16 @@ impl<'a> Ranked<'a> {
     pub(super) fn new(
         series: &[Compared<'_>],
         excess: &Excess,
+        on_cpu: OnCpu,
         (from, to): (Ns, Ns),
         context: &'a JudgeContext<'_>,
         judgement: &Judgement,
     ) -> Ranked<'a> {
         let kinds = excess.kinds();
         let readings = context.readings();
-        let measured = Measured { from, to, readings, kinds: &kinds, excess: excess.total() };
+        let (kinds_of, on) = (&kinds, &on_cpu);
+        let measured =
+            Measured { from, to, readings, kinds: kinds_of, on_cpu: on, excess: excess.total() };
         let contradicted: Vec<PartKind> =
             classes::ALL.iter().flat_map(|spec| (spec.contradicted)(&measured)).copied().collect();
         let mut list: Vec<(Class, f64)> = excess.classes(&contradicted).into_iter().collect();
@@ -64,6 +70,7 @@ impl<'a> Ranked<'a> {
             resamples: judgement.resamples,
             enough: enough(excess),
             kinds,
+            on_cpu,
             from,
             to,
             readings,
@@ -104,8 +111,8 @@ impl<'a> Ranked<'a> {
     /// The incident as the class with this excess sees it.
     pub(super) fn incident(&self, class: Class) -> Measured<'_> {
         let excess = self.list.iter().find(|(c, _)| *c == class).map_or(0.0, |(_, ns)| *ns);
-        let Ranked { from, to, readings, kinds, .. } = self;
-        Measured { from: *from, to: *to, readings, kinds, excess }
+        let Ranked { from, to, readings, kinds, on_cpu, .. } = self;
+        Measured { from: *from, to: *to, readings, kinds, on_cpu, excess }
     }
 }
 

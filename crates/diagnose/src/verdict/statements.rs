@@ -50,6 +50,11 @@ impl<'a> Stating<'a> {
         Stating { incident, rows, excess, context, slow, workload }
     }
 
+    /// The processes that take the steps.
+    pub(super) fn workload(&self) -> &HashSet<EntityId> {
+        &self.workload
+    }
+
     /// Fills in what supports and what contradicts a cause, its culprits, and how to verify it.
     pub(super) fn complete(&self, cause: &mut Cause, ranked: &Ranked<'_>) {
         let Some(class) = cause.instance_of else { return };

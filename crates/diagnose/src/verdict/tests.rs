@@ -48,6 +48,8 @@ fn judged_from(
 const THREAD: u32 = 99;
 /// The process whose steps they are.
 const WORKLOAD: u32 = 9;
+/// The process that recorded.
+const RECORDER: u32 = 8;
 
 fn judged_as(
     slow: &[&[Made]],
@@ -98,7 +100,7 @@ fn judged_as(
         kind: "bpf:run_queue".into(),
         tool: "gpuwhy".into(),
         version: "0".into(),
-        config: "".into(),
+        config: format!("hz=10 pid={}", RECORDER + 1000).into(),
         state: SourceState::Ok,
         note: None,
         recorded: 100,
@@ -512,4 +514,70 @@ fn a_thread_that_holds_a_lock_of_its_own_program_is_named_by_its_tid_and_its_pro
     assert!(finding.summary.contains("by rank (tid 1099 of pid 1009)"), "{}", finding.summary);
     let hog = judged(&[(Run, None, 4_000_000), (Lock, Some(2), 9_000_000)], 0);
     assert_eq!(hog.culprit.unwrap().tid, None);
+}
+
+/// Steps that run for so many ms before and after their wait for the GPU, which are 4 and none usually, while
+/// processes take so many CPUs before and then.
+fn ran(before: i64, after: i64, took: &[(u32, &str, f64, f64)]) -> Finding {
+    use PartKind::*;
+    let ms = 1_000_000;
+    let slow = [(Run, None, before * ms), (Gpu, None, 6 * ms), (Run, None, after * ms)];
+    judged_of(&[&slow[..]; 40], 0, None, took)
+}
+
+/// What speaks against the first cause.
+fn against(finding: &Finding) -> String {
+    finding.causes[0].evidence_against.iter().map(|e| format!("{}; ", e.says)).collect()
+}
+
+#[test]
+fn code_that_runs_where_it_did_not_while_nobody_else_began_to_run_is_more_work() {
+    let finding = ran(4, 12, &[(1, "job", 0.5, 0.5)]);
+    assert_eq!((finding.class, finding.outcome), ("engine_software", Outcome::Decided));
+    assert!(finding.confidence > 0.9, "{}", finding.summary);
+    let said = &finding.causes[0].evidence_for;
+    assert!(said.iter().any(|e| e.says.contains("1.00 times as long elsewhere")), "{said:?}");
+    // What records it looks closer meanwhile.
+    let with_recorder = ran(4, 12, &[(1, "job", 0.5, 0.5), (RECORDER, "gpuwhy", 0.02, 0.6)]);
+    assert_eq!(with_recorder.outcome, Outcome::Decided, "{}", with_recorder.summary);
+}
+
+#[test]
+fn the_same_code_that_runs_longer_beside_a_new_neighbour_is_not_told_to_do_more() {
+    for (before, after) in [(12, 0), (4, 12)] {
+        let finding = ran(before, after, &[(1, "job", 0.5, 0.5), (2, "hog", 0.0, 0.95)]);
+        assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
+        assert!(finding.confidence <= 0.5, "{}", finding.summary);
+        assert_eq!((finding.causes[0].class, &finding.culprit), ("engine_software", &None));
+        let against = against(&finding);
+        assert!(against.contains("hog (pid 1002) took 0.95 CPUs, 0.00 before"), "{against}");
+        assert!(against.contains("no counter was recorded that would tell"), "{against}");
+        assert!(finding.causes[0].verify.contains("instructions"), "{}", finding.causes[0].verify);
+    }
+}
+
+#[test]
+fn code_that_runs_at_one_place_only_may_run_on_a_slower_cpu() {
+    let finding = ran(12, 0, &[(1, "job", 0.5, 0.5)]);
+    assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
+    assert!(against(&finding).contains("hardly anywhere else"), "{}", against(&finding));
+}
+
+#[test]
+fn more_work_is_not_told_from_slower_work_where_nobody_knows_who_else_ran() {
+    let finding = ran(4, 12, &[]);
+    assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
+    assert!(against(&finding).contains("is not known"), "{}", against(&finding));
+}
+
+/// It came long after the onset.
+#[test]
+fn a_neighbour_that_began_to_run_in_the_middle_did_not_slow_what_was_slow_before() {
+    use PartKind::*;
+    let ms = 1_000_000;
+    let slow = [(Run, None, 4 * ms), (Gpu, None, 6 * ms), (Run, None, 12 * ms)];
+    let took = [(1, "job", 0.5, 0.5), (2, "hog", 0.0, 0.95)];
+    let begins = |n: u32| if n == 2 { Ns::secs(2) } else { Ns::ZERO };
+    let finding = judged_from(&[&slow[..]; 80], &took, begins);
+    assert_eq!((finding.class, finding.outcome), ("engine_software", Outcome::Decided));
 }

@@ -1,0 +1,277 @@
+//! Whether more time on a CPU was more work, or the same work that took longer.
+//!
+//! # What it sees
+//! At which places of a step its threads ran for longer ([`Place`]), and who else took more of the CPUs. Code that does
+//! more than before runs for longer where it does so, and the rest of the step runs as fast as ever. A CPU that
+//! became slower (its clock, or a neighbour on the other thread of its core) slows every place. A neighbour that uses the
+//! caches or the memory slows some places and not others, and has to run for that.
+//!
+//! # Why it matters
+//! "The program itself did more" accuses a program. Without this, each of the causes above would be told as that.
+//!
+//! # What fools it
+//! A neighbour that is not seen: another virtual machine, a device that copies. A program that does twice as much of
+//! everything: it looks like a CPU of half the speed, and is not decided. Hardware counters would tell, and are not
+//! recorded. Stacks would tell where code is new, but usual steps have none: they are sampled in incidents only.
+
+use std::collections::BTreeMap;
+
+use gpuwhy_schema::{EntityId, Part, PartKind};
+
+/// Where in the course of a step a thread ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Before the step's thread waited for the first time.
+    BeforeWaits,
+    /// Between two of its waits; another thread of the program, while it was waited for.
+    BetweenWaits,
+    /// After the last of its waits.
+    AfterWaits,
+}
+
+/// A thread at a place of a step.
+pub type Stretch = (EntityId, Place);
+
+/// Usual and slow ns a step of each stretch.
+pub type Stretches = BTreeMap<Stretch, (f64, f64)>;
+
+/// Whether a part is a time in which the step's thread had no need of anything but a CPU.
+fn needs_a_cpu(part: &Part, own: EntityId) -> bool {
+    use PartKind::{Hardirq, Reclaim, Run, Runnable, Softirq, Steal, Stopped, Throttled};
+    let kinds = [Run, Hardirq, Softirq, Runnable, Throttled, Steal, Reclaim, Stopped];
+    part.thread == own && kinds.contains(&part.kind)
+}
+
+/// For how many ns each thread ran at each place of one step of `own`, whose parts these are.
+pub fn stretches(parts: &[&Part], own: EntityId) -> Vec<(Stretch, f64)> {
+    let mut parts = parts.to_vec();
+    parts.sort_by_key(|part| part.ts);
+    let waits = |part: &&&Part| !needs_a_cpu(part, own);
+    let first_wait = parts.iter().position(|part| waits(&part)).unwrap_or(parts.len());
+    let last_wait = parts.iter().rposition(|part| waits(&part)).unwrap_or(0);
+    let mut out: BTreeMap<Stretch, f64> = BTreeMap::new();
+    for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.kind == PartKind::Run) {
+        let place = match at {
+            _ if at < first_wait => Place::BeforeWaits,
+            _ if at > last_wait => Place::AfterWaits,
+            _ => Place::BetweenWaits,
+        };
+        *out.entry((part.thread, place)).or_default() += part.dur.0 as f64;
+    }
+    out.into_iter().collect()
+}
+
+/// Somebody who took more of the CPUs than before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Neighbour {
+    /// What to call it.
+    pub name: String,
+    /// CPUs that it took before,
+    pub before: f64,
+    /// and since the onset.
+    pub during: f64,
+}
+
+/// What is known of the time that a program spent on CPUs.
+#[derive(Clone, Debug, Default)]
+pub struct OnCpu {
+    /// Usual and slow ns a step at the place that grew most.
+    most: (f64, f64),
+    /// The same of all other places of these steps.
+    elsewhere: (f64, f64),
+    /// Who else took more of the CPUs; none if that was not recorded.
+    neighbours: Option<Vec<Neighbour>>,
+}
+
+/// Why it is not known that a program did more.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Doubt {
+    /// Somebody began to run who could have slowed it.
+    Neighbour(Neighbour),
+    /// It was slower wherever it ran.
+    Everywhere,
+    /// It ran at one place only.
+    OnePlace,
+    /// Who ran beside it was not recorded.
+    NotRecorded,
+}
+
+/// Other places are evidence if they make up this share of the usual time on CPUs.
+const EVIDENCE: f64 = 0.05;
+/// They are as fast as ever if they grew by no more than this share of what the slowest one did.
+const AS_FAST: f64 = 0.25;
+/// A neighbour that runs all the time makes the same work take at most so many times longer: a walk through 3 MiB of
+/// memory took 5 times as long beside a process that streamed through 256 MiB (two virtual CPUs of one EPYC).
+const SLOWED_AT_MOST: f64 = 8.0;
+/// No clock is lowered to less than one part in so many, so that what took longer than that was more work, if nobody
+/// else ran.
+const NO_CLOCK: f64 = 16.0;
+
+impl OnCpu {
+    /// From where the threads of one series ran, and who else took more of the CPUs.
+    pub fn new(stretches: &Stretches, neighbours: Option<Vec<Neighbour>>) -> OnCpu {
+        let grew = |&(usual, slow): &(f64, f64)| slow - usual;
+        let Some(most) = stretches.values().copied().max_by(|a, b| grew(a).total_cmp(&grew(b)))
+        else {
+            return OnCpu { neighbours, ..OnCpu::default() };
+        };
+        let sum = |of: fn(&(f64, f64)) -> f64| stretches.values().map(of).sum::<f64>();
+        let elsewhere = (sum(|s| s.0) - most.0, sum(|s| s.1) - most.1);
+        OnCpu { most, elsewhere, neighbours }
+    }
+
+    /// How many times as long it ran in all.
+    fn times(&self) -> f64 {
+        (self.most.1 + self.elsewhere.1) / (self.most.0 + self.elsewhere.0).max(1.0)
+    }
+
+    /// How many times as long it ran elsewhere; none if it ran there too little to say.
+    fn times_elsewhere(&self) -> Option<f64> {
+        let usual = self.most.0 + self.elsewhere.0;
+        let is_evidence = self.elsewhere.0 >= EVIDENCE * usual && self.elsewhere.0 > 0.0;
+        is_evidence.then(|| self.elsewhere.1 / self.elsewhere.0)
+    }
+
+    /// Whether a neighbour took enough of the CPUs to slow the program as much.
+    fn suffices(&self, neighbour: &Neighbour) -> bool {
+        (neighbour.during - neighbour.before) * (SLOWED_AT_MOST - 1.0) >= self.times() - 1.0
+    }
+
+    /// What speaks against that the program did more; none if nothing does.
+    pub fn doubt(&self) -> Option<Doubt> {
+        let Some(neighbours) = &self.neighbours else { return Some(Doubt::NotRecorded) };
+        if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
+            return Some(Doubt::Neighbour(neighbour.clone()));
+        }
+        let grew = (self.most.1 - self.most.0) / self.most.0.max(1.0);
+        match self.times_elsewhere() {
+            Some(times) if times - 1.0 <= AS_FAST * grew => None,
+            Some(_) => Some(Doubt::Everywhere),
+            None if self.times() >= NO_CLOCK => None,
+            None => Some(Doubt::OnePlace),
+        }
+    }
+
+    /// Where it ran for longer and where it did not, in words.
+    pub fn places(&self) -> String {
+        let most = match self.most.0 {
+            0.0 => "where it did not run before".to_owned(),
+            usual => format!("{:.2} times as long at one place of its steps", self.most.1 / usual),
+        };
+        match self.times_elsewhere() {
+            Some(times) => format!("it ran {most}, and {times:.2} times as long elsewhere"),
+            None => format!("it ran {most}, and hardly anywhere else"),
+        }
+    }
+}
+
+impl Doubt {
+    /// It, in words.
+    pub fn says(&self, on_cpu: &OnCpu) -> String {
+        match self {
+            Doubt::Neighbour(Neighbour { name, before, during }) => format!(
+                "{name} took {during:.2} CPUs, {before:.2} before, and may have slowed the same work through \
+                 memory bandwidth, a cache or the other thread of a core"
+            ),
+            Doubt::Everywhere => format!(
+                "{}: so does the same work on a slower CPU, as does more of everything",
+                on_cpu.places()
+            ),
+            Doubt::OnePlace => {
+                format!("{}: nothing shows that the CPU was as fast as before", on_cpu.places())
+            }
+            Doubt::NotRecorded => {
+                "who else took more of the CPUs is not known: a neighbour may have slowed \
+                                   the same work"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Id, Ns};
+
+    use super::*;
+
+    const OWN: EntityId = EntityId(1);
+    const HELPER: EntityId = EntityId(2);
+
+    /// How long the step's thread (`r`) and its helper (`h`) ran at each place of a drawn step, in ms: `q` it waited for
+    /// a CPU, `w` for something else.
+    fn drawn(step: &str) -> String {
+        let mut parts = Vec::new();
+        for (at, c) in step.chars().enumerate() {
+            let (kind, thread) = match c {
+                'r' => (PartKind::Run, OWN),
+                'h' => (PartKind::Run, HELPER),
+                'q' => (PartKind::Runnable, OWN),
+                _ => (PartKind::Timer, OWN),
+            };
+            let (ts, dur) = (Ns::millis(at as i64), Ns::millis(1));
+            let (step, hops) = (Id(1), u32::from(thread != OWN));
+            parts.push(Part { step, ts, dur, kind, thread, blame: None, hops });
+        }
+        // The order of rows is not that of time.
+        parts.reverse();
+        let parts: Vec<&Part> = parts.iter().collect();
+        let say = |((thread, place), ns): (Stretch, f64)| {
+            let who = if thread == OWN { "r" } else { "h" };
+            format!("{who} {place:?} {}", ns / 1e6)
+        };
+        stretches(&parts, OWN).into_iter().map(say).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_wait_for_a_cpu_does_not_end_a_stretch_and_other_waits_do() {
+        assert_eq!(drawn("rrqrr"), "r BeforeWaits 4");
+        assert_eq!(drawn("rrqrwrwrrr"), "r BeforeWaits 3, r BetweenWaits 1, r AfterWaits 3");
+        assert_eq!(drawn("rhhr"), "r BeforeWaits 1, r AfterWaits 1, h BetweenWaits 2");
+    }
+
+    /// What is doubted where a program ran so many ms before its first and after its last wait, usually and then, beside
+    /// neighbours that took so many CPUs before and then.
+    fn doubt(before: (f64, f64), after: (f64, f64), cpus: Option<&[(f64, f64)]>) -> String {
+        let stretch = |place, (usual, slow): (f64, f64)| ((OWN, place), (usual * 1e6, slow * 1e6));
+        let stretches =
+            [stretch(Place::BeforeWaits, before), stretch(Place::AfterWaits, after)].into();
+        let neighbour = |&(before, during): &(f64, f64)| {
+            let name = "stream".to_owned();
+            Neighbour { name, before, during }
+        };
+        let neighbours = cpus.map(|list| list.iter().map(neighbour).collect());
+        match OnCpu::new(&stretches, neighbours).doubt() {
+            None => "more work".to_owned(),
+            Some(Doubt::Neighbour(_)) => "a neighbour".to_owned(),
+            Some(other) => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_place_that_grew_beside_one_that_did_not_is_more_work_if_nobody_else_began_to_run() {
+        assert_eq!(doubt((3.0, 9.0), (1.0, 1.05), Some(&[])), "more work");
+        // A new phase.
+        assert_eq!(doubt((0.0, 9.0), (1.0, 1.05), Some(&[])), "more work");
+    }
+
+    #[test]
+    fn code_that_is_slower_wherever_it_runs_may_run_on_a_slower_cpu() {
+        assert_eq!(doubt((3.0, 6.0), (1.0, 1.9), Some(&[])), "Everywhere");
+    }
+
+    #[test]
+    fn code_that_runs_at_one_place_only_has_nothing_to_compare_it_with() {
+        assert_eq!(doubt((3.0, 9.0), (0.1, 0.1), Some(&[])), "OnePlace");
+        // No clock is lowered that far.
+        assert_eq!(doubt((3.0, 90.0), (0.1, 0.1), Some(&[])), "more work");
+    }
+
+    #[test]
+    fn a_neighbour_that_began_to_run_may_have_slowed_the_same_work_by_as_much_as_it_ran() {
+        let grew = |cpus| doubt((3.0, 9.0), (1.0, 1.05), cpus);
+        assert_eq!(grew(Some(&[(0.0, 0.9)])), "a neighbour");
+        assert_eq!(grew(Some(&[(0.0, 0.06)])), "more work");
+        assert_eq!(grew(None), "NotRecorded");
+    }
+}
