@@ -256,7 +256,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Ready to run: behind whoever was on that CPU.
+    /// Ready to run: behind whoever was on that CPU, less what the hypervisor took from it meanwhile. Whoever is on a
+    /// CPU that is not there does not hold it.
     fn runnable(&mut self, cpu: i64, window: Interval) {
         let world = self.world;
         let mut at = window.0;
@@ -267,7 +268,9 @@ impl Walk<'_> {
             }
             self.put((at, from), PartKind::Runnable, None);
             let blame = (who != EntityId(0)).then(|| world.process(who));
-            self.put((from, to), PartKind::Runnable, blame);
+            let stolen = world.stolen(cpu, (from, to)).min(to - from);
+            self.put((from, to - stolen), PartKind::Runnable, blame);
+            self.put((to - stolen, to), PartKind::Steal, None);
             at = to;
         }
         self.put((at, window.1), PartKind::Runnable, None);

@@ -227,6 +227,17 @@ impl Scene {
         self
     }
 
+    /// The hypervisor took `ms` of CPU 0 in the tick of 10 ms that ends at `at`.
+    fn stolen(&mut self, at: i64, ms: i64) -> &mut Scene {
+        let cpu = self.lanes.entity(EntityKind::Cpu, "0", |e| e.number = Some(0));
+        let track = self.track(cpu, Lane::counter(names::STEAL, "ns", Measure::Delta));
+        for (at, ms) in [(at - 10, 0), (at, ms)] {
+            let row = gpuwhy_schema::Counter { ts: Ns(at * MS), track, value: (ms * MS) as f64 };
+            self.rows.counter.push(row);
+        }
+        self
+    }
+
     /// What the parts of a step of `thread` from `from` to `to` ms say.
     fn step(&mut self, thread: &str, from: i64, to: i64) -> String {
         let thread = self.who(thread);
@@ -254,6 +265,14 @@ fn time_behind_a_hog_is_blamed_on_the_hog_and_idle_cpus_on_nobody() {
     let mut scene = Scene::default();
     scene.thread("job/main", "RRQQQQR").cpu("..hh-.");
     assert_eq!(scene.step("job/main", 0, 7), "run 2, runnable(h) 2, runnable 2, run 1");
+}
+
+#[test]
+fn who_is_on_a_cpu_that_the_hypervisor_took_does_not_hold_it() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RRQQQQQQQQQQQQRR").cpu("--hhhhhhhhhhhh--").stolen(10, 10);
+    // In the first ten milliseconds the CPU was not there, for the thread and for whom it waits for.
+    assert_eq!(scene.step("job/main", 0, 16), "steal 10, runnable(h) 4, run 2");
 }
 
 #[test]
