@@ -205,6 +205,28 @@ class Unsized(Uneven):
     name, figure, kind = "steps of unknown lengths", "unsized", "unsized"
 
 
+class OpenMp(Told):
+    """PyTorch on two threads that wait for each other by running: openmp_loop.py."""
+
+    name, figure = "PyTorch with active waiting", "openmp"
+
+    def watched(self):
+        return ["--", Torch.python, os.path.join(HERE, "openmp_loop.py"), self.folder]
+
+
+class Service(Told):
+    """A client of a service on its own machine: service.py."""
+
+    name, figure = "client of a service", "service"
+
+    def watched(self):
+        return ["--", sys.executable, os.path.join(HERE, "service.py"), self.folder]
+
+    def pid(self):
+        with open(os.path.join(self.folder, "service.pid")) as file:
+            return int(file.read())
+
+
 class Walker(Told):
     """Look-ups in a table that fits into a cache: walker.c."""
 
@@ -218,6 +240,23 @@ class Walker(Told):
 
     def watched(self):
         return ["--", self.walker, self.folder]
+
+
+class Shards(Told):
+    """A reader of a data set in shards, of which the first one is in memory: shards.py."""
+
+    name, figure = "reader of shards", "shards"
+    # As many can be read for the first time.
+    NEW = 12
+
+    def __init__(self, folder, gpuwhy):
+        super().__init__(folder, gpuwhy)
+        self.program = os.path.join(HERE, "shards.py")
+        self.next = 1
+        subprocess.run([sys.executable, self.program, "make", folder, str(self.NEW + 1)], check=True)
+
+    def watched(self):
+        return ["--", sys.executable, self.program, "read", self.folder]
 
 
 class Steploop(Program):

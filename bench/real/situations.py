@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import torch_loop
-from programs import Evaluates, Lengths, Postgres, Saves, Steploop, Torch, Unsized, Walker
+from programs import Evaluates, Lengths, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
 
 
 def until(seconds):
@@ -141,6 +141,47 @@ def more_often(program, seconds, rng):
     return set(), set()
 
 
+def on_one_cpu(program, seconds, rng):
+    """A process that computes on the CPU of a helper of the program."""
+    loop = subprocess.Popen(["taskset", "-c", "1", sys.executable, "-c", "while True: pass"])
+    time.sleep(seconds)
+    loop.kill()
+    loop.wait()
+    return {loop.pid}, set()
+
+
+def slow_service(program, seconds, rng):
+    """The service computes for longer."""
+    program.told(5)
+    time.sleep(seconds)
+    program.told(0)
+    return {program.pid()}, set()
+
+
+# Empties a file of its own from memory again and again: pages that were never written to a disk.
+INNOCENT = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+while True:
+    os.pwrite(file, bytes(4 << 20), 0)
+    os.ftruncate(file, 0)
+    time.sleep(0.05)
+"""
+
+
+def new_shard(program, seconds, rng):
+    """The program goes on to a shard that is not in memory, while somebody empties a file of its own from there."""
+    own = os.path.join(program.folder, "own")
+    innocent = subprocess.Popen([sys.executable, "-c", INNOCENT, own])
+    program.told(program.next)
+    program.next += 1
+    time.sleep(seconds)
+    program.told(0)
+    innocent.kill()
+    innocent.wait()
+    return set(), set()
+
+
 # Name, program, what is done, classes that are right (none: nothing is to be decided), whether the culprit must be
 # named.
 ALL = [
@@ -155,9 +196,12 @@ ALL = [
      {"lock_contention", "engine_software"}, True),
     ("a loader sleeps", Torch, told(torch_loop.LOADER_SLEEPS, "loader1"), {"own_sleep"}, True),
     ("a large heap is collected", Torch, told(torch_loop.COLLECTS, "rank1"), {"gc_pause", "engine_software"}, False),
-    *[("two busy loops", uneven, busy_loops, {"cpu_contention"}, True) for uneven in (Saves, Evaluates, Lengths, Unsized)],
+    *[("two busy loops", loop, busy_loops, {"cpu_contention"}, True) for loop in (Saves, Evaluates, Lengths, Unsized)],
     ("many short processes", Steploop, short_processes, {"cpu_contention"}, True),
     ("two busy loops", Steploop, busy_loops, {"cpu_contention"}, True),
     ("a process streams through memory", Walker, streams, set(), False),
     ("it looks up three times as often", Walker, more_often, {"engine_software"}, False),
+    ("a busy loop on a helper's CPU", OpenMp, on_one_cpu, {"cpu_contention"}, True),
+    ("the service computes more", Service, slow_service, {"engine_software"}, True),
+    ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
 ]

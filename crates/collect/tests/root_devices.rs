@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use gpuwhy_collect::{Config, Recorder, Target};
 use gpuwhy_schema::{
     Counter, Direction, Entity, EntityId, EntityKind, Io, IoOp, Message, Ns, Rows, SourceState,
-    Span, Table, TrackId, names,
+    Span, Table, Track, TrackId, names,
 };
 
 /// One recording at a time: two would record each other's disks and links.
@@ -401,6 +401,59 @@ fn root_evicted_pages_count_for_the_process_that_evicts_them() {
     assert!(added >= pages as f64, "{added}");
     let evictor = trace.tracks(names::PAGE_CACHE_EVICTED).find(|(_, e)| of_dd(e)).unwrap().1;
     assert_eq!(&*evictor.name, "dd");
+}
+
+#[test]
+fn root_pages_that_are_missed_count_for_who_had_evicted_them_and_others_for_nobody() {
+    let (_folder, path) = file("evicted");
+    let (_other, cold) = file("cold");
+    let pages = 500;
+    let drop_cache = |path: &Path| {
+        let from = format!("if={}", path.display());
+        let mut dd = spawn("dd", &[&from, "iflag=nocache", "count=0"]);
+        assert!(dd.wait().unwrap().success());
+        dd.id()
+    };
+    for path in [&path, &cold] {
+        fs::write(path, vec![7; pages * 4096]).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    // Before anybody records.
+    drop_cache(&cold);
+    let Some((trace, pid)) = record(&[], || {
+        let pid = drop_cache(&path);
+        assert_eq!(fs::read(&path).unwrap().len(), pages * 4096);
+        assert_eq!(fs::read(&cold).unwrap().len(), pages * 4096);
+        // What is written behind the end is no data that was missed.
+        let mut longer = File::options().append(true).open(&path).unwrap();
+        longer.write_all(&vec![7; 300 * 4096]).unwrap();
+        pid
+    }) else {
+        return;
+    };
+    trace.source_ran("bpf:memory");
+    let missed = |by: Option<u32>| -> f64 {
+        let me = |e: &Entity| e.number == Some(std::process::id().into());
+        let evictor = |track: &Track| {
+            let parent = trace.rows.track.iter().find(|t| Some(t.id) == track.parent)?;
+            let entity = trace.rows.entity.iter().rev().find(|e| e.id == parent.entity)?;
+            entity.number
+        };
+        let tracks: Vec<TrackId> = trace
+            .tracks(names::PAGE_CACHE_MISSED)
+            .filter(|(id, e)| {
+                let track = trace.rows.track.iter().find(|t| t.id == *id).unwrap();
+                me(e) && evictor(track) == by.map(i64::from)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        let rows = trace.rows.counter.iter().filter(|c| tracks.contains(&c.track));
+        rows.map(|c| c.value).sum()
+    };
+    assert_eq!(missed(Some(pid)), pages as f64);
+    // The test program reads libraries of `dd` and its own meanwhile.
+    let cold = missed(None);
+    assert!((pages as f64..pages as f64 + 200.0).contains(&cold), "{cold}");
 }
 
 /// A cgroup of its own below the mount of a controller (`unified`: version 2); `None`, after printing

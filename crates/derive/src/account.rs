@@ -247,6 +247,8 @@ impl Walk<'_> {
             Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(world.process(thread))),
             Via::Holder => (PartKind::Lock, Some(thread)),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
+            // What it did for the step it did, whoever asked for it.
+            Via::Peer if !world.is_workload(thread) => (PartKind::Run, Some(world.process(thread))),
             _ => (PartKind::Run, None),
         };
         for (from, to) in subtract(window, world.memory(thread)) {
@@ -283,6 +285,30 @@ impl Walk<'_> {
         let counted = |name| self.world.counted_most(name, None, window);
         counted(gpuwhy_schema::names::PAGE_CACHE_EVICTED)
             .or_else(|| counted(gpuwhy_schema::names::RECLAIM))
+    }
+
+    /// A wait for data that was not in the page cache: nobody's doing if none of it had been evicted.
+    fn missed(&mut self, (from, to): Interval) {
+        let thread = *self.path.last().expect("the path begins with the step's thread");
+        // These counters are read at 10 Hz.
+        let near = (from.saturating_sub(Ns::millis(100)), to.saturating_add(Ns::millis(100)));
+        let pages = self.world.missed(thread, near);
+        let all: f64 = pages.iter().map(|(_, pages)| pages).sum();
+        if all == 0.0 {
+            return self.put((from, to), PartKind::CacheMiss, self.memory_taker((from, to)));
+        }
+        let nobody = EntityId::default();
+        let cold: f64 = pages.iter().filter(|(by, _)| *by == nobody).map(|(_, pages)| pages).sum();
+        let from_cold = to.saturating_sub(Ns(((to - from).0 as f64 * cold / all) as i64));
+        let evictors = pages.iter().filter(|(by, _)| *by != nobody);
+        let most = evictors.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        let taker = most.and_then(|(by, _)| match self.world.is_workload(*by) {
+            // It freed its own pages, as somebody else needed the memory.
+            true => self.world.counted_most(gpuwhy_schema::names::RECLAIM, None, near),
+            false => Some(*by),
+        });
+        self.put((from, from_cold), PartKind::CacheMiss, taker);
+        self.put((from_cold, to), PartKind::ColdRead, None);
     }
 
     /// Whether a thread is of another process than the step's, and no rank of the same job.
@@ -573,12 +599,11 @@ impl Walk<'_> {
             && (wait == Wait::Read || (wait == Wait::None && via == Via::Own));
         let device = union(requests.iter().map(|r| (r.issued, r.done)).collect());
         for piece in clip(&device, window) {
-            let (kind, blame) = if missed {
-                (PartKind::CacheMiss, self.memory_taker(piece))
+            if missed {
+                self.missed(piece);
             } else {
-                (PartKind::BlockDevice, self.neighbour(&requests, piece))
-            };
-            self.put(piece, kind, blame);
+                self.put(piece, PartKind::BlockDevice, self.neighbour(&requests, piece));
+            }
         }
         for rest in subtract(window, &device) {
             self.beside_the_device(&requests, held, rest, via);

@@ -288,6 +288,7 @@ impl World {
             names::THROTTLED,
             names::NIC_TX_BYTES,
             names::PAGE_CACHE_EVICTED,
+            names::PAGE_CACHE_MISSED,
             names::RECLAIM,
             names::DISK_BYTES,
             names::DISK_TIME,
@@ -541,6 +542,16 @@ impl World {
             }
         }
         heaviest(weight)
+    }
+
+    /// How many pages of data that files had already were not in the page cache when the process of `thread` needed them
+    /// in the window, by who had evicted as many of those files; 0 is nobody. Empty if that was not recorded.
+    pub(crate) fn missed(&self, thread: EntityId, window: Interval) -> Vec<(EntityId, f64)> {
+        let process = self.process(thread);
+        let lists = self.by_process.get(names::PAGE_CACHE_MISSED).map_or(&[][..], Vec::as_slice);
+        let of_process = lists.iter().filter(|counted| counted.process == process);
+        let sums = of_process.map(|counted| (counted.on, sum_of(&counted.ticks, window)));
+        sums.filter(|(_, pages)| *pages > 0.0).collect()
     }
 
     /// The devices on which a process counted anything under `name`.

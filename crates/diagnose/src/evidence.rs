@@ -34,7 +34,10 @@ impl Pointer {
     pub fn of_part(part: &Part, states: impl Fn(EntityId) -> Option<TrackId>) -> Pointer {
         let (table, track) = match part.kind {
             PartKind::Network => ("message", None),
-            PartKind::BlockQueue | PartKind::BlockDevice | PartKind::CacheMiss => ("io", None),
+            PartKind::BlockQueue
+            | PartKind::BlockDevice
+            | PartKind::CacheMiss
+            | PartKind::ColdRead => ("io", None),
             PartKind::Gpu
             | PartKind::GpuQueue
             | PartKind::GpuThrottled

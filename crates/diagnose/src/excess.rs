@@ -30,8 +30,10 @@ pub struct Profile {
     pub parts: Vec<(Key, f64)>,
     /// What other ranks did while it waited for them, in ns, by their threads.
     pub awaited: Vec<(EntityId, Key, f64)>,
-    /// How often it missed the page cache.
+    /// How often it missed the page cache, and the data had been there.
     pub misses: f64,
+    /// The same of data that nobody had evicted.
+    pub cold: f64,
     /// Of its parts, what lies in spans that point to a class by their names, in ns.
     pub spans: Vec<((Class, PartKind), f64)>,
     /// For how long its threads ran at each place of it, in ns.
@@ -45,6 +47,7 @@ struct Sums<'a> {
     own: BTreeMap<Key, f64>,
     awaited: BTreeMap<(EntityId, Key), f64>,
     misses: f64,
+    cold: f64,
     spans: BTreeMap<(Class, PartKind), f64>,
 }
 
@@ -71,13 +74,15 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
             }
         }
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
+        sums.cold += f64::from(u8::from(part.kind == PartKind::ColdRead));
     }
     let profile = |(no, sums): (StepNo, Sums<'_>)| {
         let on_cpu = stretches(&sums.parts, steps[no].thread);
         let dur = steps[no].dur.0 as f64;
         let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
-        (no, Profile { dur, parts, awaited, misses: sums.misses, spans, on_cpu })
+        let Sums { misses, cold, .. } = sums;
+        (no, Profile { dur, parts, awaited, misses, cold, spans, on_cpu })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -198,8 +203,10 @@ pub struct Excess {
     pub slow: f64,
     /// Per part and blame: usual and slow.
     pub parts: BTreeMap<Key, (f64, f64)>,
-    /// Page-cache misses a step.
+    /// Page-cache misses a step, of data that had been there,
     pub misses: Misses,
+    /// and of data that nobody had evicted.
+    pub cold: Misses,
     /// Of these parts: usual and slow ns in spans that point to a class by their names.
     pub spans: BTreeMap<(Class, PartKind), (f64, f64)>,
 }
@@ -265,10 +272,12 @@ impl Weighed {
             Side::Usual => &mut out.usual,
             Side::Slow => &mut out.slow,
         } += weight * profile.dur;
-        *match side {
-            Side::Usual => &mut out.misses.usual,
-            Side::Slow => &mut out.misses.slow,
-        } += weight * profile.misses;
+        for (misses, n) in [(&mut out.misses, profile.misses), (&mut out.cold, profile.cold)] {
+            *match side {
+                Side::Usual => &mut misses.usual,
+                Side::Slow => &mut misses.slow,
+            } += weight * n;
+        }
         for (key, ns) in &profile.spans {
             *side.of(out.spans.entry(*key).or_default()) += weight * ns;
         }
@@ -393,7 +402,8 @@ impl Excess {
             }
             for spec in classes::ALL {
                 if let Some(share) = spec.share_of(kind) {
-                    let ns = share.of(usual, slow, self.misses);
+                    let cold = kind == PartKind::ColdRead;
+                    let ns = share.of(usual, slow, if cold { self.cold } else { self.misses });
                     *out.entry(spec.class).or_default() += ns;
                 }
             }
@@ -656,5 +666,19 @@ mod tests {
         let none = profile(&[], 0.0);
         let of = Excess::of(&[Compared::new(EntityId(1), vec![&none], vec![&first])]).classes(&[]);
         assert_eq!(of[&Class::MemoryPressure], 6.0);
+    }
+
+    #[test]
+    fn reading_more_data_for_the_first_time_is_more_to_do_and_reading_it_slower_is_disk() {
+        use PartKind::*;
+        let read = |ns, cold| Profile { cold, ..profile(&[(ColdRead, ns)], 0.0) };
+        let (usual, more, slower) = (read(2.0, 2.0), read(10.0, 10.0), read(10.0, 2.0));
+        let class = |slow| {
+            let classes =
+                Excess::of(&[Compared::new(EntityId(1), vec![&usual], vec![slow])]).classes(&[]);
+            (classes[&Class::InputLoad], classes[&Class::BlockIo])
+        };
+        assert_eq!(class(&more), (8.0, 0.0));
+        assert_eq!(class(&slower), (0.0, 8.0));
     }
 }

@@ -54,6 +54,7 @@ fn look(kind: &str) -> Look {
         Ok(PartKind::BlockCompletion) => of("disk: done, not yet woken", ORANGE, Hatch::Dots),
         Ok(PartKind::Reclaim) => of("freeing memory to get some", YELLOW, Hatch::None),
         Ok(PartKind::CacheMiss) => of("reading evicted pages again", YELLOW, Hatch::Up),
+        Ok(PartKind::ColdRead) => of("reading data for the first time", YELLOW, Hatch::Down),
         Ok(PartKind::Network) => of("bytes on their way", SKY, Hatch::None),
         Ok(PartKind::Lock) => of("held up by an outsider's lock", BLUE, Hatch::Down),
         Ok(PartKind::GpuQueue) => of("GPU busy for others", BLUE, Hatch::None),

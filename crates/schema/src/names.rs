@@ -125,6 +125,10 @@ pub const CPU_TIME: &str = "cpu_time";
 
 /// Counter track of a process (delta, 1): pages it took out of the page cache.
 pub const PAGE_CACHE_EVICTED: &str = "page_cache_evicted";
+/// Counter track of a process (delta, 1): pages of data that a file had already and that were not in the page cache
+/// when it needed them. Where pages of that file had been evicted and not been read again, the track of the
+/// process that evicted them last is its parent; without a parent nobody was seen to evict any.
+pub const PAGE_CACHE_MISSED: &str = "page_cache_missed";
 /// Counter track of a process (delta, ns): time it spent freeing memory.
 pub const RECLAIM: &str = "reclaim";
 /// Counter track of a disk (delta, By): bytes completed. Tracks of the same name that belong to

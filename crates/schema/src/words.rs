@@ -199,7 +199,7 @@ choice! {
 choice! {
     /// Where a piece of a step's time went. The parts of one step sum to its duration.
     PartKind {
-        /// On a CPU, doing its own work.
+        /// On a CPU, doing its own work; `blame` is the process that did it, where another one served a call of the step.
         Run = "run",
         /// On a CPU, while an interrupt handler had borrowed it.
         Hardirq = "hardirq",
@@ -221,6 +221,8 @@ choice! {
         Reclaim = "reclaim",
         /// A read or fault missed the page cache and waited for the disk; `blame` emptied it.
         CacheMiss = "cache_miss",
+        /// A read or fault waited for data from the disk that nobody was seen to evict from the page cache.
+        ColdRead = "cold_read",
         /// Bytes were on their way; `blame` used the same link.
         Network = "network",
         /// Waited for something that `blame`, outside the workload, held.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-#define PENDINGS 2
+#define PENDINGS 3
 #include "gpuwhy.h"
 #include "process_sums.h"
 
@@ -10,6 +10,8 @@ enum summed {
 	SUMMED_EVICTED,    /* pages that left the page cache */
 	SUMMED_ADDED,      /* pages that entered it */
 	SUMMED_RECLAIM_NS,
+	SUMMED_MISSED,     /* pages of a file's existing data that entered it; slot: the process that had
+			      evicted as many pages of that file last, 0 if none was seen to */
 };
 
 enum kind {
@@ -33,8 +35,24 @@ typedef struct {
 	unsigned long f;
 } CORE memdesc_flags_t;
 
+struct super_block {
+	__u32 s_dev;
+} CORE;
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	__s64 i_size;
+} CORE;
+
+struct address_space {
+	struct inode *host;
+} CORE;
+
 struct folio {
 	unsigned long flags;
+	struct address_space *mapping;
+	unsigned long index; /* in pages */
 	unsigned long _flags_1; /* since 6.6 its low byte is the order */
 } CORE;
 
@@ -72,6 +90,86 @@ struct record {
 
 SHARED(record);
 
+struct file_key {
+	__u64 inode;
+	__u32 dev;
+	__u32 pad;
+};
+
+struct evicted {
+	__u64 pages; /* that were evicted and have not been added again */
+	__u32 by;    /* the process that evicted pages last */
+	__u32 pad;
+};
+
+/* Files of which pages were evicted; those that nobody uses are forgotten. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct file_key);
+	__type(value, struct evicted);
+} evicted_files SEC(".maps");
+
+/* Of the smallest pages. With larger ones, what is written behind the end of a short file is taken for data. */
+#define PAGE_SHIFT 12
+
+/* Whose page it is; NULL before 5.16, and for pages of no file. */
+static __always_inline struct inode *file_of(struct folio *folio, struct file_key *key)
+{
+	struct inode *inode;
+
+	if (!bpf_core_type_exists(struct folio))
+		return NULL;
+	inode = BPF_CORE_READ(folio, mapping, host);
+	if (!inode)
+		return NULL;
+	key->inode = BPF_CORE_READ(inode, i_ino);
+	key->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	key->pad = 0;
+	return inode;
+}
+
+static __always_inline void note_evicted(struct folio *folio, __u32 tgid, __u64 pages)
+{
+	struct file_key key;
+	struct evicted *file, first = { .pages = pages, .by = tgid };
+
+	if (!file_of(folio, &key))
+		return;
+	file = bpf_map_lookup_elem(&evicted_files, &key);
+	if (!file) {
+		bpf_map_update_elem(&evicted_files, &key, &first, BPF_ANY);
+		return;
+	}
+	/* Two CPUs that evict pages of one file may count a few too little. */
+	file->pages += pages;
+	file->by = tgid;
+}
+
+/* Pages of data that the file had already were not in memory. */
+static __always_inline void note_missed(struct folio *folio, __u32 tgid, __u64 pages)
+{
+	struct pending *pending;
+	struct file_key key;
+	struct evicted *file;
+	struct inode *inode = file_of(folio, &key);
+	__u32 by = 0;
+
+	if (!inode)
+		return;
+	/* What is written behind the end was never there. */
+	if (BPF_CORE_READ(folio, index) << PAGE_SHIFT >= BPF_CORE_READ(inode, i_size))
+		return;
+	file = bpf_map_lookup_elem(&evicted_files, &key);
+	if (file && file->pages) {
+		by = file->by;
+		file->pages = file->pages > pages ? file->pages - pages : 0;
+	}
+	pending = pending_of(2, tgid, by, COMM_RUNNING);
+	if (pending)
+		pending->n[SUMMED_MISSED] += pages;
+}
+
 static __always_inline __u64 pages_of(struct folio *folio)
 {
 	unsigned long flags, first;
@@ -96,20 +194,26 @@ static __always_inline __u64 pages_of(struct folio *folio)
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
 int BPF_PROG(mm_filemap_delete_from_page_cache, struct folio *folio)
 {
-	struct pending *pending = pending_of(0, bpf_get_current_pid_tgid() >> 32, 0, COMM_RUNNING);
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct pending *pending = pending_of(0, tgid, 0, COMM_RUNNING);
+	__u64 pages = pages_of(folio);
 
 	if (pending)
-		pending->n[SUMMED_EVICTED] += pages_of(folio);
+		pending->n[SUMMED_EVICTED] += pages;
+	note_evicted(folio, tgid, pages);
 	return 0;
 }
 
 SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(mm_filemap_add_to_page_cache, struct folio *folio)
 {
-	struct pending *pending = pending_of(1, bpf_get_current_pid_tgid() >> 32, 0, COMM_RUNNING);
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct pending *pending = pending_of(1, tgid, 0, COMM_RUNNING);
+	__u64 pages = pages_of(folio);
 
 	if (pending)
-		pending->n[SUMMED_ADDED] += pages_of(folio);
+		pending->n[SUMMED_ADDED] += pages;
+	note_missed(folio, tgid, pages);
 	return 0;
 }
 

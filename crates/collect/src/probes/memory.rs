@@ -2,11 +2,14 @@
 //!
 //! *What it sees*: direct reclaim, reclaim within a memory cgroup and compaction, as spans of
 //! threads of interest and as time per process of all others; pages that leave and enter the page
-//! cache, per process; kswapd waking up; victims of the OOM killer. *Why it matters*: a thread that allocates when memory is short frees memory first, and
+//! cache, per process, and of those that enter it, whether they hold data that a file had already, and who had evicted
+//! pages of that file; kswapd waking up; victims of the OOM killer. *Why it matters*: a thread that allocates when memory is short frees memory first, and
 //! pages that another process evicts must be read from the disk again. *What fools it*: pages that
 //! kswapd evicts count as kswapd's, although the process that took the memory is the cause: what
 //! processes added (`page_cache_added`) or reclaimed meanwhile says more; a file that is deleted
-//! counts as evicted, although no process reads it again.
+//! counts as evicted, although no process reads it again. Which pages of a file were evicted is not kept: one that reads
+//! others of the same file, which were never in memory, reads as many again as had been evicted. What was evicted
+//! before the recording is not known.
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
@@ -50,7 +53,7 @@ shared_with_c! {
 
     enum Kind = "kind" { Span, Kswapd, Oom, }
 
-    enum Summed = "summed" { Evicted, Added, ReclaimNs, }
+    enum Summed = "summed" { Evicted, Added, ReclaimNs, Missed, }
 
     enum Effort = "effort" { DirectReclaim, MemcgReclaim, Compaction, }
 
@@ -71,6 +74,7 @@ impl Summed {
             Summed::Evicted => (names::PAGE_CACHE_EVICTED, "1"),
             Summed::Added => (PAGE_CACHE_ADDED, "1"),
             Summed::ReclaimNs => (names::RECLAIM, "ns"),
+            Summed::Missed => (names::PAGE_CACHE_MISSED, "1"),
         }
     }
 }
@@ -99,7 +103,7 @@ struct Memory {
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let bpf = start.bpf;
     let mut loaded = bpf.load("memory", bpf_object!("memory"), |object| {
-        process_sums::configure(object, bpf, 2)?;
+        process_sums::configure(object, bpf, 3)?;
         // Before 6.10 it carries no task.
         if bpf.tracepoint_arguments("mark_victim") < Some(2) {
             leave_out(object, "mark_victim");
@@ -137,13 +141,17 @@ impl Probe for Memory {
         let (source, recorded) = (self.source, &mut self.recorded);
         self.sums.each(now, |share| {
             let Context { catalog, rows, attribution, .. } = &mut *cx;
-            let (tgid, comm) = (share.tgid, share.comm);
+            let (tgid, comm, evictor) = (share.tgid, share.comm, share.slot);
             for (i, (name, unit)) in Summed::ALL.map(Summed::counter).into_iter().enumerate() {
                 *recorded += if unit == "1" { share.added[i] } else { 0 };
                 share.counters[i].add(share.added[i], now, rows, || {
                     let process = attribution.process(catalog, tgid, Some(&comm));
-                    let kind = Lane::counter(name, unit, Measure::Delta);
-                    catalog.track(process, None, kind, source)
+                    let by = (evictor != 0).then(|| {
+                        let evictor = attribution.process(catalog, evictor, None);
+                        let kind = Lane::counter(names::PAGE_CACHE_EVICTED, "1", Measure::Delta);
+                        catalog.track(evictor, None, kind, source)
+                    });
+                    catalog.track(process, by, Lane::counter(name, unit, Measure::Delta), source)
                 });
             }
         });

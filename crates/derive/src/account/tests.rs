@@ -238,6 +238,21 @@ impl Scene {
         self
     }
 
+    /// A process needed pages of files from which `evictor` had evicted as many, nobody if there is none.
+    fn missed(&mut self, reader: &str, evictor: Option<&str>, at: i64, pages: f64) -> &mut Scene {
+        let mut process = |name: &str| {
+            let thread = self.who(&format!("{name}/{name}"));
+            self.lanes.get(thread).unwrap().parent.unwrap()
+        };
+        let (reader, evictor) = (process(reader), evictor.map(process));
+        let lane = |name| Lane::counter(name, "1", Measure::Delta);
+        let by = evictor.map(|evictor| self.track(evictor, lane(names::PAGE_CACHE_EVICTED)));
+        let lane = lane(names::PAGE_CACHE_MISSED);
+        let track = self.lanes.track(reader, by, lane, SourceId(1));
+        self.rows.counter.push(gpuwhy_schema::Counter { ts: Ns(at * MS), track, value: pages });
+        self
+    }
+
     /// What the parts of a step of `thread` from `from` to `to` ms say.
     fn step(&mut self, thread: &str, from: i64, to: i64) -> String {
         let thread = self.who(thread);
@@ -355,6 +370,41 @@ fn a_worker_that_sleeps_is_not_what_a_request_waits_for() {
 }
 
 #[test]
+fn what_a_process_that_serves_a_call_computes_for_it_is_its_own_doing() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RNNNNR").wake("job/main", 5, Some("daemon/d"));
+    scene.thread("daemon/d", "SRRRRS");
+    assert_eq!(scene.step("job/main", 0, 6), "run 1, >run(daemon) 4, run 1");
+}
+
+/// A read that misses, beside a process that evicted most pages, of its own file.
+fn missed(pages: &[(Option<&str>, f64)]) -> String {
+    let mut scene = Scene::default();
+    scene.thread("rank/r", "RRPPPPRR").io("rank/r", IoOp::Read, [2, 2, 6]);
+    scene.counted("innocent", names::PAGE_CACHE_EVICTED, 5, 9000.0);
+    for (evictor, pages) in pages {
+        scene.missed("rank", *evictor, 5, *pages);
+    }
+    scene.step("rank/r", 0, 8)
+}
+
+#[test]
+fn data_that_nobody_evicted_is_read_for_the_first_time_whoever_evicted_most_elsewhere() {
+    assert_eq!(missed(&[(None, 100.0)]), "run 2, cold_read 4, run 2");
+    let half = missed(&[(None, 50.0), (Some("hog"), 50.0)]);
+    assert_eq!(half, "run 2, cache_miss(hog) 2, cold_read 2, run 2");
+}
+
+#[test]
+fn a_miss_is_blamed_on_who_evicted_pages_of_the_same_file() {
+    assert_eq!(missed(&[(Some("hog"), 100.0)]), "run 2, cache_miss(hog) 4, run 2");
+    // Where the files were not recorded, on who evicted most.
+    assert_eq!(missed(&[]), "run 2, cache_miss(innocent) 4, run 2");
+    // Its own pages it freed for somebody, and nobody was seen to need memory.
+    assert_eq!(missed(&[(Some("rank"), 100.0)]), "run 2, cache_miss 4, run 2");
+}
+
+#[test]
 fn a_flush_that_a_worker_submits_for_the_waiter_is_part_of_the_wait() {
     let mut scene = Scene::default();
     scene
@@ -380,7 +430,7 @@ fn a_rank_that_waits_for_a_rank_behind_a_hog_waits_behind_the_hog() {
         .message("rank1/main", Direction::Send, 100, 6)
         .message("rank0/main", Direction::Receive, 100, 6)
         .wake("rank0/main", 6, None);
-    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >runnable(h) 4, >run 1, run 1");
+    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >runnable(h) 4, >run(rank1) 1, run 1");
 }
 
 #[test]
@@ -394,7 +444,7 @@ fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
         .wake("rank0/main", 6, None)
         .counted("rank0", names::NIC_TX_BYTES, 5, 10.0)
         .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
-    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >run 1, network(burst) 4, run 1");
+    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >run(rank1) 1, network(burst) 4, run 1");
 }
 
 #[test]
@@ -406,7 +456,10 @@ fn a_sender_that_waits_for_room_is_the_networks_too() {
         .message("rank1/main", Direction::Send, 100, 5)
         .message("rank0/main", Direction::Receive, 100, 5)
         .wake("rank0/main", 5, None);
-    assert_eq!(scene.step("rank0/main", 0, 6), "run 1, >run 1, network 2, >run 1, run 1");
+    assert_eq!(
+        scene.step("rank0/main", 0, 6),
+        "run 1, >run(rank1) 1, network 2, >run(rank1) 1, run 1"
+    );
 }
 
 #[test]
@@ -448,7 +501,7 @@ fn a_stopped_peer_and_a_throttled_thread_say_so() {
         .wake("rank0/main", 6, None);
     assert_eq!(
         scene.step("rank0/main", 0, 7),
-        "run 1, throttled 2, >run 1, >stopped(rank1) 2, run 1"
+        "run 1, throttled 2, >run(rank1) 1, >stopped(rank1) 2, run 1"
     );
 }
 
@@ -763,7 +816,7 @@ fn what_the_threads_of_a_loader_wait_for_among_themselves_is_no_lock_that_it_hol
         .thread("loader/main", "SSSR");
     scene.wake("job/main", 5, Some("loader/feeder"));
     scene.wake("loader/feeder", 4, Some("loader/main")).wake("loader/main", 3, None);
-    let parts = ">>timer(loader) 3, >>run 1, >run 1, run 1";
+    let parts = ">>timer(loader) 3, >>run(loader) 1, >run(loader) 1, run 1";
     assert_eq!(scene.step("job/main", 0, 6), parts);
     // But a process that holds a lock does so whatever its threads do.
     let mut scene = Scene::default();

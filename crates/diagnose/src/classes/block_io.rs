@@ -13,6 +13,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
         Takes::all(PartKind::BlockDevice),
         Takes::all(PartKind::BlockCompletion),
         Takes { kind: PartKind::CacheMiss, share: Share::SlowerMisses },
+        Takes { kind: PartKind::ColdRead, share: Share::SlowerMisses },
     ],
     evidence: "For it: `io` rows of the requests that the step waited for, queued or with the device \
                while others had requests there, and the per-process counters of disks. Against it: \

@@ -9,9 +9,10 @@ use crate::evidence::{Evidence, Statements};
 pub(super) const CLASS: ClassSpec = ClassSpec {
     looks_like: "The program's own threads compute for longer, with nobody in their way.",
     takes: &[Takes::all(PartKind::Run), Takes::all(PartKind::Allocate), Takes::all(PartKind::Load)],
-    evidence: "For it: `state` rows of the step's threads that run longer than usual on a CPU that nobody \
-               took from them, at one place of their steps and not at the others, while no other process began to \
-               take more of the CPUs (`cpu_time`). Stack samples say in which functions. In a profile of another \
+    evidence: "For it: `state` rows of the step's threads that run longer than usual, at one place of their steps \
+               and not at the others, on a CPU that nobody took from them, while no other process began to take \
+               more of the CPUs (`cpu_time`). Where a process outside of the workload served a call of the step, its \
+               rows count as well, and it is named. Stack samples say in which functions. In a profile of another \
                tool: calls that allocate memory or load code, which slow steps make and usual ones do not. \
                Against it: a program that was slower wherever it ran, or beside a process that began to run. The \
                same work takes longer then if the clock, a cache, memory bandwidth or the other thread of a core \

@@ -16,7 +16,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                that missed the page cache than usual; the counters of who took the memory. Where as \
                many misses as usual each took longer, that points to `block_io` instead.",
     verify: Verify { culprit: Some(Verify::PAUSE), otherwise: Verify::COMPARE },
-    fooled_by: "A program that reads other data than before: it misses the page cache without any \
-                shortage.",
+    fooled_by: "A program that reads pages of a file that were never in memory, while others of that file were \
+                evicted: which pages were evicted is not kept.",
     ..ClassSpec::new(Class::MemoryPressure)
 };
