@@ -2,7 +2,8 @@
 
 use gpuwhy_schema::{Class, PartKind};
 
-use super::spec::{ClassSpec, Takes, Verify};
+use super::spec::{ClassSpec, Incident, Takes, Verify};
+use crate::evidence::{Evidence, Statements};
 
 /// See the module's documentation.
 pub(super) const CLASS: ClassSpec = ClassSpec {
@@ -21,9 +22,24 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
         ),
         otherwise: Verify::COMPARE,
     },
-    fooled_by: "Threads of the workload itself that compete for its own CPUs. Time stolen by the \
-                hypervisor has no culprit in this trace.",
+    fooled_by: "Threads of the workload itself that compete for its own CPUs. What the hypervisor took is told \
+                as its doing; which other virtual machine had it is not seen from inside of one.",
     has_culprit: true,
     by_demand: true,
+    statements,
     ..ClassSpec::new(Class::CpuContention)
 };
+
+/// What the hypervisor took is worth a statement from this share of the excess on.
+const WORTH: f64 = 0.1;
+
+fn statements(incident: &Incident<'_>, out: &mut Statements) {
+    let taken = incident.growth(PartKind::Steal);
+    if taken >= WORTH * incident.excess && taken > 0.0 {
+        out.supporting.push(Evidence::of(format!(
+            "the hypervisor took {:.3} ms a step more: it gave the CPUs to another virtual machine, or this one is \
+             limited",
+            taken / 1e6
+        )));
+    }
+}

@@ -16,8 +16,6 @@ use crate::excess::Excess;
 
 /// A culprit that accounts for a smaller share of a cause is not listed.
 pub(super) const WORTH: f64 = 0.1;
-/// One that accounts for a smaller share is listed and not convicted.
-pub(super) const CONVICTED: f64 = 0.25;
 /// Culprits of a cause that are looked at.
 const MOST: usize = 4;
 /// Of a group, one that accounts for this share is a culprit by itself, unless more demand is what convicts.

@@ -13,6 +13,8 @@
 
 use gpuwhy_schema::Ns;
 
+/// Who accounts for a smaller share of a cause is listed and not convicted.
+pub(super) const CONVICTED: f64 = 0.25;
 /// A culprit is a guess in as far as it accounts for less than this share of its cause,
 const HELD_BY_ONE: f64 = 0.6;
 /// or as less than this share of the excess would be recovered without it.

@@ -147,7 +147,7 @@ impl<'a> Stating<'a> {
             let against = self.against(&culprit, blamed, &guilt);
             let is_acquitted = against.is_some();
             cause.evidence_against.extend(against);
-            if is_acquitted || cause.culprit.is_some() || excess < culprits::CONVICTED * total {
+            if is_acquitted || cause.culprit.is_some() || excess < guilt::CONVICTED * total {
                 cause.others.push((culprit, excess / MS));
                 continue;
             }

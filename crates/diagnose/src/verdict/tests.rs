@@ -272,6 +272,24 @@ fn of_the_processes_of_a_server_the_one_that_holds_the_lock_is_named_alone() {
     assert_eq!((culprit.pid, culprit.processes), (Some(1010), 1), "{}", finding.summary);
 }
 
+#[test]
+fn what_the_hypervisor_took_is_told_as_its_doing() {
+    use PartKind::*;
+    let usual = [(Run, None, 4_000_000), (Gpu, None, 6_000_000)];
+    let judge = |stolen: i64, behind: i64| {
+        let more = [(Steal, None, stolen), (Runnable, None, behind)];
+        let slow: Vec<Made> = usual.into_iter().chain(more).collect();
+        judged_steps(&[&slow[..]; 40], 0)
+    };
+    let most = judge(6_000_000, 2_000_000);
+    assert_eq!((most.class, &most.culprit), ("cpu_contention", &None));
+    assert!(most.summary.ends_with(", 75 % of it by the hypervisor"), "{}", most.summary);
+    let says = &most.causes[0].evidence_for;
+    assert!(says.iter().any(|e| e.says.contains("took 6.000 ms a step more")), "{says:?}");
+    let little = judge(1_000_000, 7_000_000);
+    assert!(!little.summary.contains("hypervisor"), "{}", little.summary);
+}
+
 /// It came long after the onset.
 #[test]
 fn who_comes_in_the_middle_did_not_begin_it() {
