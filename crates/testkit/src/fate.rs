@@ -45,14 +45,19 @@ impl Wrapper {
         !matches!(self, Wrapper::Supervise(_))
     }
 
-    /// The program and its arguments up to the command; the trace is `trace`. Signals do what they do by
-    /// default, also where a script that runs in the background, or `nohup`, ignores some of them.
+    /// The program and its arguments up to the command, where signals do what they do by default: also in a
+    /// script that runs in the background, or behind `nohup`, which ignore some of them. The trace is `trace`.
     pub fn front(&self, trace: &Path) -> Vec<String> {
+        let env = ["env", "--default-signal"].map(str::to_owned);
+        env.into_iter().chain(self.bare_front(trace)).collect()
+    }
+
+    /// The same, where signals are ignored that the caller ignores.
+    pub fn bare_front(&self, trace: &Path) -> Vec<String> {
         let trace = trace.display().to_string();
         let words = |program: &Path, rest: &[&str]| {
-            let env =
-                ["env", "--default-signal", &program.display().to_string()].map(str::to_owned);
-            env.into_iter().chain(rest.iter().map(|word| (*word).to_owned())).collect()
+            let rest = rest.iter().map(|word| (*word).to_owned());
+            std::iter::once(program.display().to_string()).chain(rest).collect()
         };
         match self {
             Wrapper::Record(program) => words(program, &["record", "-o", &trace, "--"]),

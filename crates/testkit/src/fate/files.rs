@@ -80,7 +80,7 @@ pub(super) fn inherits_the_same(this: &Try<'_>) -> Kept {
     };
     let command: Vec<String> = ["sh", "-c", INHERITED].map(str::to_owned).into();
     let alone = run(&mut caller(&command))?;
-    let behind = run(&mut caller(&[this.wrapper.front(&this.trace()), command].concat()))?;
+    let behind = run(&mut caller(&[this.wrapper.bare_front(&this.trace()), command].concat()))?;
     alone.exits_with(0)?;
     behind.exits_with(0)?;
     let text = |ran: &Finished| {
