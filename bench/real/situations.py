@@ -62,19 +62,27 @@ def checkpoints(program, seconds, rng):
     return {pid, *map(int, names)}, set()
 
 
-def busy_loop(program, seconds, rng, many=1):
-    """Processes that only compute."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(many)]
+COMPUTES = [sys.executable, "-c", "while True: pass"]
+
+
+def beside(seconds, command, many=1):
+    """Processes that run for so long."""
+    running = [subprocess.Popen(command) for _ in range(many)]
     time.sleep(seconds)
-    for loop in loops:
-        loop.kill()
-        loop.wait()
-    return {loop.pid for loop in loops}, set()
+    for one in running:
+        one.kill()
+        one.wait()
+    return {one.pid for one in running}, set()
+
+
+def busy_loop(program, seconds, rng):
+    """A process that only computes."""
+    return beside(seconds, COMPUTES)
 
 
 def busy_loops(program, seconds, rng):
     """Two of them."""
-    return busy_loop(program, seconds, rng, many=2)
+    return beside(seconds, COMPUTES, many=2)
 
 
 def short_processes(program, seconds, rng):
@@ -126,11 +134,7 @@ def told(what, who):
 
 def streams(program, seconds, rng):
     """A process that copies through more memory than caches hold, on the CPU that the program does not use."""
-    stream = subprocess.Popen([program.streamer, "1"])
-    time.sleep(seconds)
-    stream.kill()
-    stream.wait()
-    return {stream.pid}, set()
+    return beside(seconds, [program.streamer, "1"])
 
 
 def more_often(program, seconds, rng):
@@ -143,11 +147,7 @@ def more_often(program, seconds, rng):
 
 def on_one_cpu(program, seconds, rng):
     """A process that computes on the CPU of a helper of the program."""
-    loop = subprocess.Popen(["taskset", "-c", "1", sys.executable, "-c", "while True: pass"])
-    time.sleep(seconds)
-    loop.kill()
-    loop.wait()
-    return {loop.pid}, set()
+    return beside(seconds, ["taskset", "-c", "1", *COMPUTES])
 
 
 def slow_service(program, seconds, rng):

@@ -71,6 +71,17 @@ impl Demand {
     }
 }
 
+/// What several processes took together.
+#[derive(Clone, Copy, Debug)]
+pub struct Together {
+    /// The sum.
+    pub demand: Demand,
+    /// The one that took most during the incident.
+    pub most: EntityId,
+    /// How many they are.
+    pub processes: usize,
+}
+
 /// What each process took.
 #[derive(Clone, Debug, Default)]
 pub struct Demands {
@@ -144,6 +155,25 @@ impl Demands {
     /// What a process took.
     pub fn of(&self, process: EntityId) -> Demand {
         self.of.get(&process).copied().unwrap_or_default()
+    }
+
+    /// What the processes of each group took, of those that are in one.
+    pub fn grouped<K: Ord>(
+        &self,
+        group: impl Fn(EntityId, Demand) -> Option<K>,
+    ) -> BTreeMap<K, Together> {
+        let mut out: BTreeMap<K, Together> = BTreeMap::new();
+        for (id, demand) in self.iter() {
+            let Some(key) = group(id, demand) else { continue };
+            let nothing = Together { demand: Demand::default(), most: id, processes: 0 };
+            let sum = out.entry(key).or_insert(nothing);
+            if demand.during > self.of(sum.most).during {
+                sum.most = id;
+            }
+            sum.demand = sum.demand.and(demand);
+            sum.processes += 1;
+        }
+        out
     }
 
     /// What all processes took.

@@ -122,7 +122,10 @@ impl<'a> Compared<'a> {
 /// Where the threads of the series ran whose steps took more CPU time than others: at which place for how much longer.
 pub fn where_it_ran(series: &[Compared<'_>]) -> Stretches {
     let grew = |all: &Stretches| all.values().map(|(usual, slow)| slow - usual).sum::<f64>();
-    let of = |one: &Compared<'_>| (grew(&one.stretches()) * one.slow_steps(), one.stretches());
+    let of = |one: &Compared<'_>| {
+        let stretches = one.stretches();
+        (grew(&stretches) * one.slow_steps(), stretches)
+    };
     let most = series.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0));
     most.map(|(_, stretches)| stretches).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use gpuwhy_schema::{EntityId, PartKind};
 
 use super::context::{Group, JudgeContext};
-use crate::demand::Demand;
+use crate::demand::{Demand, Together};
 use crate::excess::Excess;
 
 /// A culprit that accounts for a smaller share of a cause is not listed.
@@ -91,16 +91,8 @@ pub(super) fn ranked(
     };
     let grew = |id: EntityId| demands.of(id).grew();
     let mut groups = groups(excess, kinds, context, grew, false);
-    let mut of_group: BTreeMap<Key, (Demand, EntityId)> = BTreeMap::new();
-    for (id, demand) in demands.iter() {
-        let key = (context.group(id), demand.grew());
-        let (sum, most) = of_group.entry(key).or_insert((Demand::default(), id));
-        if demand.during > demands.of(*most).during {
-            *most = id;
-        }
-        *sum = sum.and(demand);
-    }
-    for (group, (demand, most)) in &of_group {
+    let of_group = demands.grouped(|id, demand| Some((context.group(id), demand.grew())));
+    for (group, Together { demand, most, .. }) in &of_group {
         if demand.rise() >= DISPLACES && !groups.contains_key(group) {
             groups.insert(group.clone(), Blamed::absent(*most));
         }
