@@ -32,6 +32,8 @@ use crate::{Error, Result};
 const STRETCH: usize = 512;
 /// How many rows are decoded at once.
 const BATCH: usize = 8192;
+/// A batch of more rows a byte than bits is made of nulls that are not there.
+const ROWS_A_BYTE: usize = 8;
 /// A directory with more files is no report.
 const MAX_FILES: usize = 1 << 12;
 
@@ -282,6 +284,12 @@ impl Directory {
             rest = &rest[run..];
             let mut row = (first as usize * STRETCH) as i64;
             let mut take = |batch: RecordBatch| -> Result<()> {
+                let (rows, bytes) = (batch.num_rows(), batch.get_array_memory_size());
+                if rows > ROWS_A_BYTE * bytes.max(STRETCH) {
+                    let place = format!("after row {row}");
+                    let says = format!("it declares {rows} rows and holds {bytes} bytes of them");
+                    return Err(damaged(&table.path, &place, says));
+                }
                 let cells: Vec<Cells<'_>> =
                     batch.columns().iter().map(|column| Cells::of(column.as_ref())).collect();
                 for at in 0..batch.num_rows() {
@@ -607,6 +615,22 @@ mod tests {
                 assert!(texts.len() <= 8 * bytes.len(), "{}", texts.len());
             }
         }
+    }
+
+    /// A column of nothing but nulls takes no room, whatever its length; a loop over it takes seconds.
+    #[test]
+    fn a_batch_of_more_rows_than_its_bytes_can_hold_is_refused() {
+        let nothing = |rows| -> Vec<u8> {
+            let column: ArrayRef = Arc::new(arrow_array::NullArray::new(rows));
+            let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+            let mut writer = FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+            writer.write(&batch).unwrap();
+            writer.finish().unwrap();
+            writer.into_inner().unwrap()
+        };
+        assert_eq!(texts(&nothing(1000)).unwrap().len(), 1000);
+        let says = texts(&nothing(1 << 40)).unwrap_err().to_string();
+        assert!(says.contains("it declares 1099511627776 rows"), "{says}");
     }
 
     #[test]
