@@ -13,6 +13,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct step_record {
 	struct head head; /* ts: when it returned */
 	__u64 from;       /* when it was called */
+	__u64 woken;      /* when its thread was last woken before that, and had to wait for a CPU; else 0 */
+	__u64 ran;        /* when it got one */
 	__u32 tgid;
 	__u32 step;       /* which function */
 };
@@ -37,6 +39,8 @@ struct key {
 /* A call that has not returned. */
 struct call {
 	__u64 from;   /* 0: not recorded, because there were too many */
+	__u64 woken;
+	__u64 ran;
 	__u64 sp;     /* stack pointer at the outermost entry */
 	__u32 depth;
 	__u32 pad;
@@ -80,6 +84,10 @@ static __always_inline int call_begins(struct pt_regs *ctx)
 	now = bpf_ktime_get_ns();
 	fresh.sp = sp;
 	fresh.depth = 1;
+	if (t->wait.woken && t->since > t->wait.woken) {
+		fresh.woken = t->wait.woken;
+		fresh.ran = t->since;
+	}
 	if (within_budget(now, constants.calls))
 		fresh.from = now;
 	else
@@ -94,13 +102,15 @@ static __always_inline int call_returns(struct pt_regs *ctx)
 	struct key key = { .step = bpf_get_attach_cookie(ctx) };
 	struct step_record *r;
 	struct call *call;
-	__u64 from;
+	__u64 from, woken, ran;
 
 	key.tid = p->pid;
 	call = bpf_map_lookup_elem(&calls, &key);
 	if (!call || !call->depth || --call->depth)
 		return 0;
 	from = call->from;
+	woken = call->woken;
+	ran = call->ran;
 	bpf_map_delete_elem(&calls, &key);
 	if (!from)
 		return 0;
@@ -108,6 +118,8 @@ static __always_inline int call_returns(struct pt_regs *ctx)
 	if (!r)
 		return 0;
 	r->from = from;
+	r->woken = woken;
+	r->ran = ran;
 	r->tgid = p->tgid;
 	r->step = key.step;
 	submit(r);

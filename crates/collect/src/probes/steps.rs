@@ -1,8 +1,9 @@
 //! Steps of unmodified programs: every call of a named function is one.
 //!
-//! *What it sees*: entry and return of the outermost call on a thread. *Why it matters*: a server
-//! that marks nothing still has a function that it calls once per request or step. *What fools
-//! it*: functions that are inlined or left by a jump or an exception (the step is counted as
+//! *What it sees*: entry and return of the outermost call on a thread; and, as a step of its own (`wait before
+//! NAME`), how long the thread waited for a CPU when it had been woken for the call. *Why it matters*: a server
+//! that marks nothing still has a function that it calls once per request or step; what its clients wait for
+//! begins when it is woken. *What fools it*: functions that are inlined or left by a jump or an exception (the step is counted as
 //! lost); coroutines that change their stack inside; a function that is called very often costs
 //! microseconds each time, and beyond [`CALLS_PER_SECOND`] on one CPU its steps are counted but
 //! not written.
@@ -46,6 +47,8 @@ shared_with_c! {
     struct StepRecord = "step_record" {
         head: Head,
         from: u64,
+        woken: u64,
+        ran: u64,
         tgid: u32,
         step: u32,
     }
@@ -187,8 +190,9 @@ impl Probe for Steps {
 /// Turns records into rows.
 struct StepRows {
     source: SourceId,
+    /// Of the functions, and then of the waits before them.
     names: Vec<Name>,
-    /// With the number of steps of each function so far.
+    /// With the number of steps of each name so far.
     threads: ThreadSpans<Vec<u64>>,
     processes: HashSet<u32>,
     crossed: u64,
@@ -197,7 +201,10 @@ struct StepRows {
 }
 
 impl StepRows {
-    fn new(source: SourceId, names: Vec<Name>) -> StepRows {
+    fn new(source: SourceId, mut names: Vec<Name>) -> StepRows {
+        let waits: Vec<Name> =
+            names.iter().map(|n| format!("wait before {n}").as_str().into()).collect();
+        names.extend(waits);
         StepRows {
             source,
             names,
@@ -209,7 +216,11 @@ impl StepRows {
     }
 
     fn step(&mut self, r: &StepRecord, cx: &mut Context) {
-        let Some(name) = self.names.get(r.step as usize).cloned() else { return };
+        let functions = self.names.len() / 2;
+        let step = r.step as usize;
+        if step >= functions {
+            return;
+        }
         if !self.processes.contains(&r.tgid) {
             if self.processes.len() >= KEPT {
                 self.processes.clear();
@@ -217,18 +228,29 @@ impl StepRows {
             self.processes.insert(r.tgid);
             cx.new_targets.add(r.tgid);
         }
-        let (ts, end) = (ns(r.from), ns(r.head.ts));
+        if r.woken > 0 && r.ran <= r.from {
+            // A thread that was woken for an earlier step did not wait for this one.
+            self.add(r, functions + step, ns(r.woken), ns(r.ran), cx);
+        }
+        if !self.add(r, step, ns(r.from), ns(r.head.ts), cx) {
+            self.crossed += 1;
+        }
+    }
+
+    /// One row of the thread, unless it crosses another or ends before it.
+    fn add(&mut self, r: &StepRecord, name: usize, ts: Ns, end: Ns, cx: &mut Context) -> bool {
         let thread = self.threads.of(r.head.tid, r.tgid, cx);
         if !thread.nesting.fits(ts, end) {
-            self.crossed += 1;
-            return;
+            return false;
         }
         let (id, entity, track) = (cx.ids.next_id(), thread.entity, thread.track);
         thread.more.resize(self.names.len(), 0);
-        let seq = thread.more[r.step as usize];
-        thread.more[r.step as usize] += 1;
+        let seq = thread.more[name];
+        thread.more[name] += 1;
+        let name = self.names[name].clone();
         cx.rows.span.push(Span { id, ts, dur: Some(end - ts), track, parent: None, name });
         cx.rows.step.push(Step { id, ts, thread: entity, seq, size: None, rank: None });
+        true
     }
 }
 
@@ -243,7 +265,9 @@ mod tests {
         let mut rows = StepRows::new(source, vec!["outer".into(), "inner".into()]);
         for (step, from, ts) in [(1, 20, 30), (1, 40, 50), (0, 10, 60), (0, 55, 70), (7, 80, 90)] {
             let head = Head { ts, tid: 4_000_000_000, ..Head::default() };
-            rows.step(&StepRecord { head, from, tgid: 4_000_000_000, step }, &mut cx);
+            let record =
+                StepRecord { head, from, tgid: 4_000_000_000, step, ..StepRecord::default() };
+            rows.step(&record, &mut cx);
         }
         let steps: Vec<_> = cx
             .rows
@@ -255,6 +279,36 @@ mod tests {
         assert_eq!(steps, [("inner", 20, 0), ("inner", 40, 1), ("outer", 10, 0)]);
         assert_eq!(rows.crossed, 1);
         assert!(cx.new_targets.take().is_empty(), "no process has such a number");
+    }
+
+    #[test]
+    fn a_thread_that_waited_for_a_cpu_did_so_before_the_first_step_that_it_was_woken_for() {
+        let mut cx = Context::new();
+        let source = cx.catalog.source("bpf:steps", "test", "0", "");
+        let mut rows = StepRows::new(source, vec!["serve".into()]);
+        // Called at 20, 40 and 70. It was woken at 10 and at 55, and never after it was called.
+        for (woken, ran, from, ts) in
+            [(10, 15, 20, 30), (10, 15, 40, 50), (55, 60, 70, 80), (95, 96, 90, 99)]
+        {
+            let head = Head { ts, tid: 4_000_000_000, ..Head::default() };
+            rows.step(
+                &StepRecord { head, from, woken, ran, tgid: 4_000_000_000, step: 0 },
+                &mut cx,
+            );
+        }
+        let steps: Vec<_> =
+            cx.rows.span.iter().map(|s| (&*s.name, s.ts.0, s.dur.unwrap().0)).collect();
+        let (wait, serve) = ("wait before serve", "serve");
+        let expected = [
+            (wait, 10, 5),
+            (serve, 20, 10),
+            (serve, 40, 10),
+            (wait, 55, 5),
+            (serve, 70, 10),
+            (serve, 90, 9),
+        ];
+        assert_eq!(steps, expected);
+        assert_eq!(rows.crossed, 0);
     }
 
     #[test]
