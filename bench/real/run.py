@@ -69,6 +69,17 @@ def said(finding):
     }
 
 
+def causes(finding):
+    """What a finding considers, whether it is decided or not: class, ms a step, and whom."""
+    who = lambda cause: (cause.get("culprit") or {}).get("comm")
+    return [[one["class"], round(one["excess_ms"], 3), who(one)] for one in (finding or {}).get("causes", [])[:4]]
+
+
+def parts(finding):
+    """Where the time of the slow steps went beyond that of the usual ones, ms a step."""
+    return {part: round(ms, 3) for part, ms in (finding or {}).get("parts_ms", {}).items() if abs(ms) >= 0.01}
+
+
 def judged(one, classes, who, must_name):
     """Whether what was said is right, unknown or wrong. Where nothing is to be decided, that is right."""
     pids, commands = who
@@ -104,6 +115,8 @@ def trial(watch, program, disturb, rng):
         "who": who, "begun": begun, "ended": ended, "early": said(early), "late": said(late),
         "took_ms": [calm and round(calm, 3), disturbed and round(disturbed, 3)],
         "summary": late["summary"] if late else "nothing",
+        "early_summary": early["summary"] if early else "nothing",
+        "causes": causes(late), "parts_ms": parts(late),
     }
 
 
@@ -120,6 +133,9 @@ def of_program(program, watch, plan, rng):
             "said": one["summary"],
             "early": one["early"],
             "late": one["late"],
+            "said_at_2_s": one["early_summary"],
+            "causes": one["causes"],
+            "parts_ms": one["parts_ms"],
         }
         took = "".join(f"{ms:9.2f}" if ms else "        -" for ms in one["took_ms"])
         print(f"{name:<28}{took} ms  2 s: {row['at_2_s']:<8} end: {row['at_end']:<8} {row['said']}", flush=True)
@@ -175,6 +191,8 @@ def summary(rows):
 
 
 def main():
+    # A shell starts what it runs in the background with this ignored, and `watch` keeps that for what it runs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = random.Random(SEED)
     by_program = {}
     for situation in situations.ALL:

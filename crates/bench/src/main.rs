@@ -17,6 +17,7 @@ mod result;
 mod safety;
 mod server;
 mod stage;
+mod stolen;
 mod trace_data;
 mod trial;
 mod workload;

@@ -10,6 +10,7 @@ use gpuwhy_engine::watch::{WatchOptions, Watcher};
 use gpuwhy_testkit::inject::{Injector, Kind, Label, Placement, Spec};
 use gpuwhy_testkit::steploop::Ready;
 
+use crate::stolen::Stolen;
 use crate::trial::Workload;
 
 /// An event of the watcher, and when it came.
@@ -26,6 +27,8 @@ pub struct Stage {
     pub watcher: Watcher,
     /// Its events so far.
     pub events: Vec<Timed>,
+    /// What the hypervisor took meanwhile.
+    pub stolen: Stolen,
     /// The workload, ready.
     pub ready: Ready,
     _workload: Workload,
@@ -41,11 +44,11 @@ impl Stage {
         change(&mut options);
         let mut watcher = Watcher::start(path, options)?;
         workload.go()?;
-        let mut events = Vec::new();
+        let (mut events, mut stolen) = (Vec::new(), Stolen::default());
         loop {
-            tick(&mut watcher, &mut events)?;
+            tick(&mut watcher, &mut events, &mut stolen)?;
             if let Some(ready) = workload.ready()? {
-                return Ok(Stage { watcher, events, ready, _workload: workload });
+                return Ok(Stage { watcher, events, stolen, ready, _workload: workload });
             }
         }
     }
@@ -56,11 +59,15 @@ impl Stage {
         Spec { kind, after, seconds, intensity, placement, target: self.ready.clone() }
     }
 
+    fn tick(&mut self) -> Result<()> {
+        tick(&mut self.watcher, &mut self.events, &mut self.stolen)
+    }
+
     /// Watches for this long.
     pub fn run_for(&mut self, long: Duration) -> Result<()> {
         let end = Instant::now() + long;
         while Instant::now() < end {
-            tick(&mut self.watcher, &mut self.events)?;
+            self.tick()?;
         }
         Ok(())
     }
@@ -91,7 +98,7 @@ impl Stage {
             if Instant::now() > end {
                 bail!("an injector did not end in time");
             }
-            tick(&mut self.watcher, &mut self.events)?;
+            self.tick()?;
         }
         let label = |thread: std::thread::JoinHandle<Result<Label>>| {
             thread.join().map_err(|_| anyhow!("the injector's thread panicked"))?
@@ -100,9 +107,10 @@ impl Stage {
     }
 }
 
-fn tick(watcher: &mut Watcher, events: &mut Vec<Timed>) -> Result<()> {
+fn tick(watcher: &mut Watcher, events: &mut Vec<Timed>, stolen: &mut Stolen) -> Result<()> {
     let new = watcher.tick()?;
     let at = gpuwhy_collect::now().0;
+    stolen.look(at);
     events.extend(new.into_iter().map(|event| Timed { at, event }));
     Ok(())
 }

@@ -134,6 +134,6 @@ mod tests {
     #[test]
     fn a_class_that_does_not_exist_is_refused_with_those_that_do() {
         assert_eq!(class("block_io"), Ok(Class::BlockIo));
-        assert!(class("disk").unwrap_err().contains("cpu_contention, cpu_throttling"));
+        assert!(class("disk").unwrap_err().contains("cpu_contention, cpu_steal, cpu_throttling"));
     }
 }

@@ -84,6 +84,10 @@ shared_with_c! {
         pub dropped: [u64; PROBE_SLOTS],
         credit: u64,
         credited: u64,
+        stolen_ns: u64,
+        stolen_recorded_ns: u64,
+        /// When the kernel last told exactly what the hypervisor had taken of it; 0: never.
+        pub stolen_at: u64,
     }
 
     /// The beginning of every ring record.

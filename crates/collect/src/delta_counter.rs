@@ -17,6 +17,11 @@ impl DeltaCounter {
         DeltaCounter { last: total, ..DeltaCounter::default() }
     }
 
+    /// The same counter, without what was added up to now.
+    pub fn rebased(self, total: u64) -> DeltaCounter {
+        DeltaCounter { last: total, ..self }
+    }
+
     /// The total is `total` now; `track` is called when the first row is due. A total that is less
     /// than before counts as standing still until it has caught up. Returns what was added.
     pub fn update(

@@ -28,6 +28,9 @@ const NORMAL_TAIL: f64 = 1.2816;
 /// The tail begins here.
 const TAIL_FROM: f64 = 0.9;
 
+/// Steps of a series are of several kinds if the beginning of its tail is so many times the median.
+const BROAD: f64 = 1.5;
+
 /// Steps that a baseline has at least before a spell among them is left out.
 const SPELL_NEEDED: usize = 200;
 /// A spell is at most one in this many of the steps; what is slow for longer is the usual.
@@ -113,6 +116,11 @@ impl Fit {
     pub fn spreads(&self, log: f64) -> f64 {
         let spread = self.scale.max((self.tail_from - self.center) / NORMAL_TAIL);
         (log - self.center) / spread
+    }
+
+    /// Whether its steps are of several kinds: each tenth takes half as long again as the median.
+    pub fn is_broad(&self) -> bool {
+        self.tail_from - self.center > BROAD.ln()
     }
 
     /// How many scales `log` lies above the center.

@@ -106,6 +106,9 @@ pub struct Slowed {
     pub alone_from: f64,
     /// What was usual is long ago, and it has grown little by little.
     pub drifted: Option<Drifted>,
+    /// How often steps like the usual ones came, as a share of how often the slow ones do. Only for those that lose
+    /// most of a second is it less than 1: the others were steps of the median duration before.
+    pub as_often: f64,
 }
 
 /// How steps have come to take longer, too slowly for any of them to be unusual.
@@ -118,6 +121,11 @@ pub struct Drifted {
 }
 
 impl Slowed {
+    /// What the slow steps would have been, by what the usual ones and what ordinary ones are.
+    pub(crate) fn instead_of(&self, usual: f64, ordinary: f64) -> f64 {
+        self.as_often * usual + (1.0 - self.as_often) * ordinary
+    }
+
     /// Its slow steps, the longest first.
     pub(crate) fn longest_first(&self, steps: &Steps) -> Vec<StepNo> {
         let mut slow = self.slow.clone();
@@ -225,8 +233,17 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
         usual.iter().for_each(|&no| baseline.learn(steps[no].dur.0 as f64));
         let Some(fit) = baseline.fit() else { continue };
         let threshold = Ns(fit.threshold(1e-3).exp().min(9e18) as i64);
-        let (score, alone_from, drifted) = (1.0, merge::HUNG, None);
-        slowed.push(Slowed { signature, fit, threshold, usual, slow, score, alone_from, drifted });
+        slowed.push(Slowed {
+            signature,
+            fit,
+            threshold,
+            usual,
+            slow,
+            score: 1.0,
+            alone_from: merge::HUNG,
+            drifted: None,
+            as_often: 1.0,
+        });
     }
     let begin = slowed.iter().map(|s| from(steps, s)).min()?;
     let end = slowed.iter().map(|s| to(steps, s)).max()?;
@@ -241,7 +258,7 @@ pub fn mean_excess(steps: &Steps, slowed: &Slowed) -> f64 {
     };
     let usual = match slowed.usual.is_empty() {
         true => slowed.fit.center.exp(),
-        false => mean(&slowed.usual),
+        false => slowed.instead_of(mean(&slowed.usual), slowed.fit.center.exp()),
     };
     mean(&slowed.slow) - usual
 }

@@ -100,12 +100,17 @@ pub struct Compared<'a> {
     longest: usize,
     /// How many steps each of the others stands for.
     each: f64,
+    /// For this share of the slow steps a usual one is what they would have been,
+    as_often: f64,
+    /// and for the others a step of this duration in ns.
+    ordinary: f64,
 }
 
 impl<'a> Compared<'a> {
     /// Of steps that all stand for themselves.
     pub fn new(thread: EntityId, usual: Vec<&'a Profile>, slow: Vec<&'a Profile>) -> Compared<'a> {
-        Compared { thread, usual, slow, longest: 0, each: 1.0 }
+        let (longest, each, as_often, ordinary) = (0, 1.0, 1.0, 0.0);
+        Compared { thread, usual, slow, longest, each, as_often, ordinary }
     }
 
     /// How many slow steps the one at `i` stands for.
@@ -136,7 +141,8 @@ impl Compared<'_> {
         let mut out = Stretches::new();
         for profile in &self.usual {
             for (stretch, ns) in &profile.on_cpu {
-                out.entry(*stretch).or_default().0 += ns / self.usual.len() as f64;
+                let weight = self.as_often / self.usual.len() as f64;
+                out.entry(*stretch).or_default().0 += weight * ns;
             }
         }
         for (i, profile) in self.slow.iter().enumerate() {
@@ -187,6 +193,8 @@ pub fn compared<'a>(
                 slow: slow.into_iter().flatten().collect(),
                 longest,
                 each: left as f64 / others.max(1) as f64,
+                as_often: s.as_often,
+                ordinary: s.fit.center.exp(),
             }
         })
         .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
@@ -294,6 +302,15 @@ impl Weighed {
         }
     }
 
+    /// Usual steps of which only the duration is known: the program does what it does. Summed ns.
+    fn add_ordinary(&mut self, thread: EntityId, ns: f64) {
+        if ns > 0.0 {
+            self.out.usual += ns;
+            let own = self.own.entry(thread).or_default();
+            own.entry((PartKind::Run, None)).or_default().0 += ns;
+        }
+    }
+
     /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
     /// that rank's own steps grew.
     fn distribute(self) -> Excess {
@@ -368,9 +385,11 @@ impl Excess {
         let total = series.iter().map(Compared::slow_steps).sum::<f64>().max(1.0);
         for (one, (usual, slow)) in series.iter().zip(picks) {
             let weight = one.slow_steps() / total;
+            let share = one.as_often * weight / usual.len() as f64;
             for &i in usual {
-                sums.add(one.thread, one.usual[i], Side::Usual, weight / usual.len() as f64);
+                sums.add(one.thread, one.usual[i], Side::Usual, share);
             }
+            sums.add_ordinary(one.thread, (1.0 - one.as_often) * weight * one.ordinary);
             for &i in slow {
                 sums.add(one.thread, one.slow[i], Side::Slow, one.stands_for(i) / total);
             }

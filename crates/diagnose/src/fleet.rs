@@ -87,6 +87,7 @@ impl Slowness {
     pub fn with_cause(self, class: &str) -> Slowness {
         let host = [
             "cpu_contention",
+            "cpu_steal",
             "cpu_throttling",
             "memory_pressure",
             "block_io",

@@ -261,6 +261,8 @@ choice! {
     Class {
         /// Somebody else ran where this work was ready to run.
         CpuContention = "cpu_contention",
+        /// The hypervisor gave the CPUs to another virtual machine.
+        CpuSteal = "cpu_steal",
         /// The work ran out of its CPU quota.
         CpuThrottling = "cpu_throttling",
         /// Memory was short: reclaim, or pages evicted that were needed again.

@@ -101,6 +101,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 for alarm in &session.false_alarms {
                     terminal::note(format_args!("FALSE ALARM: {alarm}"));
                 }
+                for alarm in &session.hypervisor_alarms {
+                    terminal::note(format_args!("HYPERVISOR: {alarm}"));
+                }
                 trials.extend(rows);
                 sessions.push(session);
             }

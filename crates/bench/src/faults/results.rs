@@ -84,6 +84,9 @@ pub struct Row {
     pub effects: Vec<Effect>,
     /// Whether that is enough.
     pub slowed: bool,
+    /// Shares of the CPUs' time that the hypervisor took before and during it.
+    #[serde(default)]
+    pub stolen: Option<[f64; 2]>,
     /// Whether nothing was the matter when it began.
     pub calm_before: bool,
     /// From the onset to the first word of it.
@@ -126,10 +129,21 @@ impl Answer {
     }
 }
 
+/// The least change of a mean that counts as an effect.
+pub const EFFECT: f64 = 0.10;
+
 impl Row {
     /// Whether it counts.
     pub fn accepted(&self) -> bool {
-        self.calm_before && (self.slowed || self.class.is_none())
+        self.calm_before && (self.slowed || self.class.is_none()) && !self.by_hypervisor()
+    }
+
+    /// Whether the hypervisor may have done as much as half of what was seen: by as much did its share of the CPUs
+    /// grow.
+    pub fn by_hypervisor(&self) -> bool {
+        let slowed = |e: &Effect| e.during_ms / e.before_ms - 1.0;
+        let most = self.effects.iter().map(slowed).fold(EFFECT, f64::max);
+        self.stolen.is_some_and(|[before, during]| during - before > 0.5 * most)
     }
 }
 
@@ -148,6 +162,12 @@ pub struct Session {
     pub steps: u64,
     /// Incidents reported while there was no fault: the summary of each.
     pub false_alarms: Vec<String>,
+    /// Incidents without a fault that were told as the hypervisor's doing, while it took more than usual.
+    #[serde(default)]
+    pub hypervisor_alarms: Vec<String>,
+    /// Share of the CPUs' time that the hypervisor took.
+    #[serde(default)]
+    pub stolen: Option<f64>,
     /// Slowdowns that the watcher takes for its own doing and does not tell.
     #[serde(default)]
     pub own_doing: u64,

@@ -26,6 +26,8 @@ pub struct OfClass {
     class: String,
     accepted: usize,
     without_effect: usize,
+    #[serde(default)]
+    by_hypervisor: usize,
     found: Figure,
     top1: Figure,
     top3: Figure,
@@ -166,6 +168,7 @@ pub fn classes(trials: &[Row]) -> Vec<OfClass> {
                 class: class.into(),
                 accepted: rows.len(),
                 without_effect: all.iter().filter(|r| !r.slowed).count(),
+                by_hypervisor: all.iter().filter(|r| r.slowed && r.by_hypervisor()).count(),
                 found: share_of(rows.iter(), |r| Some(r.last.is_some())),
                 top1: share_of(rows.iter(), |r| Some(right(r))),
                 top3: share_of(rows.iter(), |r| Some(in_three(r))),
@@ -435,6 +438,14 @@ fn cost_figures(sessions: &[Session]) -> Figures {
             most(&s.rss_mib[2 * third..]) / most(&s.rss_mib[third..2 * third])
         })
         .collect();
+    let stolen: Vec<f64> = sessions.iter().filter_map(|s| s.stolen).collect();
+    if !stolen.is_empty() {
+        let told = sessions.iter().map(|s| s.hypervisor_alarms.len()).sum::<usize>() as f64;
+        out.extend(named([
+            ("stolen_share", Figure::of(&stolen)),
+            ("hypervisor_alarms", one(told, sessions.len())),
+        ]));
+    }
     if !growths.is_empty() {
         out.extend(named([("rss_growth", Figure::of(&growths))]));
     }
@@ -445,6 +456,7 @@ fn cost_figures(sessions: &[Session]) -> Figures {
 pub fn line(row: &Row) -> String {
     let judged = match (&row.class, row.accepted()) {
         (_, false) if !row.calm_before => "NOT CALM BEFORE",
+        (_, false) if row.by_hypervisor() => "BY HYPERVISOR",
         (Some(_), false) => "NO EFFECT",
         (None, _) if row.last.is_none() => "quiet",
         (None, _) => "FALSE ALARM",
@@ -493,10 +505,11 @@ pub fn table(sessions: &[Session], trials: &[Row]) -> String {
         let culprit = class.culprit.as_ref().map_or("-".into(), |c| format!("{:.2}", c.value));
         let _ = writeln!(
             out,
-            "{:<22} {:>3} accepted, {:>3} without effect: found {:.2}  top-1 {:.2}  top-3 {:.2}  culprit {culprit}  verdict p50 {:.2} s",
+            "{:<22} {:>3} accepted, {:>3} without effect, {:>3} by the hypervisor: found {:.2}  top-1 {:.2}  top-3 {:.2}  culprit {culprit}  verdict p50 {:.2} s",
             class.class,
             class.accepted,
             class.without_effect,
+            class.by_hypervisor,
             class.found.value,
             class.top1.value,
             class.top3.value,

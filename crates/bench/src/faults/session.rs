@@ -12,18 +12,17 @@ use gpuwhy_diagnose::stats::{Random, mean, quantile, sorted};
 use gpuwhy_engine::live::{Ended, Event, Verdict};
 use gpuwhy_engine::published::{self as series, Series};
 use gpuwhy_engine::{TraceSource, units};
-use gpuwhy_schema::terminal;
+use gpuwhy_schema::{Class, terminal};
 use gpuwhy_testkit::inject::{Kind, Label, Placement, Spec};
 
 use super::Args;
 use super::choose::{Choice, choose};
-use super::results::{Answer, Counterfactual, Row, Session};
+use super::results::{Answer, Counterfactual, EFFECT, Row, Session};
 use crate::result::Made;
 use crate::stage::{Stage, Timed};
+use crate::stolen::Stolen;
 use crate::trial;
 
-/// The least change of a mean that counts as an effect.
-const EFFECT: f64 = 0.10;
 /// A trial is compared with the steps of this long before it.
 const BEFORE: Duration = Duration::from_secs(5);
 /// How long after its end an injection may still show.
@@ -69,7 +68,7 @@ pub fn run(
     let mut stage = Stage::open(path, |options| options.everything = args.everything)?;
     let zero = gpuwhy_collect::now().0;
     let (trials, rss_mib) = inject_all(&mut stage, seed, long, args, before)?;
-    let Stage { watcher, mut events, .. } = stage;
+    let Stage { watcher, mut events, stolen, .. } = stage;
     let (last, ended) = watcher.finish()?;
     let at = gpuwhy_collect::now().0;
     events.extend(last.into_iter().map(|event| Timed { at, event }));
@@ -82,12 +81,14 @@ pub fn run(
     for (number, trial) in trials.iter().enumerate() {
         let mut row = Row::new(seed, number as u32, &trial.choice);
         score_ours(&mut row, trial, zero, &steps, &events);
+        let before = stolen.share(row.onset_ns - BEFORE.as_nanos() as i64, row.onset_ns);
+        row.stolen = before.zip(stolen.share(row.onset_ns, row.end_ns)).map(Into::into);
         if let Some(series) = &series {
             ask_others(&mut row, trial, series, &windows);
         }
         rows.push(row);
     }
-    let session = session(seed, zero, &trials, &events, ended, rss_mib);
+    let session = session(seed, zero, &trials, &events, (&stolen, ended), rss_mib);
     Ok((session, rows))
 }
 
@@ -142,7 +143,7 @@ fn session(
     zero: i64,
     trials: &[Trial],
     events: &[Timed],
-    ended: Ended,
+    (stolen, ended): (&Stolen, Ended),
     rss_mib: Vec<f64>,
 ) -> Session {
     let faults = || trials.iter().filter(|trial| trial.is_fault());
@@ -153,12 +154,19 @@ fn session(
         faults().any(|t| from < t.busy.1 + near && to > t.busy.0)
     };
     let is_false = |v: &Verdict| !touches(v.finding.from_ns, v.finding.to_ns);
-    let mut false_alarms = Vec::new();
+    let usual = stolen.share(i64::MIN / 2, i64::MAX / 2);
+    let was_stolen = |v: &Verdict| {
+        let then = stolen.share(v.finding.from_ns, v.finding.to_ns);
+        v.finding.class == Class::CpuSteal.as_str() && then.zip(usual).is_some_and(|(t, u)| t > u)
+    };
+    let (mut false_alarms, mut hypervisor_alarms) = (Vec::new(), Vec::new());
     let mut shed = Vec::new();
     for timed in events {
         match &timed.event {
             Event::Over(verdict) if is_false(verdict) => {
-                false_alarms.push(verdict.finding.summary.clone());
+                let says = verdict.finding.summary.clone();
+                if was_stolen(verdict) { &mut hypervisor_alarms } else { &mut false_alarms }
+                    .push(says);
             }
             Event::Shed(event) => {
                 shed.push(((timed.at - zero) as f64 / 1e9, event.says.clone()));
@@ -173,6 +181,8 @@ fn session(
         calm_seconds: (ended.seconds - disturbed).max(0.0),
         steps: ended.steps,
         false_alarms,
+        hypervisor_alarms,
+        stolen: usual,
         own_doing: ended.own_doing,
         machine_share: ended.machine_share,
         rss_bytes: ended.rss_bytes,
@@ -204,6 +214,7 @@ impl Row {
             seconds: choice.long.as_secs_f64(),
             effects: Vec::new(),
             slowed: false,
+            stolen: None,
             calm_before: false,
             detected_s: None,
             verdict_s: None,

@@ -47,6 +47,9 @@ struct cpu {
 	__u64 dropped[PROBE_SLOTS];   /* records lost because the ring was full, per probe */
 	__u64 credit;                 /* ns of records that the scheduler probe may still write */
 	__u64 credited;               /* when the credit was last computed */
+	__u64 stolen_ns;              /* what the hypervisor took of it up to the last context switch */
+	__u64 stolen_recorded_ns;     /* as much of it as was recorded */
+	__u64 stolen_at;              /* when the kernel last told that exactly; 0: never */
 };
 
 /* In which context the code runs that a tracepoint interrupted. */

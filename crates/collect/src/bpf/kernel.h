@@ -36,6 +36,11 @@ struct rq {
 	__u64 clock;
 } CORE;
 
+/* With CONFIG_PARAVIRT_TIME_ACCOUNTING: ns that the hypervisor took from this CPU. */
+struct rq___steal {
+	__u64 prev_steal_time_rq;
+} CORE;
+
 struct cfs_rq {
 	struct rq *rq;
 	int throttle_count;

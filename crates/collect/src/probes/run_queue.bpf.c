@@ -34,6 +34,7 @@ enum kind {
 	KIND_NAME,
 	KIND_EXIT,
 	KIND_SIGNAL,
+	KIND_STOLEN,
 };
 
 /* What is summed for each process. */
@@ -114,6 +115,12 @@ struct signal_record {
 	char comm[TASK_COMM_LEN];
 };
 
+struct stolen_record {
+	struct head head;    /* ts: end of the slice; tid: what ran, 0 for the idle task */
+	__u64 from;
+	__u64 ns;            /* that the hypervisor took of it */
+};
+
 SHARED(wait_record);
 SHARED(run_record);
 SHARED(moved_record);
@@ -121,6 +128,7 @@ SHARED(occupant_record);
 SHARED(name_record);
 SHARED(exit_record);
 SHARED(signal_record);
+SHARED(stolen_record);
 
 /* Set before load. */
 struct constants {
@@ -433,15 +441,15 @@ static __always_inline void record_wait(struct task *t, __u64 in, __u32 tid)
 	submit(r);
 }
 
-/* Adds the slice that ends to what the thread's process used of the CPUs. */
-static __always_inline void add_used(struct task_struct *prev, struct task *t, __u64 now, __u8 off)
+/* Adds the slice that ends to what the thread's process used of the CPUs, but for what was stolen of it. */
+static __always_inline void add_used(struct task_struct *prev, struct task *t, __u64 stolen, __u64 now, __u8 off)
 {
 	struct sum_key key = { .tgid = prev->tgid };
 	char comm[TASK_COMM_LEN];
 	struct sum *sum;
 
-	if (t->since > resumed())
-		t->used += now - t->since;
+	if (t->since > resumed() && now - t->since > stolen)
+		t->used += now - t->since - stolen;
 	if (t->used < USED_NS && (off != OFF_CPU_DEAD || t->used < USED_AT_END_NS))
 		return;
 	bpf_probe_read_kernel(comm, sizeof(comm), prev->group_leader->comm);
@@ -554,6 +562,44 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 		record_ledger(bpf_get_smp_processor_id(), ready);
 }
 
+/* Less than this is added to what the next slice lost. */
+#define STOLEN_NS 50000
+
+/*
+ * What the hypervisor took of the slice that ends, in ns. The scheduler has just asked for it, so as not to
+ * charge it to the thread.
+ */
+static __always_inline __u64 stolen_of(struct task_struct *prev, struct cpu *cpu, __u64 since, __u64 now)
+{
+	struct rq___steal *rq = (void *)prev->se.cfs_rq->rq;
+	struct stolen_record *r;
+	__u64 total, of_slice, added;
+
+	if (!bpf_core_field_exists(rq->prev_steal_time_rq))
+		return 0;
+	total = rq->prev_steal_time_rq;
+	of_slice = total - cpu->stolen_ns;
+	cpu->stolen_ns = total;
+	if (since <= resumed() || !cpu->stolen_at) {
+		cpu->stolen_recorded_ns = total;
+		cpu->stolen_at = now;
+		return 0;
+	}
+	cpu->stolen_at = now;
+	added = total - cpu->stolen_recorded_ns;
+	if (added < STOLEN_NS)
+		return of_slice;
+	cpu->stolen_recorded_ns = total;
+	r = reserve(KIND_STOLEN, sizeof(*r), now, prev->pid);
+	if (r) {
+		/* An idle CPU misses nothing until something is to run there. */
+		r->from = !prev->pid && now - since > added ? now - added : since;
+		r->ns = added;
+		submit(r);
+	}
+	return of_slice;
+}
+
 SEC("tp_btf/sched_switch")
 int sched_switch(unsigned long long *ctx)
 {
@@ -564,6 +610,7 @@ int sched_switch(unsigned long long *ctx)
 	struct ledger *l = bpf_map_lookup_elem(&ledgers, &id);
 	struct cpu *cpu = this_cpu();
 	struct task *t;
+	__u64 stolen;
 
 	if (!cpu || !l)
 		return 0;
@@ -586,6 +633,7 @@ int sched_switch(unsigned long long *ctx)
 			l->written = l->next;
 		}
 	}
+	stolen = stolen_of(prev, cpu, l->since, now);
 	l->since = now;
 
 	if (prev->pid) {
@@ -593,7 +641,7 @@ int sched_switch(unsigned long long *ctx)
 		if (t) {
 			__u8 off = off_cpu_of(preempt, state_of(ctx, prev), prev);
 
-			add_used(prev, t, now, off);
+			add_used(prev, t, stolen, now, off);
 			switched_out(ctx, prev, t, cpu, now, off);
 		}
 	}

@@ -2,20 +2,24 @@
 //!
 //! *What it sees*: the `steal` column of `/proc/stat` per CPU, ten times a second, or twice while
 //! nothing is stolen. *Why it matters*: a step that waits for a stolen CPU looks as if it ran.
-//! *What fools it*: the file counts in USER_HZ, so that a reading is true to 10 ms only; a
-//! hypervisor that does not report steal shows 0 for ever.
+//! Only where the scheduler's probe does not tell it for each slice of a CPU: on kernels without
+//! `CONFIG_PARAVIRT_TIME_ACCOUNTING`, or while thread states are not recorded. *What fools it*: the file
+//! counts in USER_HZ, so that a reading is true to 10 ms only; a hypervisor that does not report steal shows
+//! 0 for ever.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use gpuwhy_schema::{Lane, Measure, Ns, SourceId, names, sources};
 
+use crate::bpf::Bpf;
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
 use crate::probe::{Probe, ProbeSpec, Start};
-use crate::sys;
+use crate::sys::{self, ns};
 
 pub(crate) const PROBE: ProbeSpec =
     ProbeSpec::new("steal", &sources::STEAL, "time that the hypervisor took", start);
@@ -35,7 +39,13 @@ const TICK: u64 = 10_000_000;
 
 const PATH: &str = "/proc/stat";
 
+/// While no CPU was told about for so long, the file is read.
+const TOLD: Ns = Ns::secs(1);
+
 struct Steal {
+    bpf: Rc<Bpf>,
+    /// Whether the file was not read lately, since it was told better.
+    told: bool,
     source: SourceId,
     file: File,
     buffer: Vec<u8>,
@@ -58,7 +68,18 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         }
     }
     let (source, stolen) = (start.source, sys::monotonic());
-    Ok(Box::new(Steal { source, file, buffer, cpus, next: Ns::ZERO, stolen, recorded: 0 }))
+    let bpf = Rc::clone(start.bpf);
+    Ok(Box::new(Steal {
+        bpf,
+        told: false,
+        source,
+        file,
+        buffer,
+        cpus,
+        next: Ns::ZERO,
+        stolen,
+        recorded: 0,
+    }))
 }
 
 fn read_error(source: std::io::Error) -> CollectError {
@@ -71,11 +92,20 @@ impl Probe for Steal {
             return Ok(());
         }
         self.next = now + if now - self.stolen < QUIET { EVERY } else { EVERY_QUIET };
+        // Some CPU switches every second: this thread has just been switched in.
+        let told = (0..self.bpf.cpu_count()).map(|i| ns(self.bpf.cpu(i).stolen_at)).max();
+        if told.is_some_and(|at| at.0 > 0 && now - at < TOLD) {
+            self.told = true;
+            return Ok(());
+        }
         let n = self.file.read_at(&mut self.buffer, 0).map_err(read_error)?;
         for (cpu, ticks) in steal(&self.buffer[..n]) {
             let (Some(counter), Some(&entity)) = (self.cpus.get_mut(cpu), cx.cpus.get(cpu)) else {
                 continue;
             };
+            if self.told {
+                *counter = counter.rebased(ticks * TICK);
+            }
             let added = counter.update(ticks * TICK, now, &mut cx.rows, || {
                 let kind = Lane::counter(names::STEAL, "ns", Measure::Delta);
                 cx.catalog.track(entity, None, kind, self.source)
@@ -85,6 +115,7 @@ impl Probe for Steal {
                 self.stolen = now;
             }
         }
+        self.told = false;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 mod block_io;
 mod collective_straggler;
 mod cpu_contention;
+mod cpu_steal;
 mod cpu_throttling;
 mod engine_software;
 mod gc_pause;
@@ -32,6 +33,7 @@ pub use spec::{ClassSpec, Incident, Misses, NamedSpans, Share, Takes, Verify};
 /// Every class, in the order of [`Class::ALL`].
 pub const ALL: &[&ClassSpec] = &[
     &cpu_contention::CLASS,
+    &cpu_steal::CLASS,
     &cpu_throttling::CLASS,
     &memory_pressure::CLASS,
     &block_io::CLASS,

@@ -151,6 +151,7 @@ impl Open {
             score: self.score,
             alone_from: HUNG,
             drifted: None,
+            as_often: 1.0,
         })
     }
 }

@@ -158,6 +158,7 @@ impl Drift {
             slow: latest[latest.len().saturating_sub(LATEST)..].to_vec(),
             score: by / least,
             alone_from: super::merge::HUNG,
+            as_often: 1.0,
             drifted: Some(Drifted { since: then, per_minute: (grown / minutes).exp_m1() }),
         })
     }

@@ -149,7 +149,8 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
         crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());
     // Short series show little of their own drift; independent noise is the least there can be.
     let least = slowed.fit.scale / (window as f64).sqrt();
-    (crate::stats::mean(&slow) - center) / spread.sqrt().max(least).max(1e-9)
+    let usual = slowed.instead_of(center, slowed.fit.center);
+    (crate::stats::mean(&slow) - usual) / spread.sqrt().max(least).max(1e-9)
 }
 
 /// A step that hung took this many times as long as usual.

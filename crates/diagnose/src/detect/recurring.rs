@@ -428,6 +428,7 @@ impl Kind {
             score: (log - self.fit.center) / (self.limit() - self.fit.center),
             alone_from: KIND_TIMES,
             drifted: None,
+            as_often: 1.0,
         }
     }
 }

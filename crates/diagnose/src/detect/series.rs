@@ -134,7 +134,7 @@ impl Series {
             return of_a_kind;
         }
         let ended = self.single(no, step, config);
-        let elsewhere = ended.is_some() || self.open().is_some();
+        let elsewhere = (ended.is_some() || self.open().is_some()) && !self.by_seconds();
         let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
         let drifted = if elsewhere { None } else { self.drifts(no, step, config) };
         ended.or(surged).or(drifted)
@@ -186,7 +186,15 @@ impl Series {
         match &mut self.state {
             State::Anomalous(open) => {
                 let over = open.step(&judged, config);
-                if over { self.close(step.signature()) } else { None }
+                if !over {
+                    return None;
+                }
+                if self.by_seconds() {
+                    // It is a part of what the seconds tell.
+                    self.close_single(step.signature());
+                    return None;
+                }
+                self.close(step.signature())
             }
             State::Learning | State::Calm => {
                 self.state = State::Calm;
@@ -248,7 +256,8 @@ impl Series {
         let p = self.false_alarm(config);
         let baseline = &self.baseline;
         let limit = *self.limit.get_or_insert_with(|| shift_limit(&baseline.settled(), &fit, p));
-        let shift = step.sum > limit;
+        // Of steps of several kinds a sum of clipped deviations says which kinds came, and seconds say what they lost.
+        let shift = step.sum > limit && !(fit.is_broad() && self.surge.is_able());
         if !step.spike && !shift {
             self.learn_settled();
             return;
@@ -356,10 +365,23 @@ impl Series {
 
     /// Ends the anomaly that has begun, if one has.
     pub(crate) fn close(&mut self, signature: Signature) -> Option<Slowed> {
+        let by_seconds = self.by_seconds();
         let surged = self.surge.close(&signature);
         if self.open().is_none() {
             return surged;
         }
+        let single = self.close_single(signature);
+        if by_seconds { surged } else { single }
+    }
+
+    /// Whether seconds are anomalous in a series whose steps are of several kinds: they are what is told.
+    fn by_seconds(&self) -> bool {
+        self.surge.is_open() && self.fit().is_some_and(|fit| fit.is_broad())
+    }
+
+    /// Ends the anomaly of single steps, if one has begun.
+    fn close_single(&mut self, signature: Signature) -> Option<Slowed> {
+        self.open()?;
         self.cusum = Cusum::new();
         self.recent.clear();
         // They belong to this anomaly, and are not the begin of the next one.
@@ -379,7 +401,7 @@ impl Series {
 
     /// The anomaly that has begun and not ended, as far as it is known.
     pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
-        match self.open() {
+        match self.open().filter(|_| !self.by_seconds()) {
             Some(open) => open.clone().anomaly(signature.clone()),
             None => self.surge.present(signature),
         }
@@ -423,12 +445,14 @@ impl Series {
             score: HUNG,
             alone_from: HUNG,
             drifted: None,
+            as_often: 1.0,
         })
     }
 
     /// Who is to blame for these steps is somebody else, so that they do not become usual by coming again.
     pub(crate) fn blame(&mut self, steps: &[StepNo]) {
         self.recurring.blame(steps);
+        self.surge.blame(steps);
     }
 
     /// Whether an anomaly has begun and not ended.

@@ -45,6 +45,8 @@ const LEAST: f64 = 5e7;
 const ALONE: f64 = 4.0;
 /// An anomaly of so few windows is a burst.
 const SHORT: usize = 3;
+/// So many bursts are kept, in case somebody else is to blame for one.
+const SHORT_KEPT: usize = 16;
 /// The first of two is a part of it if it lost at least this share of what the second did.
 const LIKE: f64 = 0.25;
 /// It ends after this many windows that are none.
@@ -69,6 +71,8 @@ struct Open {
     fit: Fit,
     threshold: Ns,
     usual: Vec<StepNo>,
+    /// How many of these came in a second.
+    usual_a_second: f64,
     slow: Vec<StepNo>,
     score: f64,
     calm: usize,
@@ -80,10 +84,14 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct Surge {
     window: Window,
+    /// How many steps the window before had.
+    count: usize,
     /// What earlier windows lost, oldest first.
     past: VecDeque<f64>,
-    /// The steps that held most of it.
-    carriers: VecDeque<StepNo>,
+    /// Of short anomalies that are remembered: their steps, and what their windows lost.
+    short: VecDeque<(Vec<StepNo>, Vec<f64>)>,
+    /// The steps that held most of it, with the numbers of their windows.
+    carriers: VecDeque<(i64, StepNo)>,
     /// The window before was anomalous: what it lost, and its steps.
     hot: Option<(f64, Vec<StepNo>)>,
     open: Option<Open>,
@@ -117,6 +125,7 @@ impl Surge {
     /// Judges the window that is over.
     fn finish(&mut self, fit: Fit, signature: &Signature) -> Option<Slowed> {
         let window = std::mem::take(&mut self.window);
+        self.count = window.count;
         if window.tainted {
             self.hot = None;
             return self.close(signature);
@@ -124,9 +133,9 @@ impl Surge {
         if window.count < STEPS {
             return self.cool(signature);
         }
-        let (loss, carriers) = (window.loss, carriers(window));
+        let (at, loss, carriers) = (window.at, window.loss, carriers(window));
         let Some(limit) = self.limit() else {
-            self.learn(loss, carriers);
+            self.learn(at, loss, carriers);
             return None;
         };
         let score = loss / limit;
@@ -134,7 +143,7 @@ impl Surge {
             if let Some((once, _)) = self.hot.take() {
                 self.remember(once);
             }
-            self.learn(loss, carriers);
+            self.learn(at, loss, carriers);
             return self.cool(signature);
         }
         if let Some(open) = &mut self.open {
@@ -154,10 +163,12 @@ impl Surge {
         let (first, mut slow) = before.unwrap_or_default();
         slow.extend(carriers);
         let losses = [first, loss].into_iter().filter(|loss| *loss > 0.0).collect();
-        let usual: Vec<StepNo> = self.carriers.iter().copied().collect();
+        let usual: Vec<StepNo> = self.carriers.iter().map(|(_, no)| *no).collect();
+        let usual_a_second = self.carriers_a_second();
         let threshold = Ns((fit.center.exp() + limit / STEPS as f64).min(9e18) as i64);
         let score = score.max(first / limit);
-        self.open = Some(Open { fit, threshold, usual, slow, score, calm: 0, losses });
+        self.open =
+            Some(Open { fit, threshold, usual, usual_a_second, slow, score, calm: 0, losses });
         None
     }
 
@@ -175,11 +186,23 @@ impl Surge {
         self.past.push_back(loss);
     }
 
-    fn learn(&mut self, loss: f64, carriers: Vec<StepNo>) {
+    fn learn(&mut self, at: i64, loss: f64, carriers: Vec<StepNo>) {
         self.remember(loss);
-        self.carriers.extend(carriers);
+        self.carriers.extend(carriers.into_iter().map(|no| (at, no)));
         let over = self.carriers.len().saturating_sub(COMPARED);
         self.carriers.drain(..over);
+    }
+
+    /// How many of the carriers that are remembered came in a second.
+    fn carriers_a_second(&self) -> f64 {
+        let ends = self.carriers.front().zip(self.carriers.back());
+        let windows = ends.map_or(1, |(first, last)| last.0 - first.0 + 1);
+        self.carriers.len() as f64 / windows as f64
+    }
+
+    /// Whether it judges seconds: enough are known, of enough steps each.
+    pub fn is_able(&self) -> bool {
+        self.past.len() >= NEEDED && self.count >= STEPS
     }
 
     /// What a window may lose; none as long as too few are known.
@@ -200,13 +223,31 @@ impl Surge {
     }
 
     /// Ends the anomaly that has begun, if one has. A short one is remembered: what comes again and again is
-    /// usual here.
+    /// usual here, unless somebody else is to [blame](Self::blame).
     pub fn close(&mut self, signature: &Signature) -> Option<Slowed> {
         let open = self.open.take()?;
         if open.losses.len() <= SHORT {
             open.losses.iter().for_each(|loss| self.remember(*loss));
+            if self.short.len() == SHORT_KEPT {
+                self.short.pop_front();
+            }
+            self.short.push_back((open.slow.clone(), open.losses.clone()));
         }
         Some(open.slowed(signature.clone()))
+    }
+
+    /// Who is to blame for these steps is somebody else: what they lost is not what is usual here.
+    pub fn blame(&mut self, steps: &[StepNo]) {
+        let past = &mut self.past;
+        self.short.retain(|(slow, losses)| {
+            let blamed = slow.iter().any(|no| steps.contains(no));
+            for loss in losses.iter().filter(|_| blamed) {
+                if let Some(at) = past.iter().position(|one| one == loss) {
+                    past.remove(at);
+                }
+            }
+            !blamed
+        });
     }
 
     /// Whether an anomaly has begun and not ended.
@@ -216,7 +257,7 @@ impl Surge {
 
     /// Forgets steps before `first`.
     pub fn forget(&mut self, first: StepNo) {
-        self.carriers.retain(|no| *no >= first);
+        self.carriers.retain(|(_, no)| *no >= first);
         self.window.steps.retain(|(_, no)| *no >= first);
         if let Some((_, steps)) = &mut self.hot {
             steps.retain(|no| *no >= first);
@@ -233,9 +274,12 @@ impl Surge {
 
 impl Open {
     fn slowed(self, signature: Signature) -> Slowed {
-        let Open { fit, threshold, usual, mut slow, score, .. } = self;
+        let Open { fit, threshold, usual, usual_a_second, mut slow, score, losses, .. } = self;
         slow.sort_unstable();
-        Slowed { signature, fit, threshold, usual, slow, score, alone_from: HUNG, drifted: None }
+        let slow_a_second = slow.len() as f64 / losses.len().max(1) as f64;
+        let as_often = (usual_a_second / slow_a_second).min(1.0);
+        let (alone_from, drifted) = (HUNG, None);
+        Slowed { signature, fit, threshold, usual, slow, score, alone_from, drifted, as_often }
     }
 }
 
@@ -257,4 +301,33 @@ fn carriers(mut window: Window) -> Vec<StepNo> {
     }
     held.sort_unstable();
     held
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{EntityId, Id};
+
+    use super::*;
+
+    /// Steps of 1 ms, each fiftieth takes 21 ms, which a series that is told so does not know for a kind; in the
+    /// seconds 40 to 48 each third waits 3 ms.
+    #[test]
+    fn steps_that_wait_often_are_not_compared_with_the_few_that_always_take_long() {
+        let fit = Fit { center: 1e6f64.ln(), scale: 0.01, tail_from: 1e6f64.ln(), tail_mean: 0.01 };
+        let (mut surge, mut at) = (Surge::default(), Ns::ZERO);
+        let mut told = Vec::new();
+        for n in 0..60_000u64 {
+            let waits = n % 3 == 0 && (40..48).contains(&(at.0 / WINDOW));
+            let ms = 1 + if n % 50 == 0 { 20 } else { 0 } + if waits { 3 } else { 0 };
+            let (thread, rank, name, size) = (EntityId(1), None, "step".into(), None);
+            let step =
+                Step { id: Id::new(1, n), ts: at, dur: Ns::millis(ms), thread, rank, name, size };
+            at = step.end();
+            told.extend(surge.step(StepNo(n), &step, fit, false));
+        }
+        let [one] = &told[..] else { panic!("{} told", told.len()) };
+        // Some 14 a second took 21 ms before; of 570 a second that do something now, 190 wait and 11 take long.
+        assert!((0.2..0.4).contains(&one.as_often), "{}", one.as_often);
+        assert!((4.0..8.0).contains(&one.instead_of(21.0, 1.0)), "{}", one.instead_of(21.0, 1.0));
+    }
 }

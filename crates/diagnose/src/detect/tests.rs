@@ -1,6 +1,7 @@
 use gpuwhy_schema::{EntityId, Id};
 
 use super::*;
+use crate::live::{Live, Look};
 use crate::stats::Random;
 
 /// A step every 20 ms from a drawn level: each character is five steps, `.` usual, a digit `d`
@@ -251,6 +252,22 @@ fn statements_that_wait_for_a_row_are_told_among_thousands_of_short_ones() {
     assert!(crate::stats::mean(&slowed.usual.iter().map(ns).collect::<Vec<_>>()) > 1e5);
 }
 
+/// Each third one waits 8 ms for a CPU, while others take up to 60 ms as ever.
+#[test]
+fn statements_that_wait_a_little_and_often_are_told_beside_others_that_always_take_long() {
+    let mut steps = statements(90, 0..0, 3);
+    let during = |step: &&mut Step| (60..68).contains(&(step.ts.0 / 1_000_000_000));
+    for step in steps.iter_mut().step_by(3).filter(during) {
+        step.dur += Ns::millis(8);
+    }
+    let steps = Steps::from(steps);
+    let found = incidents(&steps, &Detection::default());
+    let seconds = |i: &Incident| (i.from.0 / 1_000_000_000, i.to.0 / 1_000_000_000);
+    assert_eq!(found.iter().map(seconds).collect::<Vec<_>>(), [(60, 67)]);
+    let lost = mean_excess(&steps, &found[0].slowed[0]) / 1e6;
+    assert!((5.0..10.0).contains(&lost), "{lost} ms a step");
+}
+
 #[test]
 fn statements_with_a_long_tail_are_no_incident() {
     for seed in 0..3 {
@@ -259,14 +276,33 @@ fn statements_with_a_long_tail_are_no_incident() {
     }
 }
 
-/// A compaction, say.
-#[test]
-fn a_burst_that_comes_every_half_minute_is_told_at_most_twice() {
+/// Statements with a burst of long ones every half minute: a compaction, say.
+fn with_bursts() -> Vec<Step> {
     let mut steps = statements(300, 0..0, 9);
     for (n, step) in steps.iter_mut().enumerate() {
         let burst = step.ts.0 / 1_000_000 % 30_000 > 28_000 && step.ts > Ns::secs(50);
         step.dur = if burst && n % 60 == 0 { step.dur + Ns::millis(100) } else { step.dur };
     }
-    let found = incidents(&Steps::from(steps), &Detection::default());
+    steps
+}
+
+#[test]
+fn a_burst_that_comes_every_half_minute_is_told_at_most_twice() {
+    let found = incidents(&Steps::from(with_bursts()), &Detection::default());
     assert!(found.len() <= 2, "{}", found.len());
+}
+
+#[test]
+fn a_burst_that_somebody_else_is_to_blame_for_is_told_each_time() {
+    let mut live = Live::new(Detection::default());
+    let mut told = 0;
+    for step in with_bursts() {
+        let now = step.end();
+        live.push(step);
+        if let Look::Over(incident) = live.look(now) {
+            live.blame_others(&incident);
+            told += 1;
+        }
+    }
+    assert!(told >= 7, "{told} of 9");
 }

@@ -7,7 +7,6 @@ use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, PartKind, Rows, TrackId};
 use serde::Serialize;
 
 use super::MS;
-use super::guilt::CONVICTED;
 use crate::classes;
 use crate::evidence::Evidence;
 
@@ -268,23 +267,12 @@ pub(super) fn summary(finding: &Finding) -> String {
             )
         }
         (Outcome::Decided, None) => {
-            let of_hypervisor = match of_hypervisor(finding, first) {
-                Some(share) => format!(", {:.0} % of it by the hypervisor", 100.0 * share),
-                None => String::new(),
-            };
-            format!("{slower}: {} {:.2}{of_hypervisor}", first.class, finding.confidence)
+            format!("{slower}: {} {:.2}", first.class, finding.confidence)
         }
         (Outcome::InsufficientEvidence, _) => {
             format!("{slower}: insufficient evidence; first suspect {} with {sure}", first.class)
         }
     }
-}
-
-/// Which share of a cause the hypervisor took, if a process would be named for as much.
-fn of_hypervisor(finding: &Finding, cause: &Cause) -> Option<f64> {
-    let steal = PartKind::Steal.as_str();
-    let share = finding.parts_ms.get(steal)? / cause.excess_ms.max(f64::MIN_POSITIVE);
-    (cause.kinds().contains(&steal) && share >= CONVICTED).then_some(share.min(1.0))
 }
 
 impl Finding {

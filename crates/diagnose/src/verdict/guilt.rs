@@ -15,6 +15,8 @@ use gpuwhy_schema::Ns;
 
 /// Who accounts for a smaller share of a cause is listed and not convicted.
 pub(super) const CONVICTED: f64 = 0.25;
+/// and so is who is supported by less than this.
+pub(super) const NAMED_FROM: f64 = 0.15;
 /// A culprit is a guess in as far as it accounts for less than this share of its cause,
 const HELD_BY_ONE: f64 = 0.6;
 /// or as less than this share of the excess would be recovered without it.
@@ -27,8 +29,10 @@ const BEGIN_UNKNOWN: f64 = 0.7;
 const OCCUPANCY_ALONE: f64 = 0.6;
 /// Who was first in the way so long after the onset did not cause it,
 const TOO_LATE: Ns = Ns::secs(1);
-/// nor who was so after this share of an incident, one in this many.
+/// nor who was so after this share of an incident, one in this many,
 const TOO_LATE_ONE_IN: i64 = 4;
+/// unless no more than this share of the time was lost until then.
+pub(super) const LITTLE_LOST: f64 = 0.15;
 
 /// How long after its onset an incident may still have been begun by somebody.
 pub(super) fn too_late(lasted: Ns) -> Ns {
@@ -40,7 +44,7 @@ pub(super) fn too_late(lasted: Ns) -> Ns {
 pub(super) struct Guilt {
     /// The share of its cause that it accounts for.
     pub of_cause: f64,
-    /// The share of what all candidates account for.
+    /// The share of what all candidates account for that are not ruled out.
     pub of_candidates: f64,
     /// The share of the whole excess that would be recovered without it.
     pub recovers: f64,

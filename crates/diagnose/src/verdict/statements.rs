@@ -11,7 +11,7 @@ use super::finding::{Cause, Culprit};
 use super::guilt::{self, Guilt};
 use super::rank::Ranked;
 use crate::classes;
-use crate::detect::{Incident, Steps};
+use crate::detect::{Incident, Slowed, StepNo, Steps};
 use crate::evidence::{Evidence, Statements};
 use crate::excess::{Excess, first_in_the_way};
 use crate::spans::{SpanInStep, StepRows};
@@ -31,6 +31,8 @@ pub(super) struct Stating<'a> {
     context: &'a JudgeContext<'a>,
     /// The slow steps.
     slow: HashSet<Id>,
+    /// When each of them ended, and what it lost, ns.
+    losses: Vec<(Ns, f64)>,
     /// The processes that take the steps.
     workload: HashSet<EntityId>,
 }
@@ -47,7 +49,15 @@ impl<'a> Stating<'a> {
         let process = |thread: EntityId| context.entity(thread).and_then(|e| e.parent);
         let threads: HashSet<EntityId> = steps.iter().map(|step| step.thread).collect();
         let workload = threads.into_iter().filter_map(process).collect();
-        Stating { incident, rows, excess, context, slow, workload }
+        let lost = |s: &'a Slowed| {
+            let lost = move |no: &StepNo| {
+                let step = &steps[*no];
+                (step.end(), (step.dur.0 as f64 - s.fit.center.exp()).max(0.0))
+            };
+            s.slow.iter().map(lost).collect::<Vec<_>>()
+        };
+        let losses = incident.slowed.iter().flat_map(lost).collect();
+        Stating { incident, rows, excess, context, slow, losses, workload }
     }
 
     /// The processes that take the steps.
@@ -127,7 +137,7 @@ impl<'a> Stating<'a> {
     ) {
         let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context, &self.workload);
         let total = cause.excess_ms * MS;
-        let candidates: f64 = ranking.blamed.iter().map(Blamed::excess).sum();
+        let mut suspects = Vec::new();
         for blamed in &ranking.blamed {
             let Some(culprit) = self.culprit(blamed) else { continue };
             let excess = blamed.excess();
@@ -136,24 +146,39 @@ impl<'a> Stating<'a> {
             }
             let guilt = Guilt {
                 of_cause: excess / total.max(1.0),
-                of_candidates: excess / candidates.max(1.0),
+                of_candidates: 1.0,
                 recovers: excess / self.excess.total().max(1.0),
                 // A device is no bystander: where it was in the way, that is the cause, whenever it was first seen.
                 began: self
                     .began(blamed, kinds)
-                    .filter(|_| culprit.kind != EntityKind::Gpu.as_str()),
+                    .filter(|_| culprit.kind != EntityKind::Gpu.as_str())
+                    .map(|after| self.in_time_if_little_was_lost(after)),
                 by_occupancy_alone: by_demand && blamed.demand.is_none(),
             };
             let against = self.against(&culprit, blamed, &guilt);
+            suspects.push((blamed, culprit, excess, guilt, against));
+        }
+        let candidates: f64 = suspects
+            .iter()
+            .filter(|(.., against)| against.is_none())
+            .map(|(_, _, ns, ..)| ns)
+            .sum();
+        for (blamed, culprit, excess, guilt, against) in suspects {
+            let guilt = Guilt { of_candidates: excess / candidates.max(1.0), ..guilt };
             let is_acquitted = against.is_some();
             cause.evidence_against.extend(against);
             if is_acquitted || cause.culprit.is_some() || excess < guilt::CONVICTED * total {
                 cause.others.push((culprit, excess / MS));
                 continue;
             }
+            let support = guilt.support(self.lasted(), ranked.enough());
+            if support < guilt::NAMED_FROM {
+                cause.others.push((culprit, excess / MS));
+                continue;
+            }
             self.convict(cause, &culprit, blamed, kinds);
             cause.culprit_ms = excess / MS;
-            cause.culprit_support = Some(guilt.support(self.lasted(), ranked.enough()));
+            cause.culprit_support = Some(support);
             cause.culprit = Some(culprit);
             cause.members = blamed.parts(&ranking.displaced);
         }
@@ -197,6 +222,17 @@ impl<'a> Stating<'a> {
         let more = blamed.demand.and_then(|demand| demand.began);
         let more = more.map(|began| began.saturating_sub(self.incident.from));
         more.or_else(|| self.first_in_the_way(blamed, kinds))
+    }
+
+    /// When somebody began, for whether that was in time: something small may have come before what cost most, and
+    /// dates the incident.
+    fn in_time_if_little_was_lost(&self, after: Ns) -> Ns {
+        let begun = self.incident.from.saturating_add(after);
+        let lost = |until: Ns| -> f64 {
+            self.losses.iter().filter(|(end, _)| *end <= until).map(|(_, ns)| ns).sum()
+        };
+        let little = lost(begun) <= guilt::LITTLE_LOST * lost(Ns::MAX);
+        if little { after.min(guilt::too_late(self.lasted())) } else { after }
     }
 
     /// How long the incident lasted.

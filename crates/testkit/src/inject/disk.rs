@@ -1,6 +1,7 @@
 //! Writes of another process on the workload's file system.
 //!
-//! The storm runs at a low CPU priority, so that it slows the disk and the journal, not the CPU.
+//! The storm runs when nobody else wants the CPU (`SCHED_IDLE`), so that it slows the disk and the journal, not
+//! the CPU: on a fast disk it takes half a CPU otherwise, and what it does is CPU contention indeed.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -59,7 +60,7 @@ pub(super) fn fsync_storm(target: &Ready, intensity: f64) -> Result<Disturbance>
         .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
     store(&dir.join("trial"), &[0; 4096])
         .with_context(|| format!("cannot write and sync files in `{}`", dir.display()))?;
-    sys::lower_priority();
+    sys::run_when_idle();
     let mut workers = Workers::new();
     for i in 0..threads {
         let path = dir.join(i.to_string());

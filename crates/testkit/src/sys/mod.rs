@@ -26,7 +26,7 @@ pub use process::{
 pub(crate) use process::{has_ended, is_alive};
 pub use pty::{Modes, Pty};
 pub use random::{Random, fill};
-pub use scheduling::{cpus, lower_priority, pin, raise_weight, set_comm, set_fifo};
+pub use scheduling::{cpus, pin, raise_weight, run_when_idle, set_comm, set_fifo};
 
 pub use shared::{InSharedMemory, Shared, SharedMutex, SharedMutexGuard};
 pub use wait::{Ended, Waiter, unblock_signals, wait_for_sockets};

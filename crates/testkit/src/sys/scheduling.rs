@@ -58,9 +58,11 @@ pub fn raise_weight(threads: usize) {
     let _ = std::fs::write("/proc/self/autogroup", format!("-{}", nice.round().min(20.0)));
 }
 
-/// Lowers the CPU priority of this process and of its autogroup to that of background jobs.
-pub fn lower_priority() {
-    // SAFETY: numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-    let _ = std::fs::write("/proc/self/autogroup", "5");
+/// The calling thread, and those that it starts from now on, run when nobody else wants the CPU.
+pub fn run_when_idle() {
+    // SAFETY: all zero is a valid sched_param, and the only one of this policy.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the parameter is valid.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) };
+    let _ = std::fs::write("/proc/self/autogroup", "19");
 }
