@@ -15,6 +15,7 @@ mod ctf;
 mod error;
 pub mod importer;
 pub mod importers;
+pub mod kernel;
 mod kineto;
 pub mod left_out;
 mod nsys;
