@@ -15,6 +15,21 @@
 //! and no metadata at the top: each of these directories is a trace. Streams of CTF 2, and of CTF 1.8
 //! without packet headers, have no magic number: only their directory is recognised.
 
+mod ast;
+mod build;
+mod decode;
+mod json;
+mod lexer;
+mod metadata;
+#[cfg(test)]
+mod pretty;
+mod stream;
+mod trace;
+mod tsdl;
+
+#[cfg(test)]
+mod oracle_tests;
+
 use std::path::PathBuf;
 
 use crate::importer::{Candidate, GpuWork, Import, Importer, Options};
