@@ -132,6 +132,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     write("kineto_trace", "object", whole.as_bytes())?;
     write("kineto_trace", "array", format!("[{call}, {event}]").as_bytes())?;
+    let tsdl = include_str!("fuzz_targets/ctf_packets.tsdl").replace("ORDER", "le");
+    write("ctf_metadata", "tsdl", tsdl.as_bytes())?;
+    let json = concat!(
+        "\u{1e}{\"type\": \"preamble\", \"version\": 2}\u{1e}{\"type\": \"trace-class\"}",
+        "\u{1e}{\"type\": \"data-stream-class\"}\u{1e}{\"type\": \"event-record-class\", \"name\": \"e\", ",
+        "\"payload-field-class\": {\"type\": \"structure\", \"member-classes\": [",
+        "{\"name\": \"n\", \"field-class\": {\"type\": \"variable-length-unsigned-integer\"}}, ",
+        "{\"name\": \"b\", \"field-class\": {\"type\": \"dynamic-length-blob\", \"length-field-location\": ",
+        "{\"origin\": \"event-record-payload\", \"path\": [\"n\"]}}}]}}"
+    );
+    write("ctf_metadata", "json", json.as_bytes())?;
+    // Packets of 64 bytes with a switch, an interrupt and an event of the clock's long form.
+    for (name, big) in [("little", 0u8), ("big", 1)] {
+        let (magic, size) = (0xc1fc_1fc1u32, 512u16);
+        let (magic, size) = match big {
+            0 => (magic.to_le_bytes(), size.to_le_bytes()),
+            _ => (magic.to_be_bytes(), size.to_be_bytes()),
+        };
+        let mut packet = [&[big], &magic[..], &[1], &size, &size, &[0, 1, 2]].concat();
+        let header = |id: u8| if big == 0 { [id, 8] } else { [id << 5, 8] };
+        packet.extend([&header(0)[..], b"a\0\x05\x01b\0\x06", &header(2), b"\x09x\0"].concat());
+        packet.extend([&header(3)[..], b"\x09"].concat());
+        packet.resize(65, 0);
+        write("ctf_packets", name, &packet)?;
+    }
     for (name, format) in [("elf64", Architecture::X86_64), ("elf32", Architecture::I386)] {
         write("elf_symbols", name, &[&[0], &*elf(format)?].concat())?;
     }

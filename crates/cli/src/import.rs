@@ -29,8 +29,8 @@ const LEFT_OUT: usize = 20;
 /// Arguments of `import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// SQLite exports of Nsight Systems (`nsys export -t sqlite`) or traces of the PyTorch profiler
-    /// (.json, .json.gz); several files of one job, one a rank, become one trace
+    /// SQLite exports of Nsight Systems (`nsys export -t sqlite`), traces of the PyTorch profiler (.json,
+    /// .json.gz) or directories of CTF traces (LTTng); several files of one job, one a rank, become one trace
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The trace directory to create

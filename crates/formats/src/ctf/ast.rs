@@ -68,8 +68,6 @@ pub(super) struct Integer {
     pub roles: Vec<Role>,
     /// The names of its values, if it is an enumeration.
     pub names: Option<Vec<(String, Ranges)>>,
-    /// Shown as `true` or `false`.
-    pub is_bool: bool,
     /// Of any length, seven bits a byte (LEB128).
     pub is_variable: bool,
 }

@@ -34,7 +34,6 @@ pub(super) struct Int {
     pub signed: bool,
     pub base: u32,
     pub is_big: bool,
-    pub is_bool: bool,
     pub is_variable: bool,
     /// Where its value is kept, or [`NO_SLOT`].
     pub slot: u32,
@@ -193,13 +192,15 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
             event.name, event.stream
         ));
     }
-    let used = std::mem::take(&mut builder.used);
+    let mut used: Vec<u32> = builder.used.drain().collect();
+    used.sort_unstable();
+    let numbers: HashMap<u32, u32> = (0..).zip(&used).map(|(new, old)| (*old, new)).collect();
     let of_streams = streams.values_mut().flat_map(|stream| {
         [&mut stream.packet_context, &mut stream.event_header, &mut stream.event_context]
     });
     let of_events = events.iter_mut().flat_map(|event| [&mut event.context, &mut event.fields]);
     for class in of_streams.chain(of_events).chain([&mut packet_header]).flatten() {
-        forget_slots(class, &used);
+        renumber(class, &numbers);
     }
     Ok(Model {
         uuid: metadata.uuid,
@@ -208,23 +209,37 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
         clocks: builder.clocks,
         streams,
         events,
-        slots: builder.slots as usize,
+        slots: used.len(),
     })
 }
 
-/// Takes the slots away that nobody refers to.
-fn forget_slots(class: &mut Class, used: &HashSet<u32>) {
+/// Numbers the slots that somebody refers to, and takes the others away.
+fn renumber(class: &mut Class, numbers: &HashMap<u32, u32>) {
+    let number = |slot: &mut u32| *slot = numbers.get(slot).copied().unwrap_or(NO_SLOT);
     match class {
-        Class::Int(int) if !used.contains(&int.slot) => int.slot = NO_SLOT,
-        Class::Int(_) | Class::Float { .. } | Class::Text(_) | Class::Blob(..) => {}
+        Class::Int(int) => number(&mut int.slot),
+        Class::Float { .. } => {}
+        Class::Text(len) | Class::Blob(len, _) => {
+            if let Len::Slot(slot) = len {
+                number(slot);
+            }
+        }
         Class::Struct { fields, .. } => {
-            fields.iter_mut().for_each(|field| forget_slots(&mut field.class, used));
+            fields.iter_mut().for_each(|field| renumber(&mut field.class, numbers));
         }
-        Class::Array { element: class, .. } | Class::Optional { class, .. } => {
-            forget_slots(class, used)
+        Class::Array { element, len, .. } => {
+            if let Len::Slot(slot) = len {
+                number(slot);
+            }
+            renumber(element, numbers);
         }
-        Class::Variant { choices, .. } => {
-            choices.iter_mut().for_each(|choice| forget_slots(&mut choice.2, used));
+        Class::Optional { class, slot, .. } => {
+            number(slot);
+            renumber(class, numbers);
+        }
+        Class::Variant { slot, choices } => {
+            number(slot);
+            choices.iter_mut().for_each(|choice| renumber(&mut choice.2, numbers));
         }
     }
 }
@@ -488,7 +503,6 @@ impl Builder {
             signed: integer.signed,
             base: integer.base,
             is_big: integer.order.unwrap_or(self.order) == Order::Big,
-            is_bool: integer.is_bool,
             is_variable: integer.is_variable,
             slot: self.slots - 1,
             is_special: role.is_some() || is_time,

@@ -465,7 +465,6 @@ mod tests {
             signed: false,
             base: 10,
             is_big: false,
-            is_bool: false,
             is_variable: false,
             slot: NO_SLOT,
             is_special: true,

@@ -260,11 +260,11 @@ impl Reader {
 fn integer(kind: &str, class: &Object) -> Result<Integer> {
     let is_variable = kind.starts_with("variable-length-");
     let kind_of = kind.strip_prefix("fixed-length-").or(kind.strip_prefix("variable-length-"));
-    let (signed, is_bool, base) = match kind_of {
-        Some("unsigned-integer" | "unsigned-enumeration") => (false, false, 10),
-        Some("signed-integer" | "signed-enumeration") => (true, false, 10),
-        Some("boolean") if !is_variable => (false, true, 10),
-        Some("bit-array" | "bit-map") if !is_variable => (false, false, 16),
+    let (signed, base) = match kind_of {
+        Some("unsigned-integer" | "unsigned-enumeration") => (false, 10),
+        Some("signed-integer" | "signed-enumeration") => (true, 10),
+        Some("boolean") if !is_variable => (false, 10),
+        Some("bit-array" | "bit-map") if !is_variable => (false, 16),
         _ => return Err(format!("a field class of the unknown type `{kind}`")),
     };
     let size = if is_variable { 64 } else { needed(class, "length")? };
@@ -290,7 +290,6 @@ fn integer(kind: &str, class: &Object) -> Result<Integer> {
         order: if is_variable { Some(Order::Little) } else { Some(order(class)?) },
         roles: roles(class),
         names,
-        is_bool,
         is_variable,
         ..Integer::default()
     })

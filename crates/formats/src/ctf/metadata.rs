@@ -84,6 +84,10 @@ fn unpack(bytes: &[u8]) -> std::result::Result<(Vec<u8>, Vec<(usize, usize)>), F
             return Err(fault("no packet of metadata where one should begin"));
         }
         let (content, size) = (word(24) as usize / 8, word(28) as usize / 8);
+        if packet[35] != 1 || packet[36] != 8 {
+            let what = format!("metadata of version {}.{}; 1.8 is read", packet[35], packet[36]);
+            return Err(fault(&what));
+        }
         if packet[32..35] != [0; 3] {
             return Err(fault("metadata that are compressed, encrypted or have a checksum"));
         }

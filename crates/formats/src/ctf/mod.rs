@@ -1,38 +1,46 @@
-//! Common Trace Format traces of LTTng, barectf and `perf data convert`, as babeltrace2 reads them:
-//! recognised, but not imported yet.
+//! Common Trace Format 1.8 and 2: traces of LTTng (kernel and user space), barectf, `perf data convert --to-ctf` and
+//! whatever else writes the format.
 //!
 //! # What it sees
-//! Nothing so far: [`Importer::open`] refuses a trace with what to do instead.
+//! Every event of every stream with all its fields. Events of the kernel's scheduler, interrupts, block and network
+//! layers and system calls become the rows that the recorder writes of the same things ([`crate::kernel::rows`]);
+//! the others are marks with their fields as attributes.
 //!
 //! # How
 //! A trace is a directory with a file `metadata` and one or more stream files. The metadata are text that
 //! begins with `/* CTF 1.8`, or packets of such text (CTF 1.8.3, section 7.1), or in CTF 2 a JSON text
-//! sequence, whose records begin with the byte 1e (RFC 7464). A stream consists of packets that begin with
-//! a magic number, in the byte order of the machine that recorded them (CTF 1.8.3, section 5.1).
+//! sequence, whose records begin with the byte 1e (RFC 7464): [`tsdl`] and [`json`] read them into the same
+//! [`ast`], [`build`] resolves what refers to what, and [`decode`] goes by the result. [`stream`] reads packets
+//! through a window, without the index that LTTng writes, and [`trace`] merges the streams of all directories that
+//! are given by their clocks.
 //!
 //! # What fools it
 //! A session of LTTng has several traces in directories of their own (`kernel`, `ust/uid/1000/64-bit`),
-//! and no metadata at the top: each of these directories is a trace. Streams of CTF 2, and of CTF 1.8
-//! without packet headers, have no magic number: only their directory is recognised.
+//! and no metadata at the top: all of them are read as one trace. Streams of CTF 2, and of CTF 1.8
+//! without packet headers, have no magic number: only their directory is recognised. Hosts are told apart by the
+//! `hostname` of the metadata, and times of several hosts are as close as their clocks were.
 
 mod ast;
 mod build;
 mod decode;
+mod import;
 mod json;
 mod lexer;
 mod metadata;
-#[cfg(test)]
-mod pretty;
 mod stream;
 mod trace;
 mod tsdl;
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod oracle_tests;
+#[cfg(test)]
+mod pretty;
 
 use std::path::PathBuf;
 
-use crate::importer::{Candidate, GpuWork, Import, Importer, Options};
+use crate::importer::{Candidate, Import, Importer, Options};
 use crate::{Error, Result};
 
 /// The importer.
@@ -40,10 +48,6 @@ pub(crate) struct Ctf;
 
 /// How metadata begin that are plain text.
 const TEXT: &[u8] = b"/* CTF 1.8";
-/// The magic number of packets of metadata.
-const METADATA_PACKET: u32 = 0x75d1_1d57;
-/// The magic number of packets of events.
-const EVENT_PACKET: u32 = 0xc1fc_1fc1;
 /// How metadata of CTF 2 begin: a record separator and an object.
 const CTF2: &[u8] = b"\x1e{";
 
@@ -53,43 +57,39 @@ impl Importer for Ctf {
     }
 
     fn describes(&self) -> &'static str {
-        "directories with a file `metadata`; recognised, but not imported yet"
+        "directories with a file `metadata`, or with such directories below"
     }
 
     fn recognise(&self, candidate: &Candidate) -> bool {
         if candidate.is_dir {
-            let metadata = Candidate::read(&candidate.path.join("metadata"));
-            return metadata.is_ok_and(|metadata| is_metadata(&metadata.head));
+            let found = trace::find(&candidate.path).unwrap_or_default();
+            return found.first().is_some_and(|trace| {
+                let metadata = Candidate::read(&trace.join("metadata"));
+                metadata.is_ok_and(|metadata| is_metadata(&metadata.head))
+            });
         }
-        is_metadata(&candidate.head) || begins_with(&candidate.head, EVENT_PACKET)
+        is_metadata(&candidate.head) || begins_with(&candidate.head, stream::PACKET as u32)
     }
 
     fn open(&self, paths: &[PathBuf], _options: &Options) -> Result<Box<dyn Import>> {
-        Err(not_yet(paths))
-    }
-
-    fn open_work(&self, paths: &[PathBuf]) -> Result<Option<Vec<Box<dyn GpuWork>>>> {
-        Err(not_yet(paths))
+        if let Some(file) = paths.iter().find(|path| path.is_file()) {
+            let dir = file.parent().filter(|dir| dir.join("metadata").is_file());
+            let what = dir.map_or("its directory".to_owned(), |dir| format!("`{}`", dir.display()));
+            let why = format!("it is one file of a CTF trace; give {what}");
+            return Err(Error::Unreadable { path: file.clone(), why });
+        }
+        Ok(Box::new(import::CtfImport::open(paths)?))
     }
 }
 
 fn is_metadata(head: &[u8]) -> bool {
-    head.starts_with(TEXT) || head.starts_with(CTF2) || begins_with(head, METADATA_PACKET)
+    let text = head.trim_ascii_start();
+    text.starts_with(TEXT) || text.starts_with(CTF2) || begins_with(head, metadata::PACKET)
 }
 
 /// Whether bytes begin with a magic number, in either byte order.
 fn begins_with(head: &[u8], magic: u32) -> bool {
     head.starts_with(&magic.to_le_bytes()) || head.starts_with(&magic.to_be_bytes())
-}
-
-fn not_yet(paths: &[PathBuf]) -> Error {
-    let Some(path) = paths.first() else { return Error::NoFiles };
-    let why = format!(
-        "CTF (LTTng) is recognised, but not imported yet; `babeltrace2 {}` prints its events, and \
-         `gpuwhy record` records scheduling, interrupts and I/O of the next run itself",
-        path.display()
-    );
-    Error::Unreadable { path: path.clone(), why }
 }
 
 #[cfg(test)]
@@ -140,16 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_refused_with_what_to_do_instead() {
+    fn a_file_of_a_trace_is_refused_with_the_directory_to_give() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("metadata"), "/* CTF 1.8 */").unwrap();
-        let paths = [dir.path().to_path_buf()];
-        let importer = importers::find(&paths).unwrap();
-        let error = importer.open(&paths, &Options { threads: 1 }).err().unwrap().to_string();
-        assert!(error.contains("CTF (LTTng) is recognised, but not imported yet; "), "{error}");
-        assert!(error.contains(&format!("`babeltrace2 {}`", dir.path().display())), "{error}");
-        let of_work = importers::open_work(&paths).err().unwrap().to_string();
-        assert_eq!(of_work, error);
+        let file = dir.path().join("metadata");
+        std::fs::write(&file, "/* CTF 1.8 */").unwrap();
+        let importer = importers::find(std::slice::from_ref(&file)).unwrap();
+        let error = importer.open(&[file], &Options { threads: 1 }).err().unwrap().to_string();
+        assert!(error.ends_with(&format!("give `{}`", dir.path().display())), "{error}");
     }
 
     #[test]

@@ -161,6 +161,8 @@ fn escape(text: &[u8]) -> String {
             '\x0b' => shown.push_str("\\v"),
             '\x1b' => shown.push_str("\\e"),
             '"' => shown.push_str("\\\""),
+            '\'' => shown.push_str("\\'"),
+            '?' => shown.push_str("\\?"),
             '\\' => shown.push_str("\\\\"),
             other => shown.push(other),
         }

@@ -104,7 +104,9 @@ impl Traces {
                 all.push(OneTrace { path, model });
             }
         }
-        let (streams, bytes) = streams(&all)?;
+        let (mut streams, bytes) = streams(&all)?;
+        let count = streams.len();
+        streams.iter_mut().for_each(|stream| stream.share_memory(count));
         let heap = BinaryHeap::with_capacity(streams.len());
         Ok(Traces { all, streams, heap, is_begun: false, bytes })
     }

@@ -1,0 +1,68 @@
+"""Measures how fast kernel traces are imported, and how fast the reference readers print them.
+
+Each command is a process of its own; CPU seconds (user and system) and peak memory are what the kernel says of it when
+it has ended, so events/s are those of one core. Rounds of all commands take turns, so that noise hits them alike.
+"""
+
+import json
+import os
+import shutil
+
+from measure import DATA, GPUWHY, figure, made, run, write
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+TRACES = os.path.join(os.environ.get("GPUWHY_TRACES", "../shared/data"), "kernel")
+# Traces of each format, and what reads them besides us: the command, before the path.
+FORMATS = {
+    "ctf": (
+        ["ctf/many-threads", "ctf/dpdk_service_cores", "ctf/bug446190"],
+        {
+            "babeltrace2, text": ["babeltrace2"],
+            "babeltrace2, no output": ["babeltrace2", "--output-format=dummy"],
+        },
+    ),
+}
+
+
+def main():
+    os.makedirs(DATA, exist_ok=True)
+    os.makedirs("target/traces", exist_ok=True)
+    results = {"made": made("make bench-kernel-traces"), "figures": {}, "rows": []}
+    trace = f"{DATA}/kernel.trace"
+    for name, (paths, peers) in FORMATS.items():
+        for path in (os.path.join(TRACES, path) for path in paths):
+            if not os.path.exists(path):
+                print(f"skipped: there is no {path}")
+                continue
+            commands = {"gpuwhy import": [GPUWHY, "import", path, "-o", trace, "--force", "--json"]}
+            for peer, command in peers.items():
+                if shutil.which(command[0]):
+                    commands[peer] = [*command, path]
+                else:
+                    print(f"skipped: there is no {command[0]}")
+            rounds = {tool: [] for tool in commands}
+            for _ in range(ROUNDS):
+                for tool, command in commands.items():
+                    rounds[tool].append(run(command))
+            events = json.loads(rounds["gpuwhy import"][0]["says"])["about"]["events"]
+            for tool, all_of in rounds.items():
+                row = {"trace": os.path.basename(path), "tool": tool, "events": events, "events_per_s": None}
+                complaint = next((one["error"] for one in all_of if "error" in one), "")
+                if not complaint:
+                    row["events_per_s"] = figure([events / one["cpu_s"] for one in all_of])
+                    row["rss_mib"] = figure([one["rss_mib"] for one in all_of])
+                row["note"] = complaint
+                results["rows"].append(row)
+                speed = row["events_per_s"] and f"{row['events_per_s']['value'] / 1e6:6.2f} M events/s/core"
+                print(f"{row['trace']:<22} {tool:<24} {events:>9} {speed or complaint}", flush=True)
+                # The headline is that of the first trace, the largest.
+                if path.endswith(paths[0]) and not complaint:
+                    key = f"{name}_events_per_s" + ("" if tool == "gpuwhy import" else "_" + tool.replace(", ", "_").replace(" ", "_"))
+                    results["figures"][key] = row["events_per_s"]
+                    if tool == "gpuwhy import":
+                        results["figures"][f"{name}_rss_mib"] = row["rss_mib"]
+    write("kernel-traces", results)
+    shutil.rmtree(trace, ignore_errors=True)
+
+
+main()
