@@ -70,6 +70,8 @@ check_test() {
     need c++ g++
     need node nodejs
     need npm npm
+    # Reads CTF traces as an oracle of ours.
+    need babeltrace2 babeltrace2
     need setpriv util-linux
     need setcap libcap2-bin
     need python3 python3
@@ -87,6 +89,8 @@ check_bench() {
     need redis-benchmark redis-tools
     # Lets system calls of the recorder fail: bench safety --only fate,disk.
     need strace strace
+    # What `make bench-kernel-traces` compares with.
+    need babeltrace2 babeltrace2
 }
 
 check_pictures() {

@@ -198,3 +198,65 @@ fn all_traces_below_a_directory_are_merged_by_their_clocks() {
     // How far the clocks of two hosts are apart is not known.
     assert!(rows.source.iter().all(|source| source.config.contains("error_ns=unknown")));
 }
+
+/// Metadata of CTF 2 with all classes of fields that CTF 1.8 does not have.
+const CTF2: &str = r#"
+{"type": "preamble", "version": 2}
+{"type": "field-class-alias", "name": "byte", "field-class":
+    {"type": "fixed-length-unsigned-integer", "length": 8, "byte-order": "little-endian", "alignment": 8}}
+{"type": "trace-class"}
+{"type": "clock-class", "id": "c", "frequency": 1000000000, "offset-from-origin": {"seconds": 2}}
+{"type": "data-stream-class", "default-clock-class-id": "c", "event-record-header-field-class":
+    {"type": "structure", "member-classes": [{"name": "t", "field-class":
+        {"type": "variable-length-unsigned-integer", "roles": ["default-clock-timestamp"]}}]}}
+{"type": "event-record-class", "name": "e", "payload-field-class": {"type": "structure", "member-classes": [
+    {"name": "n", "field-class": {"type": "variable-length-unsigned-integer"}},
+    {"name": "blob", "field-class": {"type": "dynamic-length-blob",
+        "length-field-location": {"origin": "event-record-payload", "path": ["n"]}}},
+    {"name": "fixed", "field-class": {"type": "static-length-string", "length": 4}},
+    {"name": "text", "field-class": {"type": "dynamic-length-string",
+        "length-field-location": ["event-record-payload", "n"]}},
+    {"name": "yes", "field-class": {"type": "fixed-length-boolean", "length": 8, "byte-order": "big-endian"}},
+    {"name": "there", "field-class": {"type": "optional", "field-class": "byte",
+        "selector-field-location": {"path": ["yes"]}}},
+    {"name": "no", "field-class": {"type": "fixed-length-boolean", "length": 8, "byte-order": "big-endian"}},
+    {"name": "absent", "field-class": {"type": "optional", "field-class": "byte",
+        "selector-field-location": {"path": ["no"]}}},
+    {"name": "array", "field-class": {"type": "static-length-array", "length": 2, "element-field-class":
+        {"type": "fixed-length-signed-integer", "length": 16, "byte-order": "big-endian"}}},
+    {"name": "map", "field-class": {"type": "fixed-length-bit-map", "length": 8, "byte-order": "little-endian",
+        "flags": {"a": [[0, 0]]}}},
+    {"name": "inner", "field-class": {"type": "structure", "member-classes": [
+        {"name": "kind", "field-class": "byte"},
+        {"name": "either", "field-class": {"type": "variant",
+            "selector-field-location": {"origin": "event-record-payload", "path": ["inner", "kind"]}, "options": [
+            {"selector-field-ranges": [[0, 0]], "field-class": "byte"},
+            {"selector-field-ranges": [[1, 3], [9, 9]], "field-class": {"type": "null-terminated-string"}}]}},
+        {"name": "list", "field-class": {"type": "dynamic-length-array", "element-field-class": "byte",
+            "length-field-location": {"path": [null, "n"]}}}]}},
+    {"name": "half", "field-class": {"type": "fixed-length-floating-point-number", "length": 32,
+        "byte-order": "little-endian"}}
+]}}
+"#;
+
+#[test]
+fn all_classes_of_fields_of_ctf_2_are_read() {
+    // A fragment begins where a line does that holds an object.
+    let metadata = CTF2.replace("\n{", "\n\u{1e}{");
+    let event = [
+        &[0x85, 0x01, 3, 0xaa, 0xbb, 0xcc][..],
+        b"ab\0zxyz",
+        &[1, 7, 0, 0x01, 0x02, 0xff, 0xfe, 0x81, 9],
+        b"hi\0\x05\x06\x07",
+        &1.5f32.to_le_bytes(),
+    ]
+    .concat();
+    let stream = [&event[..], &event].concat();
+    let (rows, _) = imported(&metadata, &stream).unwrap();
+    let times: Vec<i64> = rows.mark.iter().map(|mark| mark.ts.0).collect();
+    assert_eq!(times, [2_000_000_133; 2]);
+    let first = rows.mark[0].id;
+    let attrs = rows.attr.iter().filter(|attr| attr.id == first);
+    let attrs: Vec<String> = attrs.map(|attr| format!("{}={}", attr.key, attr.value)).collect();
+    insta::assert_snapshot!(attrs.join("\n"));
+}

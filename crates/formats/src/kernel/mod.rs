@@ -4,6 +4,7 @@
 mod action;
 pub mod event;
 pub mod rows;
+mod sums;
 mod tasks;
 
 #[cfg(test)]

@@ -10,22 +10,28 @@
 //! one of which only the completion was seen is left out and counted. Events that the tracer lost leave a thread in
 //! the state that it had.
 
+use std::collections::BTreeMap;
+
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    Attr, Counter, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark, Measure,
-    Name, Names, Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
+    Attr, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark, Measure, Name, Names,
+    Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
 };
 
 use super::action::{Action, Place, Stage, action};
 use super::event::{EventType, RawEvent, Value};
+use super::sums::Sum;
 use super::tasks::Tasks;
 
 /// Span lane of a CPU: interrupt handlers.
 const IRQ: &str = "irq";
 /// Span lane of a CPU: softirqs.
 const SOFTIRQ: &str = "softirq";
-/// Time in interrupts and bytes of devices are summed over so long, as the recorder does.
-const TICK: i64 = 10_000_000;
+/// What is summed of a disk's requests.
+const DISK_SUMS: [Lane<'static>; 2] = [
+    Lane::counter(names::DISK_BYTES, "By", Measure::Delta),
+    Lane::counter(names::DISK_TIME, "ns", Measure::Delta),
+];
 /// Block requests that are on their way at most.
 const REQUESTS: usize = 1 << 16;
 /// CPUs of a host.
@@ -33,36 +39,6 @@ const CPUS: u32 = 1 << 16;
 /// Softirqs by their vectors (include/linux/interrupt.h).
 const VECTORS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
-
-/// A sum that becomes a row of a delta counter once a tick.
-#[derive(Debug)]
-struct Sum {
-    track: TrackId,
-    since: i64,
-    value: f64,
-}
-
-impl Sum {
-    /// Adds what came up between `from` and `now`; the row before it says when that began.
-    fn add(&mut self, value: f64, from: i64, now: i64, rows: &mut Rows) {
-        if self.value == 0.0 {
-            self.since = from.max(self.since);
-            rows.counter.push(Counter { ts: Ns(self.since), track: self.track, value: 0.0 });
-        }
-        self.value += value;
-        if now.saturating_sub(self.since) >= TICK {
-            self.flush(now, rows);
-        }
-    }
-
-    fn flush(&mut self, now: i64, rows: &mut Rows) {
-        if self.value > 0.0 {
-            let now = now.max(self.since);
-            rows.counter.push(Counter { ts: Ns(now), track: self.track, value: self.value });
-            (self.value, self.since) = (0.0, now);
-        }
-    }
-}
 
 /// A CPU.
 #[derive(Debug)]
@@ -75,7 +51,18 @@ struct Cpu {
     /// Interrupt handlers that have begun, the innermost last.
     hardirqs: Vec<(i64, Name)>,
     softirq: Option<(i64, usize)>,
-    sums: HashMap<usize, Sum>,
+    sums: BTreeMap<usize, Sum>,
+}
+
+/// A disk.
+#[derive(Debug)]
+struct Disk {
+    entity: EntityId,
+    io: TrackId,
+    /// Bytes and time with the device of all its requests.
+    all: [Sum; 2],
+    /// The same of those of each process.
+    of: BTreeMap<EntityId, [Sum; 2]>,
 }
 
 /// A block request on its way.
@@ -95,10 +82,10 @@ struct Host {
     key: String,
     entity: EntityId,
     tasks: Tasks,
-    cpus: HashMap<u32, Cpu>,
+    cpus: BTreeMap<u32, Cpu>,
     requests: HashMap<(i64, i64), Request>,
-    disks: HashMap<i64, (EntityId, TrackId)>,
-    nics: HashMap<Name, Sum>,
+    disks: BTreeMap<i64, Disk>,
+    nics: BTreeMap<Name, Sum>,
     marks: Option<TrackId>,
 }
 
@@ -146,10 +133,10 @@ impl KernelRows {
             key: key.into(),
             entity,
             tasks: Tasks::new(key, entity, source),
-            cpus: HashMap::new(),
+            cpus: BTreeMap::new(),
             requests: HashMap::new(),
-            disks: HashMap::new(),
-            nics: HashMap::new(),
+            disks: BTreeMap::new(),
+            nics: BTreeMap::new(),
             marks: None,
         });
         self.hosts.len() - 1
@@ -223,17 +210,17 @@ impl KernelRows {
                     });
                 }
             }
-            // In the order of their numbers, so that the same trace has the same ids.
-            let mut numbers: Vec<u32> = host.cpus.keys().copied().collect();
-            numbers.sort_unstable();
-            for number in numbers {
-                let Some(cpu) = host.cpus.get_mut(&number) else { continue };
+            for cpu in host.cpus.values_mut() {
                 if let Some(slice) = cpu.current.filter(|(_, since)| end > *since) {
                     occupied(slice, end, cpu, &mut host.tasks, lanes, rows);
                 }
                 cpu.sums.values_mut().for_each(|sum| sum.flush(end, rows));
             }
             host.nics.values_mut().for_each(|sum| sum.flush(end, rows));
+            for disk in host.disks.values_mut() {
+                let sums = disk.of.values_mut().chain([&mut disk.all]);
+                sums.flatten().for_each(|sum| sum.flush(end, rows));
+            }
         }
     }
 }
@@ -276,7 +263,7 @@ impl At<'_> {
             current: None,
             hardirqs: Vec::new(),
             softirq: None,
-            sums: HashMap::new(),
+            sums: BTreeMap::new(),
         });
         Some((number, cpu))
     }
@@ -396,7 +383,7 @@ impl At<'_> {
                 None => names::HARDIRQ.to_owned(),
             };
             let lane = Lane::counter(&name, "ns", Measure::Delta);
-            Sum { track: lanes.track(entity, None, lane, source), since: i64::MIN, value: 0.0 }
+            Sum::new(lanes.track(entity, None, lane, source))
         });
         sum.add((now - from) as f64, from, now, self.rows);
     }
@@ -493,20 +480,34 @@ impl At<'_> {
         let host = &mut self.host[self.kind.host];
         let (key, parent, source) = (&host.key, host.entity, host.tasks.source);
         let lanes = &mut *self.lanes;
-        let (disk, track) = *host.disks.entry(dev).or_insert_with(|| {
+        let disk = host.disks.entry(dev).or_insert_with(|| {
             let (major, minor) = (dev >> 20 & 0xfff, dev & 0xf_ffff);
-            let disk = lanes.entity(EntityKind::Disk, &format!("{key}:{major}:{minor}"), |e| {
+            let entity = lanes.entity(EntityKind::Disk, &format!("{key}:{major}:{minor}"), |e| {
                 e.parent = Some(parent);
                 e.name = format!("disk {major}:{minor}").as_str().into();
                 // As user space numbers devices (glibc, makedev).
                 e.number = Some((major << 8) | (minor & 0xff) | ((minor & !0xff) << 12));
             });
-            let lane = Lane::spans(names::IO, Discipline::Overlap);
-            (disk, lanes.track(disk, None, lane, source))
+            let io = lanes.track(entity, None, Lane::spans(names::IO, Discipline::Overlap), source);
+            let sum = |lane| Sum::new(lanes.track(entity, None, lane, source));
+            Disk { entity, io, all: DISK_SUMS.map(sum), of: BTreeMap::new() }
         });
         let task = host.tasks.task(request.thread, lanes);
         task.requests = task.requests.saturating_sub(1);
-        let thread = task.entity;
+        let (thread, process) = (task.entity, task.process);
+        let parents = disk.all.each_ref().map(Sum::track);
+        let of = disk.of.entry(process).or_insert_with(|| {
+            std::array::from_fn(|i| {
+                Sum::new(lanes.track(process, Some(parents[i]), DISK_SUMS[i], source))
+            })
+        });
+        let bytes = request.sectors.saturating_mul(512);
+        let from = request.issued.unwrap_or(request.queued);
+        for sums in [&mut disk.all, of] {
+            sums[0].add(bytes as f64, now, now, self.rows);
+            sums[1].add((now - from) as f64, from, now, self.rows);
+        }
+        let (disk, track) = (disk.entity, disk.io);
         let issuer = request.issuer.filter(|tid| *tid > 0 && *tid != request.thread);
         let issuer = issuer.map(|tid| host.tasks.task(tid, lanes).entity);
         let (ts, (op, sync)) = (Ns(request.queued), request.op);
@@ -520,7 +521,7 @@ impl At<'_> {
             thread,
             op,
             sync,
-            bytes: request.sectors.saturating_mul(512),
+            bytes,
             sector: sector as u64,
             issued: request.issued.map(Ns),
             issuer,
@@ -540,7 +541,7 @@ impl At<'_> {
                 e.name = name;
             });
             let lane = Lane::counter(names::NIC_TX_BYTES, "By", Measure::Delta);
-            Sum { track: lanes.track(nic, None, lane, source), since: i64::MIN, value: 0.0 }
+            Sum::new(lanes.track(nic, None, lane, source))
         });
         sum.add(length as f64, now, now, self.rows);
     }

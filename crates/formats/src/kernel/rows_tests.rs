@@ -148,6 +148,9 @@ fn system_calls_are_spans_and_everything_else_is_a_mark_with_its_fields() {
          25 0 syscall_exit_open ret=3
          30 0 my_app:sched_switch step=4
          40 0 syscall_entry_read fd=3
+         45 2 sched_switch prev_comm=x prev_tid=0 prev_state=0 next_comm=child next_tid=71
+         46 2 syscall_entry_exit error_code=1
+         48 2 sched_switch prev_comm=child prev_tid=71 prev_state=64 next_comm=x next_tid=0
          50 1 kvm_entry vcpu_id=1
          60 0 net_dev_queue skbaddr=1 len=1500 name=eth0",
     );

@@ -9,11 +9,15 @@
 //! Before its first event a thread's state is not known, and no row says one. Tracers that name no processes leave
 //! each thread in a process of its own.
 
+use std::collections::BTreeMap;
+
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    Discipline, EntityId, EntityKind, Id, Lane, Lanes, Mark, Name, Ns, Rows, SourceId, State,
-    ThreadState, TrackId, WakeContext, Wakeup, names,
+    Discipline, EntityId, EntityKind, Id, Lane, Lanes, Mark, Measure, Name, Ns, Rows, SourceId,
+    Span, State, ThreadState, TrackId, WakeContext, Wakeup, names,
 };
+
+use super::sums::Sum;
 
 /// The lane of system calls of a thread.
 pub(super) const SYSCALLS: &str = "syscalls";
@@ -22,6 +26,8 @@ pub(super) const SYSCALLS: &str = "syscalls";
 #[derive(Debug)]
 pub(super) struct Task {
     pub entity: EntityId,
+    /// The process that it belongs to, as far as is known.
+    pub process: EntityId,
     comm: Vec<u8>,
     pid: Option<i64>,
     states: Option<TrackId>,
@@ -48,13 +54,18 @@ pub(super) struct Tasks {
     /// How many threads have had a number, where it was used again.
     again: HashMap<i64, u32>,
     wakeup: Name,
+    /// What each process used of the CPUs.
+    cpu_time: BTreeMap<EntityId, Sum>,
+    /// Time that all threads waited for a CPU, and context switches.
+    waited: Option<[Sum; 2]>,
 }
 
 impl Tasks {
     /// Of a host without threads yet.
     pub fn new(key: &str, host: EntityId, source: SourceId) -> Tasks {
         let (all, again) = (HashMap::new(), HashMap::new());
-        Tasks { key: key.into(), host, source, all, again, wakeup: "wakeup".into() }
+        let (wakeup, cpu_time) = ("wakeup".into(), BTreeMap::new());
+        Tasks { key: key.into(), host, source, all, again, wakeup, cpu_time, waited: None }
     }
 
     /// The thread of this number.
@@ -74,6 +85,7 @@ impl Tasks {
             });
             Task {
                 entity,
+                process,
                 comm: Vec::new(),
                 pid: None,
                 states: None,
@@ -96,10 +108,9 @@ impl Tasks {
             task.comm = comm.to_vec();
             let name: Name = String::from_utf8_lossy(comm).into();
             lanes.update(task.entity, |e| e.name = name.clone());
-            let process = lanes.get(task.entity).and_then(|e| e.parent);
             // A process is called like its first thread.
-            if let Some(process) = process.filter(|_| task.pid.is_none_or(|pid| pid == tid)) {
-                lanes.update(process, |e| e.name = name);
+            if task.pid.is_none_or(|pid| pid == tid) {
+                lanes.update(task.process, |e| e.name = name);
             }
         }
         if let Some(pid) = pid.filter(|_| task.pid != pid) {
@@ -115,6 +126,7 @@ impl Tasks {
                 lanes.update(process, |e| e.name = name);
             }
             lanes.update(entity, |e| e.parent = Some(process));
+            task.process = process;
         }
     }
 
@@ -149,7 +161,31 @@ impl Tasks {
                 arg: Some(arg),
             });
         }
+        let (before, process) = (task.state, task.process);
         task.state = state.map(|state| (state, now));
+        match before {
+            Some((ThreadState::Running, since)) if now > since => {
+                let lane = Lane::counter(names::CPU_TIME, "ns", Measure::Delta);
+                let sum = self.cpu_time.entry(process);
+                let sum = sum.or_insert_with(|| Sum::new(lanes.track(process, None, lane, source)));
+                sum.add((now - since) as f64, since, now, rows);
+            }
+            Some((ThreadState::Runnable, since)) if now > since => {
+                self.waited(lanes)[0].add((now - since) as f64, since, now, rows);
+            }
+            _ => {}
+        }
+    }
+
+    /// The sums of the host.
+    fn waited(&mut self, lanes: &mut Lanes) -> &mut [Sum; 2] {
+        let (host, source) = (self.host, self.source);
+        self.waited.get_or_insert_with(|| {
+            [(names::RUNQ_WAIT, "ns"), (names::SWITCHES, "1")].map(|(name, unit)| {
+                let lane = Lane::counter(name, unit, Measure::Delta);
+                Sum::new(lanes.track(host, None, lane, source))
+            })
+        })
     }
 
     /// A thread gets a CPU.
@@ -157,6 +193,7 @@ impl Tasks {
         // It waited for this CPU.
         self.task(tid, lanes).cpu = i64::from(cpu);
         self.enter(tid, Some(ThreadState::Running), now, lanes, rows);
+        self.waited(lanes)[1].add(1.0, now, now, rows);
     }
 
     /// A thread leaves its CPU, in a state as the kernel writes it: bits, 0 for ready to run (include/linux/sched.h;
@@ -184,7 +221,7 @@ impl Tasks {
         };
         self.enter(tid, state, now, lanes, rows);
         if state.is_none() {
-            self.ends(tid, now, lanes);
+            self.ends(tid, now, lanes, rows);
         }
     }
 
@@ -219,12 +256,17 @@ impl Tasks {
         true
     }
 
-    /// A thread is no more: its number may be given to another.
-    fn ends(&mut self, tid: i64, now: i64, lanes: &mut Lanes) {
-        if let Some(task) = self.all.remove(&tid) {
-            lanes.end(task.entity, Ns(now));
-            *self.again.entry(tid).or_default() += 1;
+    /// A thread is no more: its number may be given to another. It does not return from the system call that it is in.
+    fn ends(&mut self, tid: i64, now: i64, lanes: &mut Lanes, rows: &mut Rows) {
+        let track = self.all.get(&tid).is_some_and(|task| task.call.is_some());
+        let track = track.then(|| self.calls(tid, lanes));
+        let Some(task) = self.all.remove(&tid) else { return };
+        if let (Some((id, since, name)), Some(track)) = (task.call, track) {
+            let dur = Some(Ns(now.saturating_sub(since)));
+            rows.span.push(Span { id, ts: Ns(since), dur, track, parent: None, name });
         }
+        lanes.end(task.entity, Ns(now));
+        *self.again.entry(tid).or_default() += 1;
     }
 
     /// The track of a thread's system calls.
@@ -254,6 +296,8 @@ impl Tasks {
         for &tid in &tids {
             self.enter(tid, None, now, lanes, rows);
         }
+        self.cpu_time.values_mut().for_each(|sum| sum.flush(now, rows));
+        self.waited.iter_mut().flatten().for_each(|sum| sum.flush(now, rows));
         tids.retain(|tid| self.all.get(tid).is_some_and(|task| task.call.is_some()));
         tids
     }
