@@ -32,6 +32,10 @@ pub(super) struct Int {
     pub size: u32,
     pub align: u32,
     pub signed: bool,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "shown by the tests that compare with babeltrace2")
+    )]
     pub base: u32,
     pub is_big: bool,
     pub is_variable: bool,

@@ -62,7 +62,7 @@ fn imported(metadata: &str, stream: &[u8]) -> Result<(Rows, Summary)> {
 fn error(metadata: &str, stream: &[u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), metadata, stream);
-    let error: Error = import(dir.path()).err().expect("an error");
+    let error: Error = import(dir.path()).expect_err("an error");
     error.to_string().replace(&*dir.path().to_string_lossy(), "…")
 }
 

@@ -31,7 +31,7 @@ pub(super) fn words(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
         } else if rest.starts_with(b"//") {
             at += rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
         } else if byte == b'"' || byte == b'\'' {
-            let (content, length) = quoted(rest).map_err(|what| fault(what))?;
+            let (content, length) = quoted(rest).map_err(fault)?;
             words.push((at, Token::Text(content)));
             at += length;
         } else if byte.is_ascii_alphabetic() || byte == b'_' {

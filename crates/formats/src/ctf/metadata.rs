@@ -64,8 +64,11 @@ fn parse(bytes: &[u8]) -> std::result::Result<Metadata, Fault> {
     })
 }
 
+/// Where pieces of a text begin in the whole, and where in the file.
+type Places = Vec<(usize, usize)>;
+
 /// The text of packets, and for each packet where its text begins in the whole and in the file.
-fn unpack(bytes: &[u8]) -> std::result::Result<(Vec<u8>, Vec<(usize, usize)>), Fault> {
+fn unpack(bytes: &[u8]) -> std::result::Result<(Vec<u8>, Places), Fault> {
     let is_big = bytes.starts_with(&PACKET.to_be_bytes());
     let (mut text, mut places) = (Vec::new(), Vec::new());
     let mut at = 0;
