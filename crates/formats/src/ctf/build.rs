@@ -151,10 +151,7 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
     let mut events = Vec::new();
     for stream in &metadata.streams {
         builder.roots.clone_from(&outer);
-        builder.clock = match &stream.clock {
-            Some(name) => Some(builder.clock_named(name)?),
-            None => None,
-        };
+        builder.clock = stream.clock.as_ref().map(|name| builder.clock_named(name)).transpose()?;
         let of = |what: &str| format!("{what} of the stream {}", stream.id);
         let packet_context = builder.root(
             Scope::PacketContext,
@@ -196,16 +193,12 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
             event.name, event.stream
         ));
     }
-    let mut used: Vec<u32> = builder.used.drain().collect();
-    used.sort_unstable();
-    let numbers: HashMap<u32, u32> = (0..).zip(&used).map(|(new, old)| (*old, new)).collect();
-    let of_streams = streams.values_mut().flat_map(|stream| {
+    let classes = streams.values_mut().flat_map(|stream| {
         [&mut stream.packet_context, &mut stream.event_header, &mut stream.event_context]
     });
-    let of_events = events.iter_mut().flat_map(|event| [&mut event.context, &mut event.fields]);
-    for class in of_streams.chain(of_events).chain([&mut packet_header]).flatten() {
-        renumber(class, &numbers);
-    }
+    let classes =
+        classes.chain(events.iter_mut().flat_map(|event| [&mut event.context, &mut event.fields]));
+    let slots = builder.number_slots(classes.chain([&mut packet_header]).flatten());
     Ok(Model {
         uuid: metadata.uuid,
         environment: metadata.environment.clone(),
@@ -213,7 +206,7 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
         clocks: builder.clocks,
         streams,
         events,
-        slots: used.len(),
+        slots,
     })
 }
 
@@ -315,6 +308,15 @@ impl Builder {
         let (class, symbol) = self.class(class, "").map_err(|what| format!("{of}: {what}"))?;
         self.roots.push((scope, symbol));
         Ok(Some(class))
+    }
+
+    /// Numbers the slots that somebody refers to; how many there are.
+    fn number_slots<'a>(&mut self, classes: impl Iterator<Item = &'a mut Class>) -> usize {
+        let mut used: Vec<u32> = self.used.drain().collect();
+        used.sort_unstable();
+        let numbers = (0..).zip(&used).map(|(new, old)| (*old, new)).collect();
+        classes.for_each(|class| renumber(class, &numbers));
+        used.len()
     }
 
     fn clock_named(&self, name: &str) -> Result<usize, String> {

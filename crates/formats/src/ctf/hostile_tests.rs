@@ -260,3 +260,44 @@ fn all_classes_of_fields_of_ctf_2_are_read() {
     let attrs: Vec<String> = attrs.map(|attr| format!("{}={}", attr.key, attr.value)).collect();
     insta::assert_snapshot!(attrs.join("\n"));
 }
+
+/// Metadata and packets with all kinds of fields, which the fuzz targets have too.
+const ALL_KINDS: &str = include_str!("../../../../fuzz/fuzz_targets/ctf_packets.tsdl");
+
+#[test]
+fn garbled_bytes_are_refused_or_read_and_break_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = 11u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let stream: &[u8] = include_bytes!("../../../../fuzz/corpus/ctf_packets/little");
+    let stream = stream[1..].repeat(4);
+    let metadata = ALL_KINDS.replace("ORDER", "le");
+    write(dir.path(), &metadata, &stream);
+    let (rows, _) = import(dir.path()).unwrap();
+    assert!(rows.state.len() + rows.span.len() > 4, "the seed has switches and interrupts");
+    let mut refused = 0;
+    for round in 0..2000 {
+        let (mut text, mut bytes) = (metadata.clone().into_bytes(), stream.clone());
+        let garbled = if round % 4 == 0 { &mut text } else { &mut bytes };
+        for _ in 0..1 + random(4) {
+            let at = random(garbled.len());
+            match random(4) {
+                0 => garbled.truncate(at.max(1)),
+                1 => garbled.insert(at, random(256) as u8),
+                2 => drop(garbled.remove(at)),
+                _ => garbled[at] = random(256) as u8,
+            }
+            if garbled.is_empty() {
+                garbled.push(0);
+            }
+        }
+        std::fs::write(dir.path().join("metadata"), text).unwrap();
+        std::fs::write(dir.path().join("stream_0"), bytes).unwrap();
+        refused += u32::from(import(dir.path()).is_err());
+    }
+    assert!((200..2000).contains(&refused), "{refused} of 2000 are refused");
+}
