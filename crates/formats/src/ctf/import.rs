@@ -175,6 +175,10 @@ impl CtfImport {
                 "the offset of a clock is beyond 64 bits of nanoseconds: its times count from 0";
             self.lines.push(line.into());
         }
+        if tally.backwards > 0 {
+            let line = "events are earlier than one before them in their stream; states were not moved back";
+            self.lines.push(format!("{} {line}", tally.backwards));
+        }
         if tally.unknown_requests > 0 {
             let line = "block requests completed of which nothing else was seen";
             self.lines.push(format!("{} {line}", tally.unknown_requests));
@@ -283,6 +287,7 @@ impl Import for CtfImport {
             "events": tally.events,
             "discarded_events": counts.clone().fold(0u64, |sum, c| sum.saturating_add(c.discarded)),
             "lost_packets": counts.fold(0u64, |sum, c| sum.saturating_add(c.lost_packets)),
+            "earlier_than_one_before": tally.backwards,
             "first_ns": tally.span.map(|span| span.0),
             "last_ns": tally.span.map(|span| span.1),
             "types": types,

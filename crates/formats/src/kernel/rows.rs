@@ -105,6 +105,8 @@ pub struct Tally {
     pub events: u64,
     /// Block requests that completed and of which nothing else was seen.
     pub unknown_requests: u64,
+    /// Events that are earlier than one before them.
+    pub backwards: u64,
     /// The first time and the last.
     pub span: Option<(i64, i64)>,
 }
@@ -178,6 +180,7 @@ impl KernelRows {
         kind.count += 1;
         self.tally.events += 1;
         let (first, last) = self.tally.span.unwrap_or((event.time, event.time));
+        self.tally.backwards += u64::from(event.time < last);
         self.tally.span = Some((first.min(event.time), last.max(event.time)));
         let mut at = At {
             kind,
@@ -188,6 +191,8 @@ impl KernelRows {
             last_id: &mut self.last_id,
             tally: &mut self.tally,
             event,
+            // What has happened stays: states do not go back with a clock that does.
+            now: last.max(event.time),
         };
         at.event();
     }
@@ -235,6 +240,8 @@ struct At<'a> {
     last_id: &'a mut u64,
     tally: &'a mut Tally,
     event: &'a RawEvent,
+    /// The time of the event, or of one before it if that is later.
+    now: i64,
 }
 
 impl At<'_> {
@@ -277,7 +284,7 @@ impl At<'_> {
     }
 
     fn event(&mut self) {
-        let (kind, event, now) = (self.kind, self.event, self.event.time);
+        let (kind, event, now) = (self.kind, self.event, self.now);
         if let (Some(tid), Some(pid)) = (event.tid, event.pid)
             && tid > 0
         {
@@ -326,7 +333,7 @@ impl At<'_> {
         else {
             return;
         };
-        let (event, now) = (self.event, self.event.time);
+        let (event, now) = (self.event, self.now);
         let ids = event.integer(prev).zip(event.integer(next));
         let (Some((prev, next)), true) = (ids, self.cpu().is_some()) else { return self.mark() };
         let state = event.integer(prev_state).unwrap_or(0);
@@ -352,7 +359,7 @@ impl At<'_> {
     }
 
     fn wake(&mut self, tid: i64) {
-        let (waker, now, id) = (self.tid(), self.event.time, self.id());
+        let (waker, now, id) = (self.tid(), self.now, self.id());
         let mut context = match waker {
             None | Some(0) => WakeContext::Unknown,
             Some(_) => WakeContext::Task,
@@ -385,7 +392,7 @@ impl At<'_> {
             let lane = Lane::counter(&name, "ns", Measure::Delta);
             Sum::new(lanes.track(entity, None, lane, source))
         });
-        sum.add((now - from) as f64, from, now, self.rows);
+        sum.add(now.saturating_sub(from) as f64, from, now, self.rows);
     }
 
     /// A span on a lane of the event's CPU.
@@ -394,7 +401,7 @@ impl At<'_> {
         let Some((_, cpu)) = self.cpu() else { return };
         let entity = cpu.entity;
         let track = self.lanes.track(entity, None, Lane::spans(lane, Discipline::Nested), source);
-        let dur = Some(Ns(now - from));
+        let dur = Some(Ns(now.saturating_sub(from)));
         self.rows.span.push(Span { id, ts: Ns(from), dur, track, parent: None, name });
     }
 
@@ -436,7 +443,7 @@ impl At<'_> {
         let Action::Block { stage, dev, sector, sectors, op, tid } = self.kind.action else {
             return;
         };
-        let (event, now) = (self.event, self.event.time);
+        let (event, now) = (self.event, self.now);
         let place = event.integer(dev).zip(event.integer(sector));
         let Some(place) = place else { return self.mark() };
         let sectors = event.integer(sectors).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
@@ -505,14 +512,14 @@ impl At<'_> {
         let from = request.issued.unwrap_or(request.queued);
         for sums in [&mut disk.all, of] {
             sums[0].add(bytes as f64, now, now, self.rows);
-            sums[1].add((now - from) as f64, from, now, self.rows);
+            sums[1].add(now.saturating_sub(from) as f64, from, now, self.rows);
         }
         let (disk, track) = (disk.entity, disk.io);
         let issuer = request.issuer.filter(|tid| *tid > 0 && *tid != request.thread);
         let issuer = issuer.map(|tid| host.tasks.task(tid, lanes).entity);
         let (ts, (op, sync)) = (Ns(request.queued), request.op);
         let name = self.names.name(op.as_str());
-        let dur = Some(Ns(now - request.queued));
+        let dur = Some(Ns(now.saturating_sub(request.queued)));
         self.rows.span.push(Span { id, ts, dur, track, parent: None, name });
         self.rows.io.push(Io {
             id,
@@ -570,7 +577,7 @@ impl At<'_> {
         let tasks = &mut self.host[self.kind.host].tasks;
         let (id, since, name) = tasks.task(tid, self.lanes).call.take()?;
         let track = tasks.calls(tid, self.lanes);
-        let dur = Some(Ns(now - since));
+        let dur = Some(Ns(now.saturating_sub(since)));
         self.rows.span.push(Span { id, ts: Ns(since), dur, track, parent: None, name });
         Some(id)
     }
@@ -629,7 +636,7 @@ fn occupied(
     let track = *cpu.occupant.get_or_insert_with(|| {
         lanes.track(entity, None, Lane::states(names::OCCUPANT, Discipline::Sparse), source)
     });
-    let dur = Some(Ns(now - since));
+    let dur = Some(Ns(now.saturating_sub(since)));
     rows.state.push(State { ts: Ns(since), dur, track, value, arg: None });
 }
 

@@ -156,3 +156,16 @@ fn system_calls_are_spans_and_everything_else_is_a_mark_with_its_fields() {
     );
     insta::assert_snapshot!(shown(&rows));
 }
+
+#[test]
+fn a_clock_that_goes_back_moves_no_state_back() {
+    let rows = rows_of(
+        "100 0 sched_switch prev_comm=x prev_tid=0 prev_state=0 next_comm=a next_tid=1
+         120 0 irq_handler_entry irq=1 name=n
+         110 0 irq_handler_exit irq=1 ret=1
+         115 0 sched_switch prev_comm=a prev_tid=1 prev_state=1 next_comm=b next_tid=2
+         130 0 other x=1
+         125 0 other x=2",
+    );
+    insta::assert_snapshot!(shown(&rows));
+}

@@ -168,10 +168,10 @@ impl Tasks {
                 let lane = Lane::counter(names::CPU_TIME, "ns", Measure::Delta);
                 let sum = self.cpu_time.entry(process);
                 let sum = sum.or_insert_with(|| Sum::new(lanes.track(process, None, lane, source)));
-                sum.add((now - since) as f64, since, now, rows);
+                sum.add(now.saturating_sub(since) as f64, since, now, rows);
             }
             Some((ThreadState::Runnable, since)) if now > since => {
-                self.waited(lanes)[0].add((now - since) as f64, since, now, rows);
+                self.waited(lanes)[0].add(now.saturating_sub(since) as f64, since, now, rows);
             }
             _ => {}
         }
