@@ -1,0 +1,29 @@
+//! eBPF programs for GPU kernels.
+//!
+//! An object as clang writes it for the kernel's eBPF becomes PTX that is put inline at a probe site:
+//! no call, no local memory where the stack is used at constant offsets, each helper lowered in
+//! place.
+//!
+//! *Invariant:* this crate opens no file and starts no process; it takes bytes and gives text.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod call;
+mod compile;
+mod emit;
+mod error;
+mod flow;
+mod helpers;
+mod inline;
+pub mod insn;
+mod lower;
+mod options;
+mod program;
+mod value;
+
+pub use compile::{Fragment, MODULE_HEAD, entry, fragment, kernel, kernel_options};
+pub use error::{Fault, Place};
+pub use helpers::Helper;
+pub use options::{Addresses, Options, Stack, TABLE, TABLE_HEADER};
+pub use program::{Data, Map, MapKind, Program, Site};

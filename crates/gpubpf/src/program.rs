@@ -1,0 +1,167 @@
+//! A linked program: its functions in one list of instructions, with the maps and data it names.
+
+use crate::error::{Fault, Place};
+use crate::insn::{self, Insn};
+
+/// What a map is, by the number in its definition.
+///
+/// The numbers from 1501 on are bpftime's (merged there); 1540 is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapKind {
+    /// 1502: one value for each key and thread of the grid.
+    PerThreadArray,
+    /// 1503: one value for each key, shared by all threads of the device.
+    Array,
+    /// 1504: a kernel array map that is mapped into both the host kernel and the device.
+    KernelShared,
+    /// 1527: records, in one ring for each SM.
+    Ring,
+    /// 1540: one value for each key and SM; whoever reads adds them up.
+    PerSmArray,
+    /// Any other number: a map of the host, or one that has no lowering yet.
+    Other(u32),
+}
+
+impl MapKind {
+    /// The kind with this number.
+    pub fn from_id(id: u32) -> Self {
+        match id {
+            1502 => Self::PerThreadArray,
+            1503 => Self::Array,
+            1504 => Self::KernelShared,
+            1527 => Self::Ring,
+            1540 => Self::PerSmArray,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The number in map definitions.
+    pub fn id(self) -> u32 {
+        match self {
+            Self::PerThreadArray => 1502,
+            Self::Array => 1503,
+            Self::KernelShared => 1504,
+            Self::Ring => 1527,
+            Self::PerSmArray => 1540,
+            Self::Other(id) => id,
+        }
+    }
+}
+
+/// A map as its object declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// The variable's name.
+    pub name: String,
+    /// What it is.
+    pub kind: MapKind,
+    /// Bytes of a key; 0 where the map has none.
+    pub key_size: u32,
+    /// Bytes of a value; of a ring, the most bytes of a record.
+    pub value_size: u32,
+    /// The number of keys; of a ring, of records for each SM between two drains.
+    pub max_entries: u32,
+    /// `map_flags`, as for the kernel.
+    pub flags: u32,
+}
+
+impl Map {
+    /// Bytes from one value to the next: values lie at multiples of 8, as in the kernel's arrays.
+    pub fn stride(&self) -> u64 {
+        u64::from(self.value_size).next_multiple_of(8)
+    }
+
+    /// Bytes of device memory, where `shards` is the number of threads (per-thread array) or SMs
+    /// (ring, per-SM array); other kinds ignore it. `None` where that exceeds 64 bits.
+    pub fn bytes(&self, shards: u64) -> Option<u64> {
+        let values = self.stride().checked_mul(self.max_entries.into())?;
+        match self.kind {
+            MapKind::PerThreadArray | MapKind::PerSmArray => values.checked_mul(shards),
+            MapKind::Ring => self.ring_bytes()?.checked_mul(shards),
+            _ => Some(values),
+        }
+    }
+
+    /// Bytes of one SM's ring: a header of 64 bytes, of which the first 8 count the records that
+    /// were asked for, then slots of 8 bytes (the record's size, written last) and a record.
+    pub fn ring_bytes(&self) -> Option<u64> {
+        self.ring_slot().checked_mul(self.max_entries.into())?.checked_add(64)
+    }
+
+    /// Bytes of one slot of a ring.
+    pub fn ring_slot(&self) -> u64 {
+        8 + self.stride()
+    }
+}
+
+/// A read-only section that programs refer to (`.rodata`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// The section's name.
+    pub name: String,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}
+
+/// Where an instruction comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// An index into [`Program::sections`].
+    pub section: u32,
+    /// The 8-byte slot within that section.
+    pub slot: u32,
+    /// An index into [`Program::lines`], where the object has line information.
+    pub line: Option<u32>,
+}
+
+/// A program, linked: the entry function first, then every function that it reaches.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// The entry function's name.
+    pub name: String,
+    /// The section as written in the object: `kprobe/…`, `kretprobe/…`, `kprobe/__memcapture`.
+    pub section: String,
+    /// The instructions; targets of jumps and calls are indices into them.
+    pub insns: Vec<Insn>,
+    /// Where each instruction comes from, index by index.
+    pub sites: Vec<Site>,
+    /// Names of the sections that `sites` refer to.
+    pub sections: Vec<String>,
+    /// Source lines that `sites` refer to: `file:line: text`.
+    pub lines: Vec<String>,
+    /// The object's maps; instructions name them by index.
+    pub maps: Vec<Map>,
+    /// The object's read-only data; instructions name it by index.
+    pub data: Vec<Data>,
+}
+
+impl Program {
+    /// A program of raw instructions without maps: 8 bytes an instruction, calls of its own
+    /// functions resolved by their distance. `name` stands for the section in messages.
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, Fault> {
+        let (slots, insns): (Vec<u32>, Vec<Insn>) =
+            insn::decode_all(bytes, name)?.into_iter().unzip();
+        if insns.is_empty() {
+            return Err(Place::new(name, 0).fault("a program without instructions".into()));
+        }
+        let sites = slots.into_iter().map(|slot| Site { section: 0, slot, line: None }).collect();
+        let section = name.to_owned();
+        let sections = vec![section.clone()];
+        Ok(Self { name: section.clone(), section, insns, sites, sections, ..Self::default() })
+    }
+
+    /// Where instruction `index` stands in its object.
+    pub fn place(&self, index: usize) -> Place {
+        let site = self.sites[index];
+        Place::new(self.sections[site.section as usize].clone(), site.slot)
+    }
+
+    /// An error at instruction `index`, with its source line where that is known.
+    pub fn fault(&self, index: usize, reason: impl Into<String>) -> Fault {
+        let mut reason = reason.into();
+        if let Some(line) = self.sites[index].line {
+            reason = format!("{reason} (at {})", self.lines[line as usize]);
+        }
+        self.place(index).fault(reason)
+    }
+}

@@ -1,0 +1,7 @@
+//! What the tests share: the conformance files, an assembler for their text, a reference machine.
+#![allow(dead_code)]
+
+pub mod asm;
+pub mod machine;
+pub mod ptxas;
+pub mod vectors;
