@@ -117,12 +117,12 @@ fn fixed_point(program: &Program, inlined: &Inlined, entry: Entry, slots: bool) 
         start.set(inline::register(crate::insn::FRAME_POINTER, depth), Value::Stack(top));
     }
     let leaders = inlined.leaders();
-    before[0] = Some(start);
+    before[0] = Some(start.clone());
     let mut open = std::collections::BTreeSet::from([0]);
     while let Some(first) = open.pop_first() {
         let mut at = first;
         loop {
-            let Some(mut state) = before[at].clone() else { break };
+            let mut state = before[at].clone().unwrap_or_else(|| start.clone());
             step(program, inlined.steps[at].op, &mut state, slots);
             let next: Vec<usize> = inlined.successors(at).collect();
             // Within a block there is one way in, so its state is replaced and not joined.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod btf;
 mod call;
 mod compile;
 mod emit;
@@ -20,6 +21,7 @@ pub mod insn;
 mod lower;
 mod options;
 mod program;
+mod reader;
 mod value;
 
 pub use compile::{Fragment, MODULE_HEAD, entry, fragment, kernel, kernel_options};
@@ -27,3 +29,4 @@ pub use error::{Fault, Place};
 pub use helpers::Helper;
 pub use options::{Addresses, Options, Stack, TABLE, TABLE_HEADER};
 pub use program::{Data, Map, MapKind, Program, Site};
+pub use reader::{Attach, Entry, Object, Unreadable};

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod asm;
+pub mod clang;
 pub mod machine;
 pub mod ptxas;
 pub mod vectors;

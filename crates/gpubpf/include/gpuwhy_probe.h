@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a device program of gpuwhy is written with: clang -O2 -g -target bpf -mcpu=v3.
+ *
+ * Maps and helpers have the numbers that bpftime uses where it has them, so that its programs compile
+ * too. What is ours alone says so.
+ */
+#ifndef GPUWHY_PROBE_H
+#define GPUWHY_PROBE_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed int __s32;
+typedef signed long long __s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define __uint(name, value) int (*name)[value]
+#define __type(name, value) __typeof__(value) *name
+
+/* Maps. */
+#define GPU_PER_THREAD_ARRAY 1502 /* one value for each key and thread of the grid */
+#define GPU_ARRAY 1503            /* one value for each key */
+#define GPU_KERNEL_SHARED_ARRAY 1504 /* the same, mapped into the host's kernel too */
+#define GPU_RING 1527             /* records, a ring for each SM */
+#define GPU_PER_SM_ARRAY 1540     /* ours: one value for each key and SM */
+
+#define BPF_ANY 0
+
+/* Helpers. */
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
+static __u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_perf_event_output)(void *ctx, void *map, __u64 flags, void *data, __u64 size) = (void *)25;
+static __u64 (*gpu_globaltimer)(void) = (void *)502;
+static void (*gpu_block_idx)(__u64 *x, __u64 *y, __u64 *z) = (void *)503;
+static void (*gpu_block_dim)(__u64 *x, __u64 *y, __u64 *z) = (void *)504;
+static void (*gpu_thread_idx)(__u64 *x, __u64 *y, __u64 *z) = (void *)505;
+static void (*gpu_membar_sys)(void) = (void *)506;
+static void (*gpu_exit)(void) = (void *)507;
+static void (*gpu_grid_dim)(__u64 *x, __u64 *y, __u64 *z) = (void *)508;
+static __u64 (*gpu_sm_id)(void) = (void *)509;
+static __u64 (*gpu_warp_id)(void) = (void *)510;
+static __u64 (*gpu_lane_id)(void) = (void *)511;
+static void (*gpu_prefetch_l2)(void *address) = (void *)512; /* ours */
+
+#endif

@@ -1,0 +1,148 @@
+//! Objects from clang: what they declare, what their programs become, and what is refused.
+
+mod support;
+
+use gpuwhy_gpubpf::{Attach, Fragment, MapKind, Object, Options, Program};
+use support::clang;
+
+fn link(object: &Object, name: &str) -> Program {
+    let entry = object.entries().iter().find(|entry| entry.name == name).unwrap();
+    object.link(entry).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+fn compile(name: &str, program: &str, cpu: &str) -> (Program, Fragment) {
+    let object = Object::read(&clang::object(name, cpu)).unwrap();
+    let program = link(&object, program);
+    let fragment =
+        gpuwhy_gpubpf::fragment(&program, &gpuwhy_gpubpf::kernel_options(&Options::default()));
+    (program, fragment.unwrap_or_else(|fault| panic!("{fault}")))
+}
+
+#[test]
+fn maps_sections_and_programs_are_read_as_declared() {
+    let object = Object::read(&clang::object("retsnoop", "v3")).unwrap();
+    let entries: Vec<_> =
+        object.entries().iter().map(|e| (e.name.as_str(), e.attach.clone())).collect();
+    assert!(entries.contains(&("retsnoop", Attach::Return("*".into()))), "{entries:?}");
+    assert!(entries.contains(&("on_the_host", Attach::Host)), "{entries:?}");
+    let ring = object.maps().iter().find(|m| m.name == "events").unwrap();
+    assert_eq!((ring.kind, ring.value_size, ring.max_entries), (MapKind::Ring, 64, 128));
+    let totals = object.maps().iter().find(|m| m.name == "totals").unwrap();
+    assert_eq!((totals.kind, totals.key_size, totals.value_size), (MapKind::Array, 4, 16));
+    assert_eq!(Attach::from_section("kprobe/__memcapture"), Attach::Accesses);
+    assert_eq!(Attach::from_section("kprobe/_Z3addPf"), Attach::Entry("_Z3addPf".into()));
+}
+
+#[test]
+fn a_histogram_by_thread_needs_no_stack_and_no_call() {
+    for cpu in ["v1", "v2", "v3"] {
+        let (_, fragment) = compile("threadhist", "threadhist", cpu);
+        assert_eq!((fragment.local_bytes, fragment.escape), (0, None), "{cpu}");
+        assert!(!fragment.body.contains("call"));
+        assert!(fragment.body.contains("ld.global.u64"), "{}", fragment.body);
+    }
+}
+
+#[test]
+fn functions_that_fill_a_record_of_the_caller_are_inlined_and_need_no_stack() {
+    let (program, fragment) = compile("retsnoop", "retsnoop", "v3");
+    // `fill` and `weigh` lie in `.text`.
+    assert_eq!(program.sections, ["kretprobe/*", ".text"]);
+    assert!(
+        program
+            .lines
+            .iter()
+            .any(|line| line.contains("retsnoop.bpf.c:") && line.contains("globaltimer"))
+    );
+    assert_eq!((fragment.local_bytes, &fragment.escape), (0, &None));
+    assert!(!fragment.body.contains("call"));
+    assert!(fragment.body.contains("atom.relaxed.gpu.global.add.u64"), "{}", fragment.body);
+    assert!(
+        fragment.declarations.contains("= {1, 0, 0, 0, 2, 0, 0, 0, 3,"),
+        "{}",
+        fragment.declarations
+    );
+}
+
+#[test]
+fn what_a_gpu_cannot_do_is_refused_with_its_source_line() {
+    let object = Object::read(&clang::object("refused", "v3")).unwrap();
+    let refusals = [
+        (
+            "host_map",
+            "map `host_hash` has type 1, which a GPU does not reach",
+            "bpf_map_lookup_elem",
+        ),
+        ("variable", "a variable in `.bss`; kernels do not share variables", ""),
+        ("printing", "helper 6 (trace_printk) prints", "print(text"),
+        (
+            "long_record",
+            "a record of 16 bytes for ring `ring`, whose values have 8",
+            "bpf_perf_event_output",
+        ),
+        ("flags", "map `ring` is a ring and has no keys", "bpf_map_update_elem"),
+        ("recursive", "this function calls itself", "factorial"),
+    ];
+    for (name, reason, line) in refusals {
+        let entry = object.entries().iter().find(|e| e.name == name).unwrap();
+        let fault = object
+            .link(entry)
+            .and_then(|program| gpuwhy_gpubpf::fragment(&program, &Options::default()))
+            .expect_err(name)
+            .to_string();
+        assert!(fault.contains(reason) && fault.contains(line), "{fault}");
+        assert!(fault.contains("instruction "), "{fault}");
+        if !line.is_empty() {
+            assert!(fault.contains("refused.bpf.c:"), "{fault}");
+        }
+    }
+}
+
+#[test]
+fn ptxas_assembles_compiled_objects_without_stack_or_spill() {
+    for (name, program) in [("threadhist", "threadhist"), ("retsnoop", "retsnoop")] {
+        let (_, fragment) = compile(name, program, "v3");
+        let text = format!(
+            "{}{}{}",
+            gpuwhy_gpubpf::MODULE_HEAD,
+            fragment.declarations,
+            gpuwhy_gpubpf::entry(&fragment, name)
+        );
+        for target in ["sm_75", "sm_90", "sm_100"] {
+            let Some(report) = support::ptxas::assemble(&text, target) else { return };
+            assert!(report.contains("0 bytes stack frame, 0 bytes spill stores"), "{report}");
+            println!("{name} {target}: {}", report.lines().last().unwrap_or_default());
+        }
+    }
+}
+
+#[test]
+fn a_cut_or_garbled_object_is_an_error_and_no_panic() {
+    let whole = clang::object("retsnoop", "v3");
+    let mut refused = 0;
+    for end in (0..whole.len()).step_by(37) {
+        refused += usize::from(try_all(&whole[..end]).is_err());
+    }
+    assert!(refused > whole.len() / 37 * 9 / 10, "{refused}");
+    // One byte changed at a time.
+    let mut state = 1_u64;
+    for _ in 0..3000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let mut bytes = whole.clone();
+        let at = (state >> 33) as usize % bytes.len();
+        bytes[at] ^= (state >> 24) as u8 | 1;
+        let _ = try_all(&bytes);
+    }
+    assert!(Object::read(b"").is_err());
+}
+
+fn try_all(bytes: &[u8]) -> Result<(), String> {
+    let object = Object::read(bytes).map_err(|e| e.to_string())?;
+    for entry in object.entries() {
+        let linked = object.link(entry);
+        if let Ok(program) = linked {
+            let _ = gpuwhy_gpubpf::fragment(&program, &Options::default());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! The programs of `tests/programs`, compiled by clang as everybody would.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The object of `tests/programs/NAME.bpf.c` for this version of the instruction set.
+pub fn object(name: &str, cpu: &str) -> Vec<u8> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let place = tempfile::tempdir().unwrap();
+    let object = place.path().join("probe.o");
+    let output = Command::new("clang")
+        .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wno-unused-variable"])
+        .arg(format!("-mcpu={cpu}"))
+        .arg("-I")
+        .arg(here.join("include"))
+        .arg("-c")
+        .arg(here.join(format!("tests/programs/{name}.bpf.c")))
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .expect("clang, which every build of gpuwhy needs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read(object).unwrap()
+}
