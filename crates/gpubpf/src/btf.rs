@@ -270,7 +270,7 @@ fn records(
     }
     let mut bytes = Bytes { bytes: part, at: 0 };
     let size = bytes.word()? as usize;
-    if size == 0 || size % 4 != 0 {
+    if size == 0 || !size.is_multiple_of(4) {
         return Err(format!("records of {size} bytes"));
     }
     while !bytes.done() {

@@ -3,7 +3,7 @@
 mod support;
 
 use gpuwhy_gpubpf::{Options, Program, Stack, insn};
-use support::{machine, vectors};
+use support::{machine, ptx, vectors};
 
 /// Files that are refused as specified: a GPU probe calls nothing by address, and helper 5 is the
 /// kernel's clock.
@@ -113,4 +113,70 @@ fn ptxas_assembles_every_file_of_the_suite() {
             assert_eq!(framed, 1, "only `stack` addresses its stack by a register");
         }
     }
+}
+
+/// What 32 threads of `vector`, each on memory of its own, return, and their memory.
+fn execute(
+    vector: &vectors::Vector,
+    stack: Stack,
+    threads: u64,
+) -> Result<Vec<machine::Ended>, String> {
+    const BASE: u64 = 0x5_0000_0000;
+    let program = Program::from_bytes(&vector.code, &vector.name).map_err(|e| e.to_string())?;
+    let options = Options { stack, ..Options::default() };
+    let text = gpuwhy_gpubpf::kernel(&program, &options, "vector").map_err(|e| e.to_string())?;
+    let length = vector.memory.len() as u64;
+    let stride = length.next_multiple_of(8);
+    let mut bytes = Vec::new();
+    for thread in 0..threads {
+        bytes.extend(varied(&vector.memory, thread));
+        bytes.resize(((thread + 1) * stride) as usize, 0xee);
+    }
+    let results = bytes.len();
+    bytes.resize(results + threads as usize * 8, 0);
+    let mut memory = ptx::Memory { base: BASE, bytes };
+    let parameters = [BASE, stride, length, BASE + results as u64];
+    for thread in 0..threads {
+        ptx::run(&text, &parameters, &ptx::Specials::from([("tid.x", thread)]), &mut memory)?;
+    }
+    let ended = (0..threads as usize).map(|thread| {
+        let at = results + thread * 8;
+        let start = thread * stride as usize;
+        machine::Ended {
+            result: u64::from_le_bytes(memory.bytes[at..at + 8].try_into().unwrap()),
+            memory: memory.bytes[start..start + length as usize].to_vec(),
+        }
+    });
+    Ok(ended.collect())
+}
+
+/// The memory of thread 0 is the vector's; those of the others differ from it.
+fn varied(memory: &[u8], thread: u64) -> Vec<u8> {
+    memory.iter().map(|byte| byte.wrapping_add((thread * 37) as u8)).collect()
+}
+
+#[test]
+fn what_the_compiler_writes_computes_what_every_file_expects() {
+    let Some(vectors) = vectors::read("tests") else { return };
+    let mut passed = 0;
+    for vector in vectors.iter().filter(|v| refused(&v.name).is_none()) {
+        for stack in [Stack::Promote, Stack::Memory] {
+            for threads in [1, 32] {
+                let ended = execute(vector, stack, threads)
+                    .unwrap_or_else(|why| panic!("{} ({stack:?}): {why}", vector.name));
+                assert_eq!(Some(ended[0].result), vector.result, "{} ({stack:?})", vector.name);
+                for (thread, ended) in ended.iter().enumerate() {
+                    let memory = varied(&vector.memory, thread as u64);
+                    let expected = machine::run(&vector.code, &memory, 1_000_000).unwrap();
+                    assert_eq!(*ended, expected, "{} ({stack:?}), thread {thread}", vector.name);
+                }
+            }
+        }
+        passed += 1;
+    }
+    println!(
+        "{passed} of {} vectors, with 1 and 32 threads, stack promoted and not",
+        vectors.len()
+    );
+    assert_eq!(passed, 311);
 }

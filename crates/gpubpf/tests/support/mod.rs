@@ -4,5 +4,6 @@
 pub mod asm;
 pub mod clang;
 pub mod machine;
+pub mod ptx;
 pub mod ptxas;
 pub mod vectors;
