@@ -23,6 +23,7 @@ mod options;
 mod program;
 mod reader;
 mod value;
+mod verify;
 
 pub use compile::{Fragment, MODULE_HEAD, entry, fragment, kernel, kernel_options};
 pub use error::{Fault, Place};
@@ -30,3 +31,4 @@ pub use helpers::Helper;
 pub use options::{Addresses, Options, Stack, TABLE, TABLE_HEADER};
 pub use program::{Data, Map, MapKind, Program, Site};
 pub use reader::{Attach, Entry, Object, Unreadable};
+pub use verify::{Budget, Certificate, Effect, Uniform, verify};

@@ -123,7 +123,7 @@ impl Thread<'_> {
     }
 
     fn place(&mut self, address: u64, bytes: u32, local: bool) -> Result<&mut [u8], String> {
-        if address % u64::from(bytes) != 0 {
+        if !address.is_multiple_of(u64::from(bytes)) {
             return Err(format!("{address:#x} is not aligned to {bytes}"));
         }
         let in_local = local || address >= LOCAL;

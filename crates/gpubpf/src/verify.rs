@@ -1,0 +1,930 @@
+//! Whether a program may be attached: it ends, stays within its maps and stack, does not race, and
+//! costs no more than a bound that is stated before.
+//!
+//! Every path is followed by itself, with an interval for each number, so that a loop with a constant
+//! bound is simply walked. Nothing is merged: what is proved holds on each path, and a program with
+//! too many paths is refused instead of guessed about.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::Fault;
+use crate::helpers::Helper;
+use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
+use crate::insn::{AluOp, AtomicOp, Compare, Condition, Insn, Operand, Reg, Wide, Width};
+use crate::program::{MapKind, Program};
+
+/// Among which threads a value is the same, from all to none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Uniform {
+    /// The same everywhere.
+    Const,
+    /// The same in a launch: its dimensions.
+    Grid,
+    /// The same in a block: its index.
+    Block,
+    /// The same in a warp: its number, its SM.
+    Warp,
+    /// It may differ from lane to lane: thread index, clocks, what was loaded.
+    Lane,
+}
+
+/// What a program does beyond computing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// It writes maps alone.
+    Observing,
+    /// It also moves application data between caches.
+    Prefetching,
+    /// It may end threads of the kernel.
+    Controlling,
+}
+
+/// Bounds on what one execution by one warp costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Certificate {
+    /// eBPF instructions, a helper counting as one, that one thread executes at most.
+    pub thread_instructions: u64,
+    /// How many different paths the lanes of one warp may take.
+    pub paths: u64,
+    /// The same instructions as issued for a warp: each path that lanes take is issued by itself.
+    pub warp_instructions: u64,
+    /// Atomic operations of all 32 lanes.
+    pub warp_atomics: u64,
+    /// Bytes of maps that 32 lanes read and write.
+    pub warp_bytes: u64,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// What a program may cost and do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// The bound on [`Certificate::warp_instructions`].
+    pub warp_instructions: u64,
+    /// The strongest effect that is allowed.
+    pub effect: Effect,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { warp_instructions: 4096, effect: Effect::Observing }
+    }
+}
+
+/// Steps that all paths together may take.
+const MAX_STEPS: u64 = 200_000;
+
+/// Lanes of a warp.
+const LANES: u64 = 32;
+
+/// Proves that `program` is safe and within `budget`, or says what is wrong with which instruction.
+pub fn verify(program: &Program, budget: Budget) -> Result<Certificate, Fault> {
+    let inlined = inline::inline(program)?;
+    let mut walk =
+        Walk { program, inlined: &inlined, steps: 0, diverging: 0, worst: Cost::default() };
+    walk.all()?;
+    let Cost { instructions, atomics, bytes, effect } = walk.worst;
+    // Paths part only where lanes disagree; other branches are taken by whole warps.
+    let paths = (walk.diverging + 1).min(LANES);
+    let certificate = Certificate {
+        thread_instructions: instructions,
+        paths,
+        warp_instructions: instructions * paths,
+        warp_atomics: atomics * LANES,
+        warp_bytes: bytes * LANES,
+        effect: effect.unwrap_or(Effect::Observing),
+    };
+    if certificate.warp_instructions > budget.warp_instructions {
+        return Err(program.fault(0, format!(
+            "up to {} instructions for a warp ({instructions} on {paths} paths); the budget is {}",
+            certificate.warp_instructions, budget.warp_instructions
+        )));
+    }
+    if certificate.effect > budget.effect {
+        let reason =
+            format!("the program is {:?}; only {:?} is allowed", certificate.effect, budget.effect);
+        return Err(program.fault(0, reason.to_lowercase()));
+    }
+    Ok(certificate)
+}
+
+/// What a register holds on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// Nothing was written to it.
+    Nothing,
+    /// A number between two bounds, and the map that it was loaded from.
+    Number { min: u64, max: u64, uniform: Uniform, from: Option<u32> },
+    /// An address on the stack.
+    Stack(i64),
+    /// A map.
+    Map(u32),
+    /// An address in a map's value, between two offsets; where `null`, it may be null instead.
+    Value { map: u32, min: i64, max: i64, null: bool, look_up: u64 },
+    /// An address in read-only data, between two offsets.
+    Data { section: u32, min: i64, max: i64 },
+    /// The context, which is opaque.
+    Context,
+}
+
+fn any(uniform: Uniform) -> Held {
+    Held::Number { min: 0, max: u64::MAX, uniform, from: None }
+}
+
+fn constant(value: u64) -> Held {
+    Held::Number { min: value, max: value, uniform: Uniform::Const, from: None }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Cost {
+    instructions: u64,
+    atomics: u64,
+    bytes: u64,
+    effect: Option<Effect>,
+}
+
+impl Cost {
+    fn max(self, other: Self) -> Self {
+        Self {
+            instructions: self.instructions.max(other.instructions),
+            atomics: self.atomics.max(other.atomics),
+            bytes: self.bytes.max(other.bytes),
+            effect: self.effect.max(other.effect),
+        }
+    }
+}
+
+/// One path, so far.
+#[derive(Clone)]
+struct Path {
+    at: usize,
+    regs: [Held; REGISTERS],
+    /// Bytes of the stack that were written.
+    written: BTreeSet<i64>,
+    /// What stores left on the stack, by offset, with the bytes that each stored.
+    saved: BTreeMap<i64, (i64, Held)>,
+    /// Whether lanes of one warp may have parted before.
+    diverged: bool,
+    cost: Cost,
+}
+
+impl Path {
+    fn reg(&self, reg: Reg) -> Held {
+        self.regs[usize::from(reg)]
+    }
+
+    /// Once lanes have parted, what they compute may differ when they meet again.
+    fn set(&mut self, reg: Reg, held: Held) {
+        let held = match held {
+            Held::Number { min, max, from, .. } if self.diverged => {
+                Held::Number { min, max, uniform: Uniform::Lane, from }
+            }
+            held => held,
+        };
+        self.regs[usize::from(reg)] = held;
+    }
+
+    fn operand(&self, src: Operand) -> Held {
+        match src {
+            Operand::Reg(reg) => self.reg(reg),
+            Operand::Imm(imm) => constant(imm as i64 as u64),
+        }
+    }
+}
+
+struct Walk<'a> {
+    program: &'a Program,
+    inlined: &'a Inlined,
+    steps: u64,
+    /// How often lanes may part.
+    diverging: u64,
+    worst: Cost,
+}
+
+impl Walk<'_> {
+    fn all(&mut self) -> Result<(), Fault> {
+        let mut regs = [Held::Nothing; REGISTERS];
+        regs[1] = Held::Context;
+        for depth in 0..inline::MAX_DEPTH {
+            let frame = inline::register(crate::insn::FRAME_POINTER, depth);
+            regs[usize::from(frame)] = Held::Stack(-i64::from(STACK_BYTES) * depth as i64);
+        }
+        let (written, saved) = (BTreeSet::new(), BTreeMap::new());
+        let mut open =
+            vec![Path { at: 0, regs, written, saved, diverged: false, cost: Cost::default() }];
+        while let Some(path) = open.pop() {
+            self.path(path, &mut open)?;
+        }
+        Ok(())
+    }
+
+    /// Follows one path to its end; where it forks, the other branch is put into `open`.
+    fn path(&mut self, mut path: Path, open: &mut Vec<Path>) -> Result<(), Fault> {
+        loop {
+            self.steps += 1;
+            let step = self.inlined.steps[path.at];
+            let fault = |reason: String| self.program.fault(step.origin, reason);
+            if self.steps > MAX_STEPS {
+                return Err(fault(format!(
+                    "not finished after {MAX_STEPS} instructions on all paths: a loop without a constant \
+                     bound, or too many branches"
+                )));
+            }
+            match step.op {
+                Op::End => {
+                    self.worst = self.worst.max(path.cost);
+                    return Ok(());
+                }
+                Op::Return(to) => {
+                    path.at = to;
+                    continue;
+                }
+                Op::Enter(depth) => {
+                    for reg in 6..10 {
+                        path.set(inline::register(reg, depth), Held::Nothing);
+                    }
+                }
+                Op::Insn(Insn::Jump { when, target }) => {
+                    path.cost.instructions += 1;
+                    self.jump(&mut path, when, target as usize, open).map_err(fault)?;
+                    continue;
+                }
+                Op::Insn(Insn::CallHelper { id }) => {
+                    path.cost.instructions += 1;
+                    let helper = Helper::from_id(id).map_err(fault)?;
+                    self.helper(&mut path, helper).map_err(fault)?;
+                    if helper == Helper::CudaExit {
+                        self.worst = self.worst.max(path.cost);
+                        return Ok(());
+                    }
+                }
+                Op::Insn(insn) => {
+                    path.cost.instructions += 1;
+                    self.plain(&mut path, insn).map_err(fault)?;
+                }
+            }
+            path.at += 1;
+        }
+    }
+
+    fn jump(
+        &mut self,
+        path: &mut Path,
+        when: Option<Condition>,
+        target: usize,
+        open: &mut Vec<Path>,
+    ) -> Result<(), String> {
+        let Some(condition) = when else {
+            path.at = target;
+            return Ok(());
+        };
+        let left = initialised(condition.dst, path.reg(condition.dst))?;
+        let right = match condition.src {
+            Operand::Reg(reg) => initialised(reg, path.reg(reg))?,
+            src @ Operand::Imm(_) => path.operand(src),
+        };
+        let uniform = match (left, right) {
+            (Held::Number { uniform: a, .. }, Held::Number { uniform: b, .. }) => a.max(b),
+            // Whether a look-up finds its key differs by lane where the key does.
+            _ => Uniform::Lane,
+        };
+        let taken = narrowed(left, right, condition, true);
+        let passed = narrowed(left, right, condition, false);
+        let mut both = [(taken, target), (passed, path.at + 1)]
+            .into_iter()
+            .filter_map(|(held, at)| Some((held?, at)));
+        let Some((held, at)) = both.next() else { return Err("no branch can be taken".into()) };
+        if let Some((other, elsewhere)) = both.next() {
+            path.diverged |= uniform == Uniform::Lane;
+            self.diverging += u64::from(uniform == Uniform::Lane);
+            let mut fork = path.clone();
+            fork.at = elsewhere;
+            self.refine(&mut fork, condition.dst, left, other);
+            open.push(fork);
+        }
+        path.at = at;
+        self.refine(path, condition.dst, left, held);
+        Ok(())
+    }
+
+    /// Puts what a branch tells into the register, and into every copy of a look-up's result.
+    fn refine(&self, path: &mut Path, reg: Reg, before: Held, after: Held) {
+        path.regs[usize::from(reg)] = after;
+        if let Held::Value { look_up, .. } = before {
+            let same =
+                |held: &Held| matches!(held, Held::Value { look_up: l, .. } if *l == look_up);
+            let to = |held: &mut Held| match (*held, after) {
+                (Held::Value { map, min, max, look_up, .. }, Held::Value { null, .. }) => {
+                    *held = Held::Value { map, min, max, null, look_up };
+                }
+                _ => *held = after,
+            };
+            path.regs.iter_mut().filter(|h| same(h)).for_each(to);
+            path.saved.values_mut().map(|(_, h)| h).filter(|h| same(h)).for_each(to);
+        }
+    }
+
+    fn plain(&mut self, path: &mut Path, insn: Insn) -> Result<(), String> {
+        match insn {
+            Insn::Alu { op, width, dst, src } => {
+                let right = match src {
+                    Operand::Reg(reg) => initialised(reg, path.reg(reg))?,
+                    src @ Operand::Imm(_) => path.operand(src),
+                };
+                let left = if op == AluOp::Mov { right } else { initialised(dst, path.reg(dst))? };
+                path.set(dst, arithmetic(op, width, left, right)?);
+            }
+            Insn::SignExtend { dst, src, .. } => {
+                let held = initialised(src, path.reg(src))?;
+                path.set(dst, any(number(held)?));
+            }
+            Insn::Neg { dst, .. } | Insn::Endian { dst, .. } => {
+                let held = initialised(dst, path.reg(dst))?;
+                path.set(dst, any(number(held)?));
+            }
+            Insn::LoadWide { dst, value } => path.set(
+                dst,
+                match value {
+                    Wide::Number(value) => constant(value),
+                    Wide::Map(map) => Held::Map(map),
+                    Wide::Data { section, offset } => {
+                        Held::Data { section, min: offset.into(), max: offset.into() }
+                    }
+                },
+            ),
+            Insn::Load { size, signed, dst, base, offset, .. } => {
+                let bytes = i64::from(size.bytes());
+                let held = self.read(path, base, offset.into(), bytes)?;
+                path.set(dst, if signed { any(Uniform::Lane) } else { held });
+            }
+            Insn::Store { size, base, offset, src, .. } => {
+                let value = match src {
+                    Operand::Reg(reg) => initialised(reg, path.reg(reg))?,
+                    src @ Operand::Imm(_) => path.operand(src),
+                };
+                self.write(path, base, offset.into(), size.bytes().into(), value)?;
+            }
+            Insn::Atomic { op, fetch, width, base, offset, src } => {
+                self.atomic(path, op, fetch, width, base, offset.into(), src)?;
+            }
+            Insn::Jump { .. } | Insn::CallLocal { .. } | Insn::CallHelper { .. } | Insn::Exit => {}
+        }
+        Ok(())
+    }
+
+    /// Checks that `bytes` bytes at `base + offset` may be accessed.
+    fn reach(&self, path: &mut Path, base: Reg, offset: i64, bytes: i64) -> Result<Held, String> {
+        let held = initialised(base, path.reg(base))?;
+        match held {
+            Held::Stack(at) => {
+                let at = at + offset;
+                let bottom = -i64::from(STACK_BYTES) * self.inlined.depths as i64;
+                if at < bottom || at + bytes > 0 {
+                    return Err(format!(
+                        "{bytes} bytes at {at} of the stack, which has {}",
+                        -bottom
+                    ));
+                }
+                Ok(Held::Stack(at))
+            }
+            Held::Value { null: true, .. } => Err(format!(
+                "r{base} is what a look-up gave and may be null; test it before it is used"
+            )),
+            Held::Value { map, min, max, .. } => {
+                let declared = &self.program.maps[map as usize];
+                let (name, size) = (&declared.name, i64::from(declared.value_size));
+                if min + offset < 0 || max + offset + bytes > size {
+                    return Err(format!(
+                        "{bytes} bytes at {}..={} of a value of map `{name}`, which has {size}",
+                        min + offset,
+                        max + offset
+                    ));
+                }
+                path.cost.bytes += bytes as u64;
+                Ok(held)
+            }
+            Held::Data { section, min, max } => {
+                let size = self.program.data[section as usize].bytes.len() as i64;
+                if min + offset < 0 || max + offset + bytes > size {
+                    return Err(format!("{bytes} bytes beyond read-only data of {size}"));
+                }
+                path.cost.bytes += bytes as u64;
+                Ok(held)
+            }
+            Held::Context => Err("the context is opaque on a GPU; ask helpers instead".into()),
+            Held::Map(_) => Err("a map is dereferenced; look a key up instead".into()),
+            Held::Number { .. } => Err(format!("r{base} is a number and no address")),
+            Held::Nothing => Err(format!("r{base} is used before it is written")),
+        }
+    }
+
+    fn read(&self, path: &mut Path, base: Reg, offset: i64, bytes: i64) -> Result<Held, String> {
+        match self.reach(path, base, offset, bytes)? {
+            Held::Stack(at) => {
+                if let Some(gap) = (at..at + bytes).find(|byte| !path.written.contains(byte)) {
+                    return Err(format!("byte {gap} of the stack is read before it is written"));
+                }
+                match path.saved.get(&at) {
+                    Some(&(stored, held)) if bytes == stored => Ok(held),
+                    Some(&(stored, Held::Number { max, uniform, from, min }))
+                        if bytes < stored && max < 1 << (8 * bytes) =>
+                    {
+                        Ok(Held::Number { min, max, uniform, from })
+                    }
+                    _ => Ok(below(bytes, Uniform::Lane, None)),
+                }
+            }
+            Held::Value { map, .. } => Ok(below(bytes, Uniform::Lane, Some(map))),
+            _ => Ok(below(bytes, Uniform::Lane, None)),
+        }
+    }
+
+    fn write(
+        &self,
+        path: &mut Path,
+        base: Reg,
+        offset: i64,
+        bytes: i64,
+        value: Held,
+    ) -> Result<(), String> {
+        match self.reach(path, base, offset, bytes)? {
+            Held::Stack(at) => {
+                path.written.extend(at..at + bytes);
+                path.saved.retain(|&kept, _| kept + 8 <= at || kept >= at + bytes);
+                if bytes < 8 && !matches!(value, Held::Number { .. }) {
+                    return Err("a part of an address is stored".into());
+                }
+                path.saved.insert(at, (bytes, truncated(value, bytes)));
+                Ok(())
+            }
+            Held::Value { map, .. } => {
+                let declared = &self.program.maps[map as usize];
+                let name = &declared.name;
+                let Held::Number { from, .. } = value else {
+                    return Err(format!("an address is stored into map `{name}`"));
+                };
+                if declared.kind != MapKind::PerThreadArray && from == Some(map) {
+                    return Err(format!(
+                        "a value of map `{name}` is loaded, changed and stored back, and other threads do \
+                         the same; use __sync_fetch_and_add, or a map of type 1502 (a value per thread)"
+                    ));
+                }
+                Ok(())
+            }
+            _ => Err("read-only data is written".into()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn atomic(
+        &self,
+        path: &mut Path,
+        op: AtomicOp,
+        fetch: bool,
+        width: Width,
+        base: Reg,
+        offset: i64,
+        src: Reg,
+    ) -> Result<(), String> {
+        let bytes = i64::from(width.bits() / 8);
+        number(initialised(src, path.reg(src))?)?;
+        match self.reach(path, base, offset, bytes)? {
+            Held::Value { map, min, max, .. } => {
+                let declared = &self.program.maps[map as usize];
+                if op == AtomicOp::CompareExchange && declared.kind != MapKind::PerThreadArray {
+                    return Err(format!(
+                        "compare-and-exchange on map `{}`, which other threads change too: lanes of one warp \
+                         would wait for each other",
+                        declared.name
+                    ));
+                }
+                if min != max || (min + offset) % bytes != 0 {
+                    return Err(format!(
+                        "an atomic operation that is not aligned to {bytes} bytes"
+                    ));
+                }
+                path.cost.atomics += 1;
+            }
+            Held::Stack(at) => {
+                if (at..at + bytes).any(|byte| !path.written.contains(&byte)) {
+                    return Err(format!("byte {at} of the stack is read before it is written"));
+                }
+                path.saved.retain(|&kept, _| kept + 8 <= at || kept >= at + bytes);
+            }
+            _ => return Err("read-only data is written".into()),
+        }
+        if fetch {
+            let to = if op == AtomicOp::CompareExchange { 0 } else { src };
+            path.set(to, below(bytes, Uniform::Lane, None));
+        }
+        Ok(())
+    }
+
+    /// A helper: its arguments, its result, and what it may do at all.
+    fn helper(&mut self, path: &mut Path, helper: Helper) -> Result<(), String> {
+        let mut result = any(Uniform::Lane);
+        match helper {
+            Helper::Lookup | Helper::Update | Helper::Delete => {
+                let Held::Map(map) = path.reg(1) else { return Err("r1 is no map".into()) };
+                let key = self.read(path, 2, 0, 4)?;
+                let declared = &self.program.maps[map as usize];
+                let size = i64::from(declared.value_size);
+                // Arrays hold every key below their number of entries; a shard may lack room, and
+                // that it did is counted by an atomic.
+                let whole = matches!(declared.kind, MapKind::Array | MapKind::KernelShared);
+                let entries = u64::from(declared.max_entries);
+                let found = matches!(key, Held::Number { max, .. } if max < entries) && whole;
+                if !whole && helper != Helper::Delete {
+                    path.cost.atomics += 1;
+                    path.cost.bytes += 8;
+                }
+                if helper == Helper::Update {
+                    self.readable(path, 3, size)?;
+                    path.cost.bytes += size as u64;
+                } else if helper == Helper::Lookup {
+                    let look_up = self.steps;
+                    result = Held::Value { map, min: 0, max: 0, null: !found, look_up };
+                }
+            }
+            Helper::Output => self.output(path)?,
+            Helper::BlockIdx | Helper::BlockDim | Helper::ThreadIdx | Helper::GridDim => {
+                let uniform = match helper {
+                    Helper::ThreadIdx => Uniform::Lane,
+                    Helper::BlockIdx => Uniform::Block,
+                    _ => Uniform::Grid,
+                };
+                for reg in 1..=3 {
+                    let value = Held::Number { min: 0, max: u32::MAX.into(), uniform, from: None };
+                    self.write(path, reg, 0, 8, value)?;
+                }
+                result = constant(0);
+            }
+            Helper::LaneId => {
+                result =
+                    Held::Number { min: 0, max: LANES - 1, uniform: Uniform::Lane, from: None };
+            }
+            Helper::SmId | Helper::WarpId => {
+                result = Held::Number {
+                    min: 0,
+                    max: u32::MAX.into(),
+                    uniform: Uniform::Warp,
+                    from: None,
+                };
+            }
+            Helper::PidTgid => result = any(Uniform::Grid),
+            Helper::GlobalTimer | Helper::MembarSys => {}
+            Helper::PrefetchL2 => {
+                path.cost.effect = path.cost.effect.max(Some(Effect::Prefetching))
+            }
+            Helper::CudaExit if path.diverged => {
+                return Err(
+                    "threads of one warp may part before this exit: a barrier of the kernel would \
+                            wait for those that are gone"
+                        .into(),
+                );
+            }
+            Helper::CudaExit => path.cost.effect = Some(Effect::Controlling),
+        }
+        for reg in 1..=5 {
+            path.set(reg, Held::Nothing);
+        }
+        path.set(0, result);
+        Ok(())
+    }
+
+    /// A record for a ring.
+    fn output(&self, path: &mut Path) -> Result<(), String> {
+        let Held::Number { min, max, .. } = path.reg(5) else {
+            return Err("r5 is no size".into());
+        };
+        if min != max || max > 4096 {
+            return Err("the size of a record must be a constant of at most 4096".into());
+        }
+        self.readable(path, 4, max as i64)?;
+        // One atomic takes a place; where there is none, another counts the loss.
+        path.cost.bytes += max + 24;
+        path.cost.atomics += 2;
+        Ok(())
+    }
+
+    /// Whether `bytes` bytes at `reg` are readable and were written.
+    fn readable(&self, path: &mut Path, reg: Reg, bytes: i64) -> Result<(), String> {
+        self.read(path, reg, 0, bytes).map(|_| ())
+    }
+}
+
+fn initialised(reg: Reg, held: Held) -> Result<Held, String> {
+    match held {
+        Held::Nothing => Err(format!("r{reg} is used before it is written")),
+        held => Ok(held),
+    }
+}
+
+/// The uniformity of a number; addresses are none.
+fn number(held: Held) -> Result<Uniform, String> {
+    match held {
+        Held::Number { uniform, .. } => Ok(uniform),
+        _ => Err("arithmetic on an address".into()),
+    }
+}
+
+/// Any number of so many bytes.
+fn below(bytes: i64, uniform: Uniform, from: Option<u32>) -> Held {
+    let max = if bytes >= 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 };
+    Held::Number { min: 0, max, uniform, from }
+}
+
+/// What is left of a number in so many bytes.
+fn truncated(held: Held, bytes: i64) -> Held {
+    match (held, below(bytes, Uniform::Lane, None)) {
+        (Held::Number { max, uniform, from, .. }, Held::Number { max: limit, .. })
+            if max > limit =>
+        {
+            below(bytes, uniform, from)
+        }
+        _ => held,
+    }
+}
+
+fn arithmetic(op: AluOp, width: Width, left: Held, right: Held) -> Result<Held, String> {
+    if op == AluOp::Mov && width == Width::W64 {
+        return Ok(right);
+    }
+    let moved = |min: i64, max: i64, by: Held| -> Option<(i64, i64)> {
+        let Held::Number { min: least, max: most, .. } = by else { return None };
+        // Small distances only: beyond them nothing is in bounds anyway.
+        let (least, most) = if least == most {
+            (least as i64, most as i64)
+        } else {
+            (i64::try_from(least).ok()?, i64::try_from(most).ok()?)
+        };
+        let small = -(1 << 30)..=1 << 30;
+        let (min, max) = match op {
+            AluOp::Add => (min.checked_add(least)?, max.checked_add(most)?),
+            AluOp::Sub => (min.checked_sub(most)?, max.checked_sub(least)?),
+            _ => return None,
+        };
+        (small.contains(&min) && small.contains(&max)).then_some((min, max))
+    };
+    let refused = || "arithmetic on an address that leaves what it points to".to_owned();
+    let (address, by) = match (left, right) {
+        (Held::Number { .. }, Held::Number { .. }) => return Ok(numbers(op, width, left, right)),
+        (Held::Number { .. }, address) if op == AluOp::Add => (address, left),
+        (address, by) => (address, by),
+    };
+    if width == Width::W32 {
+        return Err("arithmetic on the lower half of an address".into());
+    }
+    match address {
+        Held::Stack(at) => match moved(at, at, by) {
+            Some((min, max)) if min == max => Ok(Held::Stack(min)),
+            _ => Err("an address on the stack is moved by what is no constant".into()),
+        },
+        Held::Value { null: true, .. } => {
+            Err("what a look-up gave is moved before it is tested for null".into())
+        }
+        Held::Value { map, min, max, null, look_up } => {
+            let (min, max) = moved(min, max, by).ok_or_else(refused)?;
+            Ok(Held::Value { map, min, max, null, look_up })
+        }
+        Held::Data { section, min, max } => {
+            let (min, max) = moved(min, max, by).ok_or_else(refused)?;
+            Ok(Held::Data { section, min, max })
+        }
+        _ => Err("arithmetic on an address".into()),
+    }
+}
+
+/// Arithmetic on intervals: exact for constants, sound for the rest.
+fn numbers(op: AluOp, width: Width, left: Held, right: Held) -> Held {
+    let (
+        Held::Number { min: a, max: b, uniform: u, from: f },
+        Held::Number { min: c, max: d, uniform: v, from: g },
+    ) = (left, right)
+    else {
+        return any(Uniform::Lane);
+    };
+    let limit = if width == Width::W32 { u64::from(u32::MAX) } else { u64::MAX };
+    let narrow = |min: u64, max: u64| match max <= limit {
+        true => (min, max),
+        false if min == max => (min & limit, min & limit),
+        false => (0, limit),
+    };
+    let ((a, b), (c, d)) = (narrow(a, b), narrow(c, d));
+    let bits = u64::from(width.bits()) - 1;
+    let bounds = match op {
+        AluOp::Mov => Some((c, d)),
+        AluOp::Add => b.checked_add(d).map(|max| (a.wrapping_add(c), max)),
+        AluOp::Sub => a.checked_sub(d).map(|min| (min, b - c)),
+        AluOp::Mul => b.checked_mul(d).map(|max| (a * c, max)),
+        AluOp::And => Some((0, b.min(d))),
+        AluOp::Or | AluOp::Xor => Some((0, ones(b | d))),
+        AluOp::Rsh if c == d => Some((a >> (c & bits), b >> (c & bits))),
+        AluOp::Lsh if c == d && b.leading_zeros() as u64 >= c & bits => {
+            Some((a << (c & bits), b << (c & bits)))
+        }
+        AluOp::Div if c == d && c > 0 => Some((a / c, b / c)),
+        AluOp::Mod if c == d && c > 0 => Some((0, b.min(c - 1))),
+        _ => None,
+    };
+    // Of constants, what overflows is known too.
+    let exact = (a == b && c == d).then(|| match op {
+        AluOp::Add => Some(a.wrapping_add(c) & limit),
+        AluOp::Sub => Some(a.wrapping_sub(c) & limit),
+        AluOp::Mul => Some(a.wrapping_mul(c) & limit),
+        AluOp::And => Some(a & c),
+        AluOp::Or => Some(a | c),
+        AluOp::Xor => Some(a ^ c),
+        _ => None,
+    });
+    let (min, max) = match (exact.flatten(), bounds) {
+        (Some(value), _) => (value, value),
+        (None, Some((min, max))) if max <= limit => (min, max),
+        _ => (0, limit),
+    };
+    let (uniform, from) = if op == AluOp::Mov { (v, g) } else { (u.max(v), f.or(g)) };
+    Held::Number { min, max, uniform, from }
+}
+
+/// The number of ones that covers `value`.
+fn ones(value: u64) -> u64 {
+    u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0)
+}
+
+/// What the left operand is where the branch is taken, or is not; `None` where that cannot be.
+fn narrowed(left: Held, right: Held, condition: Condition, taken: bool) -> Option<Held> {
+    let Held::Number { min: c, max: d, .. } = right else { return Some(left) };
+    if let Held::Value { map, min, max, null, look_up } = left {
+        if (c, d) != (0, 0) || condition.width == Width::W32 {
+            return Some(left);
+        }
+        let is_null = match condition.compare {
+            Compare::Eq => taken,
+            Compare::Ne => !taken,
+            _ => return Some(left),
+        };
+        return match (is_null, null) {
+            (true, true) => Some(constant(0)),
+            (true, false) => None,
+            (false, _) => Some(Held::Value { map, min, max, null: false, look_up }),
+        };
+    }
+    let Held::Number { min: a, max: b, uniform, from } = left else { return Some(left) };
+    let limit = if condition.width == Width::W32 { u64::from(u32::MAX) } else { u64::MAX };
+    // Bounds of the upper half say nothing of the lower.
+    if b > limit || d > limit {
+        return Some(left);
+    }
+    let signed_safe = b <= limit >> 1 && d <= limit >> 1;
+    let compare = match condition.compare {
+        Compare::Sgt if signed_safe => Compare::Gt,
+        Compare::Sge if signed_safe => Compare::Ge,
+        Compare::Slt if signed_safe => Compare::Lt,
+        Compare::Sle if signed_safe => Compare::Le,
+        other => other,
+    };
+    let (min, max) = match (compare, taken) {
+        (Compare::Eq, true) | (Compare::Ne, false) => (a.max(c), b.min(d)),
+        (Compare::Eq, false) | (Compare::Ne, true) if c == d => {
+            let min = if a == c { a.checked_add(1)? } else { a };
+            (min, if b == c { b.checked_sub(1)? } else { b })
+        }
+        (Compare::Gt, true) | (Compare::Le, false) => (a.max(c.checked_add(1)?), b),
+        (Compare::Ge, true) | (Compare::Lt, false) => (a.max(c), b),
+        (Compare::Lt, true) | (Compare::Ge, false) => (a, b.min(d.checked_sub(1)?)),
+        (Compare::Le, true) | (Compare::Gt, false) => (a, b.min(d)),
+        _ => (a, b),
+    };
+    (min <= max).then_some(Held::Number { min, max, uniform, from })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(state: &mut u64) -> u64 {
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 11 ^ *state << 40
+    }
+
+    /// An interval with a number in it; edges come often.
+    fn interval(state: &mut u64) -> (Held, u64) {
+        let edge = |state: &mut u64| match next(state) % 5 {
+            0 => next(state) % 9,
+            1 => u64::MAX - next(state) % 9,
+            2 => (1 << 31) - 4 + next(state) % 9,
+            3 => (1 << 32) - 4 + next(state) % 9,
+            _ => next(state) >> (next(state) % 64),
+        };
+        let (a, b) =
+            (edge(state), if next(state).is_multiple_of(3) { None } else { Some(edge(state)) });
+        let (min, max) = (a.min(b.unwrap_or(a)), a.max(b.unwrap_or(a)));
+        let inside = match next(state) % 3 {
+            0 => min,
+            1 => max,
+            _ => min + next(state) % (max - min).saturating_add(1).max(1),
+        };
+        (Held::Number { min, max, uniform: Uniform::Const, from: None }, inside)
+    }
+
+    fn holds(held: Held, value: u64) -> bool {
+        matches!(held, Held::Number { min, max, .. } if (min..=max).contains(&value))
+    }
+
+    #[test]
+    fn what_arithmetic_gives_lies_within_the_interval_that_is_computed() {
+        let state = &mut 1;
+        let ops = [
+            AluOp::Add,
+            AluOp::Sub,
+            AluOp::Mul,
+            AluOp::Div,
+            AluOp::Or,
+            AluOp::And,
+            AluOp::Lsh,
+            AluOp::Rsh,
+            AluOp::Mod,
+            AluOp::Xor,
+            AluOp::Mov,
+            AluOp::Arsh,
+        ];
+        for _ in 0..200_000 {
+            let ((left, a), (right, b)) = (interval(state), interval(state));
+            let op = ops[(next(state) % 12) as usize];
+            for width in [Width::W64, Width::W32] {
+                let narrow = |v: u64| if width == Width::W32 { v & 0xffff_ffff } else { v };
+                let (x, y, bits) = (narrow(a), narrow(b), u64::from(width.bits()) - 1);
+                let exact = narrow(match op {
+                    AluOp::Add => x.wrapping_add(y),
+                    AluOp::Sub => x.wrapping_sub(y),
+                    AluOp::Mul => x.wrapping_mul(y),
+                    AluOp::Div => x.checked_div(y).unwrap_or(0),
+                    AluOp::Mod => x.checked_rem(y).unwrap_or(x),
+                    AluOp::Or => x | y,
+                    AluOp::And => x & y,
+                    AluOp::Xor => x ^ y,
+                    AluOp::Lsh => x << (y & bits),
+                    AluOp::Rsh => x >> (y & bits),
+                    AluOp::Arsh if width == Width::W64 => (x as i64 >> (y & bits)) as u64,
+                    AluOp::Arsh => (x as i32 >> (y & bits)) as u32 as u64,
+                    _ => y,
+                });
+                let held = numbers(op, width, left, right);
+                assert!(
+                    holds(held, exact),
+                    "{op:?} {width:?} {left:?} {right:?}: {a} {b} {exact} {held:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_branch_never_excludes_a_number_that_takes_it() {
+        let state = &mut 7;
+        let compares = [
+            Compare::Eq,
+            Compare::Ne,
+            Compare::Set,
+            Compare::Gt,
+            Compare::Ge,
+            Compare::Lt,
+            Compare::Le,
+            Compare::Sgt,
+            Compare::Sge,
+            Compare::Slt,
+            Compare::Sle,
+        ];
+        for _ in 0..200_000 {
+            let ((left, a), (right, b)) = (interval(state), interval(state));
+            let compare = compares[(next(state) % 11) as usize];
+            for width in [Width::W64, Width::W32] {
+                let (mut x, mut y) = (a, b);
+                let (mut sx, mut sy) = (a as i64, b as i64);
+                if width == Width::W32 {
+                    (x, y) = (x & 0xffff_ffff, y & 0xffff_ffff);
+                    (sx, sy) = (i64::from(a as i32), i64::from(b as i32));
+                }
+                let taken = match compare {
+                    Compare::Eq => x == y,
+                    Compare::Ne => x != y,
+                    Compare::Set => x & y != 0,
+                    Compare::Gt => x > y,
+                    Compare::Ge => x >= y,
+                    Compare::Lt => x < y,
+                    Compare::Le => x <= y,
+                    Compare::Sgt => sx > sy,
+                    Compare::Sge => sx >= sy,
+                    Compare::Slt => sx < sy,
+                    Compare::Sle => sx <= sy,
+                };
+                let condition = Condition { compare, width, dst: 0, src: Operand::Reg(2) };
+                let held = narrowed(left, right, condition, taken);
+                assert!(
+                    held.is_some_and(|held| holds(held, a)),
+                    "{compare:?} {width:?} {taken} {left:?} {right:?}: {a} {b} {held:?}"
+                );
+            }
+        }
+    }
+}
