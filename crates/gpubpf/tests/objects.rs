@@ -2,8 +2,8 @@
 
 mod support;
 
-use gpuwhy_gpubpf::{Attach, Fragment, MapKind, Object, Options, Program};
-use support::clang;
+use gpuwhy_gpubpf::{Addresses, Attach, Fragment, MapKind, Object, Options, Program};
+use support::{clang, ptx};
 
 fn link(object: &Object, name: &str) -> Program {
     let entry = object.entries().iter().find(|entry| entry.name == name).unwrap();
@@ -116,6 +116,82 @@ fn ptxas_assembles_compiled_objects_without_stack_or_spill() {
     }
 }
 
+const BASE: u64 = 0x5_0000_0000;
+
+/// What a thread of a one-dimensional grid of two blocks of four threads sees.
+fn thread(number: u64) -> ptx::Specials {
+    let mut specials = ptx::Specials::new();
+    for (name, x) in
+        [("tid.x", number % 4), ("ctaid.x", number / 4), ("ntid.x", 4), ("nctaid.x", 2)]
+    {
+        specials.insert(name, x);
+    }
+    for name in ["tid.y", "tid.z", "ctaid.y", "ctaid.z"] {
+        specials.insert(name, 0);
+    }
+    for name in ["ntid.y", "ntid.z", "nctaid.y", "nctaid.z"] {
+        specials.insert(name, 1);
+    }
+    specials.extend([("laneid", number % 4), ("smid", number / 4), ("globaltimer", 1000 + number)]);
+    specials.insert("data0", BASE + 0x8000);
+    specials
+}
+
+/// Runs `program` for eight threads of `memory`, whose last 64 bytes take the results.
+fn launch(program: &Program, words: Vec<u64>, memory: &mut ptx::Memory) {
+    let options = Options { addresses: Addresses::Fixed(words), ..Options::default() };
+    let text = gpuwhy_gpubpf::kernel(program, &options, "probe").unwrap();
+    let results = BASE + memory.bytes.len() as u64 - 64;
+    for number in 0..8 {
+        ptx::run(&text, &[BASE, 0, 0, results], &thread(number), memory).unwrap();
+    }
+}
+
+fn word(memory: &ptx::Memory, at: u64) -> u64 {
+    u64::from_le_bytes(memory.bytes[at as usize..at as usize + 8].try_into().unwrap())
+}
+
+#[test]
+fn each_thread_counts_for_itself_and_those_without_room_are_counted() {
+    let (program, _) = compile("threadhist", "threadhist", "v3");
+    let mut memory = ptx::Memory { base: BASE, bytes: vec![0; 0x1000] };
+    // Values for six threads, at 0; what is lost, at 0x800.
+    let words = vec![0, 0, 0, 0, BASE, 6, BASE + 0x800];
+    launch(&program, words.clone(), &mut memory);
+    launch(&program, words, &mut memory);
+    let counts: Vec<u64> = (0..14).map(|n| word(&memory, n * 8)).collect();
+    assert_eq!(counts, [0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 0, 0]);
+    assert_eq!(word(&memory, 0x800), 4);
+}
+
+#[test]
+fn records_and_sums_arrive_and_a_full_ring_counts_what_it_drops() {
+    let (mut program, _) = compile("retsnoop", "retsnoop", "v3");
+    let index = |name: &str| program.maps.iter().position(|m| m.name == name).unwrap();
+    let (events, totals) = (index("events"), index("totals"));
+    program.maps[events].max_entries = 3;
+    let ring = program.maps[events].ring_bytes().unwrap();
+    let mut memory = ptx::Memory { base: BASE, bytes: vec![0; 0x9000] };
+    memory.bytes[0x8000..0x8000 + program.data[0].bytes.len()]
+        .copy_from_slice(&program.data[0].bytes);
+    let mut words = vec![0; 4 + 3 * program.maps.len()];
+    words[4 + 3 * events..][..3].copy_from_slice(&[BASE, 2, BASE + 0x4000]);
+    words[4 + 3 * totals..][..3].copy_from_slice(&[BASE + 0x5000, 0, 0]);
+    launch(&program, words, &mut memory);
+    // Block 1 ran on SM 1: its ring took three of four records.
+    assert_eq!((word(&memory, ring), word(&memory, 0x4000)), (4, 2));
+    for place in 0..3 {
+        let slot = ring + 64 + place * program.maps[events].ring_slot();
+        assert_eq!(word(&memory, slot), 64, "the size is there");
+        let record: Vec<u64> = (1..9).map(|n| word(&memory, slot + n * 8)).collect();
+        let number = 4 + place;
+        assert_eq!(record, [1, 0, 0, place, 0, 0, 1000 + number, 1 | place << 32]);
+    }
+    // Two lanes of each number: how many, and weight times lane.
+    let sums: Vec<u64> = (0..8).map(|n| word(&memory, 0x5000 + n * 8)).collect();
+    assert_eq!(sums, [2, 0, 2, 4, 2, 12, 2, 30]);
+}
+
 #[test]
 fn a_cut_or_garbled_object_is_an_error_and_no_panic() {
     let whole = clang::object("retsnoop", "v3");
@@ -141,6 +217,7 @@ fn try_all(bytes: &[u8]) -> Result<(), String> {
     for entry in object.entries() {
         let linked = object.link(entry);
         if let Ok(program) = linked {
+            let _ = gpuwhy_gpubpf::verify(&program, gpuwhy_gpubpf::Budget::default());
             let _ = gpuwhy_gpubpf::fragment(&program, &Options::default());
         }
     }

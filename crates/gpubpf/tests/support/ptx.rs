@@ -258,6 +258,10 @@ impl Thread<'_> {
             self.set(args[0], value);
         } else if args[1].ends_with("stack") {
             self.set(args[0], 0);
+        } else if args[1].ends_with("data0") {
+            // Where the test put the read-only data.
+            let at = *self.specials.get("data0").ok_or("no read-only data")?;
+            self.set(args[0], at);
         } else {
             let value = self.value(args[1])?;
             self.set(args[0], value);
