@@ -20,6 +20,7 @@ mod record;
 mod sink;
 mod validate;
 mod variability;
+mod vgpu;
 mod watch;
 
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ enum Command {
     Import(import::Args),
     /// Find the intervals, ranks and links of GPU work that differ from the others, and the critical path
     Variability(variability::Args),
+    /// Find who waits for whom where virtual machines or processes share a GPU
+    Vgpu(vgpu::Args),
     /// Query a trace in SQL (runs gpuwhy-query)
     #[command(disable_help_flag = true)]
     Query(companion::Args),
@@ -134,6 +137,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
+        Command::Vgpu(args) => vgpu::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Query(args) => companion::query(&args),

@@ -30,6 +30,7 @@ pub mod sweep;
 mod syscall;
 pub mod tally;
 pub mod threads;
+pub mod vgpu;
 mod world;
 
 pub use account::{Accounting, parts};

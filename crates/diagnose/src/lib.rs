@@ -29,3 +29,4 @@ pub mod spans;
 pub mod stats;
 pub mod variability;
 pub mod verdict;
+pub mod vgpu;

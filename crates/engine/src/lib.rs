@@ -10,6 +10,7 @@
 //! - [`watch`] drives a recorder and a live judge within limits; [`record`] records without judging;
 //!   [`launch`] starts the command that is recorded; [`fleet`] joins several hosts.
 //! - [`variability`]: which intervals, ranks and links of GPU work differ from the others.
+//! - [`vgpu`]: who waits for whom where tenants share a GPU.
 //! - [`view`]: a window of a trace as drawable lanes, as a report, as a Perfetto trace.
 //!
 //! *Invariants:* it knows no command line, prints nothing, and returns typed errors. Judgement itself
@@ -38,6 +39,7 @@ pub mod threads;
 mod trace_output;
 pub mod units;
 pub mod variability;
+pub mod vgpu;
 pub mod view;
 pub mod watch;
 

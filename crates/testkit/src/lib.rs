@@ -20,6 +20,7 @@ pub mod gpu;
 pub mod gpufault;
 pub mod gpuloop;
 pub mod guest;
+pub mod gvt;
 pub mod helper;
 pub mod inject;
 pub mod measure;

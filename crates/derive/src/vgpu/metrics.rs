@@ -1,0 +1,338 @@
+//! What a window of requests amounts to: use of engines, queues, waits and by whom.
+//!
+//! # How
+//! Executions of an engine do not overlap, so the time of each tenant on an engine up to any moment is a running sum
+//! ([`Usage`]), and the time that a tenant ran in any stretch is a difference of two of its values. A wait is taken
+//! apart by such differences, and what is left of it is idle time of the engine.
+
+use std::collections::BTreeMap;
+
+use super::model::Model;
+use super::request::{Outcome, Request, Stage};
+
+/// A wait while the engine is idle is the host's where the idle time is no longer than this: two ticks of GVT-g's
+/// scheduler, ns.
+pub const TICKS: i64 = 2_000_000;
+
+/// Time that adds up over stretches that do not overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    /// Begin, end and the sum before, ns.
+    pieces: Vec<(i64, i64, i64)>,
+}
+
+impl Running {
+    /// Of stretches in any order; overlaps count once.
+    pub fn new(mut stretches: Vec<(i64, i64)>) -> Running {
+        stretches.sort_unstable();
+        let mut pieces: Vec<(i64, i64, i64)> = Vec::with_capacity(stretches.len());
+        for (from, to) in stretches {
+            let before = pieces.last().map_or((i64::MIN, 0), |&(a, b, sum)| (b, sum + (b - a)));
+            let from = from.max(before.0);
+            if from < to {
+                pieces.push((from, to, before.1));
+            }
+        }
+        Running { pieces }
+    }
+
+    /// The sum up to a moment, ns.
+    fn until(&self, now: i64) -> i64 {
+        let at = self.pieces.partition_point(|piece| piece.0 < now);
+        match at.checked_sub(1).map(|at| self.pieces[at]) {
+            Some((from, to, sum)) => sum + to.min(now) - from,
+            None => 0,
+        }
+    }
+
+    /// The time within a window, ns.
+    pub fn within(&self, from: i64, to: i64) -> i64 {
+        if from < to { self.until(to) - self.until(from) } else { 0 }
+    }
+
+    /// The stretches between these that are longer than `at_least`, from the first to the last.
+    fn gaps(&self, at_least: i64) -> Vec<(i64, i64)> {
+        let mut out = Vec::new();
+        let mut at = None;
+        for &(from, to, _) in &self.pieces {
+            if let Some(before) = at
+                && from - before > at_least
+            {
+                out.push((before, from));
+            }
+            at = Some(to);
+        }
+        out
+    }
+}
+
+/// Who used what, at any time.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    /// By engine and tenant.
+    pub by_tenant: BTreeMap<(usize, usize), Running>,
+    /// By engine.
+    pub by_engine: BTreeMap<usize, Running>,
+    /// By device and tenant: on any of its engines.
+    by_device: BTreeMap<(i64, usize), Running>,
+    /// By device: stretches in which no engine has work, longer than the scheduler's own.
+    idle: BTreeMap<i64, Running>,
+}
+
+impl Usage {
+    /// Of all requests.
+    pub fn new(requests: &[Request]) -> Usage {
+        let mut tenants: BTreeMap<(usize, usize), Vec<(i64, i64)>> = BTreeMap::new();
+        let mut engines: BTreeMap<usize, Vec<(i64, i64)>> = BTreeMap::new();
+        let mut shares: BTreeMap<(i64, usize), Vec<(i64, i64)>> = BTreeMap::new();
+        let mut devices: BTreeMap<i64, Vec<(i64, i64)>> = BTreeMap::new();
+        for request in requests {
+            for one in &request.executions {
+                let stretch = (one.from, one.to);
+                tenants.entry((request.engine, request.tenant)).or_default().push(stretch);
+                engines.entry(request.engine).or_default().push(stretch);
+                shares.entry((request.device, request.tenant)).or_default().push(stretch);
+                devices.entry(request.device).or_default().push(stretch);
+            }
+        }
+        let idle = devices
+            .into_iter()
+            .map(|(device, all)| (device, Running::new(Running::new(all).gaps(TICKS))));
+        Usage {
+            idle: idle.collect(),
+            by_tenant: tenants.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
+            by_engine: engines.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
+            by_device: shares.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
+        }
+    }
+
+    /// Where the wait of a request went between two of its stages; `held` says that it is in the queue of its virtual
+    /// GPU, which has the device as a whole or not at all.
+    fn split(&self, request: &Request, (from, to): (i64, i64), held: bool, wait: &mut Wait) {
+        if from >= to {
+            return;
+        }
+        let mut left = to - from;
+        let own = self.by_tenant.get(&(request.engine, request.tenant));
+        let own = own.map_or(0, |own| own.within(from, to));
+        wait.predecessor += own;
+        left -= own;
+        if held {
+            let others = self.by_device.range((request.device, 0)..=(request.device, usize::MAX));
+            for (&(_, tenant), running) in others.filter(|((_, t), _)| *t != request.tenant) {
+                take(&mut left, running.within(from, to), tenant, wait);
+            }
+            let idle = self.idle.get(&request.device).map_or(0, |idle| idle.within(from, to));
+            let idle = idle.min(left);
+            wait.reserved += idle;
+            wait.host += left - idle;
+            return;
+        }
+        let others = self.by_tenant.range((request.engine, 0)..=(request.engine, usize::MAX));
+        for (&(_, tenant), running) in others.filter(|((_, t), _)| *t != request.tenant) {
+            take(&mut left, running.within(from, to), tenant, wait);
+        }
+        let dependency = request.when(Stage::Ready).map_or(0, |ready| ready.min(to) - from);
+        let dependency = dependency.clamp(0, left);
+        wait.dependency += dependency;
+        wait.host += left - dependency;
+    }
+
+    /// Where the wait of a request went, if it began to run.
+    pub fn wait(&self, request: &Request) -> Option<Wait> {
+        let (from, to) = (request.queued()?, request.began()?);
+        let mut wait = Wait { total: to - from, ..Wait::default() };
+        let handed = [Stage::VgpuSubmitted, Stage::HostQueued];
+        let handed = handed.iter().filter_map(|stage| request.when(*stage)).min();
+        let middle = match request.when(Stage::VgpuQueued) {
+            Some(_) => handed.unwrap_or(to).clamp(from, to),
+            None => from,
+        };
+        self.split(request, (from, middle), true, &mut wait);
+        self.split(request, (middle, to), false, &mut wait);
+        Some(wait)
+    }
+}
+
+fn take(left: &mut i64, time: i64, tenant: usize, wait: &mut Wait) {
+    let time = time.min(*left);
+    if time > 0 {
+        *left -= time;
+        *wait.others.entry(tenant).or_default() += time;
+    }
+}
+
+/// Where a wait went, ns. The parts sum to the total.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// From when the host first heard of a request to when an engine first worked on it.
+    pub total: i64,
+    /// A request of the same tenant ran on the engine.
+    pub predecessor: i64,
+    /// Another tenant's request ran, by tenant.
+    pub others: BTreeMap<usize, i64>,
+    /// The device was idle for longer than the scheduler takes, and its virtual GPU was not given it.
+    pub reserved: i64,
+    /// It was not ready: something that it depends on was not done, while the engine had nothing to do.
+    pub dependency: i64,
+    /// The host took its time: threads, ticks of the scheduler.
+    pub host: i64,
+}
+
+impl Wait {
+    /// Behind other tenants, ns.
+    pub fn behind(&self) -> i64 {
+        self.others.values().sum()
+    }
+
+    fn add(&mut self, other: &Wait) {
+        self.total += other.total;
+        self.predecessor += other.predecessor;
+        self.reserved += other.reserved;
+        self.dependency += other.dependency;
+        self.host += other.host;
+        for (tenant, time) in &other.others {
+            *self.others.entry(*tenant).or_default() += time;
+        }
+    }
+}
+
+/// Mean and quantiles, ns; 0 of nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: i64,
+    /// What 99 % do not exceed.
+    pub p99: i64,
+    /// The most.
+    pub max: i64,
+}
+
+impl Spread {
+    fn of(mut all: Vec<i64>) -> Spread {
+        if all.is_empty() {
+            return Spread::default();
+        }
+        all.sort_unstable();
+        let at = |share: f64| all[((all.len() - 1) as f64 * share).ceil() as usize];
+        let mean = all.iter().map(|n| *n as f64).sum::<f64>() / all.len() as f64;
+        Spread { mean, p50: at(0.5), p99: at(0.99), max: all[all.len() - 1] }
+    }
+}
+
+/// A tenant in a window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TenantUse {
+    /// The place of the tenant in [`Model::tenants`].
+    pub tenant: usize,
+    /// Requests that were done in the window.
+    pub done: usize,
+    /// Requests of which the end was not seen.
+    pub unfinished: usize,
+    /// Executions that ended with the request taken off its engine.
+    pub preempted: usize,
+    /// How long its requests ran on each engine within the window, ns, by the place in [`Model::engines`].
+    pub busy: BTreeMap<usize, i64>,
+    /// The wait of the requests that were done, summed.
+    pub wait: Wait,
+    /// The wait of each.
+    pub waits: Spread,
+    /// How long each ran.
+    pub executions: Spread,
+    /// From when the host first heard of each to its end.
+    pub latencies: Spread,
+    /// Requests that waited, on average over the window.
+    pub queue: f64,
+    /// Rate of completions × mean wait: the queue by Little's law.
+    pub little: f64,
+    /// How long it had a request that waited or ran, within the window, ns.
+    pub backlogged: i64,
+    /// How long it had a request that waited to be given the device while the device was idle, ns: each moment counts
+    /// once, however many wait.
+    pub withheld: i64,
+    /// How long one of its requests waited to be given the device while another tenant's ran, ns.
+    pub blocked: i64,
+    /// The first request and the last end in the window, ns.
+    pub active: Option<(i64, i64)>,
+}
+
+/// An engine in a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineUse {
+    /// The place of the engine in [`Model::engines`].
+    pub engine: usize,
+    /// How long it worked within the window, ns.
+    pub busy: i64,
+}
+
+/// A window of the requests.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// The window, ns.
+    pub window: (i64, i64),
+    /// By tenant.
+    pub tenants: Vec<TenantUse>,
+    /// By engine.
+    pub engines: Vec<EngineUse>,
+}
+
+/// Measures the requests that are done within a window, and the use of engines in it.
+pub fn metrics(model: &Model, requests: &[Request], usage: &Usage, window: (i64, i64)) -> Metrics {
+    let tenants = (0..model.tenants.len()).map(|at| tenant(at, requests, usage, window));
+    let engines = usage.by_engine.iter();
+    let engines = engines
+        .map(|(&engine, of)| EngineUse { engine, busy: of.within(window.0, window.1) })
+        .collect();
+    Metrics { window, tenants: tenants.collect(), engines }
+}
+
+fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> TenantUse {
+    let mut out = TenantUse { tenant: at, ..TenantUse::default() };
+    let own = usage.by_tenant.iter().filter(|((_, tenant), _)| *tenant == at);
+    out.busy = own.map(|(&(engine, _), of)| (engine, of.within(window.0, window.1))).collect();
+    let (mut waits, mut runs, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut waiting, mut backlog, mut held) = (0i64, Vec::new(), Vec::new());
+    let inside = |from: i64, to: i64| (from.max(window.0), to.min(window.1));
+    let mut device = 0;
+    for request in all.iter().filter(|one| one.tenant == at) {
+        device = request.device;
+        out.unfinished += usize::from(request.outcome == Outcome::Unfinished);
+        let preempted = request.executions.iter().filter(|one| one.preempted);
+        out.preempted += preempted.filter(|e| e.to >= window.0 && e.to < window.1).count();
+        let Some(queued) = request.queued().or(request.began()) else { continue };
+        let until = request.began().or(request.ended()).unwrap_or(window.1);
+        let (from, to) = inside(queued, until);
+        waiting += (to - from).max(0);
+        backlog.push(inside(queued, request.ended().unwrap_or(window.1)));
+        if let Some(since) = request.when(Stage::VgpuQueued) {
+            let handed = request.when(Stage::VgpuSubmitted).unwrap_or(until);
+            held.push(inside(since, handed));
+        }
+        let ended = request.ended().filter(|t| *t >= window.0 && *t < window.1);
+        let Some((ended, wait)) = ended.zip(usage.wait(request)) else { continue };
+        out.done += 1;
+        let since = out.active.map_or(queued, |(from, _)| from.min(queued));
+        out.active = Some((since, out.active.map_or(ended, |(_, to)| to.max(ended))));
+        waits.push(wait.total);
+        runs.push(request.executed());
+        latencies.push(ended - queued);
+        out.wait.add(&wait);
+    }
+    let length = (window.1 - window.0).max(1) as f64;
+    out.queue = waiting as f64 / length;
+    out.little = waits.iter().map(|n| *n as f64).sum::<f64>() / length;
+    out.backlogged = Running::new(backlog).within(window.0, window.1);
+    let held = Running::new(held);
+    let none = Running::default();
+    let idle = usage.idle.get(&device).unwrap_or(&none);
+    out.withheld = held.pieces.iter().map(|p| idle.within(p.0, p.1)).sum();
+    let others = usage.by_device.iter().filter(|((of, who), _)| *of == device && *who != at);
+    out.blocked = others
+        .map(|(_, running)| held.pieces.iter().map(|p| running.within(p.0, p.1)).sum::<i64>())
+        .sum();
+    (out.waits, out.executions) = (Spread::of(waits), Spread::of(runs));
+    out.latencies = Spread::of(latencies);
+    out
+}

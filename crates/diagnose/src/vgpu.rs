@@ -1,0 +1,278 @@
+//! Findings about tenants that share a GPU: what held them up, and what they would have saved.
+//!
+//! # What it sees
+//! Sums of each tenant over the time in which it was active ([`TenantFacts`]). A rule fires by thresholds that are
+//! constants here; each finding says its numbers and what would have been without the cause.
+//!
+//! # What fools it
+//! Weights are not in the events: shares are compared as if all weights were equal, and a finding says so. A tenant
+//! that the device was withheld from because it had used more than its slice earlier is told from one whose
+//! neighbours used their slices by how much they used.
+
+/// A tenant while it was active, from its first request to its last end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TenantFacts {
+    /// What users are shown.
+    pub name: String,
+    /// How long it was active, ns.
+    pub active: i64,
+    /// How long it had requests that waited or ran, ns.
+    pub backlogged: i64,
+    /// How long engines worked for it, ns.
+    pub busy: i64,
+    /// How long it had a request that waited for the device while the device was idle for longer than the scheduler
+    /// takes, ns.
+    pub withheld: i64,
+    /// How long it had a request that waited for the device while another tenant's ran, ns.
+    pub blocked: i64,
+    /// Requests that were done.
+    pub done: usize,
+    /// Requests that waited, on average.
+    pub queue: f64,
+    /// The others in that time: name, how long engines worked for them, ns, and the median of their executions, ns.
+    pub others: Vec<(String, i64, i64)>,
+}
+
+/// What kind of finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// The device was idle while a tenant with work was not given it.
+    UnusedReservation,
+    /// Another tenant's requests are long and cannot be taken off the engine.
+    BlockedByTenant,
+    /// The device has more work than it can do.
+    Saturation,
+    /// The guest sends too little to keep the device busy.
+    GuestLimited,
+}
+
+impl Rule {
+    /// As documents for programs call it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Rule::UnusedReservation => "unused_reservation",
+            Rule::BlockedByTenant => "blocked_by_tenant",
+            Rule::Saturation => "saturation",
+            Rule::GuestLimited => "guest_limited",
+        }
+    }
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What kind.
+    pub rule: Rule,
+    /// Whom it is about.
+    pub tenant: String,
+    /// Who was in the way, if somebody was.
+    pub culprit: Option<String>,
+    /// For how long it held the tenant up, ns: what would have been saved without it. `None` if it cost nothing.
+    pub cost: Option<i64>,
+    /// How long the tenant would have been active without it, ns.
+    pub counterfactual: Option<i64>,
+    /// Jain's index of fairness over all tenants' use of the device, 1 if all is equal.
+    pub fairness: Option<f64>,
+    /// In a sentence.
+    pub says: String,
+}
+
+/// Withheld beyond this share of the backlogged time is a finding.
+const WITHHELD: f64 = 0.1;
+/// Blocked beyond this share of the backlogged time is a finding.
+const BLOCKED: f64 = 0.3;
+/// A blocker's median request is longer than this, ns: two periods of GVT-g's scheduler.
+const LONG: i64 = 200_000_000;
+/// Below this, use is not fair.
+const FAIR: f64 = 0.9;
+/// Use above this is saturation.
+const FULL: f64 = 0.95;
+/// Fewer requests say nothing.
+const FEW: usize = 5;
+const MS: f64 = 1e6;
+
+/// Jain's index of fairness: 1 if all are equal, 1/n if one has all.
+pub fn jain(uses: &[f64]) -> f64 {
+    let (sum, squares) = uses.iter().fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
+    if squares == 0.0 { 1.0 } else { sum * sum / (uses.len() as f64 * squares) }
+}
+
+/// What is found of the tenants, the costliest first.
+pub fn findings(tenants: &[TenantFacts]) -> Vec<Finding> {
+    let rules = [unused, blocked, saturated, guest_limited];
+    let enough = tenants.iter().filter(|one| one.done >= FEW && one.active > 0);
+    let mut out: Vec<Finding> =
+        enough.flat_map(|one| rules.iter().filter_map(|rule| rule(one))).collect();
+    out.sort_by(|a, b| b.cost.cmp(&a.cost).then(a.rule.cmp(&b.rule)));
+    out
+}
+
+fn share(part: i64, whole: i64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+fn unused(one: &TenantFacts) -> Option<Finding> {
+    let withheld = share(one.withheld, one.backlogged);
+    let others: i64 = one.others.iter().map(|(_, busy, _)| busy).sum();
+    // Who uses most of what is left is no idle neighbour.
+    let rest = one.active - one.busy;
+    (withheld > WITHHELD && share(others, rest) < 0.5).then(|| Finding {
+        rule: Rule::UnusedReservation,
+        tenant: one.name.clone(),
+        culprit: None,
+        cost: Some(one.withheld),
+        counterfactual: Some(one.active - one.withheld),
+        fairness: None,
+        says: format!(
+            "{}: the device was idle for {:.3} ms while requests waited to be given it ({:.1} % of the time with \
+             work): its slice was used up, and the rest is reserved for others, who used {:.1} % of the device. If the \
+             scheduler gave unused time away, {:.3} ms would have taken {:.3} ms",
+            one.name,
+            one.withheld as f64 / MS,
+            100.0 * withheld,
+            100.0 * share(others, one.active),
+            one.active as f64 / MS,
+            (one.active - one.withheld) as f64 / MS,
+        ),
+    })
+}
+
+fn blocked(one: &TenantFacts) -> Option<Finding> {
+    let blocked = share(one.blocked, one.backlogged);
+    let (name, busy, median) = one.others.iter().max_by_key(|(_, busy, _)| *busy)?;
+    let others = one.others.iter().filter(|(_, busy, _)| *busy > 0);
+    let mut uses: Vec<f64> = others.map(|(_, busy, _)| *busy as f64).collect();
+    uses.push(one.busy as f64);
+    let fairness = jain(&uses);
+    if blocked <= BLOCKED || *median <= LONG || fairness >= FAIR || one.busy >= *busy {
+        return None;
+    }
+    // With an equal share it has the device once in as many stretches as there are users.
+    let fair = one.busy.saturating_mul(uses.len() as i64).min(one.backlogged);
+    let cost = one.backlogged - fair;
+    Some(Finding {
+        rule: Rule::BlockedByTenant,
+        tenant: one.name.clone(),
+        culprit: Some(name.clone()),
+        cost: Some(cost),
+        counterfactual: Some(one.active - cost),
+        fairness: Some(fairness),
+        says: format!(
+            "{}: requests waited {:.3} ms while another tenant's ran ({:.1} % of the time with work). The median \
+             request of {name} runs {:.1} ms and cannot be interrupted. Use was {:.1} % against {:.1} % (fairness \
+             {fairness:.2}, weights taken as equal). With an equal share, {:.3} ms would have taken {:.3} ms",
+            one.name,
+            one.blocked as f64 / MS,
+            100.0 * blocked,
+            *median as f64 / MS,
+            100.0 * share(one.busy, one.active),
+            100.0 * share(*busy, one.active),
+            one.active as f64 / MS,
+            (one.active - cost) as f64 / MS,
+        ),
+    })
+}
+
+fn saturated(one: &TenantFacts) -> Option<Finding> {
+    let others: i64 = one.others.iter().map(|(_, busy, _)| busy).sum();
+    let used = share(one.busy + others, one.active);
+    (used > FULL && one.queue > 1.0).then(|| Finding {
+        rule: Rule::Saturation,
+        tenant: one.name.clone(),
+        culprit: None,
+        cost: None,
+        counterfactual: None,
+        fairness: None,
+        says: format!(
+            "{}: the device worked {:.1} % of the time and {:.1} requests waited on average: it has more work than \
+             it can do",
+            one.name,
+            100.0 * used,
+            one.queue
+        ),
+    })
+}
+
+fn guest_limited(one: &TenantFacts) -> Option<Finding> {
+    let (work, used) = (share(one.backlogged, one.active), share(one.busy, one.active));
+    (work < 0.5 && used < 0.5).then(|| Finding {
+        rule: Rule::GuestLimited,
+        tenant: one.name.clone(),
+        culprit: None,
+        cost: None,
+        counterfactual: None,
+        fairness: None,
+        says: format!(
+            "{}: it had no request at all for {:.1} % of the time and used {:.1} % of the device: the guest, and not \
+             the device, sets its pace",
+            one.name,
+            100.0 * (1.0 - work),
+            100.0 * used
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn capped() -> TenantFacts {
+        TenantFacts {
+            name: "vGPU 1".into(),
+            active: 40 * S,
+            backlogged: 36 * S,
+            busy: 20 * S,
+            withheld: 16 * S,
+            done: 1000,
+            queue: 0.4,
+            ..TenantFacts::default()
+        }
+    }
+
+    fn rules(one: &TenantFacts) -> Vec<Rule> {
+        findings(std::slice::from_ref(one)).iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn an_idle_neighbours_slice_is_told_with_what_it_costs() {
+        let found = findings(&[capped()]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].rule, Rule::UnusedReservation);
+        assert_eq!((found[0].cost, found[0].counterfactual), (Some(16 * S), Some(24 * S)));
+        assert!(found[0].says.contains("16000.000 ms"), "{}", found[0].says);
+        // A neighbour that uses its slice is no idle one.
+        let others = vec![("vGPU 2".to_owned(), 15 * S, 18_000_000)];
+        assert_eq!(rules(&TenantFacts { others, ..capped() }), []);
+        assert_eq!(rules(&TenantFacts { withheld: 3 * S, ..capped() }), []);
+        assert_eq!(rules(&TenantFacts { done: 4, ..capped() }), []);
+    }
+
+    #[test]
+    fn long_requests_of_a_neighbour_are_told_and_short_ones_are_not() {
+        let mut one = TenantFacts { withheld: 0, busy: 6 * S, blocked: 29 * S, ..capped() };
+        one.others = vec![("vGPU 2".into(), 30 * S, 800_000_000)];
+        let found = findings(std::slice::from_ref(&one));
+        assert_eq!(found[0].rule, Rule::BlockedByTenant);
+        assert_eq!(found[0].culprit.as_deref(), Some("vGPU 2"));
+        // Two users: an equal share of 36 s of work takes 12 s.
+        assert_eq!((found[0].cost, found[0].counterfactual), (Some(24 * S), Some(16 * S)));
+        one.others[0].2 = 18_000_000;
+        assert_eq!(rules(&one), []);
+    }
+
+    #[test]
+    fn a_full_device_and_a_slow_guest_are_told() {
+        let full = TenantFacts { withheld: 0, busy: 39 * S, queue: 3.0, ..capped() };
+        assert_eq!(rules(&full), [Rule::Saturation]);
+        let slow = TenantFacts { withheld: 0, backlogged: 8 * S, busy: 8 * S, ..capped() };
+        assert_eq!(rules(&slow), [Rule::GuestLimited]);
+    }
+
+    #[test]
+    fn fairness_is_one_for_equals_and_one_over_n_for_a_monopoly() {
+        assert!((jain(&[2.0, 2.0, 2.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,381 @@
+//! Tenants that share a GPU: the events of a trace as requests, measured and judged.
+//!
+//! # How
+//! The marks of a trace that the model knows are read in the order of their times, with their fields; what they amount
+//! to is measured over a window, and each tenant is judged over the time in which it was active. Marks and their fields
+//! of the tracepoints that the model knows are held in memory, and no others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+
+use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
+use gpuwhy_derive::vgpu::model::takes;
+use gpuwhy_derive::vgpu::rules::RULES;
+use gpuwhy_derive::vgpu::{Event, Field, Model, Request};
+use gpuwhy_diagnose::vgpu::{TenantFacts, findings};
+use gpuwhy_schema::{Attr, EntityId, EntityKind, Id, Mark, Name, TrackId};
+use gpuwhy_store::Trace;
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::source::{EVER, TraceSource, all};
+
+const MS: f64 = 1e6;
+/// The version of [`Report`].
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Mean and quantiles, ms.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Times {
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// What 99 % do not exceed.
+    pub p99: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Times {
+    fn of(spread: &Spread) -> Times {
+        let ms = |n: i64| n as f64 / MS;
+        Times {
+            mean: spread.mean / MS,
+            p50: ms(spread.p50),
+            p99: ms(spread.p99),
+            max: ms(spread.max),
+        }
+    }
+}
+
+/// Where the waits of a tenant's requests went, ms in sum. The parts sum to the total.
+#[derive(Clone, Debug, Serialize)]
+pub struct Waits {
+    /// All.
+    pub total_ms: f64,
+    /// Its own request ran.
+    pub own_predecessor_ms: f64,
+    /// Another tenant's request ran, by its name.
+    pub other_tenant_ms: BTreeMap<String, f64>,
+    /// The device was idle and was not given to it.
+    pub reserved_idle_ms: f64,
+    /// Something that it depends on was not done.
+    pub dependency_ms: f64,
+    /// The host's threads and the scheduler's tick.
+    pub host_ms: f64,
+}
+
+/// A tenant in the window.
+#[derive(Clone, Debug, Serialize)]
+pub struct TenantReport {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: i64,
+    /// Requests that were done in the window.
+    pub requests: usize,
+    /// Requests of which the end was not seen.
+    pub unfinished: usize,
+    /// Executions that ended with the request taken off its engine.
+    pub preempted: usize,
+    /// Use of each engine, % of the window, by the engine's name.
+    pub utilisation: BTreeMap<String, f64>,
+    /// Of a request from when the host first heard of it to its first execution.
+    pub wait: Times,
+    /// Of a request on engines.
+    pub execution: Times,
+    /// Of a request from when the host first heard of it to its end.
+    pub latency: Times,
+    /// Where the waits went.
+    pub waits: Waits,
+    /// Requests that waited, on average.
+    pub queue: f64,
+    /// The same by Little's law, from completions and their mean wait.
+    pub queue_by_little: f64,
+    /// From its first request to its last end, s.
+    pub active_s: f64,
+    /// How long it had requests, s.
+    pub backlogged_s: f64,
+    /// What was left of its slice when the device was taken from it, ms: the least. Below 0 it is a debt.
+    pub least_left_ms: Option<f64>,
+}
+
+/// An engine in the window.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineReport {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: i64,
+    /// Use, % of the window.
+    pub utilisation: f64,
+}
+
+/// A finding.
+#[derive(Clone, Debug, Serialize)]
+pub struct FindingReport {
+    /// What kind.
+    pub rule: &'static str,
+    /// Whom it is about.
+    pub tenant: String,
+    /// Who was in the way.
+    pub culprit: Option<String>,
+    /// What it cost, ms.
+    pub cost_ms: Option<f64>,
+    /// How long the tenant would have been active without it, ms.
+    pub counterfactual_ms: Option<f64>,
+    /// Jain's index of fairness.
+    pub fairness: Option<f64>,
+    /// In a sentence.
+    pub says: String,
+}
+
+/// Events that did not fit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MisfitReport {
+    /// Of requests of which nothing else is known.
+    pub unmatched: u64,
+    /// A second time.
+    pub repeated: u64,
+    /// That cannot follow what came before.
+    pub impossible: u64,
+    /// Without the fields that name a request.
+    pub nameless: u64,
+    /// Requests that ended without having begun to run.
+    pub never_ran: u64,
+    /// Beyond the limit.
+    pub left_out: u64,
+    /// Buffers that went and of which the size is not known.
+    pub unknown_objects: u64,
+}
+
+/// What is known of the tenants of a trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of this document.
+    pub schema_version: u32,
+    /// From what the numbers are.
+    pub provenance: &'static str,
+    /// The window, s on the clock of the trace.
+    pub from_s: f64,
+    /// Its end.
+    pub to_s: f64,
+    /// By tenant.
+    pub tenants: Vec<TenantReport>,
+    /// By engine.
+    pub engines: Vec<EngineReport>,
+    /// Memory by whoever asked for it: bytes at the end, and at most.
+    pub memory: BTreeMap<String, (u64, u64)>,
+    /// What was found.
+    pub findings: Vec<FindingReport>,
+    /// Events by their names.
+    pub events: BTreeMap<&'static str, u64>,
+    /// Events that are missing, and what is not known without them.
+    pub missing: Vec<(&'static str, &'static str)>,
+    /// Events that did not fit.
+    pub misfits: MisfitReport,
+}
+
+/// Reads a trace and reports on its tenants; only requests that end in the window count.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn vgpu(path: &Path, window: Option<Range<i64>>) -> Result<Report> {
+    let source = TraceSource::open(path)?;
+    let (model, requests) = follow(&source)?;
+    Ok(report(&model, &requests, window))
+}
+
+/// The events of a trace as requests.
+fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>)> {
+    let trace = source.trace();
+    let mut marks: Vec<Mark> = all(trace, EVER)?;
+    marks.retain(|mark| takes(&mark.name));
+    let mut fields = attributes(trace, &marks)?;
+    let threads = Threads::of(source);
+    let mut model = Model::default();
+    for mark in &marks {
+        let own = fields.remove(&mark.id).unwrap_or_default();
+        let own: Vec<(&str, Field<'_>)> =
+            own.iter().map(|(key, value)| (&**key, Field::Text(value))).collect();
+        let (tid, comm) = threads.at(mark.track);
+        let (time, name) = (mark.ts.0, &*mark.name);
+        model.event(&Event { time, tid, comm, name, fields: &own });
+    }
+    let requests = model.finish();
+    Ok((model, requests))
+}
+
+/// The fields of marks.
+fn attributes(trace: &Trace, marks: &[Mark]) -> Result<HashMap<Id, Vec<(Name, Name)>>> {
+    let mut out: HashMap<Id, Vec<(Name, Name)>> =
+        marks.iter().map(|mark| (mark.id, Vec::new())).collect();
+    for rows in trace.read::<Attr>(EVER) {
+        for row in rows? {
+            if let Some(fields) = out.get_mut(&row.id) {
+                fields.push((row.key, row.value));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The threads that tracks of marks belong to.
+struct Threads<'a> {
+    by_track: HashMap<TrackId, (Option<i64>, &'a str)>,
+}
+
+impl Threads<'_> {
+    fn of(source: &TraceSource) -> Threads<'_> {
+        let rows = source.entities_and_tracks();
+        let threads: HashMap<EntityId, (Option<i64>, &str)> = rows
+            .entity
+            .iter()
+            .filter(|one| one.kind == EntityKind::Thread)
+            .map(|one| (one.id, (one.number, &*one.name)))
+            .collect();
+        let of = |track: &gpuwhy_schema::Track| {
+            threads.get(&track.entity).map(|thread| (track.id, *thread))
+        };
+        Threads { by_track: rows.track.iter().filter_map(of).collect() }
+    }
+
+    fn at(&self, track: TrackId) -> (Option<i64>, Option<&str>) {
+        self.by_track.get(&track).map_or((None, None), |(tid, comm)| (*tid, Some(*comm)))
+    }
+}
+
+/// What requests amount to.
+fn report(model: &Model, requests: &[Request], window: Option<Range<i64>>) -> Report {
+    let whole = model.span.map_or((0, 0), |(from, to)| (from, to + 1));
+    let window = window.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
+    let usage = Usage::new(requests);
+    let all = metrics::metrics(model, requests, &usage, window);
+    let used = |one: &&TenantUse| one.done + one.unfinished > 0;
+    let tenants = all.tenants.iter().filter(used).map(|one| tenant(model, &all, one)).collect();
+    let engines = all.engines.iter().map(|one| EngineReport {
+        name: model.engines[one.engine].name.clone(),
+        device: model.engines[one.engine].device,
+        utilisation: percent(one.busy, &all),
+    });
+    Report {
+        schema_version: SCHEMA_VERSION,
+        provenance: "exact intervals of requests",
+        from_s: window.0 as f64 / 1e9,
+        to_s: window.1 as f64 / 1e9,
+        tenants,
+        engines: engines.collect(),
+        memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
+        findings: judged(model, requests, &usage, &all),
+        events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
+        missing: model.missing(),
+        misfits: misfits(model),
+    }
+}
+
+fn counted((rule, n): (&gpuwhy_derive::vgpu::rules::Rule, u64)) -> (&'static str, u64) {
+    (rule.event, n)
+}
+
+fn misfits(model: &Model) -> MisfitReport {
+    let of = model.misfits;
+    MisfitReport {
+        unmatched: of.unmatched,
+        repeated: of.repeated,
+        impossible: of.impossible,
+        nameless: of.nameless,
+        never_ran: of.never_ran,
+        left_out: of.left_out,
+        unknown_objects: of.unknown_objects,
+    }
+}
+
+fn percent(time: i64, of: &Metrics) -> f64 {
+    100.0 * time as f64 / (of.window.1 - of.window.0).max(1) as f64
+}
+
+fn tenant(model: &Model, all: &Metrics, one: &TenantUse) -> TenantReport {
+    let who = &model.tenants[one.tenant];
+    let utilisation = one
+        .busy
+        .iter()
+        .map(|(engine, busy)| (model.engines[*engine].name.clone(), percent(*busy, all)));
+    let slices = model.slices.iter().filter(|slice| slice.tenant == one.tenant);
+    TenantReport {
+        name: who.name.clone(),
+        device: who.device,
+        requests: one.done,
+        unfinished: one.unfinished,
+        preempted: one.preempted,
+        utilisation: utilisation.collect(),
+        wait: Times::of(&one.waits),
+        execution: Times::of(&one.executions),
+        latency: Times::of(&one.latencies),
+        waits: waits(model, &one.wait),
+        queue: one.queue,
+        queue_by_little: one.little,
+        active_s: one.active.map_or(0.0, |(from, to)| (to - from) as f64 / 1e9),
+        backlogged_s: one.backlogged as f64 / 1e9,
+        least_left_ms: slices.map(|slice| slice.left).min().map(|left| left as f64 / MS),
+    }
+}
+
+fn waits(model: &Model, wait: &Wait) -> Waits {
+    let others = wait.others.iter();
+    let others =
+        others.map(|(who, time)| (model.tenants[*who].name.clone(), *time as f64 / MS)).collect();
+    Waits {
+        total_ms: wait.total as f64 / MS,
+        own_predecessor_ms: wait.predecessor as f64 / MS,
+        other_tenant_ms: others,
+        reserved_idle_ms: wait.reserved as f64 / MS,
+        dependency_ms: wait.dependency as f64 / MS,
+        host_ms: wait.host as f64 / MS,
+    }
+}
+
+/// Each tenant over the time in which it was active within the window.
+fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> Vec<FindingReport> {
+    let facts: Vec<TenantFacts> = all
+        .tenants
+        .iter()
+        .filter_map(|one| {
+            let (from, to) = one.active?;
+            let window = (from.max(all.window.0), (to + 1).min(all.window.1));
+            let while_active = metrics::metrics(model, requests, usage, window);
+            let own = &while_active.tenants[one.tenant];
+            let device = model.tenants[one.tenant].device;
+            let others = while_active.tenants.iter().filter(|other| {
+                other.tenant != one.tenant && model.tenants[other.tenant].device == device
+            });
+            Some(TenantFacts {
+                name: model.tenants[one.tenant].name.clone(),
+                active: window.1 - window.0,
+                backlogged: own.backlogged,
+                busy: own.busy.values().sum(),
+                withheld: own.withheld,
+                blocked: own.blocked,
+                done: own.done,
+                queue: own.queue,
+                others: others
+                    .map(|other| {
+                        let name = model.tenants[other.tenant].name.clone();
+                        (name, other.busy.values().sum(), other.executions.p50)
+                    })
+                    .collect(),
+            })
+        })
+        .collect();
+    let found = findings(&facts).into_iter().map(|one| FindingReport {
+        rule: one.rule.as_str(),
+        tenant: one.tenant,
+        culprit: one.culprit,
+        cost_ms: one.cost.map(|ns| ns as f64 / MS),
+        counterfactual_ms: one.counterfactual.map(|ns| ns as f64 / MS),
+        fairness: one.fairness,
+        says: one.says,
+    });
+    found.collect()
+}

@@ -1,0 +1,124 @@
+//! A simulated host that shares a GPU by Intel GVT-g, down to the events of its kernel.
+//!
+//! # How
+//! [`run`] follows the kernel's scheduler of virtual GPUs (drivers/gpu/drm/i915/gvt/sched_policy.c and scheduler.c, from
+//! 4.14 to 6.12): a tick each ms, slices by weight, a balance each 100 ms, a reset each tenth, debts carried between.
+//! What it does comes out as [`Trace`]: events with the names and the fields that the real tracepoints have, and beside
+//! them a ledger of the truth, which an analyser must not see. [`ctf::write`] writes the events as LTTng would.
+//!
+//! The times between an event of the hardware and what the driver does about it are constants of a few µs.
+
+pub mod ctf;
+mod events;
+mod scheduler;
+
+pub use events::{Event, KINDS, Kind, Value};
+pub use scheduler::run;
+
+/// Work that a virtual machine sends to one engine.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The engine: 0 render, 1 copy, 2 video.
+    pub engine: usize,
+    /// How long a request runs, ns.
+    pub runs: i64,
+    /// By which share of that requests differ, at random, 0 to 1.
+    pub spread: f64,
+    /// How long the guest thinks between the end of a request and the next, ns.
+    pub thinks: i64,
+    /// How many requests.
+    pub requests: u32,
+    /// How many it has on their way at once.
+    pub depth: u32,
+    /// When the first comes, ns.
+    pub from: i64,
+}
+
+/// A virtual GPU.
+#[derive(Clone, Debug)]
+pub struct Vgpu {
+    /// Its weight.
+    pub weight: u32,
+    /// What its machine does; nothing if empty.
+    pub loads: Vec<Load>,
+    /// When its machine is shut down, ns.
+    pub leaves: Option<i64>,
+}
+
+impl Vgpu {
+    /// A virtual GPU of weight 4 with one load.
+    pub fn with(load: Load) -> Vgpu {
+        Vgpu { weight: 4, loads: vec![load], leaves: None }
+    }
+
+    /// A virtual GPU that is there and does nothing.
+    pub fn idle(weight: u32) -> Vgpu {
+        Vgpu { weight, loads: Vec::new(), leaves: None }
+    }
+}
+
+/// What the scheduler may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether a virtual GPU whose slice is used up may have what nobody else wants.
+    pub work_conserving: bool,
+    /// Whether what is left or owed is carried over to the next 100 ms.
+    pub debts: bool,
+}
+
+impl Policy {
+    /// As the kernel does it.
+    pub const KERNEL: Policy = Policy { work_conserving: false, debts: true };
+}
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The virtual GPUs; the first has the number 1.
+    pub vgpus: Vec<Vgpu>,
+    /// The scheduler.
+    pub policy: Policy,
+    /// What makes times differ.
+    pub seed: u64,
+}
+
+/// What truly became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// The place of its virtual GPU in the set-up.
+    pub vgpu: usize,
+    /// Its engine.
+    pub engine: usize,
+    /// When it came into the queue of its virtual GPU, ns.
+    pub queued: i64,
+    /// When it was handed to the host's driver, ns.
+    pub submitted: i64,
+    /// When it began to run, ns.
+    pub from: i64,
+    /// When it was done, ns.
+    pub to: i64,
+}
+
+/// What truly became of a virtual GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// When its last request was done, ns.
+    pub finished: i64,
+    /// How long engines worked for it, ns.
+    pub busy: i64,
+    /// How long it had requests and an unused device was withheld since its slice was used up, ns.
+    pub withheld: i64,
+    /// How long it had requests that were not handed over and another virtual GPU had the device, ns.
+    pub behind: i64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// What tracepoints say, in the order of their times.
+    pub events: Vec<Event>,
+    /// The truth of each request, in the order in which they ended.
+    pub requests: Vec<Truth>,
+    /// The truth of each virtual GPU.
+    pub accounts: Vec<Account>,
+}

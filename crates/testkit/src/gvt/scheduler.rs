@@ -1,0 +1,377 @@
+//! The scheduler of virtual GPUs, and the host's driver below it.
+//!
+//! # How
+//! A tick balances slices where 100 ms have passed, charges the virtual GPU that has the device, and looks for the next
+//! one: of those with work and something left of their slice, who had the device the longest ago. The switch waits
+//! until no engine has work, and no more is handed over until then. A request is never taken off an engine.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::events::{Event, Value, kind};
+use super::{Account, Load, Setup, Trace, Truth};
+
+const MS: i64 = 1_000_000;
+const BALANCE: i64 = 100 * MS;
+const STAGES: u64 = 10;
+/// From the thread that hands a request over to the engine.
+const HAND_OVER: i64 = 20_000;
+/// From the end of a request to the thread that is woken for it.
+const AFTER: i64 = 10_000;
+const ENGINES: usize = 3;
+const SERVICE: (i32, &str) = (200, "gvt_service_thr");
+const WORKLOAD_THREADS: [(i32, &str); ENGINES] =
+    [(210, "gvt workload 0"), (211, "gvt workload 1"), (212, "gvt workload 2")];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Tick,
+    Arrives { vgpu: usize, load: usize },
+    Ends { engine: usize },
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Workload {
+    load: usize,
+    queued: i64,
+    runs: i64,
+    address: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    queues: [VecDeque<Workload>; ENGINES],
+    /// Requests of each load of which it is not yet decided when they come.
+    to_come: Vec<u32>,
+    /// Requests that will come or have come, and are not done.
+    on_their_way: u32,
+    /// Requests that have come.
+    came: i64,
+    allocated: i64,
+    left: i64,
+    sched_in: i64,
+    sequence: [u32; ENGINES],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    vgpu: usize,
+    work: Workload,
+    submitted: i64,
+    from: i64,
+    to: i64,
+    sequence: u32,
+    global: u32,
+}
+
+struct Host<'a> {
+    setup: &'a Setup,
+    trace: Trace,
+    heap: BinaryHeap<Reverse<(i64, u64, What)>>,
+    pushed: u64,
+    now: i64,
+    vgpus: Vec<State>,
+    /// The run queue: who had the device the longest ago comes first.
+    queue: Vec<usize>,
+    current: Option<usize>,
+    next: Option<Option<usize>>,
+    need_reschedule: bool,
+    engines: [Option<Running>; ENGINES],
+    global: [u32; ENGINES],
+    expires: i64,
+    stage: u64,
+    random: u64,
+}
+
+/// Simulates until all requests are done.
+pub fn run(setup: &Setup) -> Trace {
+    let mut host = Host::new(setup);
+    while let Some(Reverse((time, _, what))) = host.heap.pop() {
+        host.account(time);
+        host.now = time;
+        match what {
+            What::Tick => {
+                host.tick();
+                if host.unfinished() {
+                    host.push(time + MS, What::Tick);
+                }
+            }
+            What::Arrives { vgpu, load } => host.arrives(vgpu, load),
+            What::Ends { engine } => host.ends(engine),
+        }
+    }
+    host.trace.events.sort_by_key(|event| event.time);
+    host.trace
+}
+
+impl<'a> Host<'a> {
+    fn new(setup: &'a Setup) -> Host<'a> {
+        let mut host = Host {
+            setup,
+            trace: Trace::default(),
+            heap: BinaryHeap::new(),
+            pushed: 0,
+            now: 0,
+            vgpus: Vec::new(),
+            queue: (0..setup.vgpus.len()).collect(),
+            current: None,
+            next: None,
+            need_reschedule: false,
+            engines: [None; ENGINES],
+            global: [0; ENGINES],
+            expires: 0,
+            stage: 0,
+            random: setup.seed | 1,
+        };
+        host.trace.accounts = vec![Account::default(); setup.vgpus.len()];
+        for (at, vgpu) in setup.vgpus.iter().enumerate() {
+            let to_come = vgpu.loads.iter().map(|load| load.requests).collect();
+            host.vgpus.push(State { to_come, ..State::default() });
+            for (place, load) in vgpu.loads.iter().enumerate() {
+                for _ in 0..load.depth {
+                    host.will_come(at, place, load.from);
+                }
+            }
+            host.object(at, true);
+        }
+        // The timer's phase is not that of the guests.
+        let phase = (host.unit() * MS as f64) as i64;
+        host.push(phase, What::Tick);
+        host
+    }
+
+    fn push(&mut self, time: i64, what: What) {
+        self.pushed += 1;
+        self.heap.push(Reverse((time, self.pushed, what)));
+    }
+
+    /// A number from 0 to 1 (xorshift64*).
+    fn unit(&mut self) -> f64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn unfinished(&self) -> bool {
+        self.vgpus.iter().any(|vgpu| vgpu.on_their_way > 0 || vgpu.to_come.iter().any(|n| *n > 0))
+    }
+
+    fn has_work(&self, vgpu: usize) -> bool {
+        let running = |one: &Option<Running>| one.is_some_and(|run| run.vgpu == vgpu);
+        self.vgpus[vgpu].queues.iter().any(|queue| !queue.is_empty())
+            || self.engines.iter().any(running)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.engines.iter().any(Option::is_some)
+    }
+
+    /// The ledger of the time since the last event.
+    fn account(&mut self, until: i64) {
+        let passed = until - self.now;
+        let user = self.engines.iter().flatten().map(|run| run.vgpu).next();
+        for (at, vgpu) in self.vgpus.iter().enumerate() {
+            if vgpu.queues.iter().all(VecDeque::is_empty) {
+                continue;
+            }
+            match user {
+                None if vgpu.left <= 0 => self.trace.accounts[at].withheld += passed,
+                Some(user) if user != at => self.trace.accounts[at].behind += passed,
+                _ => {}
+            }
+        }
+    }
+
+    fn emit(&mut self, (tid, comm): (i32, &'static str), after: i64, name: &str, values: &[i64]) {
+        let values = values.iter().map(|value| Value::Number(*value)).collect();
+        let cpu = u32::from(tid != 0) * (tid as u32 % 4);
+        let time = self.now + after;
+        self.trace.events.push(Event { time, cpu, tid, comm, kind: kind(name), values });
+    }
+
+    /// The thread of a machine's virtual CPU, where its accesses to the device are caught.
+    fn vcpu(vgpu: usize) -> (i32, &'static str) {
+        (1001 + 10 * vgpu as i32, "CPU 0/KVM")
+    }
+
+    fn object(&mut self, vgpu: usize, made: bool) {
+        let address = 0xffff_8881_0000_0000u64 as i64 + (vgpu as i64) * 0x1000;
+        match made {
+            true => {
+                let values = [address, 64 << 20];
+                self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_create", &values);
+            }
+            false => self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_destroy", &[address]),
+        }
+    }
+
+    /// The next request of a load comes at a time, if there is one.
+    fn will_come(&mut self, vgpu: usize, load: usize, time: i64) {
+        let state = &mut self.vgpus[vgpu];
+        if state.to_come[load] > 0 {
+            state.to_come[load] -= 1;
+            state.on_their_way += 1;
+            self.push(time, What::Arrives { vgpu, load });
+        }
+    }
+
+    fn arrives(&mut self, vgpu: usize, load: usize) {
+        let Load { engine, runs, spread, .. } = self.setup.vgpus[vgpu].loads[load];
+        let factor = 1.0 + spread * (2.0 * self.unit() - 1.0);
+        let runs = (runs as f64 * factor) as i64;
+        self.vgpus[vgpu].came += 1;
+        // The slab gives addresses again.
+        let address = 0xffff_8882_0000_0000u64 as i64
+            + ((vgpu as i64) << 24)
+            + ((load as i64) << 16)
+            + (self.vgpus[vgpu].came % 32) * 0x200;
+        let state = &mut self.vgpus[vgpu];
+        state.queues[engine].push_back(Workload { load, queued: self.now, runs, address });
+        let values = [0, vgpu as i64 + 1, engine as i64, address];
+        self.emit(Host::vcpu(vgpu), 0, "gvt_workload_queue", &values);
+        self.dispatch();
+    }
+
+    /// The threads of the engines take work of the virtual GPU that has the device.
+    fn dispatch(&mut self) {
+        let Some(vgpu) = self.current.filter(|_| !self.need_reschedule) else { return };
+        for (engine, thread) in WORKLOAD_THREADS.into_iter().enumerate() {
+            if self.engines[engine].is_some() {
+                continue;
+            }
+            let state = &mut self.vgpus[vgpu];
+            let Some(work) = state.queues[engine].pop_front() else { continue };
+            state.sequence[engine] += 1;
+            self.global[engine] += 1;
+            let (sequence, global) = (state.sequence[engine], self.global[engine]);
+            let from = self.now + HAND_OVER;
+            let run = Running {
+                vgpu,
+                work,
+                submitted: self.now,
+                from,
+                to: from + work.runs,
+                sequence,
+                global,
+            };
+            self.engines[engine] = Some(run);
+            let (context, ring) = (context(vgpu), engine as i64);
+            let (sequence, global) = (i64::from(sequence), i64::from(global));
+            let submit = [0, vgpu as i64 + 1, ring, work.address, context, sequence];
+            self.emit(thread, 0, "gvt_workload_submit", &submit);
+            let request = [0, context, ring, sequence, 0];
+            self.emit(thread, 5_000, "i915_gem_request_add", &request);
+            let request = [0, context, ring, sequence, global];
+            self.emit(thread, 8_000, "i915_gem_request_submit", &request);
+            let values = [0, context, ring, sequence, global, 0];
+            self.emit(thread, HAND_OVER, "i915_gem_request_in", &values);
+            self.push(run.to + AFTER, What::Ends { engine });
+        }
+    }
+
+    fn ends(&mut self, engine: usize) {
+        let Some(run) = self.engines[engine].take() else { return };
+        let Running { vgpu, work, submitted, from, to, .. } = run;
+        let (ring, idle) = (engine as i64, (0, "swapper/0"));
+        let (context, sequence, global) =
+            (context(vgpu), i64::from(run.sequence), i64::from(run.global));
+        self.emit(idle, -AFTER, "intel_engine_notify", &[0, ring, global, 1]);
+        let request = [0, context, ring, sequence, global];
+        self.emit(idle, 3_000 - AFTER, "i915_gem_request_out", &request);
+        let done = [0, vgpu as i64 + 1, ring, work.address];
+        self.emit(WORKLOAD_THREADS[engine], 0, "gvt_workload_complete", &done);
+        self.emit(WORKLOAD_THREADS[engine], 2_000, "i915_gem_request_retire", &request);
+        self.trace.requests.push(Truth { vgpu, engine, queued: work.queued, submitted, from, to });
+        let account = &mut self.trace.accounts[vgpu];
+        account.busy += to - from;
+        account.finished = account.finished.max(to);
+        self.vgpus[vgpu].on_their_way -= 1;
+        let load = &self.setup.vgpus[vgpu].loads[work.load];
+        let thinks = (load.thinks as f64 * (1.0 + load.spread * (self.unit() - 0.5))) as i64;
+        self.will_come(vgpu, work.load, self.now + thinks);
+        if self.need_reschedule && !self.is_busy() {
+            self.schedule();
+        }
+        self.dispatch();
+    }
+
+    fn tick(&mut self) {
+        let setup = self.setup;
+        let gone = |at: usize| setup.vgpus[at].leaves.is_some_and(|leaves| self.now >= leaves);
+        let leaving: Vec<usize> =
+            self.queue.iter().copied().filter(|at| gone(*at) && !self.has_work(*at)).collect();
+        for at in leaving {
+            self.queue.retain(|one| *one != at);
+            self.object(at, false);
+        }
+        if self.now >= self.expires {
+            self.balance();
+            self.expires = self.now + BALANCE;
+        }
+        self.schedule();
+        self.dispatch();
+    }
+
+    fn balance(&mut self) {
+        let reset = self.stage.is_multiple_of(STAGES) || !self.setup.policy.debts;
+        self.stage += 1;
+        let weight = |at: usize| i64::from(self.setup.vgpus[at].weight);
+        let total: i64 = self.queue.iter().map(|at| weight(*at)).sum();
+        for &at in &self.queue {
+            let fair = BALANCE * weight(at) / total.max(1);
+            let state = &mut self.vgpus[at];
+            if reset {
+                (state.allocated, state.left) = (fair, fair);
+            } else {
+                state.left += state.allocated;
+            }
+        }
+    }
+
+    /// Charges who has the device, chooses the next, and switches unless an engine has work.
+    fn schedule(&mut self) {
+        if let Some(current) = self.current {
+            let state = &mut self.vgpus[current];
+            state.left -= self.now - state.sched_in;
+            state.sched_in = self.now;
+        }
+        let next = *self.next.get_or_insert(None);
+        let next = if self.need_reschedule { next } else { self.pick() };
+        self.next = Some(next);
+        if next == self.current {
+            self.need_reschedule = false;
+            return;
+        }
+        self.need_reschedule = true;
+        if self.is_busy() {
+            return;
+        }
+        if let Some(before) = self.current {
+            let values = [0, before as i64 + 1, self.vgpus[before].left];
+            self.emit(SERVICE, 0, "gvt_sched_switch", &values);
+        }
+        self.current = next;
+        if let Some(next) = next {
+            self.vgpus[next].sched_in = self.now;
+        }
+        self.need_reschedule = false;
+    }
+
+    fn pick(&mut self) -> Option<usize> {
+        let wants = |at: &&usize| self.has_work(**at);
+        let mut busy = self.queue.iter().filter(wants);
+        let conserving = self.setup.policy.work_conserving;
+        let found = busy.clone().find(|at| self.vgpus[**at].left > 0).copied();
+        let found = found.or_else(|| busy.next().copied().filter(|_| conserving))?;
+        self.queue.retain(|at| *at != found);
+        self.queue.push(found);
+        Some(found)
+    }
+}
+
+/// The context of a virtual GPU's shadow in the host's driver.
+fn context(vgpu: usize) -> i64 {
+    17 + 5 * vgpu as i64
+}
