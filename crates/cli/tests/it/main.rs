@@ -11,6 +11,7 @@ mod libraries;
 mod packaging;
 mod profiles;
 mod recording;
+mod vgpu;
 mod without_steps;
 
 #[path = "../../../bench/src/safety/hostile.rs"]

@@ -3,8 +3,7 @@
 //! # How
 //! [`rules`] says what each tracepoint does to a request, as data. [`model`] follows the events and makes a
 //! [`Request`] of those that belong together: by (device, context, engine, sequence), by the workload of a virtual
-//! GPU, or by the fence of a job. [`metrics`] measures a window of the requests. [`replay`] runs the requests again
-//! under another policy of the scheduler.
+//! GPU, or by the fence of a job. [`metrics`] measures a window of the requests.
 //!
 //! # What fools it
 //! The host does not see a guest's own queue: a wait begins where the host first hears of the request. Where no
@@ -16,6 +15,9 @@ pub mod metrics;
 pub mod model;
 pub mod request;
 pub mod rules;
+
+#[cfg(test)]
+mod tests;
 
 pub use event::{Event, Field};
 pub use model::Model;

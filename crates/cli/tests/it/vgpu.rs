@@ -1,0 +1,154 @@
+//! `gpuwhy vgpu` on the simulated host: its events are written as CTF, imported, measured and judged, and compared with
+//! the simulator's ledger.
+
+use std::path::Path;
+use std::process::Command;
+
+use gpuwhy_testkit::gvt::{self, Load, Policy, Setup, Trace, Vgpu};
+use serde_json::Value;
+
+use crate::{folder, gpuwhy, said};
+
+const MS: i64 = 1_000_000;
+
+fn load(runs_ms: i64, thinks_us: i64, requests: u32) -> Load {
+    let (runs, thinks) = (runs_ms * MS, thinks_us * 1000);
+    Load { engine: 0, runs, spread: 0.05, thinks, requests, depth: 1, from: 10 * MS }
+}
+
+fn simulated(vgpus: Vec<Vgpu>) -> Trace {
+    gvt::run(&Setup { vgpus, policy: Policy::KERNEL, seed: 7 })
+}
+
+/// Through CTF and a trace, as users do it.
+fn analysed(trace: &Trace, folder: &Path, window: &[&str]) -> Value {
+    let (ctf, out) = (folder.join("ctf"), folder.join("t.trace"));
+    gvt::ctf::write(&trace.events, &ctf).unwrap();
+    let (ctf, out) = (ctf.to_str().unwrap(), out.to_str().unwrap());
+    let output = gpuwhy(&["import", ctf, "-o", out, "--force"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let output = gpuwhy(&[&["vgpu", out, "--json"], window].concat());
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn tenant<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let all = report["tenants"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name}: {report:#}"))
+}
+
+fn found<'a>(report: &'a Value, rule: &str) -> Option<&'a Value> {
+    report["findings"].as_array().unwrap().iter().find(|one| one["rule"] == rule)
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn nothing_misfits(report: &Value) {
+    let misfits = report["misfits"].as_object().unwrap();
+    assert!(misfits.values().all(|n| n == 0), "{misfits:?}");
+    assert_eq!(report["missing"].as_array().unwrap().len(), 0, "{}", report["missing"]);
+}
+
+#[test]
+fn an_idle_neighbour_caps_the_share_at_half_and_the_time_alone_is_foretold_within_a_percent() {
+    let (_guard, folder) = folder();
+    let one = Vgpu::with(load(18, 4_000, 400));
+    let shared = simulated(vec![one.clone(), Vgpu::idle(4)]);
+    let alone = simulated(vec![one]);
+    let report = analysed(&shared, &folder, &[]);
+    nothing_misfits(&report);
+    let own = tenant(&report, "vGPU 1");
+    assert_eq!(own["requests"], 400);
+    let used = number(&own["utilisation"]["render0"]);
+    assert!((40.0..=50.5).contains(&used), "{used}");
+    let finding = found(&report, "unused_reservation").unwrap_or_else(|| panic!("{report:#}"));
+    let began = 10 * MS;
+    let truth = (alone.accounts[0].finished - began) as f64 / MS as f64;
+    let foretold = number(&finding["counterfactual_ms"]);
+    assert!((foretold / truth - 1.0).abs() < 0.01, "{foretold} ms foretold, {truth} ms truly");
+    let withheld = shared.accounts[0].withheld as f64 / MS as f64;
+    let cost = number(&finding["cost_ms"]);
+    assert!((cost / withheld - 1.0).abs() < 0.02, "{cost} ms told, {withheld} ms truly");
+    // Without the neighbour nothing is withheld.
+    let report = analysed(&alone, &folder, &[]);
+    assert!(found(&report, "unused_reservation").is_none(), "{report:#}");
+}
+
+#[test]
+fn a_neighbours_long_requests_hold_up_short_ones_until_they_end() {
+    let (_guard, folder) = folder();
+    let trace = simulated(vec![Vgpu::with(load(18, 4_500, 900)), Vgpu::with(load(800, 5_000, 20))]);
+    let until = trace.accounts[1].finished;
+    assert!(trace.accounts[0].finished > until + 5_000 * MS, "{:?}", trace.accounts);
+    let to = format!("{until}ns");
+    let during = analysed(&trace, &folder, &["--to", &to]);
+    let used = number(&tenant(&during, "vGPU 1")["utilisation"]["render0"]);
+    assert!(used <= 20.0, "{used}");
+    let finding = found(&during, "blocked_by_tenant").unwrap_or_else(|| panic!("{during:#}"));
+    assert_eq!((&finding["tenant"], &finding["culprit"]), (&"vGPU 1".into(), &"vGPU 2".into()));
+    assert!(number(&finding["fairness"]) < 0.9, "{finding}");
+    assert!(number(&tenant(&during, "vGPU 2")["least_left_ms"]) < -500.0, "{during:#}");
+    // Their debt lasts a second at most.
+    let from = format!("{}ns", until + 1_000 * MS);
+    let after = analysed(&trace, &folder, &["--from", &from]);
+    let used = number(&tenant(&after, "vGPU 1")["utilisation"]["render0"]);
+    assert!((40.0..=55.0).contains(&used), "{used}");
+    assert!(found(&after, "blocked_by_tenant").is_none(), "{after:#}");
+}
+
+#[test]
+fn sums_equal_the_ledger_on_three_tenants_and_two_engines() {
+    let (_guard, folder) = folder();
+    let mut two = Vgpu::with(load(7, 3_000, 200));
+    two.loads.push(Load { engine: 2, depth: 2, ..load(4, 9_000, 100) });
+    two.weight = 8;
+    let trace = simulated(vec![
+        Vgpu::with(load(5, 11_000, 300)),
+        two,
+        Vgpu::with(Load { depth: 3, ..load(3, 30_000, 150) }),
+    ]);
+    let report = analysed(&trace, &folder, &[]);
+    nothing_misfits(&report);
+    let seconds = number(&report["to_s"]) - number(&report["from_s"]);
+    for (at, account) in trace.accounts.iter().enumerate() {
+        let own = tenant(&report, &format!("vGPU {}", at + 1));
+        let requests: Vec<_> = trace.requests.iter().filter(|one| one.vgpu == at).collect();
+        assert_eq!(own["requests"], requests.len());
+        let used: f64 = own["utilisation"].as_object().unwrap().values().map(number).sum();
+        let busy = used / 100.0 * seconds * 1e9;
+        assert!((busy - account.busy as f64).abs() < 1e4, "{busy} ns, {} truly", account.busy);
+        let waited: i64 = requests.iter().map(|one| one.from - one.queued).sum();
+        let waits = &own["waits"];
+        let told = number(&waits["total_ms"]);
+        assert!((told - waited as f64 / MS as f64).abs() < 1e-3, "{told} ms, {waited} ns truly");
+        let others: f64 = waits["other_tenant_ms"].as_object().unwrap().values().map(number).sum();
+        let parts = ["own_predecessor_ms", "reserved_idle_ms", "dependency_ms", "host_ms"];
+        let parts: f64 = parts.iter().map(|part| number(&waits[part])).sum();
+        assert!((parts + others - told).abs() < 1e-3, "{waits:#}");
+        // All requests end in the window, so both queues are the same.
+        let (queue, little) = (number(&own["queue"]), number(&own["queue_by_little"]));
+        assert!((queue - little).abs() < 1e-9, "{queue} and {little}");
+    }
+}
+
+#[test]
+fn babeltrace2_reads_the_simulated_trace() {
+    if Command::new("babeltrace2").arg("--version").output().is_err() {
+        println!("skipped: there is no babeltrace2");
+        return;
+    }
+    let (_guard, folder) = folder();
+    let trace = simulated(vec![Vgpu::with(load(18, 4_000, 50)), Vgpu::with(load(9, 2_000, 50))]);
+    gvt::ctf::write(&trace.events, &folder.join("ctf")).unwrap();
+    let output = Command::new("babeltrace2").arg(folder.join("ctf")).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.lines().count(), trace.events.len());
+    for kind in gvt::KINDS {
+        let told = text.lines().filter(|line| line.contains(&format!(" {}: ", kind.name))).count();
+        let truly = trace.events.iter().filter(|e| gvt::KINDS[e.kind].name == kind.name).count();
+        assert_eq!(told, truly, "{}", kind.name);
+    }
+}

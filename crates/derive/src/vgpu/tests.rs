@@ -1,0 +1,200 @@
+//! Situations of requests, written as events.
+
+use super::metrics::{Usage, metrics};
+use super::*;
+
+/// Follows events, each a line of time, name and `field=value`.
+fn followed(text: &str) -> (Model, Vec<Request>) {
+    let mut model = Model::default();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let mut words = line.split_whitespace();
+        let time = words.next().unwrap().parse().unwrap();
+        let name = words.next().unwrap();
+        let fields: Vec<(&str, Field<'_>)> =
+            words.map(|w| w.split_once('=').unwrap()).map(|(k, v)| (k, Field::Text(v))).collect();
+        model.event(&Event { time, tid: Some(7), comm: Some("glxgears"), name, fields: &fields });
+    }
+    let requests = model.finish();
+    (model, requests)
+}
+
+fn stretches(request: &Request) -> Vec<(i64, i64, bool)> {
+    request.executions.iter().map(|e| (e.from, e.to, e.preempted)).collect()
+}
+
+const ONE: &str = "
+    100 gvt_workload_queue dev=0 vgpu_id=1 ring_id=0 workload=0xa0
+    200 gvt_workload_submit dev=0 vgpu_id=1 ring_id=0 workload=0xa0 ctx=17 seqno=1
+    210 i915_gem_request_add dev=0 ctx=17 ring=0 seqno=1 global=0
+    220 i915_gem_request_submit dev=0 ctx=17 ring=0 seqno=1 global=5
+    230 i915_gem_request_in dev=0 ctx=17 ring=0 seqno=1 global_seqno=5 port=0
+    400 intel_engine_notify dev=0 ring=0 seqno=5 waiters=1
+    403 i915_gem_request_out dev=0 ctx=17 ring=0 seqno=1 global=5
+    410 gvt_workload_complete dev=0 vgpu_id=1 ring_id=0 workload=0xa0
+    420 i915_gem_request_retire dev=0 ctx=17 ring=0 seqno=1 global=5";
+
+#[test]
+fn a_request_is_followed_from_the_virtual_gpus_queue_to_its_end() {
+    let (model, requests) = followed(ONE);
+    assert_eq!(requests.len(), 1);
+    let one = &requests[0];
+    let stages = [
+        (Stage::VgpuQueued, 100),
+        (Stage::VgpuSubmitted, 200),
+        (Stage::HostQueued, 210),
+        (Stage::Ready, 220),
+        (Stage::Running, 230),
+        (Stage::Done, 400),
+        (Stage::Notified, 400),
+        (Stage::Retired, 420),
+    ];
+    for (stage, at) in stages {
+        assert_eq!(one.when(stage), Some(at), "{stage:?}");
+    }
+    assert_eq!((one.context, one.sequence, one.outcome), (17, 1, Outcome::Done));
+    assert_eq!(stretches(one), [(230, 400, false)]);
+    assert_eq!(model.tenants[one.tenant].key, TenantKey::Vgpu(1));
+    assert_eq!(model.misfits, super::model::Misfits::default());
+    assert_eq!(model.missing(), [("gvt_sched_switch", "slices and debts")]);
+}
+
+#[test]
+fn the_same_number_in_two_contexts_is_two_requests_of_two_tenants() {
+    let other = ONE.replace("vgpu_id=1", "vgpu_id=2").replace("=0xa0", "=0xb0");
+    let other = other.replace("ctx=17", "ctx=22").replace("=5", "=6");
+    let mut lines: Vec<&str> = ONE.lines().chain(other.lines()).map(str::trim).collect();
+    lines.retain(|line| !line.is_empty());
+    lines.sort_by_key(|line| line.split(' ').next().unwrap().parse::<i64>().unwrap());
+    let (model, requests) = followed(&lines.join("\n"));
+    assert_eq!(requests.len(), 2);
+    let owners: Vec<_> = requests.iter().map(|one| model.tenants[one.tenant].key).collect();
+    assert_eq!(owners, [TenantKey::Vgpu(1), TenantKey::Vgpu(2)]);
+    assert_eq!(requests.iter().map(|one| one.context).collect::<Vec<_>>(), [17, 22]);
+    assert_eq!(model.misfits.impossible + model.misfits.repeated, 0);
+}
+
+#[test]
+fn the_hosts_driver_may_tell_of_a_request_before_gvt_does() {
+    let text = ONE.replace("200 gvt", "215 gvt");
+    let mut lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    lines.sort_by_key(|line| line.split(' ').next().unwrap().parse::<i64>().unwrap());
+    let (model, requests) = followed(&lines.join("\n"));
+    assert_eq!(requests.len(), 1, "{requests:#?}");
+    assert_eq!(requests[0].when(Stage::VgpuSubmitted), Some(215));
+    assert_eq!(requests[0].when(Stage::HostQueued), Some(210));
+    assert_eq!(model.tenants[requests[0].tenant].key, TenantKey::Vgpu(1));
+    assert_eq!(stretches(&requests[0]), [(230, 400, false)]);
+}
+
+#[test]
+fn a_number_is_used_again_after_the_request_is_retired_and_when_it_wraps() {
+    let later = |text: &str| {
+        let moved = |line: &str| {
+            let (time, rest) = line.trim().split_once(' ').unwrap();
+            format!("{} {rest}", time.parse::<i64>().unwrap() + 1000)
+        };
+        text.lines().filter(|l| !l.trim().is_empty()).map(moved).collect::<Vec<_>>().join("\n")
+    };
+    // Of 64 bits there and 32 here: the low ones count.
+    let wrapped = later(ONE).replace("_complete dev", "_complete x=1 dev");
+    let wrapped = wrapped
+        .replace("_out dev=0 ctx=17 ring=0 seqno=1 ", "_out dev=0 ctx=17 ring=0 seqno=4294967297 ");
+    let (model, requests) = followed(&format!("{ONE}\n{wrapped}"));
+    assert_eq!(requests.len(), 2);
+    assert_eq!(stretches(&requests[0]), [(230, 400, false)]);
+    assert_eq!(stretches(&requests[1]), [(1230, 1400, false)]);
+    assert_eq!(model.misfits, super::model::Misfits::default());
+}
+
+#[test]
+fn a_request_taken_off_its_engine_has_an_execution_for_each_time() {
+    let (_, requests) = followed(
+        "10 i915:i915_request_add dev=0 ctx=3 class=0 instance=0 seqno=9
+         20 i915:i915_request_in dev=0 ctx=3 class=0 instance=0 seqno=9 port=0
+         50 i915:i915_request_out dev=0 ctx=3 class=0 instance=0 seqno=9 completed=0
+         70 i915:i915_request_in dev=0 ctx=3 class=0 instance=0 seqno=9 port=0
+         90 i915:i915_request_out dev=0 ctx=3 class=0 instance=0 seqno=9 completed=1",
+    );
+    assert_eq!(stretches(&requests[0]), [(20, 50, true), (70, 90, false)]);
+    assert_eq!((requests[0].ended(), requests[0].when(Stage::Preempted)), (Some(90), Some(50)));
+    // Older kernels do not say why it left: that it comes again says it.
+    let (_, requests) = followed(
+        "10 i915_gem_request_add dev=0 ctx=3 ring=0 seqno=9
+         20 i915_gem_request_in dev=0 ctx=3 ring=0 seqno=9 global_seqno=4
+         50 i915_gem_request_out dev=0 ctx=3 ring=0 seqno=9
+         70 i915_gem_request_in dev=0 ctx=3 ring=0 seqno=9 global_seqno=6
+         90 i915_gem_request_out dev=0 ctx=3 ring=0 seqno=9",
+    );
+    assert_eq!(requests.len(), 1);
+    assert_eq!(stretches(&requests[0]), [(20, 50, true), (70, 90, false)]);
+}
+
+#[test]
+fn a_request_on_the_second_port_begins_when_the_first_ends() {
+    let (model, requests) = followed(
+        "20 i915_request_in dev=0 ctx=3 class=0 instance=0 seqno=1 port=0
+         25 i915_request_in dev=0 ctx=4 class=0 instance=0 seqno=1 port=1
+         60 i915_request_out dev=0 ctx=3 class=0 instance=0 seqno=1 completed=1
+         80 i915_request_out dev=0 ctx=4 class=0 instance=0 seqno=1 completed=1",
+    );
+    assert_eq!(stretches(&requests[0]), [(20, 60, false)]);
+    assert_eq!(stretches(&requests[1]), [(60, 80, false)]);
+    let usage = Usage::new(&requests);
+    // Half of the first and half of the second.
+    assert_eq!(metrics(&model, &requests, &usage, (40, 70)).engines[0].busy, 30);
+}
+
+#[test]
+fn jobs_of_the_drm_scheduler_are_followed_by_their_fences() {
+    let (model, requests) = followed(
+        "10 drm_sched_job_queue name=gfx dev=0000:03:00.0 fence_context=8 fence_seqno=2 client_id=5
+         30 drm_sched_job_run name=gfx dev=0000:03:00.0 fence_context=8 fence_seqno=2 client_id=5
+         70 drm_sched_job_done fence_context=8 fence_seqno=2",
+    );
+    assert_eq!(stretches(&requests[0]), [(30, 70, false)]);
+    assert_eq!(model.tenants[requests[0].tenant].key, TenantKey::Client(5));
+    let (_, requests) = followed(
+        "10 drm_sched_job entity=0x1 fence=0xf0 name=gfx id=3 job_count=0 hw_job_count=0
+         30 drm_run_job entity=0x1 fence=0xf0 name=gfx id=3 job_count=0 hw_job_count=0
+         70 drm_sched_process_job fence=0xf0
+         80 drm_sched_job entity=0x1 fence=0xf0 name=gfx id=4 job_count=0 hw_job_count=0",
+    );
+    assert_eq!(requests.len(), 2, "the address is another job's now");
+    assert_eq!(stretches(&requests[0]), [(30, 70, false)]);
+}
+
+#[test]
+fn events_that_cannot_be_are_counted_and_change_nothing() {
+    let (model, requests) = followed(&format!(
+        "{ONE}
+         500 gvt_workload_queue dev=0 vgpu_id=1 ring_id=0
+         510 i915_gem_request_out dev=0 ctx=99 ring=0 seqno=1
+         520 gvt_workload_complete dev=0 vgpu_id=1 ring_id=0 workload=0xa0
+         530 i915_gem_request_add dev=0 ctx=17 ring=0 seqno=2
+         540 i915_gem_request_out dev=0 ctx=17 ring=0 seqno=2
+         550 i915_gem_object_destroy obj=0xdead
+         560 dma_fence_signaled driver=x timeline=gfx context=5 seqno=5"
+    ));
+    let misfits = model.misfits;
+    assert_eq!(misfits.nameless, 1);
+    assert_eq!(misfits.unmatched, 1);
+    assert_eq!(misfits.repeated, 1);
+    assert_eq!(misfits.impossible, 1);
+    assert_eq!(misfits.unknown_objects, 1);
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].outcome, Outcome::Unfinished);
+    // Its context is the virtual GPU's, though GVT-g did not tell of this request.
+    assert_eq!(requests[1].tenant, requests[0].tenant);
+}
+
+#[test]
+fn memory_is_of_who_asked_for_it() {
+    let (model, _) = followed(
+        "1 i915_gem_object_create obj=0x10 size=4096
+         2 i915_gem_object_create obj=0x20 size=8192
+         3 i915_gem_object_destroy obj=0x10
+         4 i915_gem_object_create obj=0x10 size=1024",
+    );
+    let memory = model.memory["glxgears (7)"];
+    assert_eq!((memory.made, memory.live, memory.peak), (3, 9216, 12288));
+}
