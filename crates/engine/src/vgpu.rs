@@ -356,6 +356,7 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
                 backlogged: own.backlogged,
                 busy: own.busy.values().sum(),
                 withheld: own.withheld,
+                withheld_times: own.withheld_times,
                 blocked: own.blocked,
                 done: own.done,
                 queue: own.queue,

@@ -50,6 +50,22 @@ impl Running {
         if from < to { self.until(to) - self.until(from) } else { 0 }
     }
 
+    /// The same of stretches that are longer than `at_least` after they are cut to the window, and how many these are.
+    /// The stretches themselves must be longer.
+    fn longer_within(&self, from: i64, to: i64, at_least: i64) -> (i64, usize) {
+        let first = self.pieces.partition_point(|piece| piece.1 <= from);
+        let last = self.pieces.partition_point(|piece| piece.0 < to);
+        if from >= to || first >= last {
+            return (0, 0);
+        }
+        let cut = |at: usize| self.pieces[at].1.min(to) - self.pieces[at].0.max(from);
+        let mut ends = vec![first, last - 1];
+        ends.dedup();
+        let short: Vec<i64> =
+            ends.into_iter().map(cut).filter(|length| *length <= at_least).collect();
+        (self.within(from, to) - short.iter().sum::<i64>(), last - first - short.len())
+    }
+
     /// The stretches between these that are longer than `at_least`, from the first to the last.
     fn gaps(&self, at_least: i64) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
@@ -122,7 +138,8 @@ impl Usage {
             for (&(_, tenant), running) in others.filter(|((_, t), _)| *t != request.tenant) {
                 take(&mut left, running.within(from, to), tenant, wait);
             }
-            let idle = self.idle.get(&request.device).map_or(0, |idle| idle.within(from, to));
+            let idle = self.idle.get(&request.device);
+            let idle = idle.map_or(0, |idle| idle.longer_within(from, to, TICKS).0);
             let idle = idle.min(left);
             wait.reserved += idle;
             wait.host += left - idle;
@@ -252,6 +269,8 @@ pub struct TenantUse {
     /// How long it had a request that waited to be given the device while the device was idle, ns: each moment counts
     /// once, however many wait.
     pub withheld: i64,
+    /// How often that was.
+    pub withheld_times: usize,
     /// How long one of its requests waited to be given the device while another tenant's ran, ns.
     pub blocked: i64,
     /// The first request and the last end in the window, ns.
@@ -327,7 +346,11 @@ fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> Tena
     let held = Running::new(held);
     let none = Running::default();
     let idle = usage.idle.get(&device).unwrap_or(&none);
-    out.withheld = held.pieces.iter().map(|p| idle.within(p.0, p.1)).sum();
+    for (from, to, _) in &held.pieces {
+        let (time, times) = idle.longer_within(*from, *to, TICKS);
+        out.withheld += time;
+        out.withheld_times += times;
+    }
     let others = usage.by_device.iter().filter(|((of, who), _)| *of == device && *who != at);
     out.blocked = others
         .map(|(_, running)| held.pieces.iter().map(|p| running.within(p.0, p.1)).sum::<i64>())

@@ -376,8 +376,11 @@ impl Model {
             }
             Action::To(Stage::Retired) => self.retire(at, event.time),
             Action::To(to) => {
-                // The events of GVT-g and of the host's driver come in either order.
-                if stage > to && !(to == Stage::VgpuSubmitted && stage <= Stage::Running) {
+                // The events of GVT-g and of the host's driver come in either order, and so do those of one moment.
+                let submit = to == Stage::VgpuSubmitted && stage <= Stage::Running;
+                let known = live.request.at.iter().flatten().min();
+                let at_once = known.is_some_and(|first| event.time <= *first);
+                if stage > to && !submit && !at_once {
                     self.misfits.impossible += u64::from(live.request.when(to).is_none());
                     return;
                 }

@@ -16,6 +16,8 @@ const BALANCE: i64 = 100 * MS;
 const STAGES: u64 = 10;
 /// From the thread that hands a request over to the engine.
 const HAND_OVER: i64 = 20_000;
+/// Until a thread that is woken runs.
+const WAKES: i64 = 2_000;
 /// From the end of a request to the thread that is woken for it.
 const AFTER: i64 = 10_000;
 const ENGINES: usize = 3;
@@ -250,7 +252,7 @@ impl<'a> Host<'a> {
             let run = Running {
                 vgpu,
                 work,
-                submitted: self.now,
+                submitted: self.now + WAKES,
                 from,
                 to: from + work.runs,
                 sequence,
@@ -260,7 +262,7 @@ impl<'a> Host<'a> {
             let (context, ring) = (context(vgpu), engine as i64);
             let (sequence, global) = (i64::from(sequence), i64::from(global));
             let submit = [0, vgpu as i64 + 1, ring, work.address, context, sequence];
-            self.emit(thread, 0, "gvt_workload_submit", &submit);
+            self.emit(thread, WAKES, "gvt_workload_submit", &submit);
             let request = [0, context, ring, sequence, 0];
             self.emit(thread, 5_000, "i915_gem_request_add", &request);
             let request = [0, context, ring, sequence, global];
