@@ -11,7 +11,8 @@
 //! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
 //! with earlier seconds: a *surge*. Long steps that come again in a rhythm are a kind of their own, and are
 //! compared with their kind (`detect/recurring.rs`).
-//! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks.
+//! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks. An anomaly that comes
+//! to another level is divided there (`detect/level.rs`), and so is the incident.
 //!
 //! # Why it matters
 //! A 3σ rule over a 5 s window fires in every second window of clean data.
@@ -22,6 +23,7 @@
 
 mod anomaly;
 mod drift;
+mod level;
 mod merge;
 mod recurring;
 mod series;
@@ -34,7 +36,8 @@ use gpuwhy_schema::Ns;
 
 use crate::baseline::{Baseline, Fit};
 
-pub(crate) use merge::{from, groups, incident, to};
+pub use level::Change;
+pub(crate) use merge::{Group, from, groups, incident, since, to};
 pub(crate) use series::Series;
 pub use steps::{Signature, Step, StepNo, Steps};
 
@@ -109,6 +112,8 @@ pub struct Slowed {
     /// How often steps like the usual ones came, as a share of how often the slow ones do. Only for those that lose
     /// most of a second is it less than 1: the others were steps of the median duration before.
     pub as_often: f64,
+    /// It is what another anomaly of the series became when it came to another level.
+    pub follows: Option<Change>,
 }
 
 /// How steps have come to take longer, too slowly for any of them to be unusual.
@@ -243,6 +248,7 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
             alone_from: merge::HUNG,
             drifted: None,
             as_often: 1.0,
+            follows: None,
         });
     }
     let begin = slowed.iter().map(|s| from(steps, s)).min()?;

@@ -7,10 +7,10 @@
 //! A rank that waits for another sees what the other does at that time, which for the most part is
 //! what it always does, only later. So what the waiting grew by is distributed in the proportions in
 //! which the awaited rank's own steps grew: they are why it was late.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
-use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind};
+use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, Part, PartKind};
 
 use crate::classes::{self, Misses};
 use crate::detect::{Incident, StepNo, Steps};
@@ -92,6 +92,8 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
 pub struct Compared<'a> {
     /// Whose steps.
     pub thread: EntityId,
+    /// Their name.
+    name: Name,
     /// Before the incident.
     pub usual: Vec<&'a Profile>,
     /// During it: the longest steps, and then a sample of the others.
@@ -110,7 +112,8 @@ impl<'a> Compared<'a> {
     /// Of steps that all stand for themselves.
     pub fn new(thread: EntityId, usual: Vec<&'a Profile>, slow: Vec<&'a Profile>) -> Compared<'a> {
         let (longest, each, as_often, ordinary) = (0, 1.0, 1.0, 0.0);
-        Compared { thread, usual, slow, longest, each, as_often, ordinary }
+        let name = Name::default();
+        Compared { thread, name, usual, slow, longest, each, as_often, ordinary }
     }
 
     /// How many slow steps the one at `i` stands for.
@@ -124,15 +127,21 @@ impl<'a> Compared<'a> {
     }
 }
 
-/// Where the threads of the series ran whose steps took more CPU time than others: at which place for how much longer.
-pub fn where_it_ran(series: &[Compared<'_>]) -> Stretches {
+/// Where the threads of the series ran whose steps took more CPU time than others: at which place for how much longer. And
+/// for how long the threads ran meanwhile that take steps of the same name, each in its own: usual and slow ns a step.
+pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
     let grew = |all: &Stretches| all.values().map(|(usual, slow)| slow - usual).sum::<f64>();
-    let of = |one: &Compared<'_>| {
-        let stretches = one.stretches();
-        (grew(&stretches) * one.slow_steps(), stretches)
+    let of = |one: &Compared<'_>| grew(&one.stretches()) * one.slow_steps();
+    let Some(most) = series.iter().max_by(|a, b| of(a).total_cmp(&of(b))) else {
+        return Default::default();
     };
-    let most = series.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0));
-    most.map(|(_, stretches)| stretches).unwrap_or_default()
+    let is_peer = |one: &&Compared<'_>| one.thread != most.thread && one.name == most.name;
+    let own = |one: &Compared<'_>| {
+        let stretches = one.stretches();
+        let own = stretches.iter().filter(|((thread, _), _)| *thread == one.thread);
+        own.fold((0.0, 0.0), |sum, (_, ns)| (sum.0 + ns.0, sum.1 + ns.1))
+    };
+    (most.stretches(), series.iter().filter(is_peer).map(own).collect())
 }
 
 impl Compared<'_> {
@@ -189,6 +198,7 @@ pub fn compared<'a>(
             let left = slow.len() - longest;
             Compared {
                 thread: s.signature.thread,
+                name: s.signature.name.clone(),
                 usual: pick(&s.usual).into_iter().flatten().collect(),
                 slow: slow.into_iter().flatten().collect(),
                 longest,
@@ -265,6 +275,10 @@ impl Side {
     }
 }
 
+/// What a late rank's own steps grew by explains at most so many times as much waiting of each that waits for it. One that
+/// holds a lock for 300 ms while its own steps grew by 3 did not hold it because of these 3.
+const EXPLAINS: f64 = 2.0;
+
 /// Sums over weighed steps, before waiting for other ranks is distributed.
 #[derive(Default)]
 struct Weighed {
@@ -273,6 +287,8 @@ struct Weighed {
     own: BTreeMap<EntityId, Grown>,
     /// What waiting for each thread grew by.
     awaited: BTreeMap<EntityId, Grown>,
+    /// Who waited for each thread.
+    waiters: BTreeMap<EntityId, BTreeSet<EntityId>>,
 }
 
 impl Weighed {
@@ -299,6 +315,7 @@ impl Weighed {
         for (rank, key, ns) in &profile.awaited {
             let awaited = self.awaited.entry(*rank).or_default();
             *side.of(awaited.entry(*key).or_default()) += weight * ns;
+            self.waiters.entry(*rank).or_default().insert(thread);
         }
     }
 
@@ -312,9 +329,9 @@ impl Weighed {
     }
 
     /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
-    /// that rank's own steps grew.
+    /// that rank's own steps grew, as far as that growth explains it.
     fn distribute(self) -> Excess {
-        let Weighed { mut out, mut own, awaited } = self;
+        let Weighed { mut out, mut own, awaited, waiters } = self;
         for (rank, grown) in awaited {
             // A rank that came late into a collective, and not because it waited for something outside
             // of it, is the cause itself, in its own steps too.
@@ -331,14 +348,16 @@ impl Weighed {
             let late = own.get(&rank).map(more).unwrap_or_default();
             let all: f64 = late.iter().map(|(_, ns)| ns).sum();
             let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
-            let distributes = waited > 0.0 && all > 0.0;
+            let waiters = waiters.get(&rank).map_or(0, BTreeSet::len) as f64;
+            let explained = waited.min(EXPLAINS * waiters * all).max(0.0);
+            let left = if explained > 0.0 { 1.0 - explained / waited } else { 1.0 };
             for (key, (usual, slow)) in grown {
                 let sum = out.parts.entry(key).or_default();
                 sum.0 += usual;
-                sum.1 += if distributes { usual } else { slow };
+                sum.1 += usual + left * (slow - usual);
             }
-            for (key, ns) in late.into_iter().filter(|_| distributes) {
-                out.parts.entry(key).or_default().1 += waited * ns / all;
+            for (key, ns) in late.into_iter().filter(|_| explained > 0.0) {
+                out.parts.entry(key).or_default().1 += explained * ns / all;
             }
         }
         for (key, (usual, slow)) in own.into_values().flatten() {
@@ -632,6 +651,31 @@ mod tests {
         let kinds = excess.kinds();
         assert_eq!(kinds[&Run].1 - kinds[&Run].0, 6.0);
         assert_eq!(kinds[&Gpu].1 - kinds[&Gpu].0, 0.0);
+    }
+
+    #[test]
+    fn what_grew_a_little_does_not_explain_a_long_wait_for_whoever_it_grew_in() {
+        use PartKind::*;
+        // One holds a lock for 300 ms; its own steps wait 3 ms longer for a CPU.
+        let holder = |runnable: f64| profile(&[(Run, 10.0), (Runnable, runnable)], 0.0);
+        let waits = |lock: f64| Profile {
+            dur: 10.0 + lock,
+            parts: vec![((Run, None), 10.0)],
+            awaited: vec![(EntityId(1), (Lock, Some(EntityId(7))), lock)],
+            ..Profile::default()
+        };
+        let (usual1, slow1) = (holder(0.0), holder(3.0));
+        let (usual0, slow0) = (waits(0.0), waits(300.0));
+        let series = [
+            Compared::new(EntityId(1), vec![&usual1], vec![&slow1]),
+            Compared::new(EntityId(0), vec![&usual0], vec![&slow0]),
+        ];
+        let excess = Excess::of(&series);
+        assert_eq!(excess.total(), 151.5);
+        let kinds = excess.kinds();
+        // Of the two series a half each: 3 of its own, 6 through the wait, and what is left is the lock.
+        assert_eq!(kinds[&Runnable].1, 4.5);
+        assert_eq!(kinds[&Lock].1, 147.0);
     }
 
     #[test]

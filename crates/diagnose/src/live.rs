@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use gpuwhy_schema::{EntityId, Ns};
 
 use crate::detect::{
-    self, ADOPTED, Detection, Incident, Series, Signature, Slowed, Step, StepNo, Steps,
+    self, ADOPTED, Detection, Group, Incident, Series, Signature, Slowed, Step, StepNo, Steps,
 };
 
 /// A series that has had no step for this long is forgotten.
@@ -47,6 +47,8 @@ pub struct Live {
     series: BTreeMap<Signature, Series>,
     /// Anomalies that have ended and may still touch others.
     ended: Vec<Slowed>,
+    /// Where what is the matter came to another level: what was before is told.
+    cut: Ns,
     /// How many of `steps`, at the end, have not ended.
     open: usize,
     unfollowed: u64,
@@ -60,6 +62,7 @@ impl Live {
             steps: Steps::default(),
             series: BTreeMap::new(),
             ended: Vec::new(),
+            cut: Ns::MIN,
             open: 0,
             unfollowed: 0,
         }
@@ -156,12 +159,17 @@ impl Live {
             return Look::Calm;
         }
         let present = self.present(now);
-        let all = self.ended.iter().cloned().chain(present.iter().cloned()).collect();
+        let since_cut = |slowed: &Slowed| detect::since(&self.steps, slowed, self.cut);
+        let is_left = |slowed: &Slowed| !slowed.slow.is_empty();
+        let present: Vec<Slowed> = present.iter().map(since_cut).filter(is_left).collect();
+        let ended = self.ended.iter().map(since_cut).filter(is_left);
+        let all = ended.chain(present.iter().cloned()).collect();
         let groups = detect::groups(&self.steps, all, &self.config);
         let calm_before = now.saturating_sub(self.config.merge_within);
         let begun: Option<Ns> = present.iter().map(|s| detect::from(&self.steps, s)).min();
-        for (from, to, slowed) in groups {
-            let goes_on = to >= calm_before || begun.is_some_and(|b| b <= to && b >= from);
+        for Group { from, to, slowed, cut } in groups {
+            let goes_on =
+                cut.is_none() && (to >= calm_before || begun.is_some_and(|b| b <= to && b >= from));
             let adopted = goes_on && to.saturating_sub(from) >= ADOPTED;
             if goes_on && !adopted {
                 if let Some(incident) = detect::incident(&self.steps, slowed, &self.config) {
@@ -172,8 +180,12 @@ impl Live {
             if adopted {
                 self.adopt();
             }
-            let after = |s: &Slowed| detect::from(&self.steps, s) > to;
-            self.ended.retain(after);
+            self.cut = cut.unwrap_or(self.cut);
+            let steps = &self.steps;
+            self.ended.retain(|s| match cut {
+                Some(cut) => detect::to(steps, s) > cut,
+                None => detect::from(steps, s) > to,
+            });
             if let Some(incident) = detect::incident(&self.steps, slowed, &self.config) {
                 return Look::Over(incident);
             }
@@ -287,6 +299,75 @@ mod tests {
             "{:?}",
             world.reported
         );
+    }
+
+    #[test]
+    fn a_strong_disturbance_within_a_weak_one_is_an_incident_of_its_own() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(400, 24.0);
+        let (begins, onset) = (world.now, world.now.0 / 100_000_000);
+        world.steps(70, 60.0);
+        let ends = world.now.0 / 100_000_000;
+        world.steps(400, 24.0);
+        world.steps(300, 20.0);
+        let of = |i: &Incident| (i.from.0 / 100_000_000, i.to.0 / 100_000_000);
+        let over: Vec<_> = world.over.iter().map(of).collect();
+        assert_eq!(over.len(), 3, "{:?}", world.reported);
+        assert_eq!((over[0].1, over[1]), (onset, (onset, ends)), "{:?}", world.reported);
+        assert_eq!(world.over[1].from, begins);
+        // What is left is told if it lasts.
+        assert_eq!(over[2].0, ends);
+        assert!(world.reported.last().unwrap().ends_with("calm"), "{:?}", world.reported);
+    }
+
+    /// The weak one is an anomaly each time: it pauses for half a second.
+    #[test]
+    fn a_strong_disturbance_after_weak_ones_that_come_and_go_is_an_incident_of_its_own() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        for _ in 0..8 {
+            world.steps(40, 24.0);
+            world.steps(25, 20.0);
+        }
+        let begins = world.now;
+        world.steps(70, 60.0);
+        world.steps(300, 20.0);
+        assert_eq!(world.over.len(), 2, "{:?}", world.reported);
+        assert_eq!(world.over[1].from, begins, "{:?}", world.reported);
+    }
+
+    /// Another thread is a little slow all the time.
+    #[test]
+    fn disturbances_of_a_series_that_was_calm_between_are_not_joined_by_another_one() {
+        let mut world = World::new();
+        let other = |world: &mut World, slow: bool| {
+            let (ts, dur) = (world.now, Ns::millis(if slow { 13 } else { 10 }));
+            let (id, thread, rank) = (Id(1 << 62 | ts.0 as u64), EntityId(2), None);
+            world.live.push(Step { id, ts, dur, thread, rank, name: "step".into(), size: None });
+        };
+        for n in 0..900 {
+            let disturbed = (500..560).contains(&n) || (760..820).contains(&n);
+            world.steps(1, if disturbed { 60.0 } else { 20.0 });
+            other(&mut world, n >= 500);
+        }
+        for _ in 0..300 {
+            world.steps(1, 20.0);
+            other(&mut world, false);
+        }
+        assert!(world.over.len() >= 2, "{:?}", world.reported);
+        let begins: Vec<i64> = world.over.iter().map(|i| i.from.0 / 100_000_000).collect();
+        assert!(begins.iter().any(|at| (170..200).contains(at)), "{begins:?}");
+    }
+
+    #[test]
+    fn how_a_disturbance_ends_is_no_incident_of_its_own() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(70, 60.0);
+        world.steps(100, 24.0);
+        world.steps(300, 20.0);
+        assert_eq!(world.over.len(), 1, "{:?}", world.reported);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! At which places of a step its threads ran for longer ([`Place`]), and who else took more of the CPUs. Code that does
 //! more than before runs for longer where it does so, and the rest of the step runs as fast as ever. A CPU that
 //! became slower (its clock, or a neighbour on the other thread of its core) slows every place. A neighbour that uses the
-//! caches or the memory slows some places and not others, and has to run for that.
+//! caches or the memory slows some places and not others, and has to run for that. And what its peers did, who run the same
+//! code at the same time on other CPUs: what slows all CPUs slows them as well.
 //!
 //! # Why it matters
 //! "The program itself did more" accuses a program. Without this, each of the causes above would be told as that.
@@ -81,6 +82,8 @@ pub struct OnCpu {
     elsewhere: (f64, f64),
     /// Who else took more of the CPUs; none if that was not recorded.
     neighbours: Option<Vec<Neighbour>>,
+    /// How many times as long its peers ran meanwhile, at the median.
+    peers: Option<f64>,
 }
 
 /// Why it is not known that a program did more.
@@ -98,11 +101,16 @@ pub enum Doubt {
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
 const EVIDENCE: f64 = 0.05;
-/// They are as fast as ever if they grew by no more than this share of what the slowest one did.
-const AS_FAST: f64 = 0.25;
+/// It was slower wherever it ran if a CPU as much slower as at the place that was slowed least explains more than this
+/// share of what it ran longer.
+const SLOWER_CPU: f64 = 0.5;
 /// A neighbour that runs all the time makes the same work take at most so many times longer: a walk through 3 MiB of
 /// memory took 5 times as long beside a process that streamed through 256 MiB (two virtual CPUs of one EPYC).
 const SLOWED_AT_MOST: f64 = 8.0;
+/// What slows one CPU alone, the other thread of its core above all, makes the same work take at most so many times longer.
+const SLOWED_ALONE: f64 = 2.0;
+/// Peers were as fast as ever if they took no more than this share of what the program took longer, by its usual time.
+const AS_FAST: f64 = 0.25;
 /// No clock is lowered to less than one part in so many, so that what took longer than that was more work, if nobody
 /// else ran.
 const NO_CLOCK: f64 = 16.0;
@@ -117,7 +125,25 @@ impl OnCpu {
         };
         let sum = |of: fn(&(f64, f64)) -> f64| stretches.values().map(of).sum::<f64>();
         let elsewhere = (sum(|s| s.0) - most.0, sum(|s| s.1) - most.1);
-        OnCpu { most, elsewhere, neighbours }
+        OnCpu { most, elsewhere, neighbours, peers: None }
+    }
+
+    /// With what its peers ran in their own steps of the same name: usual and slow ns a step of each.
+    pub fn beside(self, peers: &[(f64, f64)]) -> OnCpu {
+        let usual = self.most.0 + self.elsewhere.0;
+        let ran = peers.iter().filter(|peer| peer.0 > 0.0 && peer.0 >= EVIDENCE * usual);
+        let times = crate::stats::sorted(ran.map(|(usual, slow)| slow / usual));
+        let peers = (!times.is_empty()).then(|| crate::stats::quantile(&times, 0.5));
+        OnCpu { peers, ..self }
+    }
+
+    /// Whether its peers, who ran the same code meanwhile, were as fast as ever, and it took longer somewhere than what
+    /// slows a single CPU explains.
+    fn is_alone(&self) -> bool {
+        let most = self.most.1 / self.most.0.max(1.0);
+        let somewhere = self.times_elsewhere().map_or(most, |times| times.max(most));
+        let as_fast = |peers| peers - 1.0 <= AS_FAST * (self.times() - 1.0);
+        somewhere > SLOWED_ALONE && self.peers.is_some_and(as_fast)
     }
 
     /// How many times as long it ran in all.
@@ -132,9 +158,19 @@ impl OnCpu {
         is_evidence.then(|| self.elsewhere.1 / self.elsewhere.0)
     }
 
-    /// Whether a neighbour took enough of the CPUs to slow the program as much.
+    /// Whether a neighbour took enough of the CPUs to slow the program as much, at the place that grew most. What it ran
+    /// less elsewhere may have moved there.
     fn suffices(&self, neighbour: &Neighbour) -> bool {
-        (neighbour.during - neighbour.before) * (SLOWED_AT_MOST - 1.0) >= self.times() - 1.0
+        let moved = (self.elsewhere.0 - self.elsewhere.1).max(0.0);
+        let times = self.most.1 / (self.most.0 + moved).max(1.0);
+        (neighbour.during - neighbour.before) * (SLOWED_AT_MOST - 1.0) >= times - 1.0
+    }
+
+    /// Which share of what it ran longer a slower CPU explains, if it ran so many times as long elsewhere.
+    fn by_slower_cpu(&self, elsewhere: f64) -> f64 {
+        let (usual, slow) = (self.most.0 + self.elsewhere.0, self.most.1 + self.elsewhere.1);
+        let most = self.most.1 / self.most.0.max(1.0);
+        (elsewhere.min(most) - 1.0) * usual / (slow - usual).max(1.0)
     }
 
     /// What speaks against that the program did more; none if nothing does.
@@ -143,9 +179,11 @@ impl OnCpu {
         if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
             return Some(Doubt::Neighbour(neighbour.clone()));
         }
-        let grew = (self.most.1 - self.most.0) / self.most.0.max(1.0);
+        if self.is_alone() {
+            return None;
+        }
         match self.times_elsewhere() {
-            Some(times) if times - 1.0 <= AS_FAST * grew => None,
+            Some(times) if self.by_slower_cpu(times) <= SLOWER_CPU => None,
             Some(_) => Some(Doubt::Everywhere),
             None if self.times() >= NO_CLOCK => None,
             None => Some(Doubt::OnePlace),
@@ -158,9 +196,17 @@ impl OnCpu {
             0.0 => "where it did not run before".to_owned(),
             usual => format!("{:.2} times as long at one place of its steps", self.most.1 / usual),
         };
-        match self.times_elsewhere() {
+        let places = match self.times_elsewhere() {
             Some(times) => format!("it ran {most}, and {times:.2} times as long elsewhere"),
             None => format!("it ran {most}, and hardly anywhere else"),
+        };
+        match self.peers.filter(|_| self.is_alone()) {
+            Some(times) => {
+                format!(
+                    "{places}; those who take the same steps ran {times:.2} times as long meanwhile"
+                )
+            }
+            None => places,
         }
     }
 }
@@ -258,6 +304,11 @@ mod tests {
     #[test]
     fn code_that_is_slower_wherever_it_runs_may_run_on_a_slower_cpu() {
         assert_eq!(doubt((3.0, 6.0), (1.0, 1.9), Some(&[])), "Everywhere");
+        // A CPU of three quarters of the speed explains less than half of this, and most of that.
+        assert_eq!(doubt((6.3, 10.9), (1.4, 1.8), Some(&[])), "more work");
+        assert_eq!(doubt((6.3, 9.3), (1.4, 1.8), Some(&[])), "Everywhere");
+        // The place that grew most is not the one that became slowest.
+        assert_eq!(doubt((6.4, 8.0), (0.9, 2.2), Some(&[])), "Everywhere");
     }
 
     #[test]
@@ -267,11 +318,43 @@ mod tests {
         assert_eq!(doubt((3.0, 90.0), (0.1, 0.1), Some(&[])), "more work");
     }
 
+    /// What is doubted of a program that ran so many ms before and after its waits, usually and then, while peers ran for so
+    /// many.
+    fn doubt_beside(before: (f64, f64), after: (f64, f64), peers: &[(f64, f64)]) -> Option<Doubt> {
+        let stretch = |place, (usual, slow): (f64, f64)| ((OWN, place), (usual * 1e6, slow * 1e6));
+        let stretches =
+            [stretch(Place::BeforeWaits, before), stretch(Place::AfterWaits, after)].into();
+        let peers: Vec<(f64, f64)> = peers.iter().map(|p| (p.0 * 1e6, p.1 * 1e6)).collect();
+        OnCpu::new(&stretches, Some(vec![])).beside(&peers).doubt()
+    }
+
+    #[test]
+    fn code_that_runs_longer_everywhere_is_more_work_where_its_peers_are_as_fast_as_ever() {
+        let slower = |peers| doubt_beside((6.0, 10.0), (1.0, 5.4), peers);
+        assert_eq!(slower(&[]), Some(Doubt::Everywhere));
+        assert_eq!(slower(&[(7.0, 7.4)]), None);
+        // What slowed the peers may be what slowed it.
+        assert_eq!(slower(&[(7.0, 11.0)]), Some(Doubt::Everywhere));
+        // Of three, one that was slowed as well is no reason.
+        assert_eq!(slower(&[(7.0, 7.4), (7.0, 7.1), (7.0, 15.0)]), None);
+        // A peer that hardly runs says nothing.
+        assert_eq!(slower(&[(0.1, 0.1)]), Some(Doubt::Everywhere));
+        // The other thread of its core slows one CPU alone.
+        assert_eq!(doubt_beside((6.0, 10.0), (1.0, 1.7), &[(7.0, 7.0)]), Some(Doubt::Everywhere));
+    }
+
     #[test]
     fn a_neighbour_that_began_to_run_may_have_slowed_the_same_work_by_as_much_as_it_ran() {
         let grew = |cpus| doubt((3.0, 9.0), (1.0, 1.05), cpus);
         assert_eq!(grew(Some(&[(0.0, 0.9)])), "a neighbour");
         assert_eq!(grew(Some(&[(0.0, 0.06)])), "more work");
         assert_eq!(grew(None), "NotRecorded");
+        // What counts is the place that grew: three times as long there, and the whole step 1.2 times.
+        let little = |cpus| doubt((3.0, 9.0), (27.0, 27.5), Some(&[(0.0, cpus)]));
+        assert_eq!((little(0.2), little(0.3)), ("more work".to_owned(), "a neighbour".to_owned()));
+        // A new phase is no slower one, unless it is one that was elsewhere.
+        let phase = |before| doubt(before, (0.0, 9.0), Some(&[(0.0, 0.95)]));
+        assert_eq!(phase((3.0, 3.0)), "more work");
+        assert_eq!(phase((3.0, 0.0)), "a neighbour");
     }
 }

@@ -72,7 +72,8 @@ pub fn judge(
     let stating = Stating::new(steps, incident, rows, &excess, context);
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
-    let on_cpu = OnCpu::new(&where_it_ran(&series), others);
+    let (stretches, peers) = where_it_ran(&series);
+    let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::Ns;
 
+use super::level::{self, Change};
 use super::merge::HUNG;
 use super::{Detection, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
@@ -21,6 +22,12 @@ pub(super) struct Open {
     pub steps: Vec<StepNo>,
     /// How many scales above the usual each of them lies, clipped by [`Open::height`].
     pub heights: Vec<f64>,
+    /// How long each took, ns.
+    pub durations: Vec<f64>,
+    /// When the first began.
+    pub since: Ns,
+    /// It is what another anomaly became, at another level.
+    pub follows: Option<Change>,
     /// Which of them was the first spike.
     pub first_spike: Option<usize>,
     /// Which of the latest steps were slow.
@@ -63,6 +70,9 @@ const OVER_AFTER: usize = 3;
 /// A spike this many times as high as the anomaly was so far is the begin of another one.
 const REAL: f64 = 3.0;
 
+/// Whether it has changed is asked once in so many steps.
+const ASKED: usize = 4;
+
 /// Where a series of heights rises to the level that most of it has: the split that leaves the least
 /// before it, measured from half of the mean of the higher half.
 fn rises_at(heights: &[f64]) -> usize {
@@ -93,13 +103,16 @@ impl Open {
             // A weak shift was open when the real one came: this is where that begins.
             self.steps.clear();
             self.heights.clear();
+            self.durations.clear();
             self.latest.clear();
+            self.since = step.ts;
         }
         if spike {
             self.first_spike.get_or_insert(self.steps.len());
         }
         self.steps.push(no);
         self.heights.push(height);
+        self.durations.push(log.exp());
         let slow = spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
         self.latest.push_back(slow);
         if self.latest.len() > config.calm {
@@ -122,6 +135,7 @@ impl Open {
     pub fn hanging(&mut self, no: StepNo) {
         self.steps.push(no);
         self.heights.push(DATED_BY);
+        self.durations.push(self.fit.center.exp() * HUNG);
         self.to_last_slow = self.steps.len();
     }
 
@@ -131,7 +145,39 @@ impl Open {
         let gone = self.steps.partition_point(|no| *no < first);
         self.to_last_slow = self.to_last_slow.saturating_sub(gone);
         self.heights.drain(..gone);
+        self.durations.drain(..gone);
         self.steps.drain(..gone);
+    }
+
+    /// Where it came to another level, if the latest step, which ended at `now`, shows that: at the step of this index,
+    /// and when that began.
+    pub fn change(&self, now: Ns, config: &Detection) -> Option<(usize, Ns, Change)> {
+        if !self.durations.len().is_multiple_of(ASKED) {
+            return None;
+        }
+        let (at, change) = level::change(&self.durations, self.fit.center.exp(), config)?;
+        let later: f64 = self.durations[at..].iter().sum();
+        let begins = now.saturating_sub(Ns(later as i64));
+        let lasted = begins.saturating_sub(self.since);
+        let fallen = self.follows == Some(Change::Fallen);
+        change.may_follow(lasted, fallen).then_some((at, begins, change))
+    }
+
+    /// Divides it at the step of this index, from which on it is another one that began at `since`; returns what was
+    /// before.
+    pub fn divide(&mut self, at: usize, since: Ns, change: Change) -> Open {
+        let mut before = self.clone();
+        self.steps.drain(..at);
+        self.heights.drain(..at);
+        self.durations.drain(..at);
+        self.to_last_slow = self.to_last_slow.saturating_sub(at);
+        // Where it begins is known.
+        (self.first_spike, self.since, self.follows) = (Some(0), since, Some(change));
+        before.steps.truncate(at);
+        before.heights.truncate(at);
+        before.durations.truncate(at);
+        before.to_last_slow = before.to_last_slow.min(at);
+        before
     }
 
     /// The anomaly, if any of its steps was slow.
@@ -152,6 +198,7 @@ impl Open {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
+            follows: self.follows,
         })
     }
 }

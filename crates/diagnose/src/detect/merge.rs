@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::Ns;
 
-use super::{Detection, Incident, Signature, Slowed, StepNo, Steps, mean_excess};
+use super::{Change, Detection, Incident, Signature, Slowed, StepNo, Steps, level, mean_excess};
 use crate::baseline::Fit;
 
 /// When the first slow step of an anomaly began.
@@ -20,21 +20,36 @@ pub(crate) fn to(steps: &Steps, s: &Slowed) -> Ns {
 /// Beside what a group lost most by, an anomaly that lost a smaller share is noise that happened to be near.
 const NOISE: f64 = 0.1;
 
-/// Anomalies that touch, by time. Noise after a disturbance does not make the next disturbance a part of it.
-pub(crate) fn groups(
-    steps: &Steps,
-    mut all: Vec<Slowed>,
-    config: &Detection,
-) -> Vec<(Ns, Ns, Vec<Slowed>)> {
+/// Anomalies that touch, by time.
+pub(crate) struct Group {
+    /// When the first began.
+    pub from: Ns,
+    /// When the last ended that is no noise beside the others.
+    pub to: Ns,
+    /// They.
+    pub slowed: Vec<Slowed>,
+    /// Where they came to another level, and the next group begins.
+    pub cut: Option<Ns>,
+}
+
+/// Anomalies that touch, by time. Noise after a disturbance does not make the next disturbance a part of it; nor does
+/// one join what a series was before it came to another level with what it is since.
+pub(crate) fn groups(steps: &Steps, mut all: Vec<Slowed>, config: &Detection) -> Vec<Group> {
+    let cuts = cuts(steps, &mut all, config);
+    let mut all: Vec<Slowed> = all.into_iter().flat_map(|s| divided(steps, s, &cuts)).collect();
     all.sort_by_key(|s| from(steps, s));
-    let mut groups: Vec<(Ns, Ns, Vec<Slowed>)> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     // Of the last group: the most that an anomaly lost, and the ends of those that are no noise beside it.
     let mut most = 0f64;
     let mut ends: Vec<(f64, Ns)> = Vec::new();
     for slowed in all {
         let (begin, end, lost) = (from(steps, &slowed), to(steps, &slowed), lost(steps, &slowed));
-        match groups.last_mut() {
-            Some(last) if begin <= last.1.saturating_add(config.merge_within) => {
+        let within = |last: &Group| begin <= last.to.saturating_add(config.merge_within);
+        if let Some(last) = groups.last_mut() {
+            last.cut = cuts.iter().copied().find(|cut| last.from < *cut && *cut <= begin);
+        }
+        match groups.last_mut().filter(|last| within(last) && last.cut.is_none()) {
+            Some(last) => {
                 if lost > most {
                     most = lost;
                     ends.retain(|(lost, _)| *lost >= NOISE * most);
@@ -42,16 +57,109 @@ pub(crate) fn groups(
                 if lost >= NOISE * most {
                     ends.push((lost, end));
                 }
-                last.1 = ends.iter().map(|(_, end)| *end).max().unwrap_or(end);
-                last.2.push(slowed);
+                last.to = ends.iter().map(|(_, end)| *end).max().unwrap_or(end);
+                last.slowed.push(slowed);
             }
-            _ => {
+            None => {
                 (most, ends) = (lost, vec![(lost, end)]);
-                groups.push((begin, end, vec![slowed]));
+                groups.push(Group { from: begin, to: end, slowed: vec![slowed], cut: None });
             }
         }
     }
     groups
+}
+
+/// A series divides an incident if it lost at least this share of what the one lost that lost most.
+const DIVIDES: f64 = 0.3;
+
+/// Where anomalies came to another level, or began anew, by the first of each disturbance that did.
+fn cuts(steps: &Steps, all: &mut [Slowed], config: &Detection) -> Vec<Ns> {
+    let mut of_series: BTreeMap<Signature, (f64, Vec<Ns>)> = BTreeMap::new();
+    all.sort_by(|a, b| {
+        (&a.signature, from(steps, a), to(steps, a)).cmp(&(
+            &b.signature,
+            from(steps, b),
+            to(steps, b),
+        ))
+    });
+    for series in all.chunk_by_mut(|a, b| a.signature == b.signature) {
+        let sum = series.iter().map(|slowed| lost(steps, slowed)).sum();
+        of_series.insert(series[0].signature.clone(), (sum, cuts_of(steps, series, config)));
+    }
+    let most = of_series.values().map(|(lost, _)| *lost).fold(0.0, f64::max);
+    let divides = of_series.into_values().filter(|(lost, _)| *lost >= DIVIDES * most);
+    let mut cuts: Vec<Ns> = divides.flat_map(|(_, cuts)| cuts).collect();
+    cuts.sort_unstable();
+    // The other ranks come to it a little later.
+    cuts.dedup_by(|cut, before| *cut <= before.saturating_add(config.merge_within));
+    cuts
+}
+
+/// Anomalies of one series that touch, as far as they are on one level.
+struct Level {
+    from: Ns,
+    to: Ns,
+    steps: usize,
+    lost: f64,
+    fallen: bool,
+}
+
+/// Where anomalies of one series, in the order of their begin, came to another level, or began after calm. Which of them
+/// follow another one on another level is noted: a series that is disturbed again and again has an anomaly each time.
+fn cuts_of(steps: &Steps, series: &mut [Slowed], config: &Detection) -> Vec<Ns> {
+    let mut cuts = Vec::new();
+    let mut level: Option<Level> = None;
+    for slowed in series {
+        let (begin, end) = (from(steps, slowed), to(steps, slowed));
+        let touches = |level: &&mut Level| begin <= level.to.saturating_add(config.merge_within);
+        // Where this series was calm between, what others did meanwhile does not make one of both.
+        cuts.extend(level.as_mut().filter(|level| !touches(level)).map(|_| begin));
+        let before = level.as_mut().filter(touches);
+        if let Some(before) = &before
+            && slowed.follows.is_none()
+        {
+            let lasted = begin.saturating_sub(before.from);
+            let levels = (before.lost / before.steps.max(1) as f64, mean_excess(steps, slowed));
+            let change = level::between(levels, slowed.fit.center.exp(), config);
+            slowed.follows = change.filter(|change| change.may_follow(lasted, before.fallen));
+        }
+        match before.filter(|_| slowed.follows.is_none()) {
+            Some(before) => {
+                before.to = before.to.max(end);
+                before.steps += slowed.slow.len();
+                before.lost += lost(steps, slowed);
+            }
+            None => {
+                cuts.extend(slowed.follows.map(|_| begin));
+                let fallen = slowed.follows == Some(Change::Fallen);
+                let (steps, lost) = (slowed.slow.len(), lost(steps, slowed));
+                level = Some(Level { from: begin, to: end, steps, lost, fallen });
+            }
+        }
+    }
+    cuts
+}
+
+/// An anomaly, divided where others came to another level.
+fn divided(steps: &Steps, slowed: Slowed, cuts: &[Ns]) -> Vec<Slowed> {
+    let mut out = Vec::new();
+    let mut left = slowed;
+    for &cut in cuts {
+        let later = since(steps, &left, cut);
+        left.slow.retain(|&no| steps[no].ts < cut);
+        if !left.slow.is_empty() {
+            out.push(left);
+        }
+        left = later;
+    }
+    out.extend((!left.slow.is_empty()).then_some(left));
+    out
+}
+
+/// What an anomaly is since a series came to another level; it may have no slow steps then.
+pub(crate) fn since(steps: &Steps, slowed: &Slowed, cut: Ns) -> Slowed {
+    let slow: Vec<StepNo> = slowed.slow.iter().copied().filter(|&no| steps[no].ts >= cut).collect();
+    Slowed { slow, ..slowed.clone() }
 }
 
 /// The incident that a group of anomalies is, if it is worth reporting.
@@ -92,7 +200,7 @@ pub(super) fn lost(steps: &Steps, slowed: &Slowed) -> f64 {
 pub(super) fn merge(steps: &Steps, all: Vec<Slowed>, config: &Detection) -> Vec<Incident> {
     let mut found: Vec<Incident> = groups(steps, all, config)
         .into_iter()
-        .filter_map(|(_, _, slowed)| incident(steps, slowed, config))
+        .filter_map(|group| incident(steps, group.slowed, config))
         .collect();
     let sum = |i: &Incident| i.slowed.iter().map(|s| lost(steps, s)).sum::<f64>();
     found.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
@@ -153,6 +261,9 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     (crate::stats::mean(&slow) - usual) / spread.sqrt().max(least).max(1e-9)
 }
 
+/// What an anomaly has fallen to is worth reporting if it lasts so long.
+const LASTS: Ns = Ns::secs(5);
+
 /// A step that hung took this many times as long as usual.
 pub(super) const HUNG: f64 = 10.0;
 
@@ -165,6 +276,11 @@ pub(super) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
 fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
     if slowed.drifted.is_some() {
         return true;
+    }
+    // What is left of a disturbance may be how it ends.
+    let lasts = to(steps, slowed).saturating_sub(from(steps, slowed));
+    if slowed.follows == Some(Change::Fallen) && lasts < LASTS {
+        return false;
     }
     let center = slowed.fit.center.exp();
     let slow =

@@ -429,6 +429,7 @@ impl Kind {
             alone_from: KIND_TIMES,
             drifted: None,
             as_often: 1.0,
+            follows: None,
         }
     }
 }

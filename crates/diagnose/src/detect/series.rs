@@ -67,7 +67,7 @@ enum State {
     /// Steps are as usual; they are learned.
     Calm,
     /// Steps are slower than usual; nothing is learned.
-    Anomalous(Open),
+    Anomalous(Box<Open>),
 }
 
 /// An outlier: which step of the series it was, its number and its log duration.
@@ -187,7 +187,7 @@ impl Series {
             State::Anomalous(open) => {
                 let over = open.step(&judged, config);
                 if !over {
-                    return None;
+                    return self.divided(step, config);
                 }
                 if self.by_seconds() {
                     // It is a part of what the seconds tell.
@@ -202,6 +202,17 @@ impl Series {
                 None
             }
         }
+    }
+
+    /// What the anomaly of single steps was until it came to another level, if it just did.
+    fn divided(&mut self, step: &Step, config: &Detection) -> Option<Slowed> {
+        if self.by_seconds() {
+            return None;
+        }
+        let State::Anomalous(open) = &mut self.state else { return None };
+        let (at, since, change) = open.change(step.end(), config)?;
+        let before = open.divide(at, since, change);
+        before.anomaly(step.signature())
     }
 
     /// Counts a step, whatever becomes of it.
@@ -263,7 +274,7 @@ impl Series {
             return;
         }
         let since = if shift { self.shifted_since(&fit).min(step.no) } else { step.no };
-        let (steps, heights) = self.begun(step, since, &fit);
+        let (steps, logs) = self.begun(step, since);
         if step.clustered {
             // They are reported now, and count for no other cluster but their own.
             self.learned.retain(|no| !steps.contains(no));
@@ -277,30 +288,33 @@ impl Series {
         self.learn_settled();
         // The last of them is this one; where it is no part of a shift, all before are outliers.
         let first_spike = if shift { steps.len().saturating_sub(1) } else { 0 };
-        self.state = State::Anomalous(Open {
+        self.state = State::Anomalous(Box::new(Open {
             fit,
             threshold: step.threshold,
             usual,
             to_last_slow: steps.len(),
             last_slow: step.end,
             usual_since: 0,
+            heights: logs.iter().map(|log| Open::height(&fit, *log)).collect(),
+            durations: logs.iter().map(|log| log.exp()).collect(),
+            since: step.ts,
+            follows: None,
             steps,
-            heights,
             first_spike: step.spike.then_some(first_spike),
             latest: VecDeque::new(),
             score: score.max(step.sum / limit),
-        });
+        }));
     }
 
-    /// The steps with which an anomaly has begun, and their heights: those held back `since` it began,
+    /// The steps with which an anomaly has begun, and their log durations: those held back `since` it began,
     /// and the outliers before it if they are what it consists of.
-    fn begun(&mut self, step: &Judged, since: StepNo, fit: &Fit) -> (Vec<StepNo>, Vec<f64>) {
+    fn begun(&mut self, step: &Judged, since: StepNo) -> (Vec<StepNo>, Vec<f64>) {
         let reported = self.reported.replace(step.no);
         let new = |o: &&Outlier| o.no < since && reported.is_none_or(|reported| o.no > reported);
         let outliers = self.outliers.iter().filter(|o| step.clustered && new(o));
-        let outliers = outliers.map(|o| (o.no, Open::height(fit, o.log)));
+        let outliers = outliers.map(|o| (o.no, o.log));
         let recent = self.recent.iter().filter(|r| r.0 >= since);
-        let recent = recent.map(|r| (r.0, Open::height(fit, r.1.max(1.0).ln())));
+        let recent = recent.map(|r| (r.0, r.1.max(1.0).ln()));
         outliers.chain(recent).unzip()
     }
 
@@ -446,6 +460,7 @@ impl Series {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
+            follows: None,
         })
     }
 

@@ -278,8 +278,19 @@ impl Open {
         slow.sort_unstable();
         let slow_a_second = slow.len() as f64 / losses.len().max(1) as f64;
         let as_often = (usual_a_second / slow_a_second).min(1.0);
-        let (alone_from, drifted) = (HUNG, None);
-        Slowed { signature, fit, threshold, usual, slow, score, alone_from, drifted, as_often }
+        let (alone_from, drifted, follows) = (HUNG, None, None);
+        Slowed {
+            signature,
+            fit,
+            threshold,
+            usual,
+            slow,
+            score,
+            alone_from,
+            drifted,
+            as_often,
+            follows,
+        }
     }
 }
 

@@ -99,10 +99,12 @@ impl<'a> JudgeContext<'a> {
     }
 
     /// By what processes are taken together that do the same: the command and the control group; anything else
-    /// is alone.
+    /// is alone, and so is the process that recorded: what it does is not what others of its name do.
     pub(super) fn group(&self, id: EntityId) -> Group {
         match self.entities.get(&id) {
-            Some(e) if e.kind == EntityKind::Process => Group::Command(e.name.clone(), e.parent),
+            Some(e) if e.kind == EntityKind::Process && !self.records(id) => {
+                Group::Command(e.name.clone(), e.parent)
+            }
             _ => Group::Alone(id),
         }
     }

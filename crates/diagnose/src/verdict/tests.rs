@@ -572,11 +572,14 @@ fn code_that_runs_where_it_did_not_while_nobody_else_began_to_run_is_more_work()
     // What records it looks closer meanwhile.
     let with_recorder = ran(4, 12, &[(1, "job", 0.5, 0.5), (RECORDER, "gpuwhy", 0.02, 0.6)]);
     assert_eq!(with_recorder.outcome, Outcome::Decided, "{}", with_recorder.summary);
+    // Nor does a neighbour make a program run where it never ran.
+    let beside = ran(4, 12, &[(1, "job", 0.5, 0.5), (2, "hog", 0.0, 0.95)]);
+    assert_eq!((beside.class, beside.outcome), ("engine_software", Outcome::Decided));
 }
 
 #[test]
 fn the_same_code_that_runs_longer_beside_a_new_neighbour_is_not_told_to_do_more() {
-    for (before, after) in [(12, 0), (4, 12)] {
+    for (before, after) in [(12, 0), (12, 2)] {
         let finding = ran(before, after, &[(1, "job", 0.5, 0.5), (2, "hog", 0.0, 0.95)]);
         assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
         assert!(finding.confidence <= 0.5, "{}", finding.summary);

@@ -277,7 +277,11 @@ impl LiveJudge {
     }
 
     /// Whether an incident began and ended with work of our own, as far as can be said so soon after.
+    /// What another incident became began before that was judged.
     fn is_our_doing(&self, incident: &Incident, now: Ns) -> bool {
+        if incident.slowed.iter().any(|slowed| slowed.follows.is_some()) {
+            return false;
+        }
         let (from, to) = self.own_work;
         let begins_with_it = incident.from >= from.saturating_sub(OWN_BEFORE)
             && incident.from <= to.saturating_add(OWN_BEFORE);

@@ -1,0 +1,181 @@
+//! Whether an open anomaly has come to another level.
+//!
+//! # What it sees
+//! The median of the latest steps of an anomaly beside the median of those before them. Where steps lose several times
+//! as much as before, or a fraction of it, something else has begun, or what was the matter is over and something
+//! weaker is left. The anomaly is divided there.
+//!
+//! # Why it matters
+//! On a machine that is never quite calm (a neighbour, the hypervisor), an anomaly that does not end would hide every
+//! later one: one incident, dated to the first, with one verdict for all.
+//!
+//! # What fools it
+//! A disturbance that grows by itself: a memory leak is a new incident when it has come to cost three times as much.
+
+use gpuwhy_schema::Ns;
+
+use super::Detection;
+
+/// To which level an anomaly came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its steps lose several times as much as before.
+    Risen,
+    /// They lose a fraction of it, and still more than is usual.
+    Fallen,
+}
+
+/// The latest steps of which the median is taken for a rise; for a fall they are those of so long a time as anomalies
+/// may pause.
+const LATEST: usize = 12;
+/// Steps that are looked at of each side, at most: of more, each second one, and so on.
+const LOOKED_AT: usize = 128;
+/// So many steps before the latest are looked at, at most.
+const BEFORE: usize = 4096;
+/// Steps that lose so many times as much as before have risen,
+const RISES: f64 = 3.0;
+/// if they take so many times as long as well;
+const LONGER: f64 = 1.25;
+/// and those that lose one part in so many have fallen,
+const FALLS: f64 = 3.0;
+/// this share of them,
+const MOSTLY: f64 = 0.9;
+/// if they lost so many times the least effect before.
+const HIGH: f64 = 2.0;
+
+/// Where the steps of an anomaly came to another level, if the latest have: the first step of the new level, and which
+/// it is. `durations` of all its steps and `usual`, in ns.
+pub(super) fn change(durations: &[f64], usual: f64, config: &Detection) -> Option<(usize, Change)> {
+    let least = config.min_effect * usual;
+    let (before, now, first) = levels(durations, (LATEST, 0.5), usual)?;
+    if rises((before, now), usual, least) {
+        let at = first + turns_at(&durations[first..], usual, (before, now));
+        return Some((at, Change::Risen));
+    }
+    let pause = config.merge_within.0 as f64;
+    let mut lasted = durations.iter().rev().scan(0.0, |sum, ns| {
+        *sum += ns;
+        Some(*sum)
+    });
+    let lately = 1 + lasted.position(|sum| sum >= pause)?;
+    let (before, now, first) = levels(durations, (lately.max(LATEST), MOSTLY), usual)?;
+    if falls((before, now), least) {
+        let at = first + turns_at(&durations[first..], usual, (before, now));
+        return Some((at, Change::Fallen));
+    }
+    None
+}
+
+/// Whether steps that lose `now` lose several times what they lost `before`. All in ns.
+fn rises((before, now): (f64, f64), usual: f64, least: f64) -> bool {
+    now >= RISES * before.max(least) && usual + now >= LONGER * (usual + before)
+}
+
+/// Whether they lose a fraction of it.
+fn falls((before, now): (f64, f64), least: f64) -> bool {
+    before >= FALLS * now && before >= HIGH * least
+}
+
+/// How the mean loss of a step changed from one anomaly to the next, in ns.
+pub(super) fn between(levels: (f64, f64), usual: f64, config: &Detection) -> Option<Change> {
+    let least = config.min_effect * usual;
+    match () {
+        () if rises(levels, usual, least) => Some(Change::Risen),
+        () if falls(levels, least) => Some(Change::Fallen),
+        () => None,
+    }
+}
+
+/// What has lasted so long may come to another level; before, it grows and wanes as disturbances do.
+const RISES_AFTER: Ns = Ns::secs(5);
+/// The same of what is left of another one, and of one that falls.
+const CHANGES_AFTER: Ns = Ns::secs(2);
+
+impl Change {
+    /// Whether it is one, after a level that lasted so long, and is what was left of a higher one or not.
+    pub(super) fn may_follow(self, lasted: Ns, fallen: bool) -> bool {
+        let grows = self == Change::Risen && !fallen;
+        lasted >= if grows { RISES_AFTER } else { CHANGES_AFTER }
+    }
+}
+
+/// What steps lost beyond the usual at the median before the last `lately`, which share of these loses no more than what,
+/// and the first step that was looked at.
+fn levels(
+    durations: &[f64],
+    (lately, share): (usize, f64),
+    usual: f64,
+) -> Option<(f64, f64, usize)> {
+    let split = durations.len().checked_sub(lately).filter(|before| *before >= LATEST)?;
+    let first = split.saturating_sub(BEFORE);
+    let lost = |of: &[f64], share| {
+        let some = of.iter().step_by(of.len().div_ceil(LOOKED_AT)).map(|ns| ns - usual);
+        crate::stats::quantile(&crate::stats::sorted(some), share)
+    };
+    Some((lost(&durations[first..split], 0.5), lost(&durations[split..], share), first))
+}
+
+/// Where durations turn from one level to another, both in ns beyond the usual: the split that fits best.
+fn turns_at(durations: &[f64], usual: f64, (before, now): (f64, f64)) -> usize {
+    let (low, high) = (before.min(now), before.max(now));
+    let sign = if now > before { 1.0 } else { -1.0 };
+    let half = f64::midpoint(before, now);
+    let (mut sum, mut least, mut at) = (0.0, 0.0, 0);
+    for (i, ns) in durations.iter().enumerate() {
+        sum += sign * ((ns - usual).clamp(low, high) - half);
+        if sum <= least {
+            (least, at) = (sum, i + 1);
+        }
+    }
+    at.min(durations.len() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When an anomaly of steps of 10 ms is divided: after so many steps, at which, and how.
+    fn divided(levels: &[(usize, f64)]) -> String {
+        let all: Vec<f64> =
+            levels.iter().flat_map(|&(n, ms)| std::iter::repeat_n(ms * 1e6, n)).collect();
+        for n in 1..=all.len() {
+            if let Some((at, change)) = change(&all[..n], 10e6, &Detection::default()) {
+                return format!("at {at}: {change:?} after {n}");
+            }
+        }
+        "whole".to_owned()
+    }
+
+    #[test]
+    fn an_anomaly_is_divided_where_it_comes_to_another_level() {
+        assert_eq!(divided(&[(100, 12.0), (40, 30.0)]), "at 100: Risen after 106");
+        // It has to last as long as a pause may.
+        assert_eq!(divided(&[(100, 30.0), (300, 12.0)]), "at 100: Fallen after 232");
+        assert_eq!(divided(&[(100, 30.0), (120, 12.0), (5, 30.0)]), "whole");
+    }
+
+    #[test]
+    fn a_little_more_is_no_other_level_and_neither_is_a_few_long_steps() {
+        assert_eq!(divided(&[(100, 14.0), (40, 20.0)]), "whole");
+        // It loses three times as much, and takes a fifth longer.
+        assert_eq!(divided(&[(100, 11.0), (40, 13.0)]), "whole");
+        assert_eq!(divided(&[(100, 12.0), (5, 90.0), (40, 12.0)]), "whole");
+        assert_eq!(divided(&[(100, 11.5), (400, 10.4)]), "whole");
+    }
+
+    /// Steps that lose nearly enough to be slow do not end an anomaly by themselves.
+    #[test]
+    fn what_is_left_may_be_less_than_what_is_worth_reporting() {
+        assert_eq!(divided(&[(100, 30.0), (300, 10.9)]), "at 100: Fallen after 240");
+    }
+
+    #[test]
+    fn a_level_of_a_few_steps_is_none() {
+        assert_eq!(divided(&[(8, 12.0), (11, 30.0)]), "whole");
+    }
+
+    #[test]
+    fn of_a_long_anomaly_of_short_steps_not_all_are_looked_at() {
+        assert_eq!(divided(&[(9000, 12.0), (40, 30.0)]), "at 9000: Risen after 9006");
+    }
+}
