@@ -5,6 +5,8 @@
 //! to is measured over a window, and each tenant is judged over the time in which it was active. Marks and their fields
 //! of the tracepoints that the model knows are held in memory, and no others.
 
+mod text;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;

@@ -1,0 +1,115 @@
+//! A report on tenants as text.
+
+use gpuwhy_schema::text::Screen;
+
+use super::{Report, TenantReport, Times};
+
+impl Report {
+    /// It, for a terminal.
+    pub fn text(&self) -> Screen {
+        let mut out = Screen::new(false);
+        if self.events.is_empty() {
+            out.line(
+                "the trace holds no event of a GPU's driver that is known here; see docs/vgpu.md",
+            );
+            return out;
+        }
+        let (from, to) = (self.from_s, self.to_s);
+        let seconds = to - from;
+        out.line(format_args!("{from:.6} to {to:.6} s ({seconds:.3} s); {}", self.provenance));
+        out.end().line("engines");
+        for engine in &self.engines {
+            let (name, device) = (&engine.name, engine.device);
+            out.line(format_args!(
+                "  device {device} {name}: {:.2} % of the time",
+                engine.utilisation
+            ));
+        }
+        out.end().line("tenants");
+        self.tenants.iter().for_each(|one| tenant(&mut out, one));
+        if !self.memory.is_empty() {
+            out.end().line("memory, by the thread that asked for it; what a guest allocates within its own is not seen");
+        }
+        for (who, (live, peak)) in &self.memory {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            out.line(format_args!("  {who}: {:.1} MiB, at most {:.1} MiB", mib(*live), mib(*peak)));
+        }
+        if !self.findings.is_empty() {
+            out.end().line("findings");
+        }
+        for finding in &self.findings {
+            out.line(format_args!("  - {}: {}", finding.rule, finding.says));
+        }
+        not_known(&mut out, self);
+        out
+    }
+}
+
+fn tenant(out: &mut Screen, one: &TenantReport) {
+    out.line(format_args!(
+        "  {} (device {}): {} requests, active {:.3} s, with work {:.3} s",
+        one.name, one.device, one.requests, one.active_s, one.backlogged_s
+    ));
+    let used: Vec<String> =
+        one.utilisation.iter().map(|(engine, used)| format!("{engine} {used:.2} %")).collect();
+    out.line(format_args!("    use         {}", used.join(", ")));
+    for (what, times) in
+        [("wait", one.wait), ("execution", one.execution), ("latency", one.latency)]
+    {
+        let Times { mean, p50, p99, max } = times;
+        out.line(format_args!(
+            "    {what:<11} mean {mean:.3} ms, p50 {p50:.3}, p99 {p99:.3}, max {max:.3}"
+        ));
+    }
+    let waits = &one.waits;
+    let others: Vec<String> = waits
+        .other_tenant_ms
+        .iter()
+        .map(|(who, ms)| format!("behind {who} {ms:.3} ms, "))
+        .collect();
+    out.line(format_args!(
+        "    waits       {:.3} ms: own predecessor {:.3} ms, {}device idle and reserved {:.3} ms, dependency {:.3} \
+         ms, host {:.3} ms",
+        waits.total_ms,
+        waits.own_predecessor_ms,
+        others.concat(),
+        waits.reserved_idle_ms,
+        waits.dependency_ms,
+        waits.host_ms
+    ));
+    out.line(format_args!(
+        "    queue       {:.3} on average, {:.3} by Little's law",
+        one.queue, one.queue_by_little
+    ));
+    if let Some(left) = one.least_left_ms {
+        out.line(format_args!("    slice       {left:.3} ms left at least (below 0: debt)"));
+    }
+    if one.preempted + one.unfinished > 0 {
+        let (preempted, unfinished) = (one.preempted, one.unfinished);
+        out.line(format_args!("    {preempted} preempted, {unfinished} without an end"));
+    }
+}
+
+fn not_known(out: &mut Screen, report: &Report) {
+    if !report.missing.is_empty() {
+        out.end().line("not known");
+    }
+    for (event, what) in &report.missing {
+        out.line(format_args!("  - {what}: there is no {event}"));
+    }
+    let of = &report.misfits;
+    let all = of.unmatched + of.repeated + of.impossible + of.nameless + of.never_ran + of.left_out;
+    if all + of.unknown_objects > 0 {
+        out.end().line(format_args!(
+            "did not fit: {} events of unknown requests, {} repeated, {} impossible, {} without a name, {} requests \
+             that never ran, {} beyond the limit, {} buffers of unknown size",
+            of.unmatched,
+            of.repeated,
+            of.impossible,
+            of.nameless,
+            of.never_ran,
+            of.left_out,
+            of.unknown_objects
+        ));
+    }
+}
