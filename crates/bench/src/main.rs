@@ -20,6 +20,7 @@ mod stage;
 mod stolen;
 mod trace_data;
 mod trial;
+mod vgpu;
 mod workload;
 
 use std::ffi::OsString;
@@ -107,6 +108,8 @@ enum Bench {
     /// Write a generated database of Nsight Systems, or trace of the PyTorch profiler, with stalls at
     /// known places
     TraceData(trace_data::Args),
+    /// Simulated hosts that share a GPU: are idle and long-running neighbours found, and nothing else?
+    Vgpu(vgpu::Args),
 }
 
 fn main() -> ExitCode {
@@ -150,6 +153,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Bench::Safety(args) => safety::run(&args),
             Bench::Server(args) => server::run(&args),
             Bench::TraceData(args) => trace_data::run(&args),
+            Bench::Vgpu(args) => vgpu::run(&args),
         },
         Command::Supervise { command } => program::supervise(&command),
         Command::WriteRows { path, batch, answers } => {
