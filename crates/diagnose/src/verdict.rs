@@ -9,6 +9,7 @@
 mod context;
 mod culprits;
 mod finding;
+mod first_word;
 mod guilt;
 mod neighbours;
 mod rank;
@@ -31,6 +32,7 @@ pub use context::JudgeContext;
 pub use finding::{
     Cause, Counterfactual, Culprit, Drift, Finding, Outcome, PartMs, SlowedSeries, rows,
 };
+pub use first_word::FirstWord;
 pub use select::select_steps;
 
 use rank::Ranked;

@@ -39,8 +39,10 @@ const SCALES: f64 = 5.0;
 const LEAST_SCALE: f64 = 0.15;
 /// if it loses as much more than any but one of those remembered,
 const BEYOND: f64 = 1.25;
-/// and this much more than the median, in ns: a twentieth of its time.
-const LEAST: f64 = 5e7;
+/// and more than the median by half of what the steps take in a second usually, by this many ns at least, and no more
+/// is asked for than a twentieth of the time.
+const LEAST: (f64, f64) = (5e6, 5e7);
+const LEAST_SHARE: f64 = 0.5;
 /// Two in a row are an anomaly; one is, from so many times the limit on.
 const ALONE: f64 = 4.0;
 /// An anomaly of so few windows is a burst.
@@ -49,7 +51,10 @@ const SHORT: usize = 3;
 const SHORT_KEPT: usize = 16;
 /// The first of two is a part of it if it lost at least this share of what the second did.
 const LIKE: f64 = 0.25;
-/// It ends after this many windows that are none.
+/// It goes on with windows that lie this share of the way from the median one to the limit, or more: they are not usual,
+/// and raise no limit.
+const GOES_ON: f64 = 0.5;
+/// It ends after this many windows that do not.
 const CALM: usize = 3;
 
 /// The present window.
@@ -134,12 +139,13 @@ impl Surge {
             return self.cool(signature);
         }
         let (at, loss, carriers) = (window.at, window.loss, carriers(window));
-        let Some(limit) = self.limit() else {
+        let Some((median, limit)) = self.limit(fit) else {
             self.learn(at, loss, carriers);
             return None;
         };
         let score = loss / limit;
-        if score <= 1.0 {
+        let share = if self.open.is_some() { GOES_ON } else { 1.0 };
+        if loss <= median + share * (limit - median) {
             if let Some((once, _)) = self.hot.take() {
                 self.remember(once);
             }
@@ -205,8 +211,8 @@ impl Surge {
         self.past.len() >= NEEDED && self.count >= STEPS
     }
 
-    /// What a window may lose; none as long as too few are known.
-    fn limit(&self) -> Option<f64> {
+    /// What the median window loses, and what one may lose; none as long as too few are known.
+    fn limit(&self, fit: Fit) -> Option<(f64, f64)> {
         if self.past.len() < NEEDED {
             return None;
         }
@@ -214,7 +220,10 @@ impl Surge {
         let (median, scale) = median_and_mad(&all);
         let most_but_one = all[all.len() - 2];
         let scale = scale.max(LEAST_SCALE * median);
-        Some((median + SCALES * scale).max(BEYOND * most_but_one).max(median + LEAST))
+        let taken = self.count as f64 * fit.center.exp() + median;
+        let least = (LEAST_SHARE * taken).clamp(LEAST.0, LEAST.1);
+        let limit = (median + SCALES * scale).max(BEYOND * most_but_one).max(median + least);
+        Some((median, limit))
     }
 
     /// The anomaly that has begun and not ended, as far as it is known.
@@ -340,5 +349,47 @@ mod tests {
         // Some 14 a second took 21 ms before; of 570 a second that do something now, 190 wait and 11 take long.
         assert!((0.2..0.4).contains(&one.as_often), "{}", one.as_often);
         assert!((4.0..8.0).contains(&one.instead_of(21.0, 1.0)), "{}", one.instead_of(21.0, 1.0));
+    }
+
+    /// What is told of two minutes of steps that come 120 times a second and take 5 µs, and so many µs more by the
+    /// second.
+    fn told_of(more: impl Fn(i64) -> i64) -> Vec<Slowed> {
+        let center = 5e3f64.ln();
+        let fit = Fit { center, scale: 0.3, tail_from: center, tail_mean: 0.3 };
+        let mut surge = Surge::default();
+        let mut told = Vec::new();
+        for n in 0..14_400u64 {
+            let at = Ns(n as i64 * WINDOW / 120);
+            let dur = Ns(5_000 + (n % 5) as i64 * 500 + more(at.0 / WINDOW) * 1_000);
+            let (thread, rank, name, size) = (EntityId(1), None, "wait".into(), None);
+            let step = Step { id: Id::new(1, n), ts: at, dur, thread, rank, name, size };
+            told.extend(surge.step(StepNo(n), &step, fit, false));
+        }
+        told
+    }
+
+    #[test]
+    fn a_server_that_has_little_to_do_is_slower_long_before_a_twentieth_of_its_time_is_lost() {
+        let during = |second| (40..48).contains(&second);
+        // 24 ms of each of these seconds.
+        let [one] = &told_of(|second| if during(second) { 200 } else { 0 })[..] else {
+            panic!("it was not told once")
+        };
+        assert_eq!(one.slow.len(), 8 * CARRIERS);
+        // 4 ms of each matter to nobody.
+        assert!(told_of(|second| if during(second) { 33 } else { 0 }).is_empty());
+    }
+
+    #[test]
+    fn seconds_of_an_anomaly_that_lose_a_little_less_neither_end_it_nor_become_usual() {
+        // Every other second loses two thirds of the limit.
+        let more = |second| match (second % 40 < 8, second % 2) {
+            _ if second < 40 => 0,
+            (true, 0) => 100,
+            (true, _) => 30,
+            (false, _) => 0,
+        };
+        let first_two = |second| if second % 40 == 1 && second > 40 { 100 } else { more(second) };
+        assert_eq!(told_of(first_two).len(), 2);
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use gpuwhy_collect::OpenStep;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step, StepNo};
 use gpuwhy_diagnose::live::{Live, Look};
-use gpuwhy_diagnose::verdict::{self, Finding, Outcome};
+use gpuwhy_diagnose::verdict::{self, Finding, FirstWord, Outcome};
 use gpuwhy_schema::{EntityId, Id, Ns, Rows, Span, State, TrackId};
 use gpuwhy_store::{Keep, Writer};
 
@@ -94,6 +94,7 @@ struct Current {
     /// Since when a step has hung, if one did at the last try.
     hung: Option<Ns>,
     class: Option<String>,
+    first_word: FirstWord,
     /// The last verdict that was reported.
     reported: Option<Box<Verdict>>,
     known: KnownParts,
@@ -299,6 +300,7 @@ impl LiveJudge {
             tries: 0,
             hung: None,
             class: None,
+            first_word: FirstWord::default(),
             reported: None,
             known: KnownParts::default(),
         });
@@ -347,7 +349,11 @@ impl LiveJudge {
         let decided = verdict.finding.outcome == Outcome::Decided;
         let reported_ms = current.reported.as_ref().map_or(0.0, |v| v.finding.excess_ms);
         let grown = verdict.finding.excess_ms >= GROWN * reported_ms;
-        if decided && (grown || current.class.as_ref() != Some(&class)) {
+        let lasted = now.saturating_sub(incident.from);
+        if decided
+            && (current.class.is_some() || current.first_word.is_told(&verdict.finding, lasted))
+            && (grown || current.class.as_ref() != Some(&class))
+        {
             current.class = Some(class);
             current.reported = Some(Box::new(verdict.clone()));
             return Ok(Some(Box::new(verdict)));
