@@ -3,7 +3,8 @@
 A situation is a program, a disturbance of it, and what would be a right answer. A trial is one disturbance of a
 running program. What is said counts as right (class and, where somebody did it, culprit), as unknown (nothing, or
 "insufficient evidence"), or as wrong (something else, decided). Calm time in between counts false alarms. By how much
-the program was slowed stands beside it, by the program's own account.
+the program was slowed stands beside it, by the program's own account; a trial that did not slow it by a tenth is
+counted apart ("no effect") unless something wrong was said.
 """
 
 import json
@@ -26,6 +27,8 @@ ONLY = [word for word in os.environ.get("ONLY", "").split(",") if word]
 SEED = int(os.environ.get("SEED", "1"))
 # So long each program is left alone after its trials.
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
+# A disturbance that makes units of work less than this many times as long has no effect.
+EFFECT = 1.1
 # So long a program runs before the first trial, and between two.
 WARM_UP, CALM, LASTS = 40.0, 14.0, 8.0
 
@@ -93,6 +96,14 @@ def judged(one, classes, who, must_name):
     return "right" if named or not must_name else "unknown"
 
 
+def counted(one, when, classes, must_name):
+    """How one verdict of a trial is counted."""
+    calm, disturbed = one["took_ms"]
+    counts = judged(one[when], classes, one["who"], must_name)
+    without = calm and disturbed and disturbed < EFFECT * calm
+    return "no effect" if without and classes and counts != "wrong" else counts
+
+
 def trial(watch, program, disturb, rng):
     """Disturbs once; what was said 2 s after the onset, and at the end."""
     before = len(watch.read())
@@ -127,8 +138,8 @@ def of_program(program, watch, plan, rng):
         row = {
             "program": program.name,
             "situation": name,
-            "at_2_s": judged(one["early"], classes, one["who"], must_name),
-            "at_end": judged(one["late"], classes, one["who"], must_name),
+            "at_2_s": counted(one, "early", classes, must_name),
+            "at_end": counted(one, "late", classes, must_name),
             "took_ms": one["took_ms"],
             "said": one["summary"],
             "early": one["early"],
@@ -184,8 +195,8 @@ def summary(rows):
     for program, situation in sorted({(row["program"], row["situation"]) for row in rows}):
         of = [row for row in rows if (row["program"], row["situation"]) == (program, situation)]
         counts = {
-            f"{word}_{when}": sum(row[when] == word for row in of)
-            for when in ("at_2_s", "at_end") for word in ("right", "unknown", "wrong")
+            f"{word}_{when}".replace(" ", "_"): sum(row[when] == word for row in of)
+            for when in ("at_2_s", "at_end") for word in ("right", "unknown", "wrong", "no effect")
         }
         yield {"program": program, "situation": situation, "trials": len(of), **counts}
 
@@ -207,14 +218,15 @@ def main():
         calm += hours
         alarms += false
         shares[program.figure] = took
-    ends = [row["at_end"] for row in rows]
+    ends = [row["at_end"] for row in rows if row["at_end"] != "no effect"]
     named = [row for row in rows if row["late"] and row["late"]["comm"] is not None]
     figures = {
         "situations": figure([len({(row["program"], row["situation"]) for row in rows})]),
         "situations_right": share(ends.count("right"), len(ends)),
         "situations_unknown": share(ends.count("unknown"), len(ends)),
         "situations_wrong": share(ends.count("wrong"), len(ends)),
-        "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(ends)),
+        "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(rows)),
+        "without_effect": figure([len(rows) - len(ends)]),
         "false_alarms_per_hour": rate(len(alarms), calm),
         "calm_hours": figure([calm]),
     }
