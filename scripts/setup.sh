@@ -70,8 +70,9 @@ check_test() {
     need c++ g++
     need node nodejs
     need npm npm
-    # Reads CTF traces as an oracle of ours.
+    # Read CTF and trace.dat as oracles of ours.
     need babeltrace2 babeltrace2
+    need trace-cmd trace-cmd
     need setpriv util-linux
     need setcap libcap2-bin
     need python3 python3
@@ -89,8 +90,9 @@ check_bench() {
     need redis-benchmark redis-tools
     # Lets system calls of the recorder fail: bench safety --only fate,disk.
     need strace strace
-    # What `make bench-kernel-traces` compares with.
+    # What `make bench-kernel-traces` compares with, besides perf.
     need babeltrace2 babeltrace2
+    need trace-cmd trace-cmd
 }
 
 check_pictures() {

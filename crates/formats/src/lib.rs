@@ -24,6 +24,7 @@ mod read_ahead;
 mod signature;
 mod sorter;
 pub mod sqlite;
+mod tracedat;
 
 pub use error::{Error, Result};
 

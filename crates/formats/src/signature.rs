@@ -23,7 +23,6 @@ const KNOWN: &[(&[u8], &str)] = &[
     (b"ARROW1", "one table in Arrow: give the directory that holds all tables of the export"),
     (b"SQLite format 3\0", "an SQLite database of another schema"),
     (b"PERFILE2", "a perf.data file of Linux perf"),
-    (b"\x17\x08\x44tracing", "a trace.dat file of trace-cmd"),
     (b"<!DOCTYPE", "a web page: the download did not give the file itself"),
     (b"<html", "a web page: the download did not give the file itself"),
 ];

@@ -3,9 +3,14 @@
 
 mod action;
 pub mod event;
+pub(crate) mod feed;
+pub(crate) mod format;
+pub(crate) mod input;
+pub(crate) mod ring;
 pub mod rows;
 mod sums;
 mod tasks;
+pub(crate) mod tracing_data;
 
 #[cfg(test)]
 mod rows_tests;

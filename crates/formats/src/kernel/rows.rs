@@ -80,6 +80,7 @@ struct Request {
 #[derive(Debug)]
 struct Host {
     key: String,
+    name: Name,
     entity: EntityId,
     tasks: Tasks,
     cpus: BTreeMap<u32, Cpu>,
@@ -133,6 +134,7 @@ impl KernelRows {
         }
         self.hosts.push(Host {
             key: key.into(),
+            name: name.into(),
             entity,
             tasks: Tasks::new(key, entity, source),
             cpus: BTreeMap::new(),
@@ -149,6 +151,20 @@ impl KernelRows {
         let action = action(&what);
         self.kinds.push(Kind { what, action, host, count: 0 });
         self.kinds.len() - 1
+    }
+
+    /// What a host is called.
+    pub fn host_name(&self, host: usize) -> &str {
+        self.hosts.get(host).map_or("", |host| &host.name)
+    }
+
+    /// A thread of a host is called this, or belongs to this process, as the tracer says besides its events.
+    pub fn learn(&mut self, host: usize, tid: i64, pid: Option<i64>, comm: Option<&[u8]>) {
+        if tid > 0
+            && let Some(host) = self.hosts.get_mut(host)
+        {
+            host.tasks.learn(tid, pid, comm, &mut self.lanes);
+        }
     }
 
     /// How many events there were of each type that there were any of.
