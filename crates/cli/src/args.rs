@@ -31,7 +31,8 @@ pub struct Recorded {
     /// created if it does not exist
     #[arg(long, value_name = "PATH")]
     pub ring: Option<PathBuf>,
-    /// How often aggregate counters are read, times a second; `watch` reads them twenty times in calm
+    /// How often aggregate counters are read, times a second; `watch` reads them twenty times
+    /// unless the kernel's ring fills
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub hz: u32,
     /// Switch a probe off, by the name that `doctor` lists; may be repeated

@@ -125,7 +125,7 @@ pub struct Config {
     pub hops: u8,
     /// Ticks a second: how often aggregates are read and the ring is drained.
     pub hz: u32,
-    /// The same while nobody has asked for detail ([`crate::Recorder::detail`]), if that is less often.
+    /// The same while the ring is less than an eighth full at each tick, if that is less often.
     pub calm_hz: Option<u32>,
     /// Size of the ring between kernel and recorder; a power of two.
     pub ring_bytes: u32,

@@ -35,6 +35,8 @@ const MANY: usize = 2048;
 const SWEPT: usize = 64;
 /// How long an entity is remembered after its end.
 const REMEMBERED: Ns = Ns::secs(300);
+/// If a tick finds one part in so many of the ring full, the next one comes as soon as it may.
+const FILLING: usize = 8;
 /// How often it is looked whether memory that is free is to go back to the system, since after a burst it would stay
 /// with the allocator, and whether groups have ended.
 const RELEASE: Ns = Ns::secs(10);
@@ -47,8 +49,9 @@ pub struct Recorder {
     /// Records of the present tick, kept for its memory.
     staged: Vec<u8>,
     tick: Ns,
-    /// The least time between two ticks while nobody has asked for detail.
+    /// The least time between two ticks while the ring stays well below full.
     calm_tick: Ns,
+    ring_bytes: usize,
     next: Ns,
     next_second: Ns,
     next_forget: Ns,
@@ -117,6 +120,7 @@ impl Recorder {
             staged: Vec::new(),
             tick,
             calm_tick: config.calm_hz.map_or(Ns::ZERO, tick_of),
+            ring_bytes: config.ring_bytes as usize,
             next: now + tick,
             next_second: now + Ns::secs(1),
             next_forget: now + REMEMBERED,
@@ -180,7 +184,6 @@ impl Recorder {
     /// The kernel refuses.
     pub fn detail(&mut self, on: bool) -> Result<(), CollectError> {
         self.detailed = on;
-        self.next = self.next.min(sys::monotonic() + self.period());
         let is_shed = self.probes.iter().flat_map(|running| running.spec.sheds).any(|shedding| {
             matches!(shedding.how, How::NoDetail) && self.shedding().contains(&shedding.shed)
         });
@@ -251,9 +254,10 @@ impl Recorder {
         }
     }
 
-    /// Between two ticks, now.
+    /// From this tick to the next.
     fn period(&self) -> Ns {
-        if self.detailed { self.tick } else { self.tick.max(self.calm_tick) }
+        let is_filling = self.staged.len() >= self.ring_bytes / FILLING;
+        if is_filling { self.tick } else { self.tick.max(self.calm_tick) }
     }
 
     fn gather(&mut self, now: Ns) {
@@ -443,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_calm_it_is_read_seldom_and_from_the_report_of_an_incident_on_as_often_as_asked() {
+    fn it_is_read_seldom_and_as_often_as_asked_while_the_ring_fills() {
         let config = Config { hz: 100, calm_hz: Some(20), ..Config::only(&[]) };
         let mut recorder = Recorder::start(config).unwrap();
         let step = |recorder: &mut Recorder| {
@@ -454,12 +458,10 @@ mod tests {
         step(&mut recorder);
         assert!(step(&mut recorder) >= Ns::millis(50));
         recorder.detail(true).unwrap();
-        assert!(
-            recorder.next <= sys::monotonic() + Ns::millis(10),
-            "the next tick is near at once"
-        );
+        assert_eq!(recorder.period(), Ns::millis(50), "an incident alone fills no ring");
+        recorder.staged = vec![0; recorder.ring_bytes / 4];
         assert_eq!(recorder.period(), Ns::millis(10));
-        recorder.detail(false).unwrap();
+        recorder.staged = vec![0; recorder.ring_bytes / 16];
         assert_eq!(recorder.period(), Ns::millis(50));
         // Whoever asks for less gets less.
         let config = Config { hz: 5, calm_hz: Some(20), ..Config::only(&[]) };

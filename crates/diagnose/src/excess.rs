@@ -53,7 +53,9 @@ struct Sums<'a> {
 
 /// Where the time of the steps went that have parts.
 pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
-    let index: HashMap<Id, StepNo> = steps.numbered().map(|(no, step)| (step.id, no)).collect();
+    let known: HashSet<Id> = rows.parts.iter().map(|part| part.step).collect();
+    let numbered = steps.numbered().filter(|(_, step)| known.contains(&step.id));
+    let index: HashMap<Id, StepNo> = numbered.map(|(no, step)| (step.id, no)).collect();
     let ranks: HashSet<EntityId> = steps.iter().map(|s| s.thread).collect();
     let mut spans: HashMap<Id, Vec<&SpanInStep>> = HashMap::new();
     for span in &rows.spans {

@@ -1,7 +1,7 @@
 //! Where the time of selected steps went: their rows are read a few seconds at a time and walked over
 //! by `derive`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use gpuwhy_derive::Accounting;
 use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
@@ -105,7 +105,9 @@ pub fn account(
 /// One row for each thread that has steps. No span belongs to it, so it is not accounted for; it says
 /// that the thread's process is part of the workload.
 fn workload(steps: &[Step]) -> Vec<schema::Step> {
-    let threads: BTreeSet<_> = steps.iter().map(|s| (s.thread, s.rank)).collect();
+    let threads: foldhash::HashSet<_> = steps.iter().map(|s| (s.thread, s.rank)).collect();
+    let mut threads: Vec<_> = threads.into_iter().collect();
+    threads.sort_unstable();
     let row = |(thread, rank)| schema::Step {
         id: Id(u64::MAX),
         ts: Ns::ZERO,

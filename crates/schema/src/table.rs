@@ -246,6 +246,15 @@ macro_rules! tables {
             fn table<T: $crate::Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error>;
         }
 
+        /// How a table is made out of the same table's rows in several places.
+        pub trait Gather {
+            /// Makes one, of rows that stay where they are.
+            fn table<'a, T: $crate::Table>(
+                &mut self,
+                lists: impl Iterator<Item = &'a [T]> + Clone,
+            ) -> Vec<T>;
+        }
+
         impl Rows {
             /// Calls `each` with every table, empty ones too, until it fails.
             pub fn each<E: EachTable>(&mut self, each: &mut E) -> Result<(), E::Error> {
@@ -261,6 +270,14 @@ macro_rules! tables {
             /// Whether there are none.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
+            }
+
+            /// Makes each table out of that table's rows in all of `parts`.
+            pub fn gather<'a, G: Gather>(
+                parts: impl Iterator<Item = &'a Rows> + Clone,
+                gather: &mut G,
+            ) -> Rows {
+                Rows { $($table: gather.table(parts.clone().map(|rows| &rows.$table[..])),)+ }
             }
 
             /// Moves all rows of `other` to the end of these.

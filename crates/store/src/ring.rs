@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
-use gpuwhy_schema::{EachTable, Ns, Rows, State, Table, TrackId};
+use foldhash::{HashMap, HashMapExt as _};
+use gpuwhy_schema::{Counter, EachTable, Gather, Mark, Ns, Rows, State, Table, TrackId};
 
 use crate::ids::IdSet;
 use crate::latest::Latest;
@@ -34,6 +34,8 @@ struct Chunk {
     /// From the first start to the last end; rows without an end count by their start.
     start: Ns,
     end: Ns,
+    /// Whether there are rows without an end.
+    open: bool,
 }
 
 /// A stretch that was written out, as far as rows had arrived by then.
@@ -88,7 +90,7 @@ impl Ring {
     /// Takes all of `rows` in, and lets go of what is older or more than the ring keeps.
     pub fn push(&mut self, rows: &mut Rows) {
         self.lanes.take(rows, self.newest);
-        let mut measure = Measure { bytes: 0, start: Ns::MAX, end: Ns::MIN };
+        let mut measure = Measure { bytes: 0, start: Ns::MAX, end: Ns::MIN, open: false };
         let Ok(()) = rows.each(&mut measure);
         if measure.bytes == 0 {
             return;
@@ -114,6 +116,7 @@ impl Ring {
                 last.bytes += measure.bytes;
                 last.start = last.start.min(measure.start);
                 last.end = last.end.max(measure.end);
+                last.open |= measure.open;
             }
             _ => {
                 self.chunks.push_back(Chunk {
@@ -122,6 +125,7 @@ impl Ring {
                     bytes: measure.bytes,
                     start: measure.start,
                     end: measure.end,
+                    open: measure.open,
                 });
                 self.next += 1;
             }
@@ -228,21 +232,40 @@ impl Ring {
         appended.map(|()| count)
     }
 
+    /// The entities, tracks, sources and clocks.
+    pub fn lanes(&self) -> Rows {
+        self.lanes.rows_for(&Rows::default())
+    }
+
+    /// The counters of `range` for which `on` holds, as they arrived.
+    pub fn counters(&self, range: Range<Ns>, on: impl Fn(&Counter) -> bool) -> Vec<Counter> {
+        let held = self.near(&range).flat_map(|chunk| &chunk.rows.counter);
+        held.filter(|row| overlaps(row.ts, row.ts, &range) && on(row)).cloned().collect()
+    }
+
+    /// The marks of `range` for which `on` holds, as they arrived.
+    pub fn marks(&self, range: Range<Ns>, on: impl Fn(&Mark) -> bool) -> Vec<Mark> {
+        let held = self.near(&range).flat_map(|chunk| &chunk.rows.mark);
+        held.filter(|row| overlaps(row.ts, row.ts, &range) && on(row)).cloned().collect()
+    }
+
+    /// The chunks in which rows of `range` may be.
+    fn near(&self, range: &Range<Ns>) -> impl Iterator<Item = &Chunk> {
+        let (range, point) = (range.clone(), range.start);
+        self.chunks.iter().filter(move |chunk| {
+            let end = if chunk.open { Ns::MAX } else { chunk.end };
+            overlaps(chunk.start, end, &range) || chunk.end == point
+        })
+    }
+
     fn select(&self, range: Range<Ns>, wanted: impl Fn(u64, Ns, Ns) -> bool, links: Links) -> Rows {
-        let mut rows = Rows::default();
-        for chunk in &self.chunks {
-            let open = chunk.rows.span.iter().any(|s| s.dur.is_none())
-                || chunk.rows.state.iter().any(|s| s.dur.is_none());
-            if overlaps(chunk.start, if open { Ns::MAX } else { chunk.end }, &range)
-                || chunk.end == range.start
-            {
-                let mut these = chunk.rows.clone();
-                let Ok(()) = these.each(&mut Fresh { chunk: chunk.number, wanted: &wanted });
-                rows.append(&mut these);
-            }
-        }
-        rows.state.extend(self.holding.values().cloned());
-        let Ok(()) = rows.each(&mut Choose(Selection::new(range, links)));
+        let holding = self.holding.values().cloned().collect();
+        let holding = Rows { state: holding, ..Rows::default() };
+        let near: Vec<&Chunk> = self.near(&range).collect();
+        let selection = Selection::new(range, links);
+        let numbers = near.iter().map(|chunk| chunk.number).collect();
+        let parts = near.iter().map(|chunk| &chunk.rows).chain([&holding]);
+        let mut rows = Rows::gather(parts, &mut Choose { selection, numbers, wanted });
         let mut lanes = self.lanes.rows_for(&rows);
         rows.append(&mut lanes);
         rows
@@ -254,6 +277,7 @@ struct Measure {
     bytes: usize,
     start: Ns,
     end: Ns,
+    open: bool,
 }
 
 impl EachTable for Measure {
@@ -264,53 +288,67 @@ impl EachTable for Measure {
         for (start, end) in rows.iter().filter_map(|r| r.start().zip(r.end())) {
             self.start = self.start.min(start);
             self.end = self.end.max(if end == Ns::MAX { start } else { end });
+            self.open |= end == Ns::MAX;
         }
         Ok(())
     }
 }
 
-/// Leaves out the rows that are not wanted; what hangs on others is decided with these.
-struct Fresh<'a, F> {
-    chunk: u64,
-    wanted: &'a F,
+/// Chooses what belongs to a selection, in order, and of twins the one that has ended.
+struct Choose<W> {
+    selection: Selection,
+    /// The chunks' numbers; what comes after them is wanted in any case.
+    numbers: Vec<u64>,
+    /// Which rows of a chunk are wanted; what hangs on others is decided with these.
+    wanted: W,
 }
 
-impl<F: Fn(u64, Ns, Ns) -> bool> EachTable for Fresh<'_, F> {
-    type Error = std::convert::Infallible;
-
-    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
-        if !Selection::hangs_on_others::<T>() {
-            rows.retain(|row| match (row.start(), row.end()) {
-                (Some(start), Some(end)) => (self.wanted)(self.chunk, start, end),
-                _ => true,
-            });
-        }
-        Ok(())
-    }
-}
-
-/// Keeps what belongs to a selection, in order, and of twins the one that has ended.
-struct Choose(Selection);
-
-impl EachTable for Choose {
-    type Error = std::convert::Infallible;
-
-    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
-        if crate::read::has_twins::<T>() {
-            let key = |row: &T| (row.start(), twin_key(row));
-            let mut ended: HashMap<_, bool> = HashMap::new();
-            for row in rows.iter() {
-                *ended.entry(key(row)).or_default() |= row.end() != Some(Ns::MAX);
+impl<W: Fn(u64, Ns, Ns) -> bool> Choose<W> {
+    fn is_wanted<T: Table>(&self, list: usize, row: &T) -> bool {
+        let Some(&chunk) = self.numbers.get(list) else { return true };
+        match (row.start(), row.end()) {
+            (Some(start), Some(end)) if !Selection::hangs_on_others::<T>() => {
+                (self.wanted)(chunk, start, end)
             }
-            let mut seen = HashSet::new();
-            rows.retain(|row| {
-                row.end() != Some(Ns::MAX) || !ended[&key(row)] && seen.insert(key(row))
-            });
+            _ => true,
         }
-        rows.retain(|row| self.0.take(row));
+    }
+}
+
+impl<W: Fn(u64, Ns, Ns) -> bool> Gather for Choose<W> {
+    fn table<'a, T: Table>(&mut self, lists: impl Iterator<Item = &'a [T]> + Clone) -> Vec<T> {
+        let of_all =
+            || lists.clone().enumerate().flat_map(|(n, list)| list.iter().map(move |row| (n, row)));
+        let is_open = |row: &T| row.end() == Some(Ns::MAX);
+        let key = |row: &T| (row.start(), twin_key(row));
+        // Those that have not ended, and whether a twin of theirs has.
+        let mut open: HashMap<_, bool> = HashMap::new();
+        if crate::read::has_twins::<T>() {
+            let rows = of_all().filter(|(list, row)| is_open(row) && self.is_wanted(*list, *row));
+            open.extend(rows.map(|(_, row)| (key(row), false)));
+        }
+        if !open.is_empty() {
+            for (list, row) in of_all().filter(|(_, row)| !is_open(row)) {
+                if let Some(ended) = open.get_mut(&key(row)) {
+                    *ended |= self.is_wanted(list, row);
+                }
+            }
+        }
+        let mut chosen = Vec::new();
+        for (list, row) in of_all() {
+            // Of several that have not ended the first is taken.
+            let is_twin = is_open(row) && open.get(&key(row)) == Some(&true);
+            if is_twin || !self.is_wanted(list, row) || !self.selection.take(row) {
+                continue;
+            }
+            if let Some(taken) = open.get_mut(&key(row)).filter(|_| is_open(row)) {
+                *taken = true;
+            }
+            chosen.push(row.clone());
+        }
         if T::START.is_some() {
-            rows.sort_by_key(|row| (row.start(), std::cmp::Reverse(row.end())));
+            chosen.sort_by_key(|row| (row.start(), std::cmp::Reverse(row.end())));
         }
-        Ok(())
+        chosen
     }
 }

@@ -97,7 +97,7 @@ impl Recent {
 
     /// Entities, tracks, sources and clocks.
     pub fn catalog(&self) -> Rows {
-        self.aggregates.rows(Ns::MIN..Ns::MIN)
+        self.aggregates.lanes()
     }
 
     /// Exact rows alone.
@@ -150,16 +150,17 @@ impl RowSource for RecentSource<'_> {
         let range = Readings::around(incident.from, incident.to);
         // An Xid is reported within a second of it, and exact rows are many.
         let near = incident.from.saturating_sub(Ns::secs(1))..range.end;
-        let counters = self.recent.aggregates.rows(range).counter;
-        let mut marks = self.recent.exact.rows(near).mark;
-        marks.retain(|mark| tracks.contains(&mark.track));
+        let counters = self.recent.aggregates.counters(range, |row| tracks.contains(&row.track));
+        let marks = self.recent.exact.marks(near, |row| tracks.contains(&row.track));
         Ok(Readings::new(&catalog.entity, &catalog.track, classes::reads, &counters, &marks))
     }
 
     fn demands(&self, incident: &Incident) -> Result<Demands> {
         let range = Demands::around(incident.from, incident.to);
-        let aggregates = self.recent.aggregates.rows(range);
-        Ok(Demands::new(&aggregates.track, &aggregates.counter, (incident.from, incident.to)))
+        let catalog = self.recent.catalog();
+        let tracks = tracks_of(&catalog, Demands::reads);
+        let counters = self.recent.aggregates.counters(range, |row| tracks.contains(&row.track));
+        Ok(Demands::new(&catalog.track, &counters, (incident.from, incident.to)))
     }
 
     fn covers(&self, step: &Step) -> bool {

@@ -80,8 +80,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const GIVES_WAY: Duration = Duration::from_millis(100);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
-/// How often the recorder looks in calm: before each look at the series, so that a slow step is found as soon as
-/// if it looked more often.
+/// How often the recorder looks unless the kernel's ring fills: before each look at the series, so that a slow step is
+/// found as soon as if it looked more often.
 const CALM_HZ: u32 = 20;
 /// Exact rows are written from this long before the first slow step on.
 const BEFORE: Ns = Ns::secs(5);
@@ -163,7 +163,7 @@ impl Watcher {
         self.take(rows);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
-        // In calm a tick is as long as this, and comes some microseconds early or late.
+        // A tick is as long as this, and comes some microseconds early or late.
         if now >= self.looked.saturating_add(Ns(LOOK.0 / 10 * 9)) {
             self.looked = now;
             self.look(now, &mut events)?;

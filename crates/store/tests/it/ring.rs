@@ -101,3 +101,47 @@ fn who_has_slept_since_before_the_ring_begins_is_known_to_sleep() {
     ring.push(&mut Rows { state: vec![run.clone()], ..Rows::default() });
     assert_eq!(ring.rows(seconds(38, 41)).state, [run]);
 }
+
+#[test]
+fn what_was_open_and_has_ended_since_is_there_once_as_it_ended() {
+    let mut ring = Ring::new(Keep { bytes: 1 << 30, duration: Ns::secs(60) });
+    let state = |dur| State { ts: Ns::secs(2), dur, track: TrackId(1), value: 4, arg: None };
+    let other = State { ts: Ns::secs(3), dur: None, track: TrackId(2), value: 4, arg: None };
+    // Rows of four seconds at least lie between the two, and each lies in a chunk of its own.
+    let filler = |second| Rows {
+        counter: vec![Counter { ts: Ns::secs(second), track: TrackId(9), value: 0.0 }; 20_000],
+        ..Rows::default()
+    };
+    ring.push(&mut Rows { state: vec![state(None), other.clone()], ..Rows::default() });
+    ring.push(&mut filler(2));
+    assert_eq!(ring.rows(seconds(5, 6)).state, [state(None), other.clone()]);
+    ring.push(&mut filler(8));
+    ring.push(&mut Rows {
+        state: vec![state(Some(Ns::secs(1))), other.clone()],
+        ..Rows::default()
+    });
+    assert_eq!(
+        ring.rows(seconds(5, 6)).state,
+        std::slice::from_ref(&other),
+        "it had ended by then"
+    );
+    assert_eq!(ring.rows(seconds(2, 6)).state, [state(Some(Ns::secs(1))), other]);
+}
+
+#[test]
+fn single_rows_of_a_stretch_are_had_without_the_others() {
+    let mut ring = Ring::new(Keep { bytes: 1 << 30, duration: Ns::secs(60) });
+    let mut sim = Sim::new(1, "a");
+    for _ in 0..10 {
+        ring.push(&mut sim.second());
+    }
+    let (all, held) = (Sim::truth(1, "a", 10), ring.rows(seconds(3, 5)));
+    let track = all.counter[0].track;
+    let counters: Vec<Counter> =
+        held.counter.iter().filter(|row| row.track == track).cloned().collect();
+    assert!(!counters.is_empty() && counters.len() < all.counter.len());
+    assert_eq!(ring.counters(seconds(3, 5), |row| row.track == track), counters);
+    assert_eq!(ring.marks(seconds(3, 5), |_| true), held.mark);
+    assert_eq!(ring.lanes().entity, held.entity);
+    assert_eq!(ring.lanes().track, held.track);
+}
