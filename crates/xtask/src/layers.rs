@@ -78,6 +78,8 @@ const ROWS: &[Row] = &[
         tests: &["standin", "testkit"],
         ..row("inject", &["wire"])
     },
+    // `pyo3` is Python's C interface.
+    Row { others: Some(&["pyo3"]), ..row("python", &["wire"]) },
     // Beside the house.
     row("testkit", &["schema", "wire"]),
     row("standin", &["testkit"]),

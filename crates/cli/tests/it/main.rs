@@ -10,6 +10,7 @@ mod left_out;
 mod libraries;
 mod packaging;
 mod profiles;
+mod python;
 mod recording;
 mod vgpu;
 mod without_steps;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::exec::{Launch, cannot_run, environment};
 use super::instrument::Instrumentation;
+use super::python;
 use super::run_dir::RunDir;
 use super::user::RunAs;
 use crate::error::{Error, Result};
@@ -43,8 +44,8 @@ impl Gate {
 
 impl GatedCommand {
     /// Starts `launcher __exec ... -- command`, which waits at the gate and then becomes the command
-    /// ([`super::exec_when_open`]) as `user` or the caller, with GPUWHY_RING set to `ring` and the variables of
-    /// `instrumentation`.
+    /// ([`super::exec_when_open`]) as `user` or the caller, with GPUWHY_RING set to `ring`, the variables of
+    /// `instrumentation`, and the package `gpuwhy` where Python finds it.
     ///
     /// # Errors
     /// It cannot be started.
@@ -58,13 +59,18 @@ impl GatedCommand {
     ) -> Result<GatedCommand> {
         let gate = Gate(Arc::new(RunDir::make(["/dev/shm", "/run"])?));
         let launch = Launch::new(gate.path(), user.cloned());
+        let environment = environment();
+        let users = environment.iter().find(|(name, _)| name == python::PATH);
+        let users = users.map(|(_, path)| path.as_os_str());
+        let package = python::folder().map(|folder| (python::PATH, python::path(&folder, users)));
         let child = Command::new(launcher)
             .arg("__exec")
             .arg(launch.argument())
             .arg("--")
             .args(command)
             .env_clear()
-            .envs(environment())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .envs(package)
             .env("GPUWHY_RING", ring)
             .envs(instrumentation.environment.iter().map(|(name, value)| (name, value)))
             .stdout(output)

@@ -9,6 +9,7 @@
 mod command;
 mod exec;
 mod instrument;
+mod python;
 mod run_dir;
 mod supervise;
 mod user;

@@ -1,0 +1,168 @@
+//! Python programs that say themselves what their steps are, against the ledger that they keep.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuwhy_schema::Span;
+use gpuwhy_store::Trace;
+
+use crate::{built, folder, gpuwhy, may_record, said};
+
+/// A Python of at least 3.10 on this machine; says why not.
+fn python() -> Option<&'static str> {
+    const CHECK: &str = "import sys; sys.exit(sys.version_info < (3, 10))";
+    let works = |python: &&str| {
+        Command::new(python).args(["-c", CHECK]).output().is_ok_and(|out| out.status.success())
+    };
+    let found = ["/usr/bin/python3", "python3"].into_iter().find(works);
+    if found.is_none() {
+        println!("skipped: no Python of 3.10 or later here");
+    }
+    found
+}
+
+/// The package as `make release` leaves it, and the wheel, in `folder`.
+fn package(python: &str, folder: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(python)
+        .arg(root.join("scripts/wheel.py"))
+        .args([&built("libgpuwhy_python.so"), folder])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    folder.join("gpuwhy-python")
+}
+
+/// `gpuwhy record` with a package.
+fn record(package: &Path, trace: &Path, command: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+        .args(["record", "-o", trace.to_str().unwrap(), "--"])
+        .args(command)
+        .env("GPUWHY_WHEEL", package)
+        .output()
+        .unwrap()
+}
+
+/// Start and duration of all spans of a name, ns, in order.
+fn spans(trace: &Path, name: &str) -> Vec<(i64, i64)> {
+    let trace = Trace::open(trace).unwrap();
+    let all = trace.all::<Span>().flat_map(Result::unwrap);
+    let mut found: Vec<_> =
+        all.filter(|span| &*span.name == name).map(|span| (span.ts, span.dur)).collect();
+    found.sort_unstable();
+    found
+}
+
+/// What a script prints of each piece of work: its name, and ns before and after.
+fn ledger(output: &[u8], name: &str) -> Vec<i64> {
+    let text = String::from_utf8_lossy(output);
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next()? == name).then(|| words.next()?.parse().ok())?
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn median(mut values: Vec<i64>) -> i64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+const MARKED: &str = r#"
+import time, gpuwhy
+clock = time.monotonic_ns
+steps, parts = [], []
+for n in range(60):
+    before = clock()
+    with gpuwhy.step("train", size=n):
+        began = clock()
+        with gpuwhy.span("load"):
+            time.sleep(0.004 + 0.0001 * n)
+        parts.append(clock() - began)
+        time.sleep(0.006)
+        gpuwhy.mark("loss", 1 / (n + 1))
+    steps.append(clock() - before)
+for took in steps: print("step", took)
+for took in parts: print("load", took)
+"#;
+
+#[test]
+fn root_steps_and_spans_of_a_python_program_are_as_in_its_own_ledger() {
+    let Some(python) = python().filter(|_| may_record()) else { return };
+    let (_keep, folder) = folder();
+    let (package, trace) = (package(python, &folder), folder.join("run.trace"));
+    let output = record(&package, &trace, &[python, "-c", MARKED]);
+    assert!(output.status.success(), "{}", said(&output));
+    for (name, label) in [("train", "step"), ("load", "load")] {
+        let (spans, own) = (spans(&trace, name), ledger(&output.stdout, label));
+        assert_eq!((spans.len(), own.len()), (60, 60), "{name}: {}", said(&output));
+        let off = median(spans.iter().zip(&own).map(|((_, dur), own)| (dur - own).abs()).collect());
+        println!("{name}: {off} ns from the program's own ledger (median)");
+        assert!(off < 100_000, "{name}: {off} ns from the program's own ledger");
+    }
+    let output = gpuwhy(&["diagnose", trace.to_str().unwrap(), "--json"]);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["steps"], 60, "{document}");
+}
+
+const TASKS: &str = r#"
+import asyncio, gpuwhy
+@gpuwhy.step("request")
+async def request(n):
+    await part(n)
+@gpuwhy.span("part")
+async def part(n):
+    await asyncio.sleep(0.01 * (3 - n))
+async def main():
+    for _ in range(10):
+        await asyncio.gather(*(request(n) for n in range(3)))
+asyncio.run(main())
+"#;
+
+/// Three tasks take turns on one thread, and those that begin first end last.
+#[test]
+fn root_steps_of_tasks_that_take_turns_keep_their_own_times() {
+    let Some(python) = python().filter(|_| may_record()) else { return };
+    let (_keep, folder) = folder();
+    let (package, trace) = (package(python, &folder), folder.join("run.trace"));
+    let output = record(&package, &trace, &[python, "-c", TASKS]);
+    assert!(output.status.success(), "{}", said(&output));
+    for name in ["request", "part"] {
+        let spans = spans(&trace, name);
+        assert_eq!(spans.len(), 30, "{name}: {spans:?}");
+        // At least what the task slept; a step that took another's end would be shorter or longer.
+        for three in spans.chunks(3) {
+            let least = [29_000_000, 19_000_000, 9_000_000];
+            assert!(three.iter().zip(least).all(|((_, dur), least)| *dur >= least), "{three:?}");
+            assert!(three.windows(2).all(|two| two[0].1 > two[1].1), "{three:?}");
+        }
+    }
+}
+
+const PATHS: &str = "import sys, os\n\
+    print(sys.path, sorted(name for name in sys.modules if 'gpuwhy' not in name), sys.argv)\n\
+    import sitecustomize; print(sitecustomize.MINE)\n\
+    sys.exit(7)\n";
+
+/// The user's own sitecustomize runs, and paths, modules and status are as without us.
+#[test]
+fn root_a_python_program_is_the_same_when_it_is_recorded() {
+    let Some(python) = python().filter(|_| may_record()) else { return };
+    let (_keep, folder) = folder();
+    let (package, trace) = (package(python, &folder), folder.join("run.trace"));
+    let own = folder.join("own");
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("sitecustomize.py"), "MINE = 'mine'\n").unwrap();
+    let alone = Command::new(python).args(["-c", PATHS]).env("PYTHONPATH", &own).output().unwrap();
+    let recorded = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+        .args(["record", "-o", trace.to_str().unwrap(), "--", python, "-c", PATHS])
+        .env("GPUWHY_WHEEL", &package)
+        .env("PYTHONPATH", &own)
+        .output()
+        .unwrap();
+    assert_eq!(alone.status.code(), Some(7), "{}", said(&alone));
+    assert_eq!(recorded.status.code(), Some(7), "{}", said(&recorded));
+    let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text(&recorded), text(&alone));
+}
