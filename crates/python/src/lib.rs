@@ -15,5 +15,7 @@ mod marks;
 #[pyo3(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::marks::{Span, Step, is_on, mark, now, open, write_phase, write_step};
+    use crate::marks::{
+        Span, Step, current_step, is_on, mark, next_number, now, open, write_phase, write_step,
+    };
 }

@@ -60,6 +60,18 @@ pub fn mark(name: &str, value: Option<f64>) {
     ring().mark(name, value);
 }
 
+/// The number of this thread's next step, which is given away by that.
+#[pyfunction]
+pub fn next_number() -> u64 {
+    next_step()
+}
+
+/// The number of the step around the caller, if the program has marked one.
+#[pyfunction]
+pub fn current_step(py: Python<'_>) -> PyResult<Option<u64>> {
+    current(py)?.call_method0("get")?.extract()
+}
+
 /// Writes a step from `start` to `end`, CLOCK_MONOTONIC ns; `seq` is its number on its thread, by default the next.
 /// Gives the number.
 #[pyfunction]

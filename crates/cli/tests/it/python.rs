@@ -48,7 +48,7 @@ fn spans(trace: &Path, name: &str) -> Vec<(i64, i64)> {
     let trace = Trace::open(trace).unwrap();
     let all = trace.all::<Span>().flat_map(Result::unwrap);
     let mut found: Vec<_> =
-        all.filter(|span| &*span.name == name).map(|span| (span.ts, span.dur)).collect();
+        all.filter(|span| &*span.name == name).map(|s| (s.ts.0, s.dur.unwrap().0)).collect();
     found.sort_unstable();
     found
 }
@@ -165,4 +165,66 @@ fn root_a_python_program_is_the_same_when_it_is_recorded() {
     assert_eq!(recorded.status.code(), Some(7), "{}", said(&recorded));
     let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(text(&recorded), text(&alone));
+}
+
+/// Whether `python` has PyTorch; says if not.
+fn has_torch(python: &str) -> bool {
+    let output = Command::new(python).args(["-c", "import torch"]).output().unwrap();
+    if !output.status.success() {
+        println!("skipped: {python} has no torch (apt install python3-torch)");
+    }
+    output.status.success()
+}
+
+/// Loops that import nothing of ours. `LOOP` names one; each prints its steps and phases as it sees them.
+const TRAINING: &str = include_str!("training.py");
+
+fn trained(case: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<u8>)> {
+    let python = python().filter(|python| may_record() && has_torch(python))?;
+    let (keep, folder) = folder();
+    let (package, trace) = (package(python, &folder), folder.join("run.trace"));
+    let output = record(&package, &trace, &[python, "-c", TRAINING, case]);
+    assert!(output.status.success(), "{}", said(&output));
+    Some((keep, trace, output.stdout))
+}
+
+/// Counts are exact, and each phase is within 100 us of the program's own ledger (median).
+fn assert_as_in_ledger(case: &str, names: &[&str]) {
+    let Some((_keep, trace, output)) = trained(case) else { return };
+    for name in names {
+        let (spans, own) = (spans(&trace, name), ledger(&output, name));
+        assert!(!own.is_empty(), "{case}: no {name} in the program's own ledger");
+        assert_eq!(spans.len(), own.len(), "{case}: {name}");
+        let off = median(spans.iter().zip(&own).map(|((_, dur), own)| (dur - own).abs()).collect());
+        println!("{case}: {name}: {} of them, {off} ns off (median)", own.len());
+        assert!(off < 100_000, "{case}: {name} is {off} ns from the program's own ledger");
+    }
+}
+
+#[test]
+fn root_a_plain_training_loop_shows_its_steps_and_phases() {
+    assert_as_in_ledger(
+        "plain",
+        &["train", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint"],
+    );
+}
+
+#[test]
+fn root_four_accumulated_batches_are_one_step() {
+    assert_as_in_ledger("accumulate", &["train", "data", "forward", "backward", "optimizer"]);
+}
+
+#[test]
+fn root_two_optimizers_of_a_gan_are_one_step() {
+    assert_as_in_ledger("gan", &["train", "data", "backward", "optimizer"]);
+}
+
+#[test]
+fn root_an_optimizer_that_calls_the_loop_itself_is_told_apart_from_it() {
+    assert_as_in_ledger("lbfgs", &["train", "forward", "backward"]);
+}
+
+#[test]
+fn root_a_step_whose_gradients_overflow_is_a_step() {
+    assert_as_in_ledger("overflow", &["train", "data", "forward", "backward"]);
 }
