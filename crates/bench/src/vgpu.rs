@@ -17,7 +17,7 @@ use gpuwhy_formats::importer;
 use gpuwhy_formats::importers;
 use gpuwhy_schema::terminal;
 use gpuwhy_store::{Bulk, Options};
-use gpuwhy_testkit::gvt::{self, Load, Policy, Setup, Trace, Vgpu};
+use gpuwhy_testkit::gvt::{self, Load, Setup, Trace, Vgpu};
 use serde::Serialize;
 
 use crate::result::{self, Figure, Made};
@@ -163,9 +163,9 @@ fn setup(kind: Kind, random: &mut Random, seed: u64) -> Setup {
                 vec![load(random, (runs, runs + 1), (thinks, thinks + 1), lasts)]
             }
         };
-        vgpus.push(Vgpu { weight, loads, leaves: None });
+        vgpus.push(Vgpu { weight, loads, leaves: None, vcpus: Vec::new() });
     }
-    Setup { vgpus, policy: Policy::KERNEL, seed }
+    Setup::kernel(vgpus, seed)
 }
 
 fn one(kind: Kind, seed: u64) -> Result<Outcome> {

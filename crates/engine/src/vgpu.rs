@@ -6,6 +6,7 @@
 //! of the tracepoints that the model knows are held in memory, and no others.
 
 mod text;
+mod vcpus;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -21,7 +22,8 @@ use gpuwhy_store::Trace;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::source::{EVER, TraceSource, all};
+use crate::source::{EVER, TraceSource};
+use vcpus::{Guests, VcpuReport};
 
 const MS: f64 = 1e6;
 /// The version of [`Report`].
@@ -170,6 +172,8 @@ pub struct Report {
     pub engines: Vec<EngineReport>,
     /// Memory by whoever asked for it: bytes at the end, and at most.
     pub memory: BTreeMap<String, (u64, u64)>,
+    /// The threads of virtual machines on the host's CPUs; `None` where none is known, or no states of threads are.
+    pub vcpus: Option<VcpuReport>,
     /// What was found.
     pub findings: Vec<FindingReport>,
     /// Events by their names.
@@ -186,28 +190,48 @@ pub struct Report {
 /// The trace cannot be read.
 pub fn vgpu(path: &Path, window: Option<Range<i64>>) -> Result<Report> {
     let source = TraceSource::open(path)?;
-    let (model, requests) = follow(&source)?;
-    Ok(report(&model, &requests, window))
+    let (model, requests, guests) = follow(&source)?;
+    let mut out = report(&model, &requests, window.clone());
+    let over = window.map(|window| (window.start, window.end));
+    out.vcpus = vcpus::report(&source, &guests, &model.tenants, over)?;
+    if let Some(of) = out.vcpus.as_ref().filter(|_| model.span.is_none()) {
+        (out.from_s, out.to_s) = of.window_s;
+    }
+    Ok(out)
 }
 
-/// The events of a trace as requests.
-fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>)> {
+/// The events of a trace as requests, and what they say of virtual machines.
+fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
     let trace = source.trace();
-    let mut marks: Vec<Mark> = all(trace, EVER)?;
-    marks.retain(|mark| takes(&mark.name));
-    let mut fields = attributes(trace, &marks)?;
     let threads = Threads::of(source);
+    let mut guests = Guests::named(source);
+    let mut marks: Vec<Mark> = Vec::new();
+    for rows in trace.read::<Mark>(EVER) {
+        for mark in rows? {
+            if takes(&mark.name) {
+                marks.push(mark);
+            } else if let Some(thread) = threads.by_track.get(&mark.track) {
+                guests.event(&mark.name, thread.entity);
+            }
+        }
+    }
+    let mut fields = attributes(trace, &marks)?;
     let mut model = Model::default();
     for mark in &marks {
         let own = fields.remove(&mark.id).unwrap_or_default();
         let own: Vec<(&str, Field<'_>)> =
             own.iter().map(|(key, value)| (&**key, Field::Text(value))).collect();
-        let (tid, comm) = threads.at(mark.track);
+        let thread = threads.by_track.get(&mark.track);
+        let (tid, comm) = thread.map_or((None, None), |one| (one.tid, Some(one.comm)));
         let (time, name) = (mark.ts.0, &*mark.name);
-        model.event(&Event { time, tid, comm, name, fields: &own });
+        let event = Event { time, tid, comm, name, fields: &own };
+        if let Some(thread) = thread {
+            guests.uses(&event, thread.entity);
+        }
+        model.event(&event);
     }
     let requests = model.finish();
-    Ok((model, requests))
+    Ok((model, requests, guests))
 }
 
 /// The fields of marks.
@@ -224,28 +248,32 @@ fn attributes(trace: &Trace, marks: &[Mark]) -> Result<HashMap<Id, Vec<(Name, Na
     Ok(out)
 }
 
+/// A thread that a track belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Thread<'a> {
+    entity: EntityId,
+    tid: Option<i64>,
+    comm: &'a str,
+}
+
 /// The threads that tracks of marks belong to.
 struct Threads<'a> {
-    by_track: HashMap<TrackId, (Option<i64>, &'a str)>,
+    by_track: HashMap<TrackId, Thread<'a>>,
 }
 
 impl Threads<'_> {
     fn of(source: &TraceSource) -> Threads<'_> {
         let rows = source.entities_and_tracks();
-        let threads: HashMap<EntityId, (Option<i64>, &str)> = rows
+        let threads: HashMap<EntityId, Thread<'_>> = rows
             .entity
             .iter()
             .filter(|one| one.kind == EntityKind::Thread)
-            .map(|one| (one.id, (one.number, &*one.name)))
+            .map(|one| (one.id, Thread { entity: one.id, tid: one.number, comm: &one.name }))
             .collect();
         let of = |track: &gpuwhy_schema::Track| {
             threads.get(&track.entity).map(|thread| (track.id, *thread))
         };
         Threads { by_track: rows.track.iter().filter_map(of).collect() }
-    }
-
-    fn at(&self, track: TrackId) -> (Option<i64>, Option<&str>) {
-        self.by_track.get(&track).map_or((None, None), |(tid, comm)| (*tid, Some(*comm)))
     }
 }
 
@@ -270,6 +298,7 @@ fn report(model: &Model, requests: &[Request], window: Option<Range<i64>>) -> Re
         tenants,
         engines: engines.collect(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
+        vcpus: None,
         findings: judged(model, requests, &usage, &all),
         events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
         missing: model.missing(),

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use gpuwhy_testkit::gvt::{self, Load, Policy, Setup, Trace, Vgpu};
+use gpuwhy_testkit::gvt::{self, Load, Pinned, Setup, Trace, Vgpu};
 use serde_json::Value;
 
 use crate::{folder, gpuwhy, said};
@@ -17,7 +17,7 @@ fn load(runs_ms: i64, thinks_us: i64, requests: u32) -> Load {
 }
 
 fn simulated(vgpus: Vec<Vgpu>) -> Trace {
-    gvt::run(&Setup { vgpus, policy: Policy::KERNEL, seed: 7 })
+    gvt::run(&Setup::kernel(vgpus, 7))
 }
 
 /// Through CTF and a trace, as users do it.
@@ -151,4 +151,69 @@ fn babeltrace2_reads_the_simulated_trace() {
         let truly = trace.events.iter().filter(|e| gvt::KINDS[e.kind].name == kind.name).count();
         assert_eq!(told, truly, "{}", kind.name);
     }
+}
+
+/// Two machines on a CPU that also has a thread of the host, and one that mostly halts on its own CPU.
+fn pinned() -> Setup {
+    let vcpu = |cpu, runs_us: i64, halts_us: i64| Pinned {
+        cpu,
+        runs: runs_us * 1000,
+        halts: halts_us * 1000,
+    };
+    let mut render = Vgpu::with(load(4, 3_000, 150));
+    render.vcpus = vec![vcpu(0, 0, 0), vcpu(1, 900, 4_000)];
+    let mut hog = Vgpu::idle(4);
+    hog.vcpus = vec![vcpu(0, 50_000, 300)];
+    let mut halting = Vgpu::idle(4);
+    halting.vcpus = vec![vcpu(2, 2_000, 7_000)];
+    let mut setup = Setup::kernel(vec![render, hog, halting], 7);
+    setup.tasks = vec![Pinned { cpu: 0, runs: 700_000, halts: 9 * MS }];
+    setup.lasts = 2_000 * MS;
+    setup
+}
+
+#[test]
+fn who_took_cpus_from_virtual_machines_equals_the_ledger() {
+    let (_guard, folder) = folder();
+    let trace = gvt::run(&pinned());
+    let report = analysed(&trace, &folder, &[]);
+    nothing_misfits(&report);
+    let vcpus = &report["vcpus"];
+    let machines = vcpus["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 3, "{machines:#?}");
+    // A machine that sends nothing to the device is called by its process.
+    let names = ["vGPU 1", "pid 1010", "pid 1020", "host"];
+    let truth = &trace.taken;
+    assert!(truth.direct[1][0] > 50 && truth.direct[1][3] > 5, "{truth:#?}");
+    let pairs = vcpus["preempted"].as_array().unwrap();
+    for (of, machine) in names.iter().enumerate().take(3) {
+        let row = machines.iter().find(|one| one["name"] == *machine);
+        let row = row.unwrap_or_else(|| panic!("{machine}: {machines:#?}"));
+        // The first switch on a CPU does not say since when the one before ran.
+        let close = |told: u64, truly: u64| told.abs_diff(truly) <= 1;
+        let counted = |key: &str| row[key].as_u64().unwrap();
+        let preempted: u64 = truth.direct[of].iter().sum();
+        assert!(close(counted("preemptions"), preempted), "{row}: {preempted} truly");
+        assert!(close(counted("halts"), truth.halts[of]), "{row}: {} truly", truth.halts[of]);
+        for (by, other) in names.iter().enumerate() {
+            let pair = pairs.iter().find(|one| one["machine"] == *machine && one["by"] == *other);
+            let told = |key: &str| pair.map_or(0, |pair| pair[key].as_u64().unwrap());
+            let (direct, eventual) = (truth.direct[of][by], truth.eventual[of][by]);
+            assert!(
+                close(told("direct"), direct),
+                "{machine} by {other}: {pair:?}, {direct} truly"
+            );
+            assert!(
+                close(told("eventual"), eventual),
+                "{machine} by {other}: {pair:?}, {eventual}"
+            );
+            let behind = truth.behind[of][by] as f64 / 1e6;
+            let told = pair.map_or(0.0, |pair| number(&pair["behind_ms"]));
+            assert!((told - behind).abs() < 0.002 * behind + 8.0, "{told} ms, {behind} ms truly");
+        }
+    }
+    // The one that only halts was preempted by nobody.
+    let halting = machines.iter().find(|one| one["name"] == names[2]).unwrap();
+    assert_eq!(halting["preemptions"], 0);
+    assert!(halting["halts"].as_u64().unwrap() > 100, "{halting}");
 }

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod model;
 pub mod request;
 pub mod rules;
+pub mod vcpu;
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,14 @@
 
 use gpuwhy_schema::text::Screen;
 
+use super::vcpus::VcpuReport;
 use super::{Report, TenantReport, Times};
 
 impl Report {
     /// It, for a terminal.
     pub fn text(&self) -> Screen {
         let mut out = Screen::new(false);
-        if self.events.is_empty() {
+        if self.events.is_empty() && self.vcpus.is_none() {
             out.line(
                 "the trace holds no event of a GPU's driver that is known here; see docs/vgpu.md",
             );
@@ -17,7 +18,9 @@ impl Report {
         let (from, to) = (self.from_s, self.to_s);
         let seconds = to - from;
         out.line(format_args!("{from:.6} to {to:.6} s ({seconds:.3} s); {}", self.provenance));
-        out.end().line("engines");
+        if !self.engines.is_empty() {
+            out.end().line("engines");
+        }
         for engine in &self.engines {
             let (name, device) = (&engine.name, engine.device);
             out.line(format_args!(
@@ -25,7 +28,9 @@ impl Report {
                 engine.utilisation
             ));
         }
-        out.end().line("tenants");
+        if !self.tenants.is_empty() {
+            out.end().line("tenants");
+        }
         self.tenants.iter().for_each(|one| tenant(&mut out, one));
         if !self.memory.is_empty() {
             out.end().line("memory, by the thread that asked for it; what a guest allocates within its own is not seen");
@@ -33,6 +38,9 @@ impl Report {
         for (who, (live, peak)) in &self.memory {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             out.line(format_args!("  {who}: {:.1} MiB, at most {:.1} MiB", mib(*live), mib(*peak)));
+        }
+        if let Some(vcpus) = &self.vcpus {
+            on_cpus(&mut out, vcpus);
         }
         if !self.findings.is_empty() {
             out.end().line("findings");
@@ -87,6 +95,35 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
     if one.preempted + one.unfinished > 0 {
         let (preempted, unfinished) = (one.preempted, one.unfinished);
         out.line(format_args!("    {preempted} preempted, {unfinished} without an end"));
+    }
+}
+
+fn on_cpus(out: &mut Screen, of: &VcpuReport) {
+    out.end().line("virtual machines on the host's CPUs");
+    for one in &of.machines {
+        out.line(format_args!(
+            "  {}: {} virtual CPUs ran {:.3} s, waited {:.3} s preempted and {:.3} s woken, halted {:.3} s; {} \
+             preemptions, {} halts",
+            one.name,
+            one.threads,
+            one.runs_s,
+            one.preempted_s,
+            one.woken_s,
+            one.halted_s,
+            one.preemptions,
+            one.halts
+        ));
+    }
+    if !of.preempted.is_empty() {
+        out.end().line(
+            "who had their CPUs instead: directly, in the end, and for how long in all waits",
+        );
+    }
+    for one in &of.preempted {
+        out.line(format_args!(
+            "  {} by {}: {} directly, {} in the end, {:.3} ms",
+            one.machine, one.by, one.direct, one.eventual, one.behind_ms
+        ));
     }
 }
 

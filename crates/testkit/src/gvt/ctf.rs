@@ -59,6 +59,7 @@ fn append(out: &mut Vec<u8>, event: &Event) {
     out.extend((event.kind as u16).to_le_bytes());
     out.extend((event.time as u64).to_le_bytes());
     out.extend(event.tid.to_le_bytes());
+    out.extend(event.pid.to_le_bytes());
     text(out, event.comm);
     for ((_, kind), value) in KINDS[event.kind].fields.iter().zip(&event.values) {
         match (kind, value) {
@@ -100,7 +101,7 @@ fn metadata() -> String {
          \t\tuint64_t content_size;\n\t\tuint64_t packet_size;\n\t\tuint64_t events_discarded;\n\
          \t\tuint32_t cpu_id;\n\t};\n\
          \tevent.header := struct {\n\t\tuint16_t id;\n\t\ttime_t timestamp;\n\t};\n\
-         \tevent.context := struct {\n\t\tint32_t _tid;\n\t\tstring _procname;\n\t};\n};\n",
+         \tevent.context := struct {\n\t\tint32_t _tid;\n\t\tint32_t _pid;\n\t\tstring _procname;\n\t};\n};\n",
     );
     for (id, kind) in KINDS.iter().enumerate() {
         let _ =

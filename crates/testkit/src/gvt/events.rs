@@ -38,6 +38,8 @@ pub struct Event {
     pub cpu: u32,
     /// By which thread; 0 is the idle task, where interrupts find one.
     pub tid: i32,
+    /// The process of the thread.
+    pub pid: i32,
     /// The name of the thread.
     pub comm: &'static str,
     /// The place of its kind in [`KINDS`].
@@ -52,7 +54,8 @@ const U32: Type = Unsigned(32);
 const REQUEST: &[(&str, Type)] =
     &[("dev", U32), ("ctx", U32), ("ring", U32), ("seqno", U32), ("global", U32)];
 
-/// The kinds of events: i915 of Linux 4.14, GVT-g with the tracepoints of the paper, the scheduler's switch.
+/// The kinds of events: i915 of Linux 4.14, GVT-g with the tracepoints of the paper, the scheduler's
+/// switches and wakeups, KVM's entries and exits.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "gvt_workload_queue",
@@ -113,6 +116,17 @@ pub const KINDS: &[Kind] = &[
             ("next_prio", Signed(32)),
         ],
     },
+    Kind {
+        name: "sched_wakeup",
+        fields: &[
+            ("comm", Text),
+            ("tid", Signed(32)),
+            ("prio", Signed(32)),
+            ("target_cpu", Signed(32)),
+        ],
+    },
+    Kind { name: "kvm_entry", fields: &[("vcpu_id", U32)] },
+    Kind { name: "kvm_exit", fields: &[("exit_reason", U32), ("guest_rip", Unsigned(64))] },
 ];
 
 /// The place of a kind by its name.

@@ -7,7 +7,11 @@
 //! them a ledger of the truth, which an analyser must not see. [`ctf::write`] writes the events as LTTng would.
 //!
 //! The times between an event of the hardware and what the driver does about it are constants of a few µs.
+//!
+//! Where virtual CPUs are pinned to CPUs of the host, a guest thinks as fast as its virtual CPU runs, and the switches,
+//! wakeups, entries and exits are told; the driver's own threads then have a CPU of their own, without switches.
 
+mod cpus;
 pub mod ctf;
 mod events;
 mod scheduler;
@@ -34,6 +38,17 @@ pub struct Load {
     pub from: i64,
 }
 
+/// A thread that is pinned to a CPU of the host: a virtual CPU, or one of the host's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// The CPU.
+    pub cpu: u32,
+    /// How long it works at a time, give or take a half, ns; 0 for a virtual CPU that only thinks for its loads.
+    pub runs: i64,
+    /// How long it sleeps in between, give or take a half, ns; 0 for one that always works.
+    pub halts: i64,
+}
+
 /// A virtual GPU.
 #[derive(Clone, Debug)]
 pub struct Vgpu {
@@ -43,17 +58,19 @@ pub struct Vgpu {
     pub loads: Vec<Load>,
     /// When its machine is shut down, ns.
     pub leaves: Option<i64>,
+    /// Its machine's virtual CPUs, 8 at most; the first also thinks for the loads. Without any, thinking takes no CPU.
+    pub vcpus: Vec<Pinned>,
 }
 
 impl Vgpu {
     /// A virtual GPU of weight 4 with one load.
     pub fn with(load: Load) -> Vgpu {
-        Vgpu { weight: 4, loads: vec![load], leaves: None }
+        Vgpu { weight: 4, loads: vec![load], leaves: None, vcpus: Vec::new() }
     }
 
     /// A virtual GPU that is there and does nothing.
     pub fn idle(weight: u32) -> Vgpu {
-        Vgpu { weight, loads: Vec::new(), leaves: None }
+        Vgpu { weight, loads: Vec::new(), leaves: None, vcpus: Vec::new() }
     }
 }
 
@@ -80,6 +97,17 @@ pub struct Setup {
     pub policy: Policy,
     /// What makes times differ.
     pub seed: u64,
+    /// The host's own threads.
+    pub tasks: Vec<Pinned>,
+    /// It goes on at least until then, ns; it ends when all requests are done.
+    pub lasts: i64,
+}
+
+impl Setup {
+    /// The kernel's scheduler over these, until all requests are done.
+    pub fn kernel(vgpus: Vec<Vgpu>, seed: u64) -> Setup {
+        Setup { vgpus, policy: Policy::KERNEL, seed, tasks: Vec::new(), lasts: 0 }
+    }
 }
 
 /// What truly became of a request.
@@ -112,6 +140,31 @@ pub struct Account {
     pub behind: i64,
 }
 
+/// Who took CPUs from whom: by the place of the machine and of the other one in the set-up; the host's threads are last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// How often a thread of the other was the next on a CPU that was taken from one.
+    pub direct: Vec<Vec<u64>>,
+    /// How often the other was the first other machine on the CPU until the thread ran again; if no machine was, who took
+    /// the CPU.
+    pub eventual: Vec<Vec<u64>>,
+    /// How long threads were ready to run while the other had their CPU, ns.
+    pub behind: Vec<Vec<i64>>,
+    /// How often threads slept.
+    pub halts: Vec<u64>,
+}
+
+impl Taken {
+    fn new(parties: usize) -> Taken {
+        Taken {
+            direct: vec![vec![0; parties]; parties],
+            eventual: vec![vec![0; parties]; parties],
+            behind: vec![vec![0; parties]; parties],
+            halts: vec![0; parties],
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
@@ -121,4 +174,8 @@ pub struct Trace {
     pub requests: Vec<Truth>,
     /// The truth of each virtual GPU.
     pub accounts: Vec<Account>,
+    /// The truth of the CPUs; empty if no thread is pinned.
+    pub taken: Taken,
+    /// When it ended, ns.
+    pub ended: i64,
 }

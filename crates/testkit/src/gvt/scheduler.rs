@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use super::cpus::{self, Cpus};
 use super::events::{Event, Value, kind};
 use super::{Account, Load, Setup, Trace, Truth};
 
@@ -28,8 +29,18 @@ const WORKLOAD_THREADS: [(i32, &str); ENGINES] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Tick,
-    Arrives { vgpu: usize, load: usize },
-    Ends { engine: usize },
+    /// The first request of a load is prepared.
+    Begins {
+        vgpu: usize,
+        load: usize,
+    },
+    Arrives {
+        vgpu: usize,
+        load: usize,
+    },
+    Ends {
+        engine: usize,
+    },
 }
 
 /// A request on its way.
@@ -84,24 +95,44 @@ struct Host<'a> {
     expires: i64,
     stage: u64,
     random: u64,
+    cpus: Option<Cpus>,
 }
 
-/// Simulates until all requests are done.
+/// Simulates until all requests are done, and at least as long as the set-up says.
 pub fn run(setup: &Setup) -> Trace {
     let mut host = Host::new(setup);
-    while let Some(Reverse((time, _, what))) = host.heap.pop() {
+    loop {
+        let of_gpu = host.heap.peek().map(|Reverse((time, ..))| *time);
+        let of_cpus = host.cpus.as_ref().and_then(Cpus::next);
+        if of_cpus.is_some() && !host.unfinished() && host.now >= setup.lasts {
+            break;
+        }
+        if let Some(time) = of_cpus.filter(|time| of_gpu.is_none_or(|gpu| *time < gpu)) {
+            host.account(time);
+            host.now = time;
+            host.guests();
+            continue;
+        }
+        let Some(Reverse((time, _, what))) = host.heap.pop() else { break };
         host.account(time);
         host.now = time;
         match what {
             What::Tick => {
                 host.tick();
-                if host.unfinished() {
+                if host.unfinished() || host.now < setup.lasts {
                     host.push(time + MS, What::Tick);
                 }
             }
+            What::Begins { vgpu, load } => host.begins(vgpu, load),
             What::Arrives { vgpu, load } => host.arrives(vgpu, load),
             What::Ends { engine } => host.ends(engine),
         }
+    }
+    host.trace.ended = host.now;
+    if let Some(mut cpus) = host.cpus.take() {
+        cpus.finish(host.now);
+        host.trace.events.append(&mut cpus.events);
+        host.trace.taken = cpus.ledger;
     }
     host.trace.events.sort_by_key(|event| event.time);
     host.trace
@@ -125,6 +156,7 @@ impl<'a> Host<'a> {
             expires: 0,
             stage: 0,
             random: setup.seed | 1,
+            cpus: Cpus::new(setup),
         };
         host.trace.accounts = vec![Account::default(); setup.vgpus.len()];
         for (at, vgpu) in setup.vgpus.iter().enumerate() {
@@ -132,7 +164,10 @@ impl<'a> Host<'a> {
             host.vgpus.push(State { to_come, ..State::default() });
             for (place, load) in vgpu.loads.iter().enumerate() {
                 for _ in 0..load.depth {
-                    host.will_come(at, place, load.from);
+                    match vgpu.vcpus.is_empty() {
+                        true => host.will_come(at, place, load.from),
+                        false => host.push(load.from, What::Begins { vgpu: at, load: place }),
+                    }
                 }
             }
             host.object(at, true);
@@ -188,14 +223,59 @@ impl<'a> Host<'a> {
 
     fn emit(&mut self, (tid, comm): (i32, &'static str), after: i64, name: &str, values: &[i64]) {
         let values = values.iter().map(|value| Value::Number(*value)).collect();
-        let cpu = u32::from(tid != 0) * (tid as u32 % 4);
+        let vgpu = usize::try_from((tid - cpus::process(0)) / 10).ok().filter(|_| tid > 1000);
+        let cpu = match (&self.cpus, vgpu) {
+            (Some(cpus), Some(vgpu)) => cpus.of(vgpu, 0).unwrap_or(cpus.spare()),
+            (Some(cpus), None) => cpus.spare(),
+            (None, _) => u32::from(tid != 0) * (tid as u32 % 4),
+        };
+        let pid = vgpu.map_or(tid, cpus::process);
         let time = self.now + after;
-        self.trace.events.push(Event { time, cpu, tid, comm, kind: kind(name), values });
+        self.trace.events.push(Event { time, cpu, tid, pid, comm, kind: kind(name), values });
     }
 
     /// The thread of a machine's virtual CPU, where its accesses to the device are caught.
     fn vcpu(vgpu: usize) -> (i32, &'static str) {
-        (1001 + 10 * vgpu as i32, "CPU 0/KVM")
+        cpus::vcpu(vgpu, 0)
+    }
+
+    /// The CPUs do what comes next, and requests of guests come of it.
+    fn guests(&mut self) {
+        let Some(cpus) = &mut self.cpus else { return };
+        cpus.step();
+        self.tell();
+        let arrivals =
+            self.cpus.as_mut().map_or_else(Vec::new, |c| std::mem::take(&mut c.arrivals));
+        for (vgpu, load) in arrivals {
+            self.arrives(vgpu, load);
+        }
+    }
+
+    /// What the CPUs have to tell, in the order in which it happened.
+    fn tell(&mut self) {
+        if let Some(cpus) = &mut self.cpus {
+            self.trace.events.append(&mut cpus.events);
+        }
+    }
+
+    fn begins(&mut self, vgpu: usize, load: usize) {
+        self.thinks(vgpu, load, 0);
+    }
+
+    /// The guest prepares the next request of a load, if there is one.
+    fn thinks(&mut self, vgpu: usize, load: usize, thinks: i64) {
+        let state = &mut self.vgpus[vgpu];
+        if self.setup.vgpus[vgpu].vcpus.is_empty() {
+            return self.will_come(vgpu, load, self.now + thinks);
+        }
+        if state.to_come[load] > 0 {
+            state.to_come[load] -= 1;
+            state.on_their_way += 1;
+            if let Some(cpus) = &mut self.cpus {
+                cpus.thinks(self.now, vgpu, load, thinks);
+            }
+            self.tell();
+        }
     }
 
     fn object(&mut self, vgpu: usize, made: bool) {
@@ -292,7 +372,7 @@ impl<'a> Host<'a> {
         self.vgpus[vgpu].on_their_way -= 1;
         let load = &self.setup.vgpus[vgpu].loads[work.load];
         let thinks = (load.thinks as f64 * (1.0 + load.spread * (self.unit() - 0.5))) as i64;
-        self.will_come(vgpu, work.load, self.now + thinks);
+        self.thinks(vgpu, work.load, thinks);
         if self.need_reschedule && !self.is_busy() {
             self.schedule();
         }
