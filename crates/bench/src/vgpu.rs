@@ -4,7 +4,8 @@
 //! # How
 //! Three kinds of hosts, as many of each: a tenant whose neighbours are idle, tenants beside one with long requests, and
 //! healthy ones, whose tenants ask for less than their slices. The truth of an idle neighbour is the same host
-//! without it; that of a blocked tenant is the ledger's time behind another.
+//! without it; that of a blocked tenant is the ledger's time behind another; that of another policy is the same host
+//! under it, with the same requests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use gpuwhy_diagnose::stats::Random;
-use gpuwhy_engine::vgpu::{Report, vgpu};
+use gpuwhy_engine::vgpu::{Options, Report, WhatIf, WhatIfReport, WhatIfTenant, replay, vgpu};
 use gpuwhy_formats::importer;
 use gpuwhy_formats::importers;
 use gpuwhy_schema::terminal;
-use gpuwhy_store::{Bulk, Options};
-use gpuwhy_testkit::gvt::{self, Load, Setup, Trace, Vgpu};
+use gpuwhy_store::Bulk;
+use gpuwhy_testkit::gvt::{self, Load, Policy, Setup, Trace, Vgpu};
 use serde::Serialize;
 
 use crate::result::{self, Figure, Made};
@@ -36,6 +37,9 @@ pub struct Args {
     output: PathBuf,
 }
 
+const CONSERVING: &str = "work-conserving";
+const NO_DEBTS: &str = "no-debts";
+const WEIGHTS: &str = "weights";
 const MS: i64 = 1_000_000;
 /// Memory for rows of an import, bytes.
 const MEMORY: usize = 64 << 20;
@@ -64,6 +68,10 @@ struct Outcome {
     error: Option<f64>,
     /// The most that a use of a tenant differs from the ledger's, share.
     use_error: f64,
+    /// By policy, how far the foretold time of a tenant is from that of the same host under it, share: the worst tenant.
+    what_if: BTreeMap<&'static str, f64>,
+    /// The same of a replay of the policy that was in force, which users see.
+    replay: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +114,15 @@ fn figures(all: &[Outcome]) -> BTreeMap<&'static str, Figure> {
     let alarms = healthy.filter(|one| !one.right).count();
     let wrong = all.iter().filter(|one| !one.wrong.is_empty()).count();
     let uses: Vec<f64> = all.iter().map(|one| one.use_error).collect();
+    let replays: Vec<f64> = all.iter().map(|one| one.replay).collect();
+    let under = |policy: &str| -> Vec<f64> {
+        all.iter().filter_map(|one| one.what_if.get(policy).copied()).collect()
+    };
     BTreeMap::from([
+        ("what_if_conserving_error", Figure::of(&under(CONSERVING))),
+        ("what_if_no_debts_error", Figure::of(&under(NO_DEBTS))),
+        ("what_if_weights_error", Figure::of(&under(WEIGHTS))),
+        ("what_if_replay_error", Figure::of(&replays)),
         ("idle_neighbour_recall", right(Kind::IdleNeighbour)),
         ("long_neighbour_recall", right(Kind::LongNeighbour)),
         ("false_alarms", Figure::share(alarms, of(Kind::Healthy).count())),
@@ -172,7 +188,8 @@ fn one(kind: Kind, seed: u64) -> Result<Outcome> {
     let mut random = Random::new(seed);
     let setup = setup(kind, &mut random, seed);
     let trace = gvt::run(&setup);
-    let report = analysed(&trace)?;
+    let policies = policies(&setup);
+    let report = analysed(&trace, &setup, &policies)?;
     let suffers = "vGPU 1";
     let wanted = match kind {
         Kind::IdleNeighbour => Some("unused_reservation"),
@@ -211,7 +228,45 @@ fn one(kind: Kind, seed: u64) -> Result<Outcome> {
         wrong,
         error,
         use_error: use_error(&trace, &report),
+        what_if: policies
+            .iter()
+            .zip(&report.what_if)
+            .map(|((name, _, other), told)| (*name, what_if_error(other, told)))
+            .collect(),
+        replay: report.what_if.first().map_or(0.0, |one| one.model_error_percent / 100.0),
     })
+}
+
+/// Policies that are foretold: the name, as it is asked for, and the host that has it.
+fn policies(setup: &Setup) -> Vec<(&'static str, WhatIf, Setup)> {
+    let asked = |policy: Policy| {
+        let Policy { work_conserving, debts } = policy;
+        WhatIf { policy: replay::Policy { work_conserving, debts }, weights: Vec::new() }
+    };
+    let conserving = Policy { work_conserving: true, ..Policy::KERNEL };
+    let forgiving = Policy { debts: false, ..Policy::KERNEL };
+    let mut heavier = setup.clone();
+    heavier.vgpus[0].weight *= 2;
+    let weights = vec![("1".to_owned(), heavier.vgpus[0].weight)];
+    vec![
+        (CONSERVING, asked(conserving), Setup { policy: conserving, ..setup.clone() }),
+        (NO_DEBTS, asked(forgiving), Setup { policy: forgiving, ..setup.clone() }),
+        (WEIGHTS, WhatIf { weights, ..asked(Policy::KERNEL) }, heavier),
+    ]
+}
+
+/// How far foretold times of tenants are from those of the host that has the policy: the worst.
+fn what_if_error(other: &Setup, told: &WhatIfReport) -> f64 {
+    let truth = gvt::run(other);
+    let error = |one: &WhatIfTenant| {
+        let at = one.name.strip_prefix("vGPU ")?.parse::<usize>().ok()? - 1;
+        let own = truth.requests.iter().filter(|request| request.vgpu == at);
+        let begun = own.map(|request| request.queued).min()?;
+        let truly = (truth.accounts.get(at)?.finished - begun) as f64 / 1e9;
+        Some((one.foretold.active_s / truly - 1.0).abs())
+    };
+    // A tenant of which nothing is foretold is all wrong.
+    told.tenants.iter().map(|one| error(one).unwrap_or(1.0)).reduce(f64::max).unwrap_or(1.0)
 }
 
 /// The most that a tenant's time on engines differs from the ledger's.
@@ -227,19 +282,27 @@ fn use_error(trace: &Trace, report: &Report) -> f64 {
 }
 
 /// Through CTF and a trace, as users do it.
-fn analysed(trace: &Trace) -> Result<Report> {
+fn analysed(
+    trace: &Trace,
+    setup: &Setup,
+    policies: &[(&'static str, WhatIf, Setup)],
+) -> Result<Report> {
     let folder = tempfile::tempdir()?;
     let (ctf, out) = (folder.path().join("ctf"), folder.path().join("t.trace"));
     gvt::ctf::write(&trace.events, &ctf)?;
     import(&ctf, &out)?;
-    Ok(vgpu(&out, None)?)
+    let what_if = policies.iter().map(|(_, asked, _)| asked.clone()).collect();
+    // Whoever runs the host knows the weights.
+    let numbered = setup.vgpus.iter().enumerate();
+    let weights = numbered.map(|(at, one)| ((at + 1).to_string(), one.weight)).collect();
+    Ok(vgpu(&out, &Options { what_if, weights, ..Options::default() })?)
 }
 
 fn import(from: &Path, to: &Path) -> Result<()> {
     let files = [from.to_path_buf()];
     let importer = importers::find(&files)?;
     let mut import = importer.open(&files, &importer::Options { threads: 1 })?;
-    let mut writer = Bulk::create(to, &Options::default(), MEMORY)?;
+    let mut writer = Bulk::create(to, &gpuwhy_store::Options::default(), MEMORY)?;
     while let Some(mut batch) = import.next()? {
         writer.append(&mut batch.rows)?;
     }

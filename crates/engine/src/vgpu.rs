@@ -7,6 +7,7 @@
 
 mod text;
 mod vcpus;
+mod what_if;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -23,7 +24,10 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
-use vcpus::{Guests, VcpuReport};
+pub use gpuwhy_derive::vgpu::replay;
+use vcpus::Guests;
+pub use vcpus::{MachineReport, PreemptedReport, VcpuReport};
+pub use what_if::{Fared, WhatIf, WhatIfReport, WhatIfTenant, weights};
 
 const MS: f64 = 1e6;
 /// The version of [`Report`].
@@ -174,6 +178,8 @@ pub struct Report {
     pub memory: BTreeMap<String, (u64, u64)>,
     /// The threads of virtual machines on the host's CPUs; `None` where none is known, or no states of threads are.
     pub vcpus: Option<VcpuReport>,
+    /// By device, what would have been under the policies that were asked for.
+    pub what_if: Vec<WhatIfReport>,
     /// What was found.
     pub findings: Vec<FindingReport>,
     /// Events by their names.
@@ -184,16 +190,29 @@ pub struct Report {
     pub misfits: MisfitReport,
 }
 
-/// Reads a trace and reports on its tenants; only requests that end in the window count.
+/// What is asked of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only requests that end in it count, ns on the clock of the trace.
+    pub window: Option<Range<i64>>,
+    /// The policies that the requests of the whole trace are replayed under.
+    pub what_if: Vec<WhatIf>,
+    /// The weights that tenants had, by name or by the number of their virtual GPU; others are taken to have had 1.
+    pub weights: Vec<(String, u32)>,
+}
+
+/// Reads a trace and reports on its tenants.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn vgpu(path: &Path, window: Option<Range<i64>>) -> Result<Report> {
+pub fn vgpu(path: &Path, options: &Options) -> Result<Report> {
+    let window = options.window.clone();
     let source = TraceSource::open(path)?;
     let (model, requests, guests) = follow(&source)?;
     let mut out = report(&model, &requests, window.clone());
     let over = window.map(|window| (window.start, window.end));
     out.vcpus = vcpus::report(&source, &guests, &model.tenants, over)?;
+    out.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights);
     if let Some(of) = out.vcpus.as_ref().filter(|_| model.span.is_none()) {
         (out.from_s, out.to_s) = of.window_s;
     }
@@ -299,6 +318,7 @@ fn report(model: &Model, requests: &[Request], window: Option<Range<i64>>) -> Re
         engines: engines.collect(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
         vcpus: None,
+        what_if: Vec::new(),
         findings: judged(model, requests, &usage, &all),
         events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
         missing: model.missing(),

@@ -13,6 +13,7 @@
 pub mod event;
 pub mod metrics;
 pub mod model;
+pub mod replay;
 pub mod request;
 pub mod rules;
 pub mod vcpu;

@@ -3,6 +3,7 @@
 use gpuwhy_schema::text::Screen;
 
 use super::vcpus::VcpuReport;
+use super::what_if::WhatIfReport;
 use super::{Report, TenantReport, Times};
 
 impl Report {
@@ -42,6 +43,7 @@ impl Report {
         if let Some(vcpus) = &self.vcpus {
             on_cpus(&mut out, vcpus);
         }
+        self.what_if.iter().for_each(|one| what_if(&mut out, one));
         if !self.findings.is_empty() {
             out.end().line("findings");
         }
@@ -125,6 +127,33 @@ fn on_cpus(out: &mut Screen, of: &VcpuReport) {
             one.machine, one.by, one.direct, one.eventual, one.behind_ms
         ));
     }
+}
+
+fn what_if(out: &mut Screen, of: &WhatIfReport) {
+    let (policy, device) = (&of.policy, of.device);
+    out.end().line(format_args!("what if device {device} had the policy: {policy}"));
+    for one in &of.tenants {
+        let (is, was) = (one.foretold, one.observed);
+        out.line(format_args!(
+            "  {}: {:.3} s instead of {:.3} s; a request would have waited {:.3} ms instead of {:.3} ms, p99 of its \
+             latency {:.3} ms instead of {:.3} ms",
+            one.name,
+            is.active_s,
+            was.active_s,
+            is.wait_ms,
+            was.wait_ms,
+            is.latency_p99_ms,
+            was.latency_p99_ms
+        ));
+    }
+    if of.tenants.is_empty() {
+        out.line("  the requests would not have ended in 64 times the time");
+    }
+    out.line(format_args!(
+        "  the kernel's own policy, replayed, is {:.2} % off; virtual GPUs that send nothing are taken to have {:.1} % \
+         of the device; {} requests could not be replayed",
+        of.model_error_percent, of.unused_percent, of.left_out
+    ));
 }
 
 fn not_known(out: &mut Screen, report: &Report) {

@@ -59,8 +59,9 @@ struct State {
     to_come: Vec<u32>,
     /// Requests that will come or have come, and are not done.
     on_their_way: u32,
-    /// Requests that have come.
-    came: i64,
+    /// Requests of each load that have come, and that are done.
+    came: Vec<i64>,
+    done: Vec<i64>,
     allocated: i64,
     left: i64,
     sched_in: i64,
@@ -161,7 +162,9 @@ impl<'a> Host<'a> {
         host.trace.accounts = vec![Account::default(); setup.vgpus.len()];
         for (at, vgpu) in setup.vgpus.iter().enumerate() {
             let to_come = vgpu.loads.iter().map(|load| load.requests).collect();
-            host.vgpus.push(State { to_come, ..State::default() });
+            let none = vec![0; vgpu.loads.len()];
+            let (came, done) = (none.clone(), none);
+            host.vgpus.push(State { to_come, came, done, ..State::default() });
             for (place, load) in vgpu.loads.iter().enumerate() {
                 for _ in 0..load.depth {
                     match vgpu.vcpus.is_empty() {
@@ -189,6 +192,17 @@ impl<'a> Host<'a> {
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number from 0 to 1 that belongs to a request, whatever the scheduler does: the n-th that comes or ends.
+    fn of_request(&self, vgpu: usize, load: usize, ends: usize) -> f64 {
+        let state = &self.vgpus[vgpu];
+        let number = if ends == 0 { state.came[load] } else { state.done[load] };
+        let place = ((vgpu << 8 | load) << 1 | ends) as u64;
+        let mut mixed = self.setup.seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (number as u64) << 20).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 29).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 32) >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn unfinished(&self) -> bool {
@@ -301,14 +315,14 @@ impl<'a> Host<'a> {
 
     fn arrives(&mut self, vgpu: usize, load: usize) {
         let Load { engine, runs, spread, .. } = self.setup.vgpus[vgpu].loads[load];
-        let factor = 1.0 + spread * (2.0 * self.unit() - 1.0);
+        self.vgpus[vgpu].came[load] += 1;
+        let factor = 1.0 + spread * (2.0 * self.of_request(vgpu, load, 0) - 1.0);
         let runs = (runs as f64 * factor) as i64;
-        self.vgpus[vgpu].came += 1;
         // The slab gives addresses again.
         let address = 0xffff_8882_0000_0000u64 as i64
             + ((vgpu as i64) << 24)
             + ((load as i64) << 16)
-            + (self.vgpus[vgpu].came % 32) * 0x200;
+            + (self.vgpus[vgpu].came[load] % 32) * 0x200;
         let state = &mut self.vgpus[vgpu];
         state.queues[engine].push_back(Workload { load, queued: self.now, runs, address });
         let values = [0, vgpu as i64 + 1, engine as i64, address];
@@ -370,8 +384,10 @@ impl<'a> Host<'a> {
         account.busy += to - from;
         account.finished = account.finished.max(to);
         self.vgpus[vgpu].on_their_way -= 1;
+        self.vgpus[vgpu].done[work.load] += 1;
         let load = &self.setup.vgpus[vgpu].loads[work.load];
-        let thinks = (load.thinks as f64 * (1.0 + load.spread * (self.unit() - 0.5))) as i64;
+        let around = self.of_request(vgpu, work.load, 1) - 0.5;
+        let thinks = (load.thinks as f64 * (1.0 + load.spread * around)) as i64;
         self.thinks(vgpu, work.load, thinks);
         if self.need_reschedule && !self.is_busy() {
             self.schedule();
