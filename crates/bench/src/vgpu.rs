@@ -295,7 +295,7 @@ fn analysed(
     // Whoever runs the host knows the weights.
     let numbered = setup.vgpus.iter().enumerate();
     let weights = numbered.map(|(at, one)| ((at + 1).to_string(), one.weight)).collect();
-    Ok(vgpu(&out, &Options { what_if, weights, ..Options::default() })?)
+    Ok(vgpu(&out, &Options { what_if, weights, ..Options::default() })?.report)
 }
 
 fn import(from: &Path, to: &Path) -> Result<()> {

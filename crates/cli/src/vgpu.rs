@@ -29,6 +29,9 @@ pub struct Args {
     /// The weights that tenants had, for --what-if: A:2,B:1; without it, all are equal
     #[arg(long, value_name = "WEIGHTS", value_parser = weighed, requires = "what_if")]
     weights: Option<String>,
+    /// Write a page with pictures and tables into this file, at most 20 MB; the finest level that it draws is said in it
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -54,7 +57,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let what_if = what_if.transpose().map_err(wrong)?.into_iter().collect();
     let known = args.weights.as_deref().map(weights).transpose();
     let weights = known.map_err(wrong)?.unwrap_or_default();
-    let report = vgpu(&args.trace, &Options { window, what_if, weights })?;
+    let found = vgpu(&args.trace, &Options { window, what_if, weights })?;
+    if let Some(path) = &args.html {
+        gpuwhy_store::write_file(path, found.html().as_bytes())?;
+        terminal::note(format_args!("the page is {}", path.display()));
+    }
+    let report = found.report;
     if args.json {
         terminal::say_json(&serde_json::to_string_pretty(&report)?)?;
     } else {

@@ -5,6 +5,8 @@
 //! to is measured over a window, and each tenant is judged over the time in which it was active. Marks and their fields
 //! of the tracepoints that the model knows are held in memory, and no others.
 
+mod lanes;
+mod page;
 mod text;
 mod vcpus;
 mod what_if;
@@ -25,7 +27,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
 pub use gpuwhy_derive::vgpu::replay;
-use vcpus::Guests;
+use vcpus::{Guests, OnCpus};
 pub use vcpus::{MachineReport, PreemptedReport, VcpuReport};
 pub use what_if::{Fared, WhatIf, WhatIfReport, WhatIfTenant, weights};
 
@@ -201,22 +203,42 @@ pub struct Options {
     pub weights: Vec<(String, u32)>,
 }
 
+/// What became of a trace: a report, and what its pictures are drawn from.
+#[derive(Debug)]
+pub struct Vgpu {
+    /// The report.
+    pub report: Report,
+    title: String,
+    model: Model,
+    requests: Vec<Request>,
+    on_cpus: Option<OnCpus>,
+    window: (i64, i64),
+}
+
+impl Vgpu {
+    /// The page with pictures; at most [`page::LIMIT`] bytes unless tables alone are more.
+    pub fn html(&self) -> String {
+        page::html(self)
+    }
+}
+
 /// Reads a trace and reports on its tenants.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn vgpu(path: &Path, options: &Options) -> Result<Report> {
-    let window = options.window.clone();
+pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
+    let asked = options.window.clone();
     let source = TraceSource::open(path)?;
     let (model, requests, guests) = follow(&source)?;
-    let mut out = report(&model, &requests, window.clone());
-    let over = window.map(|window| (window.start, window.end));
-    out.vcpus = vcpus::report(&source, &guests, &model.tenants, over)?;
-    out.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights);
-    if let Some(of) = out.vcpus.as_ref().filter(|_| model.span.is_none()) {
-        (out.from_s, out.to_s) = of.window_s;
-    }
-    Ok(out)
+    let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
+    let of_gpu = model.span.map(|(from, to)| (from, to + 1));
+    let whole = of_gpu.or(on_cpus.as_ref().map(|of| of.span)).unwrap_or_default();
+    let window = asked.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
+    let mut report = report(&model, &requests, window);
+    report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
+    report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights);
+    let title = path.display().to_string();
+    Ok(Vgpu { report, title, model, requests, on_cpus, window })
 }
 
 /// The events of a trace as requests, and what they say of virtual machines.
@@ -297,9 +319,7 @@ impl Threads<'_> {
 }
 
 /// What requests amount to.
-fn report(model: &Model, requests: &[Request], window: Option<Range<i64>>) -> Report {
-    let whole = model.span.map_or((0, 0), |(from, to)| (from, to + 1));
-    let window = window.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
+fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
     let usage = Usage::new(requests);
     let all = metrics::metrics(model, requests, &usage, window);
     let used = |one: &&TenantUse| one.done + one.unfinished > 0;

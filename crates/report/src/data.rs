@@ -305,6 +305,13 @@ pub enum Lane {
         /// The same in several degrees of detail, the coarsest first.
         levels: Vec<Level<Band>>,
     },
+    /// What share of the time each of several values had.
+    Stack {
+        /// The values, from below, in the order of their shares.
+        values: Vec<String>,
+        /// The same in several degrees of detail, the coarsest first.
+        levels: Vec<Level<Shares>>,
+    },
     /// A measurement.
     Line {
         /// Its unit, as shown.
@@ -326,6 +333,10 @@ pub struct Level<T> {
 /// A value for some time: from, to (ns), index of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Band(pub i64, pub i64, pub u32);
+
+/// Shares of some time: from, to (ns), % of each value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shares(pub i64, pub i64, pub Vec<f64>);
 
 /// A measurement for some time: from, to (ns), mean, greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

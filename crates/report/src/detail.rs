@@ -6,7 +6,7 @@
 
 use gpuwhy_schema::{Counter, Measure, Ns, State, ThreadState};
 
-use crate::data::{Band, Interval, Lane, Level, Piece, StepPoint};
+use crate::data::{Band, Interval, Lane, Level, Piece, Shares, StepPoint};
 
 /// Columns of a level: more than the pixels of a wide window.
 pub const COLUMNS: usize = 2_000;
@@ -246,6 +246,120 @@ fn columns(during: Interval) -> impl Iterator<Item = Interval> {
     (0..COLUMNS).map(move |i| Interval { from: edge(i), to: edge(i + 1) }).filter(|c| !c.is_empty())
 }
 
+/// Into how many parts a tile of a pyramid is cut.
+const PARTS: i64 = 8;
+/// Columns of a level of shares.
+const SHARE_COLUMNS: i64 = 500;
+
+/// A track in ever more detail: the whole, its eighths, their eighths, as long as a level leaves something out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pyramid<T> {
+    /// The coarsest first.
+    pub levels: Vec<Level<T>>,
+    /// The length of a column of the finest level that still leaves something out, ns; `None` if none does.
+    pub finest: Option<i64>,
+}
+
+/// Cuts the time from 0 to `length` into tiles, `depth` times at most. `level` makes a tile of a stretch, and says how
+/// long its columns are if it leaves something out.
+fn pyramid<T>(
+    length: i64,
+    depth: usize,
+    level: impl Fn(Interval) -> (Level<T>, Option<i64>),
+) -> Pyramid<T> {
+    let mut out = Pyramid { levels: Vec::new(), finest: None };
+    let mut tiles = vec![Interval { from: 0, to: length }];
+    for step in 0..=depth {
+        let mut thinned = Vec::new();
+        for during in std::mem::take(&mut tiles) {
+            let (level, column) = level(during);
+            if !level.items.is_empty() {
+                out.levels.push(level);
+            }
+            if let Some(column) = column {
+                thinned.push(during);
+                if step == depth {
+                    out.finest = Some(out.finest.unwrap_or(0).max(column));
+                }
+            }
+        }
+        for during in thinned {
+            let edge = |at: i64| {
+                during.from + (i128::from(during.len()) * i128::from(at) / i128::from(PARTS)) as i64
+            };
+            let parts = (0..PARTS).map(|at| Interval { from: edge(at), to: edge(at + 1) });
+            tiles.extend(parts.filter(|part| !part.is_empty()));
+        }
+    }
+    out
+}
+
+/// How many of these, which are in the order of time and do not overlap, are within a stretch.
+fn inside<T>(all: &[T], during: Interval, span: impl Fn(&T) -> (i64, i64)) -> &[T] {
+    let first = all.partition_point(|one| span(one).1 <= during.from);
+    let last = all.partition_point(|one| span(one).0 < during.to).max(first);
+    &all[first..last]
+}
+
+fn column(during: Interval, count: usize) -> Option<i64> {
+    (count > COLUMNS).then(|| (during.len() / COLUMNS as i64).max(1))
+}
+
+/// Bands in the order of time, without overlap, in ever more detail.
+pub fn band_pyramid(all: &[Band], length: i64, depth: usize) -> Pyramid<Band> {
+    pyramid(length, depth, |during| {
+        let count = inside(all, during, |one| (one.0, one.1)).len();
+        (band_level(all, during), column(during, count))
+    })
+}
+
+/// A measurement in the order of time, without overlap, in ever more detail.
+pub fn line_pyramid(all: &[Piece], length: i64, depth: usize) -> Pyramid<Piece> {
+    pyramid(length, depth, |during| {
+        let count = inside(all, during, |one| (one.0, one.1)).len();
+        (line_level(all, during), column(during, count))
+    })
+}
+
+/// What share of each column each of `values` values had, in ever more detail as long as columns have several values.
+pub fn share_pyramid(all: &[Band], values: usize, length: i64, depth: usize) -> Pyramid<Shares> {
+    pyramid(length, depth, |during| {
+        let bands = inside(all, during, |one| (one.0, one.1));
+        let level = share_level(bands, values, during);
+        let is_thinned = bands.len() as i64 > SHARE_COLUMNS / 4;
+        (level, is_thinned.then(|| (during.len() / SHARE_COLUMNS).max(1)))
+    })
+}
+
+fn share_level(bands: &[Band], values: usize, during: Interval) -> Level<Shares> {
+    let columns = SHARE_COLUMNS.min(during.len());
+    let edge = |at: i64| {
+        during.from + (i128::from(during.len()) * i128::from(at) / i128::from(columns)) as i64
+    };
+    let mut items: Vec<Shares> = Vec::new();
+    let mut at = 0;
+    for column in 0..columns {
+        let (from, to) = (edge(column), edge(column + 1));
+        let mut held = vec![0i64; values];
+        while let Some(band) = bands.get(at).filter(|band| band.0 < to) {
+            if let Some(sum) = held.get_mut(band.2 as usize) {
+                *sum += (band.1.min(to) - band.0.max(from)).max(0);
+            }
+            if band.1 > to {
+                break;
+            }
+            at += 1;
+        }
+        let share = |held: &i64| digits(100.0 * *held as f64 / (to - from).max(1) as f64);
+        let shares: Vec<f64> = held.iter().map(share).collect();
+        match items.last_mut() {
+            Some(last) if last.1 == from && last.2 == shares => last.1 = to,
+            _ => items.push(Shares(from, to, shares)),
+        }
+    }
+    Level { during, items }
+}
+
 /// At most about two steps a column: the slowest and the quickest, and slow ones first.
 pub fn thin_steps(points: &[StepPoint], during: Interval) -> Vec<StepPoint> {
     if points.len() <= 2 * COLUMNS {
@@ -288,15 +402,38 @@ mod tests {
     fn pieces(lane: Lane) -> Vec<Piece> {
         match lane {
             Lane::Line { mut levels, .. } => levels.remove(0).items,
-            Lane::Bands { .. } => panic!("a line"),
+            _ => panic!("a line"),
         }
     }
 
     fn band_items(lane: Lane) -> Vec<Band> {
         match lane {
             Lane::Bands { mut levels, .. } => levels.remove(0).items,
-            Lane::Line { .. } => panic!("bands"),
+            _ => panic!("bands"),
         }
+    }
+
+    #[test]
+    fn tiles_become_finer_until_nothing_is_left_out_and_no_time_is_lost() {
+        // 40,000 bands of two values, 3 ns and 1 ns, in the first eighth of the time; nothing after it.
+        let all: Vec<Band> = (0..80_000i64)
+            .map(|n| Band(n / 2 * 4 + n % 2 * 3, n / 2 * 4 + 3 + n % 2, (n % 2) as u32))
+            .collect();
+        let length = 8 * 160_000;
+        let none = band_pyramid(&all, length, 0);
+        assert_eq!((none.levels.len(), none.finest), (1, Some(length / 2_000)));
+        // The first eighth, its eighths with 10,000 bands, and theirs with 1,250.
+        let some = band_pyramid(&all, length, 3);
+        assert_eq!((some.levels.len(), some.finest), (1 + 1 + 8 + 64, None));
+        let finest = &some.levels[10..];
+        let items: Vec<Band> = finest.iter().flat_map(|level| level.items.clone()).collect();
+        assert_eq!(items, all);
+        let shares = share_pyramid(&all, 2, length, 0);
+        let first = &shares.levels[0].items[0];
+        assert_eq!((first.2.clone(), first.0), (vec![75.0, 25.0], 0));
+        let last = shares.levels[0].items.last().unwrap();
+        // The 63rd column of 2,560 ns has the last bands.
+        assert_eq!((last.0, last.1, last.2.clone()), (63 * 2_560, length, vec![0.0, 0.0]));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod profile;
 pub mod table;
 pub mod timeline;
 pub mod variability;
+pub mod vgpu;
 
 pub use data::*;
 pub use page::render;

@@ -10,9 +10,9 @@ use crate::html::{esc, json};
 use crate::profile;
 use crate::table;
 
-const STYLE: &str = include_str!("report.css");
+pub(crate) const STYLE: &str = include_str!("report.css");
 // One function, cut into files by what it is about, and one for tables.
-const SCRIPT: &str = concat!(
+pub(crate) const SCRIPT: &str = concat!(
     include_str!("script/page.js"),
     include_str!("script/colours.js"),
     include_str!("script/numbers.js"),
@@ -62,7 +62,8 @@ pub fn render(report: &ReportData) -> String {
     );
     header(&mut out, report);
     profile::before(&mut out, report);
-    toolbar(&mut out, report);
+    let has_steps = report.steps.series.iter().any(|s| !s.points.is_empty());
+    toolbar(&mut out, !report.steps.anomalies.is_empty(), has_steps);
     out.push_str("<main>\n");
     steps(&mut out, report);
     parts(&mut out, report);
@@ -70,7 +71,13 @@ pub fn render(report: &ReportData) -> String {
     causes(&mut out, report);
     profile::beside(&mut out, report);
     report.threads.iter().for_each(|table| table.write(&mut out));
-    tracks(&mut out, report);
+    let whole = Interval { from: 0, to: report.trace.length_ns };
+    tracks(
+        &mut out,
+        &report.tracks,
+        (whole, "in the anomaly", &report.steps.anomalies),
+        &report.not_drawn,
+    );
     report.phases.write(&mut out);
     loss(&mut out, report);
     commands(&mut out, report);
@@ -204,7 +211,8 @@ fn meter(share: f64) -> String {
     )
 }
 
-fn toolbar(out: &mut String, report: &ReportData) {
+/// Buttons to move in time; the page may have anomalies and steps to go to.
+pub(crate) fn toolbar(out: &mut String, has_anomalies: bool, has_steps: bool) {
     out.push_str(
         "<nav id=\"tools\" aria-label=\"Time\" hidden>\n\
          <button data-do=\"in\" title=\"Zoom in (W)\">+</button>\
@@ -213,10 +221,10 @@ fn toolbar(out: &mut String, report: &ReportData) {
          <button data-do=\"right\" title=\"Later (D)\">▶</button>\
          <button data-do=\"whole\" title=\"The whole trace (F)\">Whole trace</button>",
     );
-    if !report.steps.anomalies.is_empty() {
+    if has_anomalies {
         out.push_str("<button data-do=\"anomaly\" title=\"The anomaly; again for the next one (G)\">Anomaly</button>");
     }
-    if report.steps.series.iter().any(|s| !s.points.is_empty()) {
+    if has_steps {
         out.push_str(
             "<button data-do=\"slowest\" title=\"The slowest step (X)\">Slowest step</button>",
         );
@@ -444,32 +452,42 @@ fn copyable(command: &str) -> String {
     )
 }
 
-fn tracks(out: &mut String, report: &ReportData) {
-    if report.tracks.is_empty() {
+/// The time tracks and a table that sums them up, over all the time and over some stretches, which have a name.
+pub(crate) fn tracks(
+    out: &mut String,
+    tracks: &[TimeTrack],
+    (whole, name, close): (Interval, &str, &[Interval]),
+    not_drawn: &[String],
+) {
+    if tracks.is_empty() {
         return;
     }
-    out.push_str(
+    let _ = write!(
+        out,
         "<section id=\"tracks\">\n<h2>What happened at the same time</h2>\n<p class=\"legend\" id=\"state-legend\"></p>\n\
          <div class=\"plot\" id=\"track-plots\" tabindex=\"0\" role=\"group\" aria-label=\"Time tracks. The table below \
          sums them up.\"></div>\n<details><summary>As a table</summary>\n<table><thead><tr><th>whose<th>track\
-         <th>in all the time shown<th>in the anomaly</tr></thead><tbody>\n",
+         <th>in all the time shown{}</tr></thead><tbody>\n",
+        if name.is_empty() { String::new() } else { format!("<th>{}", esc(name)) }
     );
-    let whole = [Interval { from: 0, to: report.trace.length_ns }];
-    for track in &report.tracks {
+    for track in tracks {
         let _ = writeln!(
             out,
-            "<tr><td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td>{}<td>{}{}</tr>",
             esc(&track.group),
             esc(&track.label),
-            esc(&sum_up(&track.lane, &whole)),
-            esc(&sum_up(&track.lane, &report.steps.anomalies))
+            esc(&sum_up(&track.lane, &[whole])),
+            match name {
+                "" => String::new(),
+                _ => format!("<td>{}", esc(&sum_up(&track.lane, close))),
+            }
         );
     }
     out.push_str(
         "</tbody></table>\n<p class=\"note\">Taken from what is drawn; shares are of the time in which the track was \
          looked at.</p></details>\n",
     );
-    for line in &report.not_drawn {
+    for line in not_drawn {
         let _ = writeln!(out, "<p class=\"note\">{}</p>", esc(line));
     }
     out.push_str("</section>\n");
@@ -498,6 +516,20 @@ fn sum_up(lane: &Lane, during: &[Interval]) -> String {
                 .map(|(name, held)| format!("{name} {}", percent(*held as f64 / all as f64)))
                 .collect();
             if text.is_empty() { "not recorded".to_owned() } else { text.join(", ") }
+        }
+        Lane::Stack { values, levels } => {
+            let mut held = vec![0.0; values.len()];
+            let mut all = 0;
+            for shares in levels.first().map_or(&[][..], |l| &l.items) {
+                let time = within(shares.0, shares.1);
+                all += time;
+                for (sum, share) in held.iter_mut().zip(&shares.2) {
+                    *sum += share * time as f64;
+                }
+            }
+            let share = |(name, sum): (&String, f64)| format!("{name} {:.1} %", sum / all as f64);
+            let text: Vec<String> = values.iter().zip(held).map(share).collect();
+            if all == 0 { "not recorded".to_owned() } else { text.join(", ") }
         }
         Lane::Line { unit, levels } => {
             let (mut sum, mut time, mut peak) = (0.0, 0, f64::NEG_INFINITY);

@@ -284,3 +284,140 @@ fn a_policy_that_is_none_is_refused_by_name() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("`fair`"), "{}", said(&output));
 }
+
+/// What a page's script draws.
+fn drawn(page: &str) -> Value {
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+fn lane<'a>(drawn: &'a Value, group: &str, label: &str) -> &'a Value {
+    let all = drawn["tracks"].as_array().unwrap();
+    let names = || all.iter().map(|one| format!("{} / {}", one["group"], one["label"]));
+    let found = all.iter().find(|one| one["group"] == group && one["label"] == label);
+    found.unwrap_or_else(|| panic!("{group} / {label}: {:#?}", names().collect::<Vec<_>>()))
+}
+
+#[test]
+fn the_page_draws_what_the_report_says() {
+    let (_guard, folder) = folder();
+    let mut setup = pinned();
+    // A neighbour on the device, whose machine has no CPUs.
+    setup.vgpus.push(Vgpu::with(Load { depth: 2, ..load(6, 2_000, 120) }));
+    let trace = gvt::run(&setup);
+    let page = folder.join("page.html");
+    let report = analysed(&trace, &folder, &["--html", page.to_str().unwrap()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    // For a look in a browser: GPUWHY_REPORT_OUT=/some/file.html cargo test -p gpuwhy --test it page_draws
+    if let Some(path) = std::env::var_os("GPUWHY_REPORT_OUT") {
+        std::fs::write(path, &page).unwrap();
+    }
+    assert!(page.len() < 20_000_000 && page.contains("default-src 'none'"));
+    let drawn = drawn(&page);
+    let length = number(&drawn["length_ns"]);
+    // The shares of the coarsest level, over all the time, are the use of the engine by each tenant.
+    let stack = lane(&drawn, "device 0", "render0, use by tenant");
+    for (at, name) in stack["values"].as_array().unwrap().iter().enumerate() {
+        let items = stack["levels"][0]["items"].as_array().unwrap().iter();
+        let held: f64 =
+            items.map(|i| number(&i[2][at]) * (number(&i[1]) - number(&i[0])) / length).sum();
+        let said = number(&tenant(&report, name.as_str().unwrap())["utilisation"]["render0"]);
+        assert!((held - said).abs() < 0.02 * said, "{name}: {held} % drawn, {said} % said");
+    }
+    // The area under the queue is the mean queue.
+    let queue = lane(&drawn, "vGPU 4", "requests that wait");
+    let items = queue["levels"][0]["items"].as_array().unwrap().iter();
+    let mean: f64 = items.map(|i| number(&i[2]) * (number(&i[1]) - number(&i[0])) / length).sum();
+    let said = number(&tenant(&report, "vGPU 4")["queue"]);
+    assert!((mean - said).abs() < 0.01 * said, "{mean} drawn, {said} said");
+    // Requests that are on an engine, over all the time, are its use.
+    let rows = drawn["tracks"].as_array().unwrap().iter();
+    let rows = rows.filter(|one| {
+        one["group"] == "vGPU 1" && one["label"].as_str().unwrap().starts_with("requests, row")
+    });
+    let running = |row: &Value| -> f64 {
+        let items = row["levels"][0]["items"].as_array().unwrap().iter();
+        items.filter(|i| i[2] == 3).map(|i| number(&i[1]) - number(&i[0])).sum()
+    };
+    let (ran, truth) = (rows.map(running).sum::<f64>(), trace.accounts[0].busy as f64);
+    assert!((ran / truth - 1.0).abs() < 1e-6, "{ran} ns drawn, {truth} ns truly");
+    // Each preemption is a band, and the matrix has its count.
+    let phases = lane(&drawn, "pid 1010 on the host's CPUs", "virtual CPU 0");
+    let bands = phases["levels"][0]["items"].as_array().unwrap();
+    let preempted = bands.iter().filter(|i| i[2] == 1).count();
+    let machines = report["vcpus"]["machines"].as_array().unwrap();
+    let machine = machines.iter().find(|one| one["name"] == "pid 1010").unwrap();
+    assert_eq!(machine["preemptions"], preempted);
+    let pairs = report["vcpus"]["preempted"].as_array().unwrap();
+    let pair = pairs.iter().find(|p| p["machine"] == "pid 1010" && p["by"] == "vGPU 1").unwrap();
+    assert!(page.contains(&format!(">{} ({})</text>", pair["direct"], pair["eventual"])));
+    for table in ["engines", "tenants", "waits", "slices", "longest", "preempted", "machines"] {
+        assert!(page.contains(&format!("<section id=\"{table}\">")), "{table}");
+    }
+    assert!(page.contains("All is drawn to the ns"), "the finest level is stated");
+}
+
+/// What is left of a page in a browser after a script; `None` where there is no browser.
+fn in_a_browser(page: &str, folder: &Path, script: &str) -> Option<String> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let there = |name: &&&str| Command::new(name).arg("--version").output().is_ok();
+    let Some(browser) = names.iter().find(there) else {
+        println!("skipped: there is no Chromium");
+        return None;
+    };
+    // The page's own policy lets no other script run.
+    let policy = page.split("<meta http-equiv").nth(1).unwrap().split('>').next().unwrap();
+    // Without a screen frames come by a clock.
+    let frames = "<script>window.requestAnimationFrame = (f) => setTimeout(f, 5);</script>";
+    let page = page.replace(&format!("<meta http-equiv{policy}>"), frames);
+    let script = format!("<script>addEventListener('load', () => {{ {script} }})</script>");
+    std::fs::write(folder.join("browser.html"), page + &script).unwrap();
+    let profile = format!("--user-data-dir={}", folder.join("profile").display());
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", &profile])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--virtual-time-budget=5000", "--window-size=1200,900", "--dump-dom"])
+        .arg(format!("file://{}", folder.join("browser.html").display()))
+        .output()
+        .unwrap();
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn keys_move_the_one_cursor_and_zoom_all_lanes_in_a_browser() {
+    let (_guard, folder) = folder();
+    let page = folder.join("page.html");
+    analysed(&gvt::run(&pinned()), &folder, &["--html", page.to_str().unwrap()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    let script = "
+        const plot = document.getElementById('track-plots'), said = [];
+        const values = () => [...document.querySelectorAll('.lane .value')].map((v) => v.textContent).join('|');
+        const press = (key) => plot.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
+        const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        const say = (what) => said.push(what + '=' + document.getElementById('range').textContent + ';'
+            + document.getElementById('at').textContent + ';' + values());
+        plot.focus();
+        (async () => {
+            await frame(); say('whole');
+            press('w'); press('w'); await frame(); say('zoomed');
+            press('ArrowRight'); await frame(); say('cursor');
+            press('d'); await frame(); say('moved');
+            press('f'); press('Escape'); await frame(); say('again');
+            const out = document.createElement('pre');
+            out.id = 'said'; out.textContent = said.join('\\n'); document.body.append(out);
+        })();";
+    let Some(dom) = in_a_browser(&page, &folder, script) else { return };
+    let said = dom.split("id=\"said\">").nth(1).unwrap_or_else(|| panic!("{dom}"));
+    let said: Vec<&str> = said.split("</pre>").next().unwrap().lines().collect();
+    let parts: Vec<Vec<&str>> =
+        said.iter().map(|line| line.split_once('=').unwrap().1.split(';').collect()).collect();
+    let [whole, zoomed, cursor, moved, again] = parts.as_slice() else { panic!("{said:#?}") };
+    assert_ne!(whole[0], zoomed[0], "w zooms");
+    assert!(
+        zoomed[1].is_empty() && cursor[1].contains(" s"),
+        "an arrow sets the cursor: {said:#?}"
+    );
+    assert_ne!(cursor[2], zoomed[2], "the cursor tells what each lane has there");
+    assert_ne!(moved[0], cursor[0], "d moves");
+    assert_eq!((whole[0], whole[2]), (again[0], again[2]), "f and Escape show the whole again");
+}

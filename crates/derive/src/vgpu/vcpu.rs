@@ -117,7 +117,7 @@ impl Turns {
     }
 
     /// The turns of a CPU that overlap a stretch.
-    fn during(&self, cpu: i64, from: i64, to: i64) -> &[Turn] {
+    pub fn during(&self, cpu: i64, from: i64, to: i64) -> &[Turn] {
         let turns = self.cpus.get(&cpu).map_or(&[][..], Vec::as_slice);
         let first = turns.partition_point(|turn| turn.to <= from);
         let last = turns.partition_point(|turn| turn.from < to);

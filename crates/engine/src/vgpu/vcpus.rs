@@ -5,7 +5,7 @@
 //! the queue of a virtual GPU. Its process is the machine, and all threads of that process are the machine's. The
 //! machine is called like the virtual GPU that its threads use, or else by the process.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::vgpu::rules::fields;
 use gpuwhy_derive::vgpu::vcpu::{Party, Preemptions, Stretch, Turn, Turns};
@@ -125,35 +125,72 @@ pub struct VcpuReport {
 
 /// A virtual machine.
 #[derive(Debug)]
-struct Machine {
+pub(super) struct Machine {
     process: EntityId,
-    name: String,
+    pub name: String,
     pid: Option<i64>,
     vcpus: Vec<EntityId>,
 }
 
-/// What virtual machines did on the CPUs within a window, ns; the whole trace without one.
-pub(super) fn report(
-    source: &TraceSource,
-    guests: &Guests,
-    tenants: &[Tenant],
-    window: Option<(i64, i64)>,
-) -> Result<Option<VcpuReport>> {
-    let machines = machines(source, guests, tenants);
-    if machines.is_empty() {
-        return Ok(None);
+/// What the threads of virtual machines did on the CPUs.
+#[derive(Debug)]
+pub(super) struct OnCpus {
+    pub machines: Vec<Machine>,
+    /// The states of all virtual CPUs, in the order of their machines.
+    pub states: Vec<Vec<Stretch>>,
+    pub turns: Turns,
+    /// From when to when, ns.
+    pub span: (i64, i64),
+}
+
+impl OnCpus {
+    /// All of a trace; `None` where no machine is known, or no state of one.
+    pub fn read(
+        source: &TraceSource,
+        guests: &Guests,
+        tenants: &[Tenant],
+    ) -> Result<Option<OnCpus>> {
+        let mut machines = machines(source, guests, tenants);
+        // A machine of whose threads no state is known is not one of these CPUs.
+        let tracks = source.entities_and_tracks().track.iter();
+        let of_states = tracks.filter(|track| &*track.name == names::THREAD_STATE);
+        let has_states: HashSet<EntityId> = of_states.map(|track| track.entity).collect();
+        machines.retain(|one| one.vcpus.iter().any(|thread| has_states.contains(thread)));
+        if machines.is_empty() {
+            return Ok(None);
+        }
+        let (states, turns, span) = states(source, &machines)?;
+        Ok(span.map(|span| OnCpus { machines, states, turns, span }))
     }
-    let (states, turns, span) = states(source, &machines)?;
-    let Some(span) = span.filter(|_| states.iter().any(|one| !one.is_empty())) else {
-        return Ok(None);
-    };
-    let window = window.map_or(span, |(from, to)| (from.max(span.0), to.min(span.1)));
-    let mut all = Preemptions::default();
-    let vcpus = machines.iter().enumerate().flat_map(|(at, one)| one.vcpus.iter().map(move |_| at));
-    for (machine, states) in vcpus.zip(&states) {
-        all.thread(Party::Machine(machine), states, &turns, window);
+
+    /// What each machine did within a window, ns.
+    pub fn report(&self, window: (i64, i64)) -> VcpuReport {
+        let mut all = Preemptions::default();
+        for (machine, _, states) in self.vcpus() {
+            all.thread(Party::Machine(machine), states, &self.turns, window);
+        }
+        told(&self.machines, &all, window)
     }
-    Ok(Some(told(&machines, &all, window)))
+
+    /// All virtual CPUs: the place of the machine, the place among its threads, and the states.
+    pub fn vcpus(&self) -> impl Iterator<Item = (usize, usize, &[Stretch])> {
+        let of = |(at, one): (usize, &Machine)| (0..one.vcpus.len()).map(move |vcpu| (at, vcpu));
+        let places = self.machines.iter().enumerate().flat_map(of);
+        places.zip(&self.states).map(|((at, vcpu), states)| (at, vcpu, states.as_slice()))
+    }
+
+    /// What a party is called.
+    pub fn name(&self, party: Party) -> &str {
+        name(&self.machines, party)
+    }
+}
+
+fn name(machines: &[Machine], party: Party) -> &str {
+    match party {
+        Party::Machine(at) => machines.get(at).map_or("", |one| &one.name),
+        Party::Host => HOST,
+        Party::Nobody => NOBODY,
+    }
 }
 
 fn machines(source: &TraceSource, guests: &Guests, tenants: &[Tenant]) -> Vec<Machine> {
@@ -244,11 +281,7 @@ fn parties(source: &TraceSource, machines: &[Machine]) -> HashMap<EntityId, Part
 
 fn told(machines: &[Machine], all: &Preemptions, window: (i64, i64)) -> VcpuReport {
     let seconds = |ns: i64| ns as f64 / 1e9;
-    let name = |party: Party| match party {
-        Party::Machine(at) => machines[at].name.clone(),
-        Party::Host => HOST.to_owned(),
-        Party::Nobody => NOBODY.to_owned(),
-    };
+    let name = |party: Party| name(machines, party).to_owned();
     let of = |(at, one): (usize, &Machine)| {
         let times = all.times.get(&Party::Machine(at)).copied().unwrap_or_default();
         MachineReport {

@@ -16,8 +16,11 @@
     running: ["#009E73", ""], runnable: ["#D55E00", "up"], throttled: ["#D55E00", "cross"],
     sleep: ["#b9bec7", ""], disk_wait: ["#E69F00", "upright"], uninterruptible: ["#F0E442", "down"],
     stopped: ["#777777", "cross"], softirq: ["#CC79A7", ""], hardirq: ["#CC79A7", "up"],
-    unknown: ["#e3e5e9", "dots"], idle: ["#e3e5e9", ""], other: ["#999999", "dots"],
+    preempted: ["#D55E00", "cross"], halted: ["#b9bec7", ""],
+    host: ["#999999", "up"], nobody: ["#e3e5e9", ""], unknown: ["#e3e5e9", "dots"], idle: ["#e3e5e9", ""], other: ["#999999", "dots"],
   };
+  /** States in which nothing happens are drawn low. */
+  const LOW = ["sleep", "idle", "halted"];
   const OTHERS = ["#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#009E73"];
   const HATCHES = ["", "up", "down", "across", "cross", "dots"];
   /** Values that are no states (who occupied a CPU) get their look in the order they come up.

@@ -73,7 +73,11 @@
 
   /** The finest level that holds all of the view comes last, so that it is drawn over the others.
    *  @param {Track} track */
-  const inView = (track) => track.levels.filter((l) => l.during.to > from && l.during.from < to);
+  const inView = (track) => {
+    const shown = track.levels.filter((l) => l.during.to > from && l.during.from < to);
+    // Tiles that the view holds many of show no more than a coarser one below them.
+    return data.tiled ? shown.filter((l, at) => at === 0 || l.during.to - l.during.from >= (to - from) / 4) : shown;
+  };
 
   /** The item at a time, from the finest level that has it. @param {Track} track @param {number} at */
   const itemAt = (track, at) => {
@@ -136,7 +140,7 @@
         const w = Math.max(0.6, Math.min(width, x(b, width)) - l);
         const name = plain(values[value] || "?");
         const [colour, hatch] = look(values[value] || "?");
-        const low = name === "sleep" || name === "idle";
+        const low = LOW.includes(name);
         c.fillStyle = w < 3 ? colour : fill(colour, hatch);
         c.fillRect(l, low ? height / 2 - 3 : 2, w, low ? 6 : height - 4);
         if (!low && w > 34) {
@@ -153,6 +157,47 @@
         }
       }
     }
+  };
+
+  /** Shares of values, from below. @param {CanvasRenderingContext2D} c @param {Track} track @param {number} width
+   *  @param {number} height */
+  const drawStack = (c, track, width, height) => {
+    const values = track.values || [];
+    for (const { during, items } of inView(track)) {
+      const [left, right] = [Math.max(0, x(during.from, width)), Math.min(width, x(during.to, width))].map(Math.round);
+      c.clearRect(left, 0, right - left, height);
+      for (const [a, b, shares] of items) {
+        if (b <= from || a >= to) continue;
+        const l = Math.max(left, Math.floor(x(a, width)));
+        const r = Math.min(right, Math.max(l + 1, Math.floor(x(b, width))));
+        let y = height - 1;
+        for (let v = 0; v < values.length; v++) {
+          const h = (shares[v] / 100) * (height - 2);
+          if (h <= 0) continue;
+          const [colour, hatch] = look(values[v]);
+          c.fillStyle = r - l < 3 ? colour : fill(colour, hatch);
+          c.fillRect(l, y - h, r - l, h);
+          y -= h;
+        }
+      }
+    }
+    c.fillStyle = theme.edge;
+    c.fillRect(0, height - 1, width, 1);
+  };
+
+  /** The shares at a time, or of all the time in view. @param {Track} track @param {number} at */
+  const readStack = (track, at) => {
+    const values = track.values || [];
+    const sums = new Float64Array(values.length);
+    let time = 0;
+    const item = at < 0 ? null : itemAt(track, at);
+    for (const [a, b, shares] of item ? [item] : inView(track)[0]?.items || []) {
+      const part = item ? 1 : Math.max(0, Math.min(b, to) - Math.max(a, from));
+      time += part;
+      for (let v = 0; v < values.length; v++) sums[v] += part * shares[v];
+    }
+    const said = values.map((name, v) => [sums[v] / Math.max(1, time), name]).filter(([share]) => Number(share) >= 0.05);
+    return said.length ? said.map(([share, name]) => `${name} ${Number(share).toFixed(1)} %`).join(", ") : "idle";
   };
 
   /** @param {Track} track @returns {[number, number]} least and greatest in view; zero is always among them */

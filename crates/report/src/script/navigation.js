@@ -124,7 +124,7 @@
   /** @param {HTMLElement} parent @param {string} name @param {number} height
    *  @param {Lane["draw"]} draw @param {Lane["read"]} read @param {boolean} [scaled] */
   const addLane = (parent, name, height, draw, read, scaled = false) => {
-    const row = make("div", "lane");
+    const row = make("div", height > 60 ? "lane tall" : "lane");
     const gutter = scaled ? document.createElement("canvas") : null;
     const label = gutter || make("span", "name", name === "time axis" ? "" : name);
     if (gutter) gutter.setAttribute("aria-hidden", "true");
@@ -143,6 +143,7 @@
 
   const build = () => {
     // A trace without steps has no plot of them.
+    for (const value of data.legend || []) look(value);
     if (byId("step-plot")) addLane(byId("step-plot"), "step latency", STEPS, drawSteps, readStep, true);
     const key = document.querySelector("#steps .legend");
     if (key && data.steps.series.length > 1) {
@@ -172,6 +173,8 @@
           const item = itemAt(track, at);
           return item ? (track.values || [])[item[2]] || "" : "not looked at";
         });
+      } else if (track.shape === "stack") {
+        addLane(parent, track.label, 64, (c, w) => drawStack(c, track, w, 64), (at) => readStack(track, at));
       } else {
         addLane(parent, track.label, 42, (c, w) => drawLine(c, track, w, 42), (at) => {
           const item = itemAt(track, at);
@@ -182,15 +185,15 @@
     }
     addLane(parent, "time axis", AXIS, (c, w) => axis(c, w, 0), () => "");
     const legend = byId("state-legend");
-    for (const value of Object.keys(STATES).filter((v) => seen.has(v))) {
+    for (const value of [...Object.keys(STATES).filter((v) => seen.has(v)), ...(data.legend || []).filter((v) => !Object.hasOwn(STATES, v))]) {
       const tile = document.createElement("canvas");
       tile.width = 22;
       tile.height = 12;
       const c = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
-      c.fillStyle = fill(...STATES[value]);
-      const low = value === "sleep" || value === "idle";
+      c.fillStyle = fill(...look(value));
+      const low = LOW.includes(value);
       c.fillRect(0, low ? 4 : 0, 22, low ? 4 : 12);
-      legend.append(tile, value.replace("_", " "));
+      legend.append(tile, plain(value.replace("_", " ")));
     }
   };
 

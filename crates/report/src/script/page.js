@@ -4,8 +4,8 @@
 // Text from the trace goes to the page as text nodes and canvas text only.
 (() => {
   /** @typedef {{from: number, to: number}} Interval */
-  /** @typedef {{during: Interval, items: number[][]}} Level */
-  /** @typedef {{group: string, label: string, shape: "bands" | "line", values?: string[], unit?: string,
+  /** @typedef {{during: Interval, items: any[][]}} Level */
+  /** @typedef {{group: string, label: string, shape: "bands" | "stack" | "line", values?: string[], unit?: string,
    *             levels: Level[]}} Track */
   /** @typedef {{at: number, ms: number, slow: boolean}} Point */
   /** @typedef {{during: Interval, median_ms: number, low_ms: number, threshold_ms: number}} Baseline */
@@ -17,7 +17,7 @@
   const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
   /** @type {{length_ns: number, steps: {name: string, series: {name: string, points: Point[]}[],
    *          baseline: Baseline[], anomalies: Interval[]}, tracks: Track[],
-   *          gaps: {during: Interval, what: string}[]}} */
+   *          gaps: {during: Interval, what: string}[], legend?: string[], tiled?: boolean}} */
   const data = JSON.parse(byId("data").textContent || "{}");
   const length = Math.max(1, data.length_ns);
   const anomalies = data.steps.anomalies;

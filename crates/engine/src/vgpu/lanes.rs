@@ -1,0 +1,258 @@
+//! What the page draws, on one time axis: engines by tenant, queues, requests, slices, virtual CPUs.
+
+use std::collections::BTreeMap;
+
+use gpuwhy_derive::vgpu::vcpu::{self, Party, Phase};
+use gpuwhy_derive::vgpu::{Request, Stage};
+use gpuwhy_report::detail::{Pyramid, band_pyramid, line_pyramid, share_pyramid};
+use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
+
+use super::Vgpu;
+
+/// Rows of requests of a tenant that are drawn.
+const ROWS: usize = 4;
+const IN_VGPU: &str = "queued in vGPU";
+const HANDED: &str = "queued in host";
+const READY: &str = "ready";
+const RUNS: &str = "on an engine";
+
+/// The lanes of a page.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    pub tracks: Vec<TimeTrack>,
+    /// What the legend explains.
+    pub legend: Vec<String>,
+    /// The longest column of a finest level that leaves something out, ns.
+    pub finest: Option<i64>,
+    /// Requests for which there was no row.
+    pub not_drawn: usize,
+}
+
+/// Draws everything, with so many levels of tiles below the first.
+pub(super) fn lanes(of: &Vgpu, depth: usize) -> Lanes {
+    let mut out = Draw { window: of.window, depth, lanes: Lanes::default() };
+    for (engine, known) in of.model.engines.iter().enumerate() {
+        let group = format!("device {}", known.device);
+        out.engine(of, engine, &group, &known.name);
+    }
+    for tenant in 0..of.model.tenants.len() {
+        out.tenant(of, tenant);
+    }
+    out.machines(of);
+    out.lanes
+}
+
+struct Draw {
+    window: (i64, i64),
+    depth: usize,
+    lanes: Lanes,
+}
+
+/// The number of a name in a list, which gets it if it has it not yet.
+fn place(names: &mut Vec<String>, name: &str) -> u32 {
+    let known = names.iter().position(|one| one == name);
+    known.unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    }) as u32
+}
+
+impl Draw {
+    fn length(&self) -> i64 {
+        (self.window.1 - self.window.0).max(1)
+    }
+
+    /// A stretch as a band in page time; `None` outside of the window.
+    fn band(&self, from: i64, to: i64, value: u32) -> Option<Band> {
+        let (from, to) = (from.max(self.window.0), to.min(self.window.1));
+        (from < to).then(|| Band(from - self.window.0, to - self.window.0, value))
+    }
+
+    fn track<T>(
+        &mut self,
+        (group, label): (&str, &str),
+        pyramid: Pyramid<T>,
+        lane: impl FnOnce(Pyramid<T>) -> Lane,
+    ) {
+        let finest = pyramid.finest;
+        self.lanes.finest = self.lanes.finest.max(finest);
+        let lane = lane(pyramid);
+        let names = match &lane {
+            Lane::Bands { values, .. } | Lane::Stack { values, .. } => values.as_slice(),
+            Lane::Line { .. } => &[],
+        };
+        for name in names {
+            place(&mut self.lanes.legend, name);
+        }
+        self.lanes.tracks.push(TimeTrack { group: group.into(), label: label.into(), lane });
+    }
+
+    fn bands(&mut self, at: (&str, &str), values: Vec<String>, bands: &[Band]) {
+        let pyramid = band_pyramid(bands, self.length(), self.depth);
+        self.track(at, pyramid, |p| Lane::Bands { values, levels: p.levels });
+    }
+
+    fn line(&mut self, at: (&str, &str), unit: &str, pieces: &[Piece]) {
+        let pyramid = line_pyramid(pieces, self.length(), self.depth);
+        self.track(at, pyramid, |p| Lane::Line { unit: unit.into(), levels: p.levels });
+    }
+
+    /// An engine: its use by tenant, and who has it when.
+    fn engine(&mut self, of: &Vgpu, engine: usize, group: &str, name: &str) {
+        let own = of.requests.iter().filter(|one| one.engine == engine);
+        let mut runs: Vec<(i64, i64, usize)> =
+            own.flat_map(|one| one.executions.iter().map(|e| (e.from, e.to, one.tenant))).collect();
+        runs.sort_unstable();
+        let mut values = Vec::new();
+        let mut bands = Vec::with_capacity(runs.len());
+        for (from, to, tenant) in runs {
+            let value = place(&mut values, &of.model.tenants[tenant].name);
+            bands.extend(self.band(from, to, value));
+        }
+        if bands.is_empty() {
+            return;
+        }
+        let shares = share_pyramid(&bands, values.len(), self.length(), self.depth);
+        let stacked = values.clone();
+        let label = format!("{name}, use by tenant");
+        self.track((group, &label), shares, |p| Lane::Stack { values: stacked, levels: p.levels });
+        self.bands((group, &format!("{name}, who has it")), values, &bands);
+    }
+
+    /// A tenant: how many of its requests wait, its slice, and its requests.
+    fn tenant(&mut self, of: &Vgpu, tenant: usize) {
+        let name = of.model.tenants[tenant].name.clone();
+        let own: Vec<&Request> = of.requests.iter().filter(|one| one.tenant == tenant).collect();
+        let queue = self.queue(&own);
+        if !queue.is_empty() {
+            self.line((&name, "requests that wait"), "requests", &queue);
+        }
+        let slices = of.model.slices.iter().filter(|slice| slice.tenant == tenant);
+        let slices: Vec<(i64, i64)> = slices.map(|slice| (slice.at, slice.left)).collect();
+        let mut pieces = Vec::with_capacity(slices.len());
+        for (at, &(from, left)) in slices.iter().enumerate() {
+            let to = slices.get(at + 1).map_or(self.window.1, |next| next.0);
+            let left = left as f64 / 1e6;
+            pieces.extend(self.band(from, to, 0).map(|band| Piece(band.0, band.1, left, left)));
+        }
+        if !pieces.is_empty() {
+            self.line((&name, "slice left (below 0: debt)"), "ms", &pieces);
+        }
+        self.requests(&name, of, &own);
+    }
+
+    /// How many requests wait, as steps.
+    fn queue(&self, own: &[&Request]) -> Vec<Piece> {
+        let mut steps: BTreeMap<i64, i64> = BTreeMap::new();
+        for request in own {
+            let Some(queued) = request.queued() else { continue };
+            let until = request.began().or(request.ended()).unwrap_or(self.window.1);
+            if let Some(band) = self.band(queued, until, 0) {
+                *steps.entry(band.0).or_default() += 1;
+                *steps.entry(band.1).or_default() -= 1;
+            }
+        }
+        let (mut out, mut waiting, mut since) = (Vec::new(), 0i64, 0);
+        for (at, change) in steps {
+            if at > since {
+                out.push(Piece(since, at, waiting as f64, waiting as f64));
+            }
+            (waiting, since) = (waiting + change, at);
+        }
+        if !out.is_empty() && since < self.length() {
+            out.push(Piece(since, self.length(), waiting as f64, waiting as f64));
+        }
+        out
+    }
+
+    /// The requests of a tenant, in as many rows as there are at once.
+    fn requests(&mut self, name: &str, of: &Vgpu, own: &[&Request]) {
+        let mut rows: Vec<(i64, Vec<Band>)> = Vec::new();
+        let values: Vec<String> = [IN_VGPU, HANDED, READY, RUNS].map(str::to_owned).to_vec();
+        let mut sorted: Vec<&&Request> = own.iter().collect();
+        sorted.sort_by_key(|one| one.queued().or(one.began()));
+        for request in sorted {
+            let Some(from) = request.queued().or(request.began()) else { continue };
+            let to = request.ended().unwrap_or(of.window.1);
+            if self.band(from, to, 0).is_none() {
+                continue;
+            }
+            let at = rows.iter().position(|(until, _)| *until <= from).unwrap_or(rows.len());
+            if at >= ROWS {
+                self.lanes.not_drawn += 1;
+                continue;
+            }
+            if at == rows.len() {
+                rows.push((i64::MIN, Vec::new()));
+            }
+            rows[at].0 = to;
+            let bands = stages(request, to);
+            let bands = bands.into_iter().filter_map(|(a, b, value)| self.band(a, b, value));
+            rows[at].1.extend(bands);
+        }
+        for (at, (_, bands)) in rows.iter().enumerate().filter(|(_, (_, bands))| !bands.is_empty())
+        {
+            self.bands((name, &format!("requests, row {}", at + 1)), values.clone(), bands);
+        }
+    }
+
+    /// Virtual CPUs: what they do, and who has their CPU while they wait.
+    fn machines(&mut self, of: &Vgpu) {
+        let Some(on_cpus) = &of.on_cpus else { return };
+        for (machine, number, states) in on_cpus.vcpus() {
+            let machine = on_cpus.name(Party::Machine(machine)).to_owned();
+            let group = format!("{machine} on the host's CPUs");
+            let names = ["running", "preempted", "runnable", "halted"].map(str::to_owned).to_vec();
+            let (mut phases, mut others, mut parties) = (Vec::new(), Vec::new(), Vec::new());
+            for (phase, one) in vcpu::phases(states) {
+                phases.extend(self.band(one.from, one.to, phase as u32));
+                if matches!(phase, Phase::Preempted | Phase::Woken) {
+                    for turn in on_cpus.turns.during(one.cpu, one.from, one.to) {
+                        let (from, to) = (turn.from.max(one.from), turn.to.min(one.to));
+                        let value = place(&mut parties, on_cpus.name(turn.by));
+                        others.extend(self.band(from, to, value));
+                    }
+                }
+            }
+            if !phases.is_empty() {
+                let label = format!("virtual CPU {number}");
+                self.bands((&group, &label), names, &phases);
+            }
+            if !others.is_empty() {
+                let label = format!("who has the CPU of {number}");
+                self.bands((&group, &label), parties, &others);
+            }
+        }
+    }
+}
+
+/// The stretches of a request until `to`, with the places of their names.
+fn stages(request: &Request, to: i64) -> Vec<(i64, i64, u32)> {
+    let handed = request.when(Stage::VgpuSubmitted).or(request.when(Stage::HostQueued));
+    let begun = request.began();
+    let marks = [
+        (request.when(Stage::VgpuQueued), 0),
+        (handed, 1),
+        (request.when(Stage::Ready), 2),
+        (begun, 3),
+    ];
+    let mut out = Vec::new();
+    let known: Vec<(i64, u32)> =
+        marks.into_iter().filter_map(|(at, value)| at.map(|at| (at, value))).collect();
+    for (place, &(from, value)) in known.iter().enumerate() {
+        let until = known.get(place + 1).map_or(to, |next| next.0);
+        if value == 3 {
+            // Between executions it was taken off its engine and is ready again.
+            let mut at = from;
+            for one in &request.executions {
+                out.push((at, one.from, 2));
+                out.push((one.from, one.to, 3));
+                at = one.to;
+            }
+        } else {
+            out.push((from, until, value));
+        }
+    }
+    out.retain(|(from, to, _)| from < to);
+    out
+}

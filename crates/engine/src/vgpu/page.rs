@@ -1,0 +1,349 @@
+//! The page: lanes, the matrix, and the tables behind them.
+
+use gpuwhy_report::table::{Cell, Row, Table};
+use gpuwhy_report::vgpu::{Matrix, Vgpu as Page, render};
+
+use super::lanes::{Lanes, lanes};
+use super::{Report, Vgpu};
+
+/// Bytes of a page at most.
+pub(super) const LIMIT: usize = 20_000_000;
+/// Levels of tiles below the first, at most: columns of the last are 8⁶ times shorter.
+const DEPTH: usize = 6;
+/// Requests that the table lists: those that waited longest.
+const LISTED: usize = 200;
+
+/// The page, with as much detail as fits.
+pub(super) fn html(of: &Vgpu) -> String {
+    let mut page = about(of);
+    for depth in (0..=DEPTH).rev() {
+        let drawn = lanes(of, depth);
+        page.notes = notes(&drawn);
+        (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
+        let text = render(&page);
+        if text.len() <= LIMIT || depth == 0 {
+            return text;
+        }
+    }
+    String::new()
+}
+
+fn notes(drawn: &Lanes) -> Vec<String> {
+    let mut out = vec![match drawn.finest {
+        None => "All is drawn to the ns; zoom in to see it.".to_owned(),
+        Some(ns) => format!(
+            "The finest level has a column for each {} µs: shorter stretches are summed. A shorter stretch of the \
+             trace is drawn finer, with --from and --to.",
+            ns as f64 / 1e3
+        ),
+    }];
+    if drawn.not_drawn > 0 {
+        out.push(format!(
+            "{} requests are not drawn, since more were on their way at once than there are rows; they count in all \
+             numbers.",
+            drawn.not_drawn
+        ));
+    }
+    out
+}
+
+fn about(of: &Vgpu) -> Page {
+    let report = &of.report;
+    let findings: Vec<String> =
+        report.findings.iter().map(|one| format!("{}: {}", one.rule, one.says)).collect();
+    let (from, to) = (of.window.0 as f64 / 1e9, of.window.1 as f64 / 1e9);
+    let missing = report.missing.iter().map(|(event, what)| format!("{what}: there is no {event}"));
+    let of_gpu = match report.tenants.len() {
+        0 => "No request to a GPU is in the trace.".to_owned(),
+        tenants => format!("{tenants} tenants share the GPU; nothing stood out."),
+    };
+    Page {
+        title: of.title.clone(),
+        place: format!("{from:.6} to {to:.6} s ({:.3} s) · {}", to - from, report.provenance),
+        sentence: report.findings.first().map_or(of_gpu, headline),
+        length_ns: (of.window.1 - of.window.0).max(1),
+        findings,
+        matrix: matrix(report),
+        tables: tables(of),
+        not_known: missing.collect(),
+        ..Page::default()
+    }
+}
+
+/// A finding in a few words.
+fn headline(one: &super::FindingReport) -> String {
+    let cost = one.cost_ms.map_or_else(String::new, |ms| format!("; it cost {ms:.0} ms"));
+    let culprit = one.culprit.as_ref().map_or_else(String::new, |who| format!(" ({who})"));
+    format!("{}: {}{culprit}{cost}", one.tenant, one.rule.replace('_', " "))
+}
+
+fn matrix(report: &Report) -> Option<Matrix> {
+    let vcpus = report.vcpus.as_ref().filter(|of| !of.preempted.is_empty())?;
+    let of: Vec<String> = vcpus.machines.iter().map(|one| one.name.clone()).collect();
+    let mut by = of.clone();
+    for one in &vcpus.preempted {
+        if !by.contains(&one.by) {
+            by.push(one.by.clone());
+        }
+    }
+    let count = |machine: &String, other: &String| {
+        let pair = vcpus.preempted.iter().find(|one| one.machine == *machine && one.by == *other);
+        pair.map_or((0, 0), |one| (one.direct, one.eventual))
+    };
+    let row = |machine: &String| by.iter().map(|other| count(machine, other)).collect();
+    let counts = of.iter().map(row).collect();
+    Some(Matrix { of, by, counts })
+}
+
+fn row(cells: Vec<Cell>) -> Row {
+    Row { id: None, cells }
+}
+
+fn name(text: &str) -> Cell {
+    Cell::Name(text.to_owned())
+}
+
+fn tables(of: &Vgpu) -> Vec<Table> {
+    let mut out = vec![engines(&of.report), tenants(&of.report), waits(&of.report)];
+    out.extend([slices(of), longest(of)]);
+    out.extend(on_cpus(&of.report));
+    out.extend([what_if(&of.report), memory(&of.report)]);
+    out
+}
+
+fn engines(report: &Report) -> Table {
+    let of = |one: &super::EngineReport| {
+        row(vec![Cell::Count(one.device as u64), name(&one.name), Cell::Number(one.utilisation, 2)])
+    };
+    Table {
+        id: "engines",
+        title: "Engines".into(),
+        columns: vec!["device", "engine", "use, %"],
+        rows: report.engines.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+fn tenants(report: &Report) -> Table {
+    let of = |one: &super::TenantReport| {
+        let used: f64 = one.utilisation.values().sum();
+        row(vec![
+            name(&one.name),
+            Cell::Count(one.requests as u64),
+            Cell::Number(used, 2),
+            Cell::thousandths(one.wait.mean),
+            Cell::thousandths(one.wait.p99),
+            Cell::thousandths(one.execution.mean),
+            Cell::thousandths(one.latency.p99),
+            Cell::thousandths(one.queue),
+            Cell::thousandths(one.queue_by_little),
+            Cell::thousandths(one.active_s),
+            Cell::thousandths(one.backlogged_s),
+        ])
+    };
+    Table {
+        id: "tenants",
+        title: "Tenants".into(),
+        note: "Use is summed over engines. Waits begin where the host first heard of a request."
+            .into(),
+        columns: vec![
+            "tenant",
+            "requests",
+            "use, %",
+            "wait mean, ms",
+            "wait p99, ms",
+            "execution mean, ms",
+            "latency p99, ms",
+            "queue",
+            "by Little's law",
+            "active, s",
+            "with work, s",
+        ],
+        rows: report.tenants.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+fn waits(report: &Report) -> Table {
+    let mut rows = Vec::new();
+    for one in &report.tenants {
+        let waits = &one.waits;
+        let own = [
+            ("own predecessor", waits.own_predecessor_ms),
+            ("device idle and reserved", waits.reserved_idle_ms),
+            ("dependency", waits.dependency_ms),
+            ("host", waits.host_ms),
+        ];
+        let own = own.into_iter().map(|(why, ms)| (why.to_owned(), ms));
+        let others = waits.other_tenant_ms.iter().map(|(who, ms)| (format!("behind {who}"), *ms));
+        for (why, ms) in own.chain(others).filter(|(_, ms)| *ms > 0.0) {
+            let share = 100.0 * ms / waits.total_ms.max(1e-9);
+            let cells =
+                vec![name(&one.name), name(&why), Cell::thousandths(ms), Cell::Number(share, 1)];
+            rows.push(row(cells));
+        }
+    }
+    Table {
+        id: "waits",
+        title: "Why requests waited".into(),
+        columns: vec!["tenant", "why", "in all, ms", "of its waits, %"],
+        rows,
+        ..Table::default()
+    }
+}
+
+fn slices(of: &Vgpu) -> Table {
+    let mut rows = Vec::new();
+    for (at, tenant) in of.model.tenants.iter().enumerate() {
+        let own = of.model.slices.iter().filter(|one| one.tenant == at);
+        let inside = own.filter(|one| of.window.0 <= one.at && one.at < of.window.1);
+        let left: Vec<i64> = inside.map(|one| one.left).collect();
+        let Some(least) = left.iter().min() else { continue };
+        let spent = left.iter().filter(|left| **left <= 0).count();
+        let mean = left.iter().map(|left| *left as f64).sum::<f64>() / left.len() as f64;
+        rows.push(row(vec![
+            name(&tenant.name),
+            Cell::Count(left.len() as u64),
+            Cell::Count(spent as u64),
+            Cell::Signed(mean / 1e6, 3),
+            Cell::Signed(*least as f64 / 1e6, 3),
+        ]));
+    }
+    Table {
+        id: "slices",
+        title: "Slices and debts".into(),
+        note: "What was left of its slice whenever the device was taken from a virtual GPU.".into(),
+        columns: vec!["tenant", "times taken", "slice used up", "left mean, ms", "left least, ms"],
+        rows,
+        ..Table::default()
+    }
+}
+
+fn longest(of: &Vgpu) -> Table {
+    let inside = |at: i64| of.window.0 <= at && at < of.window.1;
+    let done = of.requests.iter().filter_map(|one| {
+        let (queued, began, ended) = (one.queued()?, one.began()?, one.ended()?);
+        inside(ended).then_some((began - queued, queued, ended, one))
+    });
+    let mut all: Vec<_> = done.collect();
+    all.sort_by_key(|(wait, queued, ..)| (std::cmp::Reverse(*wait), *queued));
+    let left_out = all.len().saturating_sub(LISTED);
+    let of_one = |(wait, queued, ended, one): &(i64, i64, i64, &gpuwhy_derive::vgpu::Request)| {
+        let page = |at: i64| (at - of.window.0).max(0);
+        row(vec![
+            Cell::Show(page(*queued), page(*ended)),
+            name(&of.model.tenants[one.tenant].name),
+            name(&of.model.engines[one.engine].name),
+            Cell::Count(one.context.max(0) as u64),
+            Cell::Count(one.sequence.max(0) as u64),
+            Cell::thousandths(*wait as f64 / 1e6),
+            Cell::thousandths(one.executed() as f64 / 1e6),
+        ])
+    };
+    Table {
+        id: "longest",
+        title: "Requests that waited longest".into(),
+        columns: vec!["when", "tenant", "engine", "context", "number", "waited, ms", "ran, ms"],
+        rows: all.iter().take(LISTED).map(of_one).collect(),
+        left_out,
+        ..Table::default()
+    }
+}
+
+fn on_cpus(report: &Report) -> Vec<Table> {
+    let Some(vcpus) = &report.vcpus else { return Vec::new() };
+    let machine = |one: &super::MachineReport| {
+        row(vec![
+            name(&one.name),
+            Cell::Count(one.threads as u64),
+            Cell::thousandths(one.runs_s),
+            Cell::thousandths(one.preempted_s),
+            Cell::thousandths(one.woken_s),
+            Cell::thousandths(one.halted_s),
+            Cell::Count(one.preemptions),
+            Cell::Count(one.halts),
+        ])
+    };
+    let pair = |one: &super::PreemptedReport| {
+        row(vec![
+            name(&one.machine),
+            name(&one.by),
+            Cell::Count(one.direct),
+            Cell::Count(one.eventual),
+            Cell::thousandths(one.behind_ms),
+        ])
+    };
+    vec![
+        Table {
+            id: "preempted",
+            title: "Preemptions by whom".into(),
+            note: "The matrix as a table, with how long each had the CPU in all waits.".into(),
+            columns: vec!["machine", "by", "directly", "in the end", "time behind, ms"],
+            rows: vcpus.preempted.iter().map(pair).collect(),
+            ..Table::default()
+        },
+        Table {
+            id: "machines",
+            title: "Virtual machines on the host's CPUs".into(),
+            columns: vec![
+                "machine",
+                "virtual CPUs",
+                "ran, s",
+                "preempted, s",
+                "woken, s",
+                "halted, s",
+                "preemptions",
+                "halts",
+            ],
+            rows: vcpus.machines.iter().map(machine).collect(),
+            ..Table::default()
+        },
+    ]
+}
+
+fn what_if(report: &Report) -> Table {
+    let mut rows = Vec::new();
+    for of in &report.what_if {
+        for one in &of.tenants {
+            rows.push(row(vec![
+                name(&of.policy),
+                name(&one.name),
+                Cell::thousandths(one.observed.active_s),
+                Cell::thousandths(one.foretold.active_s),
+                Cell::thousandths(one.observed.wait_ms),
+                Cell::thousandths(one.foretold.wait_ms),
+                Cell::Number(of.model_error_percent, 2),
+            ]));
+        }
+    }
+    Table {
+        id: "what-if",
+        title: "Under another policy".into(),
+        columns: vec![
+            "policy",
+            "tenant",
+            "active, s",
+            "would be, s",
+            "wait mean, ms",
+            "would be, ms",
+            "model's error, %",
+        ],
+        rows,
+        ..Table::default()
+    }
+}
+
+fn memory(report: &Report) -> Table {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let of = |(who, (live, most)): (&String, &(u64, u64))| {
+        row(vec![name(who), Cell::Number(mib(*live), 1), Cell::Number(mib(*most), 1)])
+    };
+    Table {
+        id: "memory",
+        title: "Memory, by who asked for it".into(),
+        note: "What a guest allocates within its own is not seen.".into(),
+        columns: vec!["who", "at the end, MiB", "at most, MiB"],
+        rows: report.memory.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
