@@ -13,7 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use gpuwhy_diagnose::stats::Random;
-use gpuwhy_engine::vgpu::{Options, Report, WhatIf, WhatIfReport, WhatIfTenant, replay, vgpu};
+use gpuwhy_engine::vgpu::{
+    Options, Report, Weights, WhatIf, WhatIfReport, WhatIfTenant, replay, vgpu,
+};
 use gpuwhy_formats::importer;
 use gpuwhy_formats::importers;
 use gpuwhy_schema::terminal;
@@ -179,7 +181,7 @@ fn setup(kind: Kind, random: &mut Random, seed: u64) -> Setup {
                 vec![load(random, (runs, runs + 1), (thinks, thinks + 1), lasts)]
             }
         };
-        vgpus.push(Vgpu { weight, loads, leaves: None, vcpus: Vec::new() });
+        vgpus.push(Vgpu { loads, ..Vgpu::idle(weight) });
     }
     Setup::kernel(vgpus, seed)
 }
@@ -294,7 +296,7 @@ fn analysed(
     let what_if = policies.iter().map(|(_, asked, _)| asked.clone()).collect();
     // Whoever runs the host knows the weights.
     let numbered = setup.vgpus.iter().enumerate();
-    let weights = numbered.map(|(at, one)| ((at + 1).to_string(), one.weight)).collect();
+    let weights = Weights(numbered.map(|(at, one)| ((at + 1).to_string(), one.weight)).collect());
     Ok(vgpu(&out, &Options { what_if, weights, ..Options::default() })?.report)
 }
 

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::vgpu::{Options, WhatIf, vgpu, weights};
+use gpuwhy_engine::vgpu::{Change, Options, Weights, WhatIf, vgpu};
 use gpuwhy_schema::terminal;
 
 use crate::exit;
@@ -24,12 +25,12 @@ pub struct Args {
     to: Option<Duration>,
     /// Replay the requests under another policy of GVT-g's scheduler: work-conserving, no-debts, weights=A:2,B:1 (by name
     /// or number of the virtual GPU), or kernel; may be given several times
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
-    what_if: Vec<String>,
+    #[arg(long, value_name = "POLICY")]
+    what_if: Vec<Change>,
     /// The weights that tenants had, for --what-if: A:2,B:1; without it, all are equal
-    #[arg(long, value_name = "WEIGHTS", value_parser = weighed, requires = "what_if")]
-    weights: Option<String>,
-    /// Write a page with pictures and tables into this file, at most 20 MB; the finest level that it draws is said in it
+    #[arg(long, requires = "what_if")]
+    weights: Option<Weights>,
+    /// Write a page with pictures and tables into this file, at most 20 MB; it says the finest level that it draws
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print one JSON document
@@ -37,30 +38,16 @@ pub struct Args {
     json: bool,
 }
 
-/// A policy, as it is written.
-fn policy(word: &str) -> Result<String, String> {
-    WhatIf::parse(&[word.to_owned()]).map(|_| word.to_owned())
-}
-
-/// Weights, as they are written.
-fn weighed(text: &str) -> Result<String, String> {
-    weights(text).map(|_| text.to_owned())
-}
-
 /// Reports on tenants; exit code 3 if nothing is found.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let window = (args.from.is_some() || args.to.is_some())
         .then(|| args.from.map_or(i64::MIN, ns)..args.to.map_or(i64::MAX, ns));
-    let wrong = |e: String| anyhow::anyhow!(e);
-    let what_if = (!args.what_if.is_empty()).then(|| WhatIf::parse(&args.what_if));
-    let what_if = what_if.transpose().map_err(wrong)?.into_iter().collect();
-    let known = args.weights.as_deref().map(weights).transpose();
-    let weights = known.map_err(wrong)?.unwrap_or_default();
+    let what_if = WhatIf::of(&args.what_if).into_iter().collect();
+    let weights = args.weights.clone().unwrap_or_default();
     let found = vgpu(&args.trace, &Options { window, what_if, weights })?;
     if let Some(path) = &args.html {
         gpuwhy_store::write_file(path, found.html().as_bytes())?;
-        terminal::note(format_args!("the page is {}", path.display()));
     }
     let report = found.report;
     if args.json {

@@ -46,6 +46,8 @@ pub enum Rule {
     Saturation,
     /// The guest sends too little to keep the device busy.
     GuestLimited,
+    /// Virtual CPUs of machines are in each other's way, and would be less so on other CPUs.
+    Placement,
 }
 
 impl Rule {
@@ -56,6 +58,7 @@ impl Rule {
             Rule::BlockedByTenant => "blocked_by_tenant",
             Rule::Saturation => "saturation",
             Rule::GuestLimited => "guest_limited",
+            Rule::Placement => "placement",
         }
     }
 }
@@ -94,6 +97,52 @@ const FEW: usize = 5;
 /// What a request waits for GVT-g's tick of 1 ms on average, ns.
 const HALF_A_TICK: i64 = 500_000;
 const MS: f64 = 1e6;
+
+/// Virtual CPUs and what moves of them would change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlacementFacts {
+    /// Who moves first.
+    pub tenant: String,
+    /// The moves, in words.
+    pub moves: Vec<String>,
+    /// How often machines took CPUs from others directly, and how often they would with the moves.
+    pub preemptions: (u64, f64),
+    /// How long virtual CPUs waited for a CPU, and how long they would with the moves, ns.
+    pub waited: (i64, i64),
+    /// How long they ran, ns.
+    pub ran: i64,
+}
+
+/// Waits of virtual CPUs below this share of what they ran are not worth a move.
+const WAITED: f64 = 0.1;
+/// Moves must leave at most this share of the waits.
+const LEFT: f64 = 0.7;
+/// Fewer preemptions of machines by machines say nothing.
+const FEW_PREEMPTIONS: u64 = 20;
+
+/// Whether virtual CPUs should be moved.
+pub fn placement_finding(one: &PlacementFacts) -> Option<Finding> {
+    let (waited, foretold) = one.waited;
+    let worth = share(waited, one.ran) > WAITED && share(foretold, waited) < LEFT;
+    let often = one.preemptions.0 >= FEW_PREEMPTIONS;
+    (worth && often && !one.moves.is_empty()).then(|| Finding {
+        rule: Rule::Placement,
+        tenant: one.tenant.clone(),
+        culprit: None,
+        cost: Some(waited - foretold),
+        counterfactual: None,
+        fairness: None,
+        says: format!(
+            "virtual CPUs waited {:.3} ms for CPUs, and machines took CPUs from others {} times. Move {}: about \
+             {:.0} ms and {:.0} times would be left",
+            waited as f64 / MS,
+            one.preemptions.0,
+            one.moves.join("; "),
+            foretold as f64 / MS,
+            one.preemptions.1,
+        ),
+    })
+}
 
 /// Jain's index of fairness: 1 if all are equal, 1/n if one has all.
 pub fn jain(uses: &[f64]) -> f64 {
@@ -289,6 +338,24 @@ mod tests {
             ..capped()
         };
         assert_eq!(rules(&slow), [Rule::GuestLimited]);
+    }
+
+    #[test]
+    fn a_move_is_advised_where_it_takes_off_much_of_long_waits() {
+        let facts = PlacementFacts {
+            tenant: "b".into(),
+            moves: vec!["b from CPU 0 to CPU 1".into()],
+            preemptions: (500, 40.0),
+            waited: (4 * S, S / 2),
+            ran: 9 * S,
+        };
+        let found = placement_finding(&facts).unwrap();
+        assert_eq!((found.rule, found.cost), (Rule::Placement, Some(7 * S / 2)));
+        let none = |facts: PlacementFacts| assert_eq!(placement_finding(&facts), None);
+        none(PlacementFacts { waited: (4 * S, 3 * S), ..facts.clone() });
+        none(PlacementFacts { ran: 90 * S, ..facts.clone() });
+        none(PlacementFacts { preemptions: (19, 0.0), ..facts.clone() });
+        none(PlacementFacts { moves: Vec::new(), ..facts });
     }
 
     #[test]

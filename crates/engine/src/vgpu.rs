@@ -7,6 +7,7 @@
 
 mod lanes;
 mod page;
+mod placement;
 mod text;
 mod vcpus;
 mod what_if;
@@ -18,8 +19,8 @@ use std::path::Path;
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
 use gpuwhy_derive::vgpu::model::takes;
 use gpuwhy_derive::vgpu::rules::RULES;
-use gpuwhy_derive::vgpu::{Event, Field, Model, Request};
-use gpuwhy_diagnose::vgpu::{TenantFacts, findings};
+use gpuwhy_derive::vgpu::{Event, Field, Model, Request, Stage, slices};
+use gpuwhy_diagnose::vgpu::{Finding, PlacementFacts, TenantFacts, findings, placement_finding};
 use gpuwhy_schema::{Attr, EntityId, EntityKind, Id, Mark, Name, TrackId};
 use gpuwhy_store::Trace;
 use serde::Serialize;
@@ -27,9 +28,10 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
 pub use gpuwhy_derive::vgpu::replay;
+pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
 pub use vcpus::{MachineReport, PreemptedReport, VcpuReport};
-pub use what_if::{Fared, WhatIf, WhatIfReport, WhatIfTenant, weights};
+pub use what_if::{Change, Fared, Weights, WhatIf, WhatIfReport, WhatIfTenant};
 
 const MS: f64 = 1e6;
 /// The version of [`Report`].
@@ -108,8 +110,21 @@ pub struct TenantReport {
     pub active_s: f64,
     /// How long it had requests, s.
     pub backlogged_s: f64,
+    /// Its slices one after the other, as far as what it gained tells: they follow its weight.
+    pub slices: Vec<SliceReport>,
     /// What was left of its slice when the device was taken from it, ms: the least. Below 0 it is a debt.
     pub least_left_ms: Option<f64>,
+}
+
+/// The slice of a tenant for some time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SliceReport {
+    /// When it was first seen, s on the clock of the trace.
+    pub from_s: f64,
+    /// When it was last seen.
+    pub to_s: f64,
+    /// How long it is, ms of each 100 ms.
+    pub slice_ms: f64,
 }
 
 /// An engine in the window.
@@ -180,6 +195,8 @@ pub struct Report {
     pub memory: BTreeMap<String, (u64, u64)>,
     /// The threads of virtual machines on the host's CPUs; `None` where none is known, or no states of threads are.
     pub vcpus: Option<VcpuReport>,
+    /// Where virtual CPUs would wait less; `None` where no machine is known.
+    pub placement: Option<PlacementReport>,
     /// By device, what would have been under the policies that were asked for.
     pub what_if: Vec<WhatIfReport>,
     /// What was found.
@@ -199,8 +216,8 @@ pub struct Options {
     pub window: Option<Range<i64>>,
     /// The policies that the requests of the whole trace are replayed under.
     pub what_if: Vec<WhatIf>,
-    /// The weights that tenants had, by name or by the number of their virtual GPU; others are taken to have had 1.
-    pub weights: Vec<(String, u32)>,
+    /// The weights that tenants had; others are taken to have had 1.
+    pub weights: Weights,
 }
 
 /// What became of a trace: a report, and what its pictures are drawn from.
@@ -236,7 +253,11 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     let window = asked.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
     let mut report = report(&model, &requests, window);
     report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
-    report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights);
+    report.placement = on_cpus.as_ref().zip(report.vcpus.as_ref()).map(|(of, vcpus)| {
+        placement::report(of, &model, &requests, window, vcpus.machine_by_machine)
+    });
+    report.findings.extend(report.placement.as_ref().and_then(misplaced));
+    report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights.0);
     let title = path.display().to_string();
     Ok(Vgpu { report, title, model, requests, on_cpus, window })
 }
@@ -257,22 +278,36 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
         }
     }
     let mut fields = attributes(trace, &marks)?;
+    for mark in marks.iter().filter(|mark| mark.name.ends_with("gvt_workload_queue")) {
+        let own = fields.get(&mark.id).map_or(&[][..], Vec::as_slice);
+        if let Some(thread) = threads.by_track.get(&mark.track) {
+            guests.uses(&event(mark, &texts(own), Some(thread)), thread.entity);
+        }
+    }
+    // What is asked for before the first request belongs to the machine that sends it.
     let mut model = Model::default();
+    model.groups = guests.groups(source);
     for mark in &marks {
         let own = fields.remove(&mark.id).unwrap_or_default();
-        let own: Vec<(&str, Field<'_>)> =
-            own.iter().map(|(key, value)| (&**key, Field::Text(value))).collect();
-        let thread = threads.by_track.get(&mark.track);
-        let (tid, comm) = thread.map_or((None, None), |one| (one.tid, Some(one.comm)));
-        let (time, name) = (mark.ts.0, &*mark.name);
-        let event = Event { time, tid, comm, name, fields: &own };
-        if let Some(thread) = thread {
-            guests.uses(&event, thread.entity);
-        }
-        model.event(&event);
+        model.event(&event(mark, &texts(&own), threads.by_track.get(&mark.track)));
     }
     let requests = model.finish();
     Ok((model, requests, guests))
+}
+
+/// Fields as the model takes them.
+fn texts(fields: &[(Name, Name)]) -> Vec<(&str, Field<'_>)> {
+    fields.iter().map(|(key, value)| (&**key, Field::Text(value))).collect()
+}
+
+/// A mark as the model takes it.
+fn event<'a>(
+    mark: &'a Mark,
+    fields: &'a [(&'a str, Field<'a>)],
+    thread: Option<&Thread<'a>>,
+) -> Event<'a> {
+    let (tid, comm) = thread.map_or((None, None), |one| (one.tid, Some(one.comm)));
+    Event { time: mark.ts.0, tid, comm, name: &mark.name, fields }
 }
 
 /// The fields of marks.
@@ -323,7 +358,8 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
     let usage = Usage::new(requests);
     let all = metrics::metrics(model, requests, &usage, window);
     let used = |one: &&TenantUse| one.done + one.unfinished > 0;
-    let tenants = all.tenants.iter().filter(used).map(|one| tenant(model, &all, one)).collect();
+    let tenants = all.tenants.iter().filter(used);
+    let tenants = tenants.map(|one| tenant(model, requests, &all, one)).collect();
     let engines = all.engines.iter().map(|one| EngineReport {
         name: model.engines[one.engine].name.clone(),
         device: model.engines[one.engine].device,
@@ -338,6 +374,7 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         engines: engines.collect(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
         vcpus: None,
+        placement: None,
         what_if: Vec::new(),
         findings: judged(model, requests, &usage, &all),
         events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
@@ -367,13 +404,32 @@ fn percent(time: i64, of: &Metrics) -> f64 {
     100.0 * time as f64 / (of.window.1 - of.window.0).max(1) as f64
 }
 
-fn tenant(model: &Model, all: &Metrics, one: &TenantUse) -> TenantReport {
+/// The slices of a tenant within the window.
+fn slices(model: &Model, requests: &[Request], at: usize, window: (i64, i64)) -> Vec<SliceReport> {
+    let inside = |time: &i64| window.0 <= *time && *time < window.1;
+    let own = model.slices.iter().filter(|one| one.tenant == at && inside(&one.at));
+    let taken: Vec<(i64, i64)> = own.map(|one| (one.at, one.left)).collect();
+    let own = requests.iter().filter(|one| one.tenant == at);
+    let mut handed: Vec<i64> =
+        own.filter_map(|one| one.when(Stage::VgpuSubmitted)).filter(inside).collect();
+    handed.sort_unstable();
+    let found = slices::slices(&taken, &handed).into_iter();
+    found
+        .map(|one| SliceReport {
+            from_s: one.from as f64 / 1e9,
+            to_s: one.to as f64 / 1e9,
+            slice_ms: one.slice as f64 / MS,
+        })
+        .collect()
+}
+
+fn tenant(model: &Model, requests: &[Request], all: &Metrics, one: &TenantUse) -> TenantReport {
     let who = &model.tenants[one.tenant];
     let utilisation = one
         .busy
         .iter()
         .map(|(engine, busy)| (model.engines[*engine].name.clone(), percent(*busy, all)));
-    let slices = model.slices.iter().filter(|slice| slice.tenant == one.tenant);
+    let left = model.slices.iter().filter(|slice| slice.tenant == one.tenant);
     TenantReport {
         name: who.name.clone(),
         device: who.device,
@@ -389,7 +445,8 @@ fn tenant(model: &Model, all: &Metrics, one: &TenantUse) -> TenantReport {
         queue_by_little: one.little,
         active_s: one.active.map_or(0.0, |(from, to)| (to - from) as f64 / 1e9),
         backlogged_s: one.backlogged as f64 / 1e9,
-        least_left_ms: slices.map(|slice| slice.left).min().map(|left| left as f64 / MS),
+        slices: slices(model, requests, one.tenant, all.window),
+        least_left_ms: left.map(|slice| slice.left).min().map(|left| left as f64 / MS),
     }
 }
 
@@ -440,7 +497,29 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
             })
         })
         .collect();
-    let found = findings(&facts).into_iter().map(|one| FindingReport {
+    findings(&facts).into_iter().map(told).collect()
+}
+
+/// Whether virtual CPUs should be on other CPUs.
+fn misplaced(of: &PlacementReport) -> Option<FindingReport> {
+    let to_say = |one: &MoveReport| {
+        let MoveReport { vcpu, from_cpu, to_cpu, instead } = one;
+        let instead = instead.as_ref().map_or_else(String::new, |who| format!(", and {who} there"));
+        format!("{vcpu} from CPU {from_cpu} to CPU {to_cpu}{instead}")
+    };
+    let ns = |seconds: f64| (seconds * 1e9) as i64;
+    let facts = PlacementFacts {
+        tenant: of.moves.first().map(|one| one.vcpu.clone())?,
+        moves: of.moves.iter().map(to_say).collect(),
+        preemptions: (of.preemptions, of.preemptions_foretold),
+        waited: (ns(of.waited_s), ns(of.waited_foretold_s)),
+        ran: ns(of.ran_s),
+    };
+    placement_finding(&facts).map(told)
+}
+
+fn told(one: Finding) -> FindingReport {
+    FindingReport {
         rule: one.rule.as_str(),
         tenant: one.tenant,
         culprit: one.culprit,
@@ -448,6 +527,5 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
         counterfactual_ms: one.counterfactual.map(|ns| ns as f64 / MS),
         fairness: one.fairness,
         says: one.says,
-    });
-    found.collect()
+    }
 }

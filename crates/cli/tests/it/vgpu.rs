@@ -285,6 +285,94 @@ fn a_policy_that_is_none_is_refused_by_name() {
     assert!(said(&output).contains("`fair`"), "{}", said(&output));
 }
 
+/// Two machines that compute on one CPU, and two that render on another.
+fn computing_and_rendering(cpus: [u32; 4]) -> Setup {
+    let vcpu = |cpu, runs_ms: i64, halts_us: i64| Pinned {
+        cpu,
+        runs: runs_ms * MS,
+        halts: halts_us * 1000,
+    };
+    let mut vgpus = Vec::new();
+    for at in 0..4 {
+        let mut one = match at {
+            0 | 1 => Vgpu::idle(4),
+            _ => Vgpu::with(load(20, 2_000, 40)),
+        };
+        one.vcpus = match at {
+            0 | 1 => vec![vcpu(cpus[at], 40 - 12 * at as i64, 300)],
+            _ => vec![vcpu(cpus[at], 0, 0)],
+        };
+        vgpus.push(one);
+    }
+    Setup { lasts: 2_000 * MS, ..Setup::kernel(vgpus, 7) }
+}
+
+/// How often machines took CPUs from others directly, by the ledger.
+fn machine_by_machine(trace: &Trace) -> u64 {
+    let machines = trace.taken.direct.len() - 1;
+    let pairs = (0..machines).flat_map(|of| (0..machines).map(move |by| (of, by)));
+    pairs.filter(|(of, by)| of != by).map(|(of, by)| trace.taken.direct[of][by]).sum()
+}
+
+#[test]
+fn machines_take_fewer_cpus_from_each_other_after_the_move_that_is_advised() {
+    let (_guard, folder) = folder();
+    let mut cpus = [0, 0, 1, 1];
+    let before = gvt::run(&computing_and_rendering(cpus));
+    let report = analysed(&before, &folder, &[]);
+    let finding = found(&report, "placement").unwrap_or_else(|| panic!("{report:#}"));
+    let moves = report["placement"]["moves"].as_array().unwrap();
+    assert_eq!(moves.len(), 1, "{moves:#?}");
+    // As somebody would do it who reads the report.
+    let names = ["pid 1000", "pid 1010", "vGPU 3", "vGPU 4"];
+    let of = |who: &Value| {
+        let who = who.as_str().unwrap();
+        names.iter().position(|name| who.starts_with(&format!("{name},"))).unwrap()
+    };
+    for one in moves {
+        cpus[of(&one["vcpu"])] = one["to_cpu"].as_u64().unwrap() as u32;
+        if !one["instead"].is_null() {
+            cpus[of(&one["instead"])] = one["from_cpu"].as_u64().unwrap() as u32;
+        }
+    }
+    assert_ne!(cpus[0], cpus[1], "those that compute are parted: {finding}");
+    assert_ne!(cpus[2], cpus[3], "{finding}");
+    let after = gvt::run(&computing_and_rendering(cpus));
+    let (was, is) = (machine_by_machine(&before), machine_by_machine(&after));
+    println!("{was} times, {is} after the move; {finding}");
+    assert!(is * 2 < was, "{was} times, {is} after the move");
+    let report = analysed(&after, &folder, &[]);
+    assert!(found(&report, "placement").is_none(), "{report:#}");
+    // Who computes and who renders is told.
+    let machines = report["placement"]["machines"].as_array().unwrap();
+    for (name, uses) in names.iter().zip(["cpu", "cpu", "gpu", "gpu"]) {
+        let one = machines.iter().find(|one| one["name"] == *name).unwrap();
+        let phases = one["phases"].as_array().unwrap();
+        assert!(phases.iter().any(|phase| phase["uses"] == uses), "{one:#}");
+    }
+}
+
+#[test]
+fn a_tenant_that_gets_another_weight_is_seen_by_its_slices_and_memory_is_told_by_tenant() {
+    let (_guard, folder) = folder();
+    let mut heavier = Vgpu::with(load(9, 500, 400));
+    heavier.changes = vec![(3_000 * MS, 12)];
+    let trace = simulated(vec![heavier, Vgpu::with(load(7, 500, 400))]);
+    let report = analysed(&trace, &folder, &[]);
+    for (name, wanted) in [("vGPU 1", [50.0, 75.0]), ("vGPU 2", [50.0, 25.0])] {
+        let slices = tenant(&report, name)["slices"].as_array().unwrap();
+        assert!(slices.len() >= 2, "{slices:#?}");
+        for (slice, wanted) in slices.iter().zip(wanted) {
+            let told = number(&slice["slice_ms"]);
+            assert!((told - wanted).abs() < 1.0, "{wanted} ms: {slices:#?}");
+        }
+        // The scheduler takes it over at its next reset.
+        let (before, after) = (number(&slices[0]["to_s"]), number(&slices[1]["from_s"]));
+        assert!(before < 4.1 && (3.0..4.5).contains(&after), "{slices:#?}");
+        assert_eq!(report["memory"][name], serde_json::json!([64 << 20, 64 << 20]));
+    }
+}
+
 /// What a page's script draws.
 fn drawn(page: &str) -> Value {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();

@@ -13,9 +13,11 @@
 pub mod event;
 pub mod metrics;
 pub mod model;
+pub mod placement;
 pub mod replay;
 pub mod request;
 pub mod rules;
+pub mod slices;
 pub mod vcpu;
 
 #[cfg(test)]

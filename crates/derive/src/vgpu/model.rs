@@ -100,6 +100,8 @@ pub struct Model {
     pub tenants: Vec<Tenant>,
     /// Slices of virtual GPUs.
     pub slices: Vec<Slice>,
+    /// Who stands for a thread, by its number: what it asks for counts as theirs.
+    pub groups: BTreeMap<i64, String>,
     /// Memory by whoever asked for it.
     pub memory: BTreeMap<String, Memory>,
     /// Events that did not fit.
@@ -488,7 +490,9 @@ impl Model {
             self.misfits.nameless += 1;
             return;
         };
+        let group = event.tid.and_then(|tid| self.groups.get(&tid));
         let owner = match (event.comm, event.tid) {
+            _ if group.is_some() => group.cloned().unwrap_or_default(),
             (Some(comm), Some(tid)) => format!("{comm} ({tid})"),
             (None, Some(tid)) => format!("thread {tid}"),
             _ => "not known".to_owned(),

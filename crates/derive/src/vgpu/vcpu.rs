@@ -116,6 +116,11 @@ impl Turns {
         self.cpus.values_mut().for_each(|turns| turns.sort_unstable_by_key(|turn| turn.from));
     }
 
+    /// The CPUs of which there are any.
+    pub fn cpus(&self) -> impl Iterator<Item = i64> {
+        self.cpus.keys().copied()
+    }
+
     /// The turns of a CPU that overlap a stretch.
     pub fn during(&self, cpu: i64, from: i64, to: i64) -> &[Turn] {
         let turns = self.cpus.get(&cpu).map_or(&[][..], Vec::as_slice);

@@ -196,6 +196,20 @@ impl Draw {
         }
     }
 
+    /// What a machine uses much of.
+    fn uses(&mut self, of: &Vgpu, group: &str, machine: &str) {
+        let Some(placement) = &of.report.placement else { return };
+        let Some(known) = placement.machines.iter().find(|one| one.name == machine) else { return };
+        let ns = |seconds: f64| (seconds * 1e9).round() as i64;
+        let mut values = Vec::new();
+        let mut bands = Vec::new();
+        for one in &known.phases {
+            let value = place(&mut values, one.uses);
+            bands.extend(self.band(ns(one.from_s), ns(one.to_s), value));
+        }
+        self.bands((group, "uses much of"), values, &bands);
+    }
+
     /// Virtual CPUs: what they do, and who has their CPU while they wait.
     fn machines(&mut self, of: &Vgpu) {
         let Some(on_cpus) = &of.on_cpus else { return };
@@ -213,6 +227,9 @@ impl Draw {
                         others.extend(self.band(from, to, value));
                     }
                 }
+            }
+            if number == 0 {
+                self.uses(of, &group, &machine);
             }
             if !phases.is_empty() {
                 let label = format!("virtual CPU {number}");

@@ -2,9 +2,13 @@
 
 use gpuwhy_schema::text::Screen;
 
+use super::placement::PlacementReport;
 use super::vcpus::VcpuReport;
 use super::what_if::WhatIfReport;
 use super::{Report, TenantReport, Times};
+
+/// Phases of a machine that are listed.
+const LISTED: usize = 12;
 
 impl Report {
     /// It, for a terminal.
@@ -34,7 +38,7 @@ impl Report {
         }
         self.tenants.iter().for_each(|one| tenant(&mut out, one));
         if !self.memory.is_empty() {
-            out.end().line("memory, by the thread that asked for it; what a guest allocates within its own is not seen");
+            out.end().line("memory, by the tenant whose threads asked for it, or by the thread; what a guest allocates within its own is not seen");
         }
         for (who, (live, peak)) in &self.memory {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -42,6 +46,9 @@ impl Report {
         }
         if let Some(vcpus) = &self.vcpus {
             on_cpus(&mut out, vcpus);
+        }
+        if let Some(of) = &self.placement {
+            placement(&mut out, of);
         }
         self.what_if.iter().for_each(|one| what_if(&mut out, one));
         if !self.findings.is_empty() {
@@ -91,6 +98,12 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
         "    queue       {:.3} on average, {:.3} by Little's law",
         one.queue, one.queue_by_little
     ));
+    for slice in &one.slices {
+        out.line(format_args!(
+            "    slice       {:.1} ms of 100 ms, from {:.3} to {:.3} s",
+            slice.slice_ms, slice.from_s, slice.to_s
+        ));
+    }
     if let Some(left) = one.least_left_ms {
         out.line(format_args!("    slice       {left:.3} ms left at least (below 0: debt)"));
     }
@@ -125,6 +138,22 @@ fn on_cpus(out: &mut Screen, of: &VcpuReport) {
         out.line(format_args!(
             "  {} by {}: {} directly, {} in the end, {:.3} ms",
             one.machine, one.by, one.direct, one.eventual, one.behind_ms
+        ));
+    }
+}
+
+fn placement(out: &mut Screen, of: &PlacementReport) {
+    out.end().line("what machines use");
+    for one in &of.machines {
+        let phases = one.phases.iter().filter(|phase| phase.uses != "little").take(LISTED);
+        let phases: Vec<String> = phases
+            .map(|phase| format!("{} from {:.1} to {:.1} s", phase.uses, phase.from_s, phase.to_s))
+            .collect();
+        let (cpu, gpu) = (one.cpu_percent, one.gpu_percent);
+        out.line(format_args!(
+            "  {}: {cpu:.1} % of its virtual CPUs, {gpu:.1} % of the time with requests to a GPU; {}",
+            one.name,
+            if phases.is_empty() { "little of either".to_owned() } else { phases.join(", ") }
         ));
     }
 }

@@ -66,6 +66,22 @@ impl Guests {
     }
 }
 
+impl Guests {
+    /// The virtual GPU that the process of each thread uses, by the number of the thread.
+    pub fn groups(&self, source: &TraceSource) -> BTreeMap<i64, String> {
+        let entities = &source.entities_and_tracks().entity;
+        let process = |one: &gpuwhy_schema::Entity| one.parent.unwrap_or(one.id);
+        let of = |one: &gpuwhy_schema::Entity| {
+            self.vgpus.get(&one.id).map(|vgpu| (process(one), vgpu.1))
+        };
+        let users: HashMap<EntityId, i64> = entities.iter().filter_map(of).collect();
+        let threads = entities.iter().filter(|one| one.kind == EntityKind::Thread);
+        threads
+            .filter_map(|one| Some((one.number?, format!("vGPU {}", users.get(&process(one))?))))
+            .collect()
+    }
+}
+
 /// Whether this is what QEMU calls the thread of a virtual CPU.
 fn is_vcpu(name: &str) -> bool {
     let number = name.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));

@@ -1,6 +1,7 @@
 //! Replays of the observed requests under another policy of GVT-g's scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
 
 use gpuwhy_derive::vgpu::replay::{Policy, Replay, Times};
 use gpuwhy_derive::vgpu::{Model, Request, TenantKey};
@@ -15,27 +16,69 @@ pub struct WhatIf {
     pub weights: Vec<(String, u32)>,
 }
 
+/// A change of policy, as users write it: `kernel` (none), `work-conserving`, `no-debts` or `weights=A:2,B:1`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// None.
+    Kernel,
+    /// A virtual GPU whose slice is used up may have what nobody else wants.
+    WorkConserving,
+    /// Nothing is owed or saved.
+    NoDebts,
+    /// Other weights.
+    Weights(Weights),
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(word: &str) -> std::result::Result<Change, String> {
+        Ok(match (word, word.strip_prefix("weights=")) {
+            ("kernel", _) => Change::Kernel,
+            ("work-conserving", _) => Change::WorkConserving,
+            ("no-debts", _) => Change::NoDebts,
+            (_, Some(text)) => Change::Weights(text.parse()?),
+            _ => {
+                let known = "kernel, work-conserving, no-debts or weights=A:2,B:1";
+                return Err(format!("`{word}` is no policy: {known}"));
+            }
+        })
+    }
+}
+
+/// Weights of tenants, by name or by the number of their virtual GPU; written as `A:2,B:1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weights(pub Vec<(String, u32)>);
+
+impl FromStr for Weights {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Weights, String> {
+        let of = |part: &str| {
+            let (who, weight) = part.rsplit_once(':')?;
+            let weight: u32 = weight.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n))?;
+            let who = who.trim();
+            (!who.is_empty()).then(|| (who.to_owned(), weight))
+        };
+        let say = |part: &str| format!("`{part}` is not TENANT:WEIGHT with a weight from 1 on");
+        let pairs = text.split(',').map(|part| of(part).ok_or_else(|| say(part)));
+        pairs.collect::<std::result::Result<_, _>>().map(Weights)
+    }
+}
+
 impl WhatIf {
-    /// Of what users write: `kernel`, `work-conserving`, `no-debts` or `weights=A:2,B:1`, in any combination.
-    ///
-    /// # Errors
-    /// A word is none of these, or a weight is no number from 1 on; the text says which.
-    pub fn parse(words: &[String]) -> std::result::Result<WhatIf, String> {
+    /// All of these changes together; `None` of none.
+    pub fn of(changes: &[Change]) -> Option<WhatIf> {
         let mut out = WhatIf { policy: Policy::KERNEL, weights: Vec::new() };
-        for word in words {
-            match (word.as_str(), word.strip_prefix("weights=")) {
-                ("kernel", _) => {}
-                ("work-conserving", _) => out.policy.work_conserving = true,
-                ("no-debts", _) => out.policy.debts = false,
-                (_, Some(text)) => out.weights.extend(weights(text)?),
-                _ => {
-                    return Err(format!(
-                        "`{word}` is no policy: kernel, work-conserving, no-debts or weights=A:2,B:1"
-                    ));
-                }
+        for change in changes {
+            match change {
+                Change::Kernel => {}
+                Change::WorkConserving => out.policy.work_conserving = true,
+                Change::NoDebts => out.policy.debts = false,
+                Change::Weights(weights) => out.weights.extend(weights.0.iter().cloned()),
             }
         }
-        Ok(out)
+        (!changes.is_empty()).then_some(out)
     }
 
     fn words(&self) -> String {
@@ -53,21 +96,6 @@ impl WhatIf {
         }
         if out.is_empty() { "kernel".to_owned() } else { out.join(" ") }
     }
-}
-
-/// Weights of tenants as users write them: `A:2,B:1`.
-///
-/// # Errors
-/// A part is not a name and a number from 1 to 1 000 000; the text says which.
-pub fn weights(text: &str) -> std::result::Result<Vec<(String, u32)>, String> {
-    let of = |part: &str| {
-        let (who, weight) = part.rsplit_once(':')?;
-        let weight: u32 = weight.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n))?;
-        let who = who.trim();
-        (!who.is_empty()).then(|| (who.to_owned(), weight))
-    };
-    let say = |part: &str| format!("`{part}` is not TENANT:WEIGHT with a weight from 1 on");
-    text.split(',').map(|part| of(part).ok_or_else(|| say(part))).collect()
 }
 
 /// How a tenant fared, or would have.
@@ -229,7 +257,8 @@ mod tests {
     use super::*;
 
     fn parsed(words: &[&str]) -> std::result::Result<WhatIf, String> {
-        WhatIf::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        let changes = words.iter().map(|word| word.parse());
+        Ok(WhatIf::of(&changes.collect::<std::result::Result<Vec<_>, _>>()?).unwrap())
     }
 
     #[test]
@@ -241,7 +270,7 @@ mod tests {
         assert_eq!(parsed(&["kernel"]).unwrap().words(), "kernel");
         assert!(parsed(&["fair"]).unwrap_err().contains("`fair`"));
         for bad in ["a", "a:", "a:0", ":3", "a:1,b", "a:-1", "a:1e9"] {
-            assert!(weights(bad).is_err(), "{bad}");
+            assert!(bad.parse::<Weights>().is_err(), "{bad}");
         }
     }
 }

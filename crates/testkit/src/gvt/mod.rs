@@ -54,6 +54,8 @@ pub struct Pinned {
 pub struct Vgpu {
     /// Its weight.
     pub weight: u32,
+    /// When it gets another weight, ns, and which; the scheduler takes it over at its next reset.
+    pub changes: Vec<(i64, u32)>,
     /// What its machine does; nothing if empty.
     pub loads: Vec<Load>,
     /// When its machine is shut down, ns.
@@ -65,12 +67,12 @@ pub struct Vgpu {
 impl Vgpu {
     /// A virtual GPU of weight 4 with one load.
     pub fn with(load: Load) -> Vgpu {
-        Vgpu { weight: 4, loads: vec![load], leaves: None, vcpus: Vec::new() }
+        Vgpu { weight: 4, changes: Vec::new(), loads: vec![load], leaves: None, vcpus: Vec::new() }
     }
 
     /// A virtual GPU that is there and does nothing.
     pub fn idle(weight: u32) -> Vgpu {
-        Vgpu { weight, loads: Vec::new(), leaves: None, vcpus: Vec::new() }
+        Vgpu { weight, changes: Vec::new(), loads: Vec::new(), leaves: None, vcpus: Vec::new() }
     }
 }
 

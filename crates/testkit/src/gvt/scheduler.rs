@@ -415,7 +415,11 @@ impl<'a> Host<'a> {
     fn balance(&mut self) {
         let reset = self.stage.is_multiple_of(STAGES) || !self.setup.policy.debts;
         self.stage += 1;
-        let weight = |at: usize| i64::from(self.setup.vgpus[at].weight);
+        let weight = |at: usize| {
+            let vgpu = &self.setup.vgpus[at];
+            let changed = vgpu.changes.iter().rfind(|(from, _)| *from <= self.now);
+            i64::from(changed.map_or(vgpu.weight, |(_, weight)| *weight))
+        };
         let total: i64 = self.queue.iter().map(|at| weight(*at)).sum();
         for &at in &self.queue {
             let fair = BALANCE * weight(at) / total.max(1);
