@@ -293,14 +293,14 @@ fn computing_and_rendering(cpus: [u32; 4]) -> Setup {
         halts: halts_us * 1000,
     };
     let mut vgpus = Vec::new();
-    for at in 0..4 {
+    for (at, cpu) in cpus.into_iter().enumerate() {
         let mut one = match at {
             0 | 1 => Vgpu::idle(4),
             _ => Vgpu::with(load(20, 2_000, 40)),
         };
         one.vcpus = match at {
-            0 | 1 => vec![vcpu(cpus[at], 40 - 12 * at as i64, 300)],
-            _ => vec![vcpu(cpus[at], 0, 0)],
+            0 | 1 => vec![vcpu(cpu, 40 - 12 * at as i64, 300)],
+            _ => vec![vcpu(cpu, 0, 0)],
         };
         vgpus.push(one);
     }
