@@ -168,8 +168,7 @@ impl Walk<'_> {
             _ if self.computes(thread) => self.put(window, PartKind::Run, None),
             // Whoever holds the lock held it, whatever else it did.
             Via::Futex if self.is_other(thread) => {
-                let holder = self.world.process(thread);
-                self.put(window, PartKind::Lock, Some(holder));
+                self.put(window, PartKind::Lock, Some(self.holder(thread)));
             }
             Via::Rank => {
                 let late = self.world.process(thread);
@@ -244,7 +243,7 @@ impl Walk<'_> {
             self.put(piece, PartKind::Reclaim, taker);
         }
         let (kind, blame) = match via {
-            Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(world.process(thread))),
+            Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(self.holder(thread))),
             Via::Holder => (PartKind::Lock, Some(thread)),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
             // What it did for the step it did, whoever asked for it.
@@ -311,10 +310,20 @@ impl Walk<'_> {
         self.put((from_cold, to), PartKind::ColdRead, None);
     }
 
-    /// Whether a thread is of another process than the step's, and no rank of the same job.
+    fn own(&self) -> EntityId {
+        *self.path.first().expect("the path begins with the step's thread")
+    }
+
+    /// Whether a thread does something else than the step: see [`World::is_other`].
     fn is_other(&self, thread: EntityId) -> bool {
-        let own = *self.path.first().expect("the path begins with the step's thread");
-        self.world.is_other(thread, own)
+        self.world.is_other(thread, self.own())
+    }
+
+    /// Who holds what the step waits for if this thread does: its process, or the thread itself if that is the
+    /// step's own.
+    fn holder(&self, thread: EntityId) -> EntityId {
+        let process = self.world.process(thread);
+        if process == self.world.process(self.own()) { thread } else { process }
     }
 
     /// An interruptible sleep.
@@ -330,7 +339,7 @@ impl Walk<'_> {
         let handed_over = woken.zip(waker).is_some_and(|(woken, by)| {
             wait == Wait::Futex || self.world.signalled(thread, by, woken.ts)
         });
-        // Another process that holds a lock and sleeps holds it, unless it waits for a lock itself.
+        // Somebody else who holds a lock and sleeps holds it, unless it waits for a lock itself.
         let holds = via == Via::Futex && self.is_other(thread);
         match wait {
             _ if holds && !handed_over => self.put_as(window, via, PartKind::Unknown),
@@ -387,8 +396,7 @@ impl Walk<'_> {
         let thread = *self.path.last().expect("the path begins with the step's thread");
         match via {
             Via::Futex if self.is_other(thread) => {
-                let holder = self.world.process(thread);
-                self.put(window, PartKind::Lock, Some(holder));
+                self.put(window, PartKind::Lock, Some(self.holder(thread)));
             }
             Via::Rank => {
                 let late = self.world.process(thread);
@@ -540,7 +548,7 @@ impl Walk<'_> {
         }
         let outside = via == Via::Futex && self.is_other(thread);
         if self.path.contains(&thread) || self.path.len() as u32 > self.accounting.hops {
-            let blame = outside.then(|| self.world.process(thread));
+            let blame = outside.then(|| self.holder(thread));
             let kind = if outside { PartKind::Lock } else { PartKind::Unknown };
             return self.put(window, kind, blame);
         }

@@ -127,6 +127,8 @@ pub struct World {
     ranks: HashSet<EntityId>,
     /// The thread that takes a process's steps.
     stepping: HashMap<EntityId, EntityId>,
+    /// Threads that take steps of their own, as those of a server that has one for each connection.
+    steppers: HashSet<EntityId>,
 }
 
 /// How long a delta covers when the row before it is missing: ten ticks at 100 Hz.
@@ -155,6 +157,7 @@ impl World {
                 world.ranks.insert(process);
             }
             world.stepping.entry(process).or_insert(step.thread);
+            world.steppers.insert(step.thread);
         }
         world
     }
@@ -351,12 +354,16 @@ impl World {
         self.workload.contains(&self.process(who))
     }
 
-    /// Whether a thread belongs to another process than `own`, and not to another rank of the same job: what that
-    /// one holds, it holds for itself.
+    /// Whether a thread does something else than the steps of the thread `own`, so that what it holds, it holds for
+    /// itself: it belongs to another process that is no rank of the same job, or takes steps of its own.
     pub fn is_other(&self, thread: EntityId, own: EntityId) -> bool {
         let process = self.process(thread);
-        !self.is_workload(thread)
-            || (process != self.process(own) && !self.ranks.contains(&process))
+        if !self.is_workload(thread) {
+            return true;
+        }
+        let elsewhere = process != self.process(own);
+        let steps = thread != own && self.steppers.contains(&thread);
+        (elsewhere || steps) && !self.ranks.contains(&process)
     }
 
     /// The entity, if it was declared.

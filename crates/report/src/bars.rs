@@ -56,7 +56,7 @@ fn look(kind: &str) -> Look {
         Ok(PartKind::CacheMiss) => of("reading evicted pages again", YELLOW, Hatch::Up),
         Ok(PartKind::ColdRead) => of("reading data for the first time", YELLOW, Hatch::Down),
         Ok(PartKind::Network) => of("bytes on their way", SKY, Hatch::None),
-        Ok(PartKind::Lock) => of("held up by an outsider's lock", BLUE, Hatch::Down),
+        Ok(PartKind::Lock) => of("held up by somebody else's lock", BLUE, Hatch::Down),
         Ok(PartKind::GpuQueue) => of("GPU busy for others", BLUE, Hatch::None),
         Ok(PartKind::GpuThrottled) => {
             of("its own work on the GPU, at a lowered clock", GREEN, Hatch::Cross)

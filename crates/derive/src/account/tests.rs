@@ -749,6 +749,41 @@ fn who_wakes_another_process_by_a_signal_held_what_that_waited_for() {
     assert!(!said.contains("lock"), "{said}");
 }
 
+/// A server with a thread for each connection: one of them waits for a row that another one's transaction holds, which
+/// waits for its client meanwhile and then commits.
+#[test]
+fn a_connection_that_holds_a_row_is_told_and_neither_its_client_nor_the_server() {
+    let drawn = || {
+        let mut scene = Scene::default();
+        scene.thread("db/1", "RRFFFFFFFRR").thread("db/2", "NNNNNNRRRNN");
+        scene.thread("client/1", "NSSSSSRNNNN");
+        scene.message("client/1", Direction::Send, 100, 6).wake("client/1", 6, None);
+        scene.message("db/2", Direction::Receive, 100, 6).wake("db/2", 6, Some("client/1"));
+        scene.wake("db/1", 9, Some("db/2"));
+        scene
+    };
+    let mut scene = drawn();
+    let other = scene.who("db/2");
+    let (id, ts) = (scene.id(), Ns(6 * MS));
+    scene.rows.step.push(Step { id, ts, thread: other, seq: 0, size: None, rank: None });
+    assert_eq!(scene.step("db/1", 0, 11), "run 2, >lock(db/2) 7, run 2");
+    // Without steps of its own it may well do what it was asked for, as a helper does.
+    let said = drawn().step("db/1", 0, 11);
+    assert_eq!(said, "run 2, >>timer(client) 4, >run 3, run 2");
+}
+
+#[test]
+fn a_connection_that_commits_for_others_too_waits_for_the_disk() {
+    let mut scene = Scene::default();
+    scene.thread("db/1", "RFFFFFR").thread("db/2", "RRDDDRN").wake("db/1", 6, Some("db/2"));
+    scene.io("db/2", IoOp::Flush, [2, 2, 5]);
+    let other = scene.who("db/2");
+    let (id, ts) = (scene.id(), Ns(0));
+    scene.rows.step.push(Step { id, ts, thread: other, seq: 0, size: None, rank: None });
+    let parts = "run 1, >lock(db/2) 1, >block_device 3, >lock(db/2) 1, run 1";
+    assert_eq!(scene.step("db/1", 0, 7), parts);
+}
+
 #[test]
 fn a_lock_that_is_waited_for_a_few_milliseconds_at_a_time_is_held_by_who_gives_it_up() {
     let mut scene = Scene::default();
