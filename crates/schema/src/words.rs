@@ -273,7 +273,7 @@ choice! {
         Network = "network",
         /// Interrupts took the CPU.
         Interrupts = "interrupts",
-        /// Something outside the workload held what the work needed.
+        /// Somebody else held what the work needed.
         LockContention = "lock_contention",
         /// The GPU did the same work more slowly.
         GpuThrottling = "gpu_throttling",

@@ -1,4 +1,4 @@
-//! `lock_contention`: something outside the workload held what the work needed.
+//! `lock_contention`: somebody else held what the work needed.
 
 use gpuwhy_schema::{Class, PartKind};
 
@@ -9,7 +9,8 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
     looks_like: "Steps wait although CPU, disk, network and GPU are all idle.",
     takes: &[Takes::all(PartKind::Lock)],
     evidence: "For it: futex waits of the step's threads, and the `wakeup` rows that say which thread \
-               outside of the workload ended them. Against it: nobody in particular was seen.",
+               ended them: one outside of the workload, or one that takes other steps. Against it: \
+               nobody in particular was seen.",
     verify: Verify {
         culprit: Some("see what it does while it holds the lock: `gpuwhy record -p {pid}`"),
         otherwise: Verify::COMPARE,
