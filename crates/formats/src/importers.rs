@@ -6,10 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::importer::{Candidate, GpuWork, Importer};
-use crate::{Error, Result, ctf, kineto, nsys, signature, tracedat};
+use crate::{Error, Result, ctf, kineto, nsys, perfdata, signature, tracedat};
 
 /// Every importer. The first that recognises a file reads it.
-pub const ALL: &[&dyn Importer] = &[&nsys::Nsys, &kineto::Kineto, &ctf::Ctf, &tracedat::TraceDat];
+pub const ALL: &[&dyn Importer] =
+    &[&nsys::Nsys, &kineto::Kineto, &ctf::Ctf, &tracedat::TraceDat, &perfdata::PerfData];
 
 /// The importer that recognises the file or directory at `path`, if there is one.
 ///

@@ -19,6 +19,7 @@ pub mod kernel;
 mod kineto;
 pub mod left_out;
 mod nsys;
+mod perfdata;
 pub mod perfetto;
 mod read_ahead;
 mod signature;

@@ -12,7 +12,7 @@ const CHARACTERS: usize = 40;
 const ENTRIES: usize = 5;
 
 /// How files of other kinds begin, and what the user should do with them. From the `magic` database of
-/// file(1), the Parquet and Arrow format specifications, and perf.data-file-format.txt of Linux.
+/// file(1), and the Parquet and Arrow format specifications.
 const KNOWN: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "zip: unpack it first"),
     (b"\x28\xb5\x2f\xfd", "Zstandard: decompress it first"),
@@ -22,7 +22,6 @@ const KNOWN: &[(&[u8], &str)] = &[
     (b"PAR1", "one table in Parquet: give the directory that holds all tables of the export"),
     (b"ARROW1", "one table in Arrow: give the directory that holds all tables of the export"),
     (b"SQLite format 3\0", "an SQLite database of another schema"),
-    (b"PERFILE2", "a perf.data file of Linux perf"),
     (b"<!DOCTYPE", "a web page: the download did not give the file itself"),
     (b"<html", "a web page: the download did not give the file itself"),
 ];

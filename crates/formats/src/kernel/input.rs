@@ -63,6 +63,22 @@ impl<R: Read> Input<R> {
         Ok(bytes)
     }
 
+    /// Adds the next bytes to `to`.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn append(&mut self, count: u64, to: &mut Vec<u8>) -> Result<()> {
+        let before = to.len();
+        let read = self.inner.by_ref().take(count).read_to_end(to);
+        read.map_err(Error::io("read", &self.path))?;
+        let got = (to.len() - before) as u64;
+        self.at += got;
+        match got == count {
+            true => Ok(()),
+            false => Err(self.damaged(format!("the file ends where {count} bytes should be"))),
+        }
+    }
+
     /// Passes over bytes.
     ///
     /// # Errors

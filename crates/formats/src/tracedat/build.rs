@@ -41,7 +41,7 @@ const PAGE: usize = 256;
 
 /// Writes numbers in a byte order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bytes {
+pub(crate) struct Bytes {
     pub all: Vec<u8>,
     pub is_big: bool,
 }
@@ -81,13 +81,13 @@ impl Bytes {
 }
 
 /// What an event begins with: its type, and the thread.
-fn record(is_big: bool, kind: u64, tid: u64) -> Bytes {
+pub(crate) fn record(is_big: bool, kind: u64, tid: u64) -> Bytes {
     let mut bytes = Bytes::new(is_big);
     bytes.put(kind, 2).put(0, 2).put(tid, 4);
     bytes
 }
 
-fn switch(is_big: bool, prev: (&[u8; 8], u64, u64), next: (&[u8; 8], u64)) -> Bytes {
+pub(crate) fn switch(is_big: bool, prev: (&[u8; 8], u64, u64), next: (&[u8; 8], u64)) -> Bytes {
     let mut bytes = record(is_big, 1, prev.1);
     bytes.bytes(prev.0).put(prev.1, 4).put(prev.2, 4).bytes(next.0).put(next.1, 4);
     bytes
@@ -164,7 +164,6 @@ fn events(bytes: &mut Bytes) {
 const NAMES: &[u8] = b"7 python\n8 other\n";
 
 /// What a section of perf.data holds of the kernel (version 0.6).
-#[expect(dead_code)]
 pub(crate) fn tracing_data(is_big: bool) -> Vec<u8> {
     let mut bytes = Bytes::new(is_big);
     bytes.bytes(b"\x17\x08\x44tracing0.6\0").put(is_big.into(), 1).put(8, 1).put(4096, 4);
