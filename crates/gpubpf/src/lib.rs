@@ -21,6 +21,7 @@ pub mod insn;
 mod lower;
 mod options;
 mod program;
+pub mod ptx;
 mod reader;
 mod value;
 mod verify;
