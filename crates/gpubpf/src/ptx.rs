@@ -181,9 +181,11 @@ enum Token {
     Sign(u8),
 }
 
-/// The token at or after `from`: what it is and its range; `None` at the end. An error is the place
-/// and the reason.
-fn token(text: &str, from: usize) -> Result<Option<(Token, Range<usize>)>, (usize, &'static str)> {
+/// The place of what cannot be read, and the reason.
+type Trouble = (usize, &'static str);
+
+/// The token at or after `from`: what it is and its range; `None` at the end.
+fn token(text: &str, from: usize) -> Result<Option<(Token, Range<usize>)>, Trouble> {
     let bytes = text.as_bytes();
     let start = skip(text, from)?;
     let Some(&first) = bytes.get(start) else { return Ok(None) };
@@ -211,8 +213,8 @@ fn token(text: &str, from: usize) -> Result<Option<(Token, Range<usize>)>, (usiz
         return Ok(Some((Token::Word, start..end)));
     }
     match first {
-        b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>' | b',' | b';' | b':' | b'@' | b'!'
-        | b'+' | b'-' | b'*' | b'/' | b'&' | b'|' | b'^' | b'~' | b'=' | b'?' => {
+        b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>' | b',' | b';' | b':' | b'@'
+        | b'!' | b'+' | b'-' | b'*' | b'/' | b'&' | b'|' | b'^' | b'~' | b'=' | b'?' => {
             Ok(Some((Token::Sign(first), start..start + 1)))
         }
         _ => Err((start, "a character that PTX does not have")),
@@ -220,7 +222,7 @@ fn token(text: &str, from: usize) -> Result<Option<(Token, Range<usize>)>, (usiz
 }
 
 /// The end of white space and comments that begin at `at`.
-fn skip(text: &str, mut at: usize) -> Result<usize, (usize, &'static str)> {
+fn skip(text: &str, mut at: usize) -> Result<usize, Trouble> {
     let bytes = text.as_bytes();
     loop {
         match bytes.get(at) {
@@ -240,7 +242,7 @@ fn skip(text: &str, mut at: usize) -> Result<usize, (usize, &'static str)> {
 }
 
 /// Takes the instruction `code` apart.
-fn instruction(code: &str) -> Result<Instruction<'_>, (usize, &'static str)> {
+fn instruction(code: &str) -> Result<Instruction<'_>, Trouble> {
     let missing = (0, "an instruction without an opcode");
     let mut next = token(code, 0)?.ok_or(missing)?;
     let mut guard = None;
@@ -266,7 +268,7 @@ fn instruction(code: &str) -> Result<Instruction<'_>, (usize, &'static str)> {
 }
 
 /// The operands from `from` up to the semicolon.
-fn operands(code: &str, from: usize) -> Result<Vec<&str>, (usize, &'static str)> {
+fn operands(code: &str, from: usize) -> Result<Vec<&str>, Trouble> {
     let mut found = Vec::new();
     let (mut depth, mut at) = (0_usize, from);
     let mut current: Option<Range<usize>> = None;
@@ -472,7 +474,8 @@ impl<'a> Reader<'a> {
                         at = range.end;
                         continue;
                     }
-                    let name = name.ok_or_else(|| self.fault(start, "a function without a name"))?;
+                    let name =
+                        name.ok_or_else(|| self.fault(start, "a function without a name"))?;
                     let head = self.statements.len();
                     self.functions.push(Function { name, kernel, head, body: None });
                     if sign == b';' {

@@ -3,51 +3,7 @@
 use gpuwhy_gpubpf::ptx::{Kind, Module};
 use gpuwhy_gpubpf::{Options, Program};
 
-const MODULE: &str = r#"//
-// made by hand after what nvcc 13 writes
-//
-.version 9.0
-.target sm_90a, texmode_independent /* both */
-.address_size 64
-	// .globl	scale
-.extern .func (.param .b32 func_retval0) vprintf
-(
-	.param .b64 vprintf_param_0
-)
-;
-.global .align 1 .b8 $str[4] = {72, 105, 10, 0};
-.file	1 "scale.cu"
-.visible .entry scale(
-	.param .u64 .ptr .align 1 scale_param_0,
-	.param .align 64 .b8 scale_param_1[128]
-)
-.maxntid 256, 1, 1
-{
-	.reg .pred 	%p<3>;
-	.reg .b32 	%r<9>;
-	.loc	1 7 3, function_name $L__info_string0, inlined_at 1 20 5
-	setp.lt.s32 %p1|%p2, %r1, -4;
-	@!%p1 bra 	$L__BB0_2;
-$again: ld.global.L1::evict_last.v4.f32 	{%f1, %f2, %f3, %f4}, [%rd1+16]; @%p2 ret;
-	{ // callseq 0, 0
-	.param .b64 param0;
-	call.uni (retval0), 
-	vprintf, 
-	(
-	param0
-	);
-	}
-	.pragma "nounroll \"x\"";
-	mad.rn.f32 %f1, %f2, 0f3F800000, %f3;
-$L__BB0_2:
-	ret;
-}
-	.section	.debug_str
-	{
-$L__info_string0:
-.b8 95,90
-	}
-"#;
+const MODULE: &str = include_str!("../../../fuzz/corpus/ptx_text/module");
 
 #[test]
 fn every_byte_comes_back() {
