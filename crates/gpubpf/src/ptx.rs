@@ -489,7 +489,11 @@ impl<'a> Reader<'a> {
                 Token::Word if depth == 0 => {
                     let word = &self.text[range.clone()];
                     pragma |= word == ".pragma";
-                    if name.is_none() && !word.starts_with('.') {
+                    let is_name = !word.starts_with(|c: char| c == '.' || c.is_ascii_digit());
+                    if is_name && name.is_some() {
+                        return Err(self.fault(range.start, "a body in braces is expected"));
+                    }
+                    if is_name {
                         name = Some(word.to_owned());
                     }
                 }
