@@ -90,6 +90,8 @@ pub struct TenantReport {
     pub requests: usize,
     /// Requests of which the end was not seen.
     pub unfinished: usize,
+    /// Those of them that were over when a later one of their context ended: the events of their end are not there.
+    pub overtaken: usize,
     /// Executions that ended with the request taken off its engine.
     pub preempted: usize,
     /// Use of each engine, % of the window, by the engine's name.
@@ -136,6 +138,16 @@ pub struct EngineReport {
     pub device: i64,
     /// Use, % of the window.
     pub utilisation: f64,
+    /// How long it worked within the window, ms.
+    pub busy_ms: f64,
+    /// Requests that were done in the window.
+    pub requests: usize,
+    /// Of a request from when the host first heard of it until it was handed to the engine.
+    pub software_queue: Times,
+    /// Of a request from then until those before it had ended.
+    pub hardware_queue: Times,
+    /// Of a request on the engine.
+    pub execution: Times,
 }
 
 /// A finding.
@@ -248,8 +260,8 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     let source = TraceSource::open(path)?;
     let (model, requests, guests) = follow(&source)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
-    let of_gpu = model.span.map(|(from, to)| (from, to + 1));
-    let whole = of_gpu.or(on_cpus.as_ref().map(|of| of.span)).unwrap_or_default();
+    let known = source.trace().summary();
+    let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
     let window = asked.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
     let mut report = report(&model, &requests, window);
     report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
@@ -364,6 +376,11 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         name: model.engines[one.engine].name.clone(),
         device: model.engines[one.engine].device,
         utilisation: percent(one.busy, &all),
+        busy_ms: one.busy as f64 / MS,
+        requests: one.done,
+        software_queue: Times::of(&one.software),
+        hardware_queue: Times::of(&one.hardware),
+        execution: Times::of(&one.executions),
     });
     Report {
         schema_version: SCHEMA_VERSION,
@@ -435,6 +452,7 @@ fn tenant(model: &Model, requests: &[Request], all: &Metrics, one: &TenantUse) -
         device: who.device,
         requests: one.done,
         unfinished: one.unfinished,
+        overtaken: one.overtaken,
         preempted: one.preempted,
         utilisation: utilisation.collect(),
         wait: Times::of(&one.waits),

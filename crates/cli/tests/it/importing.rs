@@ -14,7 +14,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 /// A trace of somebody else's; says so where there are none.
-fn others(name: &str) -> Option<String> {
+pub(crate) fn others(name: &str) -> Option<String> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
     let data = std::env::var("GPUWHY_TRACES").unwrap_or_else(|_| beside.into());
     let path = format!("{data}/{name}");

@@ -509,3 +509,40 @@ fn keys_move_the_one_cursor_and_zoom_all_lanes_in_a_browser() {
     assert_ne!(moved[0], cursor[0], "d moves");
     assert_eq!((whole[0], whole[2]), (again[0], again[2]), "f and Escape show the whole again");
 }
+
+/// A desktop with an AMD GPU, recorded by trace-cmd: the figures are those of an independent reckoning over the text that
+/// trace-cmd prints.
+#[test]
+fn a_real_trace_of_amdgpu_has_the_published_figures() {
+    let Some(packed) = crate::importing::others("kernel/tracecmd/amdgpu_patched.dat.gz") else {
+        return;
+    };
+    let (_guard, folder) = folder();
+    let (dat, out) = (folder.join("a.dat"), folder.join("a.trace"));
+    let plain = Command::new("gzip").args(["-dc", &packed]).output().unwrap();
+    std::fs::write(&dat, plain.stdout).unwrap();
+    let (dat, out) = (dat.to_str().unwrap(), out.to_str().unwrap());
+    let output = gpuwhy(&["import", dat, "-o", out]);
+    assert!(output.status.success(), "{}", said(&output));
+    let output = gpuwhy(&["vgpu", out, "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let engines = report["engines"].as_array().unwrap();
+    let gfx = engines.iter().find(|one| one["name"] == "gfx").unwrap();
+    assert_eq!(gfx["requests"], 639);
+    for (what, value, digits) in [
+        (&gfx["busy_ms"], 1160.221, 3),
+        (&gfx["utilisation"], 32.69, 2),
+        (&gfx["software_queue"]["mean"], 0.43380, 5),
+        (&gfx["hardware_queue"]["mean"], 1.1902, 4),
+        (&gfx["execution"]["mean"], 1.8157, 4),
+    ] {
+        assert_eq!(format!("{:.digits$}", number(what)), format!("{value:.digits$}"), "{gfx:#}");
+    }
+    for one in report["tenants"].as_array().unwrap() {
+        let (queue, little) = (number(&one["queue"]), number(&one["queue_by_little"]));
+        assert!((queue - little).abs() < 0.001, "{one:#}");
+        // Of all but the kernel's own jobs a later one of the same context ended.
+        let all_are_over = one["unfinished"] == one["overtaken"];
+        assert!(all_are_over || one["requests"] == 0, "{one:#}");
+    }
+}

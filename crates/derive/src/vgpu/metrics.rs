@@ -93,6 +93,32 @@ pub struct Usage {
     by_device: BTreeMap<(i64, usize), Running>,
     /// By device: stretches in which no engine has work, longer than the scheduler's own.
     idle: BTreeMap<i64, Running>,
+    /// Of each request whose end was not seen: when a later one of its context ended. By then it was over, since a
+    /// context's requests run in their order.
+    overtaken: BTreeMap<usize, i64>,
+}
+
+/// See [`Usage::overtaken`].
+fn overtaken(requests: &[Request]) -> BTreeMap<usize, i64> {
+    let mut contexts: BTreeMap<_, Vec<(i64, usize)>> = BTreeMap::new();
+    for (at, one) in requests.iter().enumerate() {
+        if let Some(time) = one.queued().or(one.began()) {
+            let context = (one.device, one.engine, one.tenant, one.context);
+            contexts.entry(context).or_default().push((time, at));
+        }
+    }
+    let mut out = BTreeMap::new();
+    for mut own in contexts.into_values() {
+        own.sort_unstable();
+        let mut later = None;
+        for (_, at) in own.into_iter().rev() {
+            match requests[at].ended() {
+                Some(ended) => later = Some(ended),
+                None => out.extend(later.map(|ended| (at, ended))),
+            }
+        }
+    }
+    out
 }
 
 impl Usage {
@@ -115,6 +141,7 @@ impl Usage {
             .into_iter()
             .map(|(device, all)| (device, Running::new(Running::new(all).gaps(TICKS))));
         Usage {
+            overtaken: overtaken(requests),
             idle: idle.collect(),
             by_tenant: tenants.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
             by_engine: engines.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
@@ -248,6 +275,8 @@ pub struct TenantUse {
     pub done: usize,
     /// Requests of which the end was not seen.
     pub unfinished: usize,
+    /// Those of them that were over when a later one of their context ended: the events of their end are not there.
+    pub overtaken: usize,
     /// Executions that ended with the request taken off its engine.
     pub preempted: usize,
     /// How long its requests ran on each engine within the window, ns, by the place in [`Model::engines`].
@@ -278,12 +307,20 @@ pub struct TenantUse {
 }
 
 /// An engine in a window.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineUse {
     /// The place of the engine in [`Model::engines`].
     pub engine: usize,
     /// How long it worked within the window, ns.
     pub busy: i64,
+    /// Requests that were done in the window.
+    pub done: usize,
+    /// How long each waited before it was handed to the engine.
+    pub software: Spread,
+    /// How long each waited at the engine until those before it had ended.
+    pub hardware: Spread,
+    /// How long each ran.
+    pub executions: Spread,
 }
 
 /// A window of the requests.
@@ -301,10 +338,29 @@ pub struct Metrics {
 pub fn metrics(model: &Model, requests: &[Request], usage: &Usage, window: (i64, i64)) -> Metrics {
     let tenants = (0..model.tenants.len()).map(|at| tenant(at, requests, usage, window));
     let engines = usage.by_engine.iter();
-    let engines = engines
-        .map(|(&engine, of)| EngineUse { engine, busy: of.within(window.0, window.1) })
-        .collect();
+    let engines = engines.map(|(&at, of)| engine(at, requests, of, window)).collect();
     Metrics { window, tenants: tenants.collect(), engines }
+}
+
+fn engine(at: usize, all: &[Request], running: &Running, window: (i64, i64)) -> EngineUse {
+    let (mut software, mut hardware, mut executions) = (Vec::new(), Vec::new(), Vec::new());
+    for request in all.iter().filter(|one| one.engine == at) {
+        let ended = request.ended().filter(|t| *t >= window.0 && *t < window.1);
+        if let (Some(_), Some(queued), Some(began)) = (ended, request.queued(), request.began()) {
+            let handed = request.when(Stage::Running).unwrap_or(began).clamp(queued, began);
+            software.push(handed - queued);
+            hardware.push(began - handed);
+            executions.push(request.executed());
+        }
+    }
+    EngineUse {
+        engine: at,
+        busy: running.within(window.0, window.1),
+        done: executions.len(),
+        software: Spread::of(software),
+        hardware: Spread::of(hardware),
+        executions: Spread::of(executions),
+    }
 }
 
 fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> TenantUse {
@@ -315,16 +371,22 @@ fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> Tena
     let (mut waiting, mut backlog, mut held) = (0i64, Vec::new(), Vec::new());
     let inside = |from: i64, to: i64| (from.max(window.0), to.min(window.1));
     let mut device = 0;
-    for request in all.iter().filter(|one| one.tenant == at) {
+    for (place, request) in all.iter().enumerate().filter(|(_, one)| one.tenant == at) {
         device = request.device;
+        let over = usage.overtaken.get(&place).copied();
+        out.overtaken += usize::from(over.is_some() && request.outcome == Outcome::Unfinished);
         out.unfinished += usize::from(request.outcome == Outcome::Unfinished);
         let preempted = request.executions.iter().filter(|one| one.preempted);
         out.preempted += preempted.filter(|e| e.to >= window.0 && e.to < window.1).count();
         let Some(queued) = request.queued().or(request.began()) else { continue };
-        let until = request.began().or(request.ended()).unwrap_or(window.1);
+        let handed = request.when(Stage::Running);
+        let until = request.began().or(request.ended()).or(over).or(handed).unwrap_or(window.1);
         let (from, to) = inside(queued, until);
-        waiting += (to - from).max(0);
-        backlog.push(inside(queued, request.ended().unwrap_or(window.1)));
+        // How long it really waited is not known.
+        if over.is_none() {
+            waiting += (to - from).max(0);
+        }
+        backlog.push(inside(queued, request.ended().or(over).unwrap_or(window.1)));
         if let Some(since) = request.when(Stage::VgpuQueued) {
             let handed = request.when(Stage::VgpuSubmitted).unwrap_or(until);
             held.push(inside(since, handed));

@@ -198,3 +198,34 @@ fn memory_is_of_who_asked_for_it() {
     let memory = model.memory["glxgears (7)"];
     assert_eq!((memory.made, memory.live, memory.peak), (3, 9216, 12288));
 }
+
+#[test]
+fn a_request_whose_end_was_lost_waits_no_longer_than_until_a_later_one_of_its_context_ended() {
+    let job = |number: i64, from: i64| {
+        format!(
+            "{from} amdgpu_cs_ioctl timeline=gfx context=5 seqno={number} ring_name=1
+             {} amdgpu_sched_run_job timeline=gfx context=5 seqno={number} ring_name=1\n",
+            from + 10
+        )
+    };
+    let done = |number: i64, at: i64| {
+        format!("{at} dma_fence_signaled driver=a timeline=gfx context=5 seqno={number}\n")
+    };
+    let queued = "15 amdgpu_cs_ioctl timeline=gfx context=5 seqno=2 ring_name=1\n";
+    let (last, none) =
+        (job(4, 700), "710 amdgpu_cs_ioctl timeline=gfx context=9 seqno=1 ring_name=1\n");
+    let text =
+        [job(1, 0), queued.into(), done(1, 100), job(3, 200), done(3, 300), last, none.into()];
+    let (model, requests) = followed(&text.concat());
+    assert_eq!(requests.len(), 5);
+    let all = metrics(&model, &requests, &Usage::new(&requests), (0, 1000));
+    let own = &all.tenants[0];
+    // The second, the fourth, and one of another context; only the second was overtaken.
+    assert_eq!((own.done, own.unfinished, own.overtaken), (2, 3, 1));
+    // From 0 to 300, and from 700 on, when one runs and one waits.
+    assert_eq!(own.backlogged, 600);
+    assert!((own.queue - (10.0 + 10.0 + 10.0 + 290.0) / 1000.0).abs() < 1e-9, "{}", own.queue);
+    let engine = &all.engines[0];
+    assert_eq!((engine.done, engine.software.mean, engine.hardware.mean), (2, 10.0, 0.0));
+    assert_eq!(engine.executions.mean, 90.0);
+}

@@ -113,12 +113,28 @@ fn tables(of: &Vgpu) -> Vec<Table> {
 
 fn engines(report: &Report) -> Table {
     let of = |one: &super::EngineReport| {
-        row(vec![Cell::Count(one.device as u64), name(&one.name), Cell::Number(one.utilisation, 2)])
+        row(vec![
+            Cell::Count(one.device as u64),
+            name(&one.name),
+            Cell::Number(one.utilisation, 2),
+            Cell::Count(one.requests as u64),
+            Cell::thousandths(one.software_queue.mean),
+            Cell::thousandths(one.hardware_queue.mean),
+            Cell::thousandths(one.execution.mean),
+        ])
     };
     Table {
         id: "engines",
         title: "Engines".into(),
-        columns: vec!["device", "engine", "use, %"],
+        columns: vec![
+            "device",
+            "engine",
+            "use, %",
+            "requests",
+            "software queue, ms",
+            "hardware queue, ms",
+            "execution, ms",
+        ],
         rows: report.engines.iter().map(of).collect(),
         ..Table::default()
     }

@@ -29,9 +29,19 @@ impl Report {
         for engine in &self.engines {
             let (name, device) = (&engine.name, engine.device);
             out.line(format_args!(
-                "  device {device} {name}: {:.2} % of the time",
-                engine.utilisation
+                "  device {device} {name}: {:.3} ms, {:.2} % of the time; {} requests",
+                engine.busy_ms, engine.utilisation, engine.requests
             ));
+            if engine.requests == 0 {
+                continue;
+            }
+            for (what, of) in [
+                ("software queue", engine.software_queue),
+                ("hardware queue", engine.hardware_queue),
+                ("execution", engine.execution),
+            ] {
+                times(&mut out, &format!("{what:<14}"), of);
+            }
         }
         if !self.tenants.is_empty() {
             out.end().line("tenants");
@@ -67,16 +77,14 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
         "  {} (device {}): {} requests, active {:.3} s, with work {:.3} s",
         one.name, one.device, one.requests, one.active_s, one.backlogged_s
     ));
+    if one.requests == 0 {
+        return unfinished(out, one);
+    }
     let used: Vec<String> =
         one.utilisation.iter().map(|(engine, used)| format!("{engine} {used:.2} %")).collect();
     out.line(format_args!("    use         {}", used.join(", ")));
-    for (what, times) in
-        [("wait", one.wait), ("execution", one.execution), ("latency", one.latency)]
-    {
-        let Times { mean, p50, p99, max } = times;
-        out.line(format_args!(
-            "    {what:<11} mean {mean:.3} ms, p50 {p50:.3}, p99 {p99:.3}, max {max:.3}"
-        ));
+    for (what, of) in [("wait", one.wait), ("execution", one.execution), ("latency", one.latency)] {
+        times(out, &format!("{what:<11}"), of);
     }
     let waits = &one.waits;
     let others: Vec<String> = waits
@@ -107,9 +115,23 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
     if let Some(left) = one.least_left_ms {
         out.line(format_args!("    slice       {left:.3} ms left at least (below 0: debt)"));
     }
-    if one.preempted + one.unfinished > 0 {
-        let (preempted, unfinished) = (one.preempted, one.unfinished);
-        out.line(format_args!("    {preempted} preempted, {unfinished} without an end"));
+    unfinished(out, one);
+}
+
+fn times(out: &mut Screen, what: &str, Times { mean, p50, p99, max }: Times) {
+    out.line(format_args!(
+        "    {what} mean {mean:.4} ms, p50 {p50:.3}, p99 {p99:.3}, max {max:.3}"
+    ));
+}
+
+fn unfinished(out: &mut Screen, one: &TenantReport) {
+    let (preempted, unfinished, over) = (one.preempted, one.unfinished, one.overtaken);
+    if preempted + unfinished > 0 {
+        let over = match over {
+            0 => String::new(),
+            over => format!("; {over} of these were over when a later one of their context ended"),
+        };
+        out.line(format_args!("    {preempted} preempted, {unfinished} without an end{over}"));
     }
 }
 

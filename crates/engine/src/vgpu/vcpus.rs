@@ -155,8 +155,6 @@ pub(super) struct OnCpus {
     /// The states of all virtual CPUs, in the order of their machines.
     pub states: Vec<Vec<Stretch>>,
     pub turns: Turns,
-    /// From when to when, ns.
-    pub span: (i64, i64),
 }
 
 impl OnCpus {
@@ -175,8 +173,8 @@ impl OnCpus {
         if machines.is_empty() {
             return Ok(None);
         }
-        let (states, turns, span) = states(source, &machines)?;
-        Ok(span.map(|span| OnCpus { machines, states, turns, span }))
+        let (states, turns) = states(source, &machines)?;
+        Ok(Some(OnCpus { machines, states, turns }))
     }
 
     /// What each machine did within a window, ns.
@@ -239,8 +237,8 @@ fn machines(source: &TraceSource, guests: &Guests, tenants: &[Tenant]) -> Vec<Ma
     machines
 }
 
-/// The states of all virtual CPUs, in the order of their machines; the turns of all CPUs; and from when to when.
-type States = (Vec<Vec<Stretch>>, Turns, Option<(i64, i64)>);
+/// The states of all virtual CPUs, in the order of their machines; and the turns of all CPUs.
+type States = (Vec<Vec<Stretch>>, Turns);
 
 fn states(source: &TraceSource, machines: &[Machine]) -> Result<States> {
     let rows = source.entities_and_tracks();
@@ -261,7 +259,7 @@ fn states(source: &TraceSource, machines: &[Machine]) -> Result<States> {
         .filter_map(|one| numbers.get(&one.entity).map(|cpu| (one.id, *cpu)))
         .collect();
     let mut states = vec![Vec::new(); places.len()];
-    let (mut turns, mut span) = (Turns::default(), None::<(i64, i64)>);
+    let mut turns = Turns::default();
     for batch in source.trace().read::<State>(EVER) {
         for row in batch? {
             let (from, to) = (row.ts.0, row.dur.map_or(row.ts.0, |dur| row.ts.0 + dur.0));
@@ -274,15 +272,12 @@ fn states(source: &TraceSource, machines: &[Machine]) -> Result<States> {
                     Ok(id) => party.get(&EntityId(id)).copied().unwrap_or(Party::Host),
                 };
                 turns.add(cpu, Turn { from, to, by });
-            } else {
-                continue;
             }
-            span = Some(span.map_or((from, to), |(a, b)| (a.min(from), b.max(to))));
         }
     }
     turns.sort();
     states.iter_mut().for_each(|one: &mut Vec<Stretch>| one.sort_unstable_by_key(|s| s.from));
-    Ok((states, turns, span))
+    Ok((states, turns))
 }
 
 /// Whose the threads of machines are.
