@@ -32,22 +32,23 @@ impl LeftOut {
     /// Some rows are lost because of `why`.
     pub(crate) fn lose(&mut self, why: impl Into<Cow<'static, str>>, rows: u64) {
         if rows > 0 {
-            *self.lost.entry(why.into()).or_default() += rows;
+            let known = self.lost.entry(why.into()).or_default();
+            *known = known.saturating_add(rows);
         }
     }
 
     /// A table or kind of event is not imported; it has so many rows, if they were counted.
     pub(crate) fn not_imported(&mut self, what: &str, rows: Option<u64>) {
         if let Some(known) = self.not_imported.get_mut(what) {
-            *known = known.zip(rows).map(|(known, more)| known + more);
+            *known = known.zip(rows).map(|(known, more)| known.saturating_add(more));
         } else {
             self.not_imported.insert(what.to_owned(), rows);
         }
     }
 
-    /// How many rows were lost.
+    /// How many rows were lost; a damaged file may claim any number.
     pub fn lost(&self) -> u64 {
-        self.lost.values().sum()
+        self.lost.values().fold(0, |sum, rows| sum.saturating_add(*rows))
     }
 
     /// Whether nothing was left out.
@@ -141,6 +142,15 @@ impl fmt::Display for FileLeftOut {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_claims_to_have_lost_more_than_can_be_is_told_the_most_that_can_be() {
+        let mut left_out = LeftOut::default();
+        for why in [NO_TIME, NO_TIME, OUT_OF_RANGE] {
+            left_out.lose(why, u64::MAX);
+        }
+        assert_eq!(left_out.lost(), u64::MAX);
+    }
 
     #[test]
     fn what_was_left_out_is_one_line_with_its_reasons() {
