@@ -245,7 +245,7 @@ pub struct Vgpu {
 }
 
 impl Vgpu {
-    /// The page with pictures; at most [`page::LIMIT`] bytes unless tables alone are more.
+    /// The page with pictures; at most `page::LIMIT` bytes unless tables alone are more.
     pub fn html(&self) -> String {
         page::html(self)
     }

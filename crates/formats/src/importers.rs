@@ -6,11 +6,19 @@
 use std::path::{Path, PathBuf};
 
 use crate::importer::{Candidate, GpuWork, Importer};
-use crate::{Error, Result, ctf, kineto, nsys, perfdata, signature, tracedat};
+use crate::{Error, Result, ctf, ftracetext, kineto, nsys, perfdata, signature, tracedat};
 
 /// Every importer. The first that recognises a file reads it.
 pub const ALL: &[&dyn Importer] =
-    &[&nsys::Nsys, &kineto::Kineto, &ctf::Ctf, &tracedat::TraceDat, &perfdata::PerfData];
+    // Text is looked at last: it has no signature.
+    &[
+        &nsys::Nsys,
+        &kineto::Kineto,
+        &ctf::Ctf,
+        &tracedat::TraceDat,
+        &perfdata::PerfData,
+        &ftracetext::FtraceText,
+    ];
 
 /// The importer that recognises the file or directory at `path`, if there is one.
 ///

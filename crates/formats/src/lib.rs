@@ -13,6 +13,7 @@
 mod align;
 mod ctf;
 mod error;
+mod ftracetext;
 pub mod importer;
 pub mod importers;
 pub mod kernel;

@@ -518,11 +518,26 @@ fn a_real_trace_of_amdgpu_has_the_published_figures() {
         return;
     };
     let (_guard, folder) = folder();
-    let (dat, out) = (folder.join("a.dat"), folder.join("a.trace"));
+    let dat = folder.join("a.dat");
     let plain = Command::new("gzip").args(["-dc", &packed]).output().unwrap();
     std::fs::write(&dat, plain.stdout).unwrap();
-    let (dat, out) = (dat.to_str().unwrap(), out.to_str().unwrap());
-    let output = gpuwhy(&["import", dat, "-o", out]);
+    has_the_published_figures(dat.to_str().unwrap(), &folder);
+}
+
+/// The same from the text itself.
+#[test]
+fn a_text_of_trace_cmd_has_the_published_figures() {
+    let Some(text) = crate::importing::others("kernel/tracecmd/amdgpu_report.txt.gz") else {
+        return;
+    };
+    let (_guard, folder) = folder();
+    has_the_published_figures(&text, &folder);
+}
+
+fn has_the_published_figures(file: &str, folder: &std::path::Path) {
+    let out = folder.join("a.trace");
+    let out = out.to_str().unwrap();
+    let output = gpuwhy(&["import", file, "-o", out]);
     assert!(output.status.success(), "{}", said(&output));
     let output = gpuwhy(&["vgpu", out, "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

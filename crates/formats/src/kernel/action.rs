@@ -35,6 +35,8 @@ pub(super) enum Action {
     Transmit { device: Place, length: Place },
     /// A system call begins.
     Enter { call: String },
+    /// The same, with the number of the call alone.
+    EnterNumber { id: Place },
     /// A system call returns.
     Return { result: Place },
     /// Something else.
@@ -101,7 +103,11 @@ pub(super) fn action(kind: &EventType) -> Action {
         "block_rq_insert" => block(Stage::Queued),
         "block_rq_issue" => block(Stage::Issued),
         "block_rq_complete" => block(Stage::Completed),
-        "net_dev_queue" => Action::Transmit { device: at(&["name"]), length: at(&["len"]) },
+        // Its text calls the device `dev`.
+        "net_dev_queue" => Action::Transmit { device: at(&["name", "dev"]), length: at(&["len"]) },
+        // Of `raw_syscalls`; a call of its own has no number.
+        "sys_enter" if at(&["id"]).is_some() => Action::EnterNumber { id: at(&["id"]) },
+        "sys_exit" if at(&["id"]).is_some() => Action::Return { result: at(&["ret"]) },
         "exit_syscall" => Action::Return { result: at(&["ret"]) },
         _ => call(name, &at),
     }
@@ -153,6 +159,11 @@ mod tests {
         for name in ["syscall_exit_open", "exit_syscall", "syscalls:sys_exit_open"] {
             assert_eq!(of(name, &["ret"]), Action::Return { result: Some(0) }, "{name}");
         }
+        // Of `raw_syscalls`, and the call `exit` of old kernels.
+        let id = ["id", "ret"];
+        assert_eq!(of("raw_syscalls:sys_enter", &id), Action::EnterNumber { id: Some(0) });
+        assert_eq!(of("raw_syscalls:sys_exit", &id), Action::Return { result: Some(1) });
+        assert_eq!(of("sys_exit", &["error_code"]), Action::Enter { call: "exit".into() });
         // A program may name its events as it likes.
         assert_eq!(of("my_app:sched_switch", &lttng), Action::Other);
     }

@@ -153,6 +153,12 @@ impl KernelRows {
         self.kinds.len() - 1
     }
 
+    /// The type of event of this number.
+    #[cfg(test)]
+    pub(crate) fn kind(&self, number: usize) -> Option<&EventType> {
+        self.kinds.get(number).map(|kind| &kind.what)
+    }
+
     /// What a host is called.
     pub fn host_name(&self, host: usize) -> &str {
         self.hosts.get(host).map_or("", |host| &host.name)
@@ -335,6 +341,10 @@ impl At<'_> {
                 self.mark();
             }
             Action::Enter { call } => self.enter_call(call, now),
+            Action::EnterNumber { id } => {
+                let number = event.integer(*id).map_or("?".into(), |number| number.to_string());
+                self.enter_call(&format!("syscall {number}"), now);
+            }
             Action::Return { result } => self.return_call(*result, now),
         }
     }

@@ -53,17 +53,21 @@ fn printed(event: &RawEvent, format: &Format) -> String {
     format!("{tid} [{cpu:03}] {seconds}.{ns:09}: {system}:{}: {values}", format.name)
 }
 
-/// All events, as they would be printed.
-fn ours(path: &Path) -> Vec<String> {
+/// Calls `see` with each event and the format of its type.
+pub(crate) fn each(path: &Path, see: impl FnMut(&RawEvent, &Format)) {
     let mut kernel = KernelRows::default();
     let mut feed = PerfFeed::open(&[path.to_path_buf()], &mut kernel).unwrap();
+    feed.each(&mut kernel, see).unwrap();
+}
+
+/// All events, as they would be printed.
+fn ours(path: &Path) -> Vec<String> {
     let (mut lines, mut last) = (Vec::new(), i64::MIN);
-    feed.each(&mut kernel, |event, format| {
+    each(path, |event, format| {
         assert!(event.time >= last, "{} after {last}", event.time);
         last = event.time;
         lines.push(plain(&printed(event, format)));
-    })
-    .unwrap();
+    });
     lines
 }
 

@@ -24,7 +24,7 @@ pub(crate) mod build;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod oracle_tests;
+pub(crate) mod oracle_tests;
 
 use std::path::PathBuf;
 

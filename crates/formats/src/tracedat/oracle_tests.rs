@@ -33,7 +33,7 @@ fn unzip(path: &Path) -> Vec<u8> {
 }
 
 /// Calls `see` with each event: its type's name and format, and the event.
-fn each(path: &Path, see: impl FnMut(&RawEvent, &str, &Format)) -> u64 {
+pub(crate) fn each(path: &Path, see: impl FnMut(&RawEvent, &str, &Format)) -> u64 {
     let mut kernel = KernelRows::default();
     let mut feed = DatFeed::open(&[path.to_path_buf()], &mut kernel).unwrap();
     let mut see = see;
