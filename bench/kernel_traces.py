@@ -27,6 +27,12 @@ FORMATS = {
         ["tracecmd/amdgpu_patched.dat.gz", "tracecmd/sched_load_trace.dat"],
         {"trace-cmd report": ["trace-cmd", "report", "-i"], "trace-cmd report, raw": ["trace-cmd", "report", "-R", "-i"]},
     ),
+    "perf": (
+        ["perf/perf.data", "perf/before.data"],
+        {"perf script": ["perf", "script", "--ns", "-i"]},
+    ),
+    # No peer reads the text of a tracer into a table.
+    "text": (["tracecmd/amdgpu_report.txt.gz"], {}),
 }
 
 
