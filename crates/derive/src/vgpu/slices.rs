@@ -3,7 +3,7 @@
 //! # How
 //! Whenever the device is taken from a virtual GPU, its scheduler says what is left of the slice. Between two such moments
 //! it lost the time that it had the device, from its first hand-over to the second moment, and gained its slice once if
-//! a balance was in between ([`gains`]). A change lasts: it is one if the median of the next gains differs.
+//! a balance was in between (`gains`). A change lasts: it is one if the median of the next gains differs.
 //!
 //! # What fools it
 //! A virtual GPU that is rarely given the device has few gains, and none is told. Resets of debts are taken for gains; the
