@@ -46,7 +46,7 @@ pub(crate) fn insn(
             }
         }
         Insn::Store { size, release, base, offset, src } => {
-            let target = e.target(state, base, offset.into(), size.bytes().into())?;
+            let target = e.target_to_write(state, base, offset.into(), size.bytes().into())?;
             // A stack address that is kept on the promoted stack has no number, and none is needed:
             // who loads it again is known to have it.
             if let Operand::Reg(reg) = src
@@ -63,7 +63,7 @@ pub(crate) fn insn(
         }
         Insn::Atomic { op, fetch, width, base, offset, src } => {
             let bytes = i64::from(width.bits() / 8);
-            let target = e.target(state, base, offset.into(), bytes)?;
+            let target = e.target_to_write(state, base, offset.into(), bytes)?;
             let scope = scope(e, state.reg(base));
             let atomic = Atomic { op, fetch, width, src: Emitter::reg(src), scope };
             atomic.lower(e, &target, state.reg(base));
@@ -307,7 +307,9 @@ struct Atomic {
 impl Atomic {
     fn lower(&self, e: &mut Emitter, target: &Target, address: Value) {
         match target {
-            Target::Cells(_) | Target::Memory { space: ".local", .. } => self.plain(e, target),
+            Target::Cells(_) | Target::Context(_) | Target::Memory { space: ".local", .. } => {
+                self.plain(e, target);
+            }
             Target::Memory { space, base, offset, .. } => {
                 let place = format!("[{base}+{offset}]");
                 // Atomics on local memory are illegal, and this may be an address on the stack.
