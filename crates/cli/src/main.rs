@@ -16,6 +16,7 @@ mod explain;
 mod export;
 mod fleet;
 mod import;
+mod probe;
 mod record;
 mod sink;
 mod validate;
@@ -61,6 +62,8 @@ enum Command {
     Variability(variability::Args),
     /// Find who waits for whom where virtual machines or processes share a GPU
     Vgpu(vgpu::Args),
+    /// Write, verify and cost eBPF programs for GPU kernels, and put them into kernels
+    Probe(probe::Args),
     /// Query a trace in SQL (runs gpuwhy-query)
     #[command(disable_help_flag = true)]
     Query(companion::Args),
@@ -138,6 +141,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
         Command::Vgpu(args) => vgpu::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Query(args) => companion::query(&args),

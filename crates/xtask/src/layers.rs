@@ -65,7 +65,9 @@ const ROWS: &[Row] = &[
         tests: &["inject", "standin", "testkit"],
         ..row(
             "cli",
-            &["schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine"],
+            &[
+                "schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine", "gpubpf",
+            ],
         )
     },
     row(

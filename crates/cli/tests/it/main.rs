@@ -9,6 +9,7 @@ mod importing;
 mod left_out;
 mod libraries;
 mod packaging;
+mod probe;
 mod profiles;
 mod python;
 mod recording;
