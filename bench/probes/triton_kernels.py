@@ -1,6 +1,6 @@
 """Compiles Triton kernels of published packages to PTX, without a GPU and without torch.
 
-    triton_kernels.py TOOLS OUT
+    triton_kernels.py TOOLS OUT [WORD]      only kernels whose label contains WORD
 
 TOOLS is where the wheels of triton, liger-kernel and fla-core are unpacked. The packages import torch,
 of which the kernels themselves use nothing, so it is replaced by a stand-in that agrees to everything.
@@ -10,6 +10,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import os
+import re
 import sys
 import types
 
@@ -69,6 +70,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec):
         module = Standin(spec.name)
+        if spec.name == "packaging.version":
+            module.Version = lambda text: tuple(int(part) for part in re.findall(r"\d+", text)[:3])
         if spec.name == "fla.utils":
             module.autotune_cache_kwargs = {}
             for name in ("IS_NVIDIA_BLACKWELL", "IS_NVIDIA_SM100", "IS_NVIDIA_SM120", "IS_AMD", "IS_INTEL"):
@@ -123,6 +126,8 @@ ATTN = {"B": 4, "H": 8, "HQ": 8, "HV": 8, "G": 1, "K": 128, "V": 128, "BT": 64, 
         "HAS_SCALE": False, "S": 128, "USE_TMA": False, "DOT_PRECISION": "ieee", "BTL": 64, "BTS": 32, "USE_DW": False,
         "USE_A": False, "STORE_INITIAL_STATE_GRADIENT": False, "USE_FINAL_STATE_GRADIENT": False, "D": 1024, "BD": 64,
         "USE_BLOCK_COUNTS": False, "TC": 64}
+# A gate, where a kernel has one.
+G = {"g": F32}
 ABSENT = ("g_cumsum", "sink_bias", "cu_seqlens", "chunk_indices", "g", "g_gamma", "gk", "gv", "h0", "ht", "dht", "dh0",
           "split_offsets", "attn", "dw", "dg", "dg_cumsum", "chunk_offsets", "dgk", "dgv")
 MOE = {"H_dim": 2048, "I_dim": 1024, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "stride_x_H": 1, "stride_w_K": 1,
@@ -144,8 +149,7 @@ KERNELS = [
         ("layer_norm", "_layer_norm_forward_kernel", NORM, 8),
         ("layer_norm", "_layer_norm_backward_kernel", NORM, 8),
         ("softmax", "_softmax_single_block_forward_kernel", WIDE, 4),
-        ("softmax", "_softmax_multi_block_forward_kernel", {**WIDE, "BLOCK_SIZE": 8192}, 4),
-        ("softmax", "_softmax_multi_block_backward_kernel", {**WIDE, "BLOCK_SIZE": 8192}, 4),
+        ("softmax", "_softmax_single_block_backward_kernel", WIDE, 4),
         ("cross_entropy", "liger_cross_entropy_kernel", LOSS, 4),
         ("geglu", "_geglu_tanh_forward_kernel", WIDE, 8),
         ("geglu", "_geglu_tanh_backward_kernel", WIDE, 4),
@@ -169,23 +173,23 @@ KERNELS = [
         ("attn.parallel", "parallel_attn_fwd_kernel", {"BT": 128, "BK": 128}, 8),
         ("attn.parallel", "parallel_attn_bwd_kernel_dq", {"BT": 64, "BK": 128}, 4),
         ("attn.parallel", "parallel_attn_bwd_kernel_dkv", {"BT": 64, "BK": 128}, 4),
-        ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_inter", {}, 4),
-        ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_intra", {"BK": 128}, 4),
-        ("gla.chunk", "chunk_gla_bwd_kernel_intra", {}, 4),
+        ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_inter", {**G}, 4),
+        ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_intra", {**G, "BK": 128}, 4),
+        ("gla.chunk", "chunk_gla_bwd_kernel_intra", {**G}, 4),
         ("gla.chunk", "chunk_gla_bwd_kernel_dA", {"BV": 64}, 4),
-        ("gla.chunk", "chunk_gla_bwd_kernel_inter", {"BV": 64}, 4),
+        ("gla.chunk", "chunk_gla_bwd_kernel_inter", {**G, "dg": F32, "BV": 64}, 4),
         ("common.chunk_o", "chunk_fwd_kernel_o", {}, 8),
         ("common.chunk_o", "chunk_bwd_kernel_dqkwg", {"BV": 64}, 4),
-        ("common.chunk_h", "chunk_fwd_kernel_h", {"BV": 64}, 4),
+        ("common.chunk_h", "chunk_fwd_kernel_h", {"BV": 64, "BS": 64}, 4),
         ("common.fused_recurrent", "fused_recurrent_fwd_kernel", {"BK": 64, "BV": 32}, 1),
         ("delta_rule.wy_fast", "recompute_w_u_fwd_kernel", {"BV": 64}, 4),
-        ("delta_rule.wy_fast", "prepare_wy_repr_bwd_kernel", {"BV": 64}, 4),
+        ("delta_rule.wy_fast", "prepare_wy_repr_bwd_kernel", {"BV": 64, "dw": BF}, 4),
         ("simple_gla.parallel", "parallel_simple_gla_fwd_kernel", {"BK": 128}, 8),
         ("based.parallel", "parallel_based_fwd_kernel", {"K": 16, "BK": 16}, 4),
         ("utils.solve_tril", "solve_tril_16x16_kernel", {}, 2),
         ("utils.solve_tril", "merge_16x16_to_64x64_inverse_kernel", {}, 4),
         ("utils.cumsum", "chunk_global_cumsum_vector_kernel", {"BS": 32}, 4),
-        ("hgrn.chunk", "chunk_hgrn_fwd_kernel_h", {}, 2),
+        ("hgrn.chunk", "chunk_hgrn_fwd_kernel_h", {**G}, 2),
     ]],
 ]
 
@@ -194,13 +198,15 @@ INDICES = ("label_ptr", "cu_seqlens", "chunk_indices", "tile_expert_ptr", "x_gat
            "tile_row_start_ptr", "s_scatter_idx_ptr")
 
 
-def kind(name, module):
-    """The type of an argument, by its name."""
+def kind(name, module, constants):
+    """The type of an argument: as the list has it, else by its name."""
+    if str(constants.get(name, "")).startswith("*"):
+        return constants[name]
     if module.startswith("fla") and name in ABSENT:
         return None
     if name in FLOATS:
         return "fp32"
-    if "stride" in name or name.startswith("n_") or name in ("T", "sl", "N", "M", "n_cols", "ignore_index", "hidden_size",
+    if "stride" in name or name.startswith("n_") or name in ("T", "B", "sl", "N", "M", "n_cols", "ignore_index", "hidden_size",
                                                              "channels_per_group", "rows_per_program", "s_b", "s_t", "s_d"):
         return I32
     if name in INDICES:
@@ -226,15 +232,15 @@ def compile_one(module, name, constants, options):
     while not isinstance(kernel, JITFunction):
         kernel = kernel.fn
     for loaded in list(sys.modules.values()):
-        if getattr(loaded, "__name__", "").startswith(("fla.", "liger_kernel.")):
+        if getattr(loaded, "__name__", "").startswith(("fla.", "liger_kernel.", "triton.language")):
             for value in list(vars(loaded).values()):
-                while hasattr(value, "fn") and not isinstance(value, JITFunction):
+                while not isinstance(value, (JITFunction, type)) and hasattr(value, "fn"):
                     value = value.fn
                 if isinstance(value, JITFunction):
                     relative(value)
     signature, fixed, attributes = {}, {}, {}
     for at, parameter in enumerate(kernel.params):
-        told = "constexpr" if parameter.is_constexpr else kind(parameter.name, module)
+        told = "constexpr" if parameter.is_constexpr else kind(parameter.name, module, constants)
         if told in ("constexpr", None):
             signature[parameter.name] = "constexpr"
             fixed[parameter.name] = constants[parameter.name] if told else None
@@ -250,6 +256,8 @@ def main():
     failed = 0
     for module, name, constants, options in KERNELS:
         label = f"{module.split('.')[0].split('_')[0]}-{module.split('.')[-1]}-{name.strip('_')}"
+        if len(sys.argv) > 3 and sys.argv[3] not in label:
+            continue
         try:
             text = compile_one(module, name, constants, options)
         except Exception as trouble:  # noqa: BLE001: the list says which kernels there must be

@@ -3,9 +3,9 @@
 
 #![no_main]
 
+use gpuwhy_gpubpf::Program;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan};
-use gpuwhy_gpubpf::Program;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);

@@ -124,9 +124,13 @@ fn new(dir: &Path) -> Result<ExitCode> {
     std::fs::create_dir(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
     for (name, text) in SKELETON {
         let path = dir.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write `{}`", path.display()))?;
+        std::fs::write(&path, text)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
-    terminal::say(format_args!("made {0}; `make -C {0} check` builds it and tells its cost", dir.display()))?;
+    terminal::say(format_args!(
+        "made {0}; `make -C {0} check` builds it and tells its cost",
+        dir.display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,7 +152,10 @@ fn plan(path: &Path, how: How) -> Result<Plan> {
     let mut plan = Plan::new(how);
     plan.object(&object);
     if plan.probes().is_empty() {
-        bail!("`{}` holds no program in a section of its own, such as SEC(\"kprobe/*\")", path.display());
+        bail!(
+            "`{}` holds no program in a section of its own, such as SEC(\"kprobe/*\")",
+            path.display()
+        );
     }
     Ok(plan)
 }
@@ -292,8 +299,11 @@ fn document(spliced: &Spliced, table: &Table) -> Value {
             })
         })
         .collect();
-    let switches: Vec<Value> =
-        table.switches.iter().map(|(name, word)| json!({ "program": name, "word": word })).collect();
+    let switches: Vec<Value> = table
+        .switches
+        .iter()
+        .map(|(name, word)| json!({ "program": name, "word": word }))
+        .collect();
     json!({
         "changed": !spliced.sites.is_empty(),
         "kernels": kernels,

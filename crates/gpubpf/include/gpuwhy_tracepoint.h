@@ -5,7 +5,7 @@
  *   GPUWHY_TP(phase);              GPUWHY_TP2(tile, row, column);
  *
  * A tracepoint is a pragma that ptxas does not know: it stays in the PTX with the registers that hold
- * its arguments, and becomes no instruction. ptxas says so once in a module ("Pragma unsupported"); that is
+ * its arguments, and becomes no instruction. ptxas says of each place that the pragma is unsupported; that is
  * harmless. A name is an identifier and no string. Arguments are numbers and pointers, of 64 bits at most;
  * a float or double arrives as its bits. They are computed where the tracepoint stands, so an argument that
  * the kernel does not need otherwise is dropped by ptxas with the rest.

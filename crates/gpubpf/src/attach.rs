@@ -179,10 +179,7 @@ mod tests {
             ("kprobe/__memcapture", "Accesses"),
             ("uprobe/launch", "Host"),
             ("tracepoint/syscalls/sys_enter", "Host"),
-            (
-                "gpu/insn/loads",
-                r#"Instructions { what: Loads, moment: Before, kernel: "*" }"#,
-            ),
+            ("gpu/insn/loads", r#"Instructions { what: Loads, moment: Before, kernel: "*" }"#),
             (
                 "gpu/insnret/bar.*/a/b",
                 r#"Instructions { what: Opcode("bar.*"), moment: After, kernel: "a/b" }"#,
@@ -191,10 +188,7 @@ mod tests {
                 "gpu/line/src/k.cu:17/gemm*",
                 r#"Line { file: "src/k.cu", line: 17, kernel: "gemm*" }"#,
             ),
-            (
-                "gpu/line/k.cu:17/ns::f",
-                r#"Line { file: "k.cu", line: 17, kernel: "ns::f" }"#,
-            ),
+            ("gpu/line/k.cu:17/ns::f", r#"Line { file: "k.cu", line: 17, kernel: "ns::f" }"#),
             ("gpu/tp/phase", r#"Tracepoint { name: "phase", kernel: "*" }"#),
             ("gpu/line/k.cu", "Unclear(\"`gpu/line/k.cu` is not FILE:NUMBER\")"),
             ("gpu/line/k.cu:0", "Unclear(\"`gpu/line/k.cu:0` is not FILE:NUMBER\")"),

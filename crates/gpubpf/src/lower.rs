@@ -55,6 +55,16 @@ pub(crate) fn insn(
             {
                 return Ok(());
             }
+            // The context is no address, so it cannot come back from memory.
+            if let Operand::Reg(reg) = src
+                && matches!(state.reg(reg), Value::Context(_) | Value::MaybeContext)
+                && !matches!(target, Target::Cells(_))
+            {
+                return Err(e.fault(
+                    "the context is kept in memory, where this program's stack lies; load what is needed \
+                     of it first",
+                ));
+            }
             if release && matches!(target, Target::Memory { .. }) {
                 e.line("fence.acq_rel.gpu");
             }

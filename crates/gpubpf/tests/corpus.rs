@@ -9,9 +9,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_gpubpf::Object;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan};
+use gpuwhy_gpubpf::{Object, Program};
 use serde_json::{Value, json};
 use support::{clang, ptxas};
 
@@ -110,6 +110,28 @@ fn a_probe_costs_what_is_promised() {
     }
     if let Some(json) = json {
         std::fs::write(json, Value::Object(all).to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_tracepoint_costs_nothing_until_a_program_is_attached() {
+    let text = include_str!("modules/own.ptx");
+    let bare: String =
+        text.split_inclusive('\n').filter(|line| !line.contains("gpuwhy_tp")).collect();
+    assert_ne!(text, bare);
+    let mut plan = Plan::new(How::default());
+    // r0 = *(u64 *)(r1 + 8): the number of the tile; it goes nowhere.
+    let read = [0x79, 0x10, 8, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    plan.program(Program::from_bytes(&read, "gpu/tp/tile").unwrap());
+    let spliced = plan.splice(&Module::read(text).unwrap()).unwrap();
+    assert_eq!(spliced.sites.len(), 1, "{:?}", spliced.sites);
+    assert!(spliced.sites[0].source.as_ref().is_some_and(|at| at.ends_with("own.cu:20")));
+    let Some(with) = ptxas::kernels(text, "sm_90") else { return };
+    let without = ptxas::kernels(&bare, "sm_90").unwrap();
+    let idle = ptxas::kernels(&spliced.text, "sm_90").unwrap();
+    for (name, kernel) in &with {
+        assert!(kernel.code == without[name].code, "{name}: with a tracepoint");
+        assert!(kernel.code == idle[name].code, "{name}: with a program of which nothing is used");
     }
 }
 

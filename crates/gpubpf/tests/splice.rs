@@ -86,31 +86,25 @@ fn probes_stand_where_the_section_says() {
             "<<@!%p3 bra gw_end;>>@%p3 ret;\n<<>>ret;\n<<@!%p1 bra gw_end;>>@%p1 exit;",
         ),
         // Generic loads count, shared ones do not; the pragma stays with its load.
-        (
-            "gpu/insn/loads/walk",
-            "<<>>.pragma \"used_bytes_mask 0xfff\";\n<<>>ld.u32 %r2, [%rd1];",
-        ),
+        ("gpu/insn/loads/walk", "<<>>.pragma \"used_bytes_mask 0xfff\";\n<<>>ld.u32 %r2, [%rd1];"),
         ("gpu/insn/stores", "<<@!%p2 bra gw_end;>>@%p2 st.global.f32 [%rd2+-4], %f5;"),
         ("gpu/insn/atomics", "<<>>red.global.gpu.add.u32 [table+4], 1;"),
         ("gpu/insn/barriers", "<<>>bar.sync 0;"),
-        (
-            "gpu/insn/ld.shared*",
-            "<<@%p2 bra gw_end;>>@!%p2 ld.shared.f32 %f5, [tile+8];",
-        ),
+        ("gpu/insn/ld.shared*", "<<@%p2 bra gw_end;>>@!%p2 ld.shared.f32 %f5, [tile+8];"),
         (
             "gpu/insnret/ld.shared*",
             "<<mov.pred gw_p2, %p2;@!%p2 ld.shared.f32 %f5, [tile+8];@gw_p2 bra gw_end;>>",
         ),
         // Nothing comes between a call and its parameters and results.
         ("gpu/insn/call*", "<<>>.param .b32 param0;"),
-        ("gpu/insnret/call*", "ld.param.b32 %r3, [retval0];\n<<>>"),
+        ("gpu/insnret/call*", "ld.param.b32 %r3, [retval0];<<>>"),
         // A line that the compiler split has a probe at each part.
         (
             "gpu/line/walk.cu:7",
             "<<>>@!%p2 ld.shared.f32 %f5, [tile+8];\n<<>>red.global.gpu.add.u32 [table+4], 1;",
         ),
         ("gpu/line/src/walk.cu:10/walk", "<<>>ret;"),
-        ("gpu/tp/st?p", ".pragma \"gpuwhy_tp step %r2, %f1\";\n<<>>"),
+        ("gpu/tp/st?p", ".pragma \"gpuwhy_tp step %r2, %f1\";<<>>"),
     ];
     for (section, wanted) in situations {
         let told = shape(section).replace("%gw_", "gw_");
@@ -145,11 +139,7 @@ fn a_program_reads_address_size_and_kind_of_what_it_is_attached_to() {
         ("gpu/insn/stores", 3, "mov.b64 c3, 0x102;"),
         ("gpu/insn/ld.shared*", 1, "mov.u64 c1, tile; add.s64 c1, c1, 8;"),
         ("gpu/insn/ld.shared*", 3, "mov.b64 c3, 0x201;"),
-        (
-            "gpu/insn/atomics",
-            1,
-            "mov.u64 c1, table; cvta.global.u64 c1, c1; add.s64 c1, c1, 4;",
-        ),
+        ("gpu/insn/atomics", 1, "mov.u64 c1, table; cvta.global.u64 c1, c1; add.s64 c1, c1, 4;"),
         ("gpu/insn/barriers", 1, "mov.b64 c1, 0x0;"),
         // Arguments of a tracepoint: a 32-bit register, the bits of a float, and none.
         ("gpu/tp/step", 1, "mov.b32 w0, %r2; cvt.u64.u32 c1, w0;"),
@@ -215,7 +205,14 @@ fn what_cannot_be_spliced_is_refused_by_name() {
     let ancient = WALK.replace(".version 8.8", ".version 3.0").replace("sm_90", "sm_20");
     let write = [0x7a, 1, 0, 0, 1, 0, 0, 0, 0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let writing = Program::from_bytes(&write, "kprobe/walk").unwrap();
+    // It keeps the context on its stack, and compares the stack's address, which therefore must have one.
+    let keep = [
+        0x7b, 0x1a, 0xf8, 0xff, 0, 0, 0, 0, 0x15, 0x0a, 0, 0, 0, 0, 0, 0, 0x79, 0xa2, 0xf8, 0xff,
+        0, 0, 0, 0, 0x79, 0x20, 8, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let keeping = Program::from_bytes(&keep, "gpu/insn/loads").unwrap();
     for (program, text, wanted) in [
+        (keeping, WALK, "the context is kept in memory, where this program's stack lies"),
         (
             reader("kprobe/walk", 1),
             WALK,
@@ -246,11 +243,12 @@ fn what_cannot_be_spliced_is_refused_by_name() {
 #[test]
 fn names_of_the_module_are_never_those_of_a_probe() {
     // Somebody's kernel uses the names that we would have taken.
-    let text = WALK.replace("%r2", "%gw_c0").replace("$L__BB0_1", "gw_end").replace("tile", "gw1_0_r");
+    let text =
+        WALK.replace("%r2", "%gw_c0").replace("$L__BB0_1", "gw_end").replace("tile", "gw1_0_r");
     let spliced = splice(reader("gpu/insn/accesses", 1), &text).unwrap();
     for range in &spliced.inserted {
         let inserted = &spliced.text[range.clone()];
-        assert!(!inserted.contains("gw_c") && !inserted.contains("gw1_0") , "{inserted}");
+        assert!(!inserted.contains("gw_c") && !inserted.contains("gw1_0"), "{inserted}");
         assert!(inserted.contains("gw2_") || inserted.contains("gpuwhy_probe"), "{inserted}");
     }
 }
@@ -369,5 +367,36 @@ fn the_text_of_a_splice_is_the_golden_one() {
         std::fs::write(golden, &spliced.text).unwrap();
     }
     let wanted = std::fs::read_to_string(golden).unwrap();
-    assert!(spliced.text == wanted, "differs from {golden}; GPUWHY_BLESS=1 writes it:\n{}", spliced.text);
+    assert!(
+        spliced.text == wanted,
+        "differs from {golden}; GPUWHY_BLESS=1 writes it:\n{}",
+        spliced.text
+    );
+}
+
+#[test]
+fn cut_and_garbled_modules_are_spliced_without_loss_or_refused() {
+    let sections = ["kprobe/*", "kretprobe/*", "kprobe/__memcapture", "gpu/insnret/*", "gpu/tp/*"];
+    let mut plan = Plan::new(How::default());
+    for section in sections {
+        plan.program(reader(section, 0));
+    }
+    let mut state = 7_u64;
+    let mut spliced = 0;
+    for round in 0..4000 {
+        let mut bytes = WALK.as_bytes().to_vec();
+        for _ in 0..1 + round % 3 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = b"{}()[];:@\"/*.%! \n1rt"[(state >> 24) as usize % 20];
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let Ok(module) = Module::read(&text) else { continue };
+        let Ok(new) = plan.splice(&module) else { continue };
+        assert_eq!(without(&new), text);
+        let again = Module::read(&new.text).unwrap_or_else(|fault| panic!("{fault}\n{}", new.text));
+        assert_eq!(again.functions().len(), module.functions().len());
+        spliced += usize::from(!new.sites.is_empty());
+    }
+    assert!(spliced > 500, "{spliced}");
 }

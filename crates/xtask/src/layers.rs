@@ -42,7 +42,11 @@ const ROWS: &[Row] = &[
     Row { others: Some(&["libc", "loom"]), ..row("wire", &[]) },
     Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
     // eBPF to PTX, from bytes to text; no file, no process.
-    Row { others: Some(&["cpp_demangle", "object", "thiserror"]), pure: true, ..row("gpubpf", &[]) },
+    Row {
+        others: Some(&["cpp_demangle", "object", "thiserror"]),
+        pure: true,
+        ..row("gpubpf", &[])
+    },
     // Floor 2. What one derives reaches the other as rows, in tests too.
     Row { pure: true, ..row("derive", &["schema"]) },
     Row { pure: true, ..row("diagnose", &["schema"]) },
@@ -66,7 +70,8 @@ const ROWS: &[Row] = &[
         ..row(
             "cli",
             &[
-                "schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine", "gpubpf",
+                "schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine",
+                "gpubpf",
             ],
         )
     },

@@ -61,7 +61,11 @@ fn a_new_probe_builds_is_accepted_and_lies_in_a_kernel() {
     // What was written is not taken for a module of the user's.
     let output = gpuwhy(&["probe", "splice", text(&object), text(&probed), "-o", text(&kernels)]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("probed.ptx`: the module cannot be spliced"), "{}", said(&output));
+    assert!(
+        said(&output).contains("probed.ptx`: the module cannot be spliced"),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]
@@ -71,7 +75,8 @@ fn a_refused_program_is_named_with_its_source_line() {
     gpuwhy(&["probe", "new", text(&dir)]);
     let source = dir.join("probe.bpf.c");
     let code = std::fs::read_to_string(&source).unwrap();
-    std::fs::write(&source, code.replace("__sync_fetch_and_add(count, by)", "*count += by")).unwrap();
+    std::fs::write(&source, code.replace("__sync_fetch_and_add(count, by)", "*count += by"))
+        .unwrap();
     Command::new("make").arg("-C").arg(&dir).output().unwrap();
     let output = gpuwhy(&["probe", "check", text(&dir.join("probe.bpf.o"))]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));

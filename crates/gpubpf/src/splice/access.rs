@@ -43,8 +43,7 @@ pub(super) fn access<'a>(insn: &Instruction<'a>) -> Option<Access<'a>> {
         "cp" if asynchronous => LOAD,
         _ => return None,
     };
-    let mut brackets =
-        insn.operands.iter().filter_map(|o| o.strip_prefix('[')?.strip_suffix(']'));
+    let mut brackets = insn.operands.iter().filter_map(|o| o.strip_prefix('[')?.strip_suffix(']'));
     if asynchronous {
         // `cp.async.ca.shared.global [to], [from], bytes`: what it reads from global memory.
         let (address, bytes) = (brackets.nth(1)?, insn.operands.get(2)?);
@@ -155,13 +154,19 @@ mod tests {
             ("st.u8 [%rd2+-4], %rs1;", "2 Generic 1 at %rd2 -4"),
             ("st.shared::cluster.b64 [%r2-8], %rd1;", "2 Shared 8 at %r2 -8"),
             ("red.global.gpu.add.noftz.bf16x2 [%rd1], %r1;", "4 Global 4 at %rd1 0"),
-            ("@%p atom.acquire.gpu.global.cas.b128 %q, [%rd1+0x10], %q, %q;", "4 Global 16 at %rd1 16"),
+            (
+                "@%p atom.acquire.gpu.global.cas.b128 %q, [%rd1+0x10], %q, %q;",
+                "4 Global 16 at %rd1 16",
+            ),
             ("cp.async.cg.shared.global [%r1+64], [%rd1+128], 16, 8;", "1 Global 16 at %rd1 128"),
             ("cp.async.bulk.wait_group 0;", "none"),
             ("ld.param.u64 %rd1, [k_param_0];", "1 Param 8 at k_param_0 0"),
             ("ld.global.u32 %r1, [table+%r2];", "1 Global 4 at ?"),
             ("add.s32 %r1, %r2, %r3;", "none"),
-            ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];", "4 Shared 4 at %r1 0"),
+            (
+                "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
+                "4 Shared 4 at %r1 0",
+            ),
         ] {
             assert_eq!(told(code), wanted, "{code}");
         }

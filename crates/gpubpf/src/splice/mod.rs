@@ -385,7 +385,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
                 self.grown += fragment.body.len() + 512;
                 if self.grown + self.module.text().len() > MAX_TEXT {
                     let reason = format!(
-                        "program `{}` would make the text longer than {MAX_TEXT} bytes", probe.name
+                        "program `{}` would make the text longer than {MAX_TEXT} bytes",
+                        probe.name
                     );
                     return Err(Refusal::Module(reason));
                 }
@@ -459,7 +460,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
     }
 
     fn kernels(&self, matches: &[(usize, Vec<usize>)]) -> Vec<KernelReport> {
-        let meant: BTreeSet<usize> = matches.iter().flat_map(|(_, at)| at.iter().copied()).collect();
+        let meant: BTreeSet<usize> =
+            matches.iter().flat_map(|(_, at)| at.iter().copied()).collect();
         let report = |at: usize| {
             let name = self.module.functions()[at].name.clone();
             let reached = self.reached(&[at]);
@@ -483,8 +485,14 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         let (mut from, mut ranges) = (0, Vec::with_capacity(self.insertions.len()));
         for (at, _, inserted) in &self.insertions {
             whole.push_str(&text[from..*at]);
-            ranges.push(whole.len()..whole.len() + inserted.len());
+            let start = whole.len();
+            // Some directives end with their line, so a block begins a line of its own.
+            let line = whole.rfind('\n').map_or(0, |newline| newline + 1);
+            if !whole[line..].trim_ascii().is_empty() && !inserted.starts_with('\n') {
+                whole.push('\n');
+            }
             whole.push_str(inserted);
+            ranges.push(start..whole.len());
             from = *at;
         }
         whole.push_str(&text[from..]);
@@ -520,7 +528,8 @@ fn calls(module: &Module) -> (Vec<BTreeSet<usize>>, Vec<String>) {
                 callees.insert(callee);
             } else if !declared.contains(target) {
                 notes.push(format!(
-                    "{}: calls through a pointer; what it reaches is not probed", function.name
+                    "{}: calls through a pointer; what it reaches is not probed",
+                    function.name
                 ));
             }
         }

@@ -191,7 +191,10 @@ impl<'a> Walk<'a, '_> {
             (None, Some(value)) => return Word::Number(value as u64),
             (None, None) => {}
         }
-        *self.odd.entry("have an argument that is no register or number; it is given as 0").or_default() += 1;
+        *self
+            .odd
+            .entry("have an argument that is no register or number; it is given as 0")
+            .or_default() += 1;
         Word::Number(0)
     }
 

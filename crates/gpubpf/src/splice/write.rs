@@ -112,14 +112,12 @@ impl Site<'_> {
                 writeln!(text, "\tselp.b64 {to}, 1, 0, {name};")
             }
             Word::Register(name, Width::Bits(64)) => writeln!(text, "\tmov.b64 {to}, {name};"),
-            Word::Register(name, Width::Bits(32)) => writeln!(
-                text,
-                "\tmov.b32 %{base}w0, {name};\n\tcvt.u64.u32 {to}, %{base}w0;"
-            ),
-            Word::Register(name, Width::Bits(16)) => writeln!(
-                text,
-                "\tmov.b16 %{base}h, {name};\n\tcvt.u64.u16 {to}, %{base}h;"
-            ),
+            Word::Register(name, Width::Bits(32)) => {
+                writeln!(text, "\tmov.b32 %{base}w0, {name};\n\tcvt.u64.u32 {to}, %{base}w0;")
+            }
+            Word::Register(name, Width::Bits(16)) => {
+                writeln!(text, "\tmov.b16 %{base}h, {name};\n\tcvt.u64.u16 {to}, %{base}h;")
+            }
             Word::Register(name, Width::Bits(_)) => writeln!(text, "\tcvt.u64.u8 {to}, {name};"),
             Word::Address(name, 32, offset) => writeln!(
                 text,

@@ -113,9 +113,7 @@ fn waits(text: &str, cubin: &Path) -> BTreeMap<String, usize> {
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
     let parts = listing.split("\t.section\t.text.").skip(1);
     let parts = parts.map(|part| (part.split([',', '"']).next().unwrap_or_default(), part));
-    parts
-        .map(|(name, part)| (name.to_owned(), part.matches("WARPGROUP.DEPBAR").count()))
-        .collect()
+    parts.map(|(name, part)| (name.to_owned(), part.matches("WARPGROUP.DEPBAR").count())).collect()
 }
 
 /// The number between two texts.
