@@ -69,12 +69,10 @@ const ROWS: &[Row] = &[
         tests: &["inject", "standin", "testkit"],
         ..row(
             "cli",
-            &[
-                "schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine",
-                "gpubpf",
-            ],
+            &["schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine"],
         )
     },
+    row("probe", &["schema", "gpubpf"]),
     row(
         "bench",
         &["schema", "store", "collect", "diagnose", "formats", "fleet", "engine", "testkit"],
@@ -109,8 +107,12 @@ const KEPT: &[(&str, &[&str], &str)] = &[
     ("datafusion", &["query"], "the core builds without the query engine"),
     ("ballista", &["query"], "the core builds without the query engine"),
     ("ballista-core", &["query"], "the core builds without the query engine"),
-    ("clap", &["bench", "cli", "query", "testkit"], "only programs have command lines"),
-    ("anyhow", &["bench", "cli", "query", "testkit", "xtask"], "errors of libraries are types"),
+    ("clap", &["bench", "cli", "probe", "query", "testkit"], "only programs have command lines"),
+    (
+        "anyhow",
+        &["bench", "cli", "probe", "query", "testkit", "xtask"],
+        "errors of libraries are types",
+    ),
 ];
 
 /// What a pure crate may not name.

@@ -9,7 +9,6 @@ mod importing;
 mod left_out;
 mod libraries;
 mod packaging;
-mod probe;
 mod profiles;
 mod python;
 mod recording;

@@ -1,11 +1,26 @@
 //! `gpuwhy probe`: from an empty directory to a kernel with a probe in it.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::{folder, gpuwhy, said};
+/// `gpuwhy probe …`.
+fn gpuwhy(args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_gpuwhy-probe");
+    Command::new(program).args(&args[1..]).output().expect("gpuwhy-probe starts")
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+fn folder() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().to_path_buf();
+    (dir, path)
+}
 
 const KERNEL: &str = "\
 .version 8.0\n.target sm_80\n.address_size 64\n.visible .entry _Z4copyPKfPf(.param .u64 a, .param .u64 b)\n{\n\

@@ -1,4 +1,9 @@
 //! `gpuwhy probe`: programs for GPU kernels, before any kernel runs: written, verified, put into PTX.
+//!
+//! A program of its own beside `gpuwhy`, which starts it: who records and diagnoses needs no compiler.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
@@ -6,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
 use gpuwhy_gpubpf::{Attach, Budget, Effect, Object, SKELETON};
@@ -14,11 +19,11 @@ use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::exit;
-
-/// Arguments of `probe`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
+/// Write, verify and cost eBPF programs for GPU kernels, and put them into kernels
+#[derive(Debug, Parser)]
+#[command(name = "gpuwhy probe", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed or a program is refused, 2 wrong usage.")]
+struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -91,9 +96,27 @@ impl Allowed {
 /// The largest object and the largest module that are read.
 const MAX_OBJECT: u64 = 64 << 20;
 
+fn main() -> ExitCode {
+    terminal::tell_panics();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // What was typed may be the name of somebody's file.
+        Err(error) if error.use_stderr() => {
+            terminal::fail(error.render());
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
+    run(&args.command).unwrap_or_else(|error| {
+        terminal::fail(format_args!("gpuwhy: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
 /// Writes, checks or splices.
-pub fn run(args: &Args) -> Result<ExitCode> {
-    match &args.command {
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
         Command::New { dir } => new(dir),
         Command::Check { object, allowed, json } => {
             let how = How { budget: allowed.budget(), ..How::default() };
@@ -174,7 +197,7 @@ fn check(plan: &Plan, json: bool) -> Result<ExitCode> {
         }
         terminal::show(Screen::new(false).block("", out))?;
     }
-    Ok(if refused { exit::failed() } else { ExitCode::SUCCESS })
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Why a program for a device is refused.
