@@ -175,7 +175,6 @@ KERNELS = [
         ("attn.parallel", "parallel_attn_bwd_kernel_dkv", {"BT": 64, "BK": 128}, 4),
         ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_inter", {**G}, 4),
         ("gla.chunk", "chunk_gla_fwd_A_kernel_intra_sub_intra", {**G, "BK": 128}, 4),
-        ("gla.chunk", "chunk_gla_bwd_kernel_intra", {**G}, 4),
         ("gla.chunk", "chunk_gla_bwd_kernel_dA", {"BV": 64}, 4),
         ("gla.chunk", "chunk_gla_bwd_kernel_inter", {**G, "dg": F32, "BV": 64}, 4),
         ("common.chunk_o", "chunk_fwd_kernel_o", {}, 8),

@@ -99,10 +99,11 @@ fn a_probe_costs_what_is_promised() {
     modules.extend(others.into_iter().step_by(if json.is_some() { 1 } else { 8 }));
     let plans: Vec<(&str, Plan)> = PROBES.iter().map(|&probe| (probe, plan(probe))).collect();
     let mut all = serde_json::Map::new();
+    let mut wrong = Vec::new();
     for path in &modules {
         let Some(rows) = measure(path, &plans) else { return };
         for (name, row) in rows {
-            check(&name, &row);
+            wrong.extend(complaints(&name, &row));
             let stem = path.file_stem().unwrap().to_string_lossy();
             all.insert(format!("{stem}/{name}"), row);
         }
@@ -111,6 +112,7 @@ fn a_probe_costs_what_is_promised() {
     if let Some(json) = json {
         std::fs::write(json, Value::Object(all).to_string()).unwrap();
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -135,22 +137,29 @@ fn a_tracepoint_costs_nothing_until_a_program_is_attached() {
     }
 }
 
-/// What holds for every kernel; how many registers a probe takes is measured and not promised.
-fn check(name: &str, row: &Value) {
-    assert_eq!(row["nothing"]["identical"], true, "{name}: an empty probe changes machine code");
-    for probe in ["entry_count", "return_stamp"] {
-        assert!(row[probe]["sites"].as_u64() > Some(0), "{name}: {probe} has no site");
-        assert_eq!(row[probe]["identical"], false, "{name}: {probe} does nothing");
-        for cost in ["spill_stores", "spill_loads", "stack"] {
-            assert_eq!(row[probe][cost], row["native"][cost], "{name}: {probe}, {cost}");
+/// What does not hold of a kernel and should; how many registers a probe takes is measured and not
+/// promised.
+fn complaints(name: &str, row: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut ask = |holds: bool, what: &str| {
+        if !holds {
+            found.push(format!("{name}: {what}"));
         }
-        for sign in ["serialised", "waits"] {
-            assert_eq!(row[probe][sign], row["native"][sign], "{name}: {probe}, {sign}");
+    };
+    ask(row["nothing"]["identical"] == true, "an empty probe changes machine code");
+    for probe in ["entry_count", "return_stamp"] {
+        ask(row[probe]["sites"].as_u64() > Some(0), &format!("{probe} has no site"));
+        ask(row[probe]["identical"] == false, &format!("{probe} does nothing"));
+        for sign in ["spill_stores", "spill_loads", "stack", "serialised", "waits"] {
+            let told =
+                format!("{probe}: {sign} {} becomes {}", row["native"][sign], row[probe][sign]);
+            ask(row[probe][sign] == row["native"][sign], &told);
         }
     }
     let registers = |what: &str| row[what]["registers"].as_u64().unwrap_or_default();
-    if registers("native") >= 30 {
-        let grown = registers("entry_count").saturating_sub(registers("native"));
-        assert!(grown <= 2, "{name}: a counter at entry takes {grown} registers");
-    }
+    let grown = registers("entry_count").saturating_sub(registers("native"));
+    let told =
+        format!("a counter at entry takes {grown} registers more than {}", registers("native"));
+    ask(registers("native") < 30 || grown <= 2, &told);
+    found
 }

@@ -333,7 +333,7 @@ fn one_in_n_blocks_and_warps_is_a_condition_of_the_probe() {
 
 #[test]
 fn ptxas_assembles_every_kind_of_probe_and_keeps_debug_information() {
-    for section in [
+    let sections = [
         "kprobe/*",
         "kretprobe/*",
         "kprobe/__memcapture",
@@ -343,17 +343,18 @@ fn ptxas_assembles_every_kind_of_probe_and_keeps_debug_information() {
         "gpu/line/walk.cu:7",
         "gpu/tp/*",
         "gpu/insn/barriers",
-    ] {
-        for how in [How::default(), How { warps: NonZeroU32::new(3).unwrap(), ..quiet() }] {
-            let mut plan = Plan::new(how);
+    ];
+    for how in [How::default(), How { warps: NonZeroU32::new(3).unwrap(), ..quiet() }] {
+        let mut plan = Plan::new(how);
+        for section in sections {
             plan.program(reader(section, 0));
-            for object in ["entry_count", "return_stamp", "load_count", "nothing"] {
-                plan.object(&Object::read(&clang::object(object, "v3")).unwrap());
-            }
-            let spliced = plan.splice(&Module::read(WALK).unwrap()).unwrap();
-            let Some(report) = support::ptxas::assemble(&spliced.text, "sm_90") else { return };
-            assert!(report.contains("Compiling entry function"), "{report}");
         }
+        for object in ["entry_count", "return_stamp", "load_count", "nothing"] {
+            plan.object(&Object::read(&clang::object(object, "v3")).unwrap());
+        }
+        let spliced = plan.splice(&Module::read(WALK).unwrap()).unwrap();
+        let Some(report) = support::ptxas::assemble(&spliced.text, "sm_90") else { return };
+        assert!(report.contains("Compiling entry function"), "{report}");
     }
 }
 
