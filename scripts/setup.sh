@@ -163,6 +163,11 @@ install_nccl() {
     PATH=$readers/bin:$PATH "$(dirname "$0")/nccl.sh" "$nccl_newest" ||
         echo "setup: could not fetch libnccl $nccl_newest; tests of the NCCL plug-in will skip themselves" >&2
 }
+# The assembler by which tests see what probes cost.
+install_ptxas() {
+    PATH=$readers/bin:$PATH "$(dirname "$0")/ptxas.sh" >/dev/null ||
+        echo "setup: could not fetch ptxas; tests of device probes will skip a part" >&2
+}
 
 for profile in $profiles; do
     case $profile in
@@ -182,7 +187,7 @@ for complaint in "${complaints[@]}"; do
 done
 [ ${#complaints[@]} -eq 0 ] || exit 1
 case " $profiles " in
-    *" test "*) install_readers; install_nccl; install_tool cargo-deny "$DENY_VERSION" ;;
+    *" test "*) install_readers; install_nccl; install_ptxas; install_tool cargo-deny "$DENY_VERSION" ;;
 esac
 case " $profiles " in
     *" mutants "*) install_tool cargo-mutants "$MUTANTS_VERSION" ;;

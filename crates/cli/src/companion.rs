@@ -1,15 +1,11 @@
-//! Commands that are programs of their own beside this one: `gpuwhy-query` carries the SQL engine,
-//! `gpuwhy-bench` the workload, the injectors, the benchmarks and the demo. Whoever only records and
-//! diagnoses needs neither.
+//! Commands that are programs of their own: `gpuwhy-query` carries the SQL engine, `gpuwhy-probe` the
+//! compiler of device probes, `gpuwhy-bench` workload, injectors, benchmarks and demo.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use gpuwhy_engine::{Error, launch, query};
-
-/// The program of the benchmarks.
-const BENCH: &str = "gpuwhy-bench";
 
 /// Passed on to the program as they are.
 #[derive(Debug, clap::Args)]
@@ -24,13 +20,13 @@ pub fn query(args: &Args) -> Result<ExitCode> {
     Err(query::cannot_run(Command::new(query::program()).args(&args.args).exec()).into())
 }
 
-/// Becomes `gpuwhy-bench COMMAND`.
-pub fn bench(command: &str, args: &Args) -> Result<ExitCode> {
-    let program = launch::program_beside(BENCH, "GPUWHY_BENCH");
-    let source = Command::new(&program).arg(command).args(&args.args).exec();
+/// Becomes the program `name`, with `command` first.
+pub fn beside(name: &str, command: Option<&str>, args: &Args) -> Result<ExitCode> {
+    let program = launch::program_beside(name, &name.to_uppercase().replace('-', "_"));
+    let source = Command::new(&program).args(command).args(&args.args).exec();
     let hint = match source.kind() {
         std::io::ErrorKind::NotFound => {
-            ": the benchmarks are a program of their own; `make release` builds it, and GPUWHY_BENCH \
+            ": it is a program of its own; `make release` builds it, and GPUWHY_BENCH or GPUWHY_PROBE \
              names it if it is neither beside gpuwhy nor on the PATH"
         }
         _ => "",

@@ -61,6 +61,9 @@ enum Command {
     Variability(variability::Args),
     /// Find who waits for whom where virtual machines or processes share a GPU
     Vgpu(vgpu::Args),
+    /// Write and verify eBPF programs for GPU kernels, and put them into kernels (runs gpuwhy-probe)
+    #[command(disable_help_flag = true)]
+    Probe(companion::Args),
     /// Query a trace in SQL (runs gpuwhy-query)
     #[command(disable_help_flag = true)]
     Query(companion::Args),
@@ -138,13 +141,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
         Command::Vgpu(args) => vgpu::run(&args),
+        Command::Probe(args) => companion::beside("gpuwhy-probe", None, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Query(args) => companion::query(&args),
-        Command::Inject(args) => companion::bench("inject", &args),
-        Command::Steploop(args) => companion::bench("steploop", &args),
-        Command::Demo(args) => companion::bench("demo", &args),
-        Command::Bench(args) => companion::bench("bench", &args),
+        Command::Inject(args) => companion::beside("gpuwhy-bench", Some("inject"), &args),
+        Command::Steploop(args) => companion::beside("gpuwhy-bench", Some("steploop"), &args),
+        Command::Demo(args) => companion::beside("gpuwhy-bench", Some("demo"), &args),
+        Command::Bench(args) => companion::beside("gpuwhy-bench", Some("bench"), &args),
         Command::Completions { shell } => {
             let mut out = terminal::exact_stdout();
             clap_complete::generate(shell, &mut Cli::command(), "gpuwhy", &mut out);

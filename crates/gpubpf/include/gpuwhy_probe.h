@@ -28,6 +28,43 @@ typedef signed long long __s64;
 
 #define BPF_ANY 0
 
+/*
+ * Where a program runs, by its section; KERNEL is a name or pattern (*, ?), mangled or as written.
+ *
+ *   kprobe/KERNEL                   where the kernel begins
+ *   kretprobe/KERNEL                where its threads return
+ *   kprobe/__memcapture             before loads, stores and atomics of global memory
+ *   gpu/insn/WHAT[/KERNEL]          before instructions: loads, stores, atomics, accesses, barriers,
+ *   gpu/insnret/WHAT[/KERNEL]       or a pattern of the opcode (ld.shared.*); insnret: after them
+ *   gpu/line/FILE:LINE[/KERNEL]     before a source line
+ *   gpu/tp/NAME[/KERNEL]            at a tracepoint of gpuwhy_tracepoint.h
+ *
+ * What the program's argument points to there:
+ */
+struct gpu_site { /* kprobe, kretprobe, gpu/line */
+	__u64 site; /* the number of the place, as `gpuwhy probe splice --json` lists it */
+};
+struct gpu_access { /* __memcapture, gpu/insn, gpu/insnret */
+	__u64 site;
+	__u64 address; /* in its state space; 0 where the instruction has none */
+	__u64 bytes;   /* of one thread */
+	__u64 kind;    /* GPU_LOAD, GPU_STORE or GPU_ATOMIC, and the state space */
+};
+struct gpu_tracepoint { /* gpu/tp */
+	__u64 site;
+	__u64 argument[8]; /* 0 where the tracepoint has fewer */
+};
+
+#define GPU_LOAD 1
+#define GPU_STORE 2
+#define GPU_ATOMIC 4
+#define GPU_SPACE(kind) ((kind) >> 8 & 255)
+#define GPU_GENERIC 0
+#define GPU_GLOBAL 1
+#define GPU_SHARED 2
+#define GPU_LOCAL 3
+#define GPU_CONST 4
+
 /* Helpers. */
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;

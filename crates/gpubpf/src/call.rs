@@ -44,7 +44,7 @@ pub(crate) fn lower(
         Helper::BlockIdx | Helper::BlockDim | Helper::ThreadIdx | Helper::GridDim => {
             let register = helper.triple().unwrap_or_default();
             for (reg, axis) in [(1, 'x'), (2, 'y'), (3, 'z')] {
-                let target = e.target(state, reg, 0, 8)?;
+                let target = e.target_to_write(state, reg, 0, 8)?;
                 e.line(&format!("mov.u32 #w0, %{register}.{axis}"));
                 e.line("cvt.u64.u32 #t0, #w0");
                 e.store(&target, Size::B8, "#t0");
@@ -79,6 +79,10 @@ fn special(e: &mut Emitter, name: &str) {
 fn word(e: &mut Emitter, options: &Options, dst: &str, index: usize) -> Result<(), Fault> {
     match &options.addresses {
         Addresses::Table => e.line(&format!("ld.const.u64 {dst}, [{TABLE}+{}]", index * 8)),
+        Addresses::Shared { first } => {
+            let index = if index < TABLE_HEADER { index } else { index + 3 * first };
+            e.line(&format!("ld.const.u64 {dst}, [{TABLE}+{}]", index * 8));
+        }
         Addresses::Fixed(words) => {
             let Some(word) = words.get(index) else {
                 return Err(e.fault(format!("the table of maps has no word {index}")));

@@ -35,10 +35,11 @@ pub struct Fragment {
 pub fn fragment(program: &Program, options: &Options) -> Result<Fragment, Fault> {
     let inlined = inline::inline(program)?;
     let context_align = options.context_align.trailing_zeros().min(3) as u8;
-    let flow = flow::analyse(program, &inlined, Entry { context_align });
+    let site = !options.context.is_empty();
+    let flow = flow::analyse(program, &inlined, Entry { context_align, site });
     let escape = flow.escape.map(|(step, why)| program.fault(inlined.steps[step].origin, why));
     let in_memory = options.stack == Stack::Memory || escape.is_some();
-    let mut emitter = Emitter::new(program, &options.prefix, inlined.depths, in_memory);
+    let mut emitter = Emitter::new(program, options, inlined.depths, in_memory);
     let targets = targets(&inlined);
     let mut used = BTreeSet::from([0]);
     let mut data = BTreeSet::new();

@@ -7,6 +7,7 @@ use crate::error::Fault;
 use crate::flow::State;
 use crate::inline::{self, STACK_BYTES};
 use crate::insn::{Operand, Reg, Size};
+use crate::options::Options;
 use crate::program::Program;
 use crate::value::{Value, zeros};
 
@@ -15,6 +16,8 @@ use crate::value::{Value, zeros};
 pub(crate) enum Target {
     /// The stack, promoted to registers: an offset from the entry's top.
     Cells(i32),
+    /// The context of a probe site: a byte of its words.
+    Context(i64),
     /// An address in a state space (`""` is generic).
     Memory { space: &'static str, base: String, offset: i64, align: u8 },
 }
@@ -25,6 +28,8 @@ pub(crate) struct Emitter<'a> {
     pub(crate) program: &'a Program,
     pub(crate) text: String,
     prefix: &'a str,
+    /// The registers that hold the context of a probe site.
+    context: &'a [String],
     /// The 4-byte cells of the stack that became registers, by offset / 4.
     pub(crate) cells: BTreeSet<i32>,
     /// Whether the stack lies in memory.
@@ -41,14 +46,15 @@ pub(crate) struct Emitter<'a> {
 impl<'a> Emitter<'a> {
     pub(crate) fn new(
         program: &'a Program,
-        prefix: &'a str,
+        options: &'a Options,
         depths: usize,
         in_memory: bool,
     ) -> Self {
         Self {
             program,
             text: String::new(),
-            prefix,
+            prefix: &options.prefix,
+            context: &options.context,
             cells: BTreeSet::new(),
             in_memory,
             stack_bytes: STACK_BYTES * depths as i32,
@@ -128,9 +134,38 @@ impl<'a> Emitter<'a> {
                     self.fault(format!("map `{name}` is dereferenced; look a key up instead"))
                 );
             }
+            Value::Context(at) => self.context_word(at + offset, bytes)?,
+            Value::MaybeContext => {
+                return Err(self.fault("it reads the context through what may be something else"));
+            }
             Value::MaybeStack => memory("", 0),
             Value::Any { .. } | Value::Const(_) => memory("", align),
         })
+    }
+
+    /// The address `base + offset`, which is written to.
+    pub(crate) fn target_to_write(
+        &self,
+        state: &State,
+        base: Reg,
+        offset: i64,
+        bytes: i64,
+    ) -> Result<Target, Fault> {
+        match self.target(state, base, offset, bytes)? {
+            Target::Context(_) => Err(self.fault("the context is written")),
+            target => Ok(target),
+        }
+    }
+
+    /// The word of the context that holds `bytes` bytes at `at`.
+    fn context_word(&self, at: i64, bytes: i64) -> Result<Target, Fault> {
+        let words = self.context.len() as i64;
+        if at < 0 || at + bytes > 8 * words || at.rem_euclid(8) + bytes > 8 {
+            return Err(self.fault(format!(
+                "{bytes} bytes at {at} of the context, which has {words} words of 8 bytes here"
+            )));
+        }
+        Ok(Target::Context(at))
     }
 
     fn cell(&mut self, at: i32) -> String {
@@ -145,6 +180,12 @@ impl<'a> Emitter<'a> {
         let kind = if signed { 's' } else { 'u' };
         match target {
             Target::Cells(at) => self.load_cells(dst, *at, size, signed),
+            Target::Context(at) => {
+                let word = &self.context[(at / 8) as usize];
+                let from = at % 8 * 8;
+                self.line(&format!("shr.u64 #t6, {word}, {from}"));
+                self.finish(dst, bits, signed);
+            }
             Target::Memory { space, base, offset, align } if size.bytes() <= 1 << align => {
                 self.line(&format!("ld{space}.{kind}{bits} {dst}, [{base}+{offset}]"));
             }
@@ -168,10 +209,10 @@ impl<'a> Emitter<'a> {
 
     /// Moves what was put together in `#t6` to `dst`.
     fn finish(&mut self, dst: &str, bits: u32, signed: bool) {
-        if signed {
-            self.line(&format!("cvt.s64.s{bits} {dst}, #t6"));
-        } else {
-            self.line(&format!("mov.b64 {dst}, #t6"));
+        match (signed, bits) {
+            (true, _) => self.line(&format!("cvt.s64.s{bits} {dst}, #t6")),
+            (false, 64) => self.line(&format!("mov.b64 {dst}, #t6")),
+            (false, _) => self.line(&format!("cvt.u64.u{bits} {dst}, #t6")),
         }
     }
 
@@ -219,6 +260,8 @@ impl<'a> Emitter<'a> {
         let bits = size.bytes() * 8;
         match target {
             Target::Cells(at) => self.store_cells(*at, size, src),
+            // Refused by `target_to_write`.
+            Target::Context(_) => {}
             Target::Memory { space, base, offset, align } if size.bytes() <= 1 << align => {
                 self.line(&format!("st{space}.b{bits} [{base}+{offset}], {src}"));
             }

@@ -90,6 +90,8 @@ pub struct Flow {
 pub struct Entry {
     /// `r1` is a multiple of two to this power, at most 3.
     pub context_align: u8,
+    /// Whether `r1` is the context of a probe site.
+    pub site: bool,
 }
 
 /// Finds what registers and slots hold at every step.
@@ -110,7 +112,10 @@ fn fixed_point(program: &Program, inlined: &Inlined, entry: Entry, slots: bool) 
     let steps = inlined.steps.len();
     let mut before: Vec<Option<State>> = vec![None; steps];
     let mut start = State { regs: [Value::Const(0); REGISTERS], slots: BTreeMap::new() };
-    start.set(1, Value::Any { align: entry.context_align });
+    start.set(
+        1,
+        if entry.site { Value::Context(0) } else { Value::Any { align: entry.context_align } },
+    );
     start.set(2, Value::Any { align: 0 });
     for depth in 0..inline::MAX_DEPTH {
         let top = -STACK_BYTES * depth as i32;
@@ -249,6 +254,14 @@ fn alu(op: AluOp, width: Width, dst: Value, src: Value) -> Value {
         (AluOp::Add, Value::Stack(at), Value::Const(by))
         | (AluOp::Add, Value::Const(by), Value::Stack(at)) => moved(at, by as i64),
         (AluOp::Sub, Value::Stack(at), Value::Const(by)) => moved(at, (by as i64).wrapping_neg()),
+        (AluOp::Add, Value::Context(at), Value::Const(by)) => {
+            Value::Context(at.wrapping_add(by as i64))
+        }
+        _ if matches!(dst, Value::Context(_) | Value::MaybeContext)
+            || matches!(src, Value::Context(_) | Value::MaybeContext) =>
+        {
+            Value::MaybeContext
+        }
         _ if dst.is_stack() || src.is_stack() => Value::MaybeStack,
         (
             AluOp::Add | AluOp::Sub,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod attach;
 mod btf;
 mod call;
 mod compile;
@@ -23,13 +24,17 @@ mod options;
 mod program;
 pub mod ptx;
 mod reader;
+mod skeleton;
+pub mod splice;
 mod value;
 mod verify;
 
+pub use attach::{Attach, Moment, What};
 pub use compile::{Fragment, MODULE_HEAD, entry, fragment, kernel, kernel_options};
 pub use error::{Fault, Place};
 pub use helpers::Helper;
 pub use options::{Addresses, Options, Stack, TABLE, TABLE_HEADER};
 pub use program::{Data, Map, MapKind, Program, Site};
-pub use reader::{Attach, Entry, Object, Unreadable};
+pub use reader::{Entry, Object, Unreadable};
+pub use skeleton::SKELETON;
 pub use verify::{Budget, Certificate, Effect, Uniform, verify};

@@ -46,7 +46,7 @@ pub(crate) fn insn(
             }
         }
         Insn::Store { size, release, base, offset, src } => {
-            let target = e.target(state, base, offset.into(), size.bytes().into())?;
+            let target = e.target_to_write(state, base, offset.into(), size.bytes().into())?;
             // A stack address that is kept on the promoted stack has no number, and none is needed:
             // who loads it again is known to have it.
             if let Operand::Reg(reg) = src
@@ -54,6 +54,16 @@ pub(crate) fn insn(
                 && !e.in_memory
             {
                 return Ok(());
+            }
+            // The context is no address, so it cannot come back from memory.
+            if let Operand::Reg(reg) = src
+                && matches!(state.reg(reg), Value::Context(_) | Value::MaybeContext)
+                && !matches!(target, Target::Cells(_))
+            {
+                return Err(e.fault(
+                    "the context is kept in memory, where this program's stack lies; load what is needed \
+                     of it first",
+                ));
             }
             if release && matches!(target, Target::Memory { .. }) {
                 e.line("fence.acq_rel.gpu");
@@ -63,7 +73,7 @@ pub(crate) fn insn(
         }
         Insn::Atomic { op, fetch, width, base, offset, src } => {
             let bytes = i64::from(width.bits() / 8);
-            let target = e.target(state, base, offset.into(), bytes)?;
+            let target = e.target_to_write(state, base, offset.into(), bytes)?;
             let scope = scope(e, state.reg(base));
             let atomic = Atomic { op, fetch, width, src: Emitter::reg(src), scope };
             atomic.lower(e, &target, state.reg(base));
@@ -307,7 +317,9 @@ struct Atomic {
 impl Atomic {
     fn lower(&self, e: &mut Emitter, target: &Target, address: Value) {
         match target {
-            Target::Cells(_) | Target::Memory { space: ".local", .. } => self.plain(e, target),
+            Target::Cells(_) | Target::Context(_) | Target::Memory { space: ".local", .. } => {
+                self.plain(e, target);
+            }
             Target::Memory { space, base, offset, .. } => {
                 let place = format!("[{base}+{offset}]");
                 // Atomics on local memory are illegal, and this may be an address on the stack.

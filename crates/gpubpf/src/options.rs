@@ -10,6 +10,12 @@ pub enum Addresses {
     /// map follow three words: the address of its values, the number of its shards (threads or SMs;
     /// 0 for maps that have one), and the address of the 64-bit counter of what was lost.
     Table,
+    /// In that table, which somebody else declares, since several programs share it: the maps of
+    /// this program are those from number `first` on.
+    Shared {
+        /// The number of the program's first map in the table.
+        first: usize,
+    },
     /// In the text itself: the words of that table, which are known already.
     Fixed(Vec<u64>),
 }
@@ -43,6 +49,9 @@ pub struct Options {
     pub context_align: u32,
     /// What `r1` and `r2` are at the entry: 64-bit registers or literals of the text around.
     pub arguments: [Option<String>; 2],
+    /// The 64-bit registers of the text around that hold what `r1` points to at a probe site, word
+    /// by word; where there are none, `r1` is an address.
+    pub context: Vec<String>,
     /// The 64-bit register of the text around that receives `r0`.
     pub result: Option<String>,
 }
@@ -55,6 +64,7 @@ impl Default for Options {
             stack: Stack::Promote,
             context_align: 8,
             arguments: [None, None],
+            context: Vec::new(),
             result: None,
         }
     }

@@ -12,6 +12,7 @@ use object::{
     RelocationTarget, SectionIndex, SymbolKind,
 };
 
+use crate::attach::Attach;
 use crate::btf::{self, Btf, Extension};
 use crate::error::{Fault, Place};
 use crate::insn::{self, Decoded, Insn, Wide};
@@ -34,31 +35,6 @@ pub enum Unreadable {
         /// What is wrong with it.
         reason: String,
     },
-}
-
-/// Where a program belongs, by the name of its section.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attach {
-    /// `kprobe/NAME`: where the kernel of this name (or pattern) begins.
-    Entry(String),
-    /// `kretprobe/NAME`: where threads of that kernel return.
-    Return(String),
-    /// `kprobe/__memcapture`: loads and stores.
-    Accesses,
-    /// Anything else, for the host.
-    Host,
-}
-
-impl Attach {
-    /// What the section name `section` says.
-    pub fn from_section(section: &str) -> Self {
-        match section.split_once('/') {
-            Some(("kprobe", "__memcapture")) => Self::Accesses,
-            Some(("kprobe", name)) => Self::Entry(name.to_owned()),
-            Some(("kretprobe", name)) => Self::Return(name.to_owned()),
-            _ => Self::Host,
-        }
-    }
 }
 
 /// A program of an object, before it is linked.

@@ -18,6 +18,10 @@ pub enum Value {
         /// The map whose value it is, where it is one.
         map: Option<u32>,
     },
+    /// What `r1` is at a probe site, moved by this offset: words that the site knows.
+    Context(i64),
+    /// The context on one path and something else on another.
+    MaybeContext,
     /// Anything else: a number, or an address of the caller's.
     Any {
         /// It is a multiple of two to this power, at most 3.
@@ -31,7 +35,7 @@ impl Value {
         match self {
             Self::Const(value) => zeros(value),
             Self::Stack(offset) => zeros(offset as u64),
-            Self::MaybeStack | Self::Map(_) => 0,
+            Self::MaybeStack | Self::Map(_) | Self::Context(_) | Self::MaybeContext => 0,
             Self::Global { align, .. } | Self::Any { align } => align,
         }
     }
@@ -49,6 +53,8 @@ impl Value {
         let align = self.align().min(other.align());
         match (self, other) {
             _ if self.is_stack() || other.is_stack() => Self::MaybeStack,
+            (Self::Context(_) | Self::MaybeContext, _)
+            | (_, Self::Context(_) | Self::MaybeContext) => Self::MaybeContext,
             (Self::Global { map: a, .. }, Self::Global { map: b, .. }) => {
                 Self::Global { align, map: a.filter(|_| a == b) }
             }

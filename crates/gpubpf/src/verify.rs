@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::attach::Attach;
 use crate::error::Fault;
 use crate::helpers::Helper;
 use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
@@ -411,7 +412,17 @@ impl Walk<'_> {
                 path.cost.bytes += bytes as u64;
                 Ok(held)
             }
-            Held::Context => Err("the context is opaque on a GPU; ask helpers instead".into()),
+            Held::Context => {
+                let words = Attach::from_section(&self.program.section).context_words();
+                let within = offset >= 0 && offset + bytes <= 8 * words as i64;
+                if !within || offset % 8 + bytes > 8 {
+                    return Err(format!(
+                        "{bytes} bytes at {offset} of the context, which has {words} words of 8 \
+                         bytes in a program of this section"
+                    ));
+                }
+                Ok(Held::Context)
+            }
             Held::Map(_) => Err("a map is dereferenced; look a key up instead".into()),
             Held::Number { .. } => Err(format!("r{base} is a number and no address")),
             Held::Nothing => Err(format!("r{base} is used before it is written")),
@@ -471,6 +482,7 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
+            Held::Context => Err("the context is written".into()),
             _ => Err("read-only data is written".into()),
         }
     }
@@ -511,6 +523,7 @@ impl Walk<'_> {
                 }
                 path.saved.retain(|&kept, _| kept + 8 <= at || kept >= at + bytes);
             }
+            Held::Context => return Err("the context is written".into()),
             _ => return Err("read-only data is written".into()),
         }
         if fetch {

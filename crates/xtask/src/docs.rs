@@ -154,8 +154,14 @@ fn built(root: &Path) -> Result<PathBuf> {
         return Ok(named.into());
     }
     let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    let packages = ["build", "--quiet", "--package", "gpuwhy", "--package", "gpuwhy-bench"];
-    let status = cargo().args(packages).current_dir(root).status().context("cannot run cargo")?;
+    let packages = ["gpuwhy", "gpuwhy-bench", "gpuwhy-probe"];
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
+    let status = cargo()
+        .args(["build", "--quiet"])
+        .args(packages)
+        .current_dir(root)
+        .status()
+        .context("cannot run cargo")?;
     if !status.success() {
         bail!("gpuwhy does not build");
     }

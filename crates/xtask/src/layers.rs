@@ -42,7 +42,11 @@ const ROWS: &[Row] = &[
     Row { others: Some(&["libc", "loom"]), ..row("wire", &[]) },
     Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
     // eBPF to PTX, from bytes to text; no file, no process.
-    Row { others: Some(&["object", "thiserror"]), pure: true, ..row("gpubpf", &[]) },
+    Row {
+        others: Some(&["cpp_demangle", "object", "thiserror"]),
+        pure: true,
+        ..row("gpubpf", &[])
+    },
     // Floor 2. What one derives reaches the other as rows, in tests too.
     Row { pure: true, ..row("derive", &["schema"]) },
     Row { pure: true, ..row("diagnose", &["schema"]) },
@@ -68,6 +72,7 @@ const ROWS: &[Row] = &[
             &["schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine"],
         )
     },
+    row("probe", &["schema", "gpubpf"]),
     row(
         "bench",
         &["schema", "store", "collect", "diagnose", "formats", "fleet", "engine", "testkit"],
@@ -102,8 +107,12 @@ const KEPT: &[(&str, &[&str], &str)] = &[
     ("datafusion", &["query"], "the core builds without the query engine"),
     ("ballista", &["query"], "the core builds without the query engine"),
     ("ballista-core", &["query"], "the core builds without the query engine"),
-    ("clap", &["bench", "cli", "query", "testkit"], "only programs have command lines"),
-    ("anyhow", &["bench", "cli", "query", "testkit", "xtask"], "errors of libraries are types"),
+    ("clap", &["bench", "cli", "probe", "query", "testkit"], "only programs have command lines"),
+    (
+        "anyhow",
+        &["bench", "cli", "probe", "query", "testkit", "xtask"],
+        "errors of libraries are types",
+    ),
 ];
 
 /// What a pure crate may not name.

@@ -1,0 +1,162 @@
+//! The text of one site: a block in braces around the fragment.
+
+use std::fmt::Write as _;
+
+use super::How;
+use super::points::{Point, Word};
+use super::registers::Width;
+use crate::options::TABLE;
+
+/// What all sites of a probe share.
+pub(super) struct Site<'a> {
+    /// What no name of the module contains.
+    pub(super) base: &'a str,
+    /// The compiled program.
+    pub(super) fragment: &'a str,
+    /// The word of the table that switches the probe.
+    pub(super) switch: usize,
+    pub(super) how: &'a How,
+}
+
+/// An insertion: the byte of the text and what goes there.
+pub(super) type Insertion = (usize, u8, String);
+
+impl Site<'_> {
+    /// The register of a word of the context.
+    pub(super) fn context(base: &str, word: usize) -> String {
+        format!("%{base}c{word}")
+    }
+
+    /// The insertions that put the probe at `point`, which is the site `number`.
+    pub(super) fn write(&self, point: &Point, number: usize, into: &mut Vec<Insertion>) {
+        let base = self.base;
+        let mut context = String::new();
+        let mut words = vec![Word::Number(number as u64)];
+        words.extend(point.words.iter().cloned());
+        for at in 0..=crate::attach::TRACEPOINT_ARGUMENTS {
+            let register = Self::context(base, at);
+            if self.fragment.contains(&register) {
+                let word = words.get(at).cloned().unwrap_or(Word::Number(0));
+                self.word(&mut context, &register, &word);
+            }
+        }
+        let declarations = format!(
+            "{{\n\t.reg .pred %{base}p<3>;\n\t.reg .b16 %{base}h;\n\t.reg .b32 %{base}w<6>;\n\t.reg .b64 \
+             %{base}v;\n\t.reg .b64 %{base}c<9>;\n"
+        );
+        let (mut head, mut guard) = (String::new(), String::new());
+        if let (Some(condition), None) = (point.guard, point.before) {
+            let negated = if condition.negated { "" } else { "!" };
+            let _ = writeln!(guard, "\t@{negated}{} bra {base}end;", condition.predicate);
+        }
+        if let (Some(condition), Some(_)) = (point.guard, point.before) {
+            let _ = writeln!(head, "\tmov.pred %{base}p2, {};", condition.predicate);
+            let negated = if condition.negated { "" } else { "!" };
+            let _ = writeln!(guard, "\t@{negated}%{base}p2 bra {base}end;");
+        }
+        let gates = self.gates();
+        let tail = format!("{}{base}end:\n}}\n", self.fragment);
+        match point.before {
+            Some(before) if !head.is_empty() || !context.is_empty() => {
+                into.push((before, point.rank.max(2), format!("{declarations}{head}{context}\t")));
+                into.push((point.at, point.rank, format!("\n{gates}{guard}{tail}")));
+            }
+            // Behind a statement, so on a line of its own.
+            Some(_) => {
+                into.push((point.at, point.rank, format!("\n{declarations}{gates}{tail}")));
+            }
+            None => {
+                let line = if point.rank == 0 { "\n" } else { "" };
+                let text = format!("{line}{declarations}{gates}{guard}{context}{tail}\t");
+                into.push((point.at, point.rank, text));
+            }
+        }
+    }
+
+    /// The switch and the sampling: branches that whole warps take together.
+    fn gates(&self) -> String {
+        let (base, mut text) = (self.base, String::new());
+        if self.how.switch {
+            let _ = write!(
+                text,
+                "\tld.const.u64 %{base}v, [{TABLE}+{}];\n\tsetp.eq.s64 %{base}p0, %{base}v, 0;\n\
+                 \t@%{base}p0 bra.uni {base}end;\n",
+                8 * self.switch
+            );
+        }
+        let (blocks, warps) = (self.how.blocks.get(), self.how.warps.get());
+        if blocks > 1 || warps > 1 {
+            // The block's number in the grid.
+            text += &linear(base, "ctaid", "nctaid", 1);
+        }
+        if blocks > 1 {
+            text += &one_in(base, 1, blocks);
+        }
+        if warps > 1 {
+            text += &linear(base, "tid", "ntid", 2);
+            let _ = write!(
+                text,
+                "\tshr.u32 %{base}w2, %{base}w2, 5;\n\tshl.b32 %{base}w1, %{base}w1, 5;\n\
+                 \tadd.s32 %{base}w1, %{base}w1, %{base}w2;\n"
+            );
+            text += &one_in(base, 1, warps);
+        }
+        text
+    }
+
+    fn word(&self, text: &mut String, to: &str, word: &Word) {
+        let base = self.base;
+        let _ = match *word {
+            Word::Number(number) => writeln!(text, "\tmov.b64 {to}, {number:#x};"),
+            Word::Register(name, Width::Predicate) => {
+                writeln!(text, "\tselp.b64 {to}, 1, 0, {name};")
+            }
+            Word::Register(name, Width::Bits(64)) => writeln!(text, "\tmov.b64 {to}, {name};"),
+            Word::Register(name, Width::Bits(32)) => {
+                writeln!(text, "\tmov.b32 %{base}w0, {name};\n\tcvt.u64.u32 {to}, %{base}w0;")
+            }
+            Word::Register(name, Width::Bits(16)) => {
+                writeln!(text, "\tmov.b16 %{base}h, {name};\n\tcvt.u64.u16 {to}, %{base}h;")
+            }
+            Word::Register(name, Width::Bits(_)) => writeln!(text, "\tcvt.u64.u8 {to}, {name};"),
+            Word::Address(name, 32, offset) => writeln!(
+                text,
+                "\tmov.b32 %{base}w0, {name};\n\tcvt.u64.u32 {to}, %{base}w0;\n\tadd.s64 {to}, {to}, \
+                 {offset};"
+            ),
+            Word::Address(name, _, offset) => {
+                writeln!(text, "\tmov.b64 {to}, {name};\n\tadd.s64 {to}, {to}, {offset};")
+            }
+            Word::Variable(name, global, offset) => {
+                let _ = writeln!(text, "\tmov.u64 {to}, {name};");
+                if global {
+                    let _ = writeln!(text, "\tcvta.global.u64 {to}, {to};");
+                }
+                writeln!(text, "\tadd.s64 {to}, {to}, {offset};")
+            }
+        };
+    }
+}
+
+/// The number of a block or thread, x fastest, into the 32-bit register `to`.
+fn linear(base: &str, index: &str, size: &str, to: u32) -> String {
+    let mut text = format!("\tmov.u32 %{base}w{to}, %{index}.z;\n");
+    for axis in ['y', 'x'] {
+        let _ = write!(
+            text,
+            "\tmov.u32 %{base}w3, %{size}.{axis};\n\tmov.u32 %{base}w4, %{index}.{axis};\n\
+             \tmad.lo.s32 %{base}w{to}, %{base}w{to}, %{base}w3, %{base}w4;\n"
+        );
+    }
+    text
+}
+
+/// Lets one in `n` of the numbers in the register `of` through. They are spread by the golden ratio,
+/// so that every `n` neighbours have one among them and no stride of the kernel misses all.
+fn one_in(base: &str, of: u32, n: u32) -> String {
+    let below = (1_u64 << 32).div_ceil(u64::from(n));
+    format!(
+        "\tmul.lo.u32 %{base}w5, %{base}w{of}, 0x9E3779B1;\n\tsetp.ge.u32 %{base}p1, %{base}w5, {below};\n\
+         \t@%{base}p1 bra.uni {base}end;\n"
+    )
+}

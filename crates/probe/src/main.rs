@@ -1,0 +1,342 @@
+//! `gpuwhy probe`: programs for GPU kernels, before any kernel runs: written, verified, put into PTX.
+//!
+//! A program of its own beside `gpuwhy`, which starts it: who records and diagnoses needs no compiler.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use gpuwhy_gpubpf::ptx::Module;
+use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
+use gpuwhy_gpubpf::{Attach, Budget, Effect, Object, SKELETON};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
+use serde_json::{Value, json};
+
+/// Write, verify and cost eBPF programs for GPU kernels, and put them into kernels
+#[derive(Debug, Parser)]
+#[command(name = "gpuwhy probe", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed or a program is refused, 2 wrong usage.")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a directory with a device probe that builds, to begin with
+    New {
+        /// The directory to make
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Tell what the verifier says of each program of an object, and what it costs at most
+    Check {
+        /// What clang -target bpf wrote
+        #[arg(value_name = "OBJECT")]
+        object: PathBuf,
+        #[command(flatten)]
+        allowed: Allowed,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put the programs of an object into the kernels of a PTX module
+    Splice {
+        /// What clang -target bpf wrote
+        #[arg(value_name = "OBJECT")]
+        object: PathBuf,
+        /// The module, as nvcc -ptx, Triton or NVRTC write it
+        #[arg(value_name = "KERNELS.ptx")]
+        kernels: PathBuf,
+        /// The module to write
+        #[arg(short, long, value_name = "OUT.ptx")]
+        output: PathBuf,
+        /// Run in one of N blocks
+        #[arg(long, value_name = "N", default_value = "1")]
+        one_block_in: NonZeroU32,
+        /// Run in one of N warps
+        #[arg(long, value_name = "N", default_value = "1")]
+        one_warp_in: NonZeroU32,
+        /// Leave out the switch by which a program is turned on after loading: it is always on
+        #[arg(long)]
+        always_on: bool,
+        #[command(flatten)]
+        allowed: Allowed,
+        /// Print one JSON document: where the programs are, and the table that a loader fills
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What programs may cost and do.
+#[derive(Debug, clap::Args)]
+struct Allowed {
+    /// The most eBPF instructions that one warp may execute at a site
+    #[arg(long, value_name = "INSTRUCTIONS", default_value_t = Budget::default().warp_instructions)]
+    budget: u64,
+    /// Allow programs that end threads of the kernel
+    #[arg(long)]
+    controlling: bool,
+}
+
+impl Allowed {
+    fn budget(&self) -> Budget {
+        let effect = if self.controlling { Effect::Controlling } else { Effect::Prefetching };
+        Budget { warp_instructions: self.budget, effect }
+    }
+}
+
+/// The largest object and the largest module that are read.
+const MAX_OBJECT: u64 = 64 << 20;
+
+fn main() -> ExitCode {
+    terminal::tell_panics();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // What was typed may be the name of somebody's file.
+        Err(error) if error.use_stderr() => {
+            terminal::fail(error.render());
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
+    run(&args.command).unwrap_or_else(|error| {
+        terminal::fail(format_args!("gpuwhy: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+/// Writes, checks or splices.
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::New { dir } => new(dir),
+        Command::Check { object, allowed, json } => {
+            let how = How { budget: allowed.budget(), ..How::default() };
+            check(&plan(object, how)?, *json)
+        }
+        Command::Splice {
+            object,
+            kernels,
+            output,
+            one_block_in,
+            one_warp_in,
+            always_on,
+            allowed,
+            json,
+        } => {
+            let how = How {
+                budget: allowed.budget(),
+                blocks: *one_block_in,
+                warps: *one_warp_in,
+                switch: !always_on,
+            };
+            splice(&plan(object, how)?, kernels, output, *json)
+        }
+    }
+}
+
+fn new(dir: &Path) -> Result<ExitCode> {
+    std::fs::create_dir(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
+    for (name, text) in SKELETON {
+        let path = dir.join(name);
+        std::fs::write(&path, text)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    terminal::say(format_args!(
+        "made {0}; `make -C {0} check` builds it and tells its cost",
+        dir.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A whole file, if it is not larger than `most`.
+fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let bytes = std::fs::metadata(path)
+        .map(|file| file.len())
+        .with_context(|| format!("cannot read `{}`", path.display()))?;
+    if bytes > most {
+        bail!("`{}` has {bytes} bytes; at most {most}", path.display());
+    }
+    std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+fn plan(path: &Path, how: How) -> Result<Plan> {
+    let bytes = read(path, MAX_OBJECT)?;
+    let object =
+        Object::read(&bytes).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let mut plan = Plan::new(how);
+    plan.object(&object);
+    if plan.probes().is_empty() {
+        bail!(
+            "`{}` holds no program in a section of its own, such as SEC(\"kprobe/*\")",
+            path.display()
+        );
+    }
+    Ok(plan)
+}
+
+/// Exit code 1 where a program for a device is refused.
+fn check(plan: &Plan, json: bool) -> Result<ExitCode> {
+    let device = |probe: &&Probe| probe.attach != Attach::Host;
+    let refused = plan.probes().iter().filter(device).any(|probe| reason(probe).is_some());
+    if json {
+        let programs: Vec<Value> = plan.probes().iter().map(verdict).collect();
+        terminal::say_json(&format!("{:#}", json!({ "programs": programs })))?;
+    } else {
+        let mut out = String::new();
+        for probe in plan.probes() {
+            out += &told(probe);
+        }
+        terminal::show(Screen::new(false).block("", out))?;
+    }
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Why a program for a device is refused.
+fn reason(probe: &Probe) -> Option<String> {
+    match (&probe.attach, &probe.verdict) {
+        (Attach::Unclear(reason), _) => Some(reason.clone()),
+        (_, Err(fault)) => Some(fault.to_string()),
+        _ => None,
+    }
+}
+
+fn told(probe: &Probe) -> String {
+    let Probe { name, section, attach, verdict, .. } = probe;
+    let mut out = format!("{name} ({section}): ");
+    match (attach, verdict, reason(probe)) {
+        (Attach::Host, ..) => out += "for the host, not looked at\n",
+        (_, _, Some(reason)) => {
+            let _ = writeln!(out, "refused\n  {reason}");
+        }
+        (_, Ok((_, cost)), None) => {
+            let effect = format!("{:?}", cost.effect).to_lowercase();
+            let _ = writeln!(
+                out,
+                "accepted, {effect}\n  a thread executes {} eBPF instructions at most; a warp {} on {} \
+                 paths, with {} atomics and {} bytes of maps",
+                cost.thread_instructions,
+                cost.warp_instructions,
+                cost.paths,
+                cost.warp_atomics,
+                cost.warp_bytes
+            );
+        }
+        (_, Err(_), None) => {}
+    }
+    out
+}
+
+fn verdict(probe: &Probe) -> Value {
+    let mut document = json!({
+        "program": probe.name,
+        "section": probe.section,
+        "device": probe.attach != Attach::Host,
+    });
+    if probe.attach == Attach::Host {
+        return document;
+    }
+    document["refused"] = json!(reason(probe));
+    if let Ok((_, cost)) = &probe.verdict {
+        document["certificate"] = json!({
+            "thread_instructions": cost.thread_instructions,
+            "paths": cost.paths,
+            "warp_instructions": cost.warp_instructions,
+            "warp_atomics": cost.warp_atomics,
+            "warp_bytes": cost.warp_bytes,
+            "effect": format!("{:?}", cost.effect).to_lowercase(),
+        });
+    }
+    document
+}
+
+fn splice(plan: &Plan, kernels: &Path, output: &Path, json: bool) -> Result<ExitCode> {
+    let text = String::from_utf8(read(kernels, gpuwhy_gpubpf::ptx::MAX_TEXT as u64)?)
+        .with_context(|| format!("`{}` is no text", kernels.display()))?;
+    let module =
+        Module::read(&text).with_context(|| format!("`{}` is no PTX", kernels.display()))?;
+    let spliced = plan.splice(&module).with_context(|| format!("`{}`", kernels.display()))?;
+    std::fs::write(output, &spliced.text)
+        .with_context(|| format!("cannot write `{}`", output.display()))?;
+    let table = plan.table();
+    if json {
+        terminal::say_json(&format!("{:#}", document(&spliced, &table)))?;
+    } else {
+        terminal::show(Screen::new(false).block("", page(&spliced, output)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(spliced: &Spliced, output: &Path) -> String {
+    let mut out = String::new();
+    for kernel in &spliced.kernels {
+        let _ = writeln!(out, "{}: {} sites", kernel.readable, kernel.sites);
+    }
+    for note in &spliced.notes {
+        let _ = writeln!(out, "{note}");
+    }
+    let unchanged = if spliced.sites.is_empty() { " as it was" } else { "" };
+    let _ = writeln!(out, "wrote {}{unchanged}", output.display());
+    out
+}
+
+fn document(spliced: &Spliced, table: &Table) -> Value {
+    let kernels: Vec<Value> = spliced
+        .kernels
+        .iter()
+        .map(|k| json!({ "name": k.name, "readable": k.readable, "sites": k.sites }))
+        .collect();
+    let sites: Vec<Value> = spliced
+        .sites
+        .iter()
+        .enumerate()
+        .map(|(number, site)| {
+            json!({
+                "site": number,
+                "program": site.probe,
+                "function": site.function,
+                "ptx_line": site.line,
+                "source": site.source,
+            })
+        })
+        .collect();
+    let maps: Vec<Value> = table
+        .maps
+        .iter()
+        .map(|(map, word)| {
+            json!({
+                "name": map.name,
+                "type": map.kind.id(),
+                "key_size": map.key_size,
+                "value_size": map.value_size,
+                "max_entries": map.max_entries,
+                "word": word,
+            })
+        })
+        .collect();
+    let switches: Vec<Value> = table
+        .switches
+        .iter()
+        .map(|(name, word)| json!({ "program": name, "word": word }))
+        .collect();
+    json!({
+        "changed": !spliced.sites.is_empty(),
+        "kernels": kernels,
+        "sites": sites,
+        "notes": spliced.notes,
+        "table": {
+            "symbol": gpuwhy_gpubpf::TABLE,
+            "words": table.words,
+            "maps": maps,
+            "switches": switches,
+        },
+    })
+}
