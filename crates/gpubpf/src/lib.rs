@@ -23,6 +23,7 @@ mod options;
 mod program;
 pub mod ptx;
 mod reader;
+pub mod sim;
 mod value;
 mod verify;
 
