@@ -6,7 +6,7 @@
 mod support;
 
 use gpuwhy_gpubpf::{Options, Program, Stack};
-use support::programs::{MEMORY, Random, program};
+use support::programs::{MEMORY, Random, with_loads};
 use support::{machine, vectors, warps};
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -58,7 +58,7 @@ fn every_vector_of_the_suite_gives_its_result_in_a_warp() {
 /// A program, and memory for each of 32 lanes.
 fn situation(seed: u64, at: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut random = Random(seed.wrapping_mul(1_000_003).wrapping_add(at));
-    let code = program(&mut random);
+    let code = with_loads(&mut random, 6);
     // Some lanes have the same memory, so that they stay together where others leave.
     let kinds = random.pick(&[1, 2, 5, 32]);
     let kinds: Vec<Vec<u8>> =
@@ -146,7 +146,7 @@ const MISTAKES: [Mistake; 24] = [
     ("a jump the other way", |l| swap(l, "@%gw_p0 bra", "@!%gw_p0 bra")),
     ("sign extension that extends zeros", |l| swap(l, "cvt.s64.s16", "cvt.u64.u16")),
     ("a 32-bit result with its sign above", |l| swap(l, "cvt.u64.u32", "cvt.s64.s32")),
-    ("a signed load that is unsigned", |l| swap(l, "ld.global.s16", "ld.global.u16")),
+    ("a signed load that is unsigned", |l| swap(l, "ld.s16", "ld.u16")),
     ("bytes of the stack at the wrong place", |l| {
         if l.contains("bfi.b32") { swap(l, ", 8, 8;", ", 16, 8;") } else { None }
     }),
@@ -165,7 +165,7 @@ const MISTAKES: [Mistake; 24] = [
         let head = l.trim().split(' ').next()?;
         if head.contains(".cas.") { swapped(l, head) } else { None }
     }),
-    ("a 32-bit store of 16 bits", |l| swap(l, "st.global.b32", "st.global.b16")),
+    ("a 32-bit store of 16 bits", |l| swap(l, "st.b32", "st.b16")),
     ("a subtraction the wrong way round", |l| swapped(l, "sub.s64")),
 ];
 

@@ -5,8 +5,8 @@
 pub struct Counts {
     /// Instructions that warps issued.
     pub instructions: u64,
-    /// The lanes that were active in them, summed: divided by 32 × `instructions` it is the share of
-    /// lanes that worked.
+    /// The lanes that were active in them and whose guard held, summed: divided by 32 ×
+    /// `instructions` it is the share of lanes that worked.
     pub lanes: u64,
     /// Branches at which lanes of a warp parted.
     pub divergent_branches: u64,

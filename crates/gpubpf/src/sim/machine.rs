@@ -203,8 +203,12 @@ impl<'a> Context<'a, '_> {
         Ok(base.map(|base| {
             let address = base.wrapping_add(at.offset as u64);
             match space {
-                Space::Shared | Space::Local | Space::Param => {
+                // Addresses of 32 bits wrap around; others are kept within the space's window.
+                Space::Shared | Space::Local | Space::Param if base >> 32 == 0 => {
                     generic(space, address & 0xffff_ffff)
+                }
+                Space::Shared | Space::Local | Space::Param => {
+                    generic(space, address & 0xff_ffff_ffff)
                 }
                 _ => address,
             }

@@ -41,12 +41,23 @@ pub const MEMORY: i16 = 64;
 /// A program that ends: jumps go forward, and addresses are within the stack and the memory.
 /// `r1` keeps the memory's address; `r9` counts up to 3 where there is a loop.
 pub fn program(random: &mut Random) -> Vec<u8> {
+    with_loads(random, 0)
+}
+
+/// The same with `loads` registers that come from memory before anything else, so that lanes with
+/// different memory take different branches.
+pub fn with_loads(random: &mut Random, loads: usize) -> Vec<u8> {
     let length = 6 + random.below(40) as usize;
     let mut code: Vec<[u8; 8]> = Vec::new();
     for reg in [0, 2, 3, 4, 5, 6, 7, 8] {
         let value = random.next();
         code.push(slot(0x18, reg, 0, 0, value as i32));
         code.push(slot(0, 0, 0, 0, if random.below(2) == 0 { (value >> 32) as i32 } else { 0 }));
+    }
+    for reg in [0, 2, 3, 4, 5, 6, 7, 8].into_iter().take(loads) {
+        let offset = random.below(8) as i16 * 8;
+        let size = random.pick(&[0x00, 0x08, 0x10, 0x18]);
+        code.push(slot(0x61 | size, reg, 1, offset, 0));
     }
     let start = code.len();
     for _ in 0..length {
