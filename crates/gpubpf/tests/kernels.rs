@@ -27,7 +27,8 @@ fn run_all(folder: &Path) -> BTreeMap<String, Result<Facts, String>> {
 #[test]
 fn kernels_of_ours_compute_what_numpy_does() {
     let all = run_all(&here());
-    let wrong: Vec<_> = all.iter().filter_map(|(name, result)| Some((name, result.as_ref().err()?))).collect();
+    let wrong: Vec<_> =
+        all.iter().filter_map(|(name, result)| Some((name, result.as_ref().err()?))).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(all.len() >= 10, "{}", all.len());
 }

@@ -105,7 +105,10 @@ fn threads_that_wait_for_ever_are_told_with_their_lines() {
         "setp.lt.u32 %p1, %t, 32;\n@%p1 bra other;\nbar.sync 0;\nret;\nother: bar.sync 1;",
         96,
     );
-    assert!(words.contains("deadlock: 32 threads wait at line 14, 64 threads wait at line 12"), "{words}");
+    assert!(
+        words.contains("deadlock: 32 threads wait at line 14, 64 threads wait at line 12"),
+        "{words}"
+    );
     let words = refused("", "setp.lt.u32 %p1, %t, 8;\n@%p1 bar.sync 0;", 32);
     assert!(words.contains("by a part of the warp"), "{words}");
     // Those who have ended are not waited for.
@@ -128,13 +131,22 @@ fn what_goes_wrong_names_statement_line_and_thread() {
         ("", "mov.u64 %d1, 0;\nld.global.u8 %r1, [%d1];", "no global memory"),
         (shared, "ld.shared.u32 %r1, [s+4];", "of shared memory are read before they are written"),
         (shared, "st.shared.u32 [s+64], %t;", "where there is no shared memory"),
-        ("", "add.u32 %r1, %r2, 1;", "a register is read before it is written"),
+        ("", "add.u32 %r1, %r2, 1;\nst.global.u32 [%at], %r1;", "a register which was not written"),
+        ("", "setp.eq.u32 %p1, %r2, 1;\n@%p1 exit;", "a register which was not written"),
         ("", "rem.u32 %r1, %t, 0;", "a division by zero"),
         ("", "shfl.sync.idx.b32 %r1, %t, 0, 31, 0xfffffffe;", "whose mask does not name it"),
-        ("", "mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;", "does not know `wgmma.fence.sync.aligned`"),
+        (
+            "",
+            "mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;",
+            "does not know `wgmma.fence.sync.aligned`",
+        ),
         ("", "ld.param.u64 %d1, [%out];", "there is no parameter memory"),
         (".const .u32 c = 5;", "st.global.u32 [c], %t;", "a store to constant memory"),
-        ("", "mov.b64 %d1, k;\nadd.u64 %d1, %d1, 160;\ncall %d1, ();", "at which there is no function"),
+        (
+            "",
+            "mov.b64 %d1, k;\nadd.u64 %d1, %d1, 160;\ncall %d1, ();",
+            "at which there is no function",
+        ),
         ("", "trap;", "the kernel ended itself"),
         ("", "again: bra again;", "more than 200000 instructions"),
         (".func f() { call f, (); ret; }", "call f, ();", "more than 16 calls within each other"),
@@ -144,7 +156,10 @@ fn what_goes_wrong_names_statement_line_and_thread() {
         assert!(words.contains(why), "{body}: {words}");
     }
     let inside = format!("{local}\natom.local.add.u32 %r1, [l], 1;");
-    assert!(refused("", &inside, 1).contains("does not know") || refused("", &inside, 1).contains("atomic on memory"));
+    assert!(
+        refused("", &inside, 1).contains("does not know")
+            || refused("", &inside, 1).contains("atomic on memory")
+    );
 }
 
 #[test]
@@ -153,14 +168,29 @@ fn a_launch_that_does_not_fit_says_why() {
     let mut device = Device::new(Config::default());
     let image = device.load(&Module::read(&text).unwrap()).unwrap();
     let parameters = [vec![0; 8]];
-    let fits = Launch { kernel: "k", grid: [1; 3], block: [1; 3], dynamic_shared: 0, parameters: &parameters };
+    let fits = Launch {
+        kernel: "k",
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        parameters: &parameters,
+    };
     let mut said = |launch: &Launch| device.launch(&image, launch).unwrap_err().to_string();
     assert!(said(&Launch { kernel: "x", ..fits.clone() }).contains("no kernel `x`"));
     assert!(said(&Launch { block: [32, 33, 1], ..fits.clone() }).contains("1 to 1,024"));
     assert!(said(&Launch { grid: [0, 1, 1], ..fits.clone() }).contains("a grid of"));
-    assert!(said(&Launch { parameters: &[], ..fits.clone() }).contains("0 parameters are given; it has 1"));
-    assert!(said(&Launch { parameters: &[vec![0; 4]], ..fits.clone() }).contains("given 4 bytes and has 8"));
-    assert!(said(&Launch { dynamic_shared: 100_000, ..fits.clone() }).contains("bytes of shared memory"));
+    assert!(
+        said(&Launch { parameters: &[], ..fits.clone() })
+            .contains("0 parameters are given; it has 1")
+    );
+    assert!(
+        said(&Launch { parameters: &[vec![0; 4]], ..fits.clone() })
+            .contains("given 4 bytes and has 8")
+    );
+    assert!(
+        said(&Launch { dynamic_shared: 100_000, ..fits.clone() })
+            .contains("bytes of shared memory")
+    );
     assert!(device.launch(&image, &fits).is_ok());
 }
 
@@ -183,7 +213,8 @@ fn memory_is_counted_in_sectors_and_banks() {
         launch(&text, 1, 32).unwrap().1
     };
     // All lanes in one bank: 32 cycles instead of one. The same word for all: one.
-    let conflicts = [4, 8, 128, 132, 0].map(|stride| shared(stride, "u32", "%r3").total.bank_conflicts);
+    let conflicts =
+        [4, 8, 128, 132, 0].map(|stride| shared(stride, "u32", "%r3").total.bank_conflicts);
     assert_eq!(conflicts, [0, 1, 31, 0, 0]);
     assert_eq!(shared(128, "u32", "%r3").cycles - shared(4, "u32", "%r3").cycles, 31);
     // Eight bytes go by half warps.
@@ -199,7 +230,9 @@ fn blocks_spread_over_sms_and_the_same_launch_gives_the_same_facts() {
     assert_eq!(out[..8], [0, 1, 2, 3, 0, 1, 2, 3]);
     assert_eq!(facts, launch(&text, 8, 64).unwrap().1);
     assert_eq!((facts.warps.len(), facts.total.instructions), (16, 16 * 11));
-    assert!(facts.warps.iter().all(|warp| warp.end <= facts.cycles && warp.counts.instructions == 11));
+    assert!(
+        facts.warps.iter().all(|warp| warp.end <= facts.cycles && warp.counts.instructions == 11)
+    );
 }
 
 #[test]
@@ -220,7 +253,13 @@ fn barriers_say_how_long_warps_waited() {
 #[test]
 fn conversions_round_saturate_and_flush() {
     let convert = |opcode: &str, to: &str, from: &str, value: &str| {
-        let mov = if from.starts_with("%f") { "mov.f32" } else if from.starts_with("%g") { "mov.f64" } else { "mov.b32" };
+        let mov = if from.starts_with("%f") {
+            "mov.f32"
+        } else if from.starts_with("%g") {
+            "mov.f64"
+        } else {
+            "mov.b32"
+        };
         let store = match &to[..2] {
             "%f" => format!("st.global.f32 [%at], {to};"),
             "%h" => format!("st.global.u16 [%at], {to};"),
@@ -240,7 +279,10 @@ fn conversions_round_saturate_and_flush() {
     assert_eq!(convert("cvt.s32.s8", "%r1", "%r2", "0xff80"), -128_i32 as u32);
     assert_eq!(convert("cvt.rn.f32.u32", "%f1", "%r2", "0xffffffff"), bits(4_294_967_296.0));
     assert_eq!(convert("cvt.rz.f32.u32", "%f1", "%r2", "0xffffffff"), bits(4_294_967_040.0));
-    assert_eq!(convert("cvt.rn.f32.f64", "%f1", "%g1", "0d3FF0000010000001"), bits(1.0_f32.next_up()));
+    assert_eq!(
+        convert("cvt.rn.f32.f64", "%f1", "%g1", "0d3FF0000010000001"),
+        bits(1.0_f32.next_up())
+    );
     assert_eq!(convert("cvt.rn.f16.f32", "%h1", "%f1", "65520.0"), 0x7c00);
     assert_eq!(convert("cvt.rz.f16.f32", "%h1", "%f1", "65520.0"), 0x7bff);
     assert_eq!(convert("cvt.rn.relu.bf16.f32", "%h1", "%f1", "-1.0"), 0);
@@ -265,7 +307,8 @@ fn conversions_round_saturate_and_flush() {
 
 #[test]
 fn any_text_is_simulated_within_its_limits() {
-    let whole = kernel(".shared .align 4 .b8 s[64];", "bar.sync 0;\nld.global.v2.u32 {%r1, %r2}, [%out];");
+    let whole =
+        kernel(".shared .align 4 .b8 s[64];", "bar.sync 0;\nld.global.v2.u32 {%r1, %r2}, [%out];");
     let mut state = 9_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -277,23 +320,39 @@ fn any_text_is_simulated_within_its_limits() {
         for _ in 0..1 + next() % 3 {
             let length = bytes.len();
             let at = next() % length;
-            let words = [" ", "1", "%r1", ";", "-", "v4", "u64", "@", "{", "99999999999", "local", "b8"];
+            let words =
+                [" ", "1", "%r1", ";", "-", "v4", "u64", "@", "{", "99999999999", "local", "b8"];
             let word = words[next() % words.len()];
             bytes.splice(at..(at + next() % 4).min(length), word.bytes());
         }
         let text = String::from_utf8(bytes).unwrap();
         let Ok(module) = Module::read(&text) else { continue };
-        let limits = Limits { instructions: 1000, memory: 16 << 20, local: 1024, calls: 4, warp_facts: 4 };
-        let mut device = Device::new(Config { sms: 1, warps_per_sm: 2, limits, ..Config::default() });
+        let limits =
+            Limits { instructions: 1000, memory: 16 << 20, local: 1024, calls: 4, warp_facts: 4 };
+        let mut device =
+            Device::new(Config { sms: 1, warps_per_sm: 2, limits, ..Config::default() });
         let Ok(image) = device.load(&module) else { continue };
         let out = device.upload(&[0; 256]).unwrap();
         let parameters: Vec<Vec<u8>> = image
             .parameters("k")
             .unwrap_or_default()
             .iter()
-            .map(|&bytes| [&out.to_le_bytes()[..], &[0; 64]].concat().into_iter().cycle().take(bytes as usize).collect())
+            .map(|&bytes| {
+                [&out.to_le_bytes()[..], &[0; 64]]
+                    .concat()
+                    .into_iter()
+                    .cycle()
+                    .take(bytes as usize)
+                    .collect()
+            })
             .collect();
-        let launch = Launch { kernel: "k", grid: [2, 1, 1], block: [40, 1, 1], dynamic_shared: 0, parameters: &parameters };
+        let launch = Launch {
+            kernel: "k",
+            grid: [2, 1, 1],
+            block: [40, 1, 1],
+            dynamic_shared: 0,
+            parameters: &parameters,
+        };
         let result = device.launch(&image, &launch);
         reached += u32::from(matches!(&result, Ok(_) | Err(LaunchError::Fault(_))));
         if let Err(LaunchError::Fault(fault)) = result {

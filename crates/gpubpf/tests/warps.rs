@@ -132,9 +132,7 @@ const MISTAKES: [Mistake; 24] = [
             None
         }
     }),
-    ("division by -1 that does not negate", |l| {
-        (l.contains("p1 neg")).then(String::new)
-    }),
+    ("division by -1 that does not negate", |l| (l.contains("p1 neg")).then(String::new)),
     ("a remainder by zero that is not the dividend", |l| {
         if l.contains("selp") && l.contains("t0, %gw_p0") { swapped_selp(l) } else { None }
     }),

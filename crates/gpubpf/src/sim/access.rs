@@ -334,7 +334,9 @@ fn bank_cycles(addresses: &Lanes, bytes: u32, active: u32) -> u64 {
     let mut cycles = 0;
     for first in (0..32).step_by(lanes_at_once as usize) {
         let mut words: Vec<u64> = Vec::with_capacity(32);
-        for lane in lanes(active).filter(|lane| (first..first + lanes_at_once as usize).contains(lane)) {
+        for lane in
+            lanes(active).filter(|lane| (first..first + lanes_at_once as usize).contains(lane))
+        {
             let from = addresses[lane] / 4;
             words.extend(from..=(addresses[lane] + u64::from(bytes) - 1) / 4);
         }
@@ -380,10 +382,27 @@ pub(crate) fn changed(op: AtomicOp, ty: Ty, old: u64, value: u64, with: u64) -> 
         AtomicOp::Xor => old ^ value,
         AtomicOp::Exch => value,
         // The operand is what is compared, the other what is stored.
-        AtomicOp::Cas => if old == value { with } else { old },
-        AtomicOp::Inc => if old >= value { 0 } else { old + 1 },
-        AtomicOp::Dec => if old == 0 || old > value { value } else { old - 1 },
+        AtomicOp::Cas => {
+            if old == value {
+                with
+            } else {
+                old
+            }
+        }
+        AtomicOp::Inc => {
+            if old >= value {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomicOp::Dec => {
+            if old == 0 || old > value {
+                value
+            } else {
+                old - 1
+            }
+        }
     };
     mask(new, bits)
 }
-

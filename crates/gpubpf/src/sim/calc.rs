@@ -13,7 +13,13 @@ use super::types::{Kind, Ty, mask};
 pub(crate) fn compute(calc: &Calc, v: [u64; 4]) -> Result<u64, &'static str> {
     Ok(match calc.fun {
         Fun::Mov => v[0],
-        Fun::Selp => if v[2] & 1 == 1 { v[0] } else { v[1] },
+        Fun::Selp => {
+            if v[2] & 1 == 1 {
+                v[0]
+            } else {
+                v[1]
+            }
+        }
         Fun::Slct => {
             let positive = match calc.from.float() {
                 Some(format) => {
@@ -100,7 +106,10 @@ fn set(calc: &Calc, v: [u64; 4]) -> u64 {
 
 fn convert(calc: &Calc, value: u64) -> u64 {
     let (to, from) = (calc.ty, calc.from);
-    if to.packed && from.packed && let (Some(to_format), Some(from_format)) = (to.float(), from.float()) {
+    if to.packed
+        && from.packed
+        && let (Some(to_format), Some(from_format)) = (to.float(), from.float())
+    {
         let part = |at: u32| {
             let real = from_format.unpack(mask(value >> (at * from.bits), from.bits));
             mask(to_format.pack(real, calc.round, calc.finite), to.bits)

@@ -170,10 +170,8 @@ impl Device {
         let launched = self.prepare(image, launch)?;
         self.launches += 1;
         let (begin, config) = (self.time, self.config);
-        let resident = residents(&launched, &config).map_err(|reason| LaunchError::Shape {
-            kernel: launch.kernel.to_owned(),
-            reason,
-        })?;
+        let resident = residents(&launched, &config)
+            .map_err(|reason| LaunchError::Shape { kernel: launch.kernel.to_owned(), reason })?;
         let mut run = Run {
             launched,
             global: &mut self.global,
@@ -199,8 +197,7 @@ impl Device {
         let kernel = found.filter(|&at| image.functions[at].defined);
         let kernel = kernel.ok_or_else(|| LaunchError::NoKernel(launch.kernel.to_owned()))?;
         let function = &image.functions[kernel];
-        let shape =
-            |reason| LaunchError::Shape { kernel: launch.kernel.to_owned(), reason };
+        let shape = |reason| LaunchError::Shape { kernel: launch.kernel.to_owned(), reason };
         let threads: u64 = block.iter().map(|&side| u64::from(side)).product();
         let blocks = grid.iter().try_fold(1_u64, |all, &side| all.checked_mul(side.into()));
         if threads == 0 || threads > 1024 || block.iter().any(|&side| side > 1024) {
@@ -327,7 +324,8 @@ impl Run<'_, '_> {
             let mask = if count == 32 { u32::MAX } else { (1 << count) - 1 };
             let mut warp = Warp::new(at, mask, frame(function, self.launched.kernel, 0, 0));
             warp.local = vec![Bytes::unwritten(function.local_bytes as usize); 32];
-            warp.facts = WarpFacts { block: number, warp: at, sm: sm as u32, begin, ..WarpFacts::default() };
+            warp.facts =
+                WarpFacts { block: number, warp: at, sm: sm as u32, begin, ..WarpFacts::default() };
             warp.ready = begin;
             warp
         });
@@ -459,9 +457,8 @@ impl Run<'_, '_> {
         let all: u32 = launched.block.iter().product();
         let words = format!("{}; {} of {all} threads have ended", told.join(", "), all - ended);
         let (warp, path) = first.map_or((0, None), |(warp, path, _)| (warp, Some(path)));
-        let place = path.and_then(|path| {
-            Some((block.warps[warp].frame(path.frame)?.function, path.at))
-        });
+        let place =
+            path.and_then(|path| Some((block.warps[warp].frame(path.frame)?.function, path.at)));
         let lane = path.map_or(0, |path| path.mask.trailing_zeros().min(31));
         let fail = Fail { lane, trouble: Trouble::Deadlock(words) };
         Err(self.fault(number, 0, warp, place, fail))
@@ -501,4 +498,3 @@ impl Run<'_, '_> {
         }
     }
 }
-

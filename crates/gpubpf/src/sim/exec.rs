@@ -96,21 +96,22 @@ impl<'a> Context<'a, '_> {
                 self.compute(calc, [*dst, *also], src, widths)?;
             }
             Op::Pack { dst, parts, bits } => {
-                let mut values = [0; 32];
+                let (mut values, mut missing) = ([0; 32], 0);
                 for (at, part) in parts.iter().enumerate() {
-                    let part = self.gather(*part)?;
+                    let (part, unwritten) = self.gather_any(*part)?;
+                    missing |= unwritten;
                     for lane in 0..32 {
                         let shift = (at as u32 * bits).min(63);
                         values[lane] |= mask(part[lane], *bits) << shift;
                     }
                 }
-                self.write(*dst, B64, &values)?;
+                self.write_some(*dst, B64, &values, missing)?;
             }
             Op::Unpack { dst, src, bits } => {
-                let values = self.gather(*src)?;
+                let (values, missing) = self.gather_any(*src)?;
                 for (at, dst) in dst.iter().enumerate() {
                     let part = values.map(|v| mask(v >> (at as u32 * bits).min(63), *bits));
-                    self.write(*dst, B64, &part)?;
+                    self.write_some(*dst, B64, &part, missing)?;
                 }
             }
             Op::Load { space, ty, dst, at } => self.load(*space, *ty, dst, *at)?,
@@ -121,7 +122,9 @@ impl<'a> Context<'a, '_> {
             Op::ActiveMask { dst } => {
                 self.write(*dst, B32, &[u64::from(self.active); 32])?;
             }
-            Op::CopyAsync { bytes, to, from, size } => self.copy_async(*bytes, *to, *from, *size)?,
+            Op::CopyAsync { bytes, to, from, size } => {
+                self.copy_async(*bytes, *to, *from, *size)?
+            }
             Op::CopyCommit => self.copy_commit(),
             // `wait_all` waits for copies of no group too.
             Op::CopyWait(left) => self.copy_wait(*left as usize, self.active, *left == 0)?,
@@ -153,7 +156,8 @@ impl<'a> Context<'a, '_> {
             let why = "a product of matrices with another number of registers than its shape has";
             return Err(fail(self.active, Trouble::Undefined(why)));
         }
-        let of = |src: &[Src]| src.iter().map(|src| self.gather(*src)).collect::<Result<Vec<_>, _>>();
+        let of =
+            |src: &[Src]| src.iter().map(|src| self.gather(*src)).collect::<Result<Vec<_>, _>>();
         let (a, b, c) = (of(&product.src[0])?, of(&product.src[1])?, of(&product.src[2])?);
         let d = mma::product(product, &a, &b, &c);
         for (dst, values) in product.dst.iter().zip(&d) {
@@ -170,16 +174,27 @@ impl<'a> Context<'a, '_> {
         widths: &[u32; 4],
     ) -> Result<(), Fail> {
         let mut operands: [Lanes; 4] = [[0; 32]; 4];
-        for (operand, src) in operands.iter_mut().zip(src) {
+        let mut unwritten = [0; 4];
+        for (at, src) in src.iter().enumerate() {
             if *src != Src::Imm(0) {
-                *operand = self.gather(*src)?;
+                (operands[at], unwritten[at]) = self.gather_any(*src)?;
             }
         }
+        let mut missing = unwritten[0] | unwritten[1] | unwritten[2] | unwritten[3];
+        if calc.fun == Fun::Selp && missing != 0 {
+            // What is not chosen does not matter.
+            let first = lanes(self.active).filter(|&lane| operands[2][lane] & 1 == 1);
+            let first = first.fold(0, |first, lane| first | 1 << lane);
+            missing = unwritten[2] | unwritten[0] & first | unwritten[1] & !first;
+        }
         if calc.carry_in || calc.carry_out {
+            if missing != 0 {
+                return Err(fail(missing, Trouble::UnwrittenRegister));
+            }
             return self.carried(calc, dst[0], &operands);
         }
         let mut values = [0; 32];
-        for lane in lanes(self.active) {
+        for lane in lanes(self.active & !missing) {
             let v = std::array::from_fn(|at| mask(operands[at][lane], widths[at]));
             values[lane] = match calc::compute(calc, v) {
                 Ok(value) => value,
@@ -197,9 +212,9 @@ impl<'a> Context<'a, '_> {
             _ if matches!(calc.ty.kind, Kind::Float(_)) => Ty { kind: Kind::Bits, ..calc.ty },
             _ => calc.ty,
         };
-        self.write(dst[0], ty, &values)?;
+        self.write_some(dst[0], ty, &values, missing)?;
         if dst[1] != Dst::None {
-            self.write(dst[1], PRED, &values.map(|value| value >> 1 & 1))?;
+            self.write_some(dst[1], PRED, &values.map(|value| value >> 1 & 1), missing)?;
         }
         Ok(())
     }
@@ -217,10 +232,13 @@ impl<'a> Context<'a, '_> {
                     (of(0).wrapping_sub(taken), of(0) < taken)
                 }
                 Fun::Mad(_) => {
-                    let plain = Calc { fun: match calc.fun {
-                        Fun::Mad(half) => Fun::Mul(half),
-                        other => other,
-                    }, ..calc.clone() };
+                    let plain = Calc {
+                        fun: match calc.fun {
+                            Fun::Mad(half) => Fun::Mul(half),
+                            other => other,
+                        },
+                        ..calc.clone()
+                    };
                     let product = calc::compute(&plain, [v[0][lane], v[1][lane], 0, 0]);
                     let sum = u128::from(mask(product.unwrap_or(0), bits)) + of(2) + into;
                     (sum, sum >> bits != 0)

@@ -41,8 +41,9 @@ pub enum Trouble {
         /// How many bytes were read.
         bytes: u32,
     },
-    /// A register that this thread has not written.
-    #[error("a register is read before it is written")]
+    /// A value from a register that this thread has not written decides a branch, is an address or is
+    /// stored.
+    #[error("a value is used that comes from a register which was not written")]
     UnwrittenRegister,
     /// A result that PTX leaves open, or an operand that it forbids.
     #[error("{0}")]
@@ -85,7 +86,8 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { function, line, statement, block: [bx, by, bz], thread: [x, y, z], trouble } = self;
+        let Self { function, line, statement, block: [bx, by, bz], thread: [x, y, z], trouble } =
+            self;
         write!(
             f,
             "`{function}`, line {line}, `{statement}`, block ({bx}, {by}, {bz}), \

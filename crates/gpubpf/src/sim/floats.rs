@@ -23,7 +23,13 @@ pub(crate) fn compute(calc: &Calc, format: Format, v: [u64; 4]) -> u64 {
         Fun::Neg => a ^ sign,
         Fun::Copysign => b & !sign | a & sign,
         Fun::Min | Fun::Max => extreme(calc, format, a, b),
-        Fun::Add | Fun::Sub | Fun::Mul(_) | Fun::Fma | Fun::Mad(_) | Fun::Div | Fun::Rcp
+        Fun::Add
+        | Fun::Sub
+        | Fun::Mul(_)
+        | Fun::Fma
+        | Fun::Mad(_)
+        | Fun::Div
+        | Fun::Rcp
         | Fun::Sqrt => arithmetic(calc, format, [a, b, c]),
         _ => approximate(calc.fun, format, a),
     };

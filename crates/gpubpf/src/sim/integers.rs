@@ -10,11 +10,7 @@ pub(crate) const OVERFLOW: &str =
 
 /// `value` as the number that `ty` says.
 pub(crate) fn number(value: u64, ty: Ty) -> i128 {
-    if ty.signed() {
-        i128::from(extend(value, ty.bits))
-    } else {
-        i128::from(mask(value, ty.bits))
-    }
+    if ty.signed() { i128::from(extend(value, ty.bits)) } else { i128::from(mask(value, ty.bits)) }
 }
 
 /// `value` cut to the numbers that `ty` has.
@@ -64,7 +60,13 @@ pub(crate) fn compute(calc: &Calc, v: [u64; 4]) -> Result<u64, &'static str> {
         Fun::Div | Fun::Rem => return divide(calc.fun == Fun::Div, sa, sb, ty),
         Fun::Abs => sa.unsigned_abs() as u64,
         Fun::Neg => a.wrapping_neg(),
-        Fun::Min => if sa <= sb { a } else { b },
+        Fun::Min => {
+            if sa <= sb {
+                a
+            } else {
+                b
+            }
+        }
         Fun::Max => {
             let largest = if sa >= sb { a } else { b };
             if calc.relu && extend(largest, bits) < 0 { 0 } else { largest }
@@ -74,7 +76,13 @@ pub(crate) fn compute(calc: &Calc, v: [u64; 4]) -> Result<u64, &'static str> {
         Fun::Xor => a ^ b,
         Fun::Not => !a,
         Fun::Cnot => u64::from(a == 0),
-        Fun::Shl => if v[1] & 0xffff_ffff >= u64::from(bits) { 0 } else { a << (v[1] & 63) },
+        Fun::Shl => {
+            if v[1] & 0xffff_ffff >= u64::from(bits) {
+                0
+            } else {
+                a << (v[1] & 63)
+            }
+        }
         Fun::Shr => {
             let by = (v[1] & 0xffff_ffff).min(u64::from(bits)) as u32;
             (number(a, ty) >> by) as u64
@@ -117,11 +125,7 @@ fn bit_fields(calc: &Calc, v: [u64; 4]) -> u64 {
             v[1] & !field | v[0] << position & field
         }
         Fun::Bfind { shift } => {
-            let value = if calc.from.signed() && extend(a, from) < 0 {
-                mask(!a, from)
-            } else {
-                a
-            };
+            let value = if calc.from.signed() && extend(a, from) < 0 { mask(!a, from) } else { a };
             if value == 0 {
                 return 0xffff_ffff;
             }
@@ -158,8 +162,7 @@ fn bit_fields(calc: &Calc, v: [u64; 4]) -> u64 {
         }
         Fun::Dp4a { a: first, b: second } => {
             let of = |value: u64, at: u32, signed: bool| byte(value >> (8 * at), signed);
-            let sum: i64 =
-                (0..4).map(|at| of(v[0], at, first) * of(v[1], at, second)).sum();
+            let sum: i64 = (0..4).map(|at| of(v[0], at, first) * of(v[1], at, second)).sum();
             (sum as u64).wrapping_add(v[2])
         }
         Fun::Dp2a { a: first, b: second, high } => {
@@ -226,7 +229,13 @@ fn permute(mode: Permute, v: [u64; 4]) -> u64 {
         Permute::Index => {
             let select = v[2] >> (4 * at) & 0xf;
             let value = byte(select);
-            if select & 8 == 0 { value } else if value & 0x80 != 0 { 0xff } else { 0 }
+            if select & 8 == 0 {
+                value
+            } else if value & 0x80 != 0 {
+                0xff
+            } else {
+                0
+            }
         }
         Permute::Forward4 => byte(from + at),
         Permute::Backward4 => byte((from + 8 - at) & 7),

@@ -237,7 +237,9 @@ impl Loader<'_, '_> {
         match self.symbols.get(word) {
             Some(Symbol::Address(address)) => Ok(*address),
             Some(Symbol::Function(number)) => Ok(super::code::FUNCTIONS + u64::from(*number) * 16),
-            _ => Err(LoadFault { line: 1, reason: format!("`{word}` has no address to begin with") }),
+            _ => {
+                Err(LoadFault { line: 1, reason: format!("`{word}` has no address to begin with") })
+            }
         }
     }
 
@@ -427,7 +429,8 @@ fn head_of(code: &str, function: &mut Function, names: &mut Names) -> Result<(),
     while at < words.len() {
         match words[at] {
             "(" => {
-                let end = words[at..].iter().position(|w| *w == ")").map_or(words.len(), |e| at + e);
+                let end =
+                    words[at..].iter().position(|w| *w == ")").map_or(words.len(), |e| at + e);
                 let group = &words[at + 1..end];
                 if named {
                     groups.push(group);

@@ -104,19 +104,27 @@ impl<'a> Context<'a, '_> {
         Ok(self.function()?.code.get(at as usize))
     }
 
-    /// The value of `src` in each active lane.
+    /// The value of `src` in each active lane, each of which must have written it.
     pub(crate) fn gather(&self, src: Src) -> Result<Lanes, Fail> {
-        self.gather_in(src, self.active)
+        let (values, missing) = self.gather_any(src)?;
+        if missing != 0 {
+            return Err(fail(missing, Trouble::UnwrittenRegister));
+        }
+        Ok(values)
     }
 
-    pub(crate) fn gather_in(&self, src: Src, mask: u32) -> Result<Lanes, Fail> {
-        Ok(match src {
+    /// The value of `src` in each active lane, and the lanes that have not written it.
+    ///
+    /// Compilers leave such values where nobody needs them: only who branches by one, addresses
+    /// memory with it or stores it makes a mistake.
+    pub(crate) fn gather_any(&self, src: Src) -> Result<(Lanes, u32), Fail> {
+        let mut missing = 0;
+        let values = match src {
             Src::Imm(value) => [value; 32],
             Src::Reg(slot) | Src::Not(slot) => {
                 let frame = self.frame()?;
-                let missing = mask & !frame.written[slot as usize];
-                if missing != 0 && self.launched.check_unwritten {
-                    return Err(fail(missing, Trouble::UnwrittenRegister));
+                if self.launched.check_unwritten {
+                    missing = self.active & !frame.written[slot as usize];
                 }
                 let mut values = frame.registers[slot as usize];
                 if matches!(src, Src::Not(_)) {
@@ -129,7 +137,8 @@ impl<'a> Context<'a, '_> {
             Src::Local(at) => [u64::from(self.frame()?.local).wrapping_add(at); 32],
             Src::Dynamic(at) => [self.launched.dynamic.0.wrapping_add(at); 32],
             Src::Special(special) => std::array::from_fn(|lane| self.special(special, lane as u32)),
-        })
+        };
+        Ok((values, missing))
     }
 
     pub(crate) fn thread(&self, lane: u32) -> [u32; 3] {
@@ -193,6 +202,21 @@ impl<'a> Context<'a, '_> {
                 mask(value, bits)
             };
             register[lane] = mask(whole, width);
+        }
+        Ok(())
+    }
+
+    /// The same, where the values of some lanes come from values that nobody has written.
+    pub(crate) fn write_some(
+        &mut self,
+        dst: Dst,
+        ty: Ty,
+        values: &Lanes,
+        missing: u32,
+    ) -> Result<(), Fail> {
+        self.write(dst, ty, values)?;
+        if let (Dst::Reg(slot, _), Some(frame)) = (dst, self.warp.frame_mut(self.frame)) {
+            frame.written[slot as usize] &= !missing;
         }
         Ok(())
     }

@@ -140,8 +140,7 @@ impl Global {
             let region = &mut self.regions[at];
             region.bytes.fill(address - region.base, from)
         });
-        let nowhere =
-            Trouble::OutOfBounds { what: "store", space: Space::Global, address, bytes };
+        let nowhere = Trouble::OutOfBounds { what: "store", space: Space::Global, address, bytes };
         if from.is_empty() { Ok(()) } else { done.ok_or(nowhere) }
     }
 

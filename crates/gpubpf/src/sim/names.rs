@@ -9,7 +9,10 @@ use super::types::Ty;
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Symbol {
-    Register { slot: u32, bits: u32 },
+    Register {
+        slot: u32,
+        bits: u32,
+    },
     /// An address that is known, in the space where it was declared.
     Address(u64),
     /// An offset in the frame's local memory.
@@ -17,9 +20,14 @@ pub(crate) enum Symbol {
     /// Shared memory that the launch adds.
     Dynamic,
     /// A parameter of the kernel, by its offset.
-    Kernel { at: u32 },
+    Kernel {
+        at: u32,
+    },
     /// A parameter within the frame.
-    Frame { at: u32, bytes: u32 },
+    Frame {
+        at: u32,
+        bytes: u32,
+    },
     Function(u32),
 }
 
@@ -142,9 +150,7 @@ impl<'a> Names<'a> {
             Some(Symbol::Kernel { at }) => Ok(Src::Imm(u64::from(at).wrapping_add(offset))),
             Some(Symbol::Local(at)) => Ok(Src::Local(at.wrapping_add(offset))),
             Some(Symbol::Dynamic) => Ok(Src::Dynamic(offset)),
-            Some(Symbol::Function(at)) => {
-                Ok(Src::Imm(super::code::FUNCTIONS + u64::from(at) * 16))
-            }
+            Some(Symbol::Function(at)) => Ok(Src::Imm(super::code::FUNCTIONS + u64::from(at) * 16)),
             _ => Err(format!("`{text}` is not declared")),
         }
     }

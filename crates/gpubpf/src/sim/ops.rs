@@ -70,12 +70,21 @@ pub(crate) enum Fun {
     Cnot,
     Shl,
     Shr,
-    Funnel { left: bool, wrap: bool },
+    Funnel {
+        left: bool,
+        wrap: bool,
+    },
     Bfe,
     Bfi,
-    Bfind { shift: bool },
-    Bmsk { wrap: bool },
-    Szext { wrap: bool },
+    Bfind {
+        shift: bool,
+    },
+    Bmsk {
+        wrap: bool,
+    },
+    Szext {
+        wrap: bool,
+    },
     Clz,
     Popc,
     Brev,
@@ -83,8 +92,15 @@ pub(crate) enum Fun {
     Lop3,
     Prmt(Permute),
     Sad,
-    Dp4a { a: bool, b: bool },
-    Dp2a { a: bool, b: bool, high: bool },
+    Dp4a {
+        a: bool,
+        b: bool,
+    },
+    Dp2a {
+        a: bool,
+        b: bool,
+        high: bool,
+    },
     Selp,
     Slct,
     Set,

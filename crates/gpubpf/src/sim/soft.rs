@@ -111,11 +111,7 @@ impl Format {
             return if man == 0 { Real::Infinite(negative) } else { Real::Nan };
         }
         let (man, field) = if field == 0 { (man, 1) } else { (man | 1 << fraction, field) };
-        Real::Number {
-            negative,
-            man: u128::from(man),
-            exp: field as i32 - bias - fraction as i32,
-        }
+        Real::Number { negative, man: u128::from(man), exp: field as i32 - bias - fraction as i32 }
     }
 
     /// The number of this format that `real` is rounded to; beyond the largest it stays the largest
@@ -140,8 +136,7 @@ impl Format {
         }
         let field = unit + fraction as i32 + bias;
         let highest = (1 << exponent) - if self == Format::E4m3 { 1 } else { 2 };
-        let beyond =
-            field > highest || self == Format::E4m3 && field == highest && kept == 0b1111;
+        let beyond = field > highest || self == Format::E4m3 && field == highest && kept == 0b1111;
         if beyond {
             let inward = match round {
                 Round::Zero => true,
@@ -197,20 +192,16 @@ impl Real {
         match self {
             Real::Nan => Real::Nan,
             Real::Infinite(negative) => Real::Infinite(!negative),
-            Real::Number { negative, man, exp } => {
-                Real::Number { negative: !negative, man, exp }
-            }
+            Real::Number { negative, man, exp } => Real::Number { negative: !negative, man, exp },
         }
     }
 
     /// The nearest whole number in the direction of `round`, with its sign.
     pub(crate) fn whole(self, round: Round) -> Self {
         match self {
-            Real::Number { negative, man, exp } if exp < 0 => Real::Number {
-                negative,
-                man: rounded(man, -exp, negative, round),
-                exp: 0,
-            },
+            Real::Number { negative, man, exp } if exp < 0 => {
+                Real::Number { negative, man: rounded(man, -exp, negative, round), exp: 0 }
+            }
             other => other,
         }
     }
@@ -221,7 +212,11 @@ impl Real {
             (Real::Infinite(a), Real::Infinite(b)) => Real::Infinite(a != b),
             (Real::Infinite(a), Real::Number { negative, man, .. })
             | (Real::Number { negative, man, .. }, Real::Infinite(a)) => {
-                if man == 0 { Real::Nan } else { Real::Infinite(a != negative) }
+                if man == 0 {
+                    Real::Nan
+                } else {
+                    Real::Infinite(a != negative)
+                }
             }
             (
                 Real::Number { negative: a, man, exp },
@@ -238,7 +233,10 @@ impl Real {
                 return if a == b { Real::Infinite(a) } else { Real::Nan };
             }
             (Real::Infinite(a), _) | (_, Real::Infinite(a)) => return Real::Infinite(a),
-            (Real::Number { negative: a, man: 0, .. }, Real::Number { negative: b, man: 0, .. }) => {
+            (
+                Real::Number { negative: a, man: 0, .. },
+                Real::Number { negative: b, man: 0, .. },
+            ) => {
                 let negative = if a == b { a } else { round == Round::Down };
                 return Real::Number { negative, man: 0, exp: 0 };
             }
@@ -336,7 +334,8 @@ mod tests {
     use super::*;
 
     fn random(state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut z = *state;
         z = (z ^ (z >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         z ^ (z >> 33)
@@ -390,9 +389,7 @@ mod tests {
             let a = Format::F32.unpack(random(&mut state) & 0xffff_ffff);
             let b = Format::F32.unpack(random(&mut state) & 0xffff_ffff);
             let product = a.mul(b);
-            let at = |round| {
-                f32::from_bits(Format::F32.pack(product, round, false) as u32)
-            };
+            let at = |round| f32::from_bits(Format::F32.pack(product, round, false) as u32);
             let (down, near, up) = (at(Round::Down), at(Round::Nearest), at(Round::Up));
             if near.is_nan() {
                 continue;

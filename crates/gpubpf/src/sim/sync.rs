@@ -8,9 +8,12 @@ use super::types::{B32, PRED, Ty, U32, mask};
 use super::warp::{Wait, Warp};
 
 /// What a lane of a warp-wide operation gets.
+#[derive(Default)]
 pub(crate) struct Gathered {
     pub(crate) values: Lanes,
     pub(crate) also: Lanes,
+    /// Lanes that get a value that nobody has written.
+    pub(crate) missing: u32,
 }
 
 impl Context<'_, '_> {
@@ -95,8 +98,8 @@ impl Context<'_, '_> {
         f: impl FnOnce(&Self) -> Result<Gathered, Fail>,
     ) -> Result<(), Fail> {
         let Some(together) = self.together(wanted, false)? else { return Ok(()) };
-        let Gathered { values, also } = f(self)?;
-        self.write(outputs.0, outputs.1, &values)?;
+        let Gathered { values, also, missing } = f(self)?;
+        self.write_some(outputs.0, outputs.1, &values, missing)?;
         self.write(outputs.2, outputs.3, &also)?;
         self.advance(&together);
         Ok(())
@@ -105,8 +108,9 @@ impl Context<'_, '_> {
     pub(crate) fn shuffle(&mut self, op: &Op) -> Result<(), Fail> {
         let Op::Shuffle { mode, dst, also, src, lane, clamp, mask } = *op else { return Ok(()) };
         self.exchange(mask, (dst, B32, also, PRED), |cx| {
-            let (values, by, clamp) = (cx.gather(src)?, cx.gather(lane)?, cx.gather(clamp)?);
-            let mut found = Gathered { values: [0; 32], also: [0; 32] };
+            let (by, clamp) = (cx.gather(lane)?, cx.gather(clamp)?);
+            let (values, unwritten) = cx.gather_any(src)?;
+            let mut found = Gathered::default();
             for lane in lanes(cx.active) {
                 let (from, inside) = source_lane(mode, lane as u32, by[lane] as u32, clamp[lane]);
                 found.also[lane] = u64::from(inside);
@@ -117,8 +121,10 @@ impl Context<'_, '_> {
                         return Err(fail(1 << lane, Trouble::Undefined(why)));
                     }
                     found.values[lane] = values[lane];
+                    found.missing |= unwritten & 1 << lane;
                 } else {
                     found.values[lane] = values[from as usize];
+                    found.missing |= (unwritten >> from & 1) << lane;
                 }
             }
             Ok(found)
@@ -143,7 +149,7 @@ impl Context<'_, '_> {
                 Vote::Uniform => u64::from(yes == 0 || yes == cx.active),
                 Vote::Ballot => u64::from(yes),
             };
-            Ok(Gathered { values: [value; 32], also: [0; 32] })
+            Ok(Gathered { values: [value; 32], ..Gathered::default() })
         })
     }
 
@@ -151,7 +157,7 @@ impl Context<'_, '_> {
         let Op::Match { all, bits, dst, also, src, mask: wanted } = *op else { return Ok(()) };
         self.exchange(Some(wanted), (dst, B32, also, PRED), |cx| {
             let values = cx.gather(src)?;
-            let mut found = Gathered { values: [0; 32], also: [0; 32] };
+            let mut found = Gathered::default();
             for lane in lanes(cx.active) {
                 let same = lanes(cx.active)
                     .filter(|&other| mask(values[other], bits) == mask(values[lane], bits))
@@ -180,10 +186,22 @@ impl Context<'_, '_> {
                 AtomicOp::And => a & b,
                 AtomicOp::Or => a | b,
                 AtomicOp::Xor => a ^ b,
-                AtomicOp::Min => if number(a, ty) <= number(b, ty) { a } else { b },
-                _ => if number(a, ty) >= number(b, ty) { a } else { b },
+                AtomicOp::Min => {
+                    if number(a, ty) <= number(b, ty) {
+                        a
+                    } else {
+                        b
+                    }
+                }
+                _ => {
+                    if number(a, ty) >= number(b, ty) {
+                        a
+                    } else {
+                        b
+                    }
+                }
             });
-            Ok(Gathered { values: [result.unwrap_or(0); 32], also: [0; 32] })
+            Ok(Gathered { values: [result.unwrap_or(0); 32], ..Gathered::default() })
         })
     }
 
@@ -191,7 +209,7 @@ impl Context<'_, '_> {
         self.exchange(Some(wanted), (dst, U32, also, PRED), |cx| {
             let leader = cx.active.trailing_zeros();
             let also = std::array::from_fn(|lane| u64::from(lane as u32 == leader));
-            Ok(Gathered { values: [u64::from(leader); 32], also })
+            Ok(Gathered { values: [u64::from(leader); 32], also, missing: 0 })
         })
     }
 

@@ -48,7 +48,12 @@ pub(crate) fn literal(text: &str, ty: Ty) -> Option<u64> {
         let real = from.unpack(bits);
         format.pack(if negative { real.negated() } else { real }, Round::Nearest, false)
     };
-    let exact = [("0f", Format::F32, 8), ("0F", Format::F32, 8), ("0d", Format::F64, 16), ("0D", Format::F64, 16)];
+    let exact = [
+        ("0f", Format::F32, 8),
+        ("0F", Format::F32, 8),
+        ("0d", Format::F64, 16),
+        ("0D", Format::F64, 16),
+    ];
     for (prefix, from, length) in exact {
         if let Some(digits) = digits.strip_prefix(prefix) {
             let bits = hex(digits).filter(|_| digits.len() == length)?;

@@ -118,8 +118,7 @@ fn keep<T>(slots: &mut Vec<Option<T>>, value: T) -> usize {
 impl Warp {
     /// A warp whose lanes of `mask` begin in `frame`.
     pub(crate) fn new(index: u32, mask: u32, frame: Frame) -> Self {
-        let path =
-            Path { at: 0, frame: 0, mask, join: None, wait: Wait::Nothing, since: 0 };
+        let path = Path { at: 0, frame: 0, mask, join: None, wait: Wait::Nothing, since: 0 };
         Self {
             index,
             live: mask,
@@ -152,9 +151,7 @@ impl Warp {
             self.patience = 0;
             self.release_parked();
         }
-        let can = |at: &usize| {
-            self.paths.get(*at).is_some_and(|path| path.wait == Wait::Nothing)
-        };
+        let can = |at: &usize| self.paths.get(*at).is_some_and(|path| path.wait == Wait::Nothing);
         self.streak += 1;
         if self.streak <= TURN && can(&self.current) {
             return Some(self.current);

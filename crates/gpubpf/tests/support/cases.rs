@@ -8,7 +8,13 @@ use gpuwhy_gpubpf::sim::{Config, Device, Facts, Launch};
 /// One parameter.
 pub enum Parameter {
     Scalar(Vec<u8>),
-    Buffer { bytes: usize, before: Option<Vec<u8>>, after: Option<Vec<u8>>, kind: String, tolerance: f64 },
+    Buffer {
+        bytes: usize,
+        before: Option<Vec<u8>>,
+        after: Option<Vec<u8>>,
+        kind: String,
+        tolerance: f64,
+    },
 }
 
 /// One launch.
@@ -67,7 +73,13 @@ impl Case {
                     let after = out.map(|_| take(bytes));
                     let kind = out.map_or("exact", |at| words[at + 1]).to_owned();
                     let tolerance = out.map_or(0.0, |at| words[at + 2].parse().unwrap());
-                    case.parameters.push(Parameter::Buffer { bytes, before, after, kind, tolerance });
+                    case.parameters.push(Parameter::Buffer {
+                        bytes,
+                        before,
+                        after,
+                        kind,
+                        tolerance,
+                    });
                 }
             }
         }
@@ -123,7 +135,9 @@ impl Case {
             }
             Parameter::Scalar(_) => None,
         });
-        for (number, ((bytes, after, kind, tolerance), address)) in buffers.zip(addresses).enumerate() {
+        for (number, ((bytes, after, kind, tolerance), address)) in
+            buffers.zip(addresses).enumerate()
+        {
             if let Some(after) = after {
                 let found = device.read(address, bytes).map_err(|e| e.to_string())?;
                 compare(found, after, kind, tolerance)
