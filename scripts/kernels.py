@@ -1,8 +1,8 @@
 """Compiles the kernels of crates/gpubpf/tests/kernels and writes what they must compute.
 
-Usage: kernels.py FOLDER [--golden NAME...]: for each kernel a module (.ptx), its launch (.case) and its
-buffers (.bin) in FOLDER, for the tests of the simulator; what the outputs must be is computed by NumPy.
-scripts/kernels.sh calls it. CUDA comes from NVRTC; kernels of Triton are compiled where it is installed.
+Usage: kernels.py FOLDER [MODULE...]: for each kernel a module (.ptx), its launch (.case) and its buffers
+(.bin) in FOLDER, for the tests of the simulator; what the outputs must be is computed by NumPy.
+scripts/kernels.sh calls it. CUDA is compiled by NVRTC, and Triton's kernels where no MODULE is named.
 """
 
 import ctypes
@@ -302,59 +302,51 @@ def bits(r):
         row = [bin(x).count("1"), 32 - x.bit_length(), first, int(f"{x:032b}"[::-1], 2), add, abs(signed - 77) + 3]
         rows.append([v & 0xFFFFFFFF for v in row])
     yield Case("bits", "counting", (2,), (32,), [out(np.array(rows, u32)), given(w), n32(64)])
+
+
+def calls(r):
     fib = [0, 1]
     while len(fib) < 11:
         fib.append(fib[-1] + fib[-2])
-    yield Case("bits", "recursion", (1,), (32,), [out(i32([fib[t % 11] for t in range(32)]))])
+    yield Case("calls", "recursion", (1,), (32,), [out(i32([fib[t % 11] for t in range(32)]))])
     v, t = r.integers(0, 99, 32, i32), np.arange(32, dtype=i32)
-    yield Case("bits", "pointers", (1,), (32,), [out(np.choose(v % 3, [v + t, v * t, v ^ t])), given(v)])
+    yield Case("calls", "pointers", (1,), (32,), [out(np.choose(v % 3, [v + t, v * t, v ^ t])), given(v)])
 
     def swapped(p, by):
         return p[1] + p[0] * by, p[2], p[1] - by
 
     pairs = [swapped(swapped((7, -4, 9), t), 3) for t in range(16)]
-    yield Case("bits", "structures", (1,), (16,), [out(i64([a * 1000 + b * 10 + c for a, b, c in pairs])), i64(7).tobytes() + i32([-4, 9]).tobytes()])
+    yield Case("calls", "structures", (1,), (16,), [out(i64([a * 1000 + b * 10 + c for a, b, c in pairs])), i64(7).tobytes() + i32([-4, 9]).tobytes()])
     v = r.integers(0, 1000, 100, i32)
     ways = [lambda x: x * 3, lambda x: x - 7, lambda x: x // 3, lambda x: ~x, lambda x: x << 2, lambda x: x * x,
             lambda x: x ^ 0x55, lambda x: x % 5, lambda x: -x, lambda x: x | 0x100, lambda x: 1, lambda x: 1]
-    yield Case("bits", "choices", (2,), (64,), [out(i32([ways[x % 12](x) for x in v.tolist()])), given(v), n32(100)])
-    yield Case("bits", "lock", (2,), (64,), [both(np.zeros(1, i32), np.zeros(1, i32)), both(np.zeros(1, i32), i32([128]))])
+    yield Case("calls", "choices", (2,), (64,), [out(i32([ways[x % 12](x) for x in v.tolist()])), given(v), n32(100)])
+    yield Case("calls", "lock", (2,), (64,), [both(np.zeros(1, i32), np.zeros(1, i32)), both(np.zeros(1, i32), i32([128]))])
     v = r.integers(0, 1000, (3, 64)).astype(i32)
-    yield Case("bits", "pipeline", (1,), (128,), [out((v * 2)[:, ::-1] + np.arange(3, dtype=i32)[:, None]), given(v), n32(3)])
+    yield Case("calls", "pipeline", (1,), (128,), [out((v * 2)[:, ::-1] + np.arange(3, dtype=i32)[:, None]), given(v), n32(3)])
     squares = np.arange(9, dtype=i32) ** 2
-    yield Case("bits", "ticket", (9,), (32,), [out(np.append(squares, squares.sum()).astype(i32))])
+    yield Case("calls", "ticket", (9,), (32,), [out(np.append(squares, squares.sum()).astype(i32))])
 
 
-GROUPS = [basic, reduce, gemm, learning, algorithms, bits]
-
-
-def triton_cases(folder):
-    """Kernels that Triton compiles, where it is installed."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        print("Triton is not installed: its kernels are left out")
-        return
-    import kernels_triton
-
-    for case in kernels_triton.cases(folder, Case, given, out, both):
-        case.write(folder)
+GROUPS = [basic, reduce, gemm, learning, algorithms, bits, calls]
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
-    golden = set(sys.argv[3:]) if len(sys.argv) > 2 else set()
+    folder, only = pathlib.Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
     for group in GROUPS:
         name = group.__name__
-        if not golden:
-            source = (SOURCES / f"{name}.cu").read_text()
-            (folder / f"{name}.ptx").write_text(nvrtc(source, f"{name}.cu", "compute_80"))
+        if only and name not in only:
+            continue
+        source = (SOURCES / f"{name}.cu").read_text()
+        (folder / f"{name}.ptx").write_text(nvrtc(source, f"{name}.cu", "compute_80"))
         for case in group(np.random.default_rng(sum(name.encode()))):
-            if not golden or case.kernel in golden:
-                case.write(folder)
-    if not golden:
-        triton_cases(folder)
+            case.write(folder)
+    if not only:
+        import kernels_triton
+
+        for case in kernels_triton.cases(folder, Case, given, out, both):
+            case.write(folder)
 
 
 if __name__ == "__main__":
