@@ -361,3 +361,20 @@ fn any_text_is_simulated_within_its_limits() {
     }
     assert!(reached > 200, "{reached}");
 }
+
+/// A guard may leave lanes out of an operation of the warp, also where lanes wait for each other.
+#[test]
+fn lanes_that_a_guard_leaves_out_keep_what_they_have() {
+    let (out, _) = run(
+        "mov.u32 %r1, 7;\nand.b32 %r2, %t, 1;\nsetp.eq.u32 %p1, %r2, 0;\nsetp.lt.u32 %p2, %t, 16;\n\
+         @%p2 bra first;\nadd.u32 %r3, %t, 0;\nadd.u32 %r3, %r3, 0;\nbra met;\nfirst: mov.u32 %r3, %t;\n\
+         met: @%p1 shfl.sync.up.b32 %r1, %r3, 2, 0, 0x55555555;\nst.global.u32 [%at], %r1;",
+        32,
+    );
+    let expected = |lane: u32| match (lane % 2, lane) {
+        (1, _) => 7,
+        (_, 0) => 0,
+        _ => lane - 2,
+    };
+    assert!((0..32).all(|lane| out[lane as usize] == expected(lane)), "{:?}", &out[..32]);
+}

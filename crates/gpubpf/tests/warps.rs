@@ -208,7 +208,10 @@ fn mistakes_of_the_compiler_are_caught() {
             tried[mistake] += 1;
             let expected = expected.get_or_insert_with(|| {
                 let run = |memory: &Vec<u8>| machine::run(&code, memory, 100_000).unwrap();
-                memories.iter().map(run).collect::<Vec<_>>()
+                let expected = memories.iter().map(run).collect::<Vec<_>>();
+                // Without the mistake nothing is wrong.
+                assert_eq!(warps::run(&text, "program", &memories).unwrap().0, expected);
+                expected
             });
             caught[mistake] = match warps::run(&wrong, "program", &memories) {
                 Ok((ended, _)) => ended != *expected,

@@ -35,9 +35,9 @@ impl Context<'_, '_> {
         let mut values = [[0; 32]; 8];
         for lane in lanes(self.active) {
             aligned("load", addresses[lane], whole.next_power_of_two()).map_err(at_lane(lane))?;
-            for part in 0..dst.len().min(8) {
+            for (part, values) in values.iter_mut().enumerate().take(dst.len()) {
                 let address = addresses[lane].wrapping_add(part as u64 * u64::from(bytes));
-                values[part][lane] = self.read(lane, address, bytes).map_err(at_lane(lane))?;
+                values[lane] = self.read(lane, address, bytes).map_err(at_lane(lane))?;
             }
         }
         for (dst, values) in dst.iter().zip(&values) {
@@ -285,8 +285,8 @@ impl Context<'_, '_> {
             };
             (matrix * 8 + row, column as u64 * 2)
         };
-        for row in 0..count * 8 {
-            aligned("load", rows[row], 16).map_err(at_lane(row))?;
+        for (lane, &row) in rows.iter().enumerate().take(count * 8) {
+            aligned("load", row, 16).map_err(at_lane(lane))?;
         }
         match dst {
             Ok(dst) => {

@@ -364,6 +364,9 @@ impl<'a> Decoder<'_, '_, 'a> {
 
     fn calc(&mut self) -> Result<Option<Op>, String> {
         let types = self.types();
+        if types.iter().any(|ty| ty.bits > 64) {
+            return Ok(None);
+        }
         let mut calc = self.modifiers();
         let name = self.parts[0];
         calc.carry_in = matches!(name, "addc" | "subc" | "madc");

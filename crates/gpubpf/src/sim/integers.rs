@@ -87,7 +87,7 @@ pub(crate) fn compute(calc: &Calc, v: [u64; 4]) -> Result<u64, &'static str> {
             let by = (v[1] & 0xffff_ffff).min(u64::from(bits)) as u32;
             (number(a, ty) >> by) as u64
         }
-        Fun::Sad => (sa - sb).unsigned_abs() as u64 + c,
+        Fun::Sad => ((sa - sb).unsigned_abs() as u64).wrapping_add(c),
         _ => bit_fields(calc, v),
     })
 }

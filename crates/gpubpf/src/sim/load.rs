@@ -321,7 +321,7 @@ impl Loader<'_, '_> {
         flow::meeting_points(&mut decoded);
         function.code = decoded;
         function.registers = names.registers;
-        function.shared_bytes = self.shared as u32;
+        function.shared_bytes = u32::try_from(self.shared).unwrap_or(u32::MAX);
         Ok(function)
     }
 

@@ -27,14 +27,14 @@ impl Context<'_, '_> {
         for path in &self.warp.paths {
             let place = anywhere || (path.at, path.frame) == (here.at, here.frame);
             if path.wait == Wait::Lanes(wanted) && place && path.mask != here.mask {
-                union |= path.mask;
+                union |= path.acting;
                 together.push(path.mask);
             }
         }
         if need & !union != 0 {
-            let now = self.now;
+            let (now, active) = (self.now, self.active);
             let path = &mut self.warp.paths[self.path];
-            (path.wait, path.since) = (Wait::Lanes(wanted), now);
+            (path.wait, path.since, path.acting) = (Wait::Lanes(wanted), now, active);
             return None;
         }
         for path in &mut self.warp.paths {

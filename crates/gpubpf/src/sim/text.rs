@@ -34,6 +34,9 @@ pub(crate) fn tokens(code: &str) -> Vec<&str> {
     found
 }
 
+/// The largest alignment of a variable.
+const MAX_ALIGN: u64 = 1 << 20;
+
 /// A literal as the bits of `ty`.
 pub(crate) fn literal(text: &str, ty: Ty) -> Option<u64> {
     let (negative, digits) = match text.strip_prefix('-') {
@@ -116,7 +119,9 @@ pub(crate) fn declared<'a>(words: &[&'a str]) -> Result<Vec<Declared<'a>>, Strin
             "," | ";" => {}
             ".align" => {
                 let number = words.get(at).and_then(|w| w.parse::<u64>().ok());
-                align = number.filter(|n| n.is_power_of_two()).ok_or("an alignment is expected")?;
+                align = number
+                    .filter(|n| n.is_power_of_two() && *n <= MAX_ALIGN)
+                    .ok_or("an alignment is expected")?;
                 at += 1;
             }
             ".attribute" => {

@@ -34,6 +34,8 @@ pub(crate) struct Path {
     pub(crate) wait: Wait,
     /// When it began to wait.
     pub(crate) since: u64,
+    /// Its lanes that take part in what it waits for.
+    pub(crate) acting: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +120,8 @@ fn keep<T>(slots: &mut Vec<Option<T>>, value: T) -> usize {
 impl Warp {
     /// A warp whose lanes of `mask` begin in `frame`.
     pub(crate) fn new(index: u32, mask: u32, frame: Frame) -> Self {
-        let path = Path { at: 0, frame: 0, mask, join: None, wait: Wait::Nothing, since: 0 };
+        let path =
+            Path { at: 0, frame: 0, mask, join: None, wait: Wait::Nothing, since: 0, acting: 0 };
         Self {
             index,
             live: mask,
@@ -174,7 +177,7 @@ impl Warp {
             join.expected &= !mask;
             let (to, frame, outer) = (join.at, join.frame, join.outer);
             let wait = Wait::Nothing;
-            self.paths.push(Path { at: to, frame, mask, join: outer, wait, since: 0 });
+            self.paths.push(Path { at: to, frame, mask, join: outer, wait, since: 0, acting: 0 });
             return true;
         }
         false
@@ -197,9 +200,11 @@ impl Warp {
             Some(keep(&mut self.joins, join))
         };
         let first = self.paths.len();
-        let path_of = |&(at, mask): &(u32, u32)| Path { at, mask, join, ..whole };
-        self.paths[path] = path_of(&groups[0]);
-        self.paths.extend(groups[1..].iter().map(path_of));
+        let mut paths = groups.iter().map(|&(at, mask)| Path { at, mask, join, ..whole });
+        if let Some(stays) = paths.next() {
+            self.paths[path] = stays;
+        }
+        self.paths.extend(paths);
         for at in (first..self.paths.len()).rev() {
             self.arrive(at);
         }
@@ -249,7 +254,7 @@ impl Warp {
         }
         let Join { at, frame, arrived: mask, outer, .. } = join;
         let wait = Wait::Nothing;
-        let path = Path { at, frame, mask, join: outer, wait, since: 0 };
+        let path = Path { at, frame, mask, join: outer, wait, since: 0, acting: 0 };
         let place = self.current.min(self.paths.len());
         self.paths.insert(place, path);
         self.patience = 0;
