@@ -79,13 +79,14 @@ mod mma;
 mod names;
 mod ops;
 mod soft;
+mod space;
 mod sync;
 mod text;
 mod types;
 mod warp;
 
-pub use code::Space;
 pub use device::{Config, Device, Launch, LaunchError, Limits};
 pub use facts::{Counts, Facts, WarpFacts};
 pub use fault::{Fault, Trouble};
 pub use load::{Image, LoadFault};
+pub use space::Space;

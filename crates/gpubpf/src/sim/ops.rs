@@ -1,6 +1,7 @@
 //! What an instruction computes from the values of its operands, lane by lane.
 
 use super::soft::Round;
+use super::space::Space;
 use super::types::{Ty, U32};
 
 /// Which half of a product.
@@ -120,9 +121,9 @@ pub(crate) enum Fun {
     Identity,
     /// Two numbers become the halves of one value; the first is the upper.
     CvtPack,
-    IsSpace(super::code::Space),
+    IsSpace(Space),
     /// Between a space's addresses and generic ones: the space, and whether it goes to the space.
-    Cvta(super::code::Space, bool),
+    Cvta(Space, bool),
 }
 
 /// Questions of `testp`.
