@@ -362,6 +362,15 @@ fn any_text_is_simulated_within_its_limits() {
     assert!(reached > 200, "{reached}");
 }
 
+#[test]
+fn signed_loads_fill_wider_registers_with_their_sign() {
+    let body = "st.global.u32 [%at], 0x80fe;\nld.global.s8 %r1, [%at];\nst.global.u32 [%at+4], %r1;\n\
+                ld.global.s16 %d1, [%at];\nst.global.u64 [%at+8], %d1;\nld.global.u16 %r1, [%at];\n\
+                st.global.u32 [%at+16], %r1;";
+    let (out, _) = run(body, 1);
+    assert_eq!(out[..5], [0x80fe, 0xffff_fffe, 0xffff_80fe, 0xffff_ffff, 0x80fe]);
+}
+
 /// A guard may leave lanes out of an operation of the warp, also where lanes wait for each other.
 #[test]
 fn lanes_that_a_guard_leaves_out_keep_what_they_have() {
