@@ -24,6 +24,7 @@ mod options;
 mod program;
 pub mod ptx;
 mod reader;
+pub mod sim;
 mod skeleton;
 pub mod splice;
 mod value;

@@ -2,8 +2,11 @@
 #![allow(dead_code)]
 
 pub mod asm;
+pub mod cases;
 pub mod clang;
 pub mod machine;
+pub mod programs;
 pub mod ptx;
 pub mod ptxas;
 pub mod vectors;
+pub mod warps;
