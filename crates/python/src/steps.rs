@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gpuwhy_wire::{Event, NameId, now};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString};
 
 use crate::marks::{name, next_step, ring};
 
@@ -203,8 +203,12 @@ impl Scope {
         self.start.store(now(), Relaxed);
     }
 
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _place: &Bound<'_, PyAny>,
+    ) {
         let (start, end) = (self.start.swap(0, Relaxed), now());
         match self.name {
             _ if start == 0 => {}

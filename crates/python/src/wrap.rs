@@ -200,10 +200,10 @@ unsafe fn call_after(
         // SAFETY: where it is no null, it is a tuple of the names.
         usize::try_from(unsafe { ffi::PyTuple_Size(kwnames) }).unwrap_or(0)
     };
-    // SAFETY: Python's convention: the positional arguments, and behind them those that have names. An empty
-    // array may be null, of which no slice can be made.
+    // An empty array may be null, of which no slice can be made.
     let given = match nargs + named {
         0 => &[][..],
+        // SAFETY: Python's convention: the positional arguments, and behind them those that have names.
         n => unsafe { std::slice::from_raw_parts(args, n) },
     };
     let mut all = Vec::with_capacity(given.len() + 1);
@@ -373,7 +373,7 @@ pub fn wrap<'py>(
     unsafe {
         let memory = ffi::PyObject_Malloc(size_of::<Wrapper>()).cast::<Wrapper>();
         if memory.is_null() {
-            return Err(PyErr::from(pyo3::exceptions::PyMemoryError::new_err(())));
+            return Err(pyo3::exceptions::PyMemoryError::new_err(()));
         }
         let hook = |hook: Option<Bound<'_, PyAny>>| hook.map_or(null_mut(), Bound::into_ptr);
         addr_of_mut!((*memory).vectorcall).write(Some(call));

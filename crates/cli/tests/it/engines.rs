@@ -344,7 +344,7 @@ fn root_a_real_vllm_shows_its_spans_and_every_step_on_both_sides() {
 
 #[test]
 fn root_a_real_vllm_with_ngram_drafts_shows_them() {
-    let speculation = r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}"#;
+    let speculation = r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":1}"#;
     let Some(spans) = serve(&["--speculative-config", speculation]) else { return };
     assert!(spans.contains_key("ModelRunner::Draft"));
 }

@@ -67,7 +67,6 @@ VLLM = (
     ("0.14", None, _UNI, "UniProcExecutor.sample_tokens", "EngineCore::Sample", "phase", None, None),
     ("0.14", None, _UNI, "UniProcExecutor.collective_rpc", "EngineCore::CollectiveRpc", "phase", None, None),
     # The worker.
-    ("0.11", None, _WORKER, "Worker.init_device", "Worker::Init", "hook", "ranked", None),
     ("0.11", "0.14", _WORKER, "Worker.execute_model", "Worker::Step", "step", "received", None),
     ("0.14", None, _WORKER, "Worker.execute_model", "Worker::Step", "begins", "received", None),
     ("0.14", None, _WORKER, "Worker.sample_tokens", "Worker::Sample", "ends", None, None),

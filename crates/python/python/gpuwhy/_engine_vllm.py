@@ -11,6 +11,7 @@ _ENGINE, _WORKER = "vllm engine", "vllm worker"
 class _Last:
     proposed = 0  # drafts that were made for the next batch
     step = None  # of the worker, as long as its padding is not known
+    rank = None  # of the worker
 
 
 def _parent(headers):
@@ -103,13 +104,11 @@ def aborted(names, *_, **__):
         _native.front_finished(name, "abort")
 
 
-def ranked(worker, *_, **__):
-    """Before `Worker.init_device`."""
-    _native.set_rank(worker.rank)
-
-
-def received(_worker, batch, *_, **__):
+def received(worker, batch, *_, **__):
     """Before `Worker.execute_model`."""
+    if _Last.rank is None:
+        _Last.rank = worker.rank
+        _native.set_rank(worker.rank)
     new, cached = batch.scheduled_new_reqs, batch.scheduled_cached_reqs
     names, computed = cached.req_ids, cached.num_computed_tokens
     outputs = getattr(cached, "num_output_tokens", None)

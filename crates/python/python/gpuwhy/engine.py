@@ -120,9 +120,14 @@ def register():
     from . import _start
 
     for module, engine in wanted().items():
-        if module in sys.modules:
+        if module in sys.modules and not _is_beginning(sys.modules[module]):
             _safely(engine, sys.modules[module])
     _start.wait_for({module: _later(engine) for module, engine in wanted().items()})
+
+
+def _is_beginning(module):
+    """Whether a module is just being imported: not all of it is there, and what waits for its end will come."""
+    return getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def _later(engine):
