@@ -6,6 +6,7 @@ second time. A reader drains the ring meanwhile.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,13 +29,12 @@ plain = Engine()
 class Wrapped(Engine):
     step = _native.wrap(Engine.step, "EngineCore::Schedule", "phase")
 wrapped, scopes = Wrapped(), _native.Scopes({"gpu_model_runner: forward": "ModelRunner::Forward"})
-def calls(of, n=2000):
-    f = of.step
+def calls(of, n=1000):
     began = cpu()
     for _ in range(n):
         of.step(1, b=2)
     return (cpu() - began) / n
-def scope(n=2000):
+def scope(n=1000):
     began = cpu()
     for _ in range(n):
         with scopes("gpu_model_runner: forward"):
@@ -69,17 +69,18 @@ for _ in range(100):
     told["plain"].append(calls(plain))
     told["wrapped"].append(calls(wrapped))
     told["control"].append(calls(plain))
+    time.sleep(0.02)
     told["scope"].append(scope())
-    time.sleep(0.012)
+    time.sleep(0.02)
 each = []
-for i in range(200000):
+for i in range(100000):
     a = wall(); wrapped.step(1, b=2); b = wall()
     each.append(b - a)
-    if i % 2000 == 1999:
-        time.sleep(0.012)
+    if i % 1000 == 999:
+        time.sleep(0.02)
 each.sort()
 bare = []
-for i in range(200000):
+for i in range(100000):
     a = wall(); plain.step(1, b=2); b = wall()
     bare.append(b - a)
 bare.sort()
@@ -118,8 +119,9 @@ def main():
                 text=True,
             ).stdout
             listener.kill()
-            lost = listener.communicate()[1]
-            rounds.append(json.loads(told) | {"lost": float(len(lost) > 0)})
+            said = listener.communicate()[1].decode()
+            lost = sum(int(n) for n in re.findall(r"lost: (\d+)", said))
+            rounds.append(json.loads(told) | {"lost": lost})
     results = {"made": made("make bench-llm"), "figures": {}}
     for name in rounds[0]:
         results["figures"][name] = figure([one[name] for one in rounds])
