@@ -154,7 +154,7 @@ _CB = "transformers.generation.continuous_batching"
 TRANSFORMERS = (
     ("5.17", None, _CB + ".continuous_api", "ContinuousBatchingManager._generation_loop_body", "EngineCore::Step", "step", None, None),
     ("5.17", None, _CB + ".continuous_api", "ContinuousBatchProcessor.prepare_next_batch", "EngineCore::Schedule", "phase", None, None),
-    ("5.17", None, _CB + ".continuous_api", "ContinuousBatchProcessor._generation_step", "EngineCore::Execute", "phase", "computing", None),
+    ("5.17", None, _CB + ".continuous_api", "ContinuousBatchProcessor._generation_step", "EngineCore::Execute", "phase", None, None),
     ("5.17", None, _CB + ".continuous_api", "ContinuousBatchProcessor.update_batch", "EngineCore::Output", "phase", "updating", None),
     ("5.17", None, _CB + ".continuous_api", "OutputRouter.deliver_batch", "Worker::Response", "phase", None, None),
     ("5.17", None, _CB + ".scheduler", "FIFOScheduler.schedule_batch", "EngineCore::ScheduleBatch", "phase", None, "scheduled"),

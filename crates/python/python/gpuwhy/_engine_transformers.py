@@ -39,10 +39,6 @@ def padded(result, *_, **__):
     _Last.padded = result[0]
 
 
-def computing(processor, *_, **__):
-    """Before the model computes: what it is given is what was scheduled."""
-
-
 def updating(processor, *_, **__):
     """Before `update_batch`."""
     requests = getattr(processor.inputs_and_outputs, "requests_in_batch", None) or ()
@@ -58,4 +54,8 @@ def arrived(_result, _scheduler, state, *_, **__):
 def finished(scheduler, name, *_, **__):
     """Before `Scheduler.finish_request`."""
     state = scheduler.active_requests.get(name)
-    _native.request_finished(name, state.generated_len() if state is not None else 0, "stop")
+    if state is None:
+        return
+    tokens, most = state.generated_len(), state.max_new_tokens
+    outcome = "length" if most is not None and tokens >= most else "stop"
+    _native.request_finished(name, tokens, outcome)
