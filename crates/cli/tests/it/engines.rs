@@ -147,6 +147,8 @@ fn check(version: &str, lacks: &[&str]) {
         })
         .collect();
     assert_eq!(own, lines(&output, "step"), "{}", said(&output));
+    let preempted: u64 = engine.iter().map(|b| is(b.preempted)).sum();
+    assert_eq!(preempted, u64::from(version != "0.11.0"), "one, where the version tells");
     assert!(engine.iter().all(|b| b.allocate.is_some_and(|ns| ns.0 > 0)), "{engine:?}");
 
     // Both sides of every step, found by its digest.
