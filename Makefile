@@ -88,6 +88,10 @@ gpu-check: ## On a machine with a GPU: proves what docs/unproven.md lists. STAND
 nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug-in drive; `scripts/nccl.sh all`: six.
 	scripts/nccl.sh
 
+.PHONY: llm-env
+llm-env: ## Builds an environment with a real vLLM on CPUs (5.9 GB), which tests drive if GPUWHY_LLM_ENV names it.
+	scripts/llm-env.sh
+
 .PHONY: fuzz
 fuzz: ## Runs each fuzz target for FUZZ_SECONDS (60).
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)

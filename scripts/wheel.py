@@ -50,6 +50,11 @@ def wheel(staged, folder):
         f"Metadata-Version: 2.1\nName: gpuwhy\nVersion: {version}\nRequires-Python: >=3.10\n"
         "License: Apache-2.0\nSummary: Steps, spans and marks of Python programs for gpuwhy.\n"
     ).encode()
+    # Engines call this in each of their processes, before they take their functions in hand.
+    files[f"{info}/entry_points.txt"] = (
+        "[vllm.general_plugins]\ngpuwhy = gpuwhy.engine:register\n\n"
+        "[sglang.srt.plugins]\ngpuwhy = gpuwhy.engine:register\n"
+    ).encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: gpuwhy\nRoot-Is-Purelib: false\n"
         f"Tag: cp310-abi3-{tag()}\n"

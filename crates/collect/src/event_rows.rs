@@ -71,12 +71,19 @@ impl Times {
             | Event::Collective { start, dur, .. }
             | Event::Message { start, dur, .. }
             | Event::Stage { start, dur, .. } => (start, dur),
+            Event::Batch { at, dur, .. } => (at, dur),
             Event::StepOpen { start, .. } => (start, 0),
             Event::Mark { at, .. }
             | Event::Counter { at, .. }
             | Event::Device { at, .. }
             | Event::Communicator { at, .. }
-            | Event::Notice { at, .. } => (at, 0),
+            | Event::Notice { at, .. }
+            | Event::BatchWork { at, .. }
+            | Event::BatchChange { at, .. }
+            | Event::BatchQueue { at, .. }
+            | Event::BatchOutput { at, .. }
+            | Event::Request { at, .. }
+            | Event::RequestKey { at, .. } => (at, 0),
         };
         Times { ts: ns(start), dur: ns(dur) }
     }
@@ -210,5 +217,7 @@ impl EventRows {
     }
 }
 
+#[cfg(test)]
+mod batch_tests;
 #[cfg(test)]
 mod tests;

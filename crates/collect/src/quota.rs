@@ -52,6 +52,14 @@ pub(crate) const WRITERS: usize = 256;
 pub(crate) const NOTES: u32 = 4;
 /// Phases and stages of one guest that wait for their step or collective.
 pub(crate) const HELD_SPANS: usize = 8192;
+/// Requests of one guest at a time; of more, no more is known than that they were in a batch.
+pub(crate) const REQUESTS: usize = 1 << 14;
+/// Changes of one batch that are held until its step ends.
+pub(crate) const BATCH_CHANGES: usize = 2048;
+/// Batches of one thread whose step or output is awaited.
+pub(crate) const BATCHES: usize = 16;
+/// Bytes of a request's name.
+pub(crate) const REQUEST_KEY: usize = 128;
 /// Launches and kernels of all guests that wait for each other; each guest has its share, but no more
 /// than the first number and no less than the second.
 pub(crate) const UNLINKED: (usize, usize, usize) = (1 << 18, 1 << 16, 1 << 12);

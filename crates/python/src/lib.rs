@@ -6,16 +6,28 @@
 //! A step is known to the spans inside it through a context variable, as Python's own asyncio does it: tasks that
 //! take turns on one thread have steps of their own.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
 
+mod batch;
 mod marks;
+mod steps;
+mod wrap;
 
 /// The module.
 #[pyo3::pymodule]
 #[pyo3(name = "_native")]
 mod native {
     #[pymodule_export]
+    use crate::batch::{
+        batch_made, batch_output, batch_received, forget_requests, front_finished, front_outputs,
+        request_arrived, request_finished, request_preempted, worker_output,
+    };
+    #[pymodule_export]
     use crate::marks::{
         Span, Step, current_step, is_on, mark, next_number, now, open, write_phase, write_step,
     };
+    #[pymodule_export]
+    use crate::steps::{Scopes, set_rank};
+    #[pymodule_export]
+    use crate::wrap::wrap;
 }

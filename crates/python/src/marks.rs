@@ -21,13 +21,20 @@ thread_local! {
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-fn ring() -> &'static Producer {
+/// The ring of this process, or nowhere.
+pub(crate) fn ring() -> &'static Producer {
     RING.get().unwrap_or(&NOWHERE)
 }
 
-fn next_step() -> u64 {
+/// The number of this thread's next step.
+pub(crate) fn next_step() -> u64 {
     // A thread that is being torn down counts from 0.
     NEXT.try_with(|next| next.replace(next.get().wrapping_add(1))).unwrap_or(0)
+}
+
+/// The number of a name in the ring.
+pub(crate) fn name(name: &str) -> NameId {
+    ring().name(name)
 }
 
 /// Opens the ring at `path`, once a process; whether there is one now.

@@ -22,6 +22,8 @@ pub const MEMORY: &str = "memory";
 pub const IO: &str = "io";
 /// Span track of a thread (nested): steps with detail `step`, and their phases as children.
 pub const STEPS: &str = "steps";
+/// Span track of a process (overlap): requests that it serves; detail `request`.
+pub const REQUESTS: &str = "requests";
 /// Mark track of a thread: calls that launched device work; links `launch` lead to the kernels.
 pub const LAUNCHES: &str = "launches";
 /// Span track of a stream (serial): kernels and copies; details `kernel` and `copy`.

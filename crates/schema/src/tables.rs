@@ -319,6 +319,80 @@ tables! {
         first_token: Option<Ns>,
         /// How it ended.
         outcome: Option<Name>,
+        /// The process that saw it so: the one that talks to users, or the engine.
+        instance: Option<EntityId>,
+        /// Of the tokens given, those that a cache had.
+        cached_tokens: Option<u64>,
+        /// The trace id of OpenTelemetry that came with it, in hexadecimal digits.
+        trace: Option<Name>,
+    }
+
+    /// What a step of an engine that serves language models was made of.
+    "Details: a domain's own columns" Batch / batch: at(ts) {
+        /// The step's span.
+        id: Id,
+        /// The span's begin.
+        ts: Ns,
+        /// The engine and its side: `vllm engine`, `vllm worker`.
+        engine: Name,
+        /// Its process.
+        instance: EntityId,
+        /// When the batch was put together, or received.
+        at: Ns,
+        /// Made of who is in the batch and where each stands: equal at the engine and at its workers, and of
+        /// no other step.
+        digest: u64,
+        /// Tokens to be computed.
+        tokens: u64,
+        /// Requests.
+        requests: u64,
+        /// Of the tokens, those of prompts; the others are one a request, or drafts.
+        prefill_tokens: Option<u64>,
+        /// Requests whose prompt is being computed.
+        prefill_requests: Option<u64>,
+        /// Tokens that its requests had computed before.
+        context: Option<u64>,
+        /// Requests seen for the first time.
+        new_requests: Option<u64>,
+        /// Tokens of theirs that a cache had.
+        cached_tokens: Option<u64>,
+        /// Requests that were sent back to the queue for want of memory.
+        preempted: Option<u64>,
+        /// Draft tokens to be verified.
+        drafts: Option<u64>,
+        /// Requests that ran, in the batch or not.
+        running: Option<u64>,
+        /// Requests that waited.
+        waiting: Option<u64>,
+        /// The share of the cache's memory in use, in millionths.
+        cache_ppm: Option<u64>,
+        /// Time that went into giving out that memory, over all requests.
+        allocate: Option<Ns>,
+        /// Tokens that the device computed, with padding.
+        padded: Option<u64>,
+        /// Tokens that requests got.
+        output_tokens: Option<u64>,
+        /// Draft tokens that were kept.
+        accepted: Option<u64>,
+        /// Draft tokens that had been made for it, of which `drafts` were submitted.
+        proposed: Option<u64>,
+    }
+
+    /// From this batch on a request takes as many tokens in each, and has as many more computed, until its
+    /// next row or the request's end: who is in a batch, without a row for each.
+    "Details: a domain's own columns" BatchRequest / batch_request: at(ts) {
+        /// The batch: the step's span.
+        batch: Id,
+        /// The span's begin.
+        ts: Ns,
+        /// The request's span.
+        request: Id,
+        /// `runs`, or why it does not: `pauses`, `preempted`.
+        state: Name,
+        /// Tokens in the batch.
+        tokens: u64,
+        /// Tokens computed before it.
+        computed: u64,
     }
 
     /// A request to a GPU's hardware, from its submission to its end.

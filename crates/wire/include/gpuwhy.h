@@ -42,7 +42,7 @@ extern "C" {
 #endif
 
 #define GPUWHY_MAGIC 0x4752594857555047ull /* "GPUWHYRG" */
-#define GPUWHY_VERSION 1u
+#define GPUWHY_VERSION 2u
 #define GPUWHY_HEADER_BYTES 4096u
 #define GPUWHY_RECORD_WORDS 7u
 #define GPUWHY_NAME_WORDS 15u
@@ -61,6 +61,13 @@ extern "C" {
 #define GPUWHY_COUNTER 5u
 #define GPUWHY_LAUNCH 6u
 #define GPUWHY_KERNEL 7u
+#define GPUWHY_BATCH 16u
+#define GPUWHY_BATCH_WORK 17u
+#define GPUWHY_BATCH_CHANGE 18u
+#define GPUWHY_BATCH_QUEUE 19u
+#define GPUWHY_BATCH_OUTPUT 20u
+#define GPUWHY_REQUEST 21u
+#define GPUWHY_REQUEST_KEY 22u
 
 #define GPUWHY_HAS_A 1u
 #define GPUWHY_HAS_B 2u
@@ -573,6 +580,53 @@ static inline void gpuwhy_counter(const char *name, const char *unit, int device
                       GPUWHY_HAS_A | GPUWHY_HAS_EXTRA | (device >= 0 ? GPUWHY_HAS_DEVICE : 0u),
                       (uint16_t)(device >= 0 ? device : 0), gpuwhy_name(name), gpuwhy_name(unit),
                       gpuwhy_now(), 0, gpuwhy_bits_(value), 0);
+}
+
+/* What a step of an engine that serves language models is made of; to be written before its end. */
+struct gpuwhy_batch {
+    uint64_t digest; /* of who is in it and where each stands: equal at the engine and its workers */
+    uint32_t tokens, requests, prefill_tokens, prefill_requests;
+    uint64_t context;
+    uint32_t fresh, cached_tokens, preempted, drafts;
+    uint32_t running, waiting, cache_ppm, allocate_ns;
+};
+
+static inline void gpuwhy_counts_(uint64_t kind, uint32_t step, uint64_t at, uint64_t a,
+                                  uint64_t b) {
+    gpuwhy_write_(kind, GPUWHY_HAS_A | GPUWHY_HAS_B | GPUWHY_HAS_EXTRA, 0, 0, step, at, 0, a, b);
+}
+
+static inline uint64_t gpuwhy_halves_(uint32_t low, uint32_t high) {
+    return low | (uint64_t)high << 32;
+}
+
+/* `name` is the engine and its side: "mine engine". */
+static inline void gpuwhy_batch_write(const struct gpuwhy_step *step, const char *name,
+                                      const struct gpuwhy_batch *of) {
+    uint32_t number = (uint32_t)step->seq;
+    uint64_t at;
+    if (!gpuwhy_is_on())
+        return;
+    at = gpuwhy_now();
+    gpuwhy_write_(GPUWHY_BATCH, GPUWHY_HAS_A | GPUWHY_HAS_B | GPUWHY_HAS_EXTRA, 0,
+                  gpuwhy_name(name), number, at, 0, of->digest,
+                  gpuwhy_halves_(of->tokens, of->requests));
+    gpuwhy_counts_(GPUWHY_BATCH_WORK, number, at,
+                   gpuwhy_halves_(of->prefill_tokens, of->prefill_requests), of->context);
+    gpuwhy_counts_(GPUWHY_BATCH_CHANGE, number, at, gpuwhy_halves_(of->fresh, of->cached_tokens),
+                   gpuwhy_halves_(of->preempted, of->drafts));
+    gpuwhy_counts_(GPUWHY_BATCH_QUEUE, number, at, gpuwhy_halves_(of->running, of->waiting),
+                   gpuwhy_halves_(of->cache_ppm, of->allocate_ns));
+}
+
+/* What became of it: tokens with padding (0 if that is not known), tokens that requests got, drafts
+ * that were kept and drafts that were made. */
+static inline void gpuwhy_batch_output(const struct gpuwhy_step *step, uint32_t padded,
+                                       uint32_t output_tokens, uint32_t accepted,
+                                       uint32_t proposed) {
+    if (gpuwhy_is_on())
+        gpuwhy_counts_(GPUWHY_BATCH_OUTPUT, (uint32_t)step->seq, gpuwhy_now(),
+                       gpuwhy_halves_(padded, output_tokens), gpuwhy_halves_(accepted, proposed));
 }
 
 /* A call that launched work on a stream of a GPU, from `start` to `end` (gpuwhy_now). */

@@ -9,8 +9,9 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// The first eight bytes of a ring.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYRG");
-/// The layout's version; a ring of another version is refused.
-pub const VERSION: u32 = 1;
+/// The layout's version, which also tells which kinds of record there are; a ring of another version
+/// is refused.
+pub const VERSION: u32 = 2;
 /// Bytes before the name table.
 pub const HEADER_BYTES: usize = 4096;
 /// 64-bit words of a record.

@@ -49,6 +49,21 @@ fn describe(event: &Event<&Arc<str>>) -> String {
         Event::Kernel { name, device, stream, correlation, dur, .. } => {
             format!("kernel {name} {device}/{stream} {correlation} {dur} ns")
         }
+        Event::Batch { name, step, digest, tokens, requests, .. } => {
+            format!("batch {name} {step} {digest} {tokens}/{requests}")
+        }
+        Event::BatchWork { step, prefill_tokens, prefill_requests, context, .. } => {
+            format!("work {step} {prefill_tokens}/{prefill_requests} {context}")
+        }
+        Event::BatchChange { step, new, cached_tokens, preempted, drafts, .. } => {
+            format!("change {step} {new}/{cached_tokens} {preempted}/{drafts}")
+        }
+        Event::BatchQueue { step, running, waiting, cache_ppm, allocate_ns, .. } => {
+            format!("queue {step} {running}/{waiting} {cache_ppm}/{allocate_ns}")
+        }
+        Event::BatchOutput { step, padded, output_tokens, accepted, proposed, .. } => {
+            format!("output {step} {padded}/{output_tokens} {accepted}/{proposed}")
+        }
         other => format!("{other:?}"),
     }
 }
@@ -140,6 +155,11 @@ fn marks_of(compiler: &str, flags: &[&str]) {
             "counter queue 7 1 of None",
             "launch gemm 1/7 42 5 ns",
             "kernel gemm 1/7 42 20 ns",
+            "batch mine engine 0 77 20/3",
+            "work 0 18/1 8589934592",
+            "change 0 1/16 2/4",
+            "queue 0 5/6 500000/900",
+            "output 0 32/3 1/7",
             "step step 0 size Some(4096) rank Some(3)",
             "step step 1 size None rank None",
             "step child 0 size None rank None",
@@ -311,7 +331,7 @@ fn a_file_that_is_not_a_ring_is_refused_with_the_reason() {
         (file("empty", b""), "it has 0 bytes, but the ring needs 4096"),
         (file("cut", &whole[..whole.len() - 1]), "bytes, but the ring needs"),
         (file("text", &[b'x'; 8192]), "it begins with 0x7878787878787878 and not as a ring"),
-        (file("newer", &changed(8, 2)), "it is a ring of version 2, this program needs 1"),
+        (file("newer", &changed(8, 3)), "it is a ring of version 3, this program needs 2"),
         (file("odd", &changed(16, 3)), "its header has the invalid size slots = 3"),
         (file("huge", &changed(19, 0x80)), "its header has the invalid size slots = "),
         (file("wide", &changed(12, 65)), "its header has the invalid size slot_bytes = 65"),

@@ -1,6 +1,7 @@
 //! The `gpuwhy` command as its users meet it.
 
 mod command;
+mod engines;
 mod errors;
 mod fate;
 mod fleet;

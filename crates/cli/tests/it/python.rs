@@ -9,7 +9,7 @@ use gpuwhy_store::Trace;
 use crate::{built, folder, gpuwhy, may_record, said};
 
 /// A Python of at least 3.10 on this machine; says why not.
-fn python() -> Option<&'static str> {
+pub fn python() -> Option<&'static str> {
     const CHECK: &str = "import sys; sys.exit(sys.version_info < (3, 10))";
     let works = |python: &&str| {
         Command::new(python).args(["-c", CHECK]).output().is_ok_and(|out| out.status.success())
@@ -22,7 +22,7 @@ fn python() -> Option<&'static str> {
 }
 
 /// The package as `make release` leaves it, and the wheel, in `folder`.
-fn package(python: &str, folder: &Path) -> PathBuf {
+pub fn package(python: &str, folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(python)
         .arg(root.join("scripts/wheel.py"))
@@ -34,7 +34,7 @@ fn package(python: &str, folder: &Path) -> PathBuf {
 }
 
 /// `gpuwhy record` with a package.
-fn record(package: &Path, trace: &Path, command: &[&str]) -> std::process::Output {
+pub fn record(package: &Path, trace: &Path, command: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
         .args(["record", "-o", trace.to_str().unwrap(), "--"])
         .args(command)

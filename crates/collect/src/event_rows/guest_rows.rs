@@ -1,7 +1,9 @@
 //! The rows of one guest, and all that is kept of it.
 
+mod batches;
 mod collectives;
 mod device;
+mod requests;
 mod steps;
 
 use foldhash::{HashMap, HashMapExt as _};
@@ -16,8 +18,10 @@ use crate::context::Context;
 use crate::guest::Guest;
 use crate::quota::{self, Quota};
 use crate::sys::{self, ns};
+use batches::About;
 use collectives::Collectives;
 use device::{Launches, Stream};
+use requests::Requests;
 use steps::{StepBegin, Thread};
 
 /// The code of the notice that says how precisely a GPU's clock is known: `NcclClock` of
@@ -49,6 +53,7 @@ pub(super) struct GuestRows {
     /// When its latest work on a device ended.
     pub(super) last_work: Option<Ns>,
     collectives: Collectives,
+    requests: Requests,
     /// Texts for the source's note.
     notes: Vec<String>,
     earliest: Ns,
@@ -84,6 +89,7 @@ impl GuestRows {
             launches: Launches::default(),
             last_work: None,
             collectives: Collectives::default(),
+            requests: Requests::default(),
             notes: Vec::new(),
             last_record: now,
             at: now,
@@ -184,6 +190,18 @@ impl GuestRows {
             }
             Event::Notice { name, code, value, .. } => {
                 self.notice((name, code, value), times.ts, cx)
+            }
+            Event::Batch { .. }
+            | Event::BatchWork { .. }
+            | Event::BatchChange { .. }
+            | Event::BatchQueue { .. }
+            | Event::BatchOutput { .. } => self.batch(tid, &event, times.ts, cx),
+            Event::Request { name, request, step, tokens, computed, .. } => {
+                let about = About { step, tokens, computed };
+                self.request(tid, (request, name), about, times.ts, cx)
+            }
+            Event::RequestKey { request, part, first, last, .. } => {
+                self.request_key(request, part, [first, last], times.ts, cx)
             }
         }
     }
@@ -344,6 +362,7 @@ impl GuestRows {
     /// collectives that never came, are written without them.
     pub fn end(mut self, cx: &mut Context) {
         self.collectives.finish(cx);
+        self.finish_requests(cx);
         self.end_threads(Ns::MAX, true, cx);
         self.end_ranks(cx);
         self.end_gpus(cx);
@@ -355,6 +374,7 @@ impl GuestRows {
     /// Writes the steps that have begun and not ended, and the stages without a collective.
     pub fn finish(&mut self, cx: &mut Context) {
         self.collectives.finish(cx);
+        self.finish_requests(cx);
         self.finish_steps(cx);
     }
 }

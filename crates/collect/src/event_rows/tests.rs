@@ -103,7 +103,7 @@ impl House {
 }
 
 /// The rows that follow from the events of one thread of one process, and how many were dropped.
-fn rows_of(events: &[Event<&str>]) -> (Rows, u64) {
+pub(super) fn rows_of(events: &[Event<&str>]) -> (Rows, u64) {
     let mut house = House::new(Devices::Simulated);
     house.process(4242, 0, &[(4243, 4243)]);
     let guest = house.guest(4242);
@@ -114,7 +114,7 @@ fn rows_of(events: &[Event<&str>]) -> (Rows, u64) {
     (house.cx.take_rows(), house.rows.dropped)
 }
 
-fn step(seq: u64, start: u64, dur: u64) -> Event<&'static str> {
+pub(super) fn step(seq: u64, start: u64, dur: u64) -> Event<&'static str> {
     Event::Step { name: "step", seq, size: Some(64), rank: Some(1), start, dur }
 }
 

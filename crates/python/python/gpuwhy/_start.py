@@ -45,6 +45,28 @@ def _run_after(loader, after):
         pass
 
 
+def wait_for(functions):
+    """Lets functions run when their modules have been imported: {name: function}. Those that are waited for
+    already are left as they are."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _AfterImport):
+            for name, function in functions.items():
+                if name not in sys.modules:
+                    finder.wanted.setdefault(name, function)
+            return
+    sys.meta_path.insert(0, _AfterImport(functions))
+
+
+# The packages of engines: the table of their functions is read when the first one is imported.
+_ENGINES = ("vllm", "sglang", "transformers.generation.continuous_batching")
+
+
+def _engine(_module):
+    from . import engine
+
+    engine.register()
+
+
 def _torch(module):
     from . import _torch as hooks
 
@@ -59,4 +81,8 @@ def begin(open_ring):
     if "torch" in sys.modules:
         _torch(sys.modules["torch"])
     else:
-        sys.meta_path.insert(0, _AfterImport({"torch": _torch}))
+        wait_for({"torch": _torch})
+    if any(name in sys.modules for name in _ENGINES):
+        _engine(None)
+    else:
+        wait_for(dict.fromkeys(_ENGINES, _engine))

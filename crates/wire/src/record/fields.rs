@@ -114,6 +114,40 @@ pub mod places {
         B: u64 = b, 2;
     }
 
+    macro_rules! halves {
+        ($($(#[$doc:meta])* $place:ident = $shift:literal of $field:ident, $flag:literal;)*) => {$(
+            $(#[$doc])*
+            pub enum $place {}
+
+            impl Place for $place {
+                type Raw = u32;
+                const FLAG: u8 = $flag;
+
+                #[inline]
+                fn set(fields: &mut Fields, raw: u32) {
+                    let others = fields.$field & !(0xffff_ffff << $shift);
+                    fields.$field = others | u64::from(raw) << $shift;
+                }
+
+                #[inline]
+                fn get(fields: &Fields) -> u32 {
+                    (fields.$field >> $shift) as u32
+                }
+            }
+        )*};
+    }
+
+    halves! {
+        /// The lower half of `A`. Halves have no flags of their own: a kind has both or neither.
+        A0 = 0 of a, 1;
+        /// The upper half of `A`.
+        A1 = 32 of a, 1;
+        /// The lower half of `B`.
+        B0 = 0 of b, 2;
+        /// The upper half of `B`.
+        B1 = 32 of b, 2;
+    }
+
     /// A flag that is a value itself.
     pub enum OnGpu {}
 

@@ -338,6 +338,121 @@ kinds! {
         dur: u64 in Dur,
     }
 
+    /// What a step of an engine that serves language models was made of. It comes before the
+    /// [`Event::Step`] of the same thread whose `seq` ends in these 32 bits, as do the records after it.
+    16 Batch {
+        /// The engine, and its side: `vllm engine`, `vllm worker`.
+        name: N in Name,
+        /// The last 32 bits of the step's `seq`.
+        step: u32 in Extra,
+        /// Made of who is in the batch and where each one stands: equal at the engine and at its
+        /// workers, and of no other step.
+        digest: u64 in A,
+        /// Tokens to be computed.
+        tokens: u32 in B0,
+        /// Requests.
+        requests: u32 in B1,
+        /// When it was put together, or received.
+        at: u64 in Start,
+        /// How long that took.
+        dur: u64 in Dur,
+    }
+
+    /// What was put into a batch.
+    17 BatchWork {
+        /// As in the batch.
+        step: u32 in Extra,
+        /// Tokens of prompts that are computed.
+        prefill_tokens: u32 in A0,
+        /// Requests whose prompt is being computed.
+        prefill_requests: u32 in A1,
+        /// Tokens that the requests of this batch have computed before.
+        context: u64 in B,
+        /// As in the batch.
+        at: u64 in Start,
+    }
+
+    /// How the batch came about.
+    18 BatchChange {
+        /// As in the batch.
+        step: u32 in Extra,
+        /// Requests seen for the first time.
+        new: u32 in A0,
+        /// Tokens of theirs that a cache had.
+        cached_tokens: u32 in A1,
+        /// Requests that were sent back to the queue for want of memory.
+        preempted: u32 in B0,
+        /// Draft tokens that are to be verified.
+        drafts: u32 in B1,
+        /// As in the batch.
+        at: u64 in Start,
+    }
+
+    /// What the engine had when it made the batch.
+    19 BatchQueue {
+        /// As in the batch.
+        step: u32 in Extra,
+        /// Requests that run.
+        running: u32 in A0,
+        /// Requests that wait.
+        waiting: u32 in A1,
+        /// The share of its cache's memory that is in use, in millionths.
+        cache_ppm: u32 in B0,
+        /// Time that went into giving out that memory, ns, over all requests.
+        allocate_ns: u32 in B1,
+        /// As in the batch.
+        at: u64 in Start,
+    }
+
+    /// What became of a batch; follows it when its output is there, which may be in a later step.
+    20 BatchOutput {
+        /// As in the batch.
+        step: u32 in Extra,
+        /// Tokens that the device computes, with padding; 0 where that is not known.
+        padded: u32 in A0,
+        /// Tokens that requests got.
+        output_tokens: u32 in A1,
+        /// Draft tokens that were verified and kept.
+        accepted: u32 in B0,
+        /// Draft tokens that had been made for it, of which some were to be verified.
+        proposed: u32 in B1,
+        /// When.
+        at: u64 in Start,
+    }
+
+    /// A request's part in the batches from this one on: as many tokens in each, and as many more
+    /// computed, until the next record of the same request.
+    21 Request {
+        /// What happens to it: `runs`, `pauses`, `preempted`, and other words.
+        name: N in Name,
+        /// Its number in this process, from 1.
+        request: u32 in Extra,
+        /// `seq` of the step on this thread, if it is of one.
+        step: Option<u64> in A,
+        /// Tokens in the batch.
+        tokens: u32 in B0,
+        /// Tokens computed before.
+        computed: u32 in B1,
+        /// When.
+        at: u64 in Start,
+    }
+
+    /// What a request is called, sixteen bytes at a time. No name of the ring's table: those are never
+    /// given back.
+    22 RequestKey {
+        /// Its number in this process.
+        request: u32 in Extra,
+        /// Which sixteen bytes of the engine's own name for it, from 0; 65535 is the trace id of
+        /// OpenTelemetry.
+        part: u16 in Device,
+        /// The first eight bytes, little endian, padded by zeros.
+        first: u64 in A,
+        /// The last eight.
+        last: u64 in B,
+        /// When.
+        at: u64 in Start,
+    }
+
     /// A limit of what a library can record, or a loss, which readers of the trace must know.
     14 Notice {
         /// Its text.

@@ -7,13 +7,13 @@
 //! | 5 | | flags: which of the places `Device`, `Extra`, `A`, `B` hold something, and `OnGpu` |
 //! | 6..8 | `Device` | number of a device or communicator |
 //! | 8..12 | `Name` | name |
-//! | 12..16 | `Extra` | stream, rank, peer, or another name |
+//! | 12..16 | `Extra` | stream, rank, peer, step, request, or another name |
 //! | 16..20 | | pid |
 //! | 20..24 | | tid |
 //! | 24..32 | `Start` | start, ns |
 //! | 32..40 | `Dur` | duration, ns |
-//! | 40..48 | `A` | sequence number, correlation or value |
-//! | 48..56 | `B` | size, bytes or graph |
+//! | 40..48 | `A`, or `A0` and `A1` | sequence number, correlation or value; two counts |
+//! | 48..56 | `B`, or `B0` and `B1` | size, bytes or graph; two counts |
 //!
 //! Each kind of record is declared once, in `kinds.rs`, with the place of each of its fields.
 
@@ -197,7 +197,7 @@ mod tests {
 
         #[test]
         fn any_sealed_bytes_decode_to_what_encodes_to_them_or_to_an_error(
-            mut words: [u64; RECORD_WORDS], kind in 0u8..16, flags in 0u8..32, position: u64,
+            mut words: [u64; RECORD_WORDS], kind in 0u8..24, flags in 0u8..32, position: u64,
         ) {
             words[0] = (kind as u64) << 32 | (flags as u64) << 40 | words[0] >> 48 << 48;
             words[3] >>= 1;

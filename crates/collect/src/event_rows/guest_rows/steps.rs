@@ -7,6 +7,7 @@ use gpuwhy_schema::{
 };
 
 use super::GuestRows;
+use super::batches::Batches;
 use crate::attribution::NoLookUps;
 use crate::context::Context;
 use crate::event_rows::{Devices, Times};
@@ -41,6 +42,7 @@ pub(super) struct Thread {
     pub marks: Option<TrackId>,
     open: VecDeque<Unfinished>,
     nesting: SpanNesting,
+    pub(super) batches: Batches,
 }
 
 /// A step that has not ended, of which the beginning or a phase has arrived.
@@ -94,6 +96,7 @@ impl GuestRows {
         let freed = lost + phases.len();
         thread.open.retain(|step| step.seq != seq);
         let fits = thread.nesting.fits(ts, end);
+        let freed = freed + thread.batches.step_ended(seq, fits.then_some((id, ts)), cx);
         if !fits {
             phases.iter_mut().for_each(|phase| phase.parent = None);
         }
@@ -253,6 +256,7 @@ impl GuestRows {
             marks: None,
             open: VecDeque::new(),
             nesting: SpanNesting::default(),
+            batches: Batches::default(),
         })
     }
 
@@ -273,7 +277,8 @@ impl GuestRows {
     }
 
     /// A thread writes no more: phases of steps that never ended are written without them.
-    fn end_thread(&mut self, thread: Thread, cx: &mut Context) {
+    fn end_thread(&mut self, mut thread: Thread, cx: &mut Context) {
+        self.budget.held = self.budget.held.saturating_sub(thread.batches.finish(cx));
         for mut step in thread.open {
             self.budget.held = self.budget.held.saturating_sub(step.phases.len());
             step.phases.iter_mut().for_each(|phase| phase.parent = None);
@@ -317,7 +322,7 @@ impl GuestRows {
         for (_, thread) in threads {
             // One of them at most: two open spans on one track would cross.
             let last = thread.open.iter().rposition(|s| s.begin.is_some());
-            let mut nesting = thread.nesting;
+            let (mut nesting, mut batches) = (thread.nesting, thread.batches);
             for (i, mut step) in thread.open.into_iter().enumerate() {
                 let begin = step.begin.take().filter(|_| last == Some(i));
                 let begin = begin.filter(|begin| nesting.fits(begin.start, Ns::MAX));
@@ -329,7 +334,9 @@ impl GuestRows {
                 let (id, seq, track) = (step.id, step.seq, thread.steps);
                 cx.rows.span.push(Span { id, ts, dur: None, track, parent: None, name });
                 cx.rows.step.push(Step { id, ts, thread: thread.entity, seq, size, rank });
+                batches.step_ended(seq, Some((id, ts)), cx);
             }
+            batches.finish(cx);
         }
     }
 }

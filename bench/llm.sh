@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# What spans and batches of LLM engines cost them: llm.sh GPUWHY. ROUNDS (15) sets how many processes are measured.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+gpuwhy=$(realpath "$1")
+target=${CARGO_TARGET_DIR:-target}
+cargo build --release --locked --quiet --package gpuwhy-python --lib
+cargo build --release --locked --quiet --package gpuwhy-wire --example listen
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+scripts/wheel.py "$target/release/libgpuwhy_python.so" "$folder" >/dev/null
+python3 bench/llm.py "$gpuwhy" "$folder/gpuwhy-python" "$(realpath "$target/release/examples/listen")"
