@@ -8,12 +8,15 @@
 
 #![forbid(unsafe_code)]
 
+mod collectives;
 mod marks;
 
 /// The module.
 #[pyo3::pymodule]
 #[pyo3(name = "_native")]
 mod native {
+    #[pymodule_export]
+    use crate::collectives::{write_collective, write_communicator};
     #[pymodule_export]
     use crate::marks::{
         Span, Step, current_step, is_on, mark, next_number, now, open, write_phase, write_step,

@@ -21,7 +21,8 @@ thread_local! {
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-fn ring() -> &'static Producer {
+/// The ring of this process, or nowhere.
+pub(crate) fn ring() -> &'static Producer {
     RING.get().unwrap_or(&NOWHERE)
 }
 
