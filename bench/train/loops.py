@@ -234,12 +234,20 @@ def compiled():
         for x, y in batches(DataLoader(Rows(80), batch_size=rows)):
             step(x, y)
             stepped()
+    # The optimizer alone.
+    whole = torch.compile(optimizer.step, backend=backend)
+    for x, y in batches(DataLoader(Rows(80), batch_size=BATCH)):
+        loss = timed("forward", loss_of, model, x, y)
+        timed("backward", loss.backward)
+        whole()
+        stepped()
+        optimizer.zero_grad()
 
 
 def trainer():
     import tempfile
 
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Model(nn.Module):
         def __init__(self):
@@ -249,9 +257,12 @@ def trainer():
         def forward(self, x, y):
             return {"loss": loss_of(self.net, x, y)}
 
-    class Adam(torch.optim.Adam):
-        def step(self, *args):
-            timed("optimizer", super().step, *args)
+    class Clock(TrainerCallback):
+        def on_pre_optimizer_step(self, *_args, **_more):
+            self.start = clock()
+
+        def on_optimizer_step(self, *_args, **_more):
+            note("optimizer", self.start)
             stepped()
 
     class Mine(Trainer):
@@ -276,9 +287,8 @@ def trainer():
             )
             collate = lambda rows_: rows.collate(rows_) if torch.is_grad_enabled() and in_training() else {
                 "x": torch.stack([x for x, _ in rows_]), "y": torch.stack([y for _, y in rows_])}
-            model = Model()
-            mine = Mine(model, arguments, train_dataset=rows, eval_dataset=held_out, data_collator=collate,
-                        optimizers=(Adam(model.parameters()), None))
+            mine = Mine(Model(), arguments, train_dataset=rows, eval_dataset=held_out, data_collator=collate,
+                        callbacks=[Clock()])
             in_training = lambda: mine.model.training
             backward = mine.accelerator.backward
             mine.accelerator.backward = lambda *args, **kwargs: timed("backward", backward, *args, **kwargs)

@@ -115,6 +115,11 @@ def lightning_module(module):
     _torch.around(module.LightningModule, "manual_backward", _torch.backward)
 
 
+def lightning_precision(module):
+    """Between what Lightning tells a program before and after it computes gradients."""
+    _torch.around(module.Precision, "backward", _torch.backward)
+
+
 def lightning_evaluation(module):
     """Lightning's validation and test loops, from when a program is told that they start until it is told their end."""
 

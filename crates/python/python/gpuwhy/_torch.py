@@ -33,6 +33,8 @@ class _Thread(threading.local):
         self.backwards = 0  # calls of autograd that have not returned
         self.optimizers = []  # steps of optimizers that have not returned
         self.in_backward = False  # an optimizer has stepped while gradients were computed
+        self.called = 0  # when the outermost of them began
+        self.stepped = None  # the optimizer that has stepped, until that call returns
         self.piece = 0  # where the optimizer's own work began; 0 while it runs the program's closure
         self.prefetching = 0  # a library fetches batches ahead, and gives them to the program later
         self.made = (0, 0, 0)  # when an iterator was last made, and which
@@ -201,6 +203,8 @@ def backward(function):
     """A call that computes gradients; of calls inside each other the outermost."""
 
     def run(*args, **kwargs):
+        if _is_compiling():
+            return function(*args, **kwargs)
         mine = _thread
         # `torch.autograd.grad` gives gradients to the program, as a part of its forward pass.
         if mine.backwards or not _is_on or kwargs.get("accumulate_grad") is False:
@@ -285,14 +289,14 @@ def _before(optimizer, args, kwargs):
     if _is_compiling():
         return None
     mine = _thread
-    _caught_up(mine, now())
+    at = mine.called or now()
+    _caught_up(mine, at)
     if mine.backwards:
         mine.in_backward = True
         return None
     mine.optimizers.append(id(optimizer))
     if len(mine.optimizers) > 1:
         return None
-    at = now()
     mine.loop.before_optimizer(id(optimizer), at)
     mine.piece = at
     # The optimizer itself is the first of `args` where the hook comes around the step.
@@ -316,11 +320,42 @@ def _after(optimizer, args=(), kwargs=None):
         mine.optimizers.pop()
         return
     mine.optimizers.clear()
-    end = now()
+    mine.stepped = id(optimizer)
+    if not mine.called:
+        _stepped(mine)
+
+
+def _stepped(mine):
+    """An optimizer's step has ended."""
+    optimizer, mine.stepped, end = mine.stepped, None, now()
     if mine.piece:
         mine.loop.part("optimizer", mine.piece, end)
     mine.piece = 0
-    mine.loop.after_optimizer(id(optimizer), end, len(_live))
+    mine.loop.after_optimizer(optimizer, end, len(_live))
+
+
+def _called(step):
+    """Around all of a step: PyTorch's own work before and after its hooks takes as long as a small optimizer."""
+
+    @functools.wraps(step)
+    def run(self, *args, **kwargs):
+        if _is_compiling():
+            return step(self, *args, **kwargs)
+        mine = _thread
+        if mine.called or not _is_on:
+            return step(self, *args, **kwargs)
+        mine.called = now()
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            mine.called = 0
+            if mine.stepped is not None:
+                _stepped(mine)
+            elif not mine.backwards:
+                mine.optimizers.clear()
+
+    run.gpuwhy = True
+    return run
 
 
 def _wrap_steps(optimizer_class):
@@ -383,6 +418,9 @@ def _made(function):
     def __init__(self, *args, **kwargs):
         function(self, *args, **kwargs)
         _live.add(self)
+        kind = next((kind for kind in type(self).__mro__ if "step" in vars(kind)), None)
+        if _handles and kind is not None and not getattr(kind.step, "gpuwhy", False):
+            kind.step = _called(kind.step)
 
     return __init__
 
