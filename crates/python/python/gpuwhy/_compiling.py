@@ -60,3 +60,6 @@ def _tell(reason):
         text = "another reason"
     _told.add(text)
     mark(f"recompiled: {text}", None)
+
+
+_torch.hide()

@@ -148,3 +148,4 @@ def lightning_evaluation(module):
     _torch.around(module._EvaluationLoop, "_on_evaluation_end", ends)
 
 
+_torch.hide()

@@ -6,6 +6,7 @@ import sys
 # When a module has been imported, a function of one of ours is called with it.
 AFTER = {
     "torch": ("_torch", "install"),
+    "torch._dynamo.eval_frame": ("_torch", "hide"),
     "torch._dynamo.callback": ("_compiling", "install"),
     "accelerate.data_loader": ("_frameworks", "accelerate"),
     "accelerate.accelerator": ("_frameworks", "accelerator"),

@@ -9,7 +9,6 @@ import sys
 import threading
 import weakref
 
-from . import _training
 from ._native import mark, write_phase
 from ._training import Loop, now
 
@@ -479,9 +478,11 @@ def safetensors(module):
     around(module, "save_file", part("checkpoint"))
 
 
-def hide(torch, *modules):
-    """A compiler of Python code passes over ours: it would break its graph, or compile it anew and again."""
-    skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
+def hide(dynamo=None):
+    """A compiler of Python code passes over ours: it would compile it anew and again. After the import of
+    `torch._dynamo.eval_frame`, and after that of each module of ours."""
+    dynamo = dynamo or sys.modules.get("torch._dynamo.eval_frame")
+    skip = getattr(dynamo, "skip_code", None)
     if skip is None:
         return
     kind = type(hide.__code__)
@@ -492,12 +493,14 @@ def hide(torch, *modules):
             if isinstance(inner, kind):
                 one(inner)
 
-    for module in modules:
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("gpuwhy._")]
+    for module in ours:
+        file = getattr(module, "__file__", None)
         classes = [vars(value) for value in vars(module).values() if isinstance(value, type)]
         for space in (vars(module), *classes):
             for value in list(space.values()):
                 code = getattr(value, "__code__", None)
-                if isinstance(code, kind) and code.co_filename == module.__file__:
+                if isinstance(code, kind) and code.co_filename == file:
                     one(code)
 
 
@@ -518,6 +521,8 @@ def install(torch):
         around(torch.autograd, "backward", backward)
     else:
         around(torch.autograd, "_engine_run_backward", backward)
+    # PyTorch's own work before the engine is as long as a small model's forward pass.
+    around(torch.Tensor, "backward", backward)
     around(dataloader.DataLoader, "__iter__", _iter)
     around(dataloader._BaseDataLoaderIter, "__next__", _data(torch.is_grad_enabled))
     for kind in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
@@ -527,7 +532,7 @@ def install(torch):
         scaler = getattr(place, "GradScaler", None)
         if scaler is not None and "step" in vars(scaler):
             around(scaler, "step", _scaler)
-    hide(torch, sys.modules[__name__], _training)
+    hide()
     gc.callbacks.append(_collected)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_finish)
