@@ -9,6 +9,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod batch;
+mod collectives;
 mod marks;
 mod steps;
 mod wrap;
@@ -22,6 +23,8 @@ mod native {
         batch_made, batch_output, batch_received, forget_requests, front_finished, front_outputs,
         request_arrived, request_finished, request_preempted, worker_output,
     };
+    #[pymodule_export]
+    use crate::collectives::{write_collective, write_communicator};
     #[pymodule_export]
     use crate::marks::{
         Span, Step, current_step, is_on, mark, next_number, now, open, write_phase, write_step,

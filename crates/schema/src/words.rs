@@ -287,6 +287,8 @@ choice! {
         CollectiveStraggler = "collective_straggler",
         /// A garbage collector or another stop-the-world pause held the program's threads.
         GcPause = "gc_pause",
+        /// Code was compiled within the work, for the first time or again.
+        Recompilation = "recompilation",
         /// The program slept because it asked to.
         OwnSleep = "own_sleep",
         /// The program itself did more.

@@ -167,23 +167,44 @@ fn root_a_python_program_is_the_same_when_it_is_recorded() {
     assert_eq!(text(&recorded), text(&alone));
 }
 
-/// Whether `python` has PyTorch; says if not.
-fn has_torch(python: &str) -> bool {
-    let output = Command::new(python).args(["-c", "import torch"]).output().unwrap();
-    if !output.status.success() {
-        println!("skipped: {python} has no torch (apt install python3-torch)");
+/// What loops do and which steps that makes, without a library and without a recording.
+#[test]
+fn steps_of_training_loops_follow_from_their_events() {
+    let Some(python) = python() else { return };
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/tests/steps.py");
+    let output = Command::new(python).arg("-B").arg(cases).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// A Python with PyTorch: the one that GPUWHY_TORCH_PYTHON names, the environment of `make bench-train`, or Debian's.
+/// Says if there is none.
+fn python_with_torch() -> Option<String> {
+    let cache = std::env::var("XDG_CACHE_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cache")));
+    let ours = cache.map(|cache| format!("{cache}/gpuwhy/train/bin/python"));
+    let named = std::env::var("GPUWHY_TORCH_PYTHON").ok();
+    let all = named.into_iter().chain(ours).chain([python()?.to_owned()]);
+    let has_torch = |python: &String| {
+        let output = Command::new(python).args(["-c", "import torch"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let found = all.into_iter().find(has_torch);
+    if found.is_none() {
+        println!(
+            "skipped: no Python here has torch (apt install python3-torch, or make bench-train)"
+        );
     }
-    output.status.success()
+    found
 }
 
 /// Loops that import nothing of ours. `LOOP` names one; each prints its steps and phases as it sees them.
 const TRAINING: &str = include_str!("training.py");
 
 fn trained(case: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<u8>)> {
-    let python = python().filter(|python| may_record() && has_torch(python))?;
+    let python = python_with_torch().filter(|_| may_record())?;
     let (keep, folder) = folder();
-    let (package, trace) = (package(python, &folder), folder.join("run.trace"));
-    let output = record(&package, &trace, &[python, "-c", TRAINING, case]);
+    let (package, trace) = (package(&python, &folder), folder.join("run.trace"));
+    let output = record(&package, &trace, &[&python, "-c", TRAINING, case]);
     assert!(output.status.success(), "{}", said(&output));
     Some((keep, trace, output.stdout))
 }

@@ -21,8 +21,11 @@ mod memory_pressure;
 mod network;
 mod own_sleep;
 mod pcie;
+mod recompilation;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod span_scene;
 mod spec;
 mod unexplained;
 
@@ -46,6 +49,7 @@ pub const ALL: &[&ClassSpec] = &[
     &gpu_fault::CLASS,
     &collective_straggler::CLASS,
     &gc_pause::CLASS,
+    &recompilation::CLASS,
     &own_sleep::CLASS,
     &engine_software::CLASS,
     &input_load::CLASS,

@@ -3,27 +3,57 @@
 import os
 import sys
 
+# When a module has been imported, a function of one of ours is called with it.
+AFTER = {
+    "torch": ("_torch", "install"),
+    "torch._dynamo.eval_frame": ("_torch", "hide"),
+    "torch._dynamo.callback": ("_compiling", "install"),
+    "accelerate.data_loader": ("_frameworks", "accelerate"),
+    "accelerate.accelerator": ("_frameworks", "accelerator"),
+    "transformers.trainer": ("_frameworks", "transformers"),
+    "lightning.pytorch.strategies.strategy": ("_frameworks", "lightning_strategy"),
+    "lightning.pytorch.plugins.precision.precision": ("_frameworks", "lightning_precision"),
+    "lightning.pytorch.core.module": ("_frameworks", "lightning_module"),
+    "lightning.pytorch.loops.evaluation_loop": ("_frameworks", "lightning_evaluation"),
+    "pytorch_lightning.strategies.strategy": ("_frameworks", "lightning_strategy"),
+    "pytorch_lightning.plugins.precision.precision": ("_frameworks", "lightning_precision"),
+    "pytorch_lightning.core.module": ("_frameworks", "lightning_module"),
+    "pytorch_lightning.loops.evaluation_loop": ("_frameworks", "lightning_evaluation"),
+    "torch.distributed.checkpoint.state_dict_saver": ("_torch", "sharded_checkpoints"),
+    "safetensors.torch": ("_torch", "safetensors"),
+}
+
+
+# The packages of engines: the table of their functions is read when the first one is imported.
+_ENGINES = ("vllm", "sglang", "transformers.generation.continuous_batching")
+AFTER.update(dict.fromkeys(_ENGINES, ("engine", "imported")))
+
 
 class _AfterImport:
-    """Finds no module itself; lets a function run when one of `wanted` has been imported."""
+    """Finds no module itself; lets a function of `wanted` run when its module has been imported."""
 
     def __init__(self, wanted):
         self.wanted = wanted
+        # Asking where a module is, as `importlib.util.find_spec` does, does not import it.
+        self.asking = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self.wanted:
+        if name not in self.wanted or name in self.asking:
             return None
-        after = self.wanted.pop(name)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if finder is not self and find else None
-            if spec is not None:
-                _run_after(spec.loader, after)
-                return spec
+        self.asking.add(name)
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if finder is not self and find else None
+                if spec is not None:
+                    _run_after(spec.loader, name, self.wanted)
+                    return spec
+        finally:
+            self.asking.discard(name)
         return None
 
 
-def _run_after(loader, after):
+def _run_after(loader, name, wanted):
     """Once, when `loader` has run its module; then the loader is as it was."""
     run = getattr(loader, "exec_module", None)
     if run is None:
@@ -32,12 +62,9 @@ def _run_after(loader, after):
     def exec_module(module):
         del loader.exec_module
         run(module)
-        try:
-            after(module)
-        except Exception:  # A version that we do not know: the program runs as if nobody looked.
-            from ._native import mark
-
-            mark(f"gpuwhy: no hooks in {module.__name__}", None)
+        after = wanted.pop(name, None)
+        if after is not None:
+            _imported(module, name, after)
 
     try:
         loader.exec_module = exec_module
@@ -57,20 +84,20 @@ def wait_for(functions):
     sys.meta_path.insert(0, _AfterImport(functions))
 
 
-# The packages of engines: the table of their functions is read when the first one is imported.
-_ENGINES = ("vllm", "sglang", "transformers.generation.continuous_batching")
+def _ours(module, function):
+    def after(imported):
+        getattr(__import__(f"gpuwhy.{module}", fromlist=[function]), function)(imported)
+
+    return after
 
 
-def _engine(_module):
-    from . import engine
+def _imported(module, name, after):
+    try:
+        after(module)
+    except Exception as error:  # A version that we do not know: the program runs as if nobody looked.
+        from ._native import mark
 
-    engine.register()
-
-
-def _torch(module):
-    from . import _torch as hooks
-
-    hooks.install(module)
+        mark(f"gpuwhy: no hooks in {name}: {type(error).__name__}", None)
 
 
 def begin(open_ring):
@@ -78,11 +105,7 @@ def begin(open_ring):
     ring = os.environ.get("GPUWHY_RING")
     if not ring or not open_ring(ring) or os.environ.get("GPUWHY_HOOKS") == "off":
         return
-    if "torch" in sys.modules:
-        _torch(sys.modules["torch"])
-    else:
-        wait_for({"torch": _torch})
-    if any(name in sys.modules for name in _ENGINES):
-        _engine(None)
-    else:
-        wait_for(dict.fromkeys(_ENGINES, _engine))
+    after = {name: _ours(*ours) for name, ours in AFTER.items()}
+    for name in [name for name in after if name in sys.modules]:
+        _imported(sys.modules[name], name, after.pop(name))
+    sys.meta_path.insert(0, _AfterImport(after))

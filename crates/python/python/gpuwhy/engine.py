@@ -125,6 +125,11 @@ def register():
     _start.wait_for({module: _later(engine) for module, engine in wanted().items()})
 
 
+def imported(_package):
+    """After the import of an engine's package, in a process that loads no plug-ins."""
+    register()
+
+
 def _is_beginning(module):
     """Whether a module is just being imported: not all of it is there, and what waits for its end will come."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False)
