@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use gpuwhy_collect::Config;
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
@@ -32,6 +32,9 @@ pub struct Args {
     /// Record threads exactly that wake recorded threads, this many wakers away
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
     hops: u8,
+    /// Record the threads of all processes exactly that hold a virtual CPU of KVM now, for `gpuwhy vgpu`
+    #[arg(long)]
+    vms: bool,
     /// Size of the ring buffer between kernel and recorder in KiB, rounded up to a power of two
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=262_144))]
     ring_kib: u32,
@@ -53,13 +56,32 @@ pub struct Args {
 }
 
 impl Args {
+    /// The processes that are there already.
+    fn pids(&self) -> Result<Vec<i32>> {
+        let mut pids = self.recorded.pids.clone();
+        if self.vms {
+            let machines = gpuwhy_collect::virtual_machines();
+            if machines.is_empty() {
+                bail!(
+                    "--vms: no process holds a virtual CPU of KVM (`anon_inode:kvm-vcpu` in /proc/PID/fd) that this \
+                     user may see"
+                );
+            }
+            pids.extend(machines);
+            pids.sort_unstable();
+            pids.dedup();
+        }
+        Ok(pids)
+    }
+
     fn config(
         &self,
+        pids: &[i32],
         ring: &MarkRing,
         observed: &Instrumentation,
         command: Option<&Supervised>,
     ) -> Config {
-        let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
+        let Recorded { steps, hz, off, in_process, .. } = &self.recorded;
         Config {
             targets: launch::targets(pids, command),
             hops: self.hops,
@@ -84,13 +106,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
+    let pids = args.pids()?;
     let beside_command = args.command.is_there();
     let mut out = Sink::open(args.summary.as_ref(), beside_command)?;
     launch::make_room(&args.output, recorded.force)?;
     let ring = MarkRing::make(recorded.ring.as_deref())?;
     let observed = Instrumentation::prepare(&recorded.in_process.options(), beside_command)?;
     let command = args.command.start(&ring, &observed)?;
-    let config = args.config(&ring, &observed, command.as_ref());
+    let config = args.config(&pids, &ring, &observed, command.as_ref());
     let mut recording = Recording::start(&args.output, config, args.keep)?;
     let mut session = Session::begin(&args.command, command, &observed, args.duration)?;
     let mut progress = Progress::new(args);
