@@ -89,12 +89,11 @@ fn bundles_of_cpus_come_into_the_order_of_time_whether_compact_or_compressed() {
     let two = bundle(1, &[event(600, 0, 20, &waking)]);
     let plain = [packet(1, &one), packet(1, &two)].concat();
     let (rows, summary) = imported(&plain).unwrap();
-    let expected = [(100, 300, "running"), (100, 300, "runnable"), (400, 200, "sleep")];
+    let expected =
+        [(100, 300, "runnable"), (100, 300, "running"), (400, 200, "running"), (400, 200, "sleep")];
     let mut found = states(&rows);
     found.sort_unstable();
-    let mut sorted = expected.to_vec();
-    sorted.sort_unstable();
-    assert_eq!(found, sorted);
+    assert_eq!(found, expected);
     assert_eq!((summary.about["events"].clone(), summary.left_out.len()), (3.into(), 0));
     // The same, compressed by zlib, and in the wrong order.
     let packed = {
