@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use gpuwhy_collect::Config;
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
@@ -13,7 +13,7 @@ use gpuwhy_engine::record::{Recording, RecordingSummary};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
-use crate::args::{Recorded, check_pids, trace_losses};
+use crate::args::{Recorded, trace_losses};
 use crate::command::{CommandArgs, EXIT_CODES, Session};
 use crate::diagnose::{self, Judged};
 use crate::exit;
@@ -56,24 +56,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// The processes that are there already.
-    fn pids(&self) -> Result<Vec<i32>> {
-        let mut pids = self.recorded.pids.clone();
-        if self.vms {
-            let machines = gpuwhy_collect::virtual_machines();
-            if machines.is_empty() {
-                bail!(
-                    "--vms: no process holds a virtual CPU of KVM (`anon_inode:kvm-vcpu` in /proc/PID/fd) that this \
-                     user may see"
-                );
-            }
-            pids.extend(machines);
-            pids.sort_unstable();
-            pids.dedup();
-        }
-        Ok(pids)
-    }
-
     fn config(
         &self,
         pids: &[i32],
@@ -100,13 +82,12 @@ impl Args {
 /// Records a trace.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let recorded = &args.recorded;
-    check_pids(&recorded.pids)?;
+    let pids = launch::recorded_pids(&recorded.pids, args.vms)?;
     args.command.check()?;
     if let Some(reason) = crate::doctor::refusal() {
         terminal::fail(format_args!("gpuwhy: {reason}"));
         return Ok(exit::privilege());
     }
-    let pids = args.pids()?;
     let beside_command = args.command.is_there();
     let mut out = Sink::open(args.summary.as_ref(), beside_command)?;
     launch::make_room(&args.output, recorded.force)?;
