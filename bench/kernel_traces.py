@@ -8,9 +8,14 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
 
 from measure import DATA, GPUWHY, figure, made, run, write
 
+# Events of the generated trace, up to how many peers read it too, and how long windows are looked at.
+LARGE = int(os.environ.get("LARGE", "10000000"))
+PEERS = int(os.environ.get("PEERS", "1000000"))
+WINDOWS_FOR = os.environ.get("WINDOWS_FOR", "2m")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 TRACES = os.path.join(os.environ.get("GPUWHY_TRACES", "../shared/data"), "kernel")
 # Traces of each format, and what reads them besides us: the command, before the path.
@@ -44,6 +49,45 @@ def unpacked(path):
     with gzip.open(path) as source, open(plain, "wb") as target:
         shutil.copyfileobj(source, target)
     return plain
+
+
+def large(results):
+    """A generated trace: how long its import takes, with how much memory and disk, and how long it takes to see a window of it."""
+    ctf, trace = f"{DATA}/large.ctf", f"{DATA}/large.trace"
+    shutil.rmtree(ctf, ignore_errors=True)
+    told = subprocess.run(
+        [GPUWHY, "bench", "trace-data", "--ctf", str(LARGE), "-o", ctf], check=True, capture_output=True, text=True
+    ).stdout
+    label = json.loads(told)
+    taken = run([GPUWHY, "import", ctf, "-o", trace, "--force", "--json"], timeout=3600)
+    if "error" in taken:
+        raise SystemExit(taken["error"])
+    size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(trace) for name in names)
+    figures = results["figures"]
+    events = label["events"]
+    figures["large_events"] = figure([events])
+    figures["large_import_s"] = figure([taken["wall_s"]])
+    figures["large_events_per_s"] = figure([events / taken["cpu_s"]])
+    figures["rss_mib"] = figure([taken["rss_mib"]])
+    figures["large_bytes_per_event"] = figure([size / events])
+    figures["large_ctf_bytes_per_event"] = figure([label["bytes"] / events])
+    # A process of its own, which opens the trace anew.
+    seen = run([GPUWHY, "bench", "windows", trace, "--for", WINDOWS_FOR], timeout=3600)
+    if "error" in seen:
+        raise SystemExit(seen["error"])
+    windows = json.loads(seen["says"])
+    figures["window_p50_ms"] = windows["ms"]
+    figures["window_ms"] = {"value": windows["p99_ms"], "spread": windows["ms"]["spread"], "n": windows["windows"]}
+    print({name: one["value"] for name, one in figures.items() if "large" in name or "window" in name or name == "rss_mib"})
+    if shutil.which("babeltrace2") and events <= PEERS:
+        for tool, command in FORMATS["ctf"][1].items():
+            peer = run([*command, ctf], timeout=3600)
+            row = {"trace": "large.ctf", "tool": tool, "events": events, "events_per_s": None, "note": peer.get("error", "")}
+            if "error" not in peer:
+                row |= {"events_per_s": figure([events / peer["cpu_s"]]), "rss_mib": figure([peer["rss_mib"]])}
+            results["rows"].append(row)
+    shutil.rmtree(ctf, ignore_errors=True)
+    shutil.rmtree(trace, ignore_errors=True)
 
 
 def main():
@@ -84,6 +128,7 @@ def main():
                     results["figures"][key] = row["events_per_s"]
                     if tool == "gpuwhy import":
                         results["figures"][f"{name}_rss_mib"] = row["rss_mib"]
+    large(results)
     write("kernel-traces", results)
     shutil.rmtree(trace, ignore_errors=True)
 

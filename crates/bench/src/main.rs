@@ -9,6 +9,7 @@ mod darzi;
 mod demo;
 mod faults;
 mod injectors;
+mod kernel_trace;
 mod live;
 mod nodes;
 mod overhead;
@@ -20,7 +21,9 @@ mod stage;
 mod stolen;
 mod trace_data;
 mod trial;
+mod vcpus;
 mod vgpu;
+mod windows;
 mod workload;
 
 use std::ffi::OsString;
@@ -69,6 +72,9 @@ enum Command {
         /// The socket that is told
         answers: PathBuf,
     },
+    /// Run virtual machines and threads in their way, pinned; print what the kernel counted of them
+    #[command(hide = true, name = "__machines")]
+    Machines(vcpus::MachinesArgs),
     /// Wait for the recorder, then become the command
     #[command(hide = true, name = "__exec")]
     Exec {
@@ -110,6 +116,10 @@ enum Bench {
     TraceData(trace_data::Args),
     /// Simulated hosts that share a GPU: are idle and long-running neighbours found, and nothing else?
     Vgpu(vgpu::Args),
+    /// How long it takes to see a random window of a trace
+    Windows(windows::Args),
+    /// Real virtual machines in each other's way: are their preemptions those that the kernel counts?
+    Vcpus(vcpus::Args),
 }
 
 fn main() -> ExitCode {
@@ -154,11 +164,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Bench::Server(args) => server::run(&args),
             Bench::TraceData(args) => trace_data::run(&args),
             Bench::Vgpu(args) => vgpu::run(&args),
+            Bench::Windows(args) => windows::run(&args),
+            Bench::Vcpus(args) => vcpus::run(&args),
         },
         Command::Supervise { command } => program::supervise(&command),
         Command::WriteRows { path, batch, answers } => {
             safety::disk_fault::write_rows(&path, batch, &answers)
         }
+        Command::Machines(args) => vcpus::machines(&args),
         Command::Exec { launch, command } => {
             let Err(error) = gpuwhy_engine::launch::exec_when_open(&launch, &command);
             program::not_started(error)

@@ -15,6 +15,8 @@ use gpuwhy_formats::sqlite::build::Builder;
 use gpuwhy_schema::terminal;
 use serde_json::json;
 
+use crate::kernel_trace;
+
 /// Arguments of `bench trace-data`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -33,6 +35,9 @@ pub struct Args {
     /// A trace of the PyTorch profiler instead of a database.
     #[arg(long)]
     kineto: bool,
+    /// A kernel trace in CTF instead, of so many events of a host with 64 CPUs and 100 virtual GPUs.
+    #[arg(long, value_name = "EVENTS", conflicts_with = "kineto")]
+    ctf: Option<u64>,
     /// Where it goes.
     #[arg(short, long, default_value = "target/traces/generated.sqlite")]
     output: PathBuf,
@@ -188,6 +193,11 @@ const RUNTIME: &str = "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(parent) = args.output.parent() {
         std::fs::create_dir_all(parent)?;
+    }
+    if let Some(events) = args.ctf {
+        let host = kernel_trace::write(&args.output, events, args.seed)?;
+        terminal::say(format_args!("{host}"))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let plan = Plan::new(args)?;
     if args.kineto {

@@ -206,16 +206,6 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Fails if one of these processes does not exist.
-pub fn check_pids(pids: &[i32]) -> Result<()> {
-    for pid in pids {
-        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            anyhow::bail!("cannot record process {pid}: there is no such process");
-        }
-    }
-    Ok(())
-}
-
 /// A probe's name.
 fn probe(text: &str) -> Result<String, String> {
     if Config::probe_names().any(|name| name == text) {

@@ -30,8 +30,8 @@ const LEFT_OUT: usize = 20;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// SQLite exports of Nsight Systems (`nsys export -t sqlite`), traces of the PyTorch profiler (.json,
-    /// .json.gz), kernel traces of trace-cmd (trace.dat) and perf (perf.data) or their text, or directories of CTF traces
-    /// (LTTng); several files of one job, one a rank, become one trace
+    /// .json.gz), kernel traces of trace-cmd (trace.dat), perf (perf.data) and Perfetto (.pftrace) or their text, or
+    /// directories of CTF traces (LTTng); several files of one job, one a rank, become one trace
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The trace directory to create

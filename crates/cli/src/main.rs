@@ -55,7 +55,7 @@ enum Command {
     Diagnose(diagnose::Args),
     /// Explain a class of causes: how it is recognised, how to verify it, what fools it
     Explain(explain::Args),
-    /// Convert other tools' files into a trace: Nsight Systems, PyTorch profiler, LTTng, trace-cmd, perf
+    /// Convert other tools' files into a trace: Nsight Systems, PyTorch profiler, LTTng, trace-cmd, perf, Perfetto
     Import(import::Args),
     /// Find the intervals, ranks and links of GPU work that differ from the others, and the critical path
     Variability(variability::Args),

@@ -13,7 +13,7 @@ use gpuwhy_engine::record::{Recording, RecordingSummary};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
-use crate::args::{Recorded, check_pids, trace_losses};
+use crate::args::{Recorded, trace_losses};
 use crate::command::{CommandArgs, EXIT_CODES, Session};
 use crate::diagnose::{self, Judged};
 use crate::exit;
@@ -32,6 +32,9 @@ pub struct Args {
     /// Record threads exactly that wake recorded threads, this many wakers away
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
     hops: u8,
+    /// Record the threads of all processes exactly that hold a virtual CPU of KVM now, for `gpuwhy vgpu`
+    #[arg(long)]
+    vms: bool,
     /// Size of the ring buffer between kernel and recorder in KiB, rounded up to a power of two
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=262_144))]
     ring_kib: u32,
@@ -55,11 +58,12 @@ pub struct Args {
 impl Args {
     fn config(
         &self,
+        pids: &[i32],
         ring: &MarkRing,
         observed: &Instrumentation,
         command: Option<&Supervised>,
     ) -> Config {
-        let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
+        let Recorded { steps, hz, off, in_process, .. } = &self.recorded;
         Config {
             targets: launch::targets(pids, command),
             hops: self.hops,
@@ -78,7 +82,7 @@ impl Args {
 /// Records a trace.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let recorded = &args.recorded;
-    check_pids(&recorded.pids)?;
+    let pids = launch::recorded_pids(&recorded.pids, args.vms)?;
     args.command.check()?;
     if let Some(reason) = crate::doctor::refusal() {
         terminal::fail(format_args!("gpuwhy: {reason}"));
@@ -90,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let ring = MarkRing::make(recorded.ring.as_deref())?;
     let observed = Instrumentation::prepare(&recorded.in_process.options(), beside_command)?;
     let command = args.command.start(&ring, &observed)?;
-    let config = args.config(&ring, &observed, command.as_ref());
+    let config = args.config(&pids, &ring, &observed, command.as_ref());
     let mut recording = Recording::start(&args.output, config, args.keep)?;
     let mut session = Session::begin(&args.command, command, &observed, args.duration)?;
     let mut progress = Progress::new(args);

@@ -17,7 +17,7 @@ use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use serde::Serialize;
 
-use crate::args::{Judging, Recorded, check_pids, trace_losses};
+use crate::args::{Judging, Recorded, trace_losses};
 use crate::command::{CommandArgs, EXIT_CODES, Session};
 use crate::exit;
 use crate::fleet::{self, Nodes};
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return correlate(address, args);
     }
     let recorded = &args.recorded;
-    check_pids(&recorded.pids)?;
+    launch::recorded_pids(&recorded.pids, false)?;
     args.command.check()?;
     if let Some(reason) = crate::doctor::refusal() {
         terminal::fail(format_args!("gpuwhy: {reason}"));

@@ -50,6 +50,7 @@ pub use config::{
 pub use error::CollectError;
 pub use gpuwhy_wire::Settings;
 pub use probe::OpenStep;
+pub use procfs::virtual_machines;
 pub use recorder::Recorder;
 pub use shed::Shed;
 pub use status::Status;

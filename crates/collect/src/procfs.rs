@@ -85,6 +85,36 @@ pub(crate) fn state_letter(pid: u32, tid: u32) -> Option<char> {
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
 
+/// What the kernel calls the file of a virtual CPU (virt/kvm/kvm_main.c), before its number.
+const VCPU: &str = "anon_inode:kvm-vcpu:";
+
+/// The number of the virtual CPU that a descriptor of a process stands for; `None` if it stands for something else.
+pub(crate) fn vcpu_number(pid: u32, descriptor: i32) -> Option<u32> {
+    let target = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    vcpu_of_link(target.to_str()?)
+}
+
+fn vcpu_of_link(target: &str) -> Option<u32> {
+    target.strip_prefix(VCPU)?.parse().ok()
+}
+
+/// The processes of this host that hold a virtual CPU of KVM now, ascending; those of which we may not see the
+/// descriptors are not among them.
+pub fn virtual_machines() -> Vec<i32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.flatten().filter_map(|one| one.file_name().to_str()?.parse().ok());
+    let holds = |pid: &i32| {
+        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        files.flatten().any(|file| {
+            let target = fs::read_link(file.path()).unwrap_or_default();
+            target.to_str().is_some_and(|target| vcpu_of_link(target).is_some())
+        })
+    };
+    let mut machines: Vec<i32> = pids.filter(holds).collect();
+    machines.sort_unstable();
+    machines
+}
+
 /// The numbers that a process or thread has, from our own pid namespace to its innermost one: `NSpid` of
 /// a `status`.
 pub(crate) fn namespace_pids(status: &str) -> Vec<u32> {
@@ -236,6 +266,17 @@ pub(crate) fn resident_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_of_a_virtual_cpu_says_its_number() {
+        assert_eq!(vcpu_of_link("anon_inode:kvm-vcpu:0"), Some(0));
+        assert_eq!(vcpu_of_link("anon_inode:kvm-vcpu:17"), Some(17));
+        for other in ["anon_inode:kvm-vm", "anon_inode:kvm-vcpu:", "/tmp/kvm-vcpu:0", "socket:[3]"]
+        {
+            assert_eq!(vcpu_of_link(other), None, "{other}");
+        }
+        assert_eq!(vcpu_number(std::process::id(), 0), None);
+    }
 
     #[test]
     fn a_thread_name_may_hold_any_characters() {

@@ -62,6 +62,17 @@ pub enum Error {
         #[source]
         source: gpuwhy_wire::Error,
     },
+    /// A process that is to be recorded is not there.
+    #[error("cannot record process {pid}: there is no such process")]
+    NoProcess {
+        /// Its number.
+        pid: i32,
+    },
+    /// Virtual machines are to be recorded, and there is none.
+    #[error(
+        "--vms: no process holds a virtual CPU of KVM (`anon_inode:kvm-vcpu` in /proc/PID/fd) that this user may see"
+    )]
+    NoMachines,
     /// Something lies where a trace is to be written.
     #[error("`{}` exists already; --force replaces a trace", path.display())]
     Exists {

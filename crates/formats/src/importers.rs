@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::importer::{Candidate, GpuWork, Importer};
-use crate::{Error, Result, ctf, ftracetext, kineto, nsys, perfdata, signature, tracedat};
+use crate::{Error, Result, ctf, ftracetext, kineto, nsys, perfdata, pftrace, signature, tracedat};
 
 /// Every importer. The first that recognises a file reads it.
 pub const ALL: &[&dyn Importer] =
@@ -17,6 +17,7 @@ pub const ALL: &[&dyn Importer] =
         &ctf::Ctf,
         &tracedat::TraceDat,
         &perfdata::PerfData,
+        &pftrace::Pftrace,
         &ftracetext::FtraceText,
     ];
 

@@ -22,6 +22,7 @@ pub mod left_out;
 mod nsys;
 mod perfdata;
 pub mod perfetto;
+mod pftrace;
 mod read_ahead;
 mod signature;
 mod sorter;

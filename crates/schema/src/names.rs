@@ -52,6 +52,8 @@ pub const ANNOTATIONS: &str = "annotations";
 pub const GPU_ANNOTATIONS: &str = "gpu_annotations";
 /// Mark track of a thread: points that a profiler noted.
 pub const MARKS: &str = "marks";
+/// Mark of a thread: it runs a virtual CPU of KVM, whose number is the value.
+pub const KVM_VCPU: &str = "kvm_vcpu";
 /// Span track of a thread (nested): calls that a library reports itself, such as `ncclAllReduce`.
 pub const LIBRARY_CALLS: &str = "library_calls";
 /// Span track of a thread (nested): calls of NCCL as seen from outside, `ncclAllReduce`: what enqueues

@@ -26,6 +26,7 @@ pub mod inject;
 pub mod measure;
 pub mod steploop;
 pub mod sys;
+pub mod vms;
 
 /// Waits until something that another thread or process will do has happened. It fails only on a
 /// machine that hangs.

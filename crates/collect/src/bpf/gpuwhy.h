@@ -86,6 +86,8 @@ struct task {
 	__u64 faults;      /* its page faults that they hold, and those before it was of interest */
 	__u32 hops;        /* how many more wakers away from it are of interest */
 	__u32 generation;  /* of the list of targets, when this was last compared with it */
+	__u32 waits_on;    /* number of the CPU that was taken from it while it could run, plus 1; 0 if none was */
+	__u32 pad;
 	struct wait wait;  /* the present one, or the last one while it runs */
 };
 

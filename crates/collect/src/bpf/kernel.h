@@ -99,12 +99,15 @@ struct task_struct___throttled {
 	bool throttled;
 } CORE;
 
-/* The number of the system call that a task is in: x86 and arm64. */
+/* The number of the system call that a task is in, and its first arguments: x86 and arm64. */
 struct pt_regs___x86 {
 	unsigned long orig_ax;
+	unsigned long di;
+	unsigned long si;
 } CORE;
 
 struct pt_regs___arm64 {
+	__u64 regs[31];
 	__s32 syscallno;
 } CORE;
 

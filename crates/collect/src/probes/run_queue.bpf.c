@@ -71,7 +71,7 @@ struct run_record {
 	__u8 vec;            /* the softirq vector that took most */
 	__u8 off_cpu;        /* enum off_cpu: why it is off its CPU from now on */
 	__u16 pad;
-	__u32 pad2;
+	__s32 vcpu;          /* descriptor of the virtual CPU of KVM that it runs, -1 for none */
 };
 
 struct moved_record {
@@ -158,6 +158,9 @@ struct ledger {
 	__u32 written;  /* slices before this number were written, or are not needed */
 	__u32 write_present; /* write the present slice when it ends */
 	__u32 idle;     /* the last slice was the idle task's */
+	__u32 waiting;  /* threads of interest that this CPU was taken from and that have not run since */
+	__u32 pad;
+	__u64 needed;   /* slices since then are written whoever asks, since one of these waits; 0 if none does */
 	struct slice slices[LEDGER];
 };
 
@@ -301,6 +304,29 @@ static __always_inline __s32 syscall_of(struct task_struct *p)
 	return -1;
 }
 
+/* ioctl on x86-64 and arm64, and its request KVM_RUN (include/uapi/linux/kvm.h). */
+#define X86_IOCTL 16
+#define ARM64_IOCTL 29
+#define KVM_RUN 0xae80
+
+/* The descriptor of the virtual CPU that the running task runs, -1 for none. */
+static __always_inline __s32 vcpu_of(struct task_struct *p)
+{
+	struct pt_regs___x86 *x86;
+	struct pt_regs___arm64 *arm64;
+
+	if (p->flags & PF_KTHREAD)
+		return -1;
+	x86 = (void *)bpf_task_pt_regs(p);
+	if (bpf_core_field_exists(x86->orig_ax))
+		return x86->orig_ax == X86_IOCTL && (__u32)x86->si == KVM_RUN ? (__s32)x86->di : -1;
+	arm64 = (void *)x86;
+	if (bpf_core_field_exists(arm64->syscallno))
+		return arm64->syscallno == ARM64_IOCTL && (__u32)arm64->regs[1] == KVM_RUN ?
+			       (__s32)arm64->regs[0] : -1;
+	return -1;
+}
+
 /* The CPU whose queue a task is in. */
 static __always_inline __u32 cpu_of(struct task_struct *p)
 {
@@ -411,6 +437,9 @@ __noinline int record_ledger(__u32 cpu, __u64 from)
 	w.ledger = bpf_map_lookup_elem(&ledgers, &cpu);
 	if (!w.ledger)
 		return 0;
+	/* Another one that waits for longer would not find them any more. */
+	if (w.ledger->needed && w.ledger->needed < w.from)
+		w.from = w.ledger->needed;
 	w.at = w.ledger->next;
 	w.end = w.at;
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
@@ -428,6 +457,7 @@ __noinline int record_ledger(__u32 cpu, __u64 from)
 	if (w.lost)
 		count_dropped();
 	w.ledger->written = w.end;
+	w.ledger->needed = w.ledger->waiting ? w.ledger->since : 0;
 	return 0;
 }
 
@@ -467,8 +497,28 @@ static __always_inline void add_used(struct task_struct *prev, struct task *t, _
 	}
 }
 
+/* A thread of interest waits for this CPU from now on, or runs again. */
+static __always_inline void waits_on(struct task *t, struct ledger *l, __u32 id, __u64 now)
+{
+	t->waits_on = id + 1;
+	__sync_fetch_and_add(&l->waiting, 1);
+	if (!l->needed)
+		l->needed = now;
+}
+
+static __always_inline void waits_no_more(struct task *t)
+{
+	__u32 id = t->waits_on - 1;
+	struct ledger *l = bpf_map_lookup_elem(&ledgers, &id);
+
+	t->waits_on = 0;
+	if (l)
+		__sync_fetch_and_add(&l->waiting, -1);
+}
+
 static __always_inline void switched_out(unsigned long long *ctx, struct task_struct *prev,
-					 struct task *t, struct cpu *cpu, __u64 now, __u8 off)
+					 struct task *t, struct cpu *cpu, struct ledger *l, __u32 id,
+					 __u64 now, __u8 off)
 {
 	struct run_record *r;
 	bool exact = is_of_interest(t, prev, now);
@@ -484,6 +534,8 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	t->wait.syscall = -1;
 	if (!exact)
 		return;
+	if (off == OFF_CPU_PREEMPTED)
+		waits_on(t, l, id, now);
 	if (!THROTTLED_BY_TASK || off == OFF_CPU_THROTTLED)
 		t->throttled0 = throttled_time(prev->se.cfs_rq);
 	if (off != OFF_CPU_PREEMPTED && off != OFF_CPU_DEAD)
@@ -511,7 +563,7 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	r->vec = vec;
 	r->off_cpu = off;
 	r->pad = 0;
-	r->pad2 = 0;
+	r->vcpu = vcpu_of(prev);
 	submit(r);
 }
 
@@ -521,6 +573,8 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 	struct wait *w = &t->wait;
 	__u64 ready;
 
+	if (t->waits_on)
+		waits_no_more(t);
 	if (w->from <= resumed()) {
 		w->from = 0;
 		w->off_cpu = OFF_CPU_UNKNOWN;
@@ -642,7 +696,7 @@ int sched_switch(unsigned long long *ctx)
 			__u8 off = off_cpu_of(preempt, state_of(ctx, prev), prev);
 
 			add_used(prev, t, stolen, now, off);
-			switched_out(ctx, prev, t, cpu, now, off);
+			switched_out(ctx, prev, t, cpu, l, id, now, off);
 		}
 	}
 	cpu->slice_hardirq_ns = 0;

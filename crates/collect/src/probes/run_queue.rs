@@ -8,7 +8,8 @@
 //! ran there. All other threads are summed: run queue wait and switches of the host, and what each process
 //! used of the CPUs (`cpu_time`), by which a process that began to run more is told from one that was in the
 //! way all the time; with it the page faults of threads of interest; and what the hypervisor took of what ran
-//! on each CPU (`steal`), where the kernel accounts for it (`CONFIG_PARAVIRT_TIME_ACCOUNTING`).
+//! on each CPU (`steal`), where the kernel accounts for it (`CONFIG_PARAVIRT_TIME_ACCOUNTING`); and
+//! of a thread that is in `ioctl(KVM_RUN)` when it leaves its CPU, that it runs a virtual CPU, and which.
 //!
 //! *Why it matters*: most slow steps are slow because their threads ran less. The states show what
 //! the threads did instead, and what ran in their place.
@@ -40,7 +41,7 @@ use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
 use crate::probe::{How, Probe, ProbeSpec, Shedding, Start};
-use crate::procfs::{process_tree, state_letter};
+use crate::procfs::{process_tree, state_letter, vcpu_number};
 use crate::shed::Shed;
 use crate::sys::{self, ns};
 
@@ -142,7 +143,7 @@ shared_with_c! {
         vec: u8,
         off_cpu: u8,
         pad: u16,
-        pad2: u32,
+        vcpu: i32,
     }
 
     struct MovedRecord = "moved_record" {
@@ -373,6 +374,8 @@ struct Thread {
     moves: Vec<(Ns, u16)>,
     /// /proc showed it in this state, and no record has arrived yet.
     seed: Option<(Ns, OffCpu)>,
+    /// The descriptor of the virtual CPU that it ran last, if that was looked up.
+    vcpu: Option<i32>,
 }
 
 /// A track of one CPU, as far as it was written.
@@ -471,6 +474,7 @@ impl ThreadStates {
                 open: None,
                 moves: Vec::new(),
                 seed: None,
+                vcpu: None,
             }
         })
     }
@@ -580,7 +584,29 @@ impl ThreadStates {
         };
         if off == OffCpu::Dead {
             self.threads.remove(&r.head.tid);
+        } else if r.vcpu >= 0 {
+            self.runs_vcpu(r, cx);
         }
+    }
+
+    /// A thread is in the call that runs a virtual CPU: a mark says so, once, if the descriptor is of one.
+    fn runs_vcpu(&mut self, r: &RunRecord, cx: &mut Context) {
+        let source = self.source;
+        let thread = self.thread(r.head.tid, r.tgid, cx);
+        if thread.vcpu.replace(r.vcpu) == Some(r.vcpu) {
+            return;
+        }
+        let Some(number) = vcpu_number(r.tgid, r.vcpu) else { return };
+        let entity = thread.entity;
+        let track = cx.catalog.track(entity, None, Lane::marks(names::MARKS), source);
+        let (id, name) = (cx.ids.next_id(), names::KVM_VCPU.into());
+        cx.rows.mark.push(Mark {
+            id,
+            ts: ns(r.head.ts),
+            track,
+            name,
+            value: Some(f64::from(number)),
+        });
     }
 
     /// A thread had a CPU for which a thread of interest waited.

@@ -87,6 +87,28 @@ pub fn program_beside(name: &str, variable: &str) -> PathBuf {
     beside.filter(|path| path.is_file()).unwrap_or_else(|| name.into())
 }
 
+/// Processes that are there already and are to be recorded exactly: `pids`, and with `vms` those that hold virtual CPUs of
+/// KVM.
+///
+/// # Errors
+/// One of them is not there, or no virtual machine is.
+pub fn recorded_pids(pids: &[i32], vms: bool) -> Result<Vec<i32>> {
+    if let Some(&pid) = pids.iter().find(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        return Err(Error::NoProcess { pid });
+    }
+    let mut all = pids.to_vec();
+    if vms {
+        let machines = gpuwhy_collect::virtual_machines();
+        if machines.is_empty() {
+            return Err(Error::NoMachines);
+        }
+        all.extend(machines);
+        all.sort_unstable();
+        all.dedup();
+    }
+    Ok(all)
+}
+
 /// The processes that are recorded exactly: `pids`, and the command that was started.
 pub fn targets(pids: &[i32], command: Option<&Supervised>) -> Vec<Target> {
     let started = command.map(Supervised::pid);

@@ -1,8 +1,8 @@
 //! Virtual machines on the host's CPUs: which threads are theirs, and who took CPUs from whom.
 //!
 //! # How
-//! A thread is a virtual CPU if KVM's events are of it, if it is named as QEMU names them (`CPU 0/KVM`), or if it fills
-//! the queue of a virtual GPU. Its process is the machine, and all threads of that process are the machine's. The
+//! A thread is a virtual CPU if KVM's events are of it, if our recorder saw it run one, if it is named as QEMU names
+//! them (`CPU 0/KVM`), or if it fills the queue of a virtual GPU. Its process is the machine, and all threads of that process are the machine's. The
 //! machine is called like the virtual GPU that its threads use, or else by the process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -25,6 +25,8 @@ const OF_VCPUS: &[&str] = &[
     "kvm_hypercall",
     "kvm_pio",
     "kvm_fpu",
+    // Of our own recorder.
+    names::KVM_VCPU,
 ];
 const HOST: &str = "host";
 const NOBODY: &str = "nobody";

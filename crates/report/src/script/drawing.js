@@ -45,6 +45,8 @@
       queued = false;
       const ratio = window.devicePixelRatio || 1;
       for (const lane of lanes) {
+        // A page may have a thousand lanes, of which a screen shows twenty.
+        if (!lane.near) continue;
         const width = lane.canvas.clientWidth;
         const c = fit(lane.canvas, lane.height, ratio);
         if (!c) continue;
@@ -79,6 +81,22 @@
     return data.tiled ? shown.filter((l, at) => at === 0 || l.during.to - l.during.from >= (to - from) / 4) : shown;
   };
 
+  /** Those in view of items in the order of time, which do not overlap. @param {any[][]} items */
+  const seen = (items) => {
+    /** The place of the first item that ends, or begins, after a time. @param {number} part @param {number} at */
+    const first = (part, at) => {
+      let [low, high] = [0, items.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (items[middle][part] <= at) low = middle + 1;
+        else high = middle;
+      }
+      return low;
+    };
+    const begin = first(1, from);
+    return items.slice(begin, Math.max(begin, first(0, to - 1e-3)));
+  };
+
   /** The item at a time, from the finest level that has it. @param {Track} track @param {number} at */
   const itemAt = (track, at) => {
     for (let i = track.levels.length - 1; i >= 0; i--) {
@@ -100,8 +118,23 @@
    *  @param {number} left @param {number} right @param {number} width @param {number} height */
   const drawShares = (c, items, values, left, right, width, height) => {
     const held = new Float64Array(values.length);
+    const drawn = new Float64Array(values.length);
+    const colours = values.map((value) => look(value)[0]);
     const pixel = (to - from) / width;
     let at = 0;
+    // Pixels that look alike are one rectangle: most of a lane is long stretches.
+    let since = left;
+    /** @param {number} until */
+    const flush = (until) => {
+      let y = height - 2;
+      for (let v = 0; v < drawn.length; v++) {
+        const h = (drawn[v] / pixel) * (height - 4);
+        if (h <= 0) continue;
+        c.fillStyle = colours[v];
+        c.fillRect(since, y - h, until - since, h);
+        y -= h;
+      }
+    };
     for (let px = left; px < right; px++) {
       const [a, b] = [from + px * pixel, from + (px + 1) * pixel];
       held.fill(0);
@@ -109,15 +142,13 @@
       for (let i = at; i < items.length && items[i][0] < b; i++) {
         held[items[i][2]] += Math.min(b, items[i][1]) - Math.max(a, items[i][0]);
       }
-      let y = height - 2;
-      for (let v = 0; v < held.length; v++) {
-        const h = (held[v] / pixel) * (height - 4);
-        if (h <= 0) continue;
-        c.fillStyle = look(values[v])[0];
-        c.fillRect(px, y - h, 1, h);
-        y -= h;
+      if (px === left || held.some((time, v) => Math.abs(time - drawn[v]) > 0.02 * pixel)) {
+        if (px > left) flush(px);
+        since = px;
+        drawn.set(held);
       }
     }
+    if (left < right) flush(right);
   };
 
   /** @param {CanvasRenderingContext2D} c @param {Track} track @param {number} width @param {number} height */
@@ -130,7 +161,7 @@
       c.clearRect(left, 0, right - left, height);
       shade(c, anomalies.map((a) => ({ from: Math.max(a.from, during.from), to: Math.min(a.to, during.to) }))
         .filter((a) => a.to > a.from), width, height, theme.anomaly);
-      const shown = items.filter(([a, b]) => b > from && a < to);
+      const shown = seen(items);
       if (shown.length > (right - left) / 3) {
         drawShares(c, shown, values, left, right, width, height);
         continue;
@@ -166,8 +197,7 @@
     for (const { during, items } of inView(track)) {
       const [left, right] = [Math.max(0, x(during.from, width)), Math.min(width, x(during.to, width))].map(Math.round);
       c.clearRect(left, 0, right - left, height);
-      for (const [a, b, shares] of items) {
-        if (b <= from || a >= to) continue;
+      for (const [a, b, shares] of seen(items)) {
         const l = Math.max(left, Math.floor(x(a, width)));
         const r = Math.min(right, Math.max(l + 1, Math.floor(x(b, width))));
         let y = height - 1;
@@ -191,7 +221,7 @@
     const sums = new Float64Array(values.length);
     let time = 0;
     const item = at < 0 ? null : itemAt(track, at);
-    for (const [a, b, shares] of item ? [item] : inView(track)[0]?.items || []) {
+    for (const [a, b, shares] of item ? [item] : seen(inView(track)[0]?.items || [])) {
       const part = item ? 1 : Math.max(0, Math.min(b, to) - Math.max(a, from));
       time += part;
       for (let v = 0; v < values.length; v++) sums[v] += part * shares[v];
@@ -204,11 +234,9 @@
   const limits = (track) => {
     let [low, high] = [0, 0];
     for (const { items } of inView(track)) {
-      for (const [a, b, mean, most] of items) {
-        if (b > from && a < to) {
-          low = Math.min(low, mean);
-          high = Math.max(high, most);
-        }
+      for (const [, , mean, most] of seen(items)) {
+        low = Math.min(low, mean);
+        high = Math.max(high, most);
       }
     }
     return [low, high > low ? high : low + 1];
@@ -218,7 +246,7 @@
   const mostly = (track) => {
     const values = track.values || [];
     const held = new Float64Array(values.length);
-    for (const [a, b, value] of inView(track)[0]?.items || []) {
+    for (const [a, b, value] of seen(inView(track)[0]?.items || [])) {
       held[value] += Math.max(0, Math.min(b, to) - Math.max(a, from));
     }
     const most = held.indexOf(Math.max(...held));
@@ -240,8 +268,7 @@
       const peaks = new Path2D();
       const means = new Path2D();
       let end = NaN;
-      for (const [a, b, mean, most] of items) {
-        if (b <= from || a >= to) continue;
+      for (const [a, b, mean, most] of seen(items)) {
         const l = a === during.from ? left : Math.max(left, x(a, width));
         const r = b === during.to ? right : Math.min(right, x(b, width));
         peaks.rect(l, y(most), Math.max(0.7, r - l), y(0) - y(most));

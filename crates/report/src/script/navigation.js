@@ -136,7 +136,7 @@
     const value = make("span", "value");
     row.append(label, canvas, value);
     parent.append(row);
-    const lane = { canvas, height, value, gutter, draw, read };
+    const lane = { canvas, height, value, gutter, draw, read, near: true };
     lanes.push(lane);
     listen(lane);
   };
@@ -197,8 +197,26 @@
     }
   };
 
+  /** Only lanes on the screen are drawn; all of them for paper. */
+  const watchLanes = () => {
+    const rows = new Map(lanes.map((lane) => [/** @type {Element} */ (lane.canvas), lane]));
+    const observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const lane = rows.get(target);
+        if (lane) lane.near = isIntersecting;
+      }
+      redraw();
+    }, { rootMargin: "40px 0px" });
+    for (const lane of lanes) {
+      lane.near = false;
+      observer.observe(lane.canvas);
+    }
+    addEventListener("beforeprint", () => { for (const lane of lanes) lane.near = true; redraw(); });
+  };
+
   readTheme();
   build();
+  if (lanes.length > 50 && typeof IntersectionObserver === "function") watchLanes();
   byId("tools").hidden = false;
   if (navigator.clipboard) for (const b of document.querySelectorAll("[data-do=copy]")) b.removeAttribute("hidden");
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); redraw(); });

@@ -11,7 +11,7 @@
   /** @typedef {{during: Interval, median_ms: number, low_ms: number, threshold_ms: number}} Baseline */
   /** @typedef {{canvas: HTMLCanvasElement, height: number, value: HTMLElement,
    *             gutter: HTMLCanvasElement | null, draw: (c: CanvasRenderingContext2D, width: number) => void,
-   *             read: (t: number) => string}} Lane */
+   *             read: (t: number) => string, near: boolean}} Lane */
 
   /** @param {string} id */
   const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

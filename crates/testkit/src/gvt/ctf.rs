@@ -1,9 +1,11 @@
 //! The simulated host's events as LTTng writes them: CTF 1.8, one stream a CPU, metadata as plain text.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
-use std::io;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use super::events::{Event, KINDS, Type, Value};
 
@@ -16,31 +18,80 @@ const MAGIC: u32 = 0xc1fc_1fc1;
 /// # Errors
 /// The folder or a file cannot be written.
 pub fn write(events: &[Event], folder: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("metadata"), metadata())?;
-    let mut streams: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
+    let mut writer = Writer::create(folder)?;
     for event in events {
-        streams.entry(event.cpu).or_default().push(event);
+        writer.event(event)?;
     }
-    for (cpu, events) in streams {
-        std::fs::write(folder.join(format!("kernel_{cpu}")), stream(cpu, &events))?;
-    }
-    Ok(())
+    writer.finish()
+}
+
+/// Writes a trace of which no more than a packet a CPU is held.
+#[derive(Debug)]
+pub struct Writer {
+    folder: PathBuf,
+    streams: BTreeMap<u32, Stream>,
 }
 
 /// The stream of a CPU.
-fn stream(cpu: u32, events: &[&Event]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let (mut body, mut first) = (Vec::new(), 0);
-    for (at, event) in events.iter().enumerate() {
-        append(&mut body, event);
-        if body.len() >= PACKET || at + 1 == events.len() {
-            packet(&mut out, cpu, (events[first].time, event.time), &body);
-            body.clear();
-            first = at + 1;
-        }
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    /// The events of the packet that is being made, and their first and last times.
+    body: Vec<u8>,
+    span: (i64, i64),
+}
+
+impl Writer {
+    /// Begins a trace in a folder, which is made.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be written.
+    pub fn create(folder: &Path) -> io::Result<Writer> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("metadata"), metadata())?;
+        Ok(Writer { folder: folder.into(), streams: BTreeMap::new() })
     }
-    out
+
+    /// Adds an event. Those of one CPU come in the order of time.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        let stream = match self.streams.entry(event.cpu) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let file = File::create(self.folder.join(format!("kernel_{}", event.cpu)))?;
+                place.insert(Stream { file, body: Vec::new(), span: (0, 0) })
+            }
+        };
+        if stream.body.is_empty() {
+            stream.span.0 = event.time;
+        }
+        stream.span.1 = event.time;
+        append(&mut stream.body, event);
+        if stream.body.len() >= PACKET { stream.end(event.cpu) } else { Ok(()) }
+    }
+
+    /// Writes the rest.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.streams.iter_mut().try_for_each(|(cpu, stream)| stream.end(*cpu))
+    }
+}
+
+impl Stream {
+    /// Writes the packet, if there is anything in it.
+    fn end(&mut self, cpu: u32) -> io::Result<()> {
+        if self.body.is_empty() {
+            return Ok(());
+        }
+        let mut out = Vec::with_capacity(self.body.len() + 64);
+        packet(&mut out, cpu, self.span, &self.body);
+        self.body.clear();
+        self.file.write_all(&out)
+    }
 }
 
 fn packet(out: &mut Vec<u8>, cpu: u32, (from, to): (i64, i64), body: &[u8]) {

@@ -54,8 +54,12 @@ const U32: Type = Unsigned(32);
 const REQUEST: &[(&str, Type)] =
     &[("dev", U32), ("ctx", U32), ("ring", U32), ("seqno", U32), ("global", U32)];
 
+const BLOCK: &[(&str, Type)] =
+    &[("dev", U32), ("sector", Unsigned(64)), ("nr_sector", U32), ("rwbs", U32)];
+
 /// The kinds of events: i915 of Linux 4.14, GVT-g with the tracepoints of the paper, the scheduler's
-/// switches and wakeups, KVM's entries and exits.
+/// switches and wakeups, KVM's entries and exits; and of whatever else a host does, which the simulator leaves out:
+/// interrupts, system calls, block requests, packets.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "gvt_workload_queue",
@@ -127,6 +131,22 @@ pub const KINDS: &[Kind] = &[
     },
     Kind { name: "kvm_entry", fields: &[("vcpu_id", U32)] },
     Kind { name: "kvm_exit", fields: &[("exit_reason", U32), ("guest_rip", Unsigned(64))] },
+    Kind { name: "irq_handler_entry", fields: &[("irq", Signed(32)), ("name", Text)] },
+    Kind { name: "irq_handler_exit", fields: &[("irq", Signed(32)), ("ret", Signed(32))] },
+    Kind { name: "irq_softirq_entry", fields: &[("vec", U32)] },
+    Kind { name: "irq_softirq_exit", fields: &[("vec", U32)] },
+    Kind {
+        name: "syscall_entry_ioctl",
+        fields: &[("fd", U32), ("cmd", U32), ("arg", Unsigned(64))],
+    },
+    Kind { name: "syscall_exit_ioctl", fields: &[("ret", Signed(64)), ("arg", Unsigned(64))] },
+    Kind { name: "block_rq_insert", fields: BLOCK },
+    Kind { name: "block_rq_issue", fields: BLOCK },
+    Kind { name: "block_rq_complete", fields: BLOCK },
+    Kind {
+        name: "net_dev_queue",
+        fields: &[("skbaddr", Unsigned(64)), ("len", U32), ("name", Text)],
+    },
 ];
 
 /// The place of a kind by its name.

@@ -16,7 +16,7 @@ pub mod ctf;
 mod events;
 mod scheduler;
 
-pub use events::{Event, KINDS, Kind, Value};
+pub use events::{Event, KINDS, Kind, Value, kind};
 pub use scheduler::run;
 
 /// Work that a virtual machine sends to one engine.

@@ -13,7 +13,7 @@ pub(crate) use deadline::Deadline;
 pub use process::{HelperProcess, set_program};
 pub(crate) use process::{MARKER, command, print_json};
 
-use crate::{gpufault, gpuloop, guest, inject, steploop, sys};
+use crate::{gpufault, gpuloop, guest, inject, steploop, sys, vms};
 
 /// Runs the role that this process was started for and does not return; returns at once if it was
 /// started for none. Must come first in the `main` of every program that uses this crate, before it
@@ -44,6 +44,7 @@ fn run(role: &str, task: &str) -> Result<()> {
         "gpuloop" => gpuloop::run(parse(task)?),
         "gpuhog" => gpuloop::run_hog(parse(task)?),
         "guest" => guest::run(parse(task)?),
+        "vm" => vms::run(parse(task)?),
         "gpu-fault" => gpufault::run(parse(task)?),
         _ => bail!("no helper process has the role `{role}`"),
     }

@@ -96,6 +96,21 @@ impl Memory {
         }
     }
 
+    /// Writes bytes from `offset` on; false if they do not fit.
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes);
+        if fits {
+            // SAFETY: all of it lies within the mapping, which is ours alone.
+            unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        fits
+    }
+
+    /// Where it begins.
+    pub(super) fn address(&self) -> u64 {
+        self.at as u64
+    }
+
     /// Gives all pages back to the kernel; the address space stays.
     pub fn release(&mut self) {
         // SAFETY: the mapping is ours alone, and zeroed pages are valid bytes.

@@ -5,6 +5,8 @@
 
 mod clock;
 mod file;
+#[cfg(target_arch = "x86_64")]
+pub mod kvm;
 mod memory;
 mod perf_event;
 mod process;
@@ -26,7 +28,10 @@ pub use process::{
 pub(crate) use process::{has_ended, is_alive};
 pub use pty::{Modes, Pty};
 pub use random::{Random, fill};
-pub use scheduling::{cpus, pin, raise_weight, run_when_idle, set_comm, set_fifo};
+pub use scheduling::{
+    Switches, cpus, interrupt, pin, raise_weight, run_when_idle, set_comm, set_fifo,
+    survive_interrupts, switches, thread_id,
+};
 
 pub use shared::{InSharedMemory, Shared, SharedMutex, SharedMutexGuard};
 pub use wait::{Ended, Waiter, unblock_signals, wait_for_sockets};

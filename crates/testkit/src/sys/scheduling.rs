@@ -66,3 +66,46 @@ pub fn run_when_idle() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) };
     let _ = std::fs::write("/proc/self/autogroup", "19");
 }
+
+/// How often a thread gave its CPU up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Switches {
+    /// To wait for something.
+    pub voluntary: u64,
+    /// Because another thread got it.
+    pub involuntary: u64,
+}
+
+/// What the kernel has counted of the calling thread.
+pub fn switches() -> Switches {
+    // SAFETY: all zero is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid place, which the call fills.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    Switches { voluntary: usage.ru_nvcsw as u64, involuntary: usage.ru_nivcsw as u64 }
+}
+
+/// The number of the calling thread.
+pub fn thread_id() -> i32 {
+    // SAFETY: this cannot fail and touches no memory.
+    unsafe { libc::gettid() }
+}
+
+/// From now on [`interrupt`] does nothing to threads of this process but end what they wait for.
+///
+/// # Errors
+/// The kernel refuses the handler.
+pub fn survive_interrupts() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all zero is a valid sigaction: no flags, so that calls end with EINTR, and no signals blocked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing, which is allowed in any thread at any time.
+    check(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) })
+}
+
+/// Interrupts a thread of this process, if it is there.
+pub fn interrupt(tid: i32) {
+    // SAFETY: the call takes numbers only; a thread that has ended is not found.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+}
