@@ -8,9 +8,8 @@ use std::sync::LazyLock;
 use gpuwhy_formats::importer::Options;
 use gpuwhy_formats::importers;
 
-static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    PathBuf::from(format!("/dev/shm/gpuwhy-fuzz-pftrace-{}", std::process::id()))
-});
+static FILE: LazyLock<PathBuf> =
+    LazyLock::new(|| PathBuf::from(format!("/dev/shm/gpuwhy-fuzz-pftrace-{}", std::process::id())));
 
 fn import() -> gpuwhy_formats::Result<()> {
     let paths = [FILE.clone()];

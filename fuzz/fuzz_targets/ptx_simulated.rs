@@ -8,7 +8,8 @@ use gpuwhy_gpubpf::sim::{Config, Device, Launch, Limits};
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let Ok(module) = Module::read(&text) else { return };
-    let limits = Limits { instructions: 2000, memory: 16 << 20, local: 4096, calls: 8, warp_facts: 8 };
+    let limits =
+        Limits { instructions: 2000, memory: 16 << 20, local: 4096, calls: 8, warp_facts: 8 };
     let config = Config { sms: 2, warps_per_sm: 4, limits, ..Config::default() };
     let mut device = Device::new(config);
     let Ok(image) = device.load(&module) else { return };
@@ -19,7 +20,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let bytes = image.parameters(kernel).unwrap_or_default();
         // Parameters are addresses of memory, over and over.
         let parameter = |bytes: u32| memory.to_le_bytes().into_iter().cycle().take(bytes as usize);
-        let parameters: Vec<Vec<u8>> = bytes.iter().map(|&bytes| parameter(bytes).collect()).collect();
+        let parameters: Vec<Vec<u8>> =
+            bytes.iter().map(|&bytes| parameter(bytes).collect()).collect();
         let launch = Launch {
             kernel,
             grid: [3, 1, 1],
