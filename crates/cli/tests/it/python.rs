@@ -204,7 +204,7 @@ fn trained(case: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<u8>)> {
     let python = python_with_torch().filter(|_| may_record())?;
     let (keep, folder) = folder();
     let (package, trace) = (package(&python, &folder), folder.join("run.trace"));
-    let output = record(&package, &trace, &[&python, "-c", TRAINING, case]);
+    let output = record(&package, &trace, &[python.as_str(), "-c", TRAINING, case]);
     assert!(output.status.success(), "{}", said(&output));
     Some((keep, trace, output.stdout))
 }
