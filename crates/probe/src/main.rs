@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// Write, verify and cost eBPF programs for GPU kernels, and put them into kernels
 #[derive(Debug, Parser)]
-#[command(name = "gpuwhy probe", version, max_term_width = 100)]
+#[command(name = "gpuwhy probe", bin_name = "gpuwhy probe", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed or a program is refused, 2 wrong usage.")]
 struct Args {
     #[command(subcommand)]
