@@ -186,7 +186,8 @@ fn requests(seen: &Seen, output: &Output) {
     };
     let mut own: Vec<String> = seen.requests.iter().filter(engine).map(line).collect();
     let mut ledger = lines(output, "request");
-    (own.sort(), ledger.sort());
+    own.sort();
+    ledger.sort();
     assert_eq!(own, ledger);
     for request in &seen.requests {
         let first = request.first_token.expect("each got one").0;
@@ -395,6 +396,7 @@ fn root_continuous_batching_of_transformers_shows_its_steps() {
         })
         .collect();
     let mut ledger = lines(&output, "request");
-    (own.sort(), ledger.sort());
+    own.sort();
+    ledger.sort();
     assert_eq!(own, ledger);
 }
