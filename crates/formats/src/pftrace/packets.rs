@@ -98,11 +98,11 @@ impl Packets {
     pub fn advance(&mut self) -> Result<bool> {
         loop {
             if self.next < self.unpacked.len() {
-                return self.from_unpacked().map(|()| true);
+                return self.read_unpacked().map(|()| true);
             }
             self.unpacked.clear();
             self.next = 0;
-            if !self.from_file()? {
+            if !self.read_file()? {
                 return Ok(false);
             }
             let compressed = fields(&self.packet).flatten().find(|field| field.0 == COMPRESSED);
@@ -129,7 +129,7 @@ impl Packets {
         Ok(out)
     }
 
-    fn from_unpacked(&mut self) -> Result<()> {
+    fn read_unpacked(&mut self) -> Result<()> {
         let rest = &self.unpacked[self.next..];
         let parts = varint(rest).zip(varint(rest.get(1..).unwrap_or_default()));
         let Some(((10, 1), (length, bytes))) = parts else {
@@ -146,7 +146,7 @@ impl Packets {
         Ok(())
     }
 
-    fn from_file(&mut self) -> Result<bool> {
+    fn read_file(&mut self) -> Result<bool> {
         loop {
             let failed = Error::io("read", &self.path);
             if self.inner.fill_buf().map_err(failed)?.is_empty() {

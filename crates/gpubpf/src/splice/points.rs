@@ -202,11 +202,11 @@ impl<'a> Walk<'a, '_> {
         let statement = self.statements[at];
         let Some(insn) = self.module.instruction(&statement) else { return };
         match attach {
-            Attach::Return(_) => {
-                // In a function, `ret` goes back to the kernel.
-                if insn.name() == "exit" || insn.name() == "ret" && function.kernel {
-                    self.push(statement.start, BEFORE, insn.guard, Vec::new());
-                }
+            // In a function, `ret` goes back to the kernel.
+            Attach::Return(_)
+                if insn.name() == "exit" || insn.name() == "ret" && function.kernel =>
+            {
+                self.push(statement.start, BEFORE, insn.guard, Vec::new());
             }
             Attach::Accesses if access::wanted(&crate::attach::What::Accesses, &insn) => {
                 self.around(at, &insn, Moment::Before);
@@ -300,11 +300,9 @@ fn calls(module: &Module, open: usize, close: usize) -> HashMap<usize, (usize, u
         _ => false,
     };
     let mut found = HashMap::new();
-    for at in open + 1..close {
-        let call = module.instruction(&statements[at]).is_some_and(|insn| insn.name() == "call");
-        if !call {
-            continue;
-        }
+    let is_call =
+        |at: &usize| module.instruction(&statements[*at]).is_some_and(|insn| insn.name() == "call");
+    for at in (open + 1..close).filter(is_call) {
         let (mut first, mut last) = (at, at);
         while first > open + 1 && belongs(first - 1, true) {
             first -= 1;
