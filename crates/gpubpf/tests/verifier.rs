@@ -99,7 +99,17 @@ fn accesses_stay_within_the_value_of_a_map() {
     rejected(&format!("{}stdw [%r0-8], 1\nexit", look_up(0)), "8 bytes at -8..=-8");
     rejected("lddw %r1, 0\nldxdw %r2, [%r1]\nexit", "a map is dereferenced");
     rejected("mov %r3, 64\nldxdw %r2, [%r3]\nexit", "is a number and no address");
-    rejected("ldxdw %r2, [%r1]\nexit", "the context is opaque");
+}
+
+/// At a kernel's entry it is the number of the site, and nothing else.
+#[test]
+fn of_the_context_is_read_what_its_section_has_and_nothing_is_written() {
+    accepted("ldxdw %r2, [%r1]\nexit");
+    accepted("ldxw %r2, [%r1+4]\nexit");
+    rejected("ldxdw %r2, [%r1+8]\nexit", "8 bytes at 8 of the context, which has 1 words");
+    rejected("ldxdw %r2, [%r1-8]\nexit", "8 bytes at -8 of the context");
+    rejected("ldxdw %r2, [%r1+4]\nexit", "8 bytes at 4 of the context");
+    rejected("stdw [%r1], 1\nexit", "the context is written");
 }
 
 #[test]
