@@ -10,6 +10,7 @@
 
 mod choose;
 mod file;
+mod redetect;
 mod rejudge;
 mod results;
 mod score;
@@ -58,6 +59,10 @@ pub struct Args {
     /// one group of them taken away at a time, and add no trials.
     #[arg(long, conflicts_with = "fresh")]
     rejudge: bool,
+    /// Detect again in the stored traces, step by step, print when incidents began beside the truth, and change
+    /// nothing.
+    #[arg(long, conflicts_with_all = ["fresh", "rejudge"])]
+    redetect: bool,
     /// Forget earlier results.
     #[arg(long)]
     fresh: bool,
@@ -73,6 +78,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             format!("`{}` is not a result; --fresh replaces it", args.output.display())
         })?;
         (sessions, trials) = (old.sessions, old.trials);
+    }
+    if args.redetect {
+        redetect::print(&args.traces, &trials)?;
+        return Ok(ExitCode::SUCCESS);
     }
     if args.rejudge {
         rejudge::judge(&args.traces, &mut trials)?;
