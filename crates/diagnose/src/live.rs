@@ -360,6 +360,37 @@ mod tests {
         assert!(begins.iter().any(|at| (170..200).contains(at)), "{begins:?}");
     }
 
+    /// A hiccup of a few steps, and a disturbance 1.6 s later: near enough to be one incident.
+    #[test]
+    fn a_hiccup_before_a_disturbance_does_not_date_it() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        world.steps(3, 45.0);
+        world.steps(80, 20.0);
+        let begins = world.now;
+        world.steps(90, 35.0);
+        world.steps(300, 20.0);
+        let began: Vec<Ns> = world.over.iter().map(|i| i.from).collect();
+        assert_eq!(began, [begins], "{:?}", world.reported);
+        let first = &world.over[0].slowed[0];
+        let dated_before = first.slow.iter().filter(|&&no| world.live.steps()[no].ts < begins);
+        assert_eq!(dated_before.count(), 0);
+    }
+
+    /// The first of its bursts is a part of a disturbance that comes in bursts.
+    #[test]
+    fn a_disturbance_in_bursts_begins_with_the_first() {
+        let mut world = World::new();
+        world.steps(500, 20.0);
+        let begins = world.now;
+        for _ in 0..14 {
+            world.steps(6, 45.0);
+            world.steps(24, 20.0);
+        }
+        world.steps(300, 20.0);
+        assert_eq!(world.over.first().map(|i| i.from), Some(begins), "{:?}", world.reported);
+    }
+
     #[test]
     fn how_a_disturbance_ends_is_no_incident_of_its_own() {
         let mut world = World::new();

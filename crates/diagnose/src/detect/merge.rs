@@ -167,8 +167,8 @@ pub(crate) fn incident(steps: &Steps, slowed: Vec<Slowed>, config: &Detection) -
     let mut slowed = join_series(without_blips(steps, slowed));
     slowed.retain(|s| mean_excess(steps, s) > 0.0);
     // Touching blips of other series must not stretch what the reported ones say.
-    let mut reported: Vec<(Ns, Ns)> = Vec::new();
-    for one in &mut slowed {
+    let mut reported: Vec<usize> = Vec::new();
+    for (i, one) in slowed.iter_mut().enumerate() {
         let mut reports = worth_reporting(steps, one, config);
         if !reports {
             // Among many that are a little slow, one that hung is worth it alone.
@@ -181,14 +181,74 @@ pub(crate) fn incident(steps: &Steps, slowed: Vec<Slowed>, config: &Detection) -
             }
         }
         if reports {
-            reported.push((from(steps, one), to(steps, one)));
+            reported.push(i);
         }
     }
-    let begin = reported.iter().map(|t| t.0).min()?;
-    let end = reported.iter().map(|t| t.1).max()?;
+    let reported = reported.into_iter().map(|i| &slowed[i]);
+    let begin = reported.clone().map(|one| from(steps, one)).min()?;
+    let end = reported.clone().map(|one| to(steps, one)).max()?;
+    let all = reported.clone().map(|one| lost(steps, one)).sum();
+    let until = begin.saturating_add(Ns(FIRST * config.merge_within.0));
+    let first = reported.flat_map(|one| lossy_steps(steps, one, config, until)).collect();
+    let begin = begins_after_pause(first, all, config).unwrap_or(begin);
+    for one in &mut slowed {
+        one.slow.retain(|&no| steps[no].end() > begin);
+    }
+    slowed.retain(|one| !one.slow.is_empty());
     slowed.sort_by(|a, b| lost(steps, b).total_cmp(&lost(steps, a)));
     slowed.retain(|s| from(steps, s) < end && to(steps, s) > begin);
     Some(Incident { from: begin, to: end, slowed })
+}
+
+/// A step that took longer than usual by more than the least effect.
+struct Lossy {
+    ts: Ns,
+    end: Ns,
+    lost: f64,
+}
+
+/// The steps of an anomaly that began before `until` and lost time.
+fn lossy_steps(steps: &Steps, slowed: &Slowed, config: &Detection, until: Ns) -> Vec<Lossy> {
+    let usual = slowed.fit.center.exp();
+    let first = slowed.slow.iter().map(|&no| &steps[no]).filter(|step| step.ts < until);
+    let lossy = first.map(|step| {
+        let lost = step.dur.0 as f64 - usual;
+        Lossy { ts: step.ts, end: step.end(), lost }
+    });
+    lossy.filter(|step| step.lost > config.min_effect * usual).collect()
+}
+
+/// For so many times as long as anomalies may pause an incident is searched for a pause after its first steps.
+const FIRST: i64 = 3;
+/// A pause is at least this part of that time,
+const PAUSE: i64 = 5;
+/// and so many times as long as each later one.
+const LONGER: i64 = 2;
+
+/// When an incident begins whose first slow steps lost next to nothing of `all` that it lost, long before the others: a
+/// hiccup in calm that happened to be near. None if there is no such pause.
+fn begins_after_pause(mut first: Vec<Lossy>, all: f64, config: &Detection) -> Option<Ns> {
+    first.sort_by_key(|step| step.ts);
+    let mut until = first.first()?.end;
+    // What was lost before each pause that may be one, how long it was, and when it ended.
+    let (mut before, mut pauses) = (0.0, Vec::new());
+    for step in &first {
+        let pause = step.ts.saturating_sub(until);
+        if pause.0 >= config.merge_within.0 / PAUSE / LONGER {
+            pauses.push((before, pause.0, step.ts));
+        }
+        before += step.lost;
+        until = until.max(step.end);
+    }
+    let mut longest_later = 0;
+    for (before, pause, ends) in pauses.into_iter().rev() {
+        let long = (LONGER * longest_later).max(config.merge_within.0 / PAUSE);
+        if pause >= long && before <= NOISE * all {
+            return Some(ends);
+        }
+        longest_later = longest_later.max(pause);
+    }
+    None
 }
 
 /// The time that all slow steps of an anomaly lost, ns.
