@@ -90,7 +90,7 @@ impl Session {
         self.flow.read(0, 1, now);
         self.heard = now;
         let message: CenterMessage = serde_json::from_slice(line)
-            .map_err(|error| format!("what it says is not understood ({error})"))?;
+            .map_err(|error| clean(&format!("what it says is not understood ({error})"), 300))?;
         match message {
             CenterMessage::Welcome { version: VERSION } => {
                 self.welcome = true;
@@ -193,5 +193,13 @@ mod tests {
         let refused = r#"{"says":"refused","why":"\u001b]52;c;x\u0007"}"#;
         let why = welcome().line(refused.as_bytes(), Ns::ZERO).unwrap_err();
         assert!(why.starts_with("it refuses") && !why.contains('\u{1b}'), "{why:?}");
+    }
+
+    /// The parser's error quotes a word that it does not know as it came.
+    #[test]
+    fn why_a_line_is_not_understood_may_be_printed() {
+        let unknown = "{\"says\":\"questi\u{7f}\u{9b}2Jn\",\"why\":0}";
+        let why = welcome().line(unknown.as_bytes(), Ns::ZERO).unwrap_err();
+        assert!(why.contains("questi") && !why.contains(gpuwhy_schema::text::unseen), "{why:?}");
     }
 }
