@@ -269,3 +269,12 @@ class Steploop(Program):
 
     def watched(self):
         return ["--", self.gpuwhy, "steploop", "--csv", self.steps]
+
+
+class Locked(Told):
+    """A loop that shares a file with others: locked_loop.py."""
+
+    name, figure = "loop with a locked file", "locked"
+
+    def watched(self):
+        return ["--", sys.executable, os.path.join(HERE, "locked_loop.py"), self.folder]

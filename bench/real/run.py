@@ -171,8 +171,9 @@ def session(program_of, plan, rng):
     try:
         watch = Watch(program, folder)
         program.ready()
-        time.sleep(WARM_UP)
+        # The warm-up is calm too: what is said of it counts.
         began = time.monotonic()
+        time.sleep(WARM_UP)
         for row, during in of_program(program, watch, plan, rng):
             rows.append(row)
             disturbed.append(during)

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import torch_loop
-from programs import Evaluates, Lengths, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
+from programs import Evaluates, Lengths, Locked, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
 
 
 def until(seconds):
@@ -182,6 +182,23 @@ def new_shard(program, seconds, rng):
     return set(), set()
 
 
+# Holds the lock for 30 ms at a time, asleep, and leaves it alone for as long.
+HOLDS_THE_FILE = """
+import fcntl, sys, time
+file = open(sys.argv[1], "a")
+while True:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    time.sleep(0.03)
+    fcntl.flock(file, fcntl.LOCK_UN)
+    time.sleep(0.03)
+"""
+
+
+def holds_the_file(program, seconds, rng):
+    """Another process holds the lock on the file for longer."""
+    return beside(seconds, [sys.executable, "-c", HOLDS_THE_FILE, os.path.join(program.folder, "shared")])
+
+
 # Name, program, what is done, classes that are right (none: nothing is to be decided), whether the culprit must be
 # named.
 ALL = [
@@ -203,5 +220,6 @@ ALL = [
     ("it looks up three times as often", Walker, more_often, {"engine_software"}, False),
     ("a busy loop on a helper's CPU", OpenMp, on_one_cpu, {"cpu_contention"}, True),
     ("the service computes more", Service, slow_service, {"engine_software"}, True),
+    ("another process holds the file", Locked, holds_the_file, {"lock_contention"}, True),
     ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
 ]

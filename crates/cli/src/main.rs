@@ -17,6 +17,7 @@ mod export;
 mod fleet;
 mod import;
 mod record;
+mod serving;
 mod sink;
 mod validate;
 mod variability;
@@ -61,7 +62,9 @@ enum Command {
     Variability(variability::Args),
     /// Find who waits for whom where virtual machines or processes share a GPU
     Vgpu(vgpu::Args),
-    /// Write and verify eBPF programs for GPU kernels, and put them into kernels (runs gpuwhy-probe)
+    /// Look at engines that serve language models: which of their spans can be recorded
+    Engine(serving::Args),
+    /// Write, verify and try eBPF programs for GPU kernels, and find which kernels they reach (runs gpuwhy-probe)
     #[command(disable_help_flag = true)]
     Probe(companion::Args),
     /// Query a trace in SQL (runs gpuwhy-query)
@@ -141,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
         Command::Vgpu(args) => vgpu::run(&args),
+        Command::Engine(args) => serving::run(&args),
         Command::Probe(args) => companion::beside("gpuwhy-probe", None, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Export(args) => export::run(&args),

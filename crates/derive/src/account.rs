@@ -337,7 +337,8 @@ impl Walk<'_> {
         let woken = woken.filter(|woken| woken.waker.is_some()).or_else(timed_out);
         let waker = woken.and_then(|woken| woken.waker);
         let handed_over = woken.zip(waker).is_some_and(|(woken, by)| {
-            wait == Wait::Futex || self.world.signalled(thread, by, woken.ts)
+            matches!(wait, Wait::Futex | Wait::FileLock)
+                || self.world.signalled(thread, by, woken.ts)
         });
         // Somebody else who holds a lock and sleeps holds it, unless it waits for a lock itself.
         let holds = via == Via::Futex && self.is_other(thread);
@@ -350,13 +351,15 @@ impl Walk<'_> {
             }),
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
-            Wait::Futex => self.or_gpu(thread, window, |walk, piece| match waker {
-                Some(waker) => {
-                    let how = walk.gave_up(waker, thread, &held);
-                    walk.follow(waker, piece, walk.through(thread, via, waker, how));
-                }
-                None => walk.put(piece, PartKind::Unknown, None),
-            }),
+            Wait::Futex | Wait::FileLock => {
+                self.or_gpu(thread, window, |walk, piece| match waker {
+                    Some(waker) => {
+                        let how = walk.gave_up(waker, thread, &held);
+                        walk.follow(waker, piece, walk.through(thread, via, waker, how));
+                    }
+                    None => walk.put(piece, PartKind::Unknown, None),
+                })
+            }
             Wait::Timer => self.or_gpu(thread, window, |walk, piece| {
                 walk.put_as(piece, via, PartKind::Timer);
             }),

@@ -20,6 +20,8 @@ pub enum Wait {
     Sync,
     /// Waits for another thread or process: a futex, a semaphore.
     Futex,
+    /// Waits for a lock on a file (`flock`, `fcntl` with `F_SETLKW`), which is ended by who gives it up.
+    FileLock,
     /// Sleeps for a time.
     Timer,
     /// Talks to a device driver.
@@ -41,6 +43,7 @@ pub fn wait(number: i64) -> Wait {
         7 | 23 | 232 | 270 | 271 | 281 | 441 => Wait::Poll,
         26 | 74 | 75 | 162 | 277 | 306 => Wait::Sync,
         65 | 202 | 220 | 449 | 454 | 455 | 456 => Wait::Futex,
+        72 | 73 => Wait::FileLock,
         34 | 35 | 230 => Wait::Timer,
         16 => Wait::Ioctl,
         _ => Wait::Other,

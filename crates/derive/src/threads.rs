@@ -87,7 +87,7 @@ impl Doing {
                 Wait::Poll => Doing::Poll,
                 Wait::Timer => Doing::Timer,
                 Wait::Ioctl => Doing::Driver,
-                Wait::Sync | Wait::None | Wait::Other => Doing::Asleep,
+                Wait::Sync | Wait::FileLock | Wait::None | Wait::Other => Doing::Asleep,
             },
             ThreadState::Unknown => return None,
         })

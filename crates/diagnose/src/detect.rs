@@ -180,6 +180,11 @@ const MOST: f64 = 2.0 / 3.0;
 const HANGS: f64 = 10.0;
 
 impl Incident {
+    /// The time that its slow steps lost, ns.
+    pub fn lost_ns(&self, steps: &Steps) -> f64 {
+        self.slowed.iter().map(|slowed| merge::lost(steps, slowed)).sum()
+    }
+
     /// The incident with, of each series, only the steps in which most of the time was lost, if these
     /// are a few that hung: a rank that is stopped while a neighbour has slowed a hundred steps a
     /// little. The question is where the time went, and a mean over all steps, or over a sample of

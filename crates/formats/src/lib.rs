@@ -14,6 +14,8 @@ mod align;
 mod ctf;
 mod error;
 mod ftracetext;
+#[cfg(test)]
+mod imported;
 pub mod importer;
 pub mod importers;
 pub mod kernel;

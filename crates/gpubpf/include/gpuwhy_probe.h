@@ -20,6 +20,7 @@ typedef signed long long __s64;
 #define __type(name, value) __typeof__(value) *name
 
 /* Maps. */
+#define GPU_HASH 1501             /* one value for each key that a thread has put there */
 #define GPU_PER_THREAD_ARRAY 1502 /* one value for each key and thread of the grid */
 #define GPU_ARRAY 1503            /* one value for each key */
 #define GPU_KERNEL_SHARED_ARRAY 1504 /* the same, mapped into the host's kernel too */
@@ -27,6 +28,8 @@ typedef signed long long __s64;
 #define GPU_PER_SM_ARRAY 1540     /* ours: one value for each key and SM */
 
 #define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_EXIST 2
 
 /*
  * Where a program runs, by its section; KERNEL is a name or pattern (*, ?), mangled or as written.
@@ -68,6 +71,7 @@ struct gpu_tracepoint { /* gpu/tp */
 /* Helpers. */
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static __u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_perf_event_output)(void *ctx, void *map, __u64 flags, void *data, __u64 size) = (void *)25;
 static __u64 (*gpu_globaltimer)(void) = (void *)502;

@@ -3,6 +3,7 @@
 use crate::emit::{Emitter, Target};
 use crate::error::Fault;
 use crate::flow::State;
+use crate::hash;
 use crate::helpers::Helper;
 use crate::insn::{Reg, Size};
 use crate::options::{Addresses, Options, TABLE, TABLE_HEADER};
@@ -10,9 +11,9 @@ use crate::program::{Map, MapKind};
 use crate::value::Value;
 
 /// `-E2BIG`: the key is beyond the map, as the kernel's arrays say it.
-const E2BIG: i64 = -7;
+pub(crate) const E2BIG: i64 = -7;
 /// `-EEXIST`: every key of an array exists.
-const EEXIST: i64 = -17;
+pub(crate) const EEXIST: i64 = -17;
 /// `-EINVAL`: elements of arrays cannot be deleted.
 const EINVAL: i64 = -22;
 /// `-ENOSPC`: a ring is full.
@@ -30,6 +31,9 @@ pub(crate) fn lower(
 ) -> Result<(), Fault> {
     let helper = Helper::from_id(id).map_err(|reason| e.fault(reason))?;
     match helper {
+        Helper::Lookup if is_hash(e, state) => hash::lookup(e, options, state)?,
+        Helper::Update if is_hash(e, state) => hash::update(e, options, state)?,
+        Helper::Delete if is_hash(e, state) => hash::delete(e, options, state)?,
         Helper::Lookup => lookup(e, options, state)?,
         Helper::Update => update(e, options, state)?,
         Helper::Delete => {
@@ -69,6 +73,11 @@ pub(crate) fn lower(
     Ok(())
 }
 
+/// Whether `r1` is a hash map.
+fn is_hash(e: &Emitter, state: &State) -> bool {
+    map(e, state, 1).is_ok_and(|(_, map)| map.kind == MapKind::Hash)
+}
+
 /// A 32-bit special register into `r0`.
 fn special(e: &mut Emitter, name: &str) {
     e.line(&format!("mov.u32 #w0, %{name}"));
@@ -95,13 +104,13 @@ fn word(e: &mut Emitter, options: &Options, dst: &str, index: usize) -> Result<(
 
 /// What word of the table of a map.
 #[derive(Clone, Copy)]
-enum Word {
+pub(crate) enum Word {
     Values,
     Shards,
     Lost,
 }
 
-fn map_word(
+pub(crate) fn map_word(
     e: &mut Emitter,
     options: &Options,
     dst: &str,
@@ -112,7 +121,7 @@ fn map_word(
 }
 
 /// The map that `reg` names, with its index.
-fn map(e: &Emitter, state: &State, reg: Reg) -> Result<(u32, Map), Fault> {
+pub(crate) fn map(e: &Emitter, state: &State, reg: Reg) -> Result<(u32, Map), Fault> {
     match state.reg(reg) {
         Value::Map(index) => match e.program.maps.get(index as usize) {
             Some(map) => Ok((index, map.clone())),
@@ -127,15 +136,12 @@ fn values_only(e: &Emitter, map: &Map) -> Result<(), Fault> {
     let Map { name, kind, .. } = map;
     match kind {
         MapKind::PerThreadArray | MapKind::Array | MapKind::KernelShared | MapKind::PerSmArray => {}
+        // Lowered by `hash`.
+        MapKind::Hash => {}
         MapKind::Ring => return Err(e.fault(format!("map `{name}` is a ring and has no keys"))),
-        MapKind::Other(1501) => {
-            return Err(e.fault(format!(
-                "map `{name}` is a hash on the device (1501), which is not lowered yet"
-            )));
-        }
         MapKind::Other(id) => {
             return Err(e.fault(format!(
-                "map `{name}` has type {id}, which a GPU does not reach; device programs use 1502 (a \
+                "map `{name}` has type {id}, which a GPU does not reach; device programs use 1501 (hash), 1502 (a \
                  value per thread), 1503 (array), 1504 (shared with the kernel), 1527 (ring) or 1540 \
                  (a value per SM)"
             )));
@@ -237,7 +243,13 @@ fn update(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault
 }
 
 /// Copies `bytes` bytes from the address in `from` to `[#t0 + offset]`, which is a multiple of 8.
-fn copy(e: &mut Emitter, state: &State, from: Reg, bytes: u32, offset: u32) -> Result<(), Fault> {
+pub(crate) fn copy(
+    e: &mut Emitter,
+    state: &State,
+    from: Reg,
+    bytes: u32,
+    offset: u32,
+) -> Result<(), Fault> {
     if bytes > MAX_COPY {
         return Err(e.fault(format!("a value of {bytes} bytes is copied; at most {MAX_COPY}")));
     }

@@ -8,6 +8,8 @@ use crate::insn::{self, Insn};
 /// The numbers from 1501 on are bpftime's (merged there); 1540 is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapKind {
+    /// 1501: one value for each key that a thread has put there, shared by all threads of the device.
+    Hash,
     /// 1502: one value for each key and thread of the grid.
     PerThreadArray,
     /// 1503: one value for each key, shared by all threads of the device.
@@ -26,6 +28,7 @@ impl MapKind {
     /// The kind with this number.
     pub fn from_id(id: u32) -> Self {
         match id {
+            1501 => Self::Hash,
             1502 => Self::PerThreadArray,
             1503 => Self::Array,
             1504 => Self::KernelShared,
@@ -38,6 +41,7 @@ impl MapKind {
     /// The number in map definitions.
     pub fn id(self) -> u32 {
         match self {
+            Self::Hash => 1501,
             Self::PerThreadArray => 1502,
             Self::Array => 1503,
             Self::KernelShared => 1504,
@@ -78,6 +82,7 @@ impl Map {
         match self.kind {
             MapKind::PerThreadArray | MapKind::PerSmArray => values.checked_mul(shards),
             MapKind::Ring => self.ring_bytes()?.checked_mul(shards),
+            MapKind::Hash => self.slots()?.checked_mul(self.slot()),
             _ => Some(values),
         }
     }
@@ -86,6 +91,22 @@ impl Map {
     /// were asked for, then slots of 8 bytes (the record's size, written last) and a record.
     pub fn ring_bytes(&self) -> Option<u64> {
         self.ring_slot().checked_mul(self.max_entries.into())?.checked_add(64)
+    }
+
+    /// The slots of a hash map: half as many again as its entries, and then up to the next power of two.
+    pub fn slots(&self) -> Option<u64> {
+        let entries = u64::from(self.max_entries);
+        (entries + entries / 2).checked_next_power_of_two()
+    }
+
+    /// Bytes of a slot of a hash map: a word that says what it is, the key and the value, each at a multiple of 8.
+    pub fn slot(&self) -> u64 {
+        self.value_at() + self.stride()
+    }
+
+    /// Where the value begins in a slot of a hash map; the key begins at 8.
+    pub fn value_at(&self) -> u64 {
+        8 + u64::from(self.key_size).next_multiple_of(8)
     }
 
     /// Bytes of one slot of a ring.

@@ -1,9 +1,63 @@
 //! What `gpuwhy probe new` writes: a probe that builds at the first try.
 
-/// Files by their names.
-pub const SKELETON: &[(&str, &str)] = &[
-    ("probe.bpf.c", include_str!("../skeleton/probe.bpf.c")),
-    ("Makefile", include_str!("../skeleton/Makefile")),
-    ("gpuwhy_probe.h", include_str!("../include/gpuwhy_probe.h")),
-    ("gpuwhy_tracepoint.h", include_str!("../include/gpuwhy_tracepoint.h")),
+/// A probe to begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skeleton {
+    /// Its name, by which it is asked for.
+    pub name: &'static str,
+    /// What it tells, in one line.
+    pub about: &'static str,
+    /// The text of `probe.bpf.c`.
+    pub program: &'static str,
+}
+
+/// The probes that there are; the first is the one to write one's own from.
+pub const SKELETONS: &[Skeleton] = &[
+    Skeleton {
+        name: "counts",
+        about: "How many warps enter each kernel, and how many bytes they load: to write one's own from",
+        program: include_str!("../skeleton/probe.bpf.c"),
+    },
+    Skeleton {
+        name: "work",
+        about: "Which lanes and threads do more of a kernel's work than others",
+        program: include_str!("../skeleton/tools/work.bpf.c"),
+    },
+    Skeleton {
+        name: "barriers",
+        about: "How long each thread waits at barriers of its block",
+        program: include_str!("../skeleton/tools/barriers.bpf.c"),
+    },
+    Skeleton {
+        name: "blocks",
+        about: "When each block ran, and on which SM",
+        program: include_str!("../skeleton/tools/blocks.bpf.c"),
+    },
+    Skeleton {
+        name: "contended",
+        about: "Which words many threads change at once by atomic operations",
+        program: include_str!("../skeleton/tools/contended.bpf.c"),
+    },
+    Skeleton {
+        name: "returns",
+        about: "How long threads are in a kernel, as a histogram",
+        program: include_str!("../skeleton/tools/returns.bpf.c"),
+    },
 ];
+
+impl Skeleton {
+    /// The probe of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        SKELETONS.iter().find(|skeleton| skeleton.name == name).copied()
+    }
+
+    /// The files of its directory, by their names.
+    pub fn files(self) -> [(&'static str, &'static str); 4] {
+        [
+            ("probe.bpf.c", self.program),
+            ("Makefile", include_str!("../skeleton/Makefile")),
+            ("gpuwhy_probe.h", include_str!("../include/gpuwhy_probe.h")),
+            ("gpuwhy_tracepoint.h", include_str!("../include/gpuwhy_tracepoint.h")),
+        ]
+    }
+}

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attach::Attach;
 use crate::error::Fault;
+use crate::hash;
 use crate::helpers::Helper;
 use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
 use crate::insn::{AluOp, AtomicOp, Compare, Condition, Insn, Operand, Reg, Wide, Width};
@@ -539,15 +540,20 @@ impl Walk<'_> {
         match helper {
             Helper::Lookup | Helper::Update | Helper::Delete => {
                 let Held::Map(map) = path.reg(1) else { return Err("r1 is no map".into()) };
-                let key = self.read(path, 2, 0, 4)?;
                 let declared = &self.program.maps[map as usize];
                 let size = i64::from(declared.value_size);
+                let key_size = if declared.kind == MapKind::Hash { declared.key_size } else { 4 };
+                let key = self.read(path, 2, 0, key_size.into())?;
                 // Arrays hold every key below their number of entries; a shard may lack room, and
                 // that it did is counted by an atomic.
                 let whole = matches!(declared.kind, MapKind::Array | MapKind::KernelShared);
                 let entries = u64::from(declared.max_entries);
                 let found = matches!(key, Held::Number { max, .. } if max < entries) && whole;
-                if !whole && helper != Helper::Delete {
+                if declared.kind == MapKind::Hash {
+                    // Each slot's word and key; taking one and giving it free are atomic.
+                    path.cost.bytes += u64::from(hash::PROBES) * (8 + u64::from(key_size));
+                    path.cost.atomics += u64::from(helper != Helper::Lookup) * 2;
+                } else if !whole && helper != Helper::Delete {
                     path.cost.atomics += 1;
                     path.cost.bytes += 8;
                 }

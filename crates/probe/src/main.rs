@@ -5,21 +5,26 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
-use gpuwhy_gpubpf::{Attach, Budget, Effect, Object, SKELETON};
+use gpuwhy_gpubpf::{Attach, Budget, Effect, Object, SKELETONS, Skeleton};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-/// Write, verify and cost eBPF programs for GPU kernels, and put them into kernels
+mod coverage;
+mod simulate;
+
+/// Write, verify and cost eBPF programs for GPU kernels, put them into kernels, tell which can be reached
 #[derive(Debug, Parser)]
 #[command(name = "gpuwhy probe", bin_name = "gpuwhy probe", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed or a program is refused, 2 wrong usage.")]
@@ -35,6 +40,9 @@ enum Command {
         /// The directory to make
         #[arg(value_name = "DIR")]
         dir: PathBuf,
+        /// Which probe
+        #[arg(long, value_name = "NAME", default_value = "counts", value_parser = Skeletons)]
+        tool: Skeleton,
     },
     /// Tell what the verifier says of each program of an object, and what it costs at most
     Check {
@@ -73,6 +81,33 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tell which kernels of programs, libraries and wheels a probe can reach on a GPU, and how
+    Coverage(coverage::Options),
+    /// Run a kernel without a GPU, as it is and with probes: what they count and what they cost
+    Run(simulate::Options),
+}
+
+/// The probes that `new` writes, with what each tells.
+#[derive(Clone)]
+struct Skeletons;
+
+impl TypedValueParser for Skeletons {
+    type Value = Skeleton;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Skeleton, clap::Error> {
+        let names = PossibleValuesParser::new(SKELETONS.iter().map(|skeleton| skeleton.name));
+        let name = names.parse_ref(command, argument, value)?;
+        Ok(Skeleton::named(&name).expect("each possible value is the name of a skeleton"))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(SKELETONS.iter().map(|s| PossibleValue::new(s.name).help(s.about))))
+    }
 }
 
 /// What programs may cost and do.
@@ -117,7 +152,9 @@ fn main() -> ExitCode {
 /// Writes, checks or splices.
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::New { dir } => new(dir),
+        Command::New { dir, tool } => new(dir, *tool),
+        Command::Coverage(options) => coverage::run(options),
+        Command::Run(options) => simulate::run(options),
         Command::Check { object, allowed, json } => {
             let how = How { budget: allowed.budget(), ..How::default() };
             check(&plan(object, how)?, *json)
@@ -143,9 +180,9 @@ fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-fn new(dir: &Path) -> Result<ExitCode> {
+fn new(dir: &Path, tool: Skeleton) -> Result<ExitCode> {
     std::fs::create_dir(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
-    for (name, text) in SKELETON {
+    for (name, text) in tool.files() {
         let path = dir.join(name);
         std::fs::write(&path, text)
             .with_context(|| format!("cannot write `{}`", path.display()))?;

@@ -4,10 +4,10 @@
 //! names them, then the journal goes. A crash between any two leaves a trace that opens: files
 //! that no manifest names are not read, and a journal that the manifest has passed is not either.
 
-use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use arrow_array::RecordBatch;
+use foldhash::{HashMap, HashSet};
 use gpuwhy_schema::{
     Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack, State, Table, Track,
     TrackId, schema,
@@ -90,7 +90,7 @@ fn latest_only(batch: RecordBatch) -> RecordBatch {
     else {
         return batch;
     };
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     let mut rows: Vec<u32> = (0..batch.num_rows() as u32)
         .rev()
         .filter(|&row| seen.insert(ids.value(row as usize)))
@@ -123,8 +123,12 @@ fn without_open_twins<T: Table>(
     }
     let rows = T::rows(&batch)?;
     let key = |row: &T| (row.start(), twin_key(row));
-    let ended: HashSet<_> = rows.iter().filter(|r| r.end() != Some(Ns::MAX)).map(key).collect();
-    let mut seen = HashSet::new();
+    // Few rows are open, so that they are looked up and not the thousands that have ended.
+    let opened: HashSet<_> = open.iter().map(|&i| key(&rows[i])).collect();
+    let has_ended = |row: &&T| row.end() != Some(Ns::MAX);
+    let ended: HashSet<_> =
+        rows.iter().filter(has_ended).map(key).filter(|key| opened.contains(key)).collect();
+    let mut seen = HashSet::default();
     let keep: Vec<u32> = (0..batch.num_rows() as u32)
         .filter(|&i| {
             let row = &rows[i as usize];
@@ -140,7 +144,7 @@ impl Sealer {
         Sealer {
             dir,
             manifest,
-            last: HashMap::new(),
+            last: HashMap::default(),
             reaching: 0,
             latest_state: None,
             keep_recent,
@@ -249,14 +253,19 @@ impl Sealer {
     /// Writes the states of earlier segments that reach into this one.
     fn head(&self, segment: u32, states: &[State]) -> Result<Option<File>> {
         let Some(from) = self.latest_state.filter(|_| !states.is_empty()) else { return Ok(None) };
-        let own: HashSet<(TrackId, Ns)> = states.iter().map(|s| (s.track, s.ts)).collect();
-        let mut rows: Vec<State> = self
+        let key = |s: &State| (s.track, s.ts);
+        let mut over: HashMap<(TrackId, Ns), &State> = self
             .last
             .values()
             .filter(|s| s.end().is_some_and(|end| end > from))
-            .filter(|s| !own.contains(&(s.track, s.ts)))
-            .cloned()
+            .map(|s| (key(s), s))
             .collect();
+        // Those that stand in the segment itself; of its many states few begin as early.
+        let latest = over.keys().map(|(_, ts)| *ts).max();
+        for own in states.iter().filter(|s| Some(s.ts) <= latest) {
+            over.remove(&key(own));
+        }
+        let mut rows: Vec<State> = over.into_values().cloned().collect();
         // No row reaches over: an empty head says that too.
         rows.sort_by_key(|s| (s.ts, std::cmp::Reverse(s.end()), s.track));
         let path = format!("state.head/{segment:05}.parquet");
@@ -268,11 +277,11 @@ impl Sealer {
     /// Drops the segments all of whose rows ended before `cutoff`. What says whose the rows are
     /// stays.
     pub fn drop_before(&mut self, cutoff: Ns) -> Result<()> {
-        let mut lasting = Lasting(HashSet::new());
+        let mut lasting = Lasting(HashSet::default());
         let Ok(()) = Rows::default().each(&mut lasting);
         let lasting = lasting.0;
         let ended: HashMap<u32, bool> = self.manifest.file.iter().filter(|f| !f.is_head()).fold(
-            HashMap::new(),
+            HashMap::default(),
             |mut all, f| {
                 // An open row is repeated in a head, or its end comes in a later segment.
                 let old = f.max_end.is_none_or(|end| Ns(end) < cutoff);
@@ -339,7 +348,7 @@ impl Made {
             files: Vec::new(),
             states: Vec::new(),
             hosts: Vec::new(),
-            shards: HashSet::new(),
+            shards: HashSet::default(),
             sealed: Sealed::default(),
         }
     }
@@ -413,7 +422,7 @@ impl EachTable for Work<'_> {
 }
 
 /// Notes the shards that gave out the ids of a batch.
-pub(crate) fn learn_shards(batch: &RecordBatch, shards: &mut HashSet<u16>) {
+pub(crate) fn learn_shards(batch: &RecordBatch, shards: &mut impl Extend<u16>) {
     use arrow_array::cast::AsArray;
     let ids = batch
         .column_by_name("id")

@@ -15,6 +15,7 @@ use gpuwhy_engine::{TraceSource, units};
 use gpuwhy_schema::{Ns, terminal};
 
 use super::results::{Row, stored};
+use super::session::AFTER;
 
 /// How often the series are looked at.
 const LOOK: Ns = Ns::millis(50);
@@ -36,7 +37,7 @@ pub fn print(traces: &Path, trials: &[Row]) -> Result<()> {
         for row in rows.filter(|row| row.slowed && row.calm_before) {
             scored += 1;
             let touches = |i: &&Incident| i.from.0 < row.end_ns && i.to.0 > row.onset_ns;
-            let lost = |i: &&Incident| lost(i, &steps);
+            let lost = |i: &&Incident| i.lost_ns(&steps);
             let one = found.iter().filter(touches).max_by(|a, b| lost(a).total_cmp(&lost(b)));
             let Some(incident) = one else {
                 missed += 1;
@@ -57,7 +58,8 @@ pub fn print(traces: &Path, trials: &[Row]) -> Result<()> {
         }
         let near = |i: &&Incident| {
             trials.iter().filter(|row| row.session == seed).any(|row| {
-                i.from.0 < row.end_ns + 3_000_000_000 && i.to.0 > row.onset_ns - 1_000_000_000
+                i.from.0 < row.end_ns + AFTER.as_nanos() as i64
+                    && i.to.0 > row.onset_ns - 1_000_000_000
             })
         };
         let beside = found.iter().filter(|i| !near(i)).count();
@@ -70,15 +72,6 @@ pub fn print(traces: &Path, trials: &[Row]) -> Result<()> {
         quantile(&sorted, 0.95)
     ));
     Ok(())
-}
-
-/// The time that the slow steps of an incident lost, ns.
-fn lost(incident: &Incident, steps: &Steps) -> f64 {
-    let of = |s: &gpuwhy_diagnose::detect::Slowed| {
-        let usual = s.fit.center.exp();
-        s.slow.iter().map(|&no| steps[no].dur.0 as f64 - usual).sum::<f64>()
-    };
-    incident.slowed.iter().map(of).sum()
 }
 
 /// All incidents of a session, as they are when they are over.

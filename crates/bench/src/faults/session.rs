@@ -26,7 +26,7 @@ use crate::trial;
 /// A trial is compared with the steps of this long before it.
 const BEFORE: Duration = Duration::from_secs(5);
 /// How long after its end an injection may still show.
-const AFTER: Duration = Duration::from_secs(3);
+pub(super) const AFTER: Duration = Duration::from_secs(3);
 /// Undisturbed steps at the start of a session, to learn what is usual.
 const WARM_UP: Duration = Duration::from_secs(12);
 /// No trial begins with less than this left of the session.

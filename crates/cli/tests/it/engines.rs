@@ -246,6 +246,18 @@ fn every_span_is_found_in_the_source_of_the_versions_that_have_it() {
     }
     assert!(packages.len() >= 14, "{} packages", packages.len());
 
+    // The same by our own command, which brings the package.
+    let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+        .args(["engine", "check", "--json", "--python", python, kept.to_str().unwrap()])
+        .env("GPUWHY_WHEEL", &package)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(),
+        packages.as_slice()
+    );
+
     // One name less, and the command says which.
     let text = std::fs::read_to_string(&kept).unwrap();
     let broken = folder.join("broken.json");

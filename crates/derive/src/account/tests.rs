@@ -45,7 +45,7 @@ impl Scene {
     }
 
     /// R running on CPU 0, Q waiting for it, T throttled, X stopped, S sleeping for a time,
-    /// F in a futex, E in an epoll_wait, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
+    /// F in a futex, L waiting for a lock on a file, E in an epoll_wait, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
     fn thread(&mut self, name: &str, drawn: &str) -> &mut Scene {
         let entity = self.who(name);
         let track = self.track(entity, Lane::states(names::THREAD_STATE, Discipline::Sparse));
@@ -63,6 +63,7 @@ impl Scene {
                 'X' => (ThreadState::Stopped, -1),
                 'S' => (ThreadState::Sleep, 230),
                 'F' => (ThreadState::Sleep, 202),
+                'L' => (ThreadState::Sleep, 73),
                 'E' => (ThreadState::Sleep, 232),
                 'D' => (ThreadState::DiskWait, 74),
                 'P' => (ThreadState::DiskWait, 0),
@@ -770,6 +771,14 @@ fn a_connection_that_holds_a_row_is_told_and_neither_its_client_nor_the_server()
     // Without steps of its own it may well do what it was asked for, as a helper does.
     let said = drawn().step("db/1", 0, 11);
     assert_eq!(said, "run 2, >>timer(client) 4, >run 3, run 2");
+}
+
+#[test]
+fn who_holds_a_lock_on_a_file_is_told_whatever_it_does_meanwhile() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RLLLLLLRR").thread("other/1", "RRRSSSRRR");
+    scene.wake("job/1", 7, Some("other/1"));
+    assert_eq!(scene.step("job/1", 0, 9), "run 1, >lock(other) 6, run 2");
 }
 
 #[test]

@@ -262,8 +262,7 @@ pub(super) fn merge(steps: &Steps, all: Vec<Slowed>, config: &Detection) -> Vec<
         .into_iter()
         .filter_map(|group| incident(steps, group.slowed, config))
         .collect();
-    let sum = |i: &Incident| i.slowed.iter().map(|s| lost(steps, s)).sum::<f64>();
-    found.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    found.sort_by(|a, b| b.lost_ns(steps).total_cmp(&a.lost_ns(steps)));
     found
 }
 

@@ -13,7 +13,7 @@ pub(super) const PATH: &str = "PYTHONPATH";
 
 /// Where the package is: as GPUWHY_WHEEL says, beside this program, or in the `lib` folder beside its
 /// `bin`. `None` if it is at none of them.
-pub(super) fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     if let Some(said) = std::env::var_os(VARIABLE) {
         return Some(PathBuf::from(said)).filter(|path| is_package(path));
     }
@@ -31,7 +31,7 @@ fn is_package(folder: &Path) -> bool {
 }
 
 /// The command's PYTHONPATH: the folder, and then what the user has set.
-pub(super) fn path(folder: &Path, users: Option<&OsStr>) -> OsString {
+pub fn path(folder: &Path, users: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(users) = users.filter(|users| !users.is_empty()) {
         path.push(":");

@@ -1,10 +1,9 @@
 //! Texts that the tests write themselves: sound ones, cut-off ones, and ones that ask for too much.
 
-use std::io::Write as _;
-use std::path::Path;
-
 use gpuwhy_schema::Rows;
+use std::io::Write as _;
 
+use crate::imported::import;
 use crate::importer::{Batch, Options, Summary};
 use crate::{Result, importers};
 
@@ -27,21 +26,8 @@ CPU:1 [LOST 2 EVENTS]
          trainer-7       [000] .....     1.006000: tracing_mark_write: step 1
 ";
 
-fn import(path: &Path) -> Result<(Rows, Summary)> {
-    let paths = [path.to_path_buf()];
-    let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
-    let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next()? {
-        all.append(&mut rows);
-    }
-    Ok((all, import.summary()))
-}
-
 fn imported(text: &[u8]) -> Result<(Rows, Summary)> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("trace.txt");
-    std::fs::write(&path, text).unwrap();
-    import(&path)
+    crate::imported::imported("trace.txt", text)
 }
 
 /// The error, without the directory.

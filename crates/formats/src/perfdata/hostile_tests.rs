@@ -1,28 +1,14 @@
 //! Small files that the tests write themselves: sound ones, cut-off ones, and ones that ask for too much.
 
-use std::path::Path;
-
 use gpuwhy_schema::{Entity, EntityKind, Rows};
 
 use super::build::{Form, file};
-use crate::importer::{Batch, Options, Summary};
-use crate::{Result, importers};
-
-fn import(path: &Path) -> Result<(Rows, Summary)> {
-    let paths = [path.to_path_buf()];
-    let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
-    let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next()? {
-        all.append(&mut rows);
-    }
-    Ok((all, import.summary()))
-}
+use crate::Result;
+use crate::imported::import;
+use crate::importer::Summary;
 
 fn imported(bytes: &[u8]) -> Result<(Rows, Summary)> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("perf.data");
-    std::fs::write(&path, bytes).unwrap();
-    import(&path)
+    crate::imported::imported("perf.data", bytes)
 }
 
 /// The error, with the place and without the directory.

@@ -1,28 +1,13 @@
 //! Small traces that the tests write themselves, and those of Perfetto's own tests.
 
-use std::path::Path;
-
 use gpuwhy_schema::{EntityKind, Rows, ThreadState};
 
 use super::build::{bytes, from_text, number};
-use crate::importer::{Batch, Candidate, Importer as _, Options, Summary};
-use crate::{Result, importers, shared_data};
-
-fn import(path: &Path) -> Result<(Rows, Summary)> {
-    let paths = [path.to_path_buf()];
-    let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
-    let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next()? {
-        all.append(&mut rows);
-    }
-    Ok((all, import.summary()))
-}
+use crate::importer::{Candidate, Importer as _, Summary};
+use crate::{Result, shared_data};
 
 fn imported(trace: &[u8]) -> Result<(Rows, Summary)> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.pftrace");
-    std::fs::write(&path, trace).unwrap();
-    import(&path)
+    crate::imported::imported("t.pftrace", trace)
 }
 
 /// A message of these numbers and texts.

@@ -118,6 +118,16 @@ impl Device {
         Self { config, global: Global::new(config.limits.memory), time: 0, launches: 0 }
     }
 
+    /// Its streaming multiprocessors.
+    pub fn sms(&self) -> u64 {
+        self.config.sms.max(1).into()
+    }
+
+    /// Bytes of device memory that may yet be allocated.
+    pub fn room(&self) -> u64 {
+        self.global.room()
+    }
+
     /// `bytes` of device memory that nobody has written, aligned to 256; `None` where the limit is
     /// reached.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {

@@ -100,6 +100,11 @@ impl Global {
         Some(base)
     }
 
+    /// Bytes that are left.
+    pub(crate) fn room(&self) -> u64 {
+        self.left
+    }
+
     /// Gives an allocation back; whether there was one.
     pub(crate) fn free(&mut self, address: u64) -> bool {
         let Ok(at) = self.regions.binary_search_by_key(&address, |region| region.base) else {

@@ -31,7 +31,7 @@ use crate::program::{Map, Program};
 use crate::ptx::{Function, Kind, MAX_TEXT, Module};
 use crate::reader::Object;
 use crate::verify::{Budget, Certificate, verify};
-use names::Names;
+pub use names::Names;
 use points::points;
 use write::{Insertion, Site};
 

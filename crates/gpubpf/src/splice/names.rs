@@ -7,14 +7,15 @@ const RECURSION: u32 = 160;
 
 /// A kernel's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Names {
+pub struct Names {
     mangled: String,
     /// Demangled: with its parameters, without them, and without template arguments either.
     demangled: Vec<String>,
 }
 
 impl Names {
-    pub(super) fn new(mangled: &str) -> Self {
+    /// Of a name as an image has it.
+    pub fn new(mangled: &str) -> Self {
         let mut demangled = Vec::new();
         let limits = ParseOptions::default().recursion_limit(RECURSION);
         if let Ok(symbol) = Symbol::new_with_options(mangled, &limits) {
@@ -28,13 +29,14 @@ impl Names {
         Self { mangled: mangled.to_owned(), demangled }
     }
 
-    /// Whether `pattern` means this kernel.
-    pub(super) fn matches(&self, pattern: &str) -> bool {
+    /// Whether `pattern` means this kernel: the mangled name, or the demangled one with or without its parameters, or
+    /// without template arguments; `*` is any characters, `?` any one.
+    pub fn matches(&self, pattern: &str) -> bool {
         glob(pattern, &self.mangled) || self.demangled.iter().any(|name| glob(pattern, name))
     }
 
     /// The name as a programmer wrote it, with parameters; the mangled one where it is none.
-    pub(super) fn readable(&self) -> &str {
+    pub fn readable(&self) -> &str {
         self.demangled.first().unwrap_or(&self.mangled)
     }
 }

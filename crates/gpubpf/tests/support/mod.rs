@@ -5,6 +5,7 @@ pub mod asm;
 pub mod cases;
 pub mod clang;
 pub mod machine;
+pub mod probed;
 pub mod programs;
 pub mod ptx;
 pub mod ptxas;

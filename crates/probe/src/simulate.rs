@@ -1,0 +1,525 @@
+//! `gpuwhy probe run --simulate`: a kernel without a GPU, as it is and with probes: what it computes, what the
+//! probes count, and what they cost in instructions.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gpuwhy_gpubpf::ptx::{MAX_TEXT, Module};
+use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
+use gpuwhy_gpubpf::splice::{How, Names, Plan};
+use gpuwhy_gpubpf::{MapKind, Object};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
+use serde_json::{Value, json};
+
+use crate::{Allowed, MAX_OBJECT, read, reason};
+
+/// A kernel, its launch, and the programs that are put into it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A parameter of the kernel is a number or device memory:
+  u32:7  i32:-1  u64:7  i64:-1  f32:0.5  f64:0.5    a number
+  zeros:4096         that many bytes, all zero
+  file:INPUT         the bytes of a file
+  count-u32:1024     0, 1, 2 … as 32-bit integers
+  random-f32:1024    numbers from -1 to 1, the same in each run
+
+Example: one thread in each of 128 adds two vectors, under a probe
+  gpuwhy probe run --simulate add.ptx --object counts/probe.bpf.o --block 128 \\
+      --param random-f32:128 --param random-f32:128 --param zeros:512")]
+pub(crate) struct Options {
+    /// Run in the simulator, which needs no GPU; there is no other way yet
+    #[arg(long, required = true)]
+    simulate: bool,
+    /// The module, as nvcc -ptx, Triton or NVRTC write it
+    #[arg(value_name = "KERNELS.ptx")]
+    kernels: PathBuf,
+    /// The kernel, if the module has several: a name or pattern, mangled or demangled
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<String>,
+    /// What clang -target bpf wrote: its programs are put into the kernel, which runs without them first
+    #[arg(long, value_name = "OBJECT")]
+    object: Vec<PathBuf>,
+    /// Blocks in each direction
+    #[arg(long, value_name = "X[,Y[,Z]]", default_value = "1")]
+    grid: Sides,
+    /// Threads of a block in each direction
+    #[arg(long, value_name = "X[,Y[,Z]]", default_value = "32")]
+    block: Sides,
+    /// Bytes of shared memory that the launch adds
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    shared: u64,
+    /// A parameter of the kernel, once for each, in order
+    #[arg(long = "param", value_name = "KIND:VALUE")]
+    params: Vec<Param>,
+    /// Write what device memory holds at the end: the parameter's number, from 0, and a file
+    #[arg(long, value_name = "NUMBER=FILE")]
+    save: Vec<Save>,
+    /// Streaming multiprocessors of the simulated device
+    #[arg(long, value_name = "COUNT", default_value_t = Config::default().sms)]
+    sms: u32,
+    /// The most instructions that all warps of a launch may issue
+    #[arg(long, value_name = "COUNT", default_value_t = Config::default().limits.instructions)]
+    instructions: u64,
+    #[command(flatten)]
+    allowed: Allowed,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// `4`, `4,2` or `4,2,1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sides([u32; 3]);
+
+impl FromStr for Sides {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut sides = [1; 3];
+        let given: Vec<&str> = text.split([',', 'x']).collect();
+        if given.len() > 3 {
+            return Err("write X, X,Y or X,Y,Z".into());
+        }
+        for (side, text) in sides.iter_mut().zip(given) {
+            *side = text.parse().map_err(|_| format!("`{text}` is no count"))?;
+        }
+        Ok(Self(sides))
+    }
+}
+
+/// What a kernel is given.
+#[derive(Debug, Clone, PartialEq)]
+enum Param {
+    Number(Vec<u8>),
+    Memory(Contained),
+}
+
+/// What device memory holds at first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Contained {
+    Zeros(usize),
+    File(PathBuf),
+    Count(usize),
+    Random(usize),
+}
+
+/// The most bytes of one parameter's memory.
+const MAX_MEMORY: usize = 512 << 20;
+
+impl FromStr for Param {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, value) = text.split_once(':').ok_or("write KIND:VALUE, such as u32:7")?;
+        fn bytes<T: FromStr, const N: usize>(
+            value: &str,
+            of: fn(T) -> [u8; N],
+        ) -> Result<Param, String> {
+            let number = value.parse().map_err(|_| format!("`{value}` is no such number"))?;
+            Ok(Param::Number(of(number).to_vec()))
+        }
+        let many = |each: usize| -> Result<usize, String> {
+            let many: usize = value.parse().map_err(|_| format!("`{value}` is no count"))?;
+            match many.checked_mul(each) {
+                Some(1..=MAX_MEMORY) => Ok(many),
+                _ => Err(format!("`{value}` is nothing, or more than {MAX_MEMORY} bytes")),
+            }
+        };
+        Ok(match kind {
+            "u32" => bytes(value, u32::to_le_bytes)?,
+            "i32" => bytes(value, i32::to_le_bytes)?,
+            "u64" => bytes(value, u64::to_le_bytes)?,
+            "i64" => bytes(value, i64::to_le_bytes)?,
+            "f32" => bytes(value, f32::to_le_bytes)?,
+            "f64" => bytes(value, f64::to_le_bytes)?,
+            "zeros" => Self::Memory(Contained::Zeros(many(1)?)),
+            "file" => Self::Memory(Contained::File(value.into())),
+            "count-u32" => Self::Memory(Contained::Count(many(4)?)),
+            "random-f32" => Self::Memory(Contained::Random(many(4)?)),
+            _ => {
+                return Err(format!(
+                    "`{kind}` is none of u32, i32, u64, i64, f32, f64, zeros, file, count-u32, random-f32"
+                ));
+            }
+        })
+    }
+}
+
+impl Contained {
+    fn bytes(&self) -> Result<Vec<u8>> {
+        Ok(match self {
+            Self::Zeros(bytes) => vec![0; *bytes],
+            Self::File(path) => read(path, MAX_MEMORY as u64)?,
+            Self::Count(many) => (0..*many as u32).flat_map(u32::to_le_bytes).collect(),
+            Self::Random(many) => {
+                // xorshift64 (Marsaglia 2003); its upper bits.
+                let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+                let mut next = || {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+                };
+                (0..*many).flat_map(|_| next().to_le_bytes()).collect()
+            }
+        })
+    }
+}
+
+/// `2=FILE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Save {
+    parameter: usize,
+    path: PathBuf,
+}
+
+impl FromStr for Save {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, path) = text.split_once('=').ok_or("write NUMBER=FILE")?;
+        let parameter = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+        Ok(Self { parameter, path: path.into() })
+    }
+}
+
+/// What a launch left.
+struct Ran {
+    cycles: u64,
+    total: Counts,
+    /// Each parameter's memory at the end; empty where it is a number.
+    memory: Vec<Vec<u8>>,
+    maps: Vec<Contents>,
+}
+
+/// Exit code 1 where the kernel computes something else with the programs than without.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let name = options.kernels.display();
+    let text = String::from_utf8(read(&options.kernels, MAX_TEXT as u64)?)
+        .with_context(|| format!("`{name}` is no text"))?;
+    let module = Module::read(&text).with_context(|| format!("`{name}` is no PTX"))?;
+    let kernel = kernel(&module, options.kernel.as_deref()).with_context(|| format!("`{name}`"))?;
+    let given: Vec<Option<Vec<u8>>> = options
+        .params
+        .iter()
+        .map(|param| match param {
+            Param::Number(_) => Ok(None),
+            Param::Memory(contained) => contained.bytes().map(Some),
+        })
+        .collect::<Result<_>>()?;
+    if let Some(save) =
+        options.save.iter().find(|s| !matches!(given.get(s.parameter), Some(Some(_))))
+    {
+        bail!("parameter {} has no memory that could be saved", save.parameter);
+    }
+    let without = launch(options, &module, &kernel, &given, None)
+        .with_context(|| format!("`{name}`, as it is"))?;
+    let plan = plan(options)?;
+    let with = match &plan {
+        None => None,
+        Some(plan) => {
+            let spliced = plan.splice(&module).with_context(|| format!("`{name}`"))?;
+            let sites = spliced.kernels.iter().find(|k| k.name == kernel).map_or(0, |k| k.sites);
+            if sites == 0 {
+                let notes = spliced.notes.join("; ");
+                bail!(
+                    "no program belongs to kernel `{kernel}`{}{notes}",
+                    if notes.is_empty() { "" } else { ": " }
+                );
+            }
+            let module = Module::read(&spliced.text)
+                .with_context(|| format!("`{name}`, with programs in it"))?;
+            let ran = launch(options, &module, &kernel, &given, Some(plan))
+                .with_context(|| format!("`{name}`, with programs in it"))?;
+            Some((ran, sites))
+        }
+    };
+    let last = with.as_ref().map_or(&without, |(ran, _)| ran);
+    for Save { parameter, path } in &options.save {
+        std::fs::write(path, &last.memory[*parameter])
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    // A pointer that a kernel stores differs from run to run only if the layout of memory does, and it is the same.
+    let changed: Vec<usize> =
+        (0..given.len()).filter(|at| last.memory[*at] != without.memory[*at]).collect();
+    if options.json {
+        terminal::say_json(&format!("{:#}", document(&kernel, &without, with.as_ref(), &changed)))?;
+    } else {
+        terminal::show(&page(&kernel, &without, with.as_ref(), &changed))?;
+    }
+    Ok(if changed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The kernel that is meant, by its mangled name.
+fn kernel(module: &Module, pattern: Option<&str>) -> Result<String> {
+    let kernels = module.functions().iter().filter(|f| f.kernel && f.body.is_some());
+    let named: Vec<(&str, Names)> =
+        kernels.map(|function| (function.name.as_str(), Names::new(&function.name))).collect();
+    let meant: Vec<&(&str, Names)> = named
+        .iter()
+        .filter(|(_, names)| pattern.is_none_or(|pattern| names.matches(pattern)))
+        .collect();
+    match (meant.as_slice(), pattern) {
+        ([(name, _)], _) => Ok((*name).to_owned()),
+        ([], Some(pattern)) => {
+            let all: Vec<&str> = named.iter().map(|(_, names)| names.readable()).take(20).collect();
+            bail!("it has no kernel like `{pattern}`; it has {}", all.join(", "))
+        }
+        ([], None) => bail!("it has no kernel"),
+        (several, _) => {
+            let all: Vec<&str> =
+                several.iter().map(|(_, names)| names.readable()).take(20).collect();
+            bail!(
+                "it has {} such kernels; say which with --kernel: {}",
+                several.len(),
+                all.join(", ")
+            )
+        }
+    }
+}
+
+/// The programs of all objects; an error where one for a device is refused.
+fn plan(options: &Options) -> Result<Option<Plan>> {
+    if options.object.is_empty() {
+        return Ok(None);
+    }
+    let mut plan = Plan::new(How { budget: options.allowed.budget(), ..How::default() });
+    for path in &options.object {
+        let object = Object::read(&read(path, MAX_OBJECT)?)
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        plan.object(&object);
+    }
+    if let Some((probe, reason)) = plan
+        .probes()
+        .iter()
+        .filter(|probe| probe.attach != gpuwhy_gpubpf::Attach::Host)
+        .find_map(|probe| Some((probe, reason(probe)?)))
+    {
+        bail!("program `{}` is refused: {reason}", probe.name);
+    }
+    Ok(Some(plan))
+}
+
+/// Runs a kernel on a device of its own.
+fn launch(
+    options: &Options,
+    module: &Module,
+    kernel: &str,
+    given: &[Option<Vec<u8>>],
+    plan: Option<&Plan>,
+) -> Result<Ran> {
+    let mut config = Config { sms: options.sms, ..Config::default() };
+    config.limits.instructions = options.instructions;
+    let mut device = Device::new(config);
+    // Parameters first: they have the same addresses with programs and without.
+    let mut places = Vec::new();
+    let mut parameters = Vec::new();
+    for (param, memory) in options.params.iter().zip(given) {
+        match (param, memory) {
+            (Param::Number(bytes), _) => {
+                parameters.push(bytes.clone());
+                places.push(None);
+            }
+            (_, memory) => {
+                let bytes = memory.as_deref().unwrap_or_default();
+                let place = device.upload(bytes).ok_or_else(|| {
+                    anyhow!(
+                        "the parameters take more than the {} bytes of the device",
+                        config.limits.memory
+                    )
+                })?;
+                parameters.push(place.to_le_bytes().to_vec());
+                places.push(Some((place, bytes.len())));
+            }
+        }
+    }
+    let image = device.load(module)?;
+    let missing = image.missing(kernel);
+    let (grid, block) = (options.grid.0, options.block.0);
+    let threads =
+        grid.iter().chain(&block).try_fold(1_u64, |all, side| all.checked_mul((*side).into()));
+    let maps = match plan {
+        None => None,
+        Some(plan) => {
+            let threads = threads.ok_or_else(|| anyhow!("a grid of {grid:?} blocks"))?;
+            let table = plan.table();
+            let who = u64::from(std::process::id()) << 32 | u64::from(std::process::id());
+            Some(Maps::bind(&mut device, &image, &table, threads, who).map_err(|e| anyhow!(e))?)
+        }
+    };
+    let launch =
+        Launch { kernel, grid, block, dynamic_shared: options.shared, parameters: &parameters };
+    let facts = device.launch(&image, &launch).map_err(|error| {
+        let unknown = match missing.as_slice() {
+            [] => String::new(),
+            some => format!("; of this kernel the simulator does not know {}", some.join(", ")),
+        };
+        anyhow!("{error}{unknown}")
+    })?;
+    let memory = places
+        .iter()
+        .map(|place| match place {
+            None => Ok(Vec::new()),
+            Some((at, bytes)) => device.read(*at, *bytes).map(<[u8]>::to_vec),
+        })
+        .collect::<Result<_, _>>()?;
+    let maps = maps.map(|maps| maps.read(&device)).unwrap_or_default();
+    Ok(Ran { cycles: facts.cycles, total: facts.total, memory, maps })
+}
+
+/// How many values and records of a map are shown.
+const SHOWN: usize = 20;
+
+/// The counts of a launch, with their names.
+fn counts(ran: &Ran) -> [(&'static str, u64); 6] {
+    let Counts { instructions, requests, sectors, bank_conflicts, atomics, .. } = ran.total;
+    [
+        ("cycles", ran.cycles),
+        ("instructions of warps", instructions),
+        ("memory requests", requests),
+        ("sectors of 32 bytes", sectors),
+        ("cycles of bank conflicts", bank_conflicts),
+        ("atomic operations", atomics),
+    ]
+}
+
+fn page(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usize]) -> Screen {
+    let mut screen = terminal::screen(|name| std::env::var_os(name));
+    screen.bold(Names::new(kernel).readable()).end();
+    let Some((with, sites)) = with else {
+        for (what, count) in counts(without) {
+            screen.line(format_args!("{count:>14}  {what}"));
+        }
+        return screen;
+    };
+    screen.line(format_args!("{:>14}{:>14}  with programs at {sites} sites", "as it is", "with"));
+    for ((what, before), (_, after)) in counts(without).into_iter().zip(counts(with)) {
+        screen.line(format_args!("{before:>14}{after:>14}  {what}"));
+    }
+    match changed {
+        [] => screen.line("The kernel left the same in the memory that it was given."),
+        some => screen
+            .bold(format_args!("The kernel left something else in parameters {some:?}."))
+            .end(),
+    };
+    for contents in &with.maps {
+        let Contents { map, entries, records, lost } = contents;
+        screen.end().bold(format_args!("map {}", map.name)).end();
+        for entry in entries.iter().take(SHOWN) {
+            let of = match (entry.shard, map.kind) {
+                (None, _) => String::new(),
+                (Some(shard), MapKind::PerSmArray) => format!(" on SM {shard}"),
+                (Some(shard), _) => format!(" of thread {shard}"),
+            };
+            screen.line(format_args!("  [{}]{of}  {}", shown(&entry.key), shown(&entry.bytes)));
+        }
+        for record in records.iter().take(SHOWN) {
+            screen.line(format_args!("  on SM {}  {}", record.sm, shown(&record.bytes)));
+        }
+        let more = (entries.len() + records.len()).saturating_sub(SHOWN);
+        if more > 0 {
+            screen.dim(format_args!("  {more} more; --json has all")).end();
+        }
+        if entries.is_empty() && records.is_empty() {
+            screen.line("  nothing");
+        }
+        if *lost > 0 {
+            screen.line(format_args!("  {lost} found no room"));
+        }
+    }
+    screen
+}
+
+/// A value as numbers of 8 or 4 bytes, or byte by byte.
+fn shown(bytes: &[u8]) -> String {
+    let numbers: Vec<String> = match bytes.len() {
+        n if n > 0 && n % 8 == 0 => bytes
+            .chunks_exact(8)
+            .filter_map(|b| Some(u64::from_le_bytes(b.try_into().ok()?).to_string()))
+            .collect(),
+        4 => bytes
+            .chunks_exact(4)
+            .filter_map(|b| Some(u32::from_le_bytes(b.try_into().ok()?).to_string()))
+            .collect(),
+        _ => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    numbers.join(" ")
+}
+
+fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usize]) -> Value {
+    let numbers = |ran: &Ran| -> Value {
+        counts(ran)
+            .into_iter()
+            .map(|(what, count)| (what.replace(' ', "_"), json!(count)))
+            .collect()
+    };
+    let mut document = json!({
+        "kernel": kernel,
+        "readable": Names::new(kernel).readable(),
+        "as_it_is": numbers(without),
+    });
+    let Some((ran, sites)) = with else { return document };
+    let maps: Vec<Value> = ran
+        .maps
+        .iter()
+        .map(|Contents { map, entries, records, lost }| {
+            let entries: Vec<Value> = entries
+                .iter()
+                .map(|e| json!({ "key": e.key, "shard": e.shard, "bytes": e.bytes }))
+                .collect();
+            let records: Vec<Value> =
+                records.iter().map(|r| json!({ "sm": r.sm, "bytes": r.bytes })).collect();
+            json!({ "name": map.name, "type": map.kind.id(), "entries": entries, "records": records, "lost": lost })
+        })
+        .collect();
+    document["with_programs"] = numbers(ran);
+    document["sites"] = json!(sites);
+    document["changed_parameters"] = json!(changed);
+    document["maps"] = json!(maps);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_numbers_or_memory() {
+        for (text, bytes) in [
+            ("u32:7", vec![7, 0, 0, 0]),
+            ("i32:-1", vec![0xff; 4]),
+            ("i64:-1", vec![0xff; 8]),
+            ("f32:0.5", 0.5_f32.to_le_bytes().to_vec()),
+        ] {
+            assert_eq!(text.parse(), Ok(Param::Number(bytes)), "{text}");
+        }
+        for (text, says) in [
+            ("7", "KIND:VALUE"),
+            ("u32:-1", "`-1` is no such number"),
+            ("u8:1", "`u8` is none of"),
+            ("zeros:0", "is nothing"),
+            ("zeros:99999999999", "or more than"),
+            ("random-f32:18446744073709551615", "or more than"),
+        ] {
+            let error = text.parse::<Param>().unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        let Ok(Param::Memory(random)) = "random-f32:1000".parse() else { panic!() };
+        let bytes = random.bytes().unwrap();
+        let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        assert!(numbers.clone().all(|x| (-1.0..1.0).contains(&x)));
+        assert!(numbers.clone().filter(|x| *x < 0.0).count().abs_diff(500) < 60);
+    }
+
+    #[test]
+    fn a_grid_has_up_to_three_sides() {
+        assert_eq!("4".parse(), Ok(Sides([4, 1, 1])));
+        assert_eq!("4,2".parse(), Ok(Sides([4, 2, 1])));
+        assert_eq!("4x2x3".parse(), Ok(Sides([4, 2, 3])));
+        assert!("1,2,3,4".parse::<Sides>().is_err());
+        assert!("".parse::<Sides>().is_err());
+    }
+}
