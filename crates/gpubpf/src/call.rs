@@ -3,7 +3,6 @@
 use crate::emit::{Emitter, Target};
 use crate::error::Fault;
 use crate::flow::State;
-use crate::hash;
 use crate::helpers::Helper;
 use crate::insn::{Reg, Size};
 use crate::options::{Addresses, Options, TABLE, TABLE_HEADER};
@@ -31,9 +30,6 @@ pub(crate) fn lower(
 ) -> Result<(), Fault> {
     let helper = Helper::from_id(id).map_err(|reason| e.fault(reason))?;
     match helper {
-        Helper::Lookup if is_hash(e, state) => hash::lookup(e, options, state)?,
-        Helper::Update if is_hash(e, state) => hash::update(e, options, state)?,
-        Helper::Delete if is_hash(e, state) => hash::delete(e, options, state)?,
         Helper::Lookup => lookup(e, options, state)?,
         Helper::Update => update(e, options, state)?,
         Helper::Delete => {
@@ -71,11 +67,6 @@ pub(crate) fn lower(
         }
     }
     Ok(())
-}
-
-/// Whether `r1` is a hash map.
-fn is_hash(e: &Emitter, state: &State) -> bool {
-    map(e, state, 1).is_ok_and(|(_, map)| map.kind == MapKind::Hash)
 }
 
 /// A 32-bit special register into `r0`.

@@ -19,7 +19,7 @@ use crate::error::Fault;
 use crate::flow::State;
 use crate::insn::{Reg, Size};
 use crate::options::Options;
-use crate::program::Map;
+use crate::program::{Map, MapKind};
 use crate::value::Value;
 
 /// Slots that a key may lie in.
@@ -61,6 +61,25 @@ fn shape(e: &Emitter, state: &State) -> Result<(u32, Map, u64), Fault> {
         )));
     };
     Ok((index, map, slots))
+}
+
+/// Lowers a helper on a hash map at `r1`; whether it is one.
+pub(crate) fn lower(
+    e: &mut Emitter,
+    options: &Options,
+    id: u32,
+    state: &State,
+) -> Result<bool, Fault> {
+    if !map(e, state, 1).is_ok_and(|(_, map)| map.kind == MapKind::Hash) {
+        return Ok(false);
+    }
+    match id {
+        1 => lookup(e, options, state)?,
+        2 => update(e, options, state)?,
+        3 => delete(e, options, state)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// The parts of a key or value: offset and size.
@@ -162,7 +181,7 @@ fn find(
 }
 
 /// The address of the value into `r0`, or 0.
-pub(crate) fn lookup(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
+fn lookup(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
     let (none, done) = (e.fresh(), e.fresh());
     let (_, map) = find(e, options, state, &none)?;
     e.line(&format!("add.s64 #r0, #t0, {}", map.value_at()));
@@ -173,7 +192,7 @@ pub(crate) fn lookup(e: &mut Emitter, options: &Options, state: &State) -> Resul
     Ok(())
 }
 
-pub(crate) fn delete(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
+fn delete(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
     let (none, done) = (e.fresh(), e.fresh());
     find(e, options, state, &none)?;
     // Who deletes it first has deleted it.
@@ -194,7 +213,7 @@ fn copy_key(e: &mut Emitter, state: &State, map: &Map) -> Result<(), Fault> {
     copy(e, state, KEY, map.key_size, 8)
 }
 
-pub(crate) fn update(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
+fn update(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault> {
     const VALUE: Reg = 3;
     let flags = match state.reg(4) {
         Value::Const(flags @ (0 | BPF_NOEXIST | BPF_EXIST)) => flags,

@@ -79,7 +79,11 @@ pub(crate) fn insn(
             atomic.lower(e, &target, state.reg(base));
         }
         Insn::Jump { when, target } => jump(e, when, target),
-        Insn::CallHelper { id } => crate::call::lower(e, options, id, state)?,
+        Insn::CallHelper { id } => {
+            if !crate::hash::lower(e, options, id, state)? {
+                crate::call::lower(e, options, id, state)?;
+            }
+        }
         Insn::CallLocal { .. } | Insn::Exit => {
             return Err(
                 e.fault("a call or exit is left after inlining; this is a defect of the compiler")

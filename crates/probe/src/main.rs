@@ -16,13 +16,16 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
-use gpuwhy_gpubpf::{Attach, Budget, Effect, Object, SKELETONS, Skeleton};
+use gpuwhy_gpubpf::{Attach, Object, SKELETONS, Skeleton};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
 mod coverage;
+mod programs;
 mod simulate;
+
+use programs::{Allowed, MAX_OBJECT, read, reason};
 
 /// Write, verify and cost eBPF programs for GPU kernels, put them into kernels, tell which can be reached
 #[derive(Debug, Parser)]
@@ -110,27 +113,6 @@ impl TypedValueParser for Skeletons {
     }
 }
 
-/// What programs may cost and do.
-#[derive(Debug, clap::Args)]
-struct Allowed {
-    /// The most eBPF instructions that one warp may execute at a site
-    #[arg(long, value_name = "INSTRUCTIONS", default_value_t = Budget::default().warp_instructions)]
-    budget: u64,
-    /// Allow programs that end threads of the kernel
-    #[arg(long)]
-    controlling: bool,
-}
-
-impl Allowed {
-    fn budget(&self) -> Budget {
-        let effect = if self.controlling { Effect::Controlling } else { Effect::Prefetching };
-        Budget { warp_instructions: self.budget, effect }
-    }
-}
-
-/// The largest object and the largest module that are read.
-const MAX_OBJECT: u64 = 64 << 20;
-
 fn main() -> ExitCode {
     terminal::tell_panics();
     let args = match Args::try_parse() {
@@ -194,17 +176,6 @@ fn new(dir: &Path, tool: Skeleton) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A whole file, if it is not larger than `most`.
-fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path)
-        .map(|file| file.len())
-        .with_context(|| format!("cannot read `{}`", path.display()))?;
-    if bytes > most {
-        bail!("`{}` has {bytes} bytes; at most {most}", path.display());
-    }
-    std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
-}
-
 fn plan(path: &Path, how: How) -> Result<Plan> {
     let bytes = read(path, MAX_OBJECT)?;
     let object =
@@ -235,15 +206,6 @@ fn check(plan: &Plan, json: bool) -> Result<ExitCode> {
         terminal::show(Screen::new(false).block("", out))?;
     }
     Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Why a program for a device is refused.
-fn reason(probe: &Probe) -> Option<String> {
-    match (&probe.attach, &probe.verdict) {
-        (Attach::Unclear(reason), _) => Some(reason.clone()),
-        (_, Err(fault)) => Some(fault.to_string()),
-        _ => None,
-    }
 }
 
 fn told(probe: &Probe) -> String {

@@ -14,7 +14,7 @@ use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::{Allowed, MAX_OBJECT, read, reason};
+use crate::programs::{Allowed, MAX_OBJECT, read, reason};
 
 /// A kernel, its launch, and the programs that are put into it.
 #[derive(Debug, clap::Args)]

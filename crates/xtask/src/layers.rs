@@ -43,7 +43,7 @@ const ROWS: &[Row] = &[
     Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
     // eBPF to PTX, from bytes to text; no file, no process.
     Row {
-        others: Some(&["cpp_demangle", "object", "thiserror"]),
+        others: Some(&["cpp_demangle", "lz4_flex", "object", "thiserror", "zstd"]),
         pure: true,
         ..row("gpubpf", &[])
     },

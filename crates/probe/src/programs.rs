@@ -1,0 +1,48 @@
+//! Objects of programs: reading them, what they may cost, and why one is refused.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use gpuwhy_gpubpf::splice::Probe;
+use gpuwhy_gpubpf::{Attach, Budget, Effect};
+
+/// What programs may cost and do.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Allowed {
+    /// The most eBPF instructions that one warp may execute at a site
+    #[arg(long, value_name = "INSTRUCTIONS", default_value_t = Budget::default().warp_instructions)]
+    budget: u64,
+    /// Allow programs that end threads of the kernel
+    #[arg(long)]
+    controlling: bool,
+}
+
+impl Allowed {
+    pub(crate) fn budget(&self) -> Budget {
+        let effect = if self.controlling { Effect::Controlling } else { Effect::Prefetching };
+        Budget { warp_instructions: self.budget, effect }
+    }
+}
+
+/// The largest object and the largest module that are read.
+pub(crate) const MAX_OBJECT: u64 = 64 << 20;
+
+/// A whole file, if it is not larger than `most`.
+pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let bytes = std::fs::metadata(path)
+        .map(|file| file.len())
+        .with_context(|| format!("cannot read `{}`", path.display()))?;
+    if bytes > most {
+        bail!("`{}` has {bytes} bytes; at most {most}", path.display());
+    }
+    std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// Why a program for a device is refused.
+pub(crate) fn reason(probe: &Probe) -> Option<String> {
+    match (&probe.attach, &probe.verdict) {
+        (Attach::Unclear(reason), _) => Some(reason.clone()),
+        (_, Err(fault)) => Some(fault.to_string()),
+        _ => None,
+    }
+}
