@@ -253,10 +253,8 @@ fn every_span_is_found_in_the_source_of_the_versions_that_have_it() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(),
-        packages.as_slice()
-    );
+    let ours: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(ours.as_array(), Some(packages));
 
     // One name less, and the command says which.
     let text = std::fs::read_to_string(&kept).unwrap();
