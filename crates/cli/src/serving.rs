@@ -37,15 +37,19 @@ enum Engine {
     },
 }
 
+/// Runs the check of the package in the folder that is the first argument. Not by PYTHONPATH: the package takes itself out of
+/// that in processes that are not recorded.
+const CHECK: &str = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpuwhy import _engine_check; \
+                     sys.exit(_engine_check.main(sys.argv[1:]))";
+
 /// Becomes the interpreter.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Engine::Check { folders, python, json } = &args.command;
     let package = launch::python_package().context(
         "the Python package is not beside gpuwhy: `make release` builds it, and GPUWHY_WHEEL names its folder",
     )?;
-    let path = launch::python_path(&package, std::env::var_os("PYTHONPATH").as_deref());
     let mut command = Command::new(python);
-    command.env("PYTHONPATH", path).args(["-m", "gpuwhy.engine", "check"]);
+    command.args(["-c", CHECK]).arg(&package).arg("check");
     command.args(json.then_some("--json"));
     // A folder that begins with a dash is no option.
     command.args(folders.iter().map(|folder| {

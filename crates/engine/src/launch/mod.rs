@@ -21,7 +21,7 @@ use gpuwhy_collect::{Target, WIRE_RING_SLOTS};
 pub use command::{Gate, GatedCommand, check_program};
 pub use exec::exec_when_open;
 pub use instrument::{InstrumentOptions, Instrumentation, library};
-pub use python::{folder as python_package, path as python_path};
+pub use python::folder as python_package;
 pub use run_dir::RunDir;
 pub use supervise::{CommandStatus, Supervised};
 pub use user::{RunAs, root_by_sudo};

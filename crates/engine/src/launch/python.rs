@@ -31,7 +31,7 @@ fn is_package(folder: &Path) -> bool {
 }
 
 /// The command's PYTHONPATH: the folder, and then what the user has set.
-pub fn path(folder: &Path, users: Option<&OsStr>) -> OsString {
+pub(super) fn path(folder: &Path, users: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(users) = users.filter(|users| !users.is_empty()) {
         path.push(":");
