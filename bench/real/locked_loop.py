@@ -8,11 +8,7 @@ import os
 import sys
 import time
 
-
-def computes(ms):
-    until = time.thread_time() + ms / 1e3
-    while time.thread_time() < until:
-        pass
+from work import computes
 
 
 def main(folder):

@@ -10,11 +10,7 @@ import socket
 import sys
 import time
 
-
-def computes(ms):
-    until = time.thread_time() + ms / 1e3
-    while time.thread_time() < until:
-        pass
+from work import computes
 
 
 def serve(folder, asked):

@@ -11,6 +11,8 @@ import random
 import sys
 import time
 
+from work import computes
+
 SHARD, SAMPLE, BATCH = 128 << 20, 16 << 10, 8
 
 
@@ -26,12 +28,6 @@ def make(folder, number):
             os.fsync(out.fileno())
             if n > 0:
                 os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def computes(ms):
-    until = time.thread_time() + ms / 1e3
-    while time.thread_time() < until:
-        pass
 
 
 def read(folder):

@@ -23,6 +23,7 @@ mod account;
 pub mod analysis;
 mod duration;
 mod error;
+pub mod explain;
 pub mod fleet;
 pub mod investigate;
 pub mod launch;

@@ -19,7 +19,7 @@ const EINVAL: i64 = -22;
 const ENOSPC: i64 = -28;
 
 /// `update` only where the key does not exist yet.
-const BPF_NOEXIST: u64 = 1;
+pub(crate) const BPF_NOEXIST: u64 = 1;
 
 /// Lowers a call of helper `id`.
 pub(crate) fn lower(
@@ -244,22 +244,31 @@ pub(crate) fn copy(
     if bytes > MAX_COPY {
         return Err(e.fault(format!("a value of {bytes} bytes is copied; at most {MAX_COPY}")));
     }
-    let mut at = 0;
-    while at < bytes {
-        let size = match bytes - at {
-            8.. => Size::B8,
-            4.. => Size::B4,
-            2.. => Size::B2,
-            _ => Size::B1,
-        };
+    for (at, size) in parts(bytes) {
         let source = e.target(state, from, at.into(), size.bytes().into())?;
         let offset = i64::from(offset + at);
         let to = Target::Memory { space: ".global", base: "#t0".into(), offset, align: 3 };
         e.load("#t1", &source, size, false);
         e.store(&to, size, "#t1");
-        at += size.bytes();
     }
     Ok(())
+}
+
+/// The parts in which so many bytes are loaded and stored: offset and size.
+pub(crate) fn parts(bytes: u32) -> impl Iterator<Item = (u32, Size)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let size = match bytes - at {
+            8.. => Size::B8,
+            4.. => Size::B4,
+            2.. => Size::B2,
+            1 => Size::B1,
+            0 => return None,
+        };
+        let part = (at, size);
+        at += size.bytes();
+        Some(part)
+    })
 }
 
 /// The most bytes that one helper call copies.

@@ -13,11 +13,11 @@
 //! at once the later word counts; who adds up uses atomics on the value. A slot that was deleted is not used again. A
 //! key that finds none of its slots free is counted as lost.
 
-use crate::call::{E2BIG, EEXIST, Word, copy, map, map_word};
+use crate::call::{BPF_NOEXIST, E2BIG, EEXIST, Word, copy, map, map_word, parts};
 use crate::emit::{Emitter, Target};
 use crate::error::Fault;
 use crate::flow::State;
-use crate::insn::{Reg, Size};
+use crate::insn::Reg;
 use crate::options::Options;
 use crate::program::{Map, MapKind};
 use crate::value::Value;
@@ -29,7 +29,7 @@ pub(crate) const PROBES: u32 = 32;
 const SPINS: u32 = 4096;
 
 /// The longest key, in bytes.
-pub(crate) const MAX_KEY: u32 = 64;
+const MAX_KEY: u32 = 64;
 
 /// The most entries.
 const MAX_ENTRIES: u32 = 1 << 24;
@@ -37,7 +37,7 @@ const MAX_ENTRIES: u32 = 1 << 24;
 /// `-ENOENT`: there is no such key.
 const ENOENT: i64 = -2;
 
-const BPF_NOEXIST: u64 = 1;
+/// `update` only where the key exists.
 const BPF_EXIST: u64 = 2;
 
 /// What the word of a slot says.
@@ -80,23 +80,6 @@ pub(crate) fn lower(
         _ => return Ok(false),
     }
     Ok(true)
-}
-
-/// The parts of a key or value: offset and size.
-fn parts(bytes: u32) -> impl Iterator<Item = (u32, Size)> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let size = match bytes - at {
-            8.. => Size::B8,
-            4.. => Size::B4,
-            2.. => Size::B2,
-            1 => Size::B1,
-            0 => return None,
-        };
-        let part = (at, size);
-        at += size.bytes();
-        Some(part)
-    })
 }
 
 /// Begins the walk over the slots of the key at `r2`: the word of its entry into `#t2`, the number of its first slot

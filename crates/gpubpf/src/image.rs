@@ -19,7 +19,7 @@ mod host;
 
 pub use coverage::{Coverage, Found, Way};
 pub use cubin::{Cubin, CubinFault};
-pub use fatbin::{Content, Image, ImageFault, Images, MAX_IMAGE};
+pub use fatbin::{Content, FATBIN_MAGIC, Image, ImageFault, Images, MAX_IMAGE};
 pub use host::{Section, sections};
 
 /// For which devices code was compiled beyond its number.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use gpuwhy_gpubpf::image::{
-    Arch, Content, Coverage, Cubin, Found, Images, MAX_IMAGE, Way, sections,
+    Arch, Content, Coverage, Cubin, FATBIN_MAGIC, Found, Images, MAX_IMAGE, Way, sections,
 };
 use gpuwhy_gpubpf::ptx::MAX_TEXT;
 use gpuwhy_gpubpf::splice::Names;
@@ -156,11 +156,10 @@ fn read_up_to(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
 }
 
 const ELF: [u8; 4] = *b"\x7fELF";
-const FATBIN: [u8; 4] = [0x50, 0xed, 0x55, 0xba];
 
 /// Whether a file that begins so may hold device code besides PTX.
 fn is_device_code(start: &[u8]) -> bool {
-    start == ELF || start == FATBIN
+    start == ELF || start == FATBIN_MAGIC
 }
 
 /// Looks into one file.
@@ -173,7 +172,7 @@ fn file_of(file: &mut File, name: String, device: u32) -> Result<Looked> {
     file.rewind()?;
     // Bytes 18 and 19 of an ELF file say for which machine.
     match (start.get(..4), u16::from_le_bytes([start[18], start[19]])) {
-        (Some(four), _) if four == FATBIN => images(&mut *file, device, true, &mut looked),
+        (Some(four), _) if four == FATBIN_MAGIC => images(&mut *file, device, true, &mut looked),
         (Some(four), Cubin::MACHINE) if four == ELF => cubin(file, length, device, &mut looked),
         (Some(four), _) if four == ELF => host(file, device, &mut looked),
         _ if Path::new(&looked.name).extension().is_some_and(|end| end == "ptx") && read > 0 => {

@@ -16,7 +16,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
-use gpuwhy_gpubpf::{Attach, Object, SKELETONS, Skeleton};
+use gpuwhy_gpubpf::{Attach, SKELETONS, Skeleton};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ mod coverage;
 mod programs;
 mod simulate;
 
-use programs::{Allowed, MAX_OBJECT, read, reason};
+use programs::{Allowed, object, reason, refused, text};
 
 /// Write, verify and cost eBPF programs for GPU kernels, put them into kernels, tell which can be reached
 #[derive(Debug, Parser)]
@@ -177,11 +177,8 @@ fn new(dir: &Path, tool: Skeleton) -> Result<ExitCode> {
 }
 
 fn plan(path: &Path, how: How) -> Result<Plan> {
-    let bytes = read(path, MAX_OBJECT)?;
-    let object =
-        Object::read(&bytes).with_context(|| format!("cannot read `{}`", path.display()))?;
     let mut plan = Plan::new(how);
-    plan.object(&object);
+    plan.object(&object(path)?);
     if plan.probes().is_empty() {
         bail!(
             "`{}` holds no program in a section of its own, such as SEC(\"kprobe/*\")",
@@ -193,8 +190,6 @@ fn plan(path: &Path, how: How) -> Result<Plan> {
 
 /// Exit code 1 where a program for a device is refused.
 fn check(plan: &Plan, json: bool) -> Result<ExitCode> {
-    let device = |probe: &&Probe| probe.attach != Attach::Host;
-    let refused = plan.probes().iter().filter(device).any(|probe| reason(probe).is_some());
     if json {
         let programs: Vec<Value> = plan.probes().iter().map(verdict).collect();
         terminal::say_json(&format!("{:#}", json!({ "programs": programs })))?;
@@ -205,7 +200,7 @@ fn check(plan: &Plan, json: bool) -> Result<ExitCode> {
         }
         terminal::show(Screen::new(false).block("", out))?;
     }
-    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if refused(plan).is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn told(probe: &Probe) -> String {
@@ -258,8 +253,7 @@ fn verdict(probe: &Probe) -> Value {
 }
 
 fn splice(plan: &Plan, kernels: &Path, output: &Path, json: bool) -> Result<ExitCode> {
-    let text = String::from_utf8(read(kernels, gpuwhy_gpubpf::ptx::MAX_TEXT as u64)?)
-        .with_context(|| format!("`{}` is no text", kernels.display()))?;
+    let text = text(kernels)?;
     let module =
         Module::read(&text).with_context(|| format!("`{}` is no PTX", kernels.display()))?;
     let spliced = plan.splice(&module).with_context(|| format!("`{}`", kernels.display()))?;

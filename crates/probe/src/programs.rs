@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use gpuwhy_gpubpf::splice::Probe;
-use gpuwhy_gpubpf::{Attach, Budget, Effect};
+use gpuwhy_gpubpf::ptx::MAX_TEXT;
+use gpuwhy_gpubpf::splice::{Plan, Probe};
+use gpuwhy_gpubpf::{Attach, Budget, Effect, Object};
 
 /// What programs may cost and do.
 #[derive(Debug, clap::Args)]
@@ -24,8 +25,8 @@ impl Allowed {
     }
 }
 
-/// The largest object and the largest module that are read.
-pub(crate) const MAX_OBJECT: u64 = 64 << 20;
+/// The largest object that is read.
+const MAX_OBJECT: u64 = 64 << 20;
 
 /// A whole file, if it is not larger than `most`.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
@@ -45,4 +46,22 @@ pub(crate) fn reason(probe: &Probe) -> Option<String> {
         (_, Err(fault)) => Some(fault.to_string()),
         _ => None,
     }
+}
+
+/// The first program for a device that is refused, and why.
+pub(crate) fn refused(plan: &Plan) -> Option<(&Probe, String)> {
+    let device = |probe: &&Probe| probe.attach != Attach::Host;
+    plan.probes().iter().filter(device).find_map(|probe| Some((probe, reason(probe)?)))
+}
+
+/// An object that clang wrote.
+pub(crate) fn object(path: &Path) -> Result<Object> {
+    let bytes = read(path, MAX_OBJECT)?;
+    Object::read(&bytes).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// The text of a PTX module.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path, MAX_TEXT as u64)?)
+        .with_context(|| format!("`{}` is no text", path.display()))
 }

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gpuwhy_gpubpf::ptx::{MAX_TEXT, Module};
+use gpuwhy_gpubpf::MapKind;
+use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
 use gpuwhy_gpubpf::splice::{How, Names, Plan};
-use gpuwhy_gpubpf::{MapKind, Object};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::programs::{Allowed, MAX_OBJECT, read, reason};
+use crate::programs::{Allowed, object, read, refused, text};
 
 /// A kernel, its launch, and the programs that are put into it.
 #[derive(Debug, clap::Args)]
@@ -198,8 +198,7 @@ struct Ran {
 /// Exit code 1 where the kernel computes something else with the programs than without.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let name = options.kernels.display();
-    let text = String::from_utf8(read(&options.kernels, MAX_TEXT as u64)?)
-        .with_context(|| format!("`{name}` is no text"))?;
+    let text = text(&options.kernels)?;
     let module = Module::read(&text).with_context(|| format!("`{name}` is no PTX"))?;
     let kernel = kernel(&module, options.kernel.as_deref()).with_context(|| format!("`{name}`"))?;
     let given: Vec<Option<Vec<u8>>> = options
@@ -288,16 +287,9 @@ fn plan(options: &Options) -> Result<Option<Plan>> {
     }
     let mut plan = Plan::new(How { budget: options.allowed.budget(), ..How::default() });
     for path in &options.object {
-        let object = Object::read(&read(path, MAX_OBJECT)?)
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
-        plan.object(&object);
+        plan.object(&object(path)?);
     }
-    if let Some((probe, reason)) = plan
-        .probes()
-        .iter()
-        .filter(|probe| probe.attach != gpuwhy_gpubpf::Attach::Host)
-        .find_map(|probe| Some((probe, reason(probe)?)))
-    {
+    if let Some((probe, reason)) = refused(&plan) {
         bail!("program `{}` is refused: {reason}", probe.name);
     }
     Ok(Some(plan))

@@ -8,7 +8,7 @@ use super::{Arch, Variant};
 pub const MAX_IMAGE: u64 = 1 << 30;
 
 /// The first bytes of a fat binary.
-pub(super) const MAGIC: u32 = 0xba55_ed50;
+pub const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 
 /// Bytes of the shortest header of a fat binary, and of an image.
 const CONTAINER: usize = 16;
@@ -147,7 +147,7 @@ impl<R: Read> Images<R> {
                 }
                 continue;
             }
-            if word.len() < 8 || u32_at(&word, 0) != MAGIC {
+            if word.len() < 8 || !word.starts_with(&FATBIN_MAGIC) {
                 return Err(ImageFault::damaged(start, "no fat binary begins here (ba55ed50)"));
             }
             let (version, header) = (u16_at(&word, 4), u16_at(&word, 6));
