@@ -12,11 +12,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+mod choice;
 mod coverage;
 mod cubin;
 mod fatbin;
 mod host;
 
+pub use choice::{Chosen, NoPtx, is_binary, ptx_for};
 pub use coverage::{Coverage, Found, Way};
 pub use cubin::{Cubin, CubinFault};
 pub use fatbin::{Content, FATBIN_MAGIC, Image, ImageFault, Images, MAX_IMAGE};

@@ -21,6 +21,7 @@ mod helpers;
 pub mod image;
 mod inline;
 pub mod insn;
+mod interval;
 mod lower;
 mod options;
 mod program;

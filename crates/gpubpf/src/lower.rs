@@ -75,7 +75,8 @@ pub(crate) fn insn(
             let bytes = i64::from(width.bits() / 8);
             let target = e.target_to_write(state, base, offset.into(), bytes)?;
             let scope = scope(e, state.reg(base));
-            let atomic = Atomic { op, fetch, width, src: Emitter::reg(src), scope };
+            let of_warp = options.of_warp.contains(&e.origin);
+            let atomic = Atomic { op, fetch, width, src: Emitter::reg(src), scope, of_warp };
             atomic.lower(e, &target, state.reg(base));
         }
         Insn::Jump { when, target } => jump(e, when, target),
@@ -316,6 +317,8 @@ struct Atomic {
     width: Width,
     src: String,
     scope: &'static str,
+    /// Whether one lane adds for its warp.
+    of_warp: bool,
 }
 
 impl Atomic {
@@ -345,8 +348,11 @@ impl Atomic {
 
     /// On memory that other threads see.
     fn shared(&self, e: &mut Emitter, space: &str, place: &str) {
-        let Self { op, fetch, width, src, scope } = self;
+        let Self { op, fetch, width, src, scope, of_warp } = self;
         let bits = width.bits();
+        if *of_warp && *op == AtomicOp::Add && !fetch {
+            return self.by_first_lane(e, space, place);
+        }
         let (name, kind) = match op {
             AtomicOp::Add => ("add", 'u'),
             AtomicOp::Or => ("or", 'b'),
@@ -383,6 +389,29 @@ impl Atomic {
         } else {
             e.line(&format!("mov.b64 {to}, #t0"));
         }
+    }
+
+    /// The lanes that are here add one number to one address: the first of them adds it so many times.
+    fn by_first_lane(&self, e: &mut Emitter, space: &str, place: &str) {
+        let Self { width, src, scope, .. } = self;
+        e.line("activemask.b32 #w0");
+        e.line("mov.u32 #w1, %lanemask_lt");
+        e.line("and.b32 #w1, #w1, #w0");
+        e.line("setp.eq.u32 #p0, #w1, 0");
+        e.line("popc.b32 #w0, #w0");
+        let (bits, sum) = match width {
+            Width::W32 => {
+                e.line(&format!("cvt.u32.u64 #w1, {src}"));
+                e.line("mul.lo.u32 #w0, #w0, #w1");
+                (32, "#w0")
+            }
+            Width::W64 => {
+                e.line("cvt.u64.u32 #t0, #w0");
+                e.line(&format!("mul.lo.u64 #t0, #t0, {src}"));
+                (64, "#t0")
+            }
+        };
+        e.line(&format!("@#p0 red.relaxed.{scope}{space}.add.u{bits} {place}, {sum}"));
     }
 
     /// Where what was there before goes.

@@ -1,5 +1,7 @@
 //! What a compilation is told besides the program.
 
+use std::collections::BTreeSet;
+
 /// Where maps are found at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
@@ -54,6 +56,9 @@ pub struct Options {
     pub context: Vec<String>,
     /// The 64-bit register of the text around that receives `r0`.
     pub result: Option<String>,
+    /// Instructions of the program that add one number to one address in all lanes of a warp: one lane adds for all of
+    /// them, by as many as there are.
+    pub of_warp: BTreeSet<usize>,
 }
 
 impl Default for Options {
@@ -66,6 +71,7 @@ impl Default for Options {
             arguments: [None, None],
             context: Vec::new(),
             result: None,
+            of_warp: BTreeSet::new(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::hash;
 use crate::helpers::Helper;
 use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
 use crate::insn::{AluOp, AtomicOp, Compare, Condition, Insn, Operand, Reg, Wide, Width};
+use crate::interval::Interval;
 use crate::program::{MapKind, Program};
 
 /// Among which threads a value is the same, from all to none.
@@ -50,7 +51,8 @@ pub struct Certificate {
     pub paths: u64,
     /// The same instructions as issued for a warp: each path that lanes take is issued by itself.
     pub warp_instructions: u64,
-    /// Atomic operations of all 32 lanes.
+    /// Atomic operations of all 32 lanes. An addition of one number to one address by all lanes of a warp counts once, as
+    /// `splice` has one lane add for all of them.
     pub warp_atomics: u64,
     /// Bytes of maps that 32 lanes read and write.
     pub warp_bytes: u64,
@@ -81,18 +83,31 @@ const LANES: u64 = 32;
 
 /// Proves that `program` is safe and within `budget`, or says what is wrong with which instruction.
 pub fn verify(program: &Program, budget: Budget) -> Result<Certificate, Fault> {
+    verified(program, budget).map(|(certificate, _)| certificate)
+}
+
+/// The same, with the atomic additions that all lanes of a warp make to one address with one number, on each path:
+/// instructions of the program. One lane may add for all of them; the certificate counts them so.
+pub(crate) fn verified(
+    program: &Program,
+    budget: Budget,
+) -> Result<(Certificate, BTreeSet<usize>), Fault> {
     let inlined = inline::inline(program)?;
-    let mut walk =
-        Walk { program, inlined: &inlined, steps: 0, diverging: 0, worst: Cost::default() };
+    let mut walk = Walk::new(program, &inlined, BTreeSet::new());
     walk.all()?;
-    let Cost { instructions, atomics, bytes, effect } = walk.worst;
+    let of_warp: BTreeSet<usize> = walk.same.difference(&walk.differing).copied().collect();
+    if !of_warp.is_empty() {
+        walk = Walk::new(program, &inlined, of_warp.clone());
+        walk.all()?;
+    }
+    let Cost { instructions, atomics, of_warp: once, bytes, effect } = walk.worst;
     // Paths part only where lanes disagree; other branches are taken by whole warps.
     let paths = (walk.diverging + 1).min(LANES);
     let certificate = Certificate {
         thread_instructions: instructions,
         paths,
         warp_instructions: instructions * paths,
-        warp_atomics: atomics * LANES,
+        warp_atomics: atomics * LANES + once,
         warp_bytes: bytes * LANES,
         effect: effect.unwrap_or(Effect::Observing),
     };
@@ -107,7 +122,7 @@ pub fn verify(program: &Program, budget: Budget) -> Result<Certificate, Fault> {
             format!("the program is {:?}; only {:?} is allowed", certificate.effect, budget.effect);
         return Err(program.fault(0, reason.to_lowercase()));
     }
-    Ok(certificate)
+    Ok((certificate, of_warp))
 }
 
 /// What a register holds on a path.
@@ -122,7 +137,7 @@ enum Held {
     /// A map.
     Map(u32),
     /// An address in a map's value, between two offsets; where `null`, it may be null instead.
-    Value { map: u32, min: i64, max: i64, null: bool, look_up: u64 },
+    Value { map: u32, min: i64, max: i64, null: bool, look_up: u64, uniform: Uniform },
     /// An address in read-only data, between two offsets.
     Data { section: u32, min: i64, max: i64 },
     /// The context, which is opaque.
@@ -140,7 +155,10 @@ fn constant(value: u64) -> Held {
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     instructions: u64,
+    /// Atomic operations of each lane,
     atomics: u64,
+    /// and those that one lane does for its warp.
+    of_warp: u64,
     bytes: u64,
     effect: Option<Effect>,
 }
@@ -150,6 +168,7 @@ impl Cost {
         Self {
             instructions: self.instructions.max(other.instructions),
             atomics: self.atomics.max(other.atomics),
+            of_warp: self.of_warp.max(other.of_warp),
             bytes: self.bytes.max(other.bytes),
             effect: self.effect.max(other.effect),
         }
@@ -181,6 +200,9 @@ impl Path {
             Held::Number { min, max, from, .. } if self.diverged => {
                 Held::Number { min, max, uniform: Uniform::Lane, from }
             }
+            Held::Value { map, min, max, null, look_up, .. } if self.diverged => {
+                Held::Value { map, min, max, null, look_up, uniform: Uniform::Lane }
+            }
             held => held,
         };
         self.regs[usize::from(reg)] = held;
@@ -201,9 +223,21 @@ struct Walk<'a> {
     /// How often lanes may part.
     diverging: u64,
     worst: Cost,
+    /// Atomic additions that are known to be made by one lane for its warp.
+    of_warp: BTreeSet<usize>,
+    /// Those to one address with one number in all lanes of a warp, on some path,
+    same: BTreeSet<usize>,
+    /// and those that may differ on some path.
+    differing: BTreeSet<usize>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(program: &'a Program, inlined: &'a Inlined, of_warp: BTreeSet<usize>) -> Self {
+        let (same, differing) = (BTreeSet::new(), BTreeSet::new());
+        let worst = Cost::default();
+        Self { program, inlined, steps: 0, diverging: 0, worst, of_warp, same, differing }
+    }
+
     fn all(&mut self) -> Result<(), Fault> {
         let mut regs = [Held::Nothing; REGISTERS];
         regs[1] = Held::Context;
@@ -285,11 +319,12 @@ impl Walk<'_> {
             Operand::Reg(reg) => initialised(reg, path.reg(reg))?,
             src @ Operand::Imm(_) => path.operand(src),
         };
-        let uniform = match (left, right) {
-            (Held::Number { uniform: a, .. }, Held::Number { uniform: b, .. }) => a.max(b),
-            // Whether a look-up finds its key differs by lane where the key does.
+        // What a look-up found is as uniform as its key.
+        let uniform_of = |held| match held {
+            Held::Number { uniform, .. } | Held::Value { uniform, .. } => uniform,
             _ => Uniform::Lane,
         };
+        let uniform = uniform_of(left).max(uniform_of(right));
         let taken = narrowed(left, right, condition, true);
         let passed = narrowed(left, right, condition, false);
         let mut both = [(taken, target), (passed, path.at + 1)]
@@ -316,8 +351,8 @@ impl Walk<'_> {
             let same =
                 |held: &Held| matches!(held, Held::Value { look_up: l, .. } if *l == look_up);
             let to = |held: &mut Held| match (*held, after) {
-                (Held::Value { map, min, max, look_up, .. }, Held::Value { null, .. }) => {
-                    *held = Held::Value { map, min, max, null, look_up };
+                (Held::Value { map, min, max, look_up, uniform, .. }, Held::Value { null, .. }) => {
+                    *held = Held::Value { map, min, max, null, look_up, uniform };
                 }
                 _ => *held = after,
             };
@@ -336,13 +371,17 @@ impl Walk<'_> {
                 let left = if op == AluOp::Mov { right } else { initialised(dst, path.reg(dst))? };
                 path.set(dst, arithmetic(op, width, left, right)?);
             }
-            Insn::SignExtend { dst, src, .. } => {
+            Insn::SignExtend { width, bits, dst, src } => {
                 let held = initialised(src, path.reg(src))?;
-                path.set(dst, any(number(held)?));
+                path.set(dst, changed(held, |number| number.extended(bits, width))?);
             }
-            Insn::Neg { dst, .. } | Insn::Endian { dst, .. } => {
+            Insn::Neg { width, dst } => {
                 let held = initialised(dst, path.reg(dst))?;
-                path.set(dst, any(number(held)?));
+                path.set(dst, changed(held, |number| number.negated(width))?);
+            }
+            Insn::Endian { order, bits, dst } => {
+                let held = initialised(dst, path.reg(dst))?;
+                path.set(dst, changed(held, |number| number.reordered(order, bits))?);
             }
             Insn::LoadWide { dst, value } => path.set(
                 dst,
@@ -357,7 +396,14 @@ impl Walk<'_> {
             Insn::Load { size, signed, dst, base, offset, .. } => {
                 let bytes = i64::from(size.bytes());
                 let held = self.read(path, base, offset.into(), bytes)?;
-                path.set(dst, if signed { any(Uniform::Lane) } else { held });
+                let held = match held {
+                    Held::Number { .. } if signed => {
+                        changed(held, |number| number.extended(size.bytes() * 8, Width::W64))?
+                    }
+                    _ if signed => return Err("a part of an address is loaded".into()),
+                    held => held,
+                };
+                path.set(dst, held);
             }
             Insn::Store { size, base, offset, src, .. } => {
                 let value = match src {
@@ -438,16 +484,27 @@ impl Walk<'_> {
                 }
                 match path.saved.get(&at) {
                     Some(&(stored, held)) if bytes == stored => Ok(held),
-                    Some(&(stored, Held::Number { max, uniform, from, min }))
-                        if bytes < stored && max < 1 << (8 * bytes) =>
-                    {
-                        Ok(Held::Number { min, max, uniform, from })
+                    Some(&(stored, held @ Held::Number { .. })) if bytes < stored => {
+                        Ok(truncated(held, bytes))
                     }
                     _ => Ok(below(bytes, Uniform::Lane, None)),
                 }
             }
             Held::Value { map, .. } => Ok(below(bytes, Uniform::Lane, Some(map))),
+            Held::Context => Ok(below(bytes, self.of_context(path, base, offset), None)),
             _ => Ok(below(bytes, Uniform::Lane, None)),
+        }
+    }
+
+    /// How uniform what lies at this place of the context is: the number of the site, and how many bytes of which
+    /// kind an instruction accesses, are constants of the site; addresses and arguments differ by lane.
+    fn of_context(&self, path: &Path, base: Reg, offset: i64) -> Uniform {
+        let attach = Attach::from_section(&self.program.section);
+        let accesses = matches!(attach, Attach::Accesses | Attach::Instructions { .. });
+        match (path.reg(base), offset / 8) {
+            (Held::Context, 0) => Uniform::Const,
+            (Held::Context, 2 | 3) if accesses => Uniform::Const,
+            _ => Uniform::Lane,
         }
     }
 
@@ -490,7 +547,7 @@ impl Walk<'_> {
 
     #[allow(clippy::too_many_arguments)]
     fn atomic(
-        &self,
+        &mut self,
         path: &mut Path,
         op: AtomicOp,
         fetch: bool,
@@ -500,9 +557,9 @@ impl Walk<'_> {
         src: Reg,
     ) -> Result<(), String> {
         let bytes = i64::from(width.bits() / 8);
-        number(initialised(src, path.reg(src))?)?;
+        let by = number(initialised(src, path.reg(src))?)?;
         match self.reach(path, base, offset, bytes)? {
-            Held::Value { map, min, max, .. } => {
+            Held::Value { map, min, max, uniform, .. } => {
                 let declared = &self.program.maps[map as usize];
                 if op == AtomicOp::CompareExchange && declared.kind != MapKind::PerThreadArray {
                     return Err(format!(
@@ -516,7 +573,17 @@ impl Walk<'_> {
                         "an atomic operation that is not aligned to {bytes} bytes"
                     ));
                 }
-                path.cost.atomics += 1;
+                let number = self.inlined.steps[path.at].origin;
+                let adds = op == AtomicOp::Add && !fetch;
+                let found = match adds && uniform.max(by) <= Uniform::Warp {
+                    true => &mut self.same,
+                    false => &mut self.differing,
+                };
+                found.insert(number);
+                match self.of_warp.contains(&number) {
+                    true => path.cost.of_warp += 1,
+                    false => path.cost.atomics += 1,
+                }
             }
             Held::Stack(at) => {
                 if (at..at + bytes).any(|byte| !path.written.contains(&byte)) {
@@ -539,31 +606,7 @@ impl Walk<'_> {
         let mut result = any(Uniform::Lane);
         match helper {
             Helper::Lookup | Helper::Update | Helper::Delete => {
-                let Held::Map(map) = path.reg(1) else { return Err("r1 is no map".into()) };
-                let declared = &self.program.maps[map as usize];
-                let size = i64::from(declared.value_size);
-                let key_size = if declared.kind == MapKind::Hash { declared.key_size } else { 4 };
-                let key = self.read(path, 2, 0, key_size.into())?;
-                // Arrays hold every key below their number of entries; a shard may lack room, and
-                // that it did is counted by an atomic.
-                let whole = matches!(declared.kind, MapKind::Array | MapKind::KernelShared);
-                let entries = u64::from(declared.max_entries);
-                let found = matches!(key, Held::Number { max, .. } if max < entries) && whole;
-                if declared.kind == MapKind::Hash {
-                    // Each slot's word and key; taking one and giving it free are atomic.
-                    path.cost.bytes += u64::from(hash::PROBES) * (8 + u64::from(key_size));
-                    path.cost.atomics += u64::from(helper != Helper::Lookup) * 2;
-                } else if !whole && helper != Helper::Delete {
-                    path.cost.atomics += 1;
-                    path.cost.bytes += 8;
-                }
-                if helper == Helper::Update {
-                    self.readable(path, 3, size)?;
-                    path.cost.bytes += size as u64;
-                } else if helper == Helper::Lookup {
-                    let look_up = self.steps;
-                    result = Held::Value { map, min: 0, max: 0, null: !found, look_up };
-                }
+                result = self.by_key(path, helper)?;
             }
             Helper::Output => self.output(path)?,
             Helper::BlockIdx | Helper::BlockDim | Helper::ThreadIdx | Helper::GridDim => {
@@ -611,6 +654,43 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// A helper that looks a key of a map up, writes or deletes it: what r0 holds after it.
+    fn by_key(&self, path: &mut Path, helper: Helper) -> Result<Held, String> {
+        let Held::Map(map) = path.reg(1) else { return Err("r1 is no map".into()) };
+        let declared = &self.program.maps[map as usize];
+        let size = i64::from(declared.value_size);
+        let key_size = if declared.kind == MapKind::Hash { declared.key_size } else { 4 };
+        let key = self.read(path, 2, 0, key_size.into())?;
+        // Arrays hold every key below their number of entries; a shard may lack room, and
+        // that it did is counted by an atomic.
+        let whole = matches!(declared.kind, MapKind::Array | MapKind::KernelShared);
+        let entries = u64::from(declared.max_entries);
+        let found = matches!(key, Held::Number { max, .. } if max < entries) && whole;
+        if declared.kind == MapKind::Hash {
+            // Each slot's word and key; taking one and giving it free are atomic.
+            path.cost.bytes += u64::from(hash::PROBES) * (8 + u64::from(key_size));
+            path.cost.atomics += u64::from(helper != Helper::Lookup) * 2;
+        } else if !whole && helper != Helper::Delete {
+            path.cost.atomics += 1;
+            path.cost.bytes += 8;
+        }
+        if helper == Helper::Update {
+            self.readable(path, 3, size)?;
+            path.cost.bytes += size as u64;
+        } else if helper == Helper::Lookup {
+            let look_up = self.steps;
+            let key = number(key).unwrap_or(Uniform::Lane);
+            let uniform = match declared.kind {
+                MapKind::Array | MapKind::KernelShared => key,
+                MapKind::PerSmArray => key.max(Uniform::Warp),
+                // Others may put the key there meanwhile.
+                _ => Uniform::Lane,
+            };
+            return Ok(Held::Value { map, min: 0, max: 0, null: !found, look_up, uniform });
+        }
+        Ok(any(Uniform::Lane))
+    }
+
     /// A record for a ring.
     fn output(&self, path: &mut Path) -> Result<(), String> {
         let Held::Number { min, max, .. } = path.reg(5) else {
@@ -655,14 +735,7 @@ fn below(bytes: i64, uniform: Uniform, from: Option<u32>) -> Held {
 
 /// What is left of a number in so many bytes.
 fn truncated(held: Held, bytes: i64) -> Held {
-    match (held, below(bytes, Uniform::Lane, None)) {
-        (Held::Number { max, uniform, from, .. }, Held::Number { max: limit, .. })
-            if max > limit =>
-        {
-            below(bytes, uniform, from)
-        }
-        _ => held,
-    }
+    changed(held, |number| number.lower(8 * bytes as u32)).unwrap_or(held)
 }
 
 fn arithmetic(op: AluOp, width: Width, left: Held, right: Held) -> Result<Held, String> {
@@ -702,9 +775,10 @@ fn arithmetic(op: AluOp, width: Width, left: Held, right: Held) -> Result<Held, 
         Held::Value { null: true, .. } => {
             Err("what a look-up gave is moved before it is tested for null".into())
         }
-        Held::Value { map, min, max, null, look_up } => {
+        Held::Value { map, min, max, null, look_up, uniform } => {
             let (min, max) = moved(min, max, by).ok_or_else(refused)?;
-            Ok(Held::Value { map, min, max, null, look_up })
+            let uniform = uniform.max(number(by)?);
+            Ok(Held::Value { map, min, max, null, look_up, uniform })
         }
         Held::Data { section, min, max } => {
             let (min, max) = moved(min, max, by).ok_or_else(refused)?;
@@ -714,66 +788,34 @@ fn arithmetic(op: AluOp, width: Width, left: Held, right: Held) -> Result<Held, 
     }
 }
 
-/// Arithmetic on intervals: exact for constants, sound for the rest.
+/// Arithmetic on numbers.
 fn numbers(op: AluOp, width: Width, left: Held, right: Held) -> Held {
     let (
-        Held::Number { min: a, max: b, uniform: u, from: f },
+        Held::Number { min, max, uniform: u, from: f },
         Held::Number { min: c, max: d, uniform: v, from: g },
     ) = (left, right)
     else {
         return any(Uniform::Lane);
     };
-    let limit = if width == Width::W32 { u64::from(u32::MAX) } else { u64::MAX };
-    let narrow = |min: u64, max: u64| match max <= limit {
-        true => (min, max),
-        false if min == max => (min & limit, min & limit),
-        false => (0, limit),
-    };
-    let ((a, b), (c, d)) = (narrow(a, b), narrow(c, d));
-    let bits = u64::from(width.bits()) - 1;
-    let bounds = match op {
-        AluOp::Mov => Some((c, d)),
-        AluOp::Add => b.checked_add(d).map(|max| (a.wrapping_add(c), max)),
-        AluOp::Sub => a.checked_sub(d).map(|min| (min, b - c)),
-        AluOp::Mul => b.checked_mul(d).map(|max| (a * c, max)),
-        AluOp::And => Some((0, b.min(d))),
-        AluOp::Or | AluOp::Xor => Some((0, ones(b | d))),
-        AluOp::Rsh if c == d => Some((a >> (c & bits), b >> (c & bits))),
-        AluOp::Lsh if c == d && b.leading_zeros() as u64 >= c & bits => {
-            Some((a << (c & bits), b << (c & bits)))
-        }
-        AluOp::Div if c == d && c > 0 => Some((a / c, b / c)),
-        AluOp::Mod if c == d && c > 0 => Some((0, b.min(c - 1))),
-        _ => None,
-    };
-    // Of constants, what overflows is known too.
-    let exact = (a == b && c == d).then(|| match op {
-        AluOp::Add => Some(a.wrapping_add(c) & limit),
-        AluOp::Sub => Some(a.wrapping_sub(c) & limit),
-        AluOp::Mul => Some(a.wrapping_mul(c) & limit),
-        AluOp::And => Some(a & c),
-        AluOp::Or => Some(a | c),
-        AluOp::Xor => Some(a ^ c),
-        _ => None,
-    });
-    let (min, max) = match (exact.flatten(), bounds) {
-        (Some(value), _) => (value, value),
-        (None, Some((min, max))) if max <= limit => (min, max),
-        _ => (0, limit),
-    };
+    let right = Interval { min: c, max: d };
+    let Interval { min, max } = Interval { min, max }.arithmetic(op, width, right);
     let (uniform, from) = if op == AluOp::Mov { (v, g) } else { (u.max(v), f.or(g)) };
     Held::Number { min, max, uniform, from }
 }
 
-/// The number of ones that covers `value`.
-fn ones(value: u64) -> u64 {
-    u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0)
+/// A number changed by itself.
+fn changed(held: Held, by: impl Fn(Interval) -> Interval) -> Result<Held, String> {
+    let Held::Number { min, max, uniform, from } = held else {
+        return Err("arithmetic on an address".into());
+    };
+    let Interval { min, max } = by(Interval { min, max });
+    Ok(Held::Number { min, max, uniform, from })
 }
 
 /// What the left operand is where the branch is taken, or is not; `None` where that cannot be.
 fn narrowed(left: Held, right: Held, condition: Condition, taken: bool) -> Option<Held> {
     let Held::Number { min: c, max: d, .. } = right else { return Some(left) };
-    if let Held::Value { map, min, max, null, look_up } = left {
+    if let Held::Value { map, min, max, null, look_up, uniform } = left {
         if (c, d) != (0, 0) || condition.width == Width::W32 {
             return Some(left);
         }
@@ -785,165 +827,11 @@ fn narrowed(left: Held, right: Held, condition: Condition, taken: bool) -> Optio
         return match (is_null, null) {
             (true, true) => Some(constant(0)),
             (true, false) => None,
-            (false, _) => Some(Held::Value { map, min, max, null: false, look_up }),
+            (false, _) => Some(Held::Value { map, min, max, null: false, look_up, uniform }),
         };
     }
     let Held::Number { min: a, max: b, uniform, from } = left else { return Some(left) };
-    let limit = if condition.width == Width::W32 { u64::from(u32::MAX) } else { u64::MAX };
-    // Bounds of the upper half say nothing of the lower.
-    if b > limit || d > limit {
-        return Some(left);
-    }
-    let signed_safe = b <= limit >> 1 && d <= limit >> 1;
-    let compare = match condition.compare {
-        Compare::Sgt if signed_safe => Compare::Gt,
-        Compare::Sge if signed_safe => Compare::Ge,
-        Compare::Slt if signed_safe => Compare::Lt,
-        Compare::Sle if signed_safe => Compare::Le,
-        other => other,
-    };
-    let (min, max) = match (compare, taken) {
-        (Compare::Eq, true) | (Compare::Ne, false) => (a.max(c), b.min(d)),
-        (Compare::Eq, false) | (Compare::Ne, true) if c == d => {
-            let min = if a == c { a.checked_add(1)? } else { a };
-            (min, if b == c { b.checked_sub(1)? } else { b })
-        }
-        (Compare::Gt, true) | (Compare::Le, false) => (a.max(c.checked_add(1)?), b),
-        (Compare::Ge, true) | (Compare::Lt, false) => (a.max(c), b),
-        (Compare::Lt, true) | (Compare::Ge, false) => (a, b.min(d.checked_sub(1)?)),
-        (Compare::Le, true) | (Compare::Gt, false) => (a, b.min(d)),
-        _ => (a, b),
-    };
-    (min <= max).then_some(Held::Number { min, max, uniform, from })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn next(state: &mut u64) -> u64 {
-        *state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *state >> 11 ^ *state << 40
-    }
-
-    /// An interval with a number in it; edges come often.
-    fn interval(state: &mut u64) -> (Held, u64) {
-        let edge = |state: &mut u64| match next(state) % 5 {
-            0 => next(state) % 9,
-            1 => u64::MAX - next(state) % 9,
-            2 => (1 << 31) - 4 + next(state) % 9,
-            3 => (1 << 32) - 4 + next(state) % 9,
-            _ => next(state) >> (next(state) % 64),
-        };
-        let (a, b) =
-            (edge(state), if next(state).is_multiple_of(3) { None } else { Some(edge(state)) });
-        let (min, max) = (a.min(b.unwrap_or(a)), a.max(b.unwrap_or(a)));
-        let inside = match next(state) % 3 {
-            0 => min,
-            1 => max,
-            _ => min + next(state) % (max - min).saturating_add(1).max(1),
-        };
-        (Held::Number { min, max, uniform: Uniform::Const, from: None }, inside)
-    }
-
-    fn holds(held: Held, value: u64) -> bool {
-        matches!(held, Held::Number { min, max, .. } if (min..=max).contains(&value))
-    }
-
-    #[test]
-    fn what_arithmetic_gives_lies_within_the_interval_that_is_computed() {
-        let state = &mut 1;
-        let ops = [
-            AluOp::Add,
-            AluOp::Sub,
-            AluOp::Mul,
-            AluOp::Div,
-            AluOp::Or,
-            AluOp::And,
-            AluOp::Lsh,
-            AluOp::Rsh,
-            AluOp::Mod,
-            AluOp::Xor,
-            AluOp::Mov,
-            AluOp::Arsh,
-        ];
-        for _ in 0..200_000 {
-            let ((left, a), (right, b)) = (interval(state), interval(state));
-            let op = ops[(next(state) % 12) as usize];
-            for width in [Width::W64, Width::W32] {
-                let narrow = |v: u64| if width == Width::W32 { v & 0xffff_ffff } else { v };
-                let (x, y, bits) = (narrow(a), narrow(b), u64::from(width.bits()) - 1);
-                let exact = narrow(match op {
-                    AluOp::Add => x.wrapping_add(y),
-                    AluOp::Sub => x.wrapping_sub(y),
-                    AluOp::Mul => x.wrapping_mul(y),
-                    AluOp::Div => x.checked_div(y).unwrap_or(0),
-                    AluOp::Mod => x.checked_rem(y).unwrap_or(x),
-                    AluOp::Or => x | y,
-                    AluOp::And => x & y,
-                    AluOp::Xor => x ^ y,
-                    AluOp::Lsh => x << (y & bits),
-                    AluOp::Rsh => x >> (y & bits),
-                    AluOp::Arsh if width == Width::W64 => (x as i64 >> (y & bits)) as u64,
-                    AluOp::Arsh => (x as i32 >> (y & bits)) as u32 as u64,
-                    _ => y,
-                });
-                let held = numbers(op, width, left, right);
-                assert!(
-                    holds(held, exact),
-                    "{op:?} {width:?} {left:?} {right:?}: {a} {b} {exact} {held:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_branch_never_excludes_a_number_that_takes_it() {
-        let state = &mut 7;
-        let compares = [
-            Compare::Eq,
-            Compare::Ne,
-            Compare::Set,
-            Compare::Gt,
-            Compare::Ge,
-            Compare::Lt,
-            Compare::Le,
-            Compare::Sgt,
-            Compare::Sge,
-            Compare::Slt,
-            Compare::Sle,
-        ];
-        for _ in 0..200_000 {
-            let ((left, a), (right, b)) = (interval(state), interval(state));
-            let compare = compares[(next(state) % 11) as usize];
-            for width in [Width::W64, Width::W32] {
-                let (mut x, mut y) = (a, b);
-                let (mut sx, mut sy) = (a as i64, b as i64);
-                if width == Width::W32 {
-                    (x, y) = (x & 0xffff_ffff, y & 0xffff_ffff);
-                    (sx, sy) = (i64::from(a as i32), i64::from(b as i32));
-                }
-                let taken = match compare {
-                    Compare::Eq => x == y,
-                    Compare::Ne => x != y,
-                    Compare::Set => x & y != 0,
-                    Compare::Gt => x > y,
-                    Compare::Ge => x >= y,
-                    Compare::Lt => x < y,
-                    Compare::Le => x <= y,
-                    Compare::Sgt => sx > sy,
-                    Compare::Sge => sx >= sy,
-                    Compare::Slt => sx < sy,
-                    Compare::Sle => sx <= sy,
-                };
-                let condition = Condition { compare, width, dst: 0, src: Operand::Reg(2) };
-                let held = narrowed(left, right, condition, taken);
-                assert!(
-                    held.is_some_and(|held| holds(held, a)),
-                    "{compare:?} {width:?} {taken} {left:?} {right:?}: {a} {b} {held:?}"
-                );
-            }
-        }
-    }
+    let (left, right) = (Interval { min: a, max: b }, Interval { min: c, max: d });
+    let Interval { min, max } = left.narrowed(condition.compare, condition.width, right, taken)?;
+    Some(Held::Number { min, max, uniform, from })
 }

@@ -13,7 +13,7 @@
 //!     --image3=kind=ptx,sm=90a,file=kernels.ptx --ident=foo.cu -cmdline "-O3 --x"
 //! ```
 
-use gpuwhy_gpubpf::image::{Content, Coverage, Cubin, Image, Images, Way};
+use gpuwhy_gpubpf::image::{Content, Coverage, Cubin, Image, Images, Way, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
 
 const ZSTD: &[u8] = include_bytes!("fatbin/zstd.fatbin");
@@ -123,6 +123,33 @@ fn a_kernel_is_reached_by_what_the_device_can_run() {
     let unit = coverage.unit();
     assert_eq!((unit[0].way, unit[0].older()), (Way::MachineCode, false));
     assert_eq!(coverage.unit(), [], "the next unit begins empty");
+}
+
+#[test]
+fn the_ptx_that_a_driver_would_compile_is_taken_from_what_it_is_given() {
+    let of = |bytes: &[u8], device: u32| match ptx_for(bytes, device) {
+        Ok(chosen) => {
+            assert!(Module::read(&chosen.text).is_ok());
+            let machine = chosen.machine.map_or("-".into(), |arch| arch.to_string());
+            format!("{} instead of {machine}", chosen.arch)
+        }
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(of(ZSTD, 90), "sm_80 instead of sm_90a");
+    assert_eq!(of(ZSTD, 120), "sm_80 instead of -");
+    assert_eq!(of(ZSTD, 75), "nothing in it is for sm_75; it holds sm_80, sm_80, sm_90a");
+    assert_eq!(of(LINEINFO, 90), "sm_90 instead of sm_90");
+    assert_eq!(of(FAMILY, 90), "sm_90a instead of -");
+    let cubin = |bytes: &[u8]| images(bytes).remove(0).bytes;
+    assert_eq!(of(&cubin(LINEINFO), 90), "sm_90 instead of sm_90");
+    assert_eq!(
+        of(&cubin(ZSTD), 80),
+        "it holds machine code for sm_80 alone: a probe is put into PTX"
+    );
+    assert_eq!(of(&cubin(ZSTD), 90), "nothing in it is for sm_90; it holds sm_80");
+    let both = [FAMILY, LINEINFO].concat();
+    assert_eq!(of(&both, 90), "it holds 2 fat binaries, each of which a program loads by itself");
+    assert_eq!(of(&ZSTD[..300], 90), "a damaged fat binary");
 }
 
 /// The fault of bytes, with the images before it.

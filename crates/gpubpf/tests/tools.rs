@@ -4,29 +4,17 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
 
 use gpuwhy_gpubpf::Skeleton;
 use gpuwhy_gpubpf::sim::{Contents, Facts};
+use support::clang;
 use support::probed::{Run, map, words};
 
 const SITUATIONS: &str = include_str!("modules/situations.ptx");
 
-/// The object of a probe, compiled by its own Makefile.
-fn object(tool: &str) -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, text) in Skeleton::named(tool).unwrap().files() {
-        std::fs::write(folder.path().join(name), text).unwrap();
-    }
-    let built = Command::new("make").arg("-C").arg(folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&built.stderr).into_owned();
-    assert!(built.status.success() && said.is_empty(), "{tool}: {said}");
-    std::fs::read(folder.path().join("probe.bpf.o")).unwrap()
-}
-
 fn run(tool: &str, kernel: &str, blocks: u32, threads: u32) -> (Facts, Vec<Contents>) {
     let run = Run { text: SITUATIONS, kernel, blocks, threads, words: 65_536, sms: 2 };
-    run.with(&object(tool))
+    run.with(&clang::skeleton(Skeleton::named(tool).unwrap()))
 }
 
 /// The first word of each value, summed over SMs, by key.

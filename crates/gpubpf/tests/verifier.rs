@@ -141,7 +141,17 @@ fn values_that_threads_share_are_changed_by_atomics() {
     rejected(&format!("{}{change}", look_up(0)), "use __sync_fetch_and_add");
     accepted(&format!("{}jeq %r0, 0, exit\n{change}", look_up(1)));
     let added = accepted(&format!("{}mov %r3, 1\nlock add [%r0], %r3\nexit", look_up(0)));
-    assert_eq!((added.warp_atomics, added.paths), (32, 1));
+    // One number to one address: one lane adds for its warp. A number of each lane is added by each.
+    assert_eq!((added.warp_atomics, added.paths), (1, 1));
+    let lanes = "call 511\nmov %r6, %r0\n";
+    let own = accepted(&format!("{lanes}{}lock add [%r0], %r6\nexit", look_up(0)));
+    assert_eq!((own.warp_atomics, own.paths), (32, 1));
+    // So is what lanes add of which some have left the others before, and what they get back.
+    let parted = "call 511\njlt %r0, 3, less\nless:\n";
+    let some = accepted(&format!("{parted}{}mov %r3, 1\nlock add [%r0], %r3\nexit", look_up(0)));
+    assert_eq!(some.warp_atomics, 32);
+    let before = accepted(&format!("{}mov %r3, 1\nlock fetch add [%r0], %r3\nexit", look_up(0)));
+    assert_eq!(before.warp_atomics, 32);
     // Through the stack it is still the same value.
     rejected(
         &format!(

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Probe, Spliced, Table};
 use gpuwhy_gpubpf::{Attach, SKELETONS, Skeleton};
@@ -25,7 +26,7 @@ mod coverage;
 mod programs;
 mod simulate;
 
-use programs::{Allowed, object, reason, refused, text};
+use programs::{Allowed, object, ptx, reason, refused};
 
 /// Write, verify and cost eBPF programs for GPU kernels, put them into kernels, tell which can be reached
 #[derive(Debug, Parser)]
@@ -63,9 +64,12 @@ enum Command {
         /// What clang -target bpf wrote
         #[arg(value_name = "OBJECT")]
         object: PathBuf,
-        /// The module, as nvcc -ptx, Triton or NVRTC write it
-        #[arg(value_name = "KERNELS.ptx")]
+        /// The module: PTX as nvcc -ptx, Triton or NVRTC write it, a fat binary, or a cubin that carries its PTX
+        #[arg(value_name = "KERNELS")]
         kernels: PathBuf,
+        /// The GPU for which PTX is chosen from a fat binary, by its compute capability
+        #[arg(long, value_name = "ARCH", default_value = "sm_90")]
+        device: Arch,
         /// The module to write
         #[arg(short, long, value_name = "OUT.ptx")]
         output: PathBuf,
@@ -144,6 +148,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Splice {
             object,
             kernels,
+            device,
             output,
             one_block_in,
             one_warp_in,
@@ -157,7 +162,7 @@ fn run(command: &Command) -> Result<ExitCode> {
                 warps: *one_warp_in,
                 switch: !always_on,
             };
-            splice(&plan(object, how)?, kernels, output, *json)
+            splice(&plan(object, how)?, kernels, *device, output, *json)
         }
     }
 }
@@ -252,8 +257,14 @@ fn verdict(probe: &Probe) -> Value {
     document
 }
 
-fn splice(plan: &Plan, kernels: &Path, output: &Path, json: bool) -> Result<ExitCode> {
-    let text = text(kernels)?;
+fn splice(
+    plan: &Plan,
+    kernels: &Path,
+    device: Arch,
+    output: &Path,
+    json: bool,
+) -> Result<ExitCode> {
+    let text = ptx(kernels, device)?;
     let module =
         Module::read(&text).with_context(|| format!("`{}` is no PTX", kernels.display()))?;
     let spliced = plan.splice(&module).with_context(|| format!("`{}`", kernels.display()))?;

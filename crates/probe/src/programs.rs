@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use gpuwhy_gpubpf::image::{self, Arch};
 use gpuwhy_gpubpf::ptx::MAX_TEXT;
 use gpuwhy_gpubpf::splice::{Plan, Probe};
 use gpuwhy_gpubpf::{Attach, Budget, Effect, Object};
@@ -60,8 +61,12 @@ pub(crate) fn object(path: &Path) -> Result<Object> {
     Object::read(&bytes).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
-/// The text of a PTX module.
-pub(crate) fn text(path: &Path) -> Result<String> {
-    String::from_utf8(read(path, MAX_TEXT as u64)?)
-        .with_context(|| format!("`{}` is no text", path.display()))
+/// The PTX of a file that may be a fat binary or a cubin: what `device` would be given.
+pub(crate) fn ptx(path: &Path, device: Arch) -> Result<String> {
+    let bytes = read(path, MAX_TEXT as u64)?;
+    if image::is_binary(&bytes) {
+        let chosen = image::ptx_for(&bytes, device.number);
+        return Ok(chosen.with_context(|| format!("`{}`", path.display()))?.text);
+    }
+    String::from_utf8(bytes).with_context(|| format!("`{}` is no text", path.display()))
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gpuwhy_gpubpf::MapKind;
+use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
 use gpuwhy_gpubpf::splice::{How, Names, Plan};
@@ -14,7 +15,7 @@ use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::programs::{Allowed, object, read, refused, text};
+use crate::programs::{Allowed, object, ptx, read, refused};
 
 /// A kernel, its launch, and the programs that are put into it.
 #[derive(Debug, clap::Args)]
@@ -33,9 +34,12 @@ pub(crate) struct Options {
     /// Run in the simulator, which needs no GPU; there is no other way yet
     #[arg(long, required = true)]
     simulate: bool,
-    /// The module, as nvcc -ptx, Triton or NVRTC write it
-    #[arg(value_name = "KERNELS.ptx")]
+    /// The module: PTX as nvcc -ptx, Triton or NVRTC write it, a fat binary, or a cubin that carries its PTX
+    #[arg(value_name = "KERNELS")]
     kernels: PathBuf,
+    /// The GPU for which PTX is chosen from a fat binary, by its compute capability
+    #[arg(long, value_name = "ARCH", default_value = "sm_90")]
+    device: Arch,
     /// The kernel, if the module has several: a name or pattern, mangled or demangled
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
@@ -198,7 +202,7 @@ struct Ran {
 /// Exit code 1 where the kernel computes something else with the programs than without.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let name = options.kernels.display();
-    let text = text(&options.kernels)?;
+    let text = ptx(&options.kernels, options.device)?;
     let module = Module::read(&text).with_context(|| format!("`{name}` is no PTX"))?;
     let kernel = kernel(&module, options.kernel.as_deref()).with_context(|| format!("`{name}`"))?;
     let given: Vec<Option<Vec<u8>>> = options

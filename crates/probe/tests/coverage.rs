@@ -134,3 +134,40 @@ fn what_cannot_be_read_is_said_and_the_rest_is_counted() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("1 other files hold no device code"), "{text}");
 }
+
+#[test]
+fn a_probe_is_put_into_the_ptx_that_a_fat_binary_holds_for_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counts, out) = (folder.path().join("counts"), folder.path().join("out.ptx"));
+    let probe = |args: &[&Path]| {
+        Command::new(env!("CARGO_BIN_EXE_gpuwhy-probe")).args(args).output().unwrap()
+    };
+    probe(&[Path::new("new"), &counts]);
+    let built = Command::new("make").arg("-C").arg(&counts).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let object = counts.join("probe.bpf.o");
+    let splice = |kernels: &Path, device: &str| {
+        probe(&[
+            Path::new("splice"),
+            &object,
+            kernels,
+            Path::new("-o"),
+            &out,
+            Path::new("--device"),
+            Path::new(device),
+        ])
+    };
+    for name in ["zstd.fatbin", "lz4.fatbin", "lineinfo.fatbin"] {
+        let output = splice(&fatbin(name), "sm_90");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = fs::read_to_string(&out).unwrap();
+        assert!(text.contains("gpuwhy_probe") && text.contains("_Z4copyPKfPf"), "{name}: {text}");
+    }
+    let output = splice(&fatbin("lineinfo.fatbin"), "sm_80");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("lineinfo.fatbin`: nothing in it is for sm_80; it holds sm_90"),
+        "{said}"
+    );
+}

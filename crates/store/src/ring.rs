@@ -334,7 +334,8 @@ impl<W: Fn(u64, Ns, Ns) -> bool> Gather for Choose<W> {
                 }
             }
         }
-        let mut chosen = Vec::new();
+        // References are sorted, and rows are copied once, into their places.
+        let mut chosen: Vec<(Ns, std::cmp::Reverse<Ns>, &'a T)> = Vec::new();
         for (list, row) in of_all() {
             // Of several that have not ended the first is taken.
             let is_twin = is_open(row) && open.get(&key(row)) == Some(&true);
@@ -344,11 +345,12 @@ impl<W: Fn(u64, Ns, Ns) -> bool> Gather for Choose<W> {
             if let Some(taken) = open.get_mut(&key(row)).filter(|_| is_open(row)) {
                 *taken = true;
             }
-            chosen.push(row.clone());
+            let end = std::cmp::Reverse(row.end().unwrap_or(Ns::MAX));
+            chosen.push((row.start().unwrap_or(Ns::MIN), end, row));
         }
         if T::START.is_some() {
-            chosen.sort_by_key(|row| (row.start(), std::cmp::Reverse(row.end())));
+            chosen.sort_by_key(|(start, end, _)| (*start, *end));
         }
-        chosen
+        chosen.into_iter().map(|(.., row)| row.clone()).collect()
     }
 }

@@ -30,7 +30,7 @@ use crate::options::{Addresses, Options, TABLE, TABLE_HEADER};
 use crate::program::{Map, Program};
 use crate::ptx::{Function, Kind, MAX_TEXT, Module};
 use crate::reader::Object;
-use crate::verify::{Budget, Certificate, verify};
+use crate::verify::{Budget, Certificate, verified};
 pub use names::Names;
 use points::points;
 use write::{Insertion, Site};
@@ -68,6 +68,8 @@ pub struct Probe {
     pub verdict: Result<(Program, Certificate), Fault>,
     /// The number in the table of its first map.
     first_map: usize,
+    /// Its atomic additions that one lane may make for its warp.
+    of_warp: BTreeSet<usize>,
 }
 
 /// Programs with their maps, to be put into any number of modules.
@@ -192,12 +194,14 @@ impl Plan {
         self.maps.extend(object.maps().iter().cloned());
         for entry in object.entries() {
             let verdict = object.link(entry).and_then(|program| self.verified(program));
+            let (verdict, of_warp) = parted(verdict);
             self.probes.push(Probe {
                 name: entry.name.clone(),
                 section: entry.section.clone(),
                 attach: entry.attach.clone(),
                 verdict,
                 first_map,
+                of_warp,
             });
         }
     }
@@ -206,18 +210,15 @@ impl Plan {
     pub fn program(&mut self, program: Program) {
         let first_map = self.maps.len();
         self.maps.extend(program.maps.iter().cloned());
-        self.probes.push(Probe {
-            name: program.name.clone(),
-            section: program.section.clone(),
-            attach: Attach::from_section(&program.section),
-            first_map,
-            verdict: self.verified(program),
-        });
+        let (name, section) = (program.name.clone(), program.section.clone());
+        let attach = Attach::from_section(&section);
+        let (verdict, of_warp) = parted(self.verified(program));
+        self.probes.push(Probe { name, section, attach, verdict, first_map, of_warp });
     }
 
-    fn verified(&self, program: Program) -> Result<(Program, Certificate), Fault> {
-        let certificate = verify(&program, self.how.budget)?;
-        Ok((program, certificate))
+    fn verified(&self, program: Program) -> Result<Verified, Fault> {
+        let (certificate, of_warp) = verified(&program, self.how.budget)?;
+        Ok(Verified { program, certificate, of_warp })
     }
 
     /// The programs, with what the verifier says of each.
@@ -298,6 +299,23 @@ impl Plan {
             }
         }
         Ok(found)
+    }
+}
+
+/// A program that was accepted.
+struct Verified {
+    program: Program,
+    certificate: Certificate,
+    of_warp: BTreeSet<usize>,
+}
+
+/// What others may know of a verdict, and what the compiler is told.
+fn parted(
+    verdict: Result<Verified, Fault>,
+) -> (Result<(Program, Certificate), Fault>, BTreeSet<usize>) {
+    match verdict {
+        Ok(Verified { program, certificate, of_warp }) => (Ok((program, certificate)), of_warp),
+        Err(fault) => (Err(fault), BTreeSet::new()),
     }
 }
 
@@ -412,6 +430,7 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
             prefix: format!("{}{number}_", self.base),
             addresses: Addresses::Shared { first: probe.first_map },
             context: words.map(|word| Site::context(&self.base, word)).collect(),
+            of_warp: probe.of_warp.clone(),
             ..Options::default()
         };
         let fragment = compile::fragment(program, &options).map_err(named)?;

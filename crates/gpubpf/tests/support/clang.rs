@@ -22,3 +22,15 @@ pub fn object(name: &str, cpu: &str) -> Vec<u8> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::read(object).unwrap()
 }
+
+/// The object of a probe that `gpuwhy probe new` writes, compiled by its own Makefile.
+pub fn skeleton(skeleton: gpuwhy_gpubpf::Skeleton) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in skeleton.files() {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let built = Command::new("make").arg("-C").arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&built.stderr).into_owned();
+    assert!(built.status.success() && said.is_empty(), "{}: {said}", skeleton.name);
+    std::fs::read(folder.path().join("probe.bpf.o")).unwrap()
+}
