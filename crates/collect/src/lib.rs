@@ -55,6 +55,6 @@ pub use recorder::Recorder;
 pub use shed::Shed;
 pub use status::Status;
 pub use sys::{
-    IdlePriority, cpu_time, idle_priority, inherited, nice, now, release_free_memory, set_ignored,
-    signal, sigpipe_was_ignored, thread_time,
+    GivesWay, cpu_time, give_way, give_way_to_the_end, hurry, inherited, nice, now,
+    release_free_memory, set_ignored, signal, sigpipe_was_ignored, thread_time,
 };

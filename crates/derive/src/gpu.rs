@@ -330,10 +330,12 @@ impl Gpus {
     /// From an error to when the device got on: the longest time around it, of a kernel or of
     /// none.
     fn stalls(&self, work: &Work, window: Interval) -> Vec<(Interval, EntityId)> {
-        let used: HashSet<EntityId> = work.kernels.iter().map(|k| k.gpu).collect();
         let mut out = Vec::new();
-        for id in used {
-            let Some(gpu) = self.gpus.get(&id) else { continue };
+        // Few devices ever have one, and kernels are many.
+        for (&id, gpu) in self.gpus.iter().filter(|(_, gpu)| !gpu.faults.is_empty()) {
+            if !work.kernels.iter().any(|k| k.gpu == id) {
+                continue;
+            }
             for &at in &gpu.faults {
                 let around = (at.saturating_sub(FAULT_WITHIN), at.saturating_add(FAULT_WITHIN));
                 if around.0 >= window.1 {

@@ -7,7 +7,9 @@
 //! A rank that waits for another sees what the other does at that time, which for the most part is
 //! what it always does, only later. So what the waiting grew by is distributed in the proportions in
 //! which the awaited rank's own steps grew: they are why it was late.
-use std::collections::{BTreeMap, BTreeSet};
+mod weighing;
+
+use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, Part, PartKind};
@@ -16,7 +18,8 @@ use crate::classes::{self, Misses};
 use crate::detect::{Incident, StepNo, Steps};
 use crate::on_cpu::{Stretch, Stretches, stretches};
 use crate::spans::{SpanInStep, StepRows, covered};
-use crate::stats::Random;
+
+pub use weighing::Weighing;
 
 /// A kind of part and who is blamed for it.
 pub type Key = (PartKind, Option<EntityId>);
@@ -234,188 +237,10 @@ pub struct Excess {
     pub spans: BTreeMap<(Class, PartKind), (f64, f64)>,
 }
 
-/// Usual and slow ns, by part and blame.
-type Grown = BTreeMap<Key, (f64, f64)>;
-
-/// What grew, and by how much.
-fn more(grown: &Grown) -> Vec<(Key, f64)> {
-    let grown = grown.iter().map(|(key, (usual, slow))| (*key, slow - usual));
-    grown.filter(|(_, ns)| *ns > 0.0).collect()
-}
-
-/// What grew in the late rank's own steps and is explained by nothing outside of it, as its own
-/// doing.
-fn name_the_late_one(own: &mut Grown, key: Key) {
-    let mut grew = 0.0;
-    for ((kind, blame), (usual, slow)) in own.iter_mut() {
-        let unexplained = *kind == PartKind::Unknown && blame.is_none();
-        let slept = *kind == PartKind::Timer;
-        if (unexplained || slept) && slow > usual {
-            grew += *slow - *usual;
-            *slow = *usual;
-        }
-    }
-    own.entry(key).or_default().1 += grew;
-}
-
-/// Which usual and which slow steps of a series are counted, some of them several times.
-type Picks = (Vec<usize>, Vec<usize>);
-
-/// Which of two means a step counts for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Usual,
-    Slow,
-}
-
-impl Side {
-    fn of(self, sum: &mut (f64, f64)) -> &mut f64 {
-        match self {
-            Side::Usual => &mut sum.0,
-            Side::Slow => &mut sum.1,
-        }
-    }
-}
-
-/// What a late rank's own steps grew by explains at most so many times as much waiting of each that waits for it. One that
-/// holds a lock for 300 ms while its own steps grew by 3 did not hold it because of these 3.
-const EXPLAINS: f64 = 2.0;
-
-/// Sums over weighed steps, before waiting for other ranks is distributed.
-#[derive(Default)]
-struct Weighed {
-    out: Excess,
-    /// What each thread's own steps grew by.
-    own: BTreeMap<EntityId, Grown>,
-    /// What waiting for each thread grew by.
-    awaited: BTreeMap<EntityId, Grown>,
-    /// Who waited for each thread.
-    waiters: BTreeMap<EntityId, BTreeSet<EntityId>>,
-}
-
-impl Weighed {
-    /// A step of `thread`.
-    fn add(&mut self, thread: EntityId, profile: &Profile, side: Side, weight: f64) {
-        let out = &mut self.out;
-        *match side {
-            Side::Usual => &mut out.usual,
-            Side::Slow => &mut out.slow,
-        } += weight * profile.dur;
-        for (misses, n) in [(&mut out.misses, profile.misses), (&mut out.cold, profile.cold)] {
-            *match side {
-                Side::Usual => &mut misses.usual,
-                Side::Slow => &mut misses.slow,
-            } += weight * n;
-        }
-        for (key, ns) in &profile.spans {
-            *side.of(out.spans.entry(*key).or_default()) += weight * ns;
-        }
-        for (key, ns) in &profile.parts {
-            let own = self.own.entry(thread).or_default();
-            *side.of(own.entry(*key).or_default()) += weight * ns;
-        }
-        for (rank, key, ns) in &profile.awaited {
-            let awaited = self.awaited.entry(*rank).or_default();
-            *side.of(awaited.entry(*key).or_default()) += weight * ns;
-            self.waiters.entry(*rank).or_default().insert(thread);
-        }
-    }
-
-    /// Usual steps of which only the duration is known: the program does what it does. Summed ns.
-    fn add_ordinary(&mut self, thread: EntityId, ns: f64) {
-        if ns > 0.0 {
-            self.out.usual += ns;
-            let own = self.own.entry(thread).or_default();
-            own.entry((PartKind::Run, None)).or_default().0 += ns;
-        }
-    }
-
-    /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
-    /// that rank's own steps grew, as far as that growth explains it.
-    fn distribute(self) -> Excess {
-        let Weighed { mut out, mut own, awaited, waiters } = self;
-        for (rank, grown) in awaited {
-            // A rank that came late into a collective, and not because it waited for something outside
-            // of it, is the cause itself, in its own steps too.
-            let itself = grown
-                .iter()
-                .filter(|((kind, blame), (usual, slow))| {
-                    *kind == PartKind::Peer && blame.is_some() && slow > usual
-                })
-                .max_by(|a, b| (a.1.1 - a.1.0).total_cmp(&(b.1.1 - b.1.0)))
-                .map(|(key, _)| *key);
-            if let (Some(key), Some(own)) = (itself, own.get_mut(&rank)) {
-                name_the_late_one(own, key);
-            }
-            let late = own.get(&rank).map(more).unwrap_or_default();
-            let all: f64 = late.iter().map(|(_, ns)| ns).sum();
-            let waited: f64 = grown.values().map(|(usual, slow)| slow - usual).sum();
-            let waiters = waiters.get(&rank).map_or(0, BTreeSet::len) as f64;
-            let explained = waited.min(EXPLAINS * waiters * all).max(0.0);
-            let left = if explained > 0.0 { 1.0 - explained / waited } else { 1.0 };
-            for (key, (usual, slow)) in grown {
-                let sum = out.parts.entry(key).or_default();
-                sum.0 += usual;
-                sum.1 += usual + left * (slow - usual);
-            }
-            for (key, ns) in late.into_iter().filter(|_| explained > 0.0) {
-                out.parts.entry(key).or_default().1 += explained * ns / all;
-            }
-        }
-        for (key, (usual, slow)) in own.into_values().flatten() {
-            let sum = out.parts.entry(key).or_default();
-            sum.0 += usual;
-            sum.1 += slow;
-        }
-        out
-    }
-}
-
 impl Excess {
     /// The excess of series whose steps are all counted once.
     pub fn of(series: &[Compared<'_>]) -> Excess {
-        let everything: Vec<Picks> = series
-            .iter()
-            .map(|c| ((0..c.usual.len()).collect(), (0..c.slow.len()).collect()))
-            .collect();
-        Excess::weighed(series, &everything)
-    }
-
-    /// The excess of a resample with replacement of each series' usual and slow steps.
-    pub fn resampled(series: &[Compared<'_>], random: &mut Random) -> Excess {
-        let mut draw = |of: std::ops::Range<usize>| -> Vec<usize> {
-            of.clone().map(|_| of.start + random.below(of.len())).collect()
-        };
-        let mut picks = Vec::new();
-        for c in series {
-            let slow = [draw(0..c.longest), draw(c.longest..c.slow.len())].concat();
-            picks.push((draw(0..c.usual.len()), slow));
-        }
-        Excess::weighed(series, &picks)
-    }
-
-    fn weighed(series: &[Compared<'_>], picks: &[Picks]) -> Excess {
-        let mut sums = Weighed {
-            out: Excess {
-                slow_steps: series.iter().map(|c| c.slow.len()).sum(),
-                usual_steps: series.iter().map(|c| c.usual.len()).sum(),
-                ..Excess::default()
-            },
-            ..Weighed::default()
-        };
-        let total = series.iter().map(Compared::slow_steps).sum::<f64>().max(1.0);
-        for (one, (usual, slow)) in series.iter().zip(picks) {
-            let weight = one.slow_steps() / total;
-            let share = one.as_often * weight / usual.len() as f64;
-            for &i in usual {
-                sums.add(one.thread, one.usual[i], Side::Usual, share);
-            }
-            sums.add_ordinary(one.thread, (1.0 - one.as_often) * weight * one.ordinary);
-            for &i in slow {
-                sums.add(one.thread, one.slow[i], Side::Slow, one.stands_for(i) / total);
-            }
-        }
-        sums.distribute()
+        Weighing::new(series).all()
     }
 
     /// The mean excess of a step in ns.
@@ -541,6 +366,7 @@ pub fn first_in_the_way(
 mod tests {
     use super::*;
     use crate::detect::Step;
+    use crate::stats::Random;
 
     fn profile(parts: &[(PartKind, f64)], misses: f64) -> Profile {
         Profile {
@@ -603,8 +429,9 @@ mod tests {
         assert!((excess.classes(&[])[&Class::CollectiveStraggler] - 5.0).abs() < 1e-9);
         // However the sample falls, the stops never come out first.
         let mut random = Random::new(1);
+        let mut weighing = Weighing::new(&series);
         for _ in 0..100 {
-            let classes = Excess::resampled(&series, &mut random).classes(&[]);
+            let classes = weighing.resampled(&mut random).classes(&[]);
             assert!(classes[&Class::CollectiveStraggler] < 30.0, "{classes:?}");
         }
     }

@@ -335,7 +335,8 @@ impl<W: Fn(u64, Ns, Ns) -> bool> Gather for Choose<W> {
             }
         }
         // References are sorted, and rows are copied once, into their places.
-        let mut chosen: Vec<(Ns, std::cmp::Reverse<Ns>, &'a T)> = Vec::new();
+        let most = lists.clone().map(<[T]>::len).sum();
+        let mut chosen: Vec<(Ns, std::cmp::Reverse<Ns>, &'a T)> = Vec::with_capacity(most);
         for (list, row) in of_all() {
             // Of several that have not ended the first is taken.
             let is_twin = is_open(row) && open.get(&key(row)) == Some(&true);

@@ -33,8 +33,9 @@ pub struct Options {
     /// Rows that are held when they cannot be written (a full disk); more are dropped and
     /// counted.
     pub max_pending: usize,
-    /// Called by each thread that seals, before it does: to give way to what is recorded.
-    pub thread_begins: Option<fn()>,
+    /// Called by each thread that seals, before it does, with how many more journals wait to be sealed: to
+    /// give way to what is recorded.
+    pub thread_begins: Option<fn(usize)>,
     /// Is told each change of the directory before it is made; for tests.
     #[doc(hidden)]
     pub tap: Option<Tap>,
@@ -363,7 +364,9 @@ impl Writer {
                     };
                     let lost = self.written.lost;
                     let lock = self.lock.clone();
-                    self.sealing = Sealing::Busy(start(sealer, segment, journal, lost, lock)?);
+                    let waiting = self.unsealed.len() - 1;
+                    let thread = start(sealer, segment, journal, waiting, lost, lock)?;
+                    self.sealing = Sealing::Busy(thread);
                     if !wait {
                         return Ok(());
                     }
@@ -475,6 +478,7 @@ fn start(
     mut sealer: Box<Sealer>,
     segment: u32,
     journal: Arc<Found>,
+    waiting: usize,
     lost: u64,
     lock: Option<Arc<Lock>>,
 ) -> Result<SealingThread> {
@@ -482,7 +486,7 @@ fn start(
     let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
     let run = move || {
         if let Some(begins) = sealer.thread_begins {
-            begins();
+            begins(waiting);
         }
         // Held to the end: a writer that is dropped meanwhile must not let another one in.
         let _lock = lock;

@@ -83,7 +83,6 @@ shared_with_c! {
         key: u64,
         used: u64,
         tx_bytes: u64,
-        tx_packets: u64,
         drops: u64,
         polls: u64,
         polled: u64,
@@ -158,7 +157,7 @@ struct NicTracks {
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let bpf = start.bpf;
     let mut loaded = bpf.load("network", bpf_object!("network"), |object| {
-        process_sums::configure(object, bpf, 1)?;
+        process_sums::configure(object, bpf, 2)?;
         set_map_entries(object, "host_totals", bpf.cpu_count() as u32)?;
         // Reasons came with 5.17.
         if bpf.tracepoint_arguments("kfree_skb") < Some(3) {

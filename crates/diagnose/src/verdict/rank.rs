@@ -7,7 +7,7 @@ use gpuwhy_schema::{Class, Ns, PartKind};
 use super::Judgement;
 use super::context::JudgeContext;
 use crate::classes::{self, Incident as Measured};
-use crate::excess::{Compared, Excess};
+use crate::excess::{Compared, Excess, Weighing};
 use crate::gpu::Readings;
 use crate::on_cpu::OnCpu;
 use crate::stats::Random;
@@ -127,8 +127,9 @@ fn firsts(
     if series.is_empty() {
         return firsts;
     }
+    let mut weighing = Weighing::new(series);
     for _ in 0..resamples {
-        let classes = Excess::resampled(series, &mut random).classes(contradicted);
+        let classes = weighing.resampled(&mut random).classes(contradicted);
         if let Some((class, _)) = classes.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
             *firsts.entry(class).or_default() += 1;
         }

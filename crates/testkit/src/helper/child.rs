@@ -4,8 +4,8 @@ use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// The child and its pipes. Dropping it closes the pipes and neither ends nor awaits the child.
 #[derive(Debug)]
@@ -14,6 +14,13 @@ pub(crate) struct JsonChild {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// The last line of one that failed.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Failed {
+    pub(crate) failed: String,
 }
 
 impl JsonChild {
@@ -51,13 +58,17 @@ impl JsonChild {
     /// Receives a message, a line of JSON.
     ///
     /// # Errors
-    /// If it ends without a further line, or the line is no such message.
+    /// If it failed (the error is what it says), ends without a further line, or the line is no such
+    /// message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let name = &self.name;
         let Some(line) = self.lines.next() else {
-            bail!("{name} has ended before its time; its message is on stderr");
+            bail!("{name} has ended before its time and did not say why");
         };
         let line = line.with_context(|| format!("cannot read from {name}"))?;
+        if let Ok(Failed { failed }) = serde_json::from_str(&line) {
+            bail!("{name} failed: {failed}");
+        }
         serde_json::from_str(&line).with_context(|| format!("cannot parse what {name} printed"))
     }
 

@@ -5,9 +5,12 @@ mod child;
 mod deadline;
 mod process;
 
+use std::io::Write;
+
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
+use child::Failed;
 pub(crate) use child::JsonChild;
 pub(crate) use deadline::Deadline;
 pub use process::{HelperProcess, set_program};
@@ -29,6 +32,9 @@ pub fn dispatch() {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("gpuwhy-testkit: {error:#}");
+            let failed = serde_json::to_string(&Failed { failed: format!("{error:#}") });
+            // Nobody may be left to read it.
+            let _ = writeln!(std::io::stdout(), "{}", failed.unwrap_or_default());
             1
         }
     };

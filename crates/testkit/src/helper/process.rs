@@ -110,7 +110,7 @@ impl<T: DeserializeOwned> HelperProcess<T> {
     /// Waits until it reports that it has begun, for roles that do; when, CLOCK_MONOTONIC ns.
     ///
     /// # Errors
-    /// If it could not begin; the reason is on stderr.
+    /// If it could not begin.
     pub fn begun(&mut self) -> Result<u64> {
         let begun: serde_json::Value = self.child.receive()?;
         begun["from_ns"]
@@ -121,7 +121,7 @@ impl<T: DeserializeOwned> HelperProcess<T> {
     /// Waits until its time is over; its result.
     ///
     /// # Errors
-    /// If it failed or was killed; the reason is on stderr.
+    /// If it failed or was killed.
     pub fn finish(mut self) -> Result<T> {
         // The line that reports its beginning is no `T`.
         let last = loop {

@@ -116,7 +116,7 @@ impl Injector {
     /// Waits until it begins; returns when, CLOCK_MONOTONIC ns. To be called at most once.
     ///
     /// # Errors
-    /// If it could not begin; the reason is on stderr.
+    /// If it could not begin.
     pub fn onset(&mut self) -> Result<u64> {
         Ok(self.child.receive::<Onset>()?.onset_ns)
     }

@@ -182,13 +182,14 @@ impl Job {
             control.stop();
         }
         self.resume();
-        // A rank that does not end is killed when the job is dropped.
-        let deadline = sys::now() + 5_000_000_000;
+        // A rank that does not end is killed when the job is dropped. The last steps save what they have:
+        // on a disk that others keep busy, that takes many seconds.
+        let deadline = sys::now() + 60_000_000_000;
         for rank in &mut self.children {
             while matches!(rank.try_wait(), Ok(None)) {
                 ensure!(
                     sys::now() < deadline,
-                    "a rank did not end within 5 s after the stop flag was set"
+                    "a rank did not end within 60 s after the stop flag was set"
                 );
                 std::thread::sleep(Duration::from_millis(5));
             }

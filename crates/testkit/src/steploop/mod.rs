@@ -219,7 +219,7 @@ pub struct Running {
 /// calling thread.
 ///
 /// # Errors
-/// If it cannot be started; the reason is on stderr.
+/// If it cannot be started.
 pub fn start(config: &Config) -> Result<Running> {
     let mut command = command("steploop", config, libc::SIGTERM)?;
     let mut child = JsonChild::spawn("the steploop".into(), &mut command, Stdio::piped())?;
@@ -251,8 +251,9 @@ impl Running {
     pub fn wait(&mut self) -> Result<Summary> {
         let summary = self.child.receive();
         let status = self.child.wait()?;
-        ensure!(status.success(), "the steploop failed ({status}); its message is on stderr");
-        summary
+        let summary = summary?;
+        ensure!(status.success(), "the steploop failed: {status}");
+        Ok(summary)
     }
 }
 
