@@ -5,8 +5,6 @@ mod child;
 mod deadline;
 mod process;
 
-use std::io::Write;
-
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
@@ -32,9 +30,7 @@ pub fn dispatch() {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("gpuwhy-testkit: {error:#}");
-            let failed = serde_json::to_string(&Failed { failed: format!("{error:#}") });
-            // Nobody may be left to read it.
-            let _ = writeln!(std::io::stdout(), "{}", failed.unwrap_or_default());
+            print_json(&Failed { failed: format!("{error:#}") });
             1
         }
     };

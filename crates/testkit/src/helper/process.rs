@@ -52,8 +52,10 @@ pub(crate) fn command(role: &str, task: &impl Serialize, signal: i32) -> Result<
     reason = "a line of JSON of our own, for the program that started it"
 )]
 pub(crate) fn print_json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string(value).unwrap_or_default());
-    let _ = std::io::stdout().flush();
+    let mut out = std::io::stdout().lock();
+    // Nobody may be left to read it.
+    let _ = writeln!(out, "{}", serde_json::to_string(value).unwrap_or_default());
+    let _ = out.flush();
 }
 
 /// A helper process whose last line on stdout is JSON, a `T`. Dropping it ends the process and
