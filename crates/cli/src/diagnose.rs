@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use gpuwhy_diagnose::verdict::{Cause, Evidence, Finding, Outcome};
 use gpuwhy_engine::analysis::{Analysis, Options, analyse};
 use gpuwhy_engine::phases::{self, NotTold, Program, RestsOn};
+use gpuwhy_engine::settings::Settings;
 use gpuwhy_engine::source::TraceSource;
 use gpuwhy_engine::threads::Threads;
 use gpuwhy_engine::units::rounds::RoundsOfProcess;
@@ -72,6 +73,9 @@ struct Document<'a> {
     /// `found`, `nothing_anomalous` or `no_steps`.
     verdict: &'static str,
     findings: &'a [Finding],
+    /// Settings that are known to cost time, that are not the same everywhere, or that changed.
+    #[serde(skip_serializing_if = "Settings::is_empty")]
+    settings: &'a Settings,
     /// Imported files that lost rows.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     rests_on_incomplete: &'a [IncompleteSource],
@@ -106,6 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             rests_on: analysis.rests_on.as_ref(),
             verdict: verdict(&analysis),
             findings: &analysis.findings,
+            settings: &analysis.settings,
             rests_on_incomplete: &analysis.incomplete,
         };
         terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
@@ -233,6 +238,9 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
         for line in rests_on.text() {
             screen.line(line);
         }
+    }
+    for line in analysis.settings.text() {
+        screen.line(line);
     }
 }
 

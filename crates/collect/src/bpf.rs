@@ -11,6 +11,7 @@ mod object;
 pub(crate) mod process_sums;
 mod ring;
 pub(crate) mod run_time;
+mod shared_array;
 pub(crate) mod uprobes;
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,7 @@ pub(crate) use layout::{bytes_of, from_bytes, shared_with_c, text_of};
 pub(crate) use mapped::MappedArray;
 pub(crate) use object::{LoadedObject, bpf_object, leave_out, set_constants, set_map_entries};
 pub(crate) use ring::records;
+pub use shared_array::SharedArray;
 
 use crate::error::{CollectError, error_chain};
 use crate::sys;

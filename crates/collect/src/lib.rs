@@ -44,6 +44,7 @@ mod status;
 mod sys;
 mod thread_spans;
 
+pub use bpf::SharedArray;
 pub use config::{
     Config, InvalidStep, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
 };
@@ -55,6 +56,6 @@ pub use recorder::Recorder;
 pub use shed::Shed;
 pub use status::Status;
 pub use sys::{
-    GivesWay, cpu_time, give_way, give_way_to_the_end, hurry, inherited, nice, now,
-    release_free_memory, set_ignored, signal, sigpipe_was_ignored, thread_time,
+    IdlePriority, cpu_time, idle_priority, inherited, nice, now, release_free_memory, set_ignored,
+    signal, sigpipe_was_ignored, thread_time,
 };

@@ -16,6 +16,7 @@ pub(crate) mod psi;
 pub(crate) mod python_gc;
 pub(crate) mod run_queue;
 pub(crate) mod self_cost;
+pub(crate) mod settings;
 pub(crate) mod stacks;
 pub(crate) mod steal;
 pub(crate) mod steps;
@@ -43,6 +44,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &psi::PROBE,
     &steal::PROBE,
     &cgroup::PROBE,
+    &settings::PROBE,
     &nvml::PROBE,
     &nccl_calls::PROBE,
     &nccl_ras::PROBE,

@@ -9,6 +9,7 @@ use crate::account::KnownParts;
 use crate::error::{Error, Result};
 use crate::investigate::{self, Budget, investigate};
 use crate::phases::{self, NotTold, Program, Programs, RestsOn};
+use crate::settings::Settings;
 use crate::source::TraceSource;
 use crate::threads::{self, Busy, Threads};
 use crate::units::{self, Units};
@@ -41,6 +42,8 @@ pub struct Analysis {
     pub incidents: Vec<Incident>,
     /// The judgement of each incident.
     pub findings: Vec<Finding>,
+    /// Settings of hosts and processes of which something can be said.
+    pub settings: Settings,
     /// Parts of the steps that were examined.
     pub parts: Vec<Part>,
     /// The imported files that the judgement rests on and of which rows were lost.
@@ -92,6 +95,7 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
         threads,
         incidents,
         findings,
+        settings: Settings::of(source.entities_and_tracks()),
         parts,
         incomplete,
     })

@@ -10,7 +10,7 @@ use gpuwhy_store::{Options, Writer};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::trace_output::{TraceOutput, seals_in_the_background};
+use crate::trace_output::TraceOutput;
 
 /// Summary of a recording.
 #[derive(Debug, Default, Serialize)]
@@ -86,7 +86,7 @@ impl Recording {
         let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let options = Options {
             keep_recent: keep.map(|k| Ns(k.as_nanos() as i64)),
-            thread_begins: Some(seals_in_the_background),
+            thread_begins: Some(|| gpuwhy_collect::nice(10)),
             ..Default::default()
         };
         let writer = Writer::create(path, options)?;

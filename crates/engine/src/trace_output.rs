@@ -17,18 +17,6 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// The same while the disk fails: each try encodes all rows that are held.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Niceness of threads whose work nobody waits for.
-const BACKGROUND: i32 = 19;
-/// How long such a thread gives way to everybody: meanwhile further rows wait in the journal.
-const GIVES_WAY: Duration = Duration::from_secs(60);
-
-/// For [`gpuwhy_store::Options::thread_begins`].
-pub(crate) fn seals_in_the_background(waiting: usize) {
-    // Where more is recorded than can be sealed in the pauses of others, the disk would fill.
-    let at_most = if waiting > 0 { Duration::ZERO } else { GIVES_WAY };
-    gpuwhy_collect::give_way_to_the_end(BACKGROUND, at_most);
-}
-
 /// The trace that is being written.
 pub(crate) struct TraceOutput {
     writer: Writer,
@@ -103,10 +91,7 @@ impl TraceOutput {
     pub fn close(mut self, mut last: Rows) -> Closed {
         // What is said of an error is said of the closing as a whole.
         let _ = self.writer.append(&mut last);
-        // Now somebody waits for what is being sealed.
-        gpuwhy_collect::hurry(true);
         let (written, closed) = self.writer.close();
-        gpuwhy_collect::hurry(false);
         Closed { written, error: closed.err().map(Error::Store), news: self.news }
     }
 

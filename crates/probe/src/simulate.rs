@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
+use gpuwhy_collect::SharedArray;
 use gpuwhy_gpubpf::MapKind;
 use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
@@ -61,6 +62,11 @@ pub(crate) struct Options {
     /// Write what device memory holds at the end: the parameter's number, from 0, and a file
     #[arg(long, value_name = "NUMBER=FILE")]
     save: Vec<Save>,
+    /// Share an array of the programs (1504) with the kernel: its name, and where a map of the kernel is pinned that
+    /// was declared with BPF_F_MMAPABLE and values of __u64. It begins with what the map holds, and what the programs
+    /// add is added there
+    #[arg(long = "map", value_name = "NAME=PINNED", requires = "object")]
+    maps: Vec<Pinned>,
     /// Streaming multiprocessors of the simulated device
     #[arg(long, value_name = "COUNT", default_value_t = Config::default().sms)]
     sms: u32,
@@ -187,6 +193,51 @@ impl FromStr for Save {
         let (number, path) = text.split_once('=').ok_or("write NUMBER=FILE")?;
         let parameter = number.parse().map_err(|_| format!("`{number}` is no number"))?;
         Ok(Self { parameter, path: path.into() })
+    }
+}
+
+/// `counts=/sys/fs/bpf/counts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pinned {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for Pinned {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, path) = text.split_once('=').ok_or("write NAME=PINNED")?;
+        Ok(Self { name: name.into(), path: path.into() })
+    }
+}
+
+/// An array of the programs that is a map of the kernel.
+struct Shared<'a> {
+    name: &'a str,
+    array: SharedArray,
+    before: Vec<u64>,
+}
+
+impl<'a> Shared<'a> {
+    /// Gives the array of the programs what the map holds.
+    fn begin(pinned: &'a Pinned, maps: &Maps, device: &mut Device) -> Result<Shared<'a>> {
+        let array = SharedArray::open(&pinned.path)?;
+        let before = array.numbers();
+        let set = maps.set_numbers(device, &pinned.name, &before);
+        set.map_err(|e| anyhow!("`{}`: {e}", pinned.path.display()))?;
+        Ok(Shared { name: &pinned.name, array, before })
+    }
+
+    /// Adds to the map what the programs have added. The kernel may have done so meanwhile too.
+    fn end(&self, maps: &Maps, device: &Device) -> Result<()> {
+        let after = maps.numbers(device, self.name).map_err(|e| anyhow!(e))?;
+        for (at, (after, before)) in after.iter().zip(&self.before).enumerate() {
+            if after != before {
+                self.array.add(at, after.wrapping_sub(*before));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -346,6 +397,13 @@ fn launch(
             Some(Maps::bind(&mut device, &image, &table, threads, who).map_err(|e| anyhow!(e))?)
         }
     };
+    let shared = match &maps {
+        None => Vec::new(),
+        Some(maps) => {
+            let begin = |pinned| Shared::begin(pinned, maps, &mut device);
+            options.maps.iter().map(begin).collect::<Result<_>>()?
+        }
+    };
     let launch =
         Launch { kernel, grid, block, dynamic_shared: options.shared, parameters: &parameters };
     let facts = device.launch(&image, &launch).map_err(|error| {
@@ -362,6 +420,9 @@ fn launch(
             Some((at, bytes)) => device.read(*at, *bytes).map(<[u8]>::to_vec),
         })
         .collect::<Result<_, _>>()?;
+    if let Some(maps) = &maps {
+        shared.iter().try_for_each(|one| one.end(maps, &device))?;
+    }
     let maps = maps.map(|maps| maps.read(&device)).unwrap_or_default();
     Ok(Ran { cycles: facts.cycles, total: facts.total, memory, maps })
 }

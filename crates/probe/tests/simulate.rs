@@ -162,3 +162,17 @@ fn what_cannot_be_run_is_an_error_that_says_what_to_do() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("as it is"), "{said}");
 }
+
+#[test]
+fn a_map_that_is_not_pinned_there_or_not_in_the_programs_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let object = object(folder.path());
+    let of = |map: &str| saxpy(&["--object", object.to_str().unwrap(), "--map", map]);
+    for (map, says) in
+        [("counts=/nowhere", "cannot open the BPF map `/nowhere`"), ("counts", "write NAME=PINNED")]
+    {
+        let output = of(map);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(says), "{map}: {said}");
+    }
+}

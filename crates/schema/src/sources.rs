@@ -73,6 +73,8 @@ sources! {
     STEAL = "proc:steal" [],
     /// Quotas and limits of cgroups.
     CGROUP = "proc:cgroup" [],
+    /// Settings of the host and of recorded processes.
+    SETTINGS = "proc:settings" [],
     /// Readings and events of NVIDIA GPUs.
     NVML = "nvml" [GpuThrottling, GpuContention, Pcie, GpuFault],
     /// Calls of NCCL as seen from outside, by BPF.

@@ -37,6 +37,9 @@ choice! {
         Container = "container",
         /// A pod, batch job or service unit that containers or processes belong to.
         Job = "job",
+        /// A setting of its parent while it has this value; name: `thp.enabled=madvise`; key: its parent's, its name and
+        /// how often it had changed.
+        Setting = "setting",
     }
 }
 

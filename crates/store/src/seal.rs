@@ -27,8 +27,8 @@ const LANE_FILES: usize = 16;
 /// What writes segments, one after the other.
 #[derive(Debug)]
 pub(crate) struct Sealer {
-    /// Called by each thread that seals, before it does: [`crate::Options::thread_begins`].
-    pub thread_begins: Option<fn(usize)>,
+    /// Called by each thread that seals, before it does: to give way to others.
+    pub thread_begins: Option<fn()>,
     /// The trace that is written.
     pub dir: Dir,
     /// The manifest as last committed.

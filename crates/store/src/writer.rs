@@ -33,9 +33,8 @@ pub struct Options {
     /// Rows that are held when they cannot be written (a full disk); more are dropped and
     /// counted.
     pub max_pending: usize,
-    /// Called by each thread that seals, before it does, with how many more journals wait to be sealed: to
-    /// give way to what is recorded.
-    pub thread_begins: Option<fn(usize)>,
+    /// Called by each thread that seals, before it does: to give way to what is recorded.
+    pub thread_begins: Option<fn()>,
     /// Is told each change of the directory before it is made; for tests.
     #[doc(hidden)]
     pub tap: Option<Tap>,
@@ -364,9 +363,7 @@ impl Writer {
                     };
                     let lost = self.written.lost;
                     let lock = self.lock.clone();
-                    let waiting = self.unsealed.len() - 1;
-                    let thread = start(sealer, segment, journal, waiting, lost, lock)?;
-                    self.sealing = Sealing::Busy(thread);
+                    self.sealing = Sealing::Busy(start(sealer, segment, journal, lost, lock)?);
                     if !wait {
                         return Ok(());
                     }
@@ -478,7 +475,6 @@ fn start(
     mut sealer: Box<Sealer>,
     segment: u32,
     journal: Arc<Found>,
-    waiting: usize,
     lost: u64,
     lock: Option<Arc<Lock>>,
 ) -> Result<SealingThread> {
@@ -486,7 +482,7 @@ fn start(
     let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
     let run = move || {
         if let Some(begins) = sealer.thread_begins {
-            begins(waiting);
+            begins();
         }
         // Held to the end: a writer that is dropped meanwhile must not let another one in.
         let _lock = lock;

@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
     Row { pure: true, ..row("diagnose", &["schema"]) },
     // Floor 3: these three never see each other.
     row("store", &["schema", "guard"]),
-    Row { tests: &["testkit", "standin"], ..row("collect", &["schema", "wire"]) },
+    Row { tests: &["testkit", "standin", "gpubpf"], ..row("collect", &["schema", "wire"]) },
     row("formats", &["schema", "guard"]),
     // Judgement on one side, the network on the other; of hosts it knows nothing.
     row("fleet", &["schema", "diagnose"]),
@@ -72,7 +72,8 @@ const ROWS: &[Row] = &[
             &["schema", "wire", "diagnose", "store", "collect", "formats", "fleet", "engine"],
         )
     },
-    row("probe", &["schema", "gpubpf"]),
+    // Its simulated device shares maps with the kernel.
+    row("probe", &["schema", "gpubpf", "collect"]),
     row(
         "bench",
         &["schema", "store", "collect", "diagnose", "formats", "fleet", "engine", "testkit"],

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::live::{
     self, Conclusion, Ended, Event, LiveJudge, Phase, SETTLED, Shedding, Sorted, Status, Trouble,
 };
-use crate::trace_output::{TraceOutput, seals_in_the_background};
+use crate::trace_output::TraceOutput;
 use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
 use governor::{Governor, Limits, Order};
@@ -70,6 +70,8 @@ pub struct Closed {
 const RECORDING: i32 = -10;
 /// Niceness while a current incident is judged: the verdict is waited for, but so is the workload.
 const JUDGING: i32 = 0;
+/// Niceness of threads whose work nobody waits for.
+const BACKGROUND: i32 = 19;
 /// How long the recording waits for background work to be done on CPUs that others use; the kernel's
 /// ring holds as much of 60,000 events a second.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -120,7 +122,7 @@ impl Watcher {
         let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let store = Options {
             keep_recent: options.keep.map(|k| Ns(k.as_nanos() as i64)),
-            thread_begins: Some(seals_in_the_background),
+            thread_begins: Some(|| gpuwhy_collect::nice(BACKGROUND)),
             ..Default::default()
         };
         let writer = Writer::create(path, store)?;
@@ -354,7 +356,7 @@ impl Watcher {
             return Ok(());
         }
         let states = self.open_states();
-        let idle = gpuwhy_collect::give_way(RECORDING, GIVES_WAY);
+        let idle = gpuwhy_collect::idle_priority(RECORDING, GIVES_WAY);
         let verdict = self.judging(|judge, _| judge.examine(incident, now, states));
         drop(idle);
         let verdict = verdict?;
@@ -368,7 +370,7 @@ impl Watcher {
     /// An incident that has ended. Nobody waits for its last judgement, and at full speed that would
     /// be the next disturbance.
     fn over(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
-        let _low_priority = gpuwhy_collect::give_way(RECORDING, PATIENCE);
+        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         let began = gpuwhy_collect::now();
         let states = self.open_states();
         let mut conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;

@@ -67,7 +67,7 @@ fn group_of(kind: EntityKind) -> &'static str {
         EntityKind::Disk => "Disks",
         EntityKind::Nic => "Network",
         EntityKind::Cgroup | EntityKind::Container | EntityKind::Job => "Control groups",
-        EntityKind::Host => "Hosts",
+        EntityKind::Host | EntityKind::Setting => "Hosts",
         EntityKind::Vm => "Virtual machines",
         EntityKind::Process | EntityKind::Thread => "Other processes",
     }

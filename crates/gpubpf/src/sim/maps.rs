@@ -96,6 +96,55 @@ impl Maps {
         Ok(Self { bound })
     }
 
+    /// The numbers of 64 bits that an array holds whose values all threads share, value by value.
+    ///
+    /// # Errors
+    /// There is no such array, or its values are no such numbers.
+    pub fn numbers(&self, device: &Device, name: &str) -> Result<Vec<u64>, String> {
+        let bound = self.array(name)?;
+        let values =
+            device.read(bound.values, bound.bytes).map_err(|trouble| trouble.to_string())?;
+        Ok((0..values.len() / 8).map(|number| word(values, 8 * number)).collect())
+    }
+
+    /// Sets them before a launch: what the device's programs find there.
+    ///
+    /// # Errors
+    /// As [`Maps::numbers`], or there are not as many numbers.
+    pub fn set_numbers(
+        &self,
+        device: &mut Device,
+        name: &str,
+        numbers: &[u64],
+    ) -> Result<(), String> {
+        let bound = self.array(name)?;
+        let (has, given) = (bound.bytes / 8, numbers.len());
+        if has != given {
+            return Err(format!("map `{name}` holds {has} numbers and is given {given}"));
+        }
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        device.write(bound.values, &bytes).map_err(|trouble| trouble.to_string())
+    }
+
+    fn array(&self, name: &str) -> Result<&Bound, String> {
+        let Some(bound) = self.bound.iter().find(|bound| bound.map.name == name) else {
+            let all: Vec<&str> = self.bound.iter().map(|bound| bound.map.name.as_str()).collect();
+            return Err(format!("there is no map `{name}`; there is {}", all.join(", ")));
+        };
+        match bound.map.kind {
+            MapKind::Array | MapKind::KernelShared if bound.map.value_size.is_multiple_of(8) => {
+                Ok(bound)
+            }
+            MapKind::Array | MapKind::KernelShared => {
+                let size = bound.map.value_size;
+                Err(format!(
+                    "values of map `{name}` have {size} bytes and are no numbers of 64 bits"
+                ))
+            }
+            kind => Err(format!("map `{name}` is no array that all threads share but {kind:?}")),
+        }
+    }
+
     /// What the maps hold.
     pub fn read(&self, device: &Device) -> Vec<Contents> {
         // What was bound is the device's own memory; without it nothing was written.
