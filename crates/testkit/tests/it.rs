@@ -209,7 +209,7 @@ fn an_injector_without_its_prerequisites_fails() {
     let running = steploop::start(&config).unwrap();
     for kind in [Kind::CgroupQuota, Kind::MemoryHog, Kind::UdpBurst, Kind::LinkCap] {
         let error = Injector::start(spec(&running, kind, 1.0)).unwrap().finish().unwrap_err();
-        assert!(error.to_string().contains("has ended before its time"), "{error}");
+        assert!(error.to_string().contains("cannot start the disturbance"), "{error}");
     }
     running.stop().unwrap();
 }
