@@ -2,6 +2,10 @@
 //!
 //! Loading BPF programs needs root; without it the test prints why it was skipped.
 
+#[path = "../../gpubpf/tests/support/clang.rs"]
+#[allow(dead_code)]
+mod clang;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -62,20 +66,9 @@ const KERNEL: &str =
     ".version 7.8\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\n\tret;\n}\n";
 
 fn compiled(folder: &Path, name: &str, text: &str) -> Vec<u8> {
-    let (source, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
+    let source = folder.join(format!("{name}.bpf.c"));
     std::fs::write(&source, text).unwrap();
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpubpf/include");
-    let output = Command::new("clang")
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wno-unused-variable", "-I"])
-        .arg(include)
-        .arg("-c")
-        .arg(source)
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .expect("clang, which every build of gpuwhy needs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::read(object).unwrap()
+    clang::compiled(&source, "v3")
 }
 
 /// A BPF file system of the test's own.
@@ -133,9 +126,7 @@ fn root_the_kernel_and_a_simulated_gpu_count_in_one_map() {
                 let after = maps.numbers(&device, "counts").unwrap();
                 // A program of the device sees what was there when its kernel was launched.
                 assert_eq!(after[0], before[0] + u64::from(blocks * threads));
-                for (at, (after, before)) in after.iter().zip(&before).enumerate() {
-                    array.add(at, after.wrapping_sub(*before));
-                }
+                array.add_growth(&before, &after);
             }
         });
         let count = host.progs_mut().next().unwrap();

@@ -24,6 +24,9 @@ pub use cubin::{Cubin, CubinFault};
 pub use fatbin::{Content, FATBIN_MAGIC, Image, ImageFault, Images, MAX_IMAGE};
 pub use host::{Section, sections};
 
+/// The first bytes of an ELF file.
+pub const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
+
 /// For which devices code was compiled beyond its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {

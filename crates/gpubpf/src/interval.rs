@@ -140,13 +140,11 @@ impl Interval {
             AluOp::Arsh => {
                 count.map(|count| (exact(op, width, a, count), exact(op, width, b, count)))
             }
+            AluOp::SignedDiv | AluOp::SignedMod if !not_negative => None,
             // By zero it gives 0.
-            AluOp::Div => Some((if c > 0 { a / d } else { 0 }, b / c.max(1))),
-            AluOp::SignedDiv if not_negative => Some((if c > 0 { a / d } else { 0 }, b / c.max(1))),
+            AluOp::Div | AluOp::SignedDiv => Some((if c > 0 { a / d } else { 0 }, b / c.max(1))),
             // By zero it leaves what was there.
-            AluOp::Mod => Some(remainder(left, right)),
-            AluOp::SignedMod if not_negative => Some(remainder(left, right)),
-            AluOp::SignedDiv | AluOp::SignedMod => None,
+            AluOp::Mod | AluOp::SignedMod => Some(remainder(left, right)),
         };
         bounds.map_or(all, |(min, max)| Self { min, max })
     }

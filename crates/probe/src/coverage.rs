@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use gpuwhy_gpubpf::image::{
-    Arch, Content, Coverage, Cubin, FATBIN_MAGIC, Found, Images, MAX_IMAGE, Way, sections,
+    Arch, Content, Coverage, Cubin, ELF_MAGIC, FATBIN_MAGIC, Found, Images, MAX_IMAGE, Way,
+    is_binary, sections,
 };
 use gpuwhy_gpubpf::ptx::MAX_TEXT;
 use gpuwhy_gpubpf::splice::Names;
@@ -124,9 +125,7 @@ fn archive(file: File, name: &str, device: u32, to: &mut Vec<Looked>) -> Result<
         let name = format!("{name}/{}", member.name()?);
         let mut start = [0; 4];
         let begun = read_up_to(&mut member, &mut start)?;
-        if !is_device_code(&start[..begun])
-            && Path::new(&name).extension().is_none_or(|e| e != "ptx")
-        {
+        if !is_binary(&start[..begun]) && Path::new(&name).extension().is_none_or(|e| e != "ptx") {
             to.push(Looked { name, ..Looked::default() });
             continue;
         }
@@ -155,13 +154,6 @@ fn read_up_to(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-const ELF: [u8; 4] = *b"\x7fELF";
-
-/// Whether a file that begins so may hold device code besides PTX.
-fn is_device_code(start: &[u8]) -> bool {
-    start == ELF || start == FATBIN_MAGIC
-}
-
 /// Looks into one file.
 fn file_of(file: &mut File, name: String, device: u32) -> Result<Looked> {
     let mut looked = Looked { name, ..Looked::default() };
@@ -173,8 +165,10 @@ fn file_of(file: &mut File, name: String, device: u32) -> Result<Looked> {
     // Bytes 18 and 19 of an ELF file say for which machine.
     match (start.get(..4), u16::from_le_bytes([start[18], start[19]])) {
         (Some(four), _) if four == FATBIN_MAGIC => images(&mut *file, device, true, &mut looked),
-        (Some(four), Cubin::MACHINE) if four == ELF => cubin(file, length, device, &mut looked),
-        (Some(four), _) if four == ELF => host(file, device, &mut looked),
+        (Some(four), Cubin::MACHINE) if four == ELF_MAGIC => {
+            cubin(file, length, device, &mut looked)
+        }
+        (Some(four), _) if four == ELF_MAGIC => host(file, device, &mut looked),
         _ if Path::new(&looked.name).extension().is_some_and(|end| end == "ptx") && read > 0 => {
             ptx(file, length, device, &mut looked)?;
         }

@@ -232,11 +232,7 @@ impl<'a> Shared<'a> {
     /// Adds to the map what the programs have added. The kernel may have done so meanwhile too.
     fn end(&self, maps: &Maps, device: &Device) -> Result<()> {
         let after = maps.numbers(device, self.name).map_err(|e| anyhow!(e))?;
-        for (at, (after, before)) in after.iter().zip(&self.before).enumerate() {
-            if after != before {
-                self.array.add(at, after.wrapping_sub(*before));
-            }
-        }
+        self.array.add_growth(&self.before, &after);
         Ok(())
     }
 }

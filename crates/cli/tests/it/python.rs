@@ -209,19 +209,15 @@ fn trained(case: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<u8>)> {
     Some((keep, trace, output.stdout))
 }
 
-/// Counts are exact, and each phase is within 100 us of the program's own ledger, but for what a busy machine
-/// puts between two clocks: the quarter that agrees best is compared.
+/// Counts are exact, and each phase is within 100 us of the program's own ledger (median).
 fn assert_as_in_ledger(case: &str, names: &[&str]) {
     let Some((_keep, trace, output)) = trained(case) else { return };
     for name in names {
         let (spans, own) = (spans(&trace, name), ledger(&output, name));
         assert!(!own.is_empty(), "{case}: no {name} in the program's own ledger");
         assert_eq!(spans.len(), own.len(), "{case}: {name}");
-        let mut off: Vec<i64> =
-            spans.iter().zip(&own).map(|((_, dur), own)| (dur - own).abs()).collect();
-        off.sort_unstable();
-        let off = off[off.len() / 4];
-        println!("{case}: {name}: {} of them, {off} ns off (first quartile)", own.len());
+        let off = median(spans.iter().zip(&own).map(|((_, dur), own)| (dur - own).abs()).collect());
+        println!("{case}: {name}: {} of them, {off} ns off (median)", own.len());
         assert!(off < 100_000, "{case}: {name} is {off} ns from the program's own ledger");
     }
 }

@@ -78,10 +78,13 @@ impl SharedArray {
         self.words().iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
-    /// Adds to the number at `at`; nothing behind the end.
-    pub fn add(&self, at: usize, by: u64) {
-        if let Some(word) = self.words().get(at) {
-            word.fetch_add(by, Ordering::Relaxed);
+    /// Adds to each number what a copy of it has become more; nothing behind the end. Who counts in the array
+    /// meanwhile loses nothing.
+    pub fn add_growth(&self, before: &[u64], after: &[u64]) {
+        for ((word, before), after) in self.words().iter().zip(before).zip(after) {
+            if after != before {
+                word.fetch_add(after.wrapping_sub(*before), Ordering::Relaxed);
+            }
         }
     }
 

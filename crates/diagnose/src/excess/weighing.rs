@@ -3,12 +3,12 @@
 //! What a step holds is found by number and not by key, so that a resample is additions and no look-ups.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{Class, EntityId, PartKind};
 
 use super::{Compared, Excess, Key, Profile};
+use crate::classes::Misses;
 use crate::stats::Random;
 
 /// Usual and slow ns, by part and blame.
@@ -60,6 +60,8 @@ impl<K: Copy + Eq + std::hash::Hash> Numbers<K> {
 
 /// A [`Profile`] whose keys are numbers.
 struct Numbered {
+    /// What it weighs where it is counted once.
+    weight: f64,
     dur: f64,
     misses: f64,
     cold: f64,
@@ -75,21 +77,62 @@ struct Counted {
     usual: Vec<Numbered>,
     slow: Vec<Numbered>,
     longest: usize,
-    /// What each usual step weighs that is counted once,
-    share: f64,
-    /// and each slow one: of the longest, and of the others.
-    stands_for: (f64, f64),
     /// Usual steps of which only the duration is known, summed ns, and where their time went.
     ordinary: (f64, u32),
 }
 
-/// Usual and slow ns by number.
-type Sums = Vec<(f64, f64)>;
+/// Which of two means a step counts for: its place in a [`Sum`].
+type Side = usize;
+const USUAL: Side = 0;
+const SLOW: Side = 1;
+
+/// Usual and slow.
+type Sum = [f64; 2];
+
+/// What weighed steps hold together, by number.
+struct Sums {
+    dur: Sum,
+    misses: Sum,
+    cold: Sum,
+    own: Vec<Sum>,
+    awaited: Vec<Sum>,
+    spans: Vec<Sum>,
+    waited: Vec<bool>,
+}
+
+impl Sums {
+    fn clear(&mut self) {
+        for sum in [&mut self.dur, &mut self.misses, &mut self.cold] {
+            *sum = [0.0; 2];
+        }
+        for sums in [&mut self.own, &mut self.awaited, &mut self.spans] {
+            sums.fill([0.0; 2]);
+        }
+        self.waited.fill(false);
+    }
+
+    /// Adds each step as often as `times` says.
+    fn add(&mut self, steps: &[Numbered], times: &[u32], side: Side) {
+        for (step, times) in steps.iter().zip(times).filter(|(_, times)| **times > 0) {
+            let weight = f64::from(*times) * step.weight;
+            self.dur[side] += weight * step.dur;
+            self.misses[side] += weight * step.misses;
+            self.cold[side] += weight * step.cold;
+            for (sums, held) in [
+                (&mut self.own, &step.own),
+                (&mut self.awaited, &step.awaited),
+                (&mut self.spans, &step.spans),
+            ] {
+                held.iter().for_each(|(i, ns)| sums[*i as usize][side] += weight * ns);
+            }
+            step.waited_for.iter().for_each(|i| self.waited[*i as usize] = true);
+        }
+    }
+}
 
 /// Steps of several series that are to be weighed, again and again.
 pub struct Weighing {
     series: Vec<Counted>,
-    steps: (usize, usize),
     own: Vec<(EntityId, Key)>,
     awaited: Vec<(EntityId, Key)>,
     spans: Vec<(Class, PartKind)>,
@@ -97,8 +140,7 @@ pub struct Weighing {
     waiters: Vec<(EntityId, EntityId)>,
     /// How often each step of a side is counted.
     times: Vec<u32>,
-    sums: [Sums; 3],
-    waited: Vec<bool>,
+    sums: Sums,
 }
 
 impl Weighing {
@@ -109,7 +151,8 @@ impl Weighing {
         let total = series.iter().map(Compared::slow_steps).sum::<f64>().max(1.0);
         let mut counted = Vec::new();
         for one in series {
-            let mut numbered = |profile: &&Profile| Numbered {
+            let mut numbered = |profile: &Profile, weight: f64| Numbered {
+                weight,
                 dur: profile.dur,
                 misses: profile.misses,
                 cold: profile.cold,
@@ -125,27 +168,27 @@ impl Weighing {
                     ranks.into_iter().map(|rank| waiters.of((rank, one.thread))).collect()
                 },
             };
-            let usual: Vec<Numbered> = one.usual.iter().map(&mut numbered).collect();
-            let slow = one.slow.iter().map(&mut numbered).collect();
             let weight = one.slow_steps() / total;
+            let share = one.as_often * weight / one.usual.len() as f64;
+            let usual = one.usual.iter().map(|step| numbered(step, share)).collect();
+            let slow = one.slow.iter().enumerate();
+            let slow = slow.map(|(i, step)| numbered(step, one.stands_for(i) / total)).collect();
             let ordinary = (1.0 - one.as_often) * weight * one.ordinary;
-            counted.push(Counted {
-                share: one.as_often * weight / usual.len() as f64,
-                usual,
-                slow,
-                longest: one.longest,
-                stands_for: (1.0 / total, one.each / total),
-                ordinary: (ordinary, own.of((one.thread, (PartKind::Run, None)))),
-            });
+            let runs = own.of((one.thread, (PartKind::Run, None)));
+            let ordinary = (ordinary, runs);
+            counted.push(Counted { usual, slow, longest: one.longest, ordinary });
         }
-        let zeros = |n: usize| vec![(0.0, 0.0); n];
+        let zeros = |n: usize| vec![[0.0; 2]; n];
         Weighing {
-            steps: (
-                series.iter().map(|c| c.slow.len()).sum(),
-                series.iter().map(|c| c.usual.len()).sum(),
-            ),
-            sums: [zeros(own.keys.len()), zeros(awaited.keys.len()), zeros(spans.keys.len())],
-            waited: vec![false; waiters.keys.len()],
+            sums: Sums {
+                dur: [0.0; 2],
+                misses: [0.0; 2],
+                cold: [0.0; 2],
+                own: zeros(own.keys.len()),
+                awaited: zeros(awaited.keys.len()),
+                spans: zeros(spans.keys.len()),
+                waited: vec![false; waiters.keys.len()],
+            },
             series: counted,
             own: own.keys,
             awaited: awaited.keys,
@@ -157,67 +200,52 @@ impl Weighing {
 
     /// The excess where all steps are counted once.
     pub fn all(&mut self) -> Excess {
-        self.weighed(|times, range| times[range].fill(1))
+        self.weighed(|times| times.fill(1))
     }
 
     /// The excess of a resample with replacement of each series' usual and slow steps.
     pub fn resampled(&mut self, random: &mut Random) -> Excess {
-        self.weighed(|times, range| {
-            for _ in range.clone() {
-                times[range.start + random.below(range.len())] += 1;
+        self.weighed(|times| {
+            for _ in 0..times.len() {
+                times[random.below(times.len())] += 1;
             }
         })
     }
 
-    fn weighed(&mut self, mut draw: impl FnMut(&mut [u32], Range<usize>)) -> Excess {
-        let (slow_steps, usual_steps) = self.steps;
-        let mut out = Excess { slow_steps, usual_steps, ..Excess::default() };
-        self.sums.iter_mut().for_each(|sums| sums.fill((0.0, 0.0)));
-        self.waited.fill(false);
-        let times = &mut self.times;
-        for one in &self.series {
+    /// `draw` says how often each of some steps is counted, of none so far.
+    fn weighed(&mut self, mut draw: impl FnMut(&mut [u32])) -> Excess {
+        let Weighing { series, times, sums, .. } = self;
+        sums.clear();
+        for one in series.iter() {
             times.clear();
             times.resize(one.slow.len(), 0);
-            draw(times, 0..one.longest);
-            draw(times, one.longest..one.slow.len());
-            for (i, step) in one.slow.iter().enumerate().filter(|(i, _)| times[*i] > 0) {
-                let (longest, other) = one.stands_for;
-                let weight = f64::from(times[i]) * if i < one.longest { longest } else { other };
-                out.slow += weight * step.dur;
-                out.misses.slow += weight * step.misses;
-                out.cold.slow += weight * step.cold;
-                step.add(&mut self.sums, &mut self.waited, |sum, ns| sum.1 += weight * ns);
-            }
+            let (longest, others) = times.split_at_mut(one.longest);
+            draw(longest);
+            draw(others);
+            sums.add(&one.slow, times, SLOW);
             times.clear();
             times.resize(one.usual.len(), 0);
-            draw(times, 0..one.usual.len());
-            for (i, step) in one.usual.iter().enumerate().filter(|(i, _)| times[*i] > 0) {
-                let weight = f64::from(times[i]) * one.share;
-                out.usual += weight * step.dur;
-                out.misses.usual += weight * step.misses;
-                out.cold.usual += weight * step.cold;
-                step.add(&mut self.sums, &mut self.waited, |sum, ns| sum.0 += weight * ns);
-            }
+            draw(times);
+            sums.add(&one.usual, times, USUAL);
             let (ns, runs) = one.ordinary;
             if ns > 0.0 {
                 // The program does what it does.
-                out.usual += ns;
-                self.sums[0][runs as usize].0 += ns;
+                sums.dur[USUAL] += ns;
+                sums.own[runs as usize][USUAL] += ns;
             }
         }
-        self.by_key(out).distribute()
+        self.by_key().distribute()
     }
 
     /// The sums by their keys.
-    fn by_key(&self, mut out: Excess) -> Weighed {
+    fn by_key(&self) -> Weighed {
         fn of<'a, K: Copy>(
             keys: &'a [K],
-            sums: &'a [(f64, f64)],
+            sums: &'a [Sum],
         ) -> impl Iterator<Item = (K, (f64, f64))> + 'a {
-            let all = keys.iter().copied().zip(sums.iter().copied());
+            let all = keys.iter().copied().zip(sums.iter().map(|[usual, slow]| (*usual, *slow)));
             all.filter(|(_, (usual, slow))| *usual != 0.0 || *slow != 0.0)
         }
-        let [own, awaited, spans] = &self.sums;
         let by_thread = |keys, sums| {
             let mut grown: BTreeMap<EntityId, Grown> = BTreeMap::new();
             for ((thread, key), ns) in of(keys, sums) {
@@ -225,32 +253,27 @@ impl Weighing {
             }
             grown
         };
-        out.spans = of(&self.spans, spans).collect();
+        let Sums { dur, misses, cold, own, awaited, spans, waited } = &self.sums;
+        let both = |sum: &Sum| Misses { usual: sum[USUAL], slow: sum[SLOW] };
         let mut waiters: BTreeMap<EntityId, usize> = BTreeMap::new();
-        for ((rank, _), _) in self.waiters.iter().zip(&self.waited).filter(|(_, waited)| **waited) {
+        for ((rank, _), _) in self.waiters.iter().zip(waited).filter(|(_, waited)| **waited) {
             *waiters.entry(*rank).or_default() += 1;
         }
         Weighed {
-            out,
+            out: Excess {
+                slow_steps: self.series.iter().map(|one| one.slow.len()).sum(),
+                usual_steps: self.series.iter().map(|one| one.usual.len()).sum(),
+                usual: dur[USUAL],
+                slow: dur[SLOW],
+                parts: BTreeMap::new(),
+                misses: both(misses),
+                cold: both(cold),
+                spans: of(&self.spans, spans).collect(),
+            },
             own: by_thread(&self.own, own),
             awaited: by_thread(&self.awaited, awaited),
             waiters,
         }
-    }
-}
-
-impl Numbered {
-    /// Adds what the step holds, each by `add`.
-    fn add(
-        &self,
-        [own, awaited, spans]: &mut [Sums; 3],
-        waited: &mut [bool],
-        add: impl Fn(&mut (f64, f64), f64),
-    ) {
-        self.own.iter().for_each(|(i, ns)| add(&mut own[*i as usize], *ns));
-        self.awaited.iter().for_each(|(i, ns)| add(&mut awaited[*i as usize], *ns));
-        self.spans.iter().for_each(|(i, ns)| add(&mut spans[*i as usize], *ns));
-        self.waited_for.iter().for_each(|i| waited[*i as usize] = true);
     }
 }
 

@@ -1,8 +1,7 @@
 //! The PTX of an image as a program hands it to the driver (`cuModuleLoadData`, `cuLibraryLoadData`): what a probe is put
 //! into, and what the driver is then given instead.
 
-use super::FATBIN_MAGIC;
-use super::{Arch, Content, Cubin, CubinFault, Image, ImageFault, Images};
+use super::{Arch, Content, Cubin, CubinFault, ELF_MAGIC, FATBIN_MAGIC, Image, ImageFault, Images};
 
 /// PTX for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,13 +51,13 @@ fn listed(found: &[Arch]) -> String {
 
 /// Whether these bytes begin as a fat binary or an ELF object, and not as text.
 pub fn is_binary(bytes: &[u8]) -> bool {
-    bytes.starts_with(&FATBIN_MAGIC) || bytes.starts_with(b"\x7fELF")
+    bytes.starts_with(&FATBIN_MAGIC) || bytes.starts_with(&ELF_MAGIC)
 }
 
 /// The PTX that a device of this number compiles, of a fat binary or a cubin. Of several the newest
 /// is taken; PTX within machine code only where the fat binary has none.
 pub fn ptx_for(bytes: &[u8], device: u32) -> Result<Chosen, NoPtx> {
-    if bytes.starts_with(b"\x7fELF") {
+    if bytes.starts_with(&ELF_MAGIC) {
         let cubin = Cubin::read(bytes)?;
         let arch = cubin.arch;
         if !arch.runs_on(device) {

@@ -193,8 +193,7 @@ impl Plan {
         let first_map = self.maps.len();
         self.maps.extend(object.maps().iter().cloned());
         for entry in object.entries() {
-            let verdict = object.link(entry).and_then(|program| self.verified(program));
-            let (verdict, of_warp) = parted(verdict);
+            let (verdict, of_warp) = self.verified(object.link(entry));
             self.probes.push(Probe {
                 name: entry.name.clone(),
                 section: entry.section.clone(),
@@ -212,13 +211,23 @@ impl Plan {
         self.maps.extend(program.maps.iter().cloned());
         let (name, section) = (program.name.clone(), program.section.clone());
         let attach = Attach::from_section(&section);
-        let (verdict, of_warp) = parted(self.verified(program));
+        let (verdict, of_warp) = self.verified(Ok(program));
         self.probes.push(Probe { name, section, attach, verdict, first_map, of_warp });
     }
 
-    fn verified(&self, program: Program) -> Result<Verified, Fault> {
-        let (certificate, of_warp) = verified(&program, self.how.budget)?;
-        Ok(Verified { program, certificate, of_warp })
+    /// A program with what it costs, or why it is refused; and which additions one lane may make for its warp.
+    fn verified(
+        &self,
+        program: Result<Program, Fault>,
+    ) -> (Result<(Program, Certificate), Fault>, BTreeSet<usize>) {
+        let accepted = program.and_then(|program| {
+            let (certificate, of_warp) = verified(&program, self.how.budget)?;
+            Ok(((program, certificate), of_warp))
+        });
+        match accepted {
+            Ok((accepted, of_warp)) => (Ok(accepted), of_warp),
+            Err(fault) => (Err(fault), BTreeSet::new()),
+        }
     }
 
     /// The programs, with what the verifier says of each.
@@ -299,23 +308,6 @@ impl Plan {
             }
         }
         Ok(found)
-    }
-}
-
-/// A program that was accepted.
-struct Verified {
-    program: Program,
-    certificate: Certificate,
-    of_warp: BTreeSet<usize>,
-}
-
-/// What others may know of a verdict, and what the compiler is told.
-fn parted(
-    verdict: Result<Verified, Fault>,
-) -> (Result<(Program, Certificate), Fault>, BTreeSet<usize>) {
-    match verdict {
-        Ok(Verified { program, certificate, of_warp }) => (Ok((program, certificate)), of_warp),
-        Err(fault) => (Err(fault), BTreeSet::new()),
     }
 }
 

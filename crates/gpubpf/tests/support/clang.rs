@@ -6,15 +6,21 @@ use std::process::Command;
 /// The object of `tests/programs/NAME.bpf.c` for this version of the instruction set.
 pub fn object(name: &str, cpu: &str) -> Vec<u8> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    compiled(&here.join(format!("tests/programs/{name}.bpf.c")), cpu)
+}
+
+/// The object of this file. Tests of other crates beside this one use it too.
+pub fn compiled(source: &Path, cpu: &str) -> Vec<u8> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR"));
     let place = tempfile::tempdir().unwrap();
     let object = place.path().join("probe.o");
     let output = Command::new("clang")
         .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wno-unused-variable"])
         .arg(format!("-mcpu={cpu}"))
         .arg("-I")
-        .arg(here.join("include"))
+        .arg(beside.join("../gpubpf/include"))
         .arg("-c")
-        .arg(here.join(format!("tests/programs/{name}.bpf.c")))
+        .arg(source)
         .arg("-o")
         .arg(&object)
         .output()
