@@ -39,12 +39,13 @@ doctor: release ## What this machine lets gpuwhy see, and the fix for what it do
 release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@scripts/setup.sh build run
 	cargo build --release --locked --package gpuwhy --package gpuwhy-bench --package gpuwhy-probe --bins
-	cargo build --release --locked --package gpuwhy-inject --package gpuwhy-python --lib
+	cargo build --release --locked --package gpuwhy-inject --package gpuwhy-interpose --package gpuwhy-python --lib
 	@mkdir -p target/bin
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy' $(gpuwhy)
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy-bench' target/bin/gpuwhy-bench
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/gpuwhy-probe' target/bin/gpuwhy-probe
 	@install -m 755 '$(CARGO_TARGET_DIR)/release/libgpuwhy_inject.so' target/bin/libgpuwhy_inject.so
+	@install -m 755 '$(CARGO_TARGET_DIR)/release/libgpuwhy_interpose.so' target/bin/libgpuwhy_interpose.so
 	@scripts/wheel.py '$(CARGO_TARGET_DIR)/release/libgpuwhy_python.so' target/bin
 
 # `make install DESTDIR=…` stages a package.
@@ -52,7 +53,7 @@ release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 install: as = $(if $(or $(DESTDIR),$(shell [ -w '$(PREFIX)' ] || [ -w '$(dir $(PREFIX))' ] && echo 1)),,$(sudo))
 install: release ## Copies the programs to PREFIX (/usr/local), by sudo if that is not yours.
 	$(as) install -d '$(DESTDIR)$(PREFIX)/bin'
-	for program in gpuwhy gpuwhy-bench gpuwhy-probe libgpuwhy_inject.so; do \
+	for program in gpuwhy gpuwhy-bench gpuwhy-probe libgpuwhy_inject.so libgpuwhy_interpose.so; do \
 		$(as) install -m 755 target/bin/$$program '$(DESTDIR)$(PREFIX)/bin/' || exit; done
 	$(as) install -d '$(DESTDIR)$(PREFIX)/lib'
 	$(as) cp -r target/bin/gpuwhy-python '$(DESTDIR)$(PREFIX)/lib/'

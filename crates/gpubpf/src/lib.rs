@@ -13,6 +13,7 @@ mod attach;
 mod btf;
 mod call;
 mod compile;
+pub mod contents;
 mod emit;
 mod error;
 mod flow;

@@ -25,6 +25,15 @@ pub enum MapKind {
 }
 
 impl MapKind {
+    /// How many copies of its values a map has: one for each thread or SM, or 0 where all share them.
+    pub fn shards(self, threads: u64, sms: u64) -> u64 {
+        match self {
+            Self::PerThreadArray => threads,
+            Self::PerSmArray | Self::Ring => sms,
+            _ => 0,
+        }
+    }
+
     /// The kind with this number.
     pub fn from_id(id: u32) -> Self {
         match id {

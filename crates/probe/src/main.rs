@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,12 @@ use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
+mod cache;
 mod coverage;
+mod desk;
+mod live;
 mod programs;
+mod show;
 mod simulate;
 
 use programs::{Allowed, object, ptx, reason, refused};
@@ -90,8 +94,11 @@ enum Command {
     },
     /// Tell which kernels of programs, libraries and wheels a probe can reach on a GPU, and how
     Coverage(coverage::Options),
-    /// Run a kernel without a GPU, as it is and with probes: what they count and what they cost
-    Run(simulate::Options),
+    /// Run a command with probes in its kernels; or, with --simulate, a kernel without a GPU, as it is and with probes
+    Run(live::Options),
+    /// What `run --simulate` runs
+    #[command(name = SIMULATE, hide = true, bin_name = "gpuwhy probe run")]
+    Simulate(simulate::Options),
 }
 
 /// The probes that `new` writes, with what each tells.
@@ -117,9 +124,25 @@ impl TypedValueParser for Skeletons {
     }
 }
 
+/// The name under which `run --simulate` is parsed: a command and a kernel have few options in common.
+const SIMULATE: &str = "run-simulated";
+
+/// The arguments, with `run --simulate …` under a name of its own.
+fn arguments() -> Vec<OsString> {
+    let mut all: Vec<OsString> = std::env::args_os().collect();
+    let ours = all.iter().skip(2).take_while(|word| *word != "--");
+    let simulates = ours
+        .clone()
+        .any(|word| word == "--simulate" || word.to_string_lossy().starts_with("--simulate="));
+    if all.get(1).is_some_and(|word| word == "run") && simulates {
+        all[1] = SIMULATE.into();
+    }
+    all
+}
+
 fn main() -> ExitCode {
     terminal::tell_panics();
-    let args = match Args::try_parse() {
+    let args = match Args::try_parse_from(arguments()) {
         Ok(args) => args,
         // What was typed may be the name of somebody's file.
         Err(error) if error.use_stderr() => {
@@ -140,7 +163,8 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New { dir, tool } => new(dir, *tool),
         Command::Coverage(options) => coverage::run(options),
-        Command::Run(options) => simulate::run(options),
+        Command::Run(options) => live::run(options),
+        Command::Simulate(options) => simulate::run(options),
         Command::Check { object, allowed, json } => {
             let how = How { budget: allowed.budget(), ..How::default() };
             check(&plan(object, how)?, *json)

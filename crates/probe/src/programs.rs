@@ -27,7 +27,7 @@ impl Allowed {
 }
 
 /// The largest object that is read.
-const MAX_OBJECT: u64 = 64 << 20;
+pub(crate) const MAX_OBJECT: u64 = 64 << 20;
 
 /// A whole file, if it is not larger than `most`.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {

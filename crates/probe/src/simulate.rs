@@ -7,7 +7,6 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gpuwhy_collect::SharedArray;
-use gpuwhy_gpubpf::MapKind;
 use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
@@ -17,6 +16,7 @@ use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
 use crate::programs::{Allowed, object, ptx, read, refused};
+use crate::show;
 
 /// A kernel, its launch, and the programs that are put into it.
 #[derive(Debug, clap::Args)]
@@ -32,11 +32,9 @@ Example: one thread in each of 128 adds two vectors, under a probe
   gpuwhy probe run --simulate add.ptx --object counts/probe.bpf.o --block 128 \\
       --param random-f32:128 --param random-f32:128 --param zeros:512")]
 pub(crate) struct Options {
-    /// Run in the simulator, which needs no GPU; there is no other way yet
-    #[arg(long, required = true)]
-    simulate: bool,
-    /// The module: PTX as nvcc -ptx, Triton or NVRTC write it, a fat binary, or a cubin that carries its PTX
-    #[arg(value_name = "KERNELS")]
+    /// Run a kernel of this module in the simulator, which needs no GPU: PTX as nvcc -ptx, Triton or NVRTC write it, a
+    /// fat binary, or a cubin that carries its PTX
+    #[arg(long = "simulate", value_name = "KERNELS", required = true)]
     kernels: PathBuf,
     /// The GPU for which PTX is chosen from a fat binary, by its compute capability
     #[arg(long, value_name = "ARCH", default_value = "sm_90")]
@@ -423,9 +421,6 @@ fn launch(
     Ok(Ran { cycles: facts.cycles, total: facts.total, memory, maps })
 }
 
-/// How many values and records of a map are shown.
-const SHOWN: usize = 20;
-
 /// The counts of a launch, with their names.
 fn counts(ran: &Ran) -> [(&'static str, u64); 6] {
     let Counts { instructions, requests, sectors, bank_conflicts, atomics, .. } = ran.total;
@@ -458,48 +453,8 @@ fn page(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usi
             .bold(format_args!("The kernel left something else in parameters {some:?}."))
             .end(),
     };
-    for contents in &with.maps {
-        let Contents { map, entries, records, lost } = contents;
-        screen.end().bold(format_args!("map {}", map.name)).end();
-        for entry in entries.iter().take(SHOWN) {
-            let of = match (entry.shard, map.kind) {
-                (None, _) => String::new(),
-                (Some(shard), MapKind::PerSmArray) => format!(" on SM {shard}"),
-                (Some(shard), _) => format!(" of thread {shard}"),
-            };
-            screen.line(format_args!("  [{}]{of}  {}", shown(&entry.key), shown(&entry.bytes)));
-        }
-        for record in records.iter().take(SHOWN) {
-            screen.line(format_args!("  on SM {}  {}", record.sm, shown(&record.bytes)));
-        }
-        let more = (entries.len() + records.len()).saturating_sub(SHOWN);
-        if more > 0 {
-            screen.dim(format_args!("  {more} more; --json has all")).end();
-        }
-        if entries.is_empty() && records.is_empty() {
-            screen.line("  nothing");
-        }
-        if *lost > 0 {
-            screen.line(format_args!("  {lost} found no room"));
-        }
-    }
+    show::maps(&mut screen, &with.maps);
     screen
-}
-
-/// A value as numbers of 8 or 4 bytes, or byte by byte.
-fn shown(bytes: &[u8]) -> String {
-    let numbers: Vec<String> = match bytes.len() {
-        n if n > 0 && n % 8 == 0 => bytes
-            .chunks_exact(8)
-            .filter_map(|b| Some(u64::from_le_bytes(b.try_into().ok()?).to_string()))
-            .collect(),
-        4 => bytes
-            .chunks_exact(4)
-            .filter_map(|b| Some(u32::from_le_bytes(b.try_into().ok()?).to_string()))
-            .collect(),
-        _ => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-    };
-    numbers.join(" ")
 }
 
 fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usize]) -> Value {
@@ -515,23 +470,10 @@ fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &
         "as_it_is": numbers(without),
     });
     let Some((ran, sites)) = with else { return document };
-    let maps: Vec<Value> = ran
-        .maps
-        .iter()
-        .map(|Contents { map, entries, records, lost }| {
-            let entries: Vec<Value> = entries
-                .iter()
-                .map(|e| json!({ "key": e.key, "shard": e.shard, "bytes": e.bytes }))
-                .collect();
-            let records: Vec<Value> =
-                records.iter().map(|r| json!({ "sm": r.sm, "bytes": r.bytes })).collect();
-            json!({ "name": map.name, "type": map.kind.id(), "entries": entries, "records": records, "lost": lost })
-        })
-        .collect();
     document["with_programs"] = numbers(ran);
     document["sites"] = json!(sites);
     document["changed_parameters"] = json!(changed);
-    document["maps"] = json!(maps);
+    document["maps"] = show::documents(&ran.maps);
     document
 }
 

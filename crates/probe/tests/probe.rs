@@ -1,51 +1,21 @@
 //! `gpuwhy probe`: from an empty directory to a kernel with a probe in it.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Command;
+
+use common::{folder, gpuwhy, said, skeleton, text};
 use serde_json::Value;
-
-/// `gpuwhy probe …`.
-fn gpuwhy(args: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_gpuwhy-probe");
-    Command::new(program).args(&args[1..]).output().expect("gpuwhy-probe starts")
-}
-
-fn said(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    format!("{}{}", text(&output.stdout), text(&output.stderr))
-}
-
-fn folder() -> (tempfile::TempDir, std::path::PathBuf) {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().to_path_buf();
-    (dir, path)
-}
 
 const KERNEL: &str = "\
 .version 8.0\n.target sm_80\n.address_size 64\n.visible .entry _Z4copyPKfPf(.param .u64 a, .param .u64 b)\n{\n\
 \t.reg .f32 %f<2>;\n\t.reg .b64 %rd<3>;\n\tld.param.u64 %rd1, [a];\n\tld.param.u64 %rd2, [b];\n\
 \tld.global.f32 %f1, [%rd1+4];\n\tst.global.f32 [%rd2], %f1;\n\tret;\n}\n";
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// The skeleton, compiled by its own Makefile.
-fn skeleton(folder: &Path) -> std::path::PathBuf {
-    let dir = folder.join("counts");
-    let output = gpuwhy(&["probe", "new", text(&dir)]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let built = Command::new("make").arg("-C").arg(&dir).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    assert_eq!(String::from_utf8_lossy(&built.stderr), "", "it compiles without a warning");
-    dir.join("probe.bpf.o")
-}
-
 #[test]
 fn a_new_probe_builds_is_accepted_and_lies_in_a_kernel() {
     let (_keep, folder) = folder();
-    let object = skeleton(&folder);
+    let object = skeleton(&folder, "counts");
     let output = gpuwhy(&["probe", "check", text(&object)]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -108,7 +78,7 @@ fn what_is_no_object_or_no_ptx_is_named() {
     let output = gpuwhy(&["probe", "check", text(&file)]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("notes.txt`: not a readable ELF object"), "{}", said(&output));
-    let object = skeleton(&folder);
+    let object = skeleton(&folder, "counts");
     let out = folder.join("out.ptx");
     let output = gpuwhy(&["probe", "splice", text(&object), text(&file), "-o", text(&out)]);
     assert_eq!(output.status.code(), Some(1));

@@ -60,6 +60,11 @@ pub fn show(screen: &Screen) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints a screen to standard error, in one write: beside what a command prints.
+pub fn show_beside(screen: &Screen) -> io::Result<()> {
+    stderr().lock().write_all(screen.as_str().as_bytes())
+}
+
 /// Prints one line to standard output.
 pub fn say(text: impl Display) -> io::Result<()> {
     show(Screen::new(false).line(text))

@@ -112,6 +112,23 @@ impl<T: Copy> Out<T> {
     pub fn address(self) -> usize {
         self.0 as usize
     }
+
+    /// What is at an address that the caller gave as a number.
+    pub fn at(address: usize) -> Out<T> {
+        Out(address as *mut T)
+    }
+}
+
+impl Out<u8> {
+    /// A copy of an array that, by the caller, is long enough.
+    pub fn bytes(self, bytes: usize) -> Result<Vec<u8>, Null> {
+        (0..bytes).map(|i| self.get_at(i)).collect()
+    }
+
+    /// Fills such an array.
+    pub fn put_bytes(self, bytes: &[u8]) -> Result<(), Null> {
+        bytes.iter().enumerate().try_for_each(|(i, byte)| self.put_at(i, *byte))
+    }
 }
 
 /// Text from the caller; may be null.

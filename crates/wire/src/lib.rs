@@ -30,6 +30,11 @@
 //! into another program's process connects to the agent's socket instead ([`Client`], [`Server`]) and
 //! receives a ring of its own.
 //!
+//! # GPU code
+//!
+//! [`images`] is how an object between a program and its GPU driver hands the program's kernels to a controller
+//! that puts probes into them.
+//!
 //! # C
 //!
 //! `include/gpuwhy.h` is the same client for C and C++ programs, without a library to link.
@@ -43,6 +48,8 @@ mod consumer;
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(feature = "std")]
+pub mod images;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]

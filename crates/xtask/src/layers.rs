@@ -73,7 +73,10 @@ const ROWS: &[Row] = &[
         )
     },
     // Its simulated device shares maps with the kernel.
-    row("probe", &["schema", "gpubpf", "collect"]),
+    Row {
+        tests: &["interpose", "standin", "testkit"],
+        ..row("probe", &["schema", "wire", "gpubpf", "collect"])
+    },
     row(
         "bench",
         &["schema", "store", "collect", "diagnose", "formats", "fleet", "engine", "testkit"],
@@ -84,11 +87,14 @@ const ROWS: &[Row] = &[
         tests: &["standin", "testkit"],
         ..row("inject", &["wire"])
     },
+    // Between programs and their GPU driver.
+    Row { others: Some(&["libc"]), ..row("interpose", &["wire"]) },
     // `pyo3` is Python's C interface.
     Row { others: Some(&["pyo3"]), ..row("python", &["wire"]) },
     // Beside the house.
     row("testkit", &["schema", "wire"]),
-    row("standin", &["testkit"]),
+    // It executes kernels in the simulator.
+    row("standin", &["testkit", "gpubpf"]),
     row("xtask", &["schema"]),
 ];
 

@@ -23,6 +23,8 @@ const ROOM: &[&str] = &[
     "crates/testkit/",
     // Functions that drivers and libraries call, and theirs that it calls.
     "crates/inject/",
+    // Functions of the GPU driver that programs call, and the driver's that it calls.
+    "crates/interpose/",
     // Functions of Python, wrapped as the stable interface cannot.
     "crates/python/src/wrap.rs",
     // Stand-ins for those drivers and libraries, with their C interfaces.

@@ -1,6 +1,7 @@
 """Training loops that keep a ledger of their own and import nothing of gpuwhy.
 
-A line is a name and ns. A step lasts from the end of one optimizer step to the end of the next.
+A line is a name and ns. A step lasts from the end of one optimizer step to the end of the next. Setting gradients to
+zero is no part of the forward pass; making a loader's iterator is a part of the pass over it.
 """
 
 import io
@@ -85,9 +86,8 @@ def train(optimizer, every=1, epochs=2, evaluate=False):
         if evaluate:
             timed("checkpoint", torch.save, net.state_dict(), io.BytesIO())
             with torch.no_grad():
-                batches = iter(loader)
                 start = clock()
-                for x, y in batches:
+                for x, y in loader:
                     loss_of(x, y)
             steps.last = clock()
             ledger.append(("evaluation", steps.last - start))
@@ -111,8 +111,8 @@ def lbfgs():
     optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=4)
     for x, y in Batches():
         def closure():
-            start = clock()
             optimizer.zero_grad()
+            start = clock()
             loss = loss_of(x, y)
             ledger.append(("forward", clock() - start))
             timed("backward", loss.backward)

@@ -57,6 +57,11 @@ impl Image {
         self.variables.iter().find(|v| v.name == name).map(|v| v.address)
     }
 
+    /// The bytes of such a variable.
+    pub fn symbol_bytes(&self, name: &str) -> Option<u64> {
+        self.variables.iter().find(|v| v.name == name).map(|v| v.initial.len() as u64)
+    }
+
     /// The bytes of each parameter of a kernel, in order.
     pub fn parameters(&self, kernel: &str) -> Option<Vec<u32>> {
         let function = self.functions.iter().find(|f| f.kernel && f.name == kernel)?;

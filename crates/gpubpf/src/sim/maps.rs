@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::load::Image;
-use crate::hash::THERE;
+use crate::contents::{Contents, word};
 use crate::options::TABLE;
 use crate::program::{Map, MapKind};
 use crate::splice::Table;
@@ -23,39 +23,6 @@ struct Bound {
     lost: u64,
 }
 
-/// A value of a map: of arrays one that is not all zero, of hash maps one that a thread has put there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its key; of arrays a number of 4 bytes.
-    pub key: Vec<u8>,
-    /// The number of the thread in the grid (per-thread array) or of the SM (per-SM array).
-    pub shard: Option<u64>,
-    /// The value.
-    pub bytes: Vec<u8>,
-}
-
-/// A record of a ring.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// The SM that wrote it.
-    pub sm: u64,
-    /// What was written.
-    pub bytes: Vec<u8>,
-}
-
-/// What a map holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contents {
-    /// The map.
-    pub map: Map,
-    /// Of arrays the values that are not all zero, by key and then by shard; of a hash map all; of a ring none.
-    pub entries: Vec<Entry>,
-    /// Records of a ring, SM by SM in their order.
-    pub records: Vec<Record>,
-    /// What threads wanted to write and found no room for.
-    pub lost: u64,
-}
-
 impl Maps {
     /// Gives each map of `table` zeroed memory and writes the table into `image`, with every program switched on.
     /// `threads` is the number of threads of the largest launch, `who` what helper 14 returns.
@@ -71,11 +38,7 @@ impl Maps {
         words[0] = who;
         let mut bound = Vec::new();
         for (map, word) in &table.maps {
-            let shards = match map.kind {
-                MapKind::PerThreadArray => threads,
-                MapKind::PerSmArray | MapKind::Ring => device.sms(),
-                _ => 0,
-            };
+            let shards = map.kind.shards(threads, device.sms());
             let room = map.bytes(shards).filter(|bytes| *bytes <= device.room());
             let bytes = room.ok_or_else(|| {
                 format!("map `{}` with {shards} shards is more than the device has left", map.name)
@@ -152,75 +115,9 @@ impl Maps {
         self.bound
             .iter()
             .map(|bound| {
-                let values = bytes(bound.values, bound.bytes);
-                let (entries, records) = match bound.map.kind {
-                    MapKind::Ring => (Vec::new(), records(&bound.map, values)),
-                    MapKind::Hash => (slots(&bound.map, values), Vec::new()),
-                    _ => (entries(bound, values), Vec::new()),
-                };
-                Contents {
-                    map: bound.map.clone(),
-                    entries,
-                    records,
-                    lost: word(bytes(bound.lost, 8), 0),
-                }
+                let (values, lost) = (bytes(bound.values, bound.bytes), bytes(bound.lost, 8));
+                Contents::of(&bound.map, bound.shards, values, word(lost, 0))
             })
             .collect()
     }
-}
-
-fn entries(bound: &Bound, values: &[u8]) -> Vec<Entry> {
-    let Bound { map, shards, .. } = bound;
-    let stride = map.stride() as usize;
-    if stride == 0 {
-        return Vec::new();
-    }
-    values
-        .chunks_exact(stride)
-        .enumerate()
-        .filter(|(_, value)| value.iter().any(|byte| *byte != 0))
-        .map(|(number, value)| {
-            let number = number as u64;
-            let (key, shard) = match shards {
-                0 => (number, None),
-                shards => (number / shards, Some(number % shards)),
-            };
-            let key = (key as u32).to_le_bytes().to_vec();
-            Entry { key, shard, bytes: value[..map.value_size as usize].to_vec() }
-        })
-        .collect()
-}
-
-/// What lies in a hash map, in the order of its slots.
-fn slots(map: &Map, values: &[u8]) -> Vec<Entry> {
-    let part = |slot: &[u8], at: u64, size: u32| slot[at as usize..][..size as usize].to_vec();
-    values
-        .chunks_exact(map.slot() as usize)
-        .filter(|slot| word(slot, 0) & THERE == THERE)
-        .map(|slot| Entry {
-            key: part(slot, 8, map.key_size),
-            shard: None,
-            bytes: part(slot, map.value_at(), map.value_size),
-        })
-        .collect()
-}
-
-fn records(map: &Map, values: &[u8]) -> Vec<Record> {
-    let (Some(ring), slot) = (map.ring_bytes(), map.ring_slot() as usize) else {
-        return Vec::new();
-    };
-    let mut records = Vec::new();
-    for (sm, ring) in values.chunks_exact(ring as usize).enumerate() {
-        let many = word(ring, 0).min(map.max_entries.into()) as usize;
-        for slot in ring[64..].chunks_exact(slot).take(many) {
-            let size = (word(slot, 0) as usize).min(map.value_size as usize);
-            records.push(Record { sm: sm as u64, bytes: slot[8..8 + size].to_vec() });
-        }
-    }
-    records
-}
-
-/// The little-endian word at `at`; 0 where there is none.
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

@@ -86,9 +86,10 @@ mod text;
 mod types;
 mod warp;
 
+pub use crate::contents::{Contents, Entry, Record};
 pub use device::{Config, Device, Launch, LaunchError, Limits};
 pub use facts::{Counts, Facts, WarpFacts};
 pub use fault::{Fault, Trouble};
 pub use load::{Image, LoadFault};
-pub use maps::{Contents, Entry, Maps, Record};
+pub use maps::Maps;
 pub use space::Space;

@@ -1,5 +1,6 @@
 //! Contexts.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 
 use super::driver::{CONTEXT_BYTES, CURRENT, Handle, device, driver, gpu_of, ready, working};
@@ -8,6 +9,11 @@ use super::{Code, Status, status};
 use crate::c::Out;
 use crate::cupti::cbid;
 use crate::machine::pid;
+
+thread_local! {
+    /// The contexts below this thread's.
+    static PUSHED: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+}
 
 fn create_context(to: Out<Handle>, ordinal: c_int) -> Status {
     let device = device(ordinal)?;
@@ -33,6 +39,30 @@ exported! {
 
     fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) {
         device(ordinal).map(|_| ())
+    }
+
+    fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Out<c_uint>, active: Out<c_int>) {
+        let device = device(ordinal)?;
+        flags.put(0)?;
+        Ok(active.put(driver()?.primary.contains_key(&device).into())?)
+    }
+
+    fn cuCtxPushCurrent_v2(context: Handle) {
+        if !driver()?.contexts.contains_key(&context) {
+            return Err(Code::InvalidContext);
+        }
+        PUSHED.with_borrow_mut(|pushed| pushed.push(CURRENT.replace(context)));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2(to: Out<Handle>) {
+        ready()?;
+        let below = PUSHED.with_borrow_mut(Vec::pop).ok_or(Code::InvalidContext)?;
+        let popped = CURRENT.replace(below);
+        if !to.is_null() {
+            to.put(popped)?;
+        }
+        Ok(())
     }
 
     fn cuCtxCreate_v2(to: Out<Handle>, _flags: c_uint, ordinal: c_int) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use gpuwhy_testkit::gpu::Quantity;
 
 use super::driver::{INITIALIZED, device, gpu_of, ready, visible};
+use super::execute::ARCH;
 use super::{Code, Status, status};
 use crate::c::{self, Out};
 use crate::machine::{cuda_version, machine};
@@ -98,13 +99,14 @@ exported! {
         let (domain, bus, slot) = gpu.bus();
         Ok(to.put(match attribute {
             // CU_DEVICE_ATTRIBUTE: clock in kHz, multiprocessors, PCI bus, device and domain, and
-            // the major number of the compute capability.
+            // the two numbers of the compute capability.
             13 => gpu.get(Quantity::SmClockMax) as c_int * 1000,
             16 => 132,
             33 => bus as c_int,
             34 => slot as c_int,
             50 => domain as c_int,
-            75 => 9,
+            75 => (ARCH / 10) as c_int,
+            76 => (ARCH % 10) as c_int,
             _ => 0,
         })?)
     }

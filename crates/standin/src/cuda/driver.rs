@@ -8,6 +8,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use gpuwhy_testkit::gpu::Gpu;
 
+use super::execute::Execution;
 use super::{Code, Status};
 use crate::c::Static;
 use crate::cupti::{CopyKind, MemoryKind};
@@ -35,6 +36,7 @@ pub(super) struct Driver {
     pub(super) streams: HashMap<Handle, Stream>,
     pub(super) modules: HashMap<Handle, ()>,
     pub(super) functions: HashMap<Handle, Static>,
+    pub(super) code: Execution,
     pub(super) graphs: HashMap<Handle, Graph>,
     pub(super) executables: HashMap<Handle, Graph>,
     /// Bytes and device by address.
@@ -75,9 +77,26 @@ pub(super) struct Graph {
 /// Work on a stream.
 #[derive(Clone, Copy)]
 pub(super) enum Node {
-    Kernel { name: Static, work: u64, grid: [i32; 3], block: [i32; 3], shared: i32 },
-    Copy { kind: CopyKind, from: MemoryKind, to: MemoryKind, bytes: u64, peer: Option<Peer> },
-    Set { value: u32, bytes: u64 },
+    Kernel {
+        name: Static,
+        work: u64,
+        grid: [i32; 3],
+        block: [i32; 3],
+        shared: i32,
+        /// Which of the launches to execute ([`Execution`]) it is.
+        run: Option<usize>,
+    },
+    Copy {
+        kind: CopyKind,
+        from: MemoryKind,
+        to: MemoryKind,
+        bytes: u64,
+        peer: Option<Peer>,
+    },
+    Set {
+        value: u32,
+        bytes: u64,
+    },
 }
 
 /// The contexts of a copy between devices.

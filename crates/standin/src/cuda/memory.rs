@@ -5,6 +5,7 @@ use std::ffi::{c_uint, c_void};
 use gpuwhy_testkit::gpu::Quantity;
 
 use super::driver::{Handle, Node, Peer, driver, gpu_of, working};
+use super::execute::executes;
 use super::submit::Call;
 use super::{Code, Status, status};
 use crate::c::Out;
@@ -55,12 +56,41 @@ fn copy(
     call.end(done)
 }
 
+/// The bytes of a copy, where memory holds bytes.
+fn to_device(to: u64, from: usize, bytes: usize) -> Status {
+    if !executes() {
+        return Ok(());
+    }
+    let bytes = Out::<u8>::at(from).bytes(bytes)?;
+    driver()?.write(to, &bytes)
+}
+
+fn to_host(to: usize, from: u64, bytes: usize) -> Status {
+    if !executes() {
+        return Ok(());
+    }
+    let bytes = driver()?.read(from, bytes)?;
+    Ok(Out::<u8>::at(to).put_bytes(&bytes)?)
+}
+
+fn within(to: u64, from: u64, bytes: usize) -> Status {
+    if !executes() {
+        return Ok(());
+    }
+    let mut driver = driver()?;
+    let bytes = driver.read(from, bytes)?;
+    driver.write(to, &bytes)
+}
+
 exported! {
     fn cuMemAlloc_v2(to: Out<u64>, bytes: usize) {
         let mut driver = driver()?;
         let (_, context) = driver.current()?;
         if bytes == 0 {
             return Err(Code::InvalidValue);
+        }
+        if executes() {
+            return Ok(to.put(driver.allocate(bytes as u64)?)?);
         }
         let bytes = (bytes as u64).next_multiple_of(2 << 20);
         if !working(context.device)?.allocate(pid(), bytes, now()) {
@@ -72,6 +102,9 @@ exported! {
     }
 
     fn cuMemFree_v2(at: u64) {
+        if executes() {
+            return driver()?.free(at);
+        }
         let (bytes, device) = driver()?.memory.remove(&at).ok_or(Code::InvalidValue)?;
         gpu_of(device)?.release(pid(), bytes);
         Ok(())
@@ -96,23 +129,28 @@ exported! {
         Ok(())
     }
 
-    fn cuMemcpyHtoDAsync_v2(_to: u64, from: usize, bytes: usize, stream: Handle) {
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, stream: Handle) {
+        to_device(to, from, bytes)?;
         copy(cbid::COPY_TO_DEVICE_ASYNC, CopyKind::ToDevice, from, bytes, stream, false)
     }
 
-    fn cuMemcpyDtoHAsync_v2(to: usize, _from: u64, bytes: usize, stream: Handle) {
+    fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, stream: Handle) {
+        to_host(to, from, bytes)?;
         copy(cbid::COPY_TO_HOST_ASYNC, CopyKind::ToHost, to, bytes, stream, false)
     }
 
-    fn cuMemcpyHtoD_v2(_to: u64, from: usize, bytes: usize) {
+    fn cuMemcpyHtoD_v2(to: u64, from: usize, bytes: usize) {
+        to_device(to, from, bytes)?;
         copy(cbid::COPY_TO_DEVICE, CopyKind::ToDevice, from, bytes, 0, true)
     }
 
-    fn cuMemcpyDtoH_v2(to: usize, _from: u64, bytes: usize) {
+    fn cuMemcpyDtoH_v2(to: usize, from: u64, bytes: usize) {
+        to_host(to, from, bytes)?;
         copy(cbid::COPY_TO_HOST, CopyKind::ToHost, to, bytes, 0, true)
     }
 
-    fn cuMemcpyDtoDAsync_v2(_to: u64, _from: u64, bytes: usize, stream: Handle) {
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) {
+        within(to, from, bytes)?;
         copy(cbid::COPY_WITHIN_ASYNC, CopyKind::Within, 0, bytes, stream, false)
     }
 
@@ -138,7 +176,10 @@ exported! {
         call.end(done)
     }
 
-    fn cuMemsetD8Async(_at: u64, value: u8, bytes: usize, stream: Handle) {
+    fn cuMemsetD8Async(at: u64, value: u8, bytes: usize, stream: Handle) {
+        if executes() {
+            driver()?.write(at, &vec![value; bytes])?;
+        }
         let call = Call::begin(cbid::MEMSET_ASYNC);
         let node = Node::Set { value: value.into(), bytes: bytes as u64 };
         let done = driver().and_then(|mut d| d.submit(stream, node, call.correlation));

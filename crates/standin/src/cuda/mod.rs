@@ -5,6 +5,10 @@
 //! move no bytes, device addresses point to nothing, and module images are not read. A call that
 //! waits for work sleeps until the end that was scheduled for it.
 //!
+//! With `GPUWHY_STANDIN_EXECUTES` ([`execute`]) kernels are executed: images are read (PTX, fat
+//! binaries, cubins that carry their PTX), memory holds bytes, and a launch runs the kernel in the
+//! simulator of `gpuwhy-gpubpf` before it returns.
+//!
 //! As the real driver does, `cuInit` loads the object that `CUDA_INJECTION64_PATH` names and calls
 //! its `InitializeInjection`, once; `CUDA_VISIBLE_DEVICES` hides devices; a stream queues
 //! [`QUEUE`](driver::QUEUE) launches, and then a launch waits.
@@ -17,16 +21,21 @@
 //! |---|---|
 //! | `driver` | the state of this process |
 //! | `submit` | scheduling work, and calls that wait and are reported to CUPTI |
-//! | `device`, `context`, `stream`, `graph`, `kernel`, `memory`, `error` | the exported functions |
+//! | `execute` | kernels that are executed, and memory that holds bytes |
+//! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `memory`, `error` | the exported functions |
+//! | `names` | `cuGetProcAddress` |
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 mod context;
 mod device;
 mod driver;
 mod error;
+mod execute;
 mod graph;
 mod kernel;
+mod library;
 mod memory;
+mod names;
 mod stream;
 mod submit;
 
@@ -38,8 +47,11 @@ codes! {
     NotInitialized = 3,
     NoDevice = 100,
     InvalidDevice = 101,
+    InvalidImage = 200,
     InvalidContext = 201,
+    InvalidPtx = 218,
     InvalidHandle = 400,
+    NotFound = 500,
     NotReady = 600,
     LaunchFailed = 719,
     CaptureUnsupported = 900,

@@ -66,6 +66,14 @@ exported! {
         Ok(())
     }
 
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>) {
+        // Global, thread-local, relaxed; whether work may be captured is not asked here.
+        match mode.get()? {
+            0..=2 => Ok(mode.put(0)?),
+            _ => Err(Code::InvalidValue),
+        }
+    }
+
     fn cuStreamEndCapture(stream: Handle, to: Out<Handle>) {
         let mut driver = driver()?;
         let (stream, _) = driver.stream(stream)?;

@@ -33,6 +33,11 @@ impl Driver {
         Ok(wait)
     }
 
+    /// Whether work on a stream is captured.
+    pub(super) fn is_capturing(&mut self, stream: Handle) -> Result<bool, Code> {
+        Ok(self.stream(stream)?.0.capture.is_some())
+    }
+
     /// Schedules a graph on a stream; returns as [`Driver::submit`].
     pub(super) fn replay(
         &mut self,
@@ -40,7 +45,12 @@ impl Driver {
         stream: Handle,
         correlation: u32,
     ) -> Result<u64, Code> {
-        let graph = self.executables.get(&graph).ok_or(Code::InvalidHandle)?.clone();
+        let mut graph = self.executables.get(&graph).ok_or(Code::InvalidHandle)?.clone();
+        for node in &mut graph.nodes {
+            if let Node::Kernel { work, run: Some(run), .. } = node {
+                *work = self.execute_kept(*run)?;
+            }
+        }
         let (stream, context) = self.stream(stream)?;
         if stream.capture.is_some() {
             return Err(Code::CaptureUnsupported);

@@ -28,7 +28,7 @@ mod raw;
 mod server;
 #[cfg(test)]
 mod tests;
-mod unix;
+pub(crate) mod unix;
 
 pub use client::{Client, Received};
 pub(crate) use messages::hello;

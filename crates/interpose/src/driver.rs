@@ -1,0 +1,234 @@
+//! The driver's functions that we call ourselves.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ptr::null_mut;
+use std::sync::OnceLock;
+
+use crate::symbols::{Code, Handle, SUCCESS, real_dlsym};
+
+/// `CUresult` where the driver lacks a function.
+const NOT_SUPPORTED: Code = 801;
+
+/// Looks up a function of the driver that the program has loaded; null if there is none.
+pub fn look_up(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; nothing is loaded that is not loaded already.
+    let driver =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if driver.is_null() { null_mut() } else { real_dlsym(driver, name) }
+}
+
+/// Declares functions of the driver: each is looked up once, and without it the call is not supported.
+macro_rules! functions {
+    ($(fn $field:ident = $name:literal ($($arg:ident: $type:ty),*);)*) => {
+        struct Functions { $($field: *mut c_void,)* }
+
+        // SAFETY: addresses of functions.
+        unsafe impl Send for Functions {}
+        // SAFETY: as above.
+        unsafe impl Sync for Functions {}
+
+        fn functions() -> &'static Functions {
+            static FOUND: OnceLock<Functions> = OnceLock::new();
+            FOUND.get_or_init(|| Functions { $($field: look_up($name),)* })
+        }
+
+        $(
+            #[allow(clippy::too_many_arguments)]
+            fn $field($($arg: $type),*) -> Code {
+                let found = functions().$field;
+                if found.is_null() {
+                    return NOT_SUPPORTED;
+                }
+                // SAFETY: CUDA's documentation gives the function of this name this type; each caller below gives
+                // results that live while it runs.
+                unsafe {
+                    core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Code>(found)($($arg),*)
+                }
+            }
+        )*
+    };
+}
+
+functions! {
+    fn device_count = c"cuDeviceGetCount" (to: *mut c_int);
+    fn device_attribute = c"cuDeviceGetAttribute" (to: *mut c_int, which: c_int, device: c_int);
+    fn context_current = c"cuCtxGetCurrent" (to: *mut Handle);
+    fn context_device = c"cuCtxGetDevice" (to: *mut c_int);
+    fn context_push = c"cuCtxPushCurrent_v2" (context: Handle);
+    fn context_pop = c"cuCtxPopCurrent_v2" (to: *mut Handle);
+    fn primary_state = c"cuDevicePrimaryCtxGetState" (device: c_int, flags: *mut c_uint, active: *mut c_int);
+    fn capture_mode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut c_int);
+    fn stream_create = c"cuStreamCreate" (to: *mut Handle, flags: c_uint);
+    fn stream_destroy = c"cuStreamDestroy_v2" (stream: Handle);
+    fn stream_wait = c"cuStreamSynchronize" (stream: Handle);
+    fn allocate_memory = c"cuMemAlloc_v2" (to: *mut u64, bytes: usize);
+    fn free_memory = c"cuMemFree_v2" (at: u64);
+    fn zero_memory = c"cuMemsetD8Async" (at: u64, value: u8, bytes: usize, stream: Handle);
+    fn copy_to_device = c"cuMemcpyHtoDAsync_v2" (to: u64, from: *const c_void, bytes: usize, stream: Handle);
+    fn copy_to_host = c"cuMemcpyDtoHAsync_v2" (to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    fn module_load = c"cuModuleLoadData" (to: *mut Handle, image: *const c_void);
+    fn module_load_with = c"cuModuleLoadDataEx" (
+        to: *mut Handle, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void
+    );
+    fn library_load = c"cuLibraryLoadData" (
+        to: *mut Handle, image: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint,
+        more: *mut c_int, more_values: *mut *mut c_void, more_count: c_uint
+    );
+    fn module_global = c"cuModuleGetGlobal_v2" (
+        to: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char
+    );
+    fn library_global = c"cuLibraryGetGlobal" (
+        to: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char
+    );
+}
+
+/// A call's result.
+type Result<T> = core::result::Result<T, Code>;
+
+fn done(code: Code) -> Result<()> {
+    if code == SUCCESS { Ok(()) } else { Err(code) }
+}
+
+/// The least compute capability, times 10, and the most streaming multiprocessors of the devices that the program sees.
+pub fn devices() -> Option<(u32, u32)> {
+    /// `CU_DEVICE_ATTRIBUTE_…`: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
+    const WHICH: [c_int; 3] = [16, 75, 76];
+    let mut count = 0;
+    done(device_count(&raw mut count)).ok()?;
+    let mut all: Option<(u32, u32)> = None;
+    for device in 0..count {
+        let mut values = [0; 3];
+        for (value, which) in values.iter_mut().zip(WHICH) {
+            done(device_attribute(value, which, device)).ok()?;
+        }
+        let [sms, major, minor] = values.map(|value| u32::try_from(value).unwrap_or(0));
+        let arch = major * 10 + minor;
+        all = Some(all.map_or((arch, sms), |(least, most)| (least.min(arch), most.max(sms))));
+    }
+    all
+}
+
+/// The context of the calling thread; null if it has none.
+pub fn current() -> Handle {
+    let mut context = null_mut();
+    if context_current(&raw mut context) == SUCCESS { context } else { null_mut() }
+}
+
+/// The device of the calling thread's context.
+pub fn device() -> Result<c_int> {
+    let mut device = 0;
+    done(context_device(&raw mut device))?;
+    Ok(device)
+}
+
+/// Whether a device's primary context exists.
+pub fn primary_is_there(device: c_int) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    primary_state(device, &raw mut flags, &raw mut active) == SUCCESS && active != 0
+}
+
+/// Calls `f` with a context as the calling thread's.
+pub fn within<R>(context: Handle, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    done(context_push(context))?;
+    let out = f();
+    let mut popped = null_mut();
+    done(context_pop(&raw mut popped))?;
+    out
+}
+
+/// Calls `f` while the calling thread may allocate and copy although one of its streams is being captured.
+pub fn relaxed<R>(f: impl FnOnce() -> R) -> R {
+    // CU_STREAM_CAPTURE_MODE_RELAXED
+    let mut mode = 2;
+    let exchanged = capture_mode(&raw mut mode) == SUCCESS;
+    let out = f();
+    if exchanged {
+        capture_mode(&raw mut mode);
+    }
+    out
+}
+
+/// A stream that waits for no other, in the calling thread's context.
+#[derive(Debug)]
+pub struct Stream(Handle);
+
+impl Stream {
+    pub fn new() -> Result<Stream> {
+        /// `CU_STREAM_NON_BLOCKING`.
+        const FLAGS: c_uint = 1;
+        let mut stream = null_mut();
+        done(stream_create(&raw mut stream, FLAGS))?;
+        Ok(Stream(stream))
+    }
+
+    /// Device memory, all zero.
+    pub fn zeros(&self, bytes: usize) -> Result<u64> {
+        let mut at = 0;
+        done(allocate_memory(&raw mut at, bytes))?;
+        let zeroed = done(zero_memory(at, 0, bytes, self.0)).and_then(|()| self.wait());
+        zeroed.map(|()| at).inspect_err(|_| _ = free_memory(at))
+    }
+
+    /// Writes words to device memory.
+    pub fn put(&self, at: u64, words: &[u64]) -> Result<()> {
+        done(copy_to_device(at, words.as_ptr().cast(), size_of_val(words), self.0))?;
+        self.wait()
+    }
+
+    /// Copies device memory to memory of the host, which has room for it.
+    pub fn get(&self, at: u64, to: *mut u8, bytes: usize) -> Result<()> {
+        done(copy_to_host(to.cast(), at, bytes, self.0))?;
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<()> {
+        done(stream_wait(self.0))
+    }
+
+    /// Destroys it, and frees device memory.
+    pub fn end(self, at: u64) {
+        stream_destroy(self.0);
+        free_memory(at);
+    }
+}
+
+/// Loads a module from PTX text, with the program's options.
+pub fn load_module(
+    to: *mut Handle,
+    text: *const c_void,
+    options: Option<(c_uint, *mut c_int, *mut *mut c_void)>,
+) -> Code {
+    match options {
+        None => module_load(to, text),
+        Some((count, options, values)) => module_load_with(to, text, count, options, values),
+    }
+}
+
+/// Loads a library from PTX text, with the program's options.
+#[allow(clippy::too_many_arguments)]
+pub fn load_library(
+    to: *mut Handle,
+    text: *const c_void,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    count: c_uint,
+    more: *mut c_int,
+    more_values: *mut *mut c_void,
+    more_count: c_uint,
+) -> Code {
+    library_load(to, text, options, values, count, more, more_values, more_count)
+}
+
+/// Address and size of a variable of a module.
+pub fn global_of_module(module: Handle, name: &CStr) -> Result<(u64, usize)> {
+    let (mut at, mut bytes) = (0, 0);
+    done(module_global(&raw mut at, &raw mut bytes, module, name.as_ptr()))?;
+    Ok((at, bytes))
+}
+
+/// The same of a library, in the calling thread's context.
+pub fn global_of_library(library: Handle, name: &CStr) -> Result<(u64, usize)> {
+    let (mut at, mut bytes) = (0, 0);
+    done(library_global(&raw mut at, &raw mut bytes, library, name.as_ptr()))?;
+    Ok((at, bytes))
+}

@@ -1,0 +1,110 @@
+//! Images as they are loaded: handed to the controller, and replaced by what it answers.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Plan};
+use gpuwhy_wire::is_off;
+
+use crate::places::{self, Of};
+use crate::symbols::{Code, Handle, SUCCESS};
+use crate::{driver, guarded, image};
+
+/// How long a load waits for its answer, unless the environment says otherwise.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Where an image comes from.
+#[derive(Clone, Copy)]
+pub enum Source {
+    Memory(*const c_void),
+    File(*const c_char),
+}
+
+/// The controller's socket, and how long to wait for it.
+fn controller() -> Option<&'static (PathBuf, Duration)> {
+    static CONTROLLER: OnceLock<Option<(PathBuf, Duration)>> = OnceLock::new();
+    let found = CONTROLLER.get_or_init(|| {
+        let path = std::env::var_os(PROBES_ENV).filter(|path| !path.is_empty() && !is_off())?;
+        let wait = std::env::var(PROBES_WAIT_ENV).ok().and_then(|ms| ms.parse().ok());
+        Some((path.into(), wait.map_or(WAIT, Duration::from_millis)))
+    });
+    found.as_ref()
+}
+
+/// Connects to the controller, if there is one.
+pub fn connect() -> Option<(Asker, Duration)> {
+    let (path, wait) = controller()?;
+    Some((Asker::connect(path).ok()?, *wait))
+}
+
+/// What the controller makes of an image; the connection takes what became of it.
+fn plan(source: Source) -> Option<(Asker, Plan)> {
+    controller()?;
+    let (arch, sms) = driver::devices()?;
+    let file = match source {
+        Source::Memory(address) => image::at_address(address)?,
+        Source::File(path) => image::in_file(path)?,
+    };
+    let (asker, wait) = connect()?;
+    asker.say(Ask::Image { arch, sms }, Some(&file)).ok()?;
+    let (Answer::Plan, Some(plan)) = asker.answer(wait).ok()? else { return None };
+    let plan = Plan::read(plan).ok()?;
+    // The driver looks for the zero that ends a text.
+    (plan.text.last() == Some(&0)).then_some((asker, plan))
+}
+
+/// Loads another image in the place of the program's own; if it is refused, the program's own.
+fn load(
+    source: Source,
+    own: impl FnOnce() -> Code,
+    other: impl FnOnce(*const c_void) -> Code,
+    take: impl FnOnce(Plan) -> Outcome,
+) -> Code {
+    let Some((asker, plan)) = guarded(None, || plan(source)) else { return own() };
+    let image = plan.image;
+    let code = other(plan.text.as_ptr().cast());
+    let outcome = match code {
+        SUCCESS => guarded(Outcome::Unfilled(0), || take(plan)),
+        refused => Outcome::Refused(refused),
+    };
+    // If the controller has gone, nobody asks what became of it.
+    let _ = asker.say(Ask::Loaded { image, outcome }, None);
+    if code == SUCCESS { code } else { own() }
+}
+
+/// A module, which belongs to the calling thread's context.
+pub fn module(
+    to: *mut Handle,
+    source: Source,
+    own: impl FnOnce() -> Code,
+    options: Option<(c_uint, *mut c_int, *mut *mut c_void)>,
+) -> Code {
+    load(
+        source,
+        own,
+        |text| driver::load_module(to, text, options),
+        |plan| {
+            // SAFETY: the driver has just written the module there.
+            places::take(Of::Module(unsafe { to.read() } as usize), plan)
+        },
+    )
+}
+
+/// A library, which is loaded into each context in which it is used. `real` loads the program's own image, or a text.
+pub fn library(
+    to: *mut Handle,
+    source: Source,
+    real: impl Fn(Option<*const c_void>) -> Code,
+) -> Code {
+    load(
+        source,
+        || real(None),
+        |text| real(Some(text)),
+        |plan| {
+            // SAFETY: the driver has just written the library there.
+            places::take(Of::Library(unsafe { to.read() } as usize), plan)
+        },
+    )
+}

@@ -1,0 +1,328 @@
+//! Where the maps of each image lie, on each device.
+
+use core::cell::Cell;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, State};
+use gpuwhy_wire::now;
+
+use crate::driver::{self, Stream};
+use crate::lock::Lock;
+use crate::symbols::{Code, Handle};
+use crate::{drain, guarded, load};
+
+/// The name of the table that spliced modules declare.
+const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
+/// `CUresult` for what is not as it should be, and for what the controller did not give.
+const UNKNOWN: Code = 999;
+
+/// What an image became, as a number: threads of ours use it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Module(usize),
+    Library(usize),
+}
+
+/// An image with probes.
+struct Image {
+    of: Of,
+    /// With its text: a library's may have to stay where it is.
+    plan: Plan,
+    /// A library's, once something was asked of it: before, its globals would be loaded for nothing.
+    used: bool,
+    places: Vec<Place>,
+}
+
+/// Its maps in one context.
+struct Place {
+    context: usize,
+    device: c_int,
+    /// Device memory of the maps.
+    maps: u64,
+    table: u64,
+    stream: Stream,
+    state: State,
+    /// The switches as the device has them.
+    on: Vec<bool>,
+}
+
+// SAFETY: handles of the driver, which any thread may use.
+unsafe impl Send for Place {}
+
+static IMAGES: Lock<Vec<Image>> = Lock::new(Vec::new());
+/// Counts what may need a new place: images that are loaded, libraries that are used. 0 while there is none.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+/// Whether kernels were launched since [`launched`] was asked.
+static LAUNCHED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Context and changes of this thread's last launch.
+    static SEEN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// An image with probes was loaded.
+pub fn take(of: Of, plan: Plan) -> Outcome {
+    drain::start();
+    let mut image = Image { of, plan, used: false, places: Vec::new() };
+    let outcome = match of {
+        Of::Module(_) => match place(&image, driver::current()) {
+            Ok(place) => {
+                image.places.push(place);
+                Outcome::Taken
+            }
+            // Its table stays zero, and its programs off.
+            Err(code) => Outcome::Unfilled(code),
+        },
+        Of::Library(_) => Outcome::Taken,
+    };
+    IMAGES.with(|images| images.push(image));
+    CHANGES.fetch_add(1, SeqCst);
+    outcome
+}
+
+/// Something is asked of a library.
+pub fn used(library: Handle) {
+    if CHANGES.load(Relaxed) == 0 {
+        return;
+    }
+    guarded((), || {
+        IMAGES.with(|images| {
+            let of = Of::Library(library as usize);
+            if let Some(image) = images.iter_mut().find(|image| image.of == of && !image.used) {
+                image.used = true;
+                CHANGES.fetch_add(1, SeqCst);
+            }
+        });
+    });
+}
+
+/// A kernel is about to be launched: libraries that have no place in this context yet get one.
+#[inline]
+pub fn before_launch() {
+    let changes = CHANGES.load(Relaxed);
+    if changes == 0 {
+        return;
+    }
+    if !LAUNCHED.load(Relaxed) {
+        LAUNCHED.store(true, Relaxed);
+    }
+    let context = driver::current();
+    let now = (context as usize, changes);
+    // A thread that is being torn down looks again.
+    if SEEN.try_with(|seen| seen.replace(now) == now).unwrap_or(false) || context.is_null() {
+        return;
+    }
+    guarded((), || {
+        IMAGES.with(|images| {
+            for image in images.iter_mut().filter(|image| image.used) {
+                if image.places.iter().all(|place| place.context != context as usize) {
+                    match place(image, context) {
+                        Ok(place) => image.places.push(place),
+                        Err(code) => {
+                            // Once: it does not get better, and costs each launch.
+                            image.used = false;
+                            unfilled(image.plan.image, code);
+                        }
+                    }
+                }
+            }
+        });
+    });
+}
+
+fn unfilled(image: u64, code: Code) {
+    if let Some((asker, _)) = load::connect() {
+        let _ = asker.say(Ask::Loaded { image, outcome: Outcome::Unfilled(code) }, None);
+    }
+}
+
+/// Gives an image's maps memory in the calling thread's context, and fills its table.
+fn place(image: &Image, context: Handle) -> Result<Place, Code> {
+    let plan = &image.plan;
+    let device = driver::device()?;
+    let (asker, wait) = load::connect().ok_or(UNKNOWN)?;
+    let ask = Ask::State {
+        image: plan.image,
+        device: device.try_into().unwrap_or(0),
+        context: context as u64,
+    };
+    asker.say(ask, None).map_err(|_| UNKNOWN)?;
+    let (Answer::State, Some(fd)) = asker.answer(wait).map_err(|_| UNKNOWN)? else {
+        return Err(UNKNOWN);
+    };
+    let state = State::of(fd, plan.state_bytes).map_err(|_| UNKNOWN)?;
+    driver::relaxed(|| {
+        let (table, room) = match image.of {
+            Of::Module(module) => driver::global_of_module(module as Handle, TABLE)?,
+            Of::Library(library) => driver::global_of_library(library as Handle, TABLE)?,
+        };
+        if room < size_of_val(plan.words.as_slice()) {
+            return Err(UNKNOWN);
+        }
+        let stream = Stream::new()?;
+        let maps = stream.zeros((plan.state_bytes as usize).max(8))?;
+        let mut words = plan.words.clone();
+        for (word, at) in &plan.places {
+            words[*word as usize] = maps + at;
+        }
+        words[0] = caller();
+        if let Err(code) = stream.put(table, &words) {
+            stream.end(maps);
+            return Err(code);
+        }
+        let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
+        Ok(Place { context: context as usize, device, maps, table, stream, state, on })
+    })
+}
+
+/// What helper 14 (`bpf_get_current_pid_tgid`) returns.
+fn caller() -> u64 {
+    // SAFETY: it takes nothing and cannot fail.
+    let tid = unsafe { libc::gettid() };
+    u64::from(std::process::id()) << 32 | u64::from(tid as u32)
+}
+
+impl Place {
+    /// Shows the controller what the maps hold, in the place's context.
+    fn show(&mut self, bytes: u64) {
+        let Place { maps, stream, state, .. } = self;
+        state.drain(now(), |to| stream.get(*maps, to, bytes as usize).is_ok());
+    }
+
+    /// Turns programs on and off as the controller wants them.
+    fn switch(&mut self, switches: &[u32]) {
+        for (program, word) in switches.iter().enumerate() {
+            let wanted = self.state.is_on(program);
+            let at = self.table + 8 * u64::from(*word);
+            if self.on[program] != wanted && self.stream.put(at, &[wanted.into()]).is_ok() {
+                self.on[program] = wanted;
+            }
+        }
+    }
+
+    /// All that there will be.
+    fn close(&mut self, bytes: u64) {
+        self.show(bytes);
+        self.state.close();
+    }
+}
+
+/// Whether kernels were launched since this was last asked.
+pub fn launched() -> bool {
+    LAUNCHED.swap(false, Relaxed)
+}
+
+/// Shows all maps, and sets switches. `last`: nothing more comes.
+pub fn drain_all(last: bool) {
+    IMAGES.with(|images| {
+        for image in images {
+            let Plan { state_bytes, switches, .. } = &image.plan;
+            for place in &mut image.places {
+                // A context that is gone, or a driver that has ended, is no reason to stop.
+                let _ = driver::within(place.context as Handle, || {
+                    driver::relaxed(|| {
+                        place.switch(switches);
+                        place.show(*state_bytes);
+                    });
+                    Ok(())
+                });
+                if last {
+                    place.state.close();
+                }
+            }
+        }
+    });
+}
+
+/// A module or library is about to be unloaded, by `real`.
+pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
+    let gone = guarded(None, || {
+        if CHANGES.load(Relaxed) == 0 {
+            return None;
+        }
+        let is = |of: Of| [Of::Module(handle as usize), Of::Library(handle as usize)].contains(&of);
+        IMAGES.with(|images| {
+            let at = images.iter().position(|image| is(image.of))?;
+            let mut image = images.swap_remove(at);
+            for place in &mut image.places {
+                let _ = driver::within(place.context as Handle, || {
+                    driver::relaxed(|| place.close(image.plan.state_bytes));
+                    Ok(())
+                });
+            }
+            Some(image)
+        })
+    });
+    let code = real();
+    guarded((), || {
+        // Kernels of it are over now, and their maps are nobody's.
+        for place in gone.into_iter().flat_map(|image| image.places) {
+            let _ = driver::within(place.context as Handle, || {
+                driver::relaxed(|| place.stream.end(place.maps));
+                Ok(())
+            });
+        }
+    });
+    code
+}
+
+/// Shows the maps of the places for which `of` holds, for the last time if they go.
+fn show(images: &mut [Image], of: impl Fn(&Place) -> bool) {
+    for image in images {
+        for place in image.places.iter_mut().filter(|place| of(place)) {
+            let _ = driver::within(place.context as Handle, || {
+                driver::relaxed(|| place.show(image.plan.state_bytes));
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Forgets places whose context has gone, with their memory and their stream.
+fn forget(images: &mut [Image], of: impl Fn(&Place) -> bool) {
+    for image in images {
+        for place in image.places.extract_if(.., |place| of(place)) {
+            place.state.close();
+        }
+    }
+}
+
+/// A context is about to be destroyed, by `real`.
+pub fn destroy(context: Handle, real: impl FnOnce() -> Code) -> Code {
+    if CHANGES.load(Relaxed) == 0 {
+        return real();
+    }
+    let of = |place: &Place| place.context == context as usize;
+    IMAGES.with(|images| {
+        guarded((), || show(images, of));
+        let code = real();
+        if code == crate::symbols::SUCCESS {
+            forget(images, of);
+        }
+        code
+    })
+}
+
+/// A device's primary context is about to be released or reset, by `real`; whether it goes shows afterwards.
+pub fn release(device: c_int, real: impl FnOnce() -> Code) -> Code {
+    if CHANGES.load(Relaxed) == 0 {
+        return real();
+    }
+    let of = |place: &Place| place.device == device;
+    IMAGES.with(|images| {
+        guarded((), || show(images, of));
+        let code = real();
+        if !driver::primary_is_there(device) {
+            forget(images, of);
+        }
+        code
+    })
+}
+
+/// In a forked child: images and places are the parent's.
+pub fn forget_after_fork() {
+    IMAGES.forget_after_fork(Vec::new());
+    CHANGES.store(0, SeqCst);
+}

@@ -1,0 +1,329 @@
+//! The controller: takes images as programs load them, puts probes into them, and gives maps their memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpuwhy_gpubpf::contents::Layout;
+use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
+use gpuwhy_gpubpf::ptx::Module;
+use gpuwhy_gpubpf::splice::{Plan, Table};
+use gpuwhy_wire::images::{self, Answer, Ask, Desk, MAX_IMAGE, Outcome, Seat, State};
+
+use crate::cache::{Cache, Key, Made};
+
+/// The most images of which something is kept.
+const MAX_IMAGES: usize = 1 << 16;
+/// The most connections at a time.
+const MAX_SEATS: usize = 64;
+/// How long a program may take between an answer and what it says next: the driver compiles the image meanwhile.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// An image that a program has loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub pid: i32,
+    /// The program's name.
+    pub program: String,
+    pub bytes: usize,
+    pub made: Arc<Made>,
+    /// How long it took to put probes into it, or to find that kept.
+    pub took: Duration,
+    /// How the driver took it.
+    pub outcome: Option<Outcome>,
+    pub layout: Option<Layout>,
+    /// Its maps, context by context.
+    pub states: Vec<Shown>,
+}
+
+/// The maps of an image in one context.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// The device's ordinal in the program.
+    pub device: u32,
+    pub context: u64,
+    pub state: State,
+}
+
+/// How images are treated.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub plan: Plan,
+    /// The objects' bytes and how they are spliced, for the cache.
+    pub made_of: Vec<Vec<u8>>,
+    /// Threads of the largest launch, for maps with a value per thread.
+    pub threads: u64,
+    /// The most bytes of an image's maps.
+    pub most: u64,
+    pub cache: Option<Cache>,
+}
+
+/// All that was loaded, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub images: Vec<Loaded>,
+    pub notes: Vec<String>,
+    /// Images beyond [`MAX_IMAGES`].
+    pub uncounted: usize,
+    known: HashMap<Key, Arc<Made>>,
+}
+
+/// The controller.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    rules: Rules,
+    table: Table,
+    books: Mutex<Books>,
+}
+
+impl Controller {
+    pub fn new(rules: Rules) -> Self {
+        let table = rules.plan.table();
+        Self { rules, table, books: Mutex::default() }
+    }
+
+    /// What was loaded so far.
+    pub fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers programs until `stop`, and until those that are being answered have heard it.
+    pub fn serve(&self, desk: &Desk, stop: &AtomicBool) {
+        let seats = &Mutex::new(0_usize);
+        let count = |more: isize| {
+            let mut seats = seats.lock().unwrap_or_else(PoisonError::into_inner);
+            *seats = seats.saturating_add_signed(more);
+            *seats
+        };
+        let count = &count;
+        std::thread::scope(|scope| {
+            while !stop.load(Relaxed) {
+                let Some(seat) = desk.accept(Duration::from_millis(100)) else { continue };
+                // Who is turned away loads its own image.
+                if count(1) > MAX_SEATS {
+                    count(-1);
+                    continue;
+                }
+                scope.spawn(move || {
+                    // Whatever goes wrong is one program's connection.
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.attend(&seat, stop)));
+                    count(-1);
+                });
+            }
+        });
+    }
+
+    /// One connection.
+    fn attend(&self, seat: &Seat, stop: &AtomicBool) {
+        let mut until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            match seat.next(Duration::from_millis(100)) {
+                Ok((ask, with)) => {
+                    if self.answer(seat, ask, with).is_err() {
+                        return;
+                    }
+                    until = Instant::now() + PATIENCE;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn answer(&self, seat: &Seat, ask: Ask, with: Option<OwnedFd>) -> std::io::Result<()> {
+        match ask {
+            Ask::Image { arch, sms } => {
+                let Some(with) = with else { return seat.answer(Answer::AsItIs, None::<&OwnedFd>) };
+                match self.image(seat.pid, with, arch, sms)? {
+                    Some(plan) => seat.answer(Answer::Plan, Some(&plan.share()?)),
+                    None => seat.answer(Answer::AsItIs, None::<&OwnedFd>),
+                }
+            }
+            Ask::Loaded { image, outcome } => {
+                if let Some(loaded) = self.books().images.get_mut(image as usize) {
+                    loaded.outcome = Some(outcome);
+                }
+                Ok(())
+            }
+            Ask::State { image, device, context } => {
+                let mut books = self.books();
+                let loaded = books.images.get_mut(image as usize);
+                let layout = loaded.as_ref().and_then(|loaded| loaded.layout.as_ref());
+                let (Some(bytes), Some(loaded)) = (layout.map(|layout| layout.bytes), loaded)
+                else {
+                    return Err(std::io::ErrorKind::InvalidData.into());
+                };
+                let state = State::new(bytes)?;
+                let sent = seat.answer(Answer::State, Some(&state));
+                loaded.states.push(Shown { device, context, state });
+                sent
+            }
+        }
+    }
+
+    /// An image is about to be loaded. The plan, if probes belong into it.
+    fn image(
+        &self,
+        pid: i32,
+        from: OwnedFd,
+        arch: u32,
+        sms: u32,
+    ) -> std::io::Result<Option<images::Plan>> {
+        let begin = Instant::now();
+        let mut bytes = Vec::new();
+        let mut from = File::from(from);
+        from.rewind()?;
+        from.take(MAX_IMAGE).read_to_end(&mut bytes)?;
+        let mut made = self.made(&bytes, arch);
+        let layout = match made.text {
+            None => None,
+            Some(_) => {
+                match Layout::new(&self.table, self.rules.threads, sms.into(), self.rules.most) {
+                    Ok(layout) => Some(layout),
+                    Err(why) => {
+                        made = Arc::new(Made { text: None, why: Some(why), ..(*made).clone() });
+                        None
+                    }
+                }
+            }
+        };
+        let mut books = self.books();
+        if books.images.len() >= MAX_IMAGES {
+            books.uncounted += 1;
+            return Ok(None);
+        }
+        let number = books.images.len() as u64;
+        let plan = layout.as_ref().zip(made.text.as_ref()).map(|(layout, text)| {
+            let (words, places) = layout.words(&self.table);
+            let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
+            let text = [text.as_bytes(), &[0]].concat();
+            images::Plan { image: number, state_bytes: layout.bytes, words, places, switches, text }
+        });
+        books.images.push(Loaded {
+            pid,
+            program: name_of(pid),
+            bytes: bytes.len(),
+            made,
+            took: begin.elapsed(),
+            outcome: None,
+            layout,
+            states: Vec::new(),
+        });
+        Ok(plan)
+    }
+
+    /// The image with probes in it, made or kept.
+    fn made(&self, bytes: &[u8], arch: u32) -> Arc<Made> {
+        let arch_bytes = arch.to_le_bytes();
+        let parts = self.rules.made_of.iter().map(Vec::as_slice);
+        let parts: Vec<&[u8]> = parts.chain([arch_bytes.as_slice(), bytes]).collect();
+        let key = Key::of(&parts);
+        if let Some(made) = self.books().known.get(&key) {
+            return made.clone();
+        }
+        let cache = self.rules.cache.as_ref();
+        if let Some(made) = cache.and_then(|cache| cache.get(key)) {
+            let made = Arc::new(made);
+            self.books().known.insert(key, made.clone());
+            return made;
+        }
+        let put = catch_unwind(AssertUnwindSafe(|| put_probes(&self.rules.plan, bytes, arch)));
+        let (made, keep) = match put {
+            Ok(made) => (made, true),
+            Err(_) => {
+                let why = Some("putting probes into it failed; this is a defect of gpuwhy".into());
+                (Made { why, ..Made::default() }, false)
+            }
+        };
+        let kept = cache.filter(|_| keep).map_or(Ok(()), |cache| cache.put(key, &made));
+        let made = Arc::new(made);
+        let mut books = self.books();
+        if let Err(why) = kept {
+            let why = format!("{why:#}");
+            if !books.notes.contains(&why) {
+                books.notes.push(why);
+            }
+        }
+        if books.known.len() < 1024 {
+            books.known.insert(key, made.clone());
+        }
+        made
+    }
+}
+
+/// A process's name; empty if it has gone.
+fn name_of(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.map(|name| name.trim_end().to_owned()).unwrap_or_default()
+}
+
+/// What becomes of an image.
+fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
+    let as_it_is =
+        |why: String| Made { why: Some(why), ways: ways(bytes, arch), ..Made::default() };
+    let (text, older) = if is_binary(bytes) {
+        match ptx_for(bytes, arch) {
+            Ok(chosen) => {
+                let newer = chosen.machine.filter(|machine| *machine > chosen.arch);
+                let older = newer.map(|machine| (chosen.arch.to_string(), machine.to_string()));
+                (chosen.text, older)
+            }
+            Err(why) => return as_it_is(format!("{:#}", anyhow::Error::new(why))),
+        }
+    } else {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => (text.to_owned(), None),
+            Err(_) => return as_it_is("it is neither PTX nor a fat binary nor a cubin".into()),
+        }
+    };
+    let module = match Module::read(&text) {
+        Ok(module) => module,
+        Err(fault) => return as_it_is(format!("it is no PTX: {fault}")),
+    };
+    let spliced = match plan.splice(&module) {
+        Ok(spliced) => spliced,
+        Err(refusal) => return as_it_is(refusal.to_string()),
+    };
+    let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
+    let why = spliced.sites.is_empty().then(|| "no probe belongs into it".to_owned());
+    Made {
+        text: why.is_none().then_some(spliced.text),
+        why,
+        kernels,
+        ways: ways(bytes, arch),
+        notes: spliced.notes,
+        older,
+    }
+}
+
+/// The kernels of an image, by the way in which a probe reaches them.
+fn ways(bytes: &[u8], arch: u32) -> Vec<(String, usize)> {
+    let mut coverage = Coverage::new(arch);
+    if bytes.starts_with(&ELF_MAGIC) {
+        if let Ok(cubin) = Cubin::read(bytes) {
+            let arch = cubin.arch;
+            coverage.cubin(cubin, arch);
+        }
+    } else if is_binary(bytes) {
+        for image in Images::new(bytes).flatten() {
+            // What cannot be read has no kernels that could be counted.
+            let _ = coverage.image(&image);
+        }
+    } else if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = coverage.text(text);
+    }
+    let found = coverage.unit();
+    let count = |way: Way| found.iter().filter(|kernel| kernel.way == way).count();
+    let all = Way::ALL.into_iter().map(|way| (way.word().to_owned(), count(way)));
+    all.filter(|(_, count)| *count > 0).collect()
+}

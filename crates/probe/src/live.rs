@@ -1,0 +1,398 @@
+//! `gpuwhy probe run -- COMMAND`: a program with probes in its kernels, which it does not know of.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpuwhy_gpubpf::contents::Contents;
+use gpuwhy_gpubpf::splice::{How, Plan};
+use gpuwhy_schema::terminal;
+use gpuwhy_schema::text::Screen;
+use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Sent};
+
+use crate::cache::Cache;
+use crate::desk::{Books, Controller, Loaded, Rules, Shown};
+use crate::programs::{Allowed, MAX_OBJECT, object, read, refused};
+use crate::show;
+
+/// The object that stands between the program and its driver.
+const LIBRARY: &str = "libgpuwhy_interpose.so";
+/// Where it is, if not beside this program.
+const LIBRARY_ENV: &str = "GPUWHY_INTERPOSE";
+
+/// A command, and the probes that are put into its kernels.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The command's kernels are taken as it loads them, by the driver's own interface: fat binaries and PTX of any CUDA
+program, statically linked or not, and what Triton and NVRTC compile while it runs. Kernels of which there is machine
+code alone stay as they are, and are told. The command's output, input and exit status are its own; what the probes
+have counted is printed to standard error at the end.
+
+Example: how many warps enter each kernel, and how many bytes they load
+  gpuwhy probe new counts && make -C counts
+  gpuwhy probe run --object counts/probe.bpf.o -- python3 train.py
+
+A kernel without a GPU, in the simulator: gpuwhy probe run --simulate KERNELS … ; its options: --simulate --help")]
+pub(crate) struct Options {
+    /// What clang -target bpf wrote: its programs are put into the kernels
+    #[arg(long, value_name = "OBJECT", required = true)]
+    object: Vec<PathBuf>,
+    /// The command, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Run in one of N blocks
+    #[arg(long, value_name = "N", default_value = "1")]
+    one_block_in: NonZeroU32,
+    /// Run in one of N warps
+    #[arg(long, value_name = "N", default_value = "1")]
+    one_warp_in: NonZeroU32,
+    /// Threads of the largest launch, for maps with a value per thread (1502); later threads are counted as lost
+    #[arg(long, value_name = "COUNT", default_value_t = 1 << 20)]
+    threads: u64,
+    /// The most memory that the maps of an image take on each device, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    memory: u64,
+    /// How long loading an image waits for its probes, ms; then it is loaded as it is
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    wait: u64,
+    /// Where images with probes in them are kept (default: ~/.cache/gpuwhy/probes)
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    cache: Option<PathBuf>,
+    /// Keep nothing
+    #[arg(long)]
+    no_cache: bool,
+    /// Write what was found to a file, as one JSON document
+    #[arg(short, long, value_name = "FILE.json")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    allowed: Allowed,
+}
+
+/// Exit code: that of the command, or 128 + N if signal N ended it; 127 if there is no such command.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let controller = Controller::new(rules(options)?);
+    let library = library()?;
+    let dir =
+        tempfile::Builder::new().prefix("gpuwhy-").tempdir().context("cannot make a folder")?;
+    let socket = dir.path().join("probes");
+    let desk = Desk::listen(&socket)
+        .with_context(|| format!("cannot listen on `{}`", socket.display()))?;
+    let stop = AtomicBool::new(false);
+    let status = std::thread::scope(|scope| {
+        scope.spawn(|| controller.serve(&desk, &stop));
+        let status = command(options, &library, &socket);
+        stop.store(true, Relaxed);
+        status
+    })?;
+    let books = controller.books();
+    let _ = terminal::show_beside(&page(&books));
+    if let Some(path) = &options.output {
+        let document = format!("{:#}\n", document(&books));
+        std::fs::write(path, document)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    Ok(ExitCode::from(code(status)))
+}
+
+fn rules(options: &Options) -> Result<Rules> {
+    let how = How {
+        budget: options.allowed.budget(),
+        blocks: options.one_block_in,
+        warps: options.one_warp_in,
+        switch: true,
+    };
+    let mut plan = Plan::new(how);
+    let mut made_of = vec![format!("{how:?}").into_bytes()];
+    for path in &options.object {
+        plan.object(&object(path)?);
+        made_of.push(read(path, MAX_OBJECT)?);
+    }
+    if let Some((probe, reason)) = refused(&plan) {
+        bail!("program `{}` is refused: {reason}", probe.name);
+    }
+    if plan.table().maps.is_empty() {
+        bail!("the programs have no map, so that nobody would see what they do");
+    }
+    let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
+    let most = options.memory.saturating_mul(1 << 20);
+    Ok(Rules { plan, made_of, threads: options.threads, most, cache })
+}
+
+/// The object beside this program, or where it is installed.
+fn library() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let beside = program.ancestors().skip(1).take(2).map(|dir| dir.join(LIBRARY));
+    let found = beside.into_iter().find(|path| path.exists());
+    found.with_context(|| {
+        format!("there is no {LIBRARY} beside `{}`; {LIBRARY_ENV} names it", program.display())
+    })
+}
+
+/// Runs the command to its end.
+fn command(options: &Options, library: &Path, socket: &Path) -> Result<ExitStatus> {
+    let (program, arguments) = options.command.split_first().context("there is no command")?;
+    let mut preload = library.as_os_str().to_owned();
+    // The dynamic linker takes spaces and colons for the end of a name.
+    if preload.to_string_lossy().contains([' ', ':']) {
+        bail!("`{}` cannot be preloaded: its path has a space or a colon", library.display());
+    }
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", preload).env(PROBES_ENV, socket);
+    command.env(PROBES_WAIT_ENV, options.wait.to_string());
+    // Before there is a command: what comes now is passed on when there is one.
+    let signals =
+        SignalsInfo::<WithOrigin>::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]);
+    let mut signals = signals.context("cannot take signals")?;
+    let started = command.spawn();
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) => {
+            terminal::fail(format_args!(
+                "gpuwhy: cannot start `{}`: {error}",
+                Path::new(program).display()
+            ));
+            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            return Ok(ExitStatus::from_raw(code << 8));
+        }
+    };
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let handle = signals.handle();
+        let (pid, ended) = (child.id(), &ended);
+        scope.spawn(move || {
+            for origin in &mut signals {
+                // What a terminal sends reaches the command without us.
+                let by_somebody =
+                    matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
+                if by_somebody && !ended.load(Relaxed) {
+                    pass_on(pid, origin.signal);
+                }
+            }
+        });
+        let status = wait(&mut child);
+        ended.store(true, Relaxed);
+        handle.close();
+        status
+    })
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus> {
+    // Not by `wait`: until it is reaped, its pid is nobody else's.
+    child.wait().context("cannot wait for the command")
+}
+
+fn pass_on(pid: u32, signal: i32) {
+    if let Some((pid, signal)) = Pid::from_raw(pid as i32).zip(Signal::from_named_raw(signal)) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// As shells count.
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => signal.map_or(255, |signal| 128 | signal as u8),
+    }
+}
+
+/// How an image was loaded, in words.
+fn fate(loaded: &Loaded) -> String {
+    match (&loaded.made.why, loaded.outcome) {
+        (Some(why), _) => why.clone(),
+        (None, Some(Outcome::Taken)) => "with probes".into(),
+        (None, Some(Outcome::Refused(code))) => {
+            format!("the driver refused it with probes (CUresult {code}); it was loaded as it is")
+        }
+        (None, Some(Outcome::Unfilled(code))) => {
+            format!("its maps found no place on the device (CUresult {code}); its probes are off")
+        }
+        (None, None) => "the program did not say what became of it".into(),
+    }
+}
+
+/// The maps of a context, and what is to be said of them.
+fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String>)> {
+    let layout = loaded.layout.as_ref()?;
+    let (drains, at, failed) = shown.state.drained();
+    let whole = (0..50).find_map(|_| {
+        let maps = shown.state.maps(layout.bytes);
+        if maps.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        maps
+    });
+    let torn = whole.is_none();
+    let maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    let closed = shown.state.is_closed();
+    let note = if drains == 0 {
+        Some("the maps were never read".to_owned())
+    } else if torn {
+        Some(
+            "the program ended while the maps were read: parts of them are older than others"
+                .to_owned(),
+        )
+    } else if !closed {
+        let age = gpuwhy_wire::now().saturating_sub(at) / 1_000_000;
+        Some(format!("the program ended without a last reading; this one is {age} ms old"))
+    } else if failed > 0 {
+        Some(format!("the last of {failed} readings that failed may be missing"))
+    } else {
+        None
+    };
+    Some((maps, note))
+}
+
+fn page(books: &Books) -> Screen {
+    let mut screen =
+        Screen::new(terminal::stderr_is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    let with = books.images.iter().filter(|i| i.outcome == Some(Outcome::Taken)).count();
+    let all = books.images.len() + books.uncounted;
+    screen
+        .end()
+        .bold(format_args!(
+            "gpuwhy probe: probes lie in {with} of {} of GPU code",
+            many(all, "image")
+        ))
+        .end();
+    if all == 0 {
+        screen.line(
+            "No image was seen. The command loaded no GPU code, is statically linked, or clears LD_PRELOAD.",
+        );
+    }
+    // Images that have no probes: why, how many, and their kernels by the way in which a probe would reach them.
+    let mut others: BTreeMap<String, (usize, BTreeMap<&str, usize>)> = BTreeMap::new();
+    for loaded in &books.images {
+        let fate = fate(loaded);
+        if loaded.outcome == Some(Outcome::Taken) {
+            let place = format!("{} (pid {})", loaded.program, loaded.pid);
+            screen.end().line(format_args!(
+                "{place}: {} bytes, {} ms",
+                loaded.bytes,
+                loaded.took.as_millis()
+            ));
+            for (_, readable, sites) in &loaded.made.kernels {
+                screen.line(format_args!("  {readable}: {}", many(*sites, "site")));
+            }
+            if let Some((ptx, machine)) = &loaded.made.older {
+                screen.line(format_args!(
+                    "  its PTX is for {ptx}; without probes it has machine code for {machine}"
+                ));
+            }
+            for note in &loaded.made.notes {
+                screen.line(format_args!("  {note}"));
+            }
+            if loaded.states.is_empty() {
+                screen.line("  no kernel of it was launched");
+            }
+            for state in &loaded.states {
+                let Some((maps, note)) = shown(loaded, state) else { continue };
+                if loaded.states.len() > 1 {
+                    screen.end().line(format_args!(
+                        "on device {}, context {:#x}",
+                        state.device, state.context
+                    ));
+                }
+                show::maps(&mut screen, &maps);
+                if let Some(note) = note {
+                    screen.line(note);
+                }
+            }
+            continue;
+        }
+        let (count, ways) = others.entry(fate).or_default();
+        *count += 1;
+        for (way, kernels) in &loaded.made.ways {
+            *ways.entry(way).or_default() += kernels;
+        }
+    }
+    for (fate, (count, ways)) in others {
+        let kernels: Vec<String> = ways
+            .iter()
+            .map(|(way, n)| format!("{}: {}", way.replace('_', " "), many(*n, "kernel")))
+            .collect();
+        let kernels =
+            if kernels.is_empty() { String::new() } else { format!(" ({})", kernels.join(", ")) };
+        screen.end().line(format_args!("{}: {fate}{kernels}", many(count, "image")));
+    }
+    if books.uncounted > 0 {
+        screen.line(format_args!(
+            "{} more images were loaded as they are and not looked at",
+            books.uncounted
+        ));
+    }
+    for note in &books.notes {
+        screen.line(note);
+    }
+    screen
+}
+
+/// `1 image`, `2 images`.
+fn many(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn document(books: &Books) -> Value {
+    let images: Vec<Value> = books
+        .images
+        .iter()
+        .map(|loaded| {
+            let made = &loaded.made;
+            let kernels: Vec<Value> = made
+                .kernels
+                .iter()
+                .map(|(name, readable, sites)| json!({ "name": name, "readable": readable, "sites": sites }))
+                .collect();
+            let ways: serde_json::Map<String, Value> =
+                made.ways.iter().map(|(way, count)| (way.replace(' ', "_"), json!(count))).collect();
+            let contexts: Vec<Value> = loaded
+                .states
+                .iter()
+                .filter_map(|state| {
+                    let (maps, note) = shown(loaded, state)?;
+                    let (drains, _, failed) = state.state.drained();
+                    Some(json!({
+                        "device": state.device,
+                        "readings": drains,
+                        "failed_readings": failed,
+                        "complete": state.state.is_closed() && note.is_none(),
+                        "note": note,
+                        "maps": show::documents(&maps),
+                    }))
+                })
+                .collect();
+            json!({
+                "pid": loaded.pid,
+                "program": loaded.program,
+                "bytes": loaded.bytes,
+                "probes": loaded.outcome == Some(Outcome::Taken),
+                "fate": fate(loaded),
+                "ms": loaded.took.as_secs_f64() * 1e3,
+                "kernels": kernels,
+                "ways": ways,
+                "notes": made.notes,
+                "contexts": contexts,
+            })
+        })
+        .collect();
+    json!({ "images": images, "not_looked_at": books.uncounted, "notes": books.notes })
+}

@@ -1,0 +1,281 @@
+//! Kernels that are executed, and memory that holds bytes: `GPUWHY_STANDIN_EXECUTES=1`.
+//!
+//! Each device has a simulator's memory. A launch runs at once, whatever its stream: that is an order which the
+//! driver's streams allow. What the real driver reports of a kernel's misdeed at the next call, and for good, is
+//! reported at the launch; the reason is printed, since a test should say why.
+
+use std::collections::HashMap;
+use std::io::Cursor;
+use std::sync::OnceLock;
+
+use gpuwhy_gpubpf::image::{ELF_MAGIC, FATBIN_MAGIC, is_binary, ptx_for};
+use gpuwhy_gpubpf::ptx::Module;
+use gpuwhy_gpubpf::sim::{Config, Device, Image, Launch};
+
+use super::driver::{Driver, Handle, handle};
+use super::{Code, Status};
+use crate::c::Out;
+
+/// The compute capability of the devices, times 10.
+pub(super) const ARCH: u32 = 90;
+/// Their streaming multiprocessors.
+const SMS: u32 = 132;
+/// What `__cudaFatCudaBinary` begins with.
+const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
+
+/// All that is loaded, and the devices' memories.
+#[derive(Default)]
+pub(super) struct Execution {
+    devices: HashMap<usize, Device>,
+    /// Modules, and libraries in the contexts in which they are used.
+    images: HashMap<Handle, Loaded>,
+    pub(super) libraries: HashMap<Handle, Library>,
+    /// Functions of modules, and kernels of libraries.
+    functions: HashMap<Handle, Function>,
+    /// Launches that were captured.
+    captured: Vec<Captured>,
+}
+
+struct Loaded {
+    device: usize,
+    image: Image,
+}
+
+/// A library: its text, and the module that it is in each context.
+pub(super) struct Library {
+    text: String,
+    pub(super) modules: HashMap<Handle, Handle>,
+}
+
+#[derive(Clone)]
+struct Function {
+    name: String,
+    /// A module or a library.
+    of: Handle,
+}
+
+/// A kernel and its parameters, as they were when it was captured.
+#[derive(Clone)]
+pub(super) struct Captured {
+    function: Function,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    shared: u32,
+    parameters: Vec<Vec<u8>>,
+}
+
+/// Whether kernels are executed in this process.
+pub(super) fn executes() -> bool {
+    static EXECUTES: OnceLock<bool> = OnceLock::new();
+    *EXECUTES.get_or_init(|| std::env::var("GPUWHY_STANDIN_EXECUTES").is_ok_and(|v| v == "1"))
+}
+
+fn failed(code: Code, why: &dyn std::fmt::Display) -> Code {
+    eprintln!("gpuwhy-standin: {why}");
+    code
+}
+
+/// The bytes of an image at an address, whose length the image itself tells.
+fn bytes_at(image: Out<u8>) -> Result<Vec<u8>, Code> {
+    let head = |at: Out<u8>| at.bytes(4);
+    let number = |at: Out<u8>, from, bytes| -> Result<u64, Code> {
+        let digits = at.cast::<u8>(from).bytes(bytes)?;
+        Ok(digits.iter().rev().fold(0, |all, digit| all << 8 | u64::from(*digit)))
+    };
+    let image = match head(image)? {
+        wrapper if wrapper == WRAPPER => Out::at(number(image, 8, 8)? as usize),
+        _ => image,
+    };
+    let length = match head(image)? {
+        fat if fat == FATBIN_MAGIC => number(image, 6, 2)? + number(image, 8, 8)?,
+        // The table of sections, and that of segments behind it.
+        elf if elf == ELF_MAGIC => {
+            let sections = number(image, 40, 8)? + number(image, 58, 2)? * number(image, 60, 2)?;
+            sections.max(number(image, 32, 8)? + number(image, 54, 2)? * number(image, 56, 2)?)
+        }
+        _ => (0..).find(|at| matches!(image.get_at(*at), Ok(0) | Err(_))).unwrap_or(0) as u64,
+    };
+    Ok(image.bytes(length as usize)?)
+}
+
+/// The PTX text of an image that the device would compile, or that its machine code carries.
+fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
+    let text = if is_binary(&bytes) {
+        ptx_for(&bytes, ARCH).map_err(|why| failed(Code::InvalidImage, &why))?.text
+    } else {
+        String::from_utf8(bytes).map_err(|why| failed(Code::InvalidImage, &why))?
+    };
+    let refused = std::env::var("GPUWHY_STANDIN_REFUSES").unwrap_or_default();
+    if !refused.is_empty() && text.contains(&refused) {
+        return Err(Code::InvalidPtx);
+    }
+    Ok(text)
+}
+
+/// What a file holds.
+pub(super) fn file(path: &str) -> Result<Vec<u8>, Code> {
+    let mut bytes = Vec::new();
+    let mut file = std::fs::File::open(path).map_err(|_| Code::NotFound)?;
+    std::io::Read::read_to_end(&mut file, &mut bytes).map_err(|_| Code::InvalidValue)?;
+    Ok(Cursor::new(bytes).into_inner())
+}
+
+/// What is at an address.
+pub(super) fn memory(image: Out<u8>) -> Result<Vec<u8>, Code> {
+    if image.is_null() { Err(Code::InvalidValue) } else { bytes_at(image) }
+}
+
+impl Driver {
+    fn device(&mut self, device: usize) -> &mut Device {
+        let config = Config { sms: SMS, ..Config::default() };
+        self.code.devices.entry(device).or_insert_with(|| Device::new(config))
+    }
+
+    fn load_text(&mut self, text: &str, device: usize) -> Result<Handle, Code> {
+        let module = Module::read(text).map_err(|why| failed(Code::InvalidPtx, &why))?;
+        let loaded = self.device(device).load(&module);
+        let image = loaded.map_err(|why| failed(Code::InvalidPtx, &why))?;
+        let module = handle();
+        self.code.images.insert(module, Loaded { device, image });
+        Ok(module)
+    }
+
+    /// Loads a module into the current context.
+    pub(super) fn load_image(&mut self, bytes: Vec<u8>) -> Result<Handle, Code> {
+        let (_, context) = self.current()?;
+        self.load_text(&text_of(bytes)?, context.device)
+    }
+
+    /// Loads a library: into contexts when it is used there.
+    pub(super) fn load_library(&mut self, bytes: Vec<u8>) -> Result<Handle, Code> {
+        let text = text_of(bytes)?;
+        Module::read(&text).map_err(|why| failed(Code::InvalidPtx, &why))?;
+        let library = handle();
+        self.code.libraries.insert(library, Library { text, modules: HashMap::new() });
+        Ok(library)
+    }
+
+    /// The module of a library in the current context.
+    pub(super) fn module_of(&mut self, library: Handle) -> Result<Handle, Code> {
+        let (at, context) = self.current()?;
+        let known = self.code.libraries.get(&library).ok_or(Code::InvalidHandle)?;
+        if let Some(module) = known.modules.get(&at) {
+            return Ok(*module);
+        }
+        let text = known.text.clone();
+        let module = self.load_text(&text, context.device)?;
+        if let Some(known) = self.code.libraries.get_mut(&library) {
+            known.modules.insert(at, module);
+        }
+        Ok(module)
+    }
+
+    /// Unloads a module; whether it was one.
+    pub(super) fn unload_image(&mut self, module: Handle) -> bool {
+        self.code.images.remove(&module).is_some()
+    }
+
+    /// A kernel of a module or library.
+    pub(super) fn function(&mut self, of: Handle, name: String) -> Result<Handle, Code> {
+        let there = match (self.code.images.get(&of), self.code.libraries.get(&of)) {
+            (Some(loaded), _) => loaded.image.parameters(&name).is_some(),
+            (_, Some(library)) => {
+                let module = Module::read(&library.text).map_err(|_| Code::InvalidPtx)?;
+                module.functions().iter().any(|f| f.kernel && f.name == name)
+            }
+            _ => return Err(Code::InvalidHandle),
+        };
+        if !there {
+            return Err(Code::NotFound);
+        }
+        let function = handle();
+        self.code.functions.insert(function, Function { name, of });
+        Ok(function)
+    }
+
+    /// Address and size of a variable of a module.
+    pub(super) fn global(&self, module: Handle, name: &str) -> Result<(u64, usize), Code> {
+        let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
+        let found = loaded.image.symbol(name).zip(loaded.image.symbol_bytes(name));
+        found.map(|(at, bytes)| (at, bytes as usize)).ok_or(Code::NotFound)
+    }
+
+    /// A launch of a function that can be executed, with a copy of its parameters, and its name; `None` if the
+    /// function only takes time.
+    pub(super) fn captured(
+        &mut self,
+        function: Handle,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: Out<Out<u8>>,
+    ) -> Result<Option<Captured>, Code> {
+        let Some(function) = self.code.functions.get(&function).cloned() else { return Ok(None) };
+        let module = self.module_with(function.of)?;
+        let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
+        let sizes = loaded.image.parameters(&function.name).ok_or(Code::NotFound)?;
+        let one = |(at, bytes): (usize, &u32)| Ok(params.get_at(at)?.bytes(*bytes as usize)?);
+        let parameters = sizes.iter().enumerate().map(one).collect::<Result<_, Code>>()?;
+        Ok(Some(Captured { function, grid, block, shared, parameters }))
+    }
+
+    fn module_with(&mut self, of: Handle) -> Result<Handle, Code> {
+        if self.code.libraries.contains_key(&of) { self.module_of(of) } else { Ok(of) }
+    }
+
+    /// Keeps a launch that was captured.
+    pub(super) fn keep(&mut self, captured: Captured) -> usize {
+        self.code.captured.push(captured);
+        self.code.captured.len() - 1
+    }
+
+    /// Executes a launch that was kept.
+    pub(super) fn execute_kept(&mut self, kept: usize) -> Result<u64, Code> {
+        let captured = self.code.captured.get(kept).cloned().ok_or(Code::InvalidHandle)?;
+        self.execute(&captured)
+    }
+
+    /// Executes a launch. How many cycles it took.
+    pub(super) fn execute(&mut self, launch: &Captured) -> Result<u64, Code> {
+        let module = self.module_with(launch.function.of)?;
+        let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
+        let device = self.code.devices.get_mut(&loaded.device).ok_or(Code::InvalidDevice)?;
+        let launched = device.launch(
+            &loaded.image,
+            &Launch {
+                kernel: &launch.function.name,
+                grid: launch.grid,
+                block: launch.block,
+                dynamic_shared: launch.shared.into(),
+                parameters: &launch.parameters,
+            },
+        );
+        Ok(launched.map_err(|why| failed(Code::LaunchFailed, &why))?.cycles)
+    }
+
+    /// Device memory of the current context's device.
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<u64, Code> {
+        let (_, context) = self.current()?;
+        self.device(context.device).allocate(bytes).ok_or(Code::OutOfMemory)
+    }
+
+    /// Gives it back.
+    pub(super) fn free(&mut self, at: u64) -> Status {
+        let (_, context) = self.current()?;
+        if self.device(context.device).free(at) { Ok(()) } else { Err(Code::InvalidValue) }
+    }
+
+    /// Writes to device memory.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Status {
+        let (_, context) = self.current()?;
+        let written = self.device(context.device).write(at, bytes);
+        written.map_err(|why| failed(Code::InvalidValue, &why))
+    }
+
+    /// Reads device memory.
+    pub(super) fn read(&mut self, at: u64, bytes: usize) -> Result<Vec<u8>, Code> {
+        let (_, context) = self.current()?;
+        let read = self.device(context.device).read(at, bytes).map(<[u8]>::to_vec);
+        read.map_err(|why| failed(Code::InvalidValue, &why))
+    }
+}

@@ -1,0 +1,40 @@
+//! How a program's GPU code is handed to whoever puts device probes into it, and how the probes' maps come back.
+//!
+//! An object that is loaded into the program (crate `interpose`) stands between it and the driver. It connects to the
+//! socket that [`PROBES_ENV`] names, once for each image that is loaded, and sends the image as a sealed memfd. The
+//! controller behind the socket answers with another image and with what its probes need ([`Plan`]), or that the image
+//! stays as it is. So no compiler runs in the program, and one that is slow, wrong or killed costs the program at most
+//! the time that it waits for an answer.
+//!
+//! What the maps hold lies in a [`Memory`] that both ends have mapped ([`State`]). It is the controller's, so that it
+//! outlives the program.
+//!
+//! Neither end trusts the other: messages have one size and a version, each number is checked before it is used as an
+//! offset, and memory is sealed against shrinking.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `messages` | what is sent, byte by byte |
+//! | `memory` | memory that both ends have mapped |
+//! | `plan` | an image with probes, and what it needs |
+//! | `state` | what the maps hold, and when that was true |
+//! | `ends` | the two ends of the socket |
+
+mod ends;
+mod memory;
+mod messages;
+mod plan;
+mod state;
+
+pub use ends::{Asker, Desk, Seat, close_image, open_image};
+pub use memory::Memory;
+pub use messages::{Answer, Ask, Outcome};
+pub use plan::Plan;
+pub use state::{HEADER_BYTES, MAX_SWITCHES, State};
+
+/// The environment variable that names the controller's socket; without it nothing is asked.
+pub const PROBES_ENV: &str = "GPUWHY_PROBES";
+/// The environment variable that says how long a load waits for an answer, ms.
+pub const PROBES_WAIT_ENV: &str = "GPUWHY_PROBES_WAIT_MS";
+/// The largest image that is handed over, bytes.
+pub const MAX_IMAGE: u64 = 1 << 30;

@@ -1,0 +1,150 @@
+//! An image with probes in it, and what a loader has to do for them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::MAX_IMAGE;
+use super::memory::Memory;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
+const VERSION: u64 = 1;
+/// Bytes before the words.
+const HEAD: usize = 64;
+/// The most words of a table, and the most places of maps in it.
+const MANY: u64 = 1 << 16;
+
+/// An image with probes in it: PTX text, the table that its programs read (`gpuwhy_probe`), and the memory of their maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The number that the controller gave it.
+    pub image: u64,
+    /// Bytes of device memory that the maps take.
+    pub state_bytes: u64,
+    /// The table, word by word.
+    pub words: Vec<u64>,
+    /// Words that are addresses: which one, and the offset in the maps' memory.
+    pub places: Vec<(u32, u64)>,
+    /// Words that are switches, program by program.
+    pub switches: Vec<u32>,
+    /// The PTX text.
+    pub text: Vec<u8>,
+}
+
+impl Plan {
+    /// In memory that can be sent.
+    ///
+    /// # Errors
+    /// The system gives no memory.
+    pub fn share(&self) -> io::Result<Memory> {
+        let mut out = Vec::with_capacity(HEAD + 8 * self.words.len() + self.text.len() + 64);
+        let counts = [self.words.len(), self.places.len(), self.switches.len(), self.text.len()];
+        let numbers = [MAGIC, VERSION, self.image, self.state_bytes];
+        let counts = counts.map(|count| count as u64);
+        let places = self.places.iter().flat_map(|(word, at)| [u64::from(*word), *at]);
+        let switches = self.switches.iter().map(|word| u64::from(*word));
+        let all = numbers.into_iter().chain(counts).chain(self.words.iter().copied());
+        out.extend(all.chain(places).chain(switches).flat_map(u64::to_le_bytes));
+        out.extend_from_slice(&self.text);
+        let memory = Memory::new(out.len())?;
+        memory.write(0, &out);
+        Ok(memory)
+    }
+
+    /// Reads what was received.
+    ///
+    /// # Errors
+    /// It is no plan of this version: a number in it leads beyond its end.
+    pub fn read(fd: OwnedFd) -> io::Result<Plan> {
+        let memory = Memory::of(fd)?;
+        Plan::of(&memory.read(0, memory.len())).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn of(bytes: &[u8]) -> Option<Plan> {
+        let word = |at: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        };
+        let mut head = [0; HEAD / 8];
+        for (number, value) in head.iter_mut().enumerate() {
+            *value = word(8 * number)?;
+        }
+        let [magic, version, image, state_bytes, words, places, switches, text] = head;
+        if magic != MAGIC || version != VERSION || words.max(places).max(switches) > MANY {
+            return None;
+        }
+        let mut at = HEAD;
+        let mut next = || {
+            at += 8;
+            word(at - 8)
+        };
+        let words: Vec<u64> = (0..words).map(|_| next()).collect::<Option<_>>()?;
+        let inside =
+            |number: u64| u32::try_from(number).ok().filter(|n| (*n as usize) < words.len());
+        let mut place = || {
+            let (word, at) = (inside(next()?)?, next()?);
+            (at.checked_add(8)? <= state_bytes).then_some((word, at))
+        };
+        let places: Vec<(u32, u64)> = (0..places).map(|_| place()).collect::<Option<_>>()?;
+        let switches: Vec<u32> = (0..switches).map(|_| inside(next()?)).collect::<Option<_>>()?;
+        let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
+        let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
+        Some(Plan { image, state_bytes, words, places, switches, text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example() -> Plan {
+        Plan {
+            image: 7,
+            state_bytes: 96,
+            words: vec![0, 0, 0, 0, 0, 132, 0, 1],
+            places: vec![(4, 0), (6, 88)],
+            switches: vec![7],
+            text: b".version 8.0\n\0".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_plan_is_the_same_at_the_other_end() {
+        let memory = example().share().unwrap();
+        let fd = memory.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Plan::read(fd).unwrap(), example());
+    }
+
+    #[test]
+    fn a_number_that_leads_beyond_the_end_makes_it_no_plan() {
+        let memory = example().share().unwrap();
+        let good = memory.read(0, memory.len());
+        assert_eq!(Plan::of(&good), Some(example()));
+        // The counts; the word of a place; its offset; the word of a switch.
+        for (at, value) in
+            [(32, 9000), (40, MANY + 1), (48, 600), (56, 1 << 40), (128, 8), (136, 89), (160, 8)]
+        {
+            let mut bad = good.clone();
+            bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+            assert_eq!(Plan::of(&bad), None, "{value} at {at}");
+        }
+        for length in 0..HEAD + 8 * 8 {
+            assert_eq!(Plan::of(&good[..length]), None, "{length} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_plan_or_none(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), head in any::<bool>()) {
+            if head && bytes.len() > 16 {
+                bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+                bytes[8..16].copy_from_slice(&VERSION.to_le_bytes());
+            }
+            if let Some(plan) = Plan::of(&bytes) {
+                prop_assert!(plan.text.len() <= bytes.len());
+            }
+        }
+    }
+}
