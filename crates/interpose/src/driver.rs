@@ -4,18 +4,11 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::null_mut;
 use std::sync::OnceLock;
 
-use crate::symbols::{Code, Handle, SUCCESS, real_dlsym};
+use crate::linker::look_up;
+use crate::types::{Code, Handle, SUCCESS};
 
 /// `CUresult` where the driver lacks a function.
 const NOT_SUPPORTED: Code = 801;
-
-/// Looks up a function of the driver that the program has loaded; null if there is none.
-pub fn look_up(name: &CStr) -> *mut c_void {
-    // SAFETY: a C string; nothing is loaded that is not loaded already.
-    let driver =
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if driver.is_null() { null_mut() } else { real_dlsym(driver, name) }
-}
 
 /// Declares functions of the driver: each is looked up once, and without it the call is not supported.
 macro_rules! functions {

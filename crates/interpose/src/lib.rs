@@ -22,13 +22,16 @@
 //! *What it does not reach.* Functions that are not in the table, such as `cuLinkAddData`; images that are loaded
 //! before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
 
+mod ask;
 mod drain;
 mod driver;
 mod image;
+mod linker;
 mod load;
 mod lock;
 mod places;
 pub mod symbols;
+mod types;
 
 /// Runs `f`; if it panics, `otherwise`, so that nothing unwinds into C code.
 fn guarded<R>(otherwise: R, f: impl FnOnce() -> R) -> R {

@@ -1,19 +1,13 @@
 //! Images as they are loaded: handed to the controller, and replaced by what it answers.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
-use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::time::Duration;
 
-use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Plan};
-use gpuwhy_wire::is_off;
+use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
 
+use crate::ask::connect;
 use crate::places::{self, Of};
-use crate::symbols::{Code, Handle, SUCCESS};
-use crate::{driver, guarded, image};
-
-/// How long a load waits for its answer, unless the environment says otherwise.
-const WAIT: Duration = Duration::from_secs(5);
+use crate::types::{Code, Handle, SUCCESS};
+use crate::{drain, driver, guarded, image};
 
 /// Where an image comes from.
 #[derive(Clone, Copy)]
@@ -22,32 +16,14 @@ pub enum Source {
     File(*const c_char),
 }
 
-/// The controller's socket, and how long to wait for it.
-fn controller() -> Option<&'static (PathBuf, Duration)> {
-    static CONTROLLER: OnceLock<Option<(PathBuf, Duration)>> = OnceLock::new();
-    let found = CONTROLLER.get_or_init(|| {
-        let path = std::env::var_os(PROBES_ENV).filter(|path| !path.is_empty() && !is_off())?;
-        let wait = std::env::var(PROBES_WAIT_ENV).ok().and_then(|ms| ms.parse().ok());
-        Some((path.into(), wait.map_or(WAIT, Duration::from_millis)))
-    });
-    found.as_ref()
-}
-
-/// Connects to the controller, if there is one.
-pub fn connect() -> Option<(Asker, Duration)> {
-    let (path, wait) = controller()?;
-    Some((Asker::connect(path).ok()?, *wait))
-}
-
 /// What the controller makes of an image; the connection takes what became of it.
 fn plan(source: Source) -> Option<(Asker, Plan)> {
-    controller()?;
+    let (asker, wait) = connect()?;
     let (arch, sms) = driver::devices()?;
     let file = match source {
         Source::Memory(address) => image::at_address(address)?,
         Source::File(path) => image::in_file(path)?,
     };
-    let (asker, wait) = connect()?;
     asker.say(Ask::Image { arch, sms }, Some(&file)).ok()?;
     let (Answer::Plan, Some(plan)) = asker.answer(wait).ok()? else { return None };
     let plan = Plan::read(plan).ok()?;
@@ -64,6 +40,7 @@ fn load(
 ) -> Code {
     let Some((asker, plan)) = guarded(None, || plan(source)) else { return own() };
     let image = plan.image;
+    guarded((), drain::start);
     let code = other(plan.text.as_ptr().cast());
     let outcome = match code {
         SUCCESS => guarded(Outcome::Unfilled(0), || take(plan)),

@@ -8,10 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, State};
 use gpuwhy_wire::now;
 
+use crate::ask::connect;
 use crate::driver::{self, Stream};
+use crate::guarded;
 use crate::lock::Lock;
-use crate::symbols::{Code, Handle};
-use crate::{drain, guarded, load};
+use crate::types::{Code, Handle, SUCCESS};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
@@ -64,7 +65,6 @@ thread_local! {
 
 /// An image with probes was loaded.
 pub fn take(of: Of, plan: Plan) -> Outcome {
-    drain::start();
     let mut image = Image { of, plan, used: false, places: Vec::new() };
     let outcome = match of {
         Of::Module(_) => match place(&image, driver::current()) {
@@ -133,7 +133,7 @@ pub fn before_launch() {
 }
 
 fn unfilled(image: u64, code: Code) {
-    if let Some((asker, _)) = load::connect() {
+    if let Some((asker, _)) = connect() {
         let _ = asker.say(Ask::Loaded { image, outcome: Outcome::Unfilled(code) }, None);
     }
 }
@@ -142,7 +142,7 @@ fn unfilled(image: u64, code: Code) {
 fn place(image: &Image, context: Handle) -> Result<Place, Code> {
     let plan = &image.plan;
     let device = driver::device()?;
-    let (asker, wait) = load::connect().ok_or(UNKNOWN)?;
+    let (asker, wait) = connect().ok_or(UNKNOWN)?;
     let ask = Ask::State {
         image: plan.image,
         device: device.try_into().unwrap_or(0),
@@ -298,7 +298,7 @@ pub fn destroy(context: Handle, real: impl FnOnce() -> Code) -> Code {
     IMAGES.with(|images| {
         guarded((), || show(images, of));
         let code = real();
-        if code == crate::symbols::SUCCESS {
+        if code == SUCCESS {
             forget(images, of);
         }
         code

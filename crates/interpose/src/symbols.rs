@@ -10,15 +10,10 @@ use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
+use crate::linker::{c_library, look_up, real_dlsym};
+use crate::types::{Code, Handle, SUCCESS};
 use crate::{load, places};
 
-/// `CUresult`.
-pub type Code = c_uint;
-/// A context, module, library, kernel or stream of the driver.
-pub type Handle = *mut c_void;
-
-/// No error.
-pub const SUCCESS: Code = 0;
 /// The driver has no such function.
 const NOT_FOUND: Code = 500;
 
@@ -48,7 +43,7 @@ impl Hook {
         if !known.is_null() {
             return known;
         }
-        let found = crate::driver::look_up(self.name);
+        let found = look_up(self.name);
         if !found.is_null() && found.cast_const() != self.ours {
             self.real.store(found, Release);
             return found;
@@ -282,37 +277,6 @@ fn given(
         unsafe { to.write(hook.replace(to.read())) };
     }
     code
-}
-
-/// The C library's `dlsym`, by which ours goes on.
-fn c_library() -> *mut c_void {
-    static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    let known = KNOWN.load(Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
-        // SAFETY: C strings.
-        let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
-        if !found.is_null() {
-            KNOWN.store(found, Release);
-            return found;
-        }
-    }
-    // There is a C library, and it has the function, or nothing here would run.
-    std::process::abort()
-}
-
-/// Looks up a name as the C library does.
-pub(crate) fn real_dlsym(handle: Handle, name: &CStr) -> *mut c_void {
-    // SAFETY: the type of the C library's function of this name.
-    let real = unsafe {
-        core::mem::transmute::<*mut c_void, unsafe extern "C" fn(Handle, *const c_char) -> Handle>(
-            c_library(),
-        )
-    };
-    // SAFETY: a handle of the dynamic linker and a C string.
-    unsafe { real(handle, name.as_ptr()) }
 }
 
 fn hook_named(name: &CStr) -> Option<&'static Hook> {

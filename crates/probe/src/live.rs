@@ -45,7 +45,7 @@ Example: how many warps enter each kernel, and how many bytes they load
   gpuwhy probe new counts && make -C counts
   gpuwhy probe run --object counts/probe.bpf.o -- python3 train.py
 
-A kernel without a GPU, in the simulator: gpuwhy probe run --simulate KERNELS … ; its options: --simulate --help")]
+To run a kernel without a GPU: gpuwhy probe simulate")]
 pub(crate) struct Options {
     /// What clang -target bpf wrote: its programs are put into the kernels
     #[arg(long, value_name = "OBJECT", required = true)]
@@ -262,6 +262,42 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     Some((maps, note))
 }
 
+/// An image with probes, its kernels and maps.
+fn with_probes(screen: &mut Screen, loaded: &Loaded) {
+    let place = format!("{} (pid {})", loaded.program, loaded.pid);
+    screen.end().line(format_args!(
+        "{place}: {} bytes, {} ms",
+        loaded.bytes,
+        loaded.took.as_millis()
+    ));
+    for (_, readable, sites) in &loaded.made.kernels {
+        screen.line(format_args!("  {readable}: {}", many(*sites, "site")));
+    }
+    if let Some((ptx, machine)) = &loaded.made.older {
+        screen.line(format_args!(
+            "  its PTX is for {ptx}; without probes it has machine code for {machine}"
+        ));
+    }
+    for note in &loaded.made.notes {
+        screen.line(format_args!("  {note}"));
+    }
+    if loaded.states.is_empty() {
+        screen.line("  no kernel of it was launched");
+    }
+    for state in &loaded.states {
+        let Some((maps, note)) = shown(loaded, state) else { continue };
+        if loaded.states.len() > 1 {
+            screen
+                .end()
+                .line(format_args!("on device {}, context {:#x}", state.device, state.context));
+        }
+        show::maps(screen, &maps);
+        if let Some(note) = note {
+            screen.line(note);
+        }
+    }
+}
+
 fn page(books: &Books) -> Screen {
     let mut screen =
         Screen::new(terminal::stderr_is_terminal() && std::env::var_os("NO_COLOR").is_none());
@@ -284,39 +320,7 @@ fn page(books: &Books) -> Screen {
     for loaded in &books.images {
         let fate = fate(loaded);
         if loaded.outcome == Some(Outcome::Taken) {
-            let place = format!("{} (pid {})", loaded.program, loaded.pid);
-            screen.end().line(format_args!(
-                "{place}: {} bytes, {} ms",
-                loaded.bytes,
-                loaded.took.as_millis()
-            ));
-            for (_, readable, sites) in &loaded.made.kernels {
-                screen.line(format_args!("  {readable}: {}", many(*sites, "site")));
-            }
-            if let Some((ptx, machine)) = &loaded.made.older {
-                screen.line(format_args!(
-                    "  its PTX is for {ptx}; without probes it has machine code for {machine}"
-                ));
-            }
-            for note in &loaded.made.notes {
-                screen.line(format_args!("  {note}"));
-            }
-            if loaded.states.is_empty() {
-                screen.line("  no kernel of it was launched");
-            }
-            for state in &loaded.states {
-                let Some((maps, note)) = shown(loaded, state) else { continue };
-                if loaded.states.len() > 1 {
-                    screen.end().line(format_args!(
-                        "on device {}, context {:#x}",
-                        state.device, state.context
-                    ));
-                }
-                show::maps(&mut screen, &maps);
-                if let Some(note) = note {
-                    screen.line(note);
-                }
-            }
+            with_probes(&mut screen, loaded);
             continue;
         }
         let (count, ways) = others.entry(fate).or_default();

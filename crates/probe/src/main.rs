@@ -94,10 +94,9 @@ enum Command {
     },
     /// Tell which kernels of programs, libraries and wheels a probe can reach on a GPU, and how
     Coverage(coverage::Options),
-    /// Run a command with probes in its kernels; or, with --simulate, a kernel without a GPU, as it is and with probes
+    /// Run a command with probes in its kernels: what they count
     Run(live::Options),
-    /// What `run --simulate` runs
-    #[command(name = SIMULATE, hide = true, bin_name = "gpuwhy probe run")]
+    /// Run a kernel without a GPU, as it is and with probes: what they count and what they cost (also: run --simulate)
     Simulate(simulate::Options),
 }
 
@@ -124,18 +123,20 @@ impl TypedValueParser for Skeletons {
     }
 }
 
-/// The name under which `run --simulate` is parsed: a command and a kernel have few options in common.
-const SIMULATE: &str = "run-simulated";
-
-/// The arguments, with `run --simulate …` under a name of its own.
+/// The arguments. `run --simulate …` is `simulate …`: a command and a kernel have few options in common.
 fn arguments() -> Vec<OsString> {
+    const RUNS: &str = "--simulate";
     let mut all: Vec<OsString> = std::env::args_os().collect();
-    let ours = all.iter().skip(2).take_while(|word| *word != "--");
-    let simulates = ours
-        .clone()
-        .any(|word| word == "--simulate" || word.to_string_lossy().starts_with("--simulate="));
-    if all.get(1).is_some_and(|word| word == "run") && simulates {
-        all[1] = SIMULATE.into();
+    let ours = all.iter().take_while(|word| *word != "--").count();
+    let at = all[..ours].iter().position(|word| {
+        word.to_str().is_some_and(|word| word == RUNS || word.starts_with("--simulate="))
+    });
+    if let Some(at) = at.filter(|_| all.get(1).is_some_and(|word| word == "run")) {
+        all[1] = "simulate".into();
+        match all[at].to_str().and_then(|word| word.split_once('=')) {
+            Some((_, kernels)) => all[at] = kernels.into(),
+            None => _ = all.remove(at),
+        }
     }
     all
 }

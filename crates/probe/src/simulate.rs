@@ -1,4 +1,4 @@
-//! `gpuwhy probe run --simulate`: a kernel without a GPU, as it is and with probes: what it computes, what the
+//! `gpuwhy probe simulate`: a kernel without a GPU, as it is and with probes: what it computes, what the
 //! probes count, and what they cost in instructions.
 
 use std::path::PathBuf;
@@ -29,12 +29,11 @@ A parameter of the kernel is a number or device memory:
   random-f32:1024    numbers from -1 to 1, the same in each run
 
 Example: one thread in each of 128 adds two vectors, under a probe
-  gpuwhy probe run --simulate add.ptx --object counts/probe.bpf.o --block 128 \\
+  gpuwhy probe simulate add.ptx --object counts/probe.bpf.o --block 128 \\
       --param random-f32:128 --param random-f32:128 --param zeros:512")]
 pub(crate) struct Options {
-    /// Run a kernel of this module in the simulator, which needs no GPU: PTX as nvcc -ptx, Triton or NVRTC write it, a
-    /// fat binary, or a cubin that carries its PTX
-    #[arg(long = "simulate", value_name = "KERNELS", required = true)]
+    /// The module: PTX as nvcc -ptx, Triton or NVRTC write it, a fat binary, or a cubin that carries its PTX
+    #[arg(value_name = "KERNELS")]
     kernels: PathBuf,
     /// The GPU for which PTX is chosen from a fat binary, by its compute capability
     #[arg(long, value_name = "ARCH", default_value = "sm_90")]

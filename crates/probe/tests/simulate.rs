@@ -109,7 +109,8 @@ fn what_cannot_be_run_is_an_error_that_says_what_to_do() {
     let (object, path) = (object(folder.path()), kernels());
     let path = path.to_str().unwrap();
     for (args, code, says) in [
-        (vec!["run", path], 2, "--simulate"),
+        (vec!["run", path], 2, "--object"),
+        (vec!["simulate"], 2, "<KERNELS>"),
         (vec!["run", "--simulate", path], 1, "say which with --kernel: "),
         (
             vec!["run", "--simulate", path, "--kernel", "saxpi"],

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use gpuwhy_testkit::gpu::Gpu;
 
-use super::execute::Execution;
+use super::code::Execution;
 use super::{Code, Status};
 use crate::c::Static;
 use crate::cupti::{CopyKind, MemoryKind};

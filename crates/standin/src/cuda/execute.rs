@@ -10,8 +10,9 @@ use std::sync::OnceLock;
 
 use gpuwhy_gpubpf::image::{ELF_MAGIC, FATBIN_MAGIC, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::sim::{Config, Device, Image, Launch};
+use gpuwhy_gpubpf::sim::{Config, Device, Launch};
 
+use super::code::{Captured, Function, Library, Loaded};
 use super::driver::{Driver, Handle, handle};
 use super::{Code, Status};
 use crate::c::Out;
@@ -22,47 +23,6 @@ pub(super) const ARCH: u32 = 90;
 const SMS: u32 = 132;
 /// What `__cudaFatCudaBinary` begins with.
 const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
-
-/// All that is loaded, and the devices' memories.
-#[derive(Default)]
-pub(super) struct Execution {
-    devices: HashMap<usize, Device>,
-    /// Modules, and libraries in the contexts in which they are used.
-    images: HashMap<Handle, Loaded>,
-    pub(super) libraries: HashMap<Handle, Library>,
-    /// Functions of modules, and kernels of libraries.
-    functions: HashMap<Handle, Function>,
-    /// Launches that were captured.
-    captured: Vec<Captured>,
-}
-
-struct Loaded {
-    device: usize,
-    image: Image,
-}
-
-/// A library: its text, and the module that it is in each context.
-pub(super) struct Library {
-    text: String,
-    pub(super) modules: HashMap<Handle, Handle>,
-}
-
-#[derive(Clone)]
-struct Function {
-    name: String,
-    /// A module or a library.
-    of: Handle,
-}
-
-/// A kernel and its parameters, as they were when it was captured.
-#[derive(Clone)]
-pub(super) struct Captured {
-    function: Function,
-    pub(super) grid: [u32; 3],
-    pub(super) block: [u32; 3],
-    shared: u32,
-    parameters: Vec<Vec<u8>>,
-}
 
 /// Whether kernels are executed in this process.
 pub(super) fn executes() -> bool {

@@ -21,11 +21,13 @@
 //! |---|---|
 //! | `driver` | the state of this process |
 //! | `submit` | scheduling work, and calls that wait and are reported to CUPTI |
+//! | `code` | what is loaded where kernels are executed |
 //! | `execute` | kernels that are executed, and memory that holds bytes |
 //! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `memory`, `error` | the exported functions |
 //! | `names` | `cuGetProcAddress` |
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
+mod code;
 mod context;
 mod device;
 mod driver;

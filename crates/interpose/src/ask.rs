@@ -1,0 +1,31 @@
+//! The controller, if there is one.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use gpuwhy_wire::images::{Asker, PROBES_ENV, PROBES_WAIT_ENV};
+use gpuwhy_wire::is_off;
+
+/// How long a load waits for its answer, unless the environment says otherwise.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The controller's socket, and how long to wait for it.
+fn controller() -> Option<&'static (PathBuf, Duration)> {
+    static CONTROLLER: OnceLock<Option<(PathBuf, Duration)>> = OnceLock::new();
+    let found = CONTROLLER.get_or_init(|| {
+        let path = std::env::var_os(PROBES_ENV).filter(|path| !path.is_empty() && !is_off())?;
+        // Nothing of ours is printed among the program's own output.
+        #[cfg(not(test))]
+        std::panic::set_hook(Box::new(|_| {}));
+        let wait = std::env::var(PROBES_WAIT_ENV).ok().and_then(|ms| ms.parse().ok());
+        Some((path.into(), wait.map_or(WAIT, Duration::from_millis)))
+    });
+    found.as_ref()
+}
+
+/// Connects to the controller, if there is one.
+pub fn connect() -> Option<(Asker, Duration)> {
+    let (path, wait) = controller()?;
+    Some((Asker::connect(path).ok()?, *wait))
+}

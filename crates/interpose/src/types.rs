@@ -1,0 +1,11 @@
+//! What the driver's functions take and return.
+
+use core::ffi::{c_uint, c_void};
+
+/// `CUresult`.
+pub type Code = c_uint;
+/// A context, module, library, kernel or stream of the driver.
+pub type Handle = *mut c_void;
+
+/// No error.
+pub const SUCCESS: Code = 0;

@@ -1,0 +1,46 @@
+//! What is loaded where kernels are executed.
+
+use std::collections::HashMap;
+
+use gpuwhy_gpubpf::sim::{Device, Image};
+
+/// All that is loaded, and the devices' memories.
+#[derive(Default)]
+pub(super) struct Execution {
+    pub(super) devices: HashMap<usize, Device>,
+    /// Modules, and libraries in the contexts in which they are used.
+    pub(super) images: HashMap<usize, Loaded>,
+    pub(super) libraries: HashMap<usize, Library>,
+    /// Functions of modules, and kernels of libraries.
+    pub(super) functions: HashMap<usize, Function>,
+    /// Launches that were captured.
+    pub(super) captured: Vec<Captured>,
+}
+
+pub(super) struct Loaded {
+    pub(super) device: usize,
+    pub(super) image: Image,
+}
+
+/// A library: its text, and the module that it is in each context.
+pub(super) struct Library {
+    pub(super) text: String,
+    pub(super) modules: HashMap<usize, usize>,
+}
+
+#[derive(Clone)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// A module or a library.
+    pub(super) of: usize,
+}
+
+/// A kernel and its parameters, as they were when it was captured.
+#[derive(Clone)]
+pub(super) struct Captured {
+    pub(super) function: Function,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+    pub(super) parameters: Vec<Vec<u8>>,
+}
