@@ -228,6 +228,46 @@ fn a_compiled_program_with_several_fat_binaries_and_a_shared_run_time_is_reached
     assert_eq!(counted(&found), [of_launches(1), [1, 0]], "{found:#}");
 }
 
+/// NVIDIA's own run time, as far as it goes without a driver of theirs: it asks this one for its functions, and gives up
+/// where it looks into tables that nobody documents. By then it has what it was given.
+#[test]
+fn nvidias_run_time_static_or_shared_takes_our_functions_for_the_drivers() {
+    let cache = std::env::var("XDG_CACHE_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cache")));
+    let cudart = PathBuf::from(cache.unwrap_or_default()).join("gpuwhy/cudart");
+    if !cudart.join("libcudart_static.a").exists() {
+        println!("skipped: no run time of NVIDIA's; `scripts/cudart.sh` fetches it");
+        return;
+    }
+    let place = Place::new();
+    let link = |name: &str| format!("{}/{name}", text(&cudart));
+    let (archive, shared) = (link("libcudart_static.a"), link("libcudart.so.13"));
+    compile(&place.dir, "static", "runtime.c", &[&archive, "-ldl", "-lpthread", "-lrt"]);
+    compile(
+        &place.dir,
+        "shared",
+        "runtime.c",
+        &[&shared, "-ldl", &format!("-Wl,-rpath,{}", text(&cudart))],
+    );
+    for program in ["./static", "./shared"] {
+        let numbers = |preload: Option<PathBuf>| -> Vec<u64> {
+            let mut command = Command::new(program);
+            place.set(&mut command);
+            let output = command.envs(preload.map(|path| ("LD_PRELOAD", path))).output().unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            printed
+                .split_whitespace()
+                .map(|n| n.parse().unwrap_or_else(|_| panic!("{}", said(&output))))
+                .collect()
+        };
+        let (alone, with) = (numbers(None), numbers(Some(built("libgpuwhy_interpose.so"))));
+        println!("{program}: {} addresses of ours, {} of the driver's", with[1], with[2]);
+        assert_eq!((alone[0], alone[1]), (with[0], 0), "it comes as far, and has none of ours");
+        // Each function that it asks for and that is hooked; some of them it keeps twice.
+        assert!(with[1] >= 16 && with[2] >= 40, "{with:?}");
+    }
+}
+
 /// Whatever ends the program: what was counted until then is there, and what is missing is said.
 #[test]
 fn what_was_counted_is_there_however_the_program_ends() {
