@@ -4,7 +4,7 @@
 
 mod support;
 
-use gpuwhy_gpubpf::{Options, Program, Stack};
+use gpuwhy_gpubpf::{Addresses, Options, Program, Stack};
 use support::programs::{MEMORY, Random, program};
 use support::{machine, ptx};
 
@@ -41,4 +41,33 @@ fn random_programs_end_as_on_the_reference_machine() {
         }
     }
     println!("{count} programs");
+}
+
+/// Random programs as kernels of one module, as many as NVIDIA's assembler takes at once in bearable time.
+#[test]
+fn ptxas_assembles_random_programs() {
+    const AT_ONCE: u64 = 200;
+    let count =
+        std::env::var("GPUWHY_ASSEMBLED").ok().and_then(|n| n.parse().ok()).unwrap_or(AT_ONCE);
+    let seed = std::env::var("GPUWHY_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1_u64);
+    let mut assembled = 0;
+    for first in (0..count).step_by(AT_ONCE as usize) {
+        let mut text = gpuwhy_gpubpf::MODULE_HEAD.to_owned();
+        for number in first..count.min(first + AT_ONCE) {
+            let mut random = Random(seed.wrapping_mul(1_000_003).wrapping_add(number));
+            let code = program(&mut random);
+            let program = Program::from_bytes(&code, "random").unwrap();
+            let stack = if number % 4 == 3 { Stack::Memory } else { Stack::Promote };
+            let addresses = Addresses::Fixed(Vec::new());
+            let options = Options { stack, addresses, ..Options::default() };
+            let options = gpuwhy_gpubpf::kernel_options(&options);
+            let fragment = gpuwhy_gpubpf::fragment(&program, &options).unwrap();
+            text.push_str(&fragment.declarations);
+            text.push_str(&gpuwhy_gpubpf::entry(&fragment, &format!("random_{number}")));
+        }
+        let Some(report) = support::ptxas::assemble(&text, "sm_90") else { return };
+        assembled += report.matches("Compiling entry function").count();
+    }
+    println!("{assembled} of {count} programs assembled");
+    assert_eq!(assembled as u64, count);
 }

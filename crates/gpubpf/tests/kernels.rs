@@ -7,8 +7,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_gpubpf::sim::{Config, Facts};
+use gpuwhy_gpubpf::ptx::Module;
+use gpuwhy_gpubpf::sim::{Config, Contents, Facts};
+use gpuwhy_gpubpf::splice::{How, Plan};
+use gpuwhy_gpubpf::{Object, Skeleton};
 use support::cases::Case;
+use support::clang;
 
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels")
@@ -45,14 +49,67 @@ fn bank_conflicts_delay_the_warp() {
     assert!(plain.cycles > padded.cycles, "{} {}", plain.cycles, padded.cycles);
 }
 
-#[test]
-fn every_kernel_that_was_compiled_computes_what_numpy_does() {
+/// What `scripts/kernels.sh` has compiled; says if it has not.
+fn compiled() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let Some(folder) = cache.map(|c| c.join("gpuwhy/kernels")).filter(|f| f.is_dir()) else {
+    let folder = cache.map(|c| c.join("gpuwhy/kernels")).filter(|f| f.is_dir());
+    if folder.is_none() {
         println!("skipped: scripts/kernels.sh has not compiled the kernels");
-        return;
-    };
+    }
+    folder
+}
+
+/// Runs each kernel of a folder with the probe of `gpuwhy probe new` in it. How many there are.
+fn run_all_probed(folder: &Path) -> usize {
+    let mut plan = Plan::new(How::default());
+    plan.object(&Object::read(&clang::skeleton(Skeleton::named("counts").unwrap())).unwrap());
+    let (table, mut wrong) = (plan.table(), Vec::new());
+    let cases = Case::all(folder);
+    for case in &cases {
+        let text = std::fs::read_to_string(&case.module).unwrap();
+        let spliced = plan.splice(&Module::read(&text).unwrap()).unwrap();
+        let ran = case.run_with(&spliced.text, Config::default(), Some(&table));
+        let of = |maps: &[Contents], key: u8| -> u64 {
+            let entries = maps[0].entries.iter().filter(|entry| entry.key[0] == key);
+            entries.map(|entry| u64::from_le_bytes(entry.bytes[..8].try_into().unwrap())).sum()
+        };
+        match ran {
+            Err(why) => wrong.push(format!("{}: {why}", case.name)),
+            Ok((_, maps)) => {
+                let (warps, bytes) = (of(&maps, 0), of(&maps, 1));
+                let loads = spliced.sites.iter().filter(|site| site.probe == "loaded").count();
+                println!("{}: {warps} warps, {bytes} bytes at {loads} loads", case.name);
+                if warps != case.warps() || maps[0].lost > 0 || (loads == 0 && bytes > 0) {
+                    wrong.push(format!("{}: {warps} warps of {}", case.name, case.warps()));
+                }
+            }
+        }
+    }
+    println!(
+        "{} of {} kernels with a probe as NumPy has it",
+        cases.len() - wrong.len(),
+        cases.len()
+    );
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    cases.len()
+}
+
+#[test]
+fn kernels_of_ours_compute_the_same_with_a_probe_that_counts_their_warps() {
+    assert!(run_all_probed(&here()) >= 10);
+}
+
+#[test]
+fn every_kernel_that_was_compiled_computes_the_same_with_a_probe() {
+    if let Some(folder) = compiled() {
+        run_all_probed(&folder);
+    }
+}
+
+#[test]
+fn every_kernel_that_was_compiled_computes_what_numpy_does() {
+    let Some(folder) = compiled() else { return };
     let all = run_all(&folder);
     let mut wrong = Vec::new();
     for (name, result) in &all {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::sim::{Config, Device, Facts, Launch};
+use gpuwhy_gpubpf::sim::{Config, Contents, Device, Facts, Launch, Maps};
+use gpuwhy_gpubpf::splice::Table;
 
 /// One parameter.
 pub enum Parameter {
@@ -99,6 +100,16 @@ impl Case {
 
     /// Runs the kernel of `text` and compares what is in its buffers.
     pub fn run(&self, text: &str, config: Config) -> Result<Facts, String> {
+        self.run_with(text, config, None).map(|(facts, _)| facts)
+    }
+
+    /// The same of a text with probes in it, and what their maps hold.
+    pub fn run_with(
+        &self,
+        text: &str,
+        config: Config,
+        probes: Option<&Table>,
+    ) -> Result<(Facts, Vec<Contents>), String> {
         let module = Module::read(text).map_err(|e| e.to_string())?;
         let mut device = Device::new(config);
         let image = device.load(&module).map_err(|e| e.to_string())?;
@@ -128,6 +139,10 @@ impl Case {
             dynamic_shared: self.shared,
             parameters: &parameters,
         };
+        let maps = match probes {
+            None => None,
+            Some(table) => Some(Maps::bind(&mut device, &image, table, self.threads(), 0)?),
+        };
         let facts = device.launch(&image, &launch).map_err(|e| e.to_string())?;
         let buffers = self.parameters.iter().filter_map(|parameter| match parameter {
             Parameter::Buffer { bytes, after, kind, tolerance, .. } => {
@@ -144,7 +159,17 @@ impl Case {
                     .map_err(|why| format!("buffer {number}: {why}"))?;
             }
         }
-        Ok(facts)
+        Ok((facts, maps.map(|maps| maps.read(&device)).unwrap_or_default()))
+    }
+
+    pub fn threads(&self) -> u64 {
+        self.grid.iter().chain(&self.block).map(|side| u64::from(*side)).product()
+    }
+
+    /// How many warps the launch has.
+    pub fn warps(&self) -> u64 {
+        let product = |sides: &[u32; 3]| sides.iter().map(|side| u64::from(*side)).product::<u64>();
+        product(&self.grid) * product(&self.block).div_ceil(32)
     }
 }
 

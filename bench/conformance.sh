@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What the compiler of device probes was tested with: the files of bpf_conformance, random programs (PROGRAMS of them in
+# the simulator, ASSEMBLED by NVIDIA's assembler), planted mistakes, and real kernels in the simulator, as they are and with
+# a probe. Adds its figures to bench/results/probes.json. A million programs take half an hour of two cores.
+#
+#   GPUWHY_TRACES=FOLDER bench/conformance.sh      # the folder holds device/bpf_conformance
+set -euo pipefail
+cd "$(dirname "$0")/.."
+programs=${PROGRAMS:-1000000} assembled=${ASSEMBLED:-10000} seed=${SEED:-1} jobs=${JOBS:-$(nproc)}
+: "${GPUWHY_TRACES:?names the folder that holds device/bpf_conformance}"
+scripts/ptxas.sh >/dev/null
+said=$(mktemp -d)
+trap 'rm -rf "$said"' EXIT
+build=(cargo test --quiet --locked --release --package gpuwhy-gpubpf --test warps --test differential
+       --test conformance --test kernels)
+"${build[@]}" --no-run
+program() {
+    "${build[@]}" --no-run --message-format=json 2>/dev/null |
+        sed -n 's/.*"executable":"\([^"]*\/'"$1"'-[0-9a-f]*\)".*/\1/p' | head -1
+}
+warps=$(program warps) differential=$(program differential) conformance=$(program conformance) kernels=$(program kernels)
+cd crates/gpubpf
+one() { "$@" --nocapture >"$said/out" 2>&1 || { tail -n 40 "$said/out" >&2; exit 1; }; cat "$said/out" >>"$said/all"; }
+one "$conformance"
+one "$warps" every_vector
+one "$warps" mistakes
+one "$kernels" every_kernel
+GPUWHY_ASSEMBLED=$assembled one "$differential" ptxas
+pids=()
+for job in $(seq "$jobs"); do
+    GPUWHY_PROGRAMS=$((programs / jobs)) GPUWHY_SEED=$((seed * 1000 + job)) \
+        "$warps" random_programs --nocapture >"$said/job$job" 2>&1 &
+    pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || { tail -n 20 "$said"/job* >&2; exit 1; }; done
+cat "$said"/job* >>"$said/all"
+cd ../..
+python3 bench/conformance.py "${1:--}" "$said/all" \
+    "PROGRAMS=$programs ASSEMBLED=$assembled SEED=$seed make bench-conformance"
