@@ -110,6 +110,13 @@ impl Layout {
         (words, addresses)
     }
 
+    /// Where an array of numbers of 64 bits begins that all threads share, and how many it has.
+    pub fn numbers(&self, name: &str) -> Option<(u64, u32)> {
+        let place = self.places.iter().find(|place| place.map.name == name)?;
+        let is = place.map.kind == MapKind::Array && place.map.value_size == 8;
+        is.then_some((place.at, place.map.max_entries))
+    }
+
     /// What the maps hold, by a copy of their memory; what the copy lacks counts as zero.
     pub fn read(&self, memory: &[u8]) -> Vec<Contents> {
         let part = |at: u64, bytes: u64| {

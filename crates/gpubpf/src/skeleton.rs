@@ -34,6 +34,11 @@ pub const SKELETONS: &[Skeleton] = &[
         program: include_str!("../skeleton/tools/blocks.bpf.c"),
     },
     Skeleton {
+        name: "tail",
+        about: "How many blocks run over time: launches that wait for their last blocks",
+        program: include_str!("../skeleton/tools/tail.bpf.c"),
+    },
+    Skeleton {
         name: "contended",
         about: "Which words many threads change at once by atomic operations",
         program: include_str!("../skeleton/tools/contended.bpf.c"),

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use crate::{guarded, places};
+use crate::{guarded, places, ring};
 
 /// How often, while kernels are launched.
 const EVERY: Duration = Duration::from_millis(100);
@@ -19,6 +19,7 @@ pub fn start() {
     if STARTED.swap(true, SeqCst) {
         return;
     }
+    ring::open();
     static ONCE: std::sync::Once = std::sync::Once::new();
     // SAFETY: functions of this object, which is never unloaded. The driver, which was loaded before, is told of the
     // exit after us.

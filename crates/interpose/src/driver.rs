@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::null_mut;
 use std::sync::OnceLock;
 
+use gpuwhy_wire::now;
+
 use crate::linker::look_up;
 use crate::types::{Code, Handle, SUCCESS};
 
@@ -69,6 +71,11 @@ functions! {
     );
     fn module_global = c"cuModuleGetGlobal_v2" (
         to: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char
+    );
+    fn module_function = c"cuModuleGetFunction" (to: *mut Handle, module: Handle, name: *const c_char);
+    fn launch_kernel = c"cuLaunchKernel" (
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
+        stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     );
     fn library_global = c"cuLibraryGetGlobal" (
         to: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char
@@ -182,6 +189,58 @@ impl Stream {
     pub fn end(self, at: u64) {
         stream_destroy(self.0);
         free_memory(at);
+    }
+}
+
+/// A kernel that reads the device's clock.
+const CLOCK: &CStr = c".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry gpuwhy_clock(.param .u64 to) {
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [to];
+    mov.u64 %rd2, %globaltimer;
+    st.global.u64 [%rd1], %rd2;
+    ret;
+}
+";
+
+/// The device's clock in one context.
+#[derive(Debug)]
+pub struct Clock {
+    kernel: Handle,
+    at: u64,
+}
+
+impl Clock {
+    /// In the calling thread's context.
+    pub fn new(stream: &Stream) -> Result<Clock> {
+        let (mut module, mut kernel) = (null_mut(), null_mut());
+        done(module_load(&raw mut module, CLOCK.as_ptr().cast()))?;
+        done(module_function(&raw mut kernel, module, c"gpuwhy_clock".as_ptr()))?;
+        Ok(Clock { kernel, at: stream.zeros(8)? })
+    }
+
+    /// What is to be added to the device's clock for ours, ns, by the reading of several that took least time, and how
+    /// long it took, ns.
+    pub fn offset(&self, stream: &Stream) -> Result<(i64, u64)> {
+        const READINGS: usize = 5;
+        let mut best: Option<(u64, i64)> = None;
+        for _ in 0..READINGS {
+            let (mut at, mut value) = (self.at, 0_u64);
+            let mut params = [(&raw mut at).cast::<c_void>()];
+            let before = now();
+            let (none, params) = (null_mut(), params.as_mut_ptr());
+            done(launch_kernel(self.kernel, 1, 1, 1, 1, 1, 1, 0, stream.0, params, none))?;
+            stream.wait()?;
+            let took = now().saturating_sub(before);
+            stream.get(self.at, (&raw mut value).cast(), 8)?;
+            let offset = (before + took / 2).wrapping_sub(value) as i64;
+            if best.is_none_or(|(least, _)| took < least) {
+                best = Some((took, offset));
+            }
+        }
+        Ok(best.map_or((0, u64::MAX), |(took, offset)| (offset, took)))
     }
 }
 

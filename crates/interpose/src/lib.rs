@@ -30,7 +30,9 @@ mod linker;
 mod load;
 mod lock;
 mod places;
+mod ring;
 pub mod symbols;
+mod tail;
 mod types;
 
 /// Runs `f`; if it panics, `otherwise`, so that nothing unwinds into C code.

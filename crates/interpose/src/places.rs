@@ -5,14 +5,15 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, State};
+use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, Running, State};
 use gpuwhy_wire::now;
 
 use crate::ask::connect;
-use crate::driver::{self, Stream};
-use crate::guarded;
+use crate::driver::{self, Clock, Stream};
 use crate::lock::Lock;
+use crate::tail::{Tail, Tails};
 use crate::types::{Code, Handle, SUCCESS};
+use crate::{guarded, ring};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
@@ -47,6 +48,50 @@ struct Place {
     state: State,
     /// The switches as the device has them.
     on: Vec<bool>,
+    /// Where a map counts the blocks that run.
+    followed: Option<Followed>,
+}
+
+/// The running blocks of a device, and its clock.
+struct Followed {
+    clock: Clock,
+    /// What is to be added to the device's clock for ours, ns, and when it was compared.
+    offset: i64,
+    compared: u64,
+    tails: Tails,
+}
+
+/// How often clocks are compared, ns.
+const COMPARE_NS: u64 = 10_000_000_000;
+/// A comparison that took longer does not count, ns.
+const PROMPT_NS: u64 = 1_000_000;
+
+impl Followed {
+    fn new(running: Running, stream: &Stream) -> Result<Followed, Code> {
+        let clock = Clock::new(stream)?;
+        let ((offset, _), compared) = (clock.offset(stream)?, now());
+        let tails = Tails::new(running, compared.wrapping_sub(offset as u64));
+        Ok(Followed { clock, offset, compared, tails })
+    }
+
+    /// Tells the tails that have ended; `at` is when the maps were copied.
+    fn tell(&mut self, at: u64, running: Running, state: &State, stream: &Stream) {
+        let offset = self.offset as u64;
+        let tails = self
+            .tails
+            .read(at.wrapping_sub(offset), |bin| state.number(running.at + 8 * u64::from(bin)));
+        for Tail { from, to, most } in tails {
+            ring::tail(from.wrapping_add(offset), to.wrapping_add(offset), most);
+        }
+        if at.saturating_sub(self.compared) > COMPARE_NS {
+            self.compared = at;
+            // A device that was busy tells its clock too late.
+            match self.clock.offset(stream) {
+                Ok((offset, took)) if took < PROMPT_NS => self.offset = offset,
+                _ => {}
+            }
+        }
+    }
 }
 
 // SAFETY: handles of the driver, which any thread may use.
@@ -173,7 +218,9 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
             return Err(code);
         }
         let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
-        Ok(Place { context: context as usize, device, maps, table, stream, state, on })
+        // Without a clock of the device nothing is told of its blocks.
+        let followed = plan.running.and_then(|running| Followed::new(running, &stream).ok());
+        Ok(Place { context: context as usize, device, maps, table, stream, state, on, followed })
     })
 }
 
@@ -186,9 +233,13 @@ fn caller() -> u64 {
 
 impl Place {
     /// Shows the controller what the maps hold, in the place's context.
-    fn show(&mut self, bytes: u64) {
-        let Place { maps, stream, state, .. } = self;
-        state.drain(now(), |to| stream.get(*maps, to, bytes as usize).is_ok());
+    fn show(&mut self, plan: &Plan) {
+        let Place { maps, stream, state, followed, .. } = self;
+        let at = now();
+        state.drain(at, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
+        if let Some((followed, running)) = followed.as_mut().zip(plan.running) {
+            followed.tell(at, running, state, stream);
+        }
     }
 
     /// Turns programs on and off as the controller wants them.
@@ -203,8 +254,8 @@ impl Place {
     }
 
     /// All that there will be.
-    fn close(&mut self, bytes: u64) {
-        self.show(bytes);
+    fn close(&mut self, plan: &Plan) {
+        self.show(plan);
         self.state.close();
     }
 }
@@ -218,13 +269,13 @@ pub fn launched() -> bool {
 pub fn drain_all(last: bool) {
     IMAGES.with(|images| {
         for image in images {
-            let Plan { state_bytes, switches, .. } = &image.plan;
+            let plan = &image.plan;
             for place in &mut image.places {
                 // A context that is gone, or a driver that has ended, is no reason to stop.
                 let _ = driver::within(place.context as Handle, || {
                     driver::relaxed(|| {
-                        place.switch(switches);
-                        place.show(*state_bytes);
+                        place.switch(&plan.switches);
+                        place.show(plan);
                     });
                     Ok(())
                 });
@@ -248,7 +299,7 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
             let mut image = images.swap_remove(at);
             for place in &mut image.places {
                 let _ = driver::within(place.context as Handle, || {
-                    driver::relaxed(|| place.close(image.plan.state_bytes));
+                    driver::relaxed(|| place.close(&image.plan));
                     Ok(())
                 });
             }
@@ -273,7 +324,7 @@ fn show(images: &mut [Image], of: impl Fn(&Place) -> bool) {
     for image in images {
         for place in image.places.iter_mut().filter(|place| of(place)) {
             let _ = driver::within(place.context as Handle, || {
-                driver::relaxed(|| place.show(image.plan.state_bytes));
+                driver::relaxed(|| place.show(&image.plan));
                 Ok(())
             });
         }

@@ -14,7 +14,7 @@ use gpuwhy_gpubpf::contents::Layout;
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{Plan, Table};
-use gpuwhy_wire::images::{self, Answer, Ask, Desk, MAX_IMAGE, Outcome, Seat, State};
+use gpuwhy_wire::images::{self, Answer, Ask, Desk, MAX_IMAGE, Outcome, Running, Seat, State};
 
 use crate::cache::{Cache, Key, Made};
 
@@ -207,7 +207,8 @@ impl Controller {
             let (words, places) = layout.words(&self.table);
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
             let text = [text.as_bytes(), &[0]].concat();
-            images::Plan { image: number, state_bytes: layout.bytes, words, places, switches, text }
+            let (state_bytes, running) = (layout.bytes, running(layout));
+            images::Plan { image: number, state_bytes, words, places, switches, running, text }
         });
         books.images.push(Loaded {
             pid,
@@ -259,6 +260,12 @@ impl Controller {
         }
         made
     }
+}
+
+/// Where the programs count the blocks that run: a map of this name, whose bins are 2 to the power of 16 ns long.
+fn running(layout: &Layout) -> Option<Running> {
+    let (at, bins) = layout.numbers("gpuwhy_running")?;
+    bins.is_power_of_two().then_some(Running { at, bins, shift: 16 })
 }
 
 /// A process's name; empty if it has gone.

@@ -292,6 +292,8 @@ choice! {
         GcPause = "gc_pause",
         /// Code was compiled within the work, for the first time or again.
         Recompilation = "recompilation",
+        /// Launches waited for a few of their blocks while most of the GPU had nothing to do.
+        KernelImbalance = "kernel_imbalance",
         /// The program slept because it asked to.
         OwnSleep = "own_sleep",
         /// The program itself did more.

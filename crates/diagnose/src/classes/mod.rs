@@ -16,6 +16,7 @@ mod gpu_fault;
 mod gpu_throttling;
 mod input_load;
 mod interrupts;
+mod kernel_imbalance;
 mod lock_contention;
 mod memory_pressure;
 mod network;
@@ -50,6 +51,7 @@ pub const ALL: &[&ClassSpec] = &[
     &collective_straggler::CLASS,
     &gc_pause::CLASS,
     &recompilation::CLASS,
+    &kernel_imbalance::CLASS,
     &own_sleep::CLASS,
     &engine_software::CLASS,
     &input_load::CLASS,

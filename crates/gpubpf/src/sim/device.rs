@@ -123,6 +123,11 @@ impl Device {
         self.config.sms.max(1).into()
     }
 
+    /// From now on `%globaltimer` goes on from here, ns.
+    pub fn set_globaltimer(&mut self, ns: u64) {
+        self.config.epoch_ns = ns.wrapping_sub(self.time);
+    }
+
     /// Bytes of device memory that may yet be allocated.
     pub fn room(&self) -> u64 {
         self.global.room()

@@ -16,6 +16,7 @@ use super::code::{Captured, Function, Library, Loaded};
 use super::driver::{Driver, Handle, handle};
 use super::{Code, Status};
 use crate::c::Out;
+use crate::machine::{epoch, now};
 
 /// The compute capability of the devices, times 10.
 pub(super) const ARCH: u32 = 90;
@@ -190,16 +191,19 @@ impl Driver {
     }
 
     /// Executes a launch that was kept.
-    pub(super) fn execute_kept(&mut self, kept: usize) -> Result<u64, Code> {
+    pub(super) fn execute_kept(&mut self, kept: usize, stream: Handle) -> Result<u64, Code> {
         let captured = self.code.captured.get(kept).cloned().ok_or(Code::InvalidHandle)?;
-        self.execute(&captured)
+        self.execute(&captured, stream)
     }
 
     /// Executes a launch. How many cycles it took.
-    pub(super) fn execute(&mut self, launch: &Captured) -> Result<u64, Code> {
+    /// It begins when the work before it on the stream has ended; the device's clock is that of the day.
+    pub(super) fn execute(&mut self, launch: &Captured, stream: Handle) -> Result<u64, Code> {
+        let begin = now().max(self.stream(stream)?.0.until);
         let module = self.module_with(launch.function.of)?;
         let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
         let device = self.code.devices.get_mut(&loaded.device).ok_or(Code::InvalidDevice)?;
+        device.set_globaltimer(begin + epoch());
         let launched = device.launch(
             &loaded.image,
             &Launch {

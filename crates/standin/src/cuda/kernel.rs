@@ -41,7 +41,7 @@ fn launch(function: Handle, shape: Shape, stream: Handle, params: Out<Out<u8>>) 
         let (work, run) = match captured {
             None => (params.get()?.cast::<u64>(0).get()?, None),
             Some(launch) if driver.is_capturing(stream)? => (0, Some(driver.keep(launch))),
-            Some(launch) => (driver.execute(&launch)?, None),
+            Some(launch) => (driver.execute(&launch, stream)?, None),
         };
         let node = Node::Kernel {
             name,

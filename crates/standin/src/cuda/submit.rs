@@ -48,7 +48,7 @@ impl Driver {
         let mut graph = self.executables.get(&graph).ok_or(Code::InvalidHandle)?.clone();
         for node in &mut graph.nodes {
             if let Node::Kernel { work, run: Some(run), .. } = node {
-                *work = self.execute_kept(*run)?;
+                *work = self.execute_kept(*run, stream)?;
             }
         }
         let (stream, context) = self.stream(stream)?;

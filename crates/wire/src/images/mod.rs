@@ -29,7 +29,7 @@ mod state;
 pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
-pub use plan::Plan;
+pub use plan::{Plan, Running};
 pub use state::{HEADER_BYTES, MAX_SWITCHES, State};
 
 /// The environment variable that names the controller's socket; without it nothing is asked.

@@ -9,7 +9,7 @@ use super::memory::Memory;
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
 const VERSION: u64 = 1;
 /// Bytes before the words.
-const HEAD: usize = 64;
+const HEAD: usize = 88;
 /// The most words of a table, and the most places of maps in it.
 const MANY: u64 = 1 << 16;
 
@@ -26,8 +26,32 @@ pub struct Plan {
     pub places: Vec<(u32, u64)>,
     /// Words that are switches, program by program.
     pub switches: Vec<u32>,
+    /// Where one of the maps counts the blocks that run.
+    pub running: Option<Running>,
     /// The PTX text.
     pub text: Vec<u8>,
+}
+
+/// An array in which programs count blocks that began less those that ended, by the device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The offset in the maps' memory.
+    pub at: u64,
+    /// How many bins it has, a power of two: the time in bins, modulo that.
+    pub bins: u32,
+    /// A bin is so long: 2 to the power of this, ns.
+    pub shift: u32,
+}
+
+impl Running {
+    fn read(at: u64, bins: u64, shift: u64, state_bytes: u64) -> Option<Option<Running>> {
+        if bins == 0 {
+            return Some(None);
+        }
+        let fits = at.is_multiple_of(8) && at.checked_add(8 * bins.min(MANY))? <= state_bytes;
+        let good = fits && bins.is_power_of_two() && bins <= MANY && shift <= 32;
+        good.then_some(Some(Running { at, bins: bins as u32, shift: shift as u32 }))
+    }
 }
 
 impl Plan {
@@ -42,7 +66,9 @@ impl Plan {
         let counts = counts.map(|count| count as u64);
         let places = self.places.iter().flat_map(|(word, at)| [u64::from(*word), *at]);
         let switches = self.switches.iter().map(|word| u64::from(*word));
-        let all = numbers.into_iter().chain(counts).chain(self.words.iter().copied());
+        let running = self.running.map_or([0; 3], |r| [r.at, r.bins.into(), r.shift.into()]);
+        let all = numbers.into_iter().chain(counts).chain(running);
+        let all = all.chain(self.words.iter().copied());
         out.extend(all.chain(places).chain(switches).flat_map(u64::to_le_bytes));
         out.extend_from_slice(&self.text);
         let memory = Memory::new(out.len())?;
@@ -67,7 +93,9 @@ impl Plan {
         for (number, value) in head.iter_mut().enumerate() {
             *value = word(8 * number)?;
         }
-        let [magic, version, image, state_bytes, words, places, switches, text] = head;
+        let [magic, version, image, state_bytes, words, places, switches, text, at, bins, shift] =
+            head;
+        let running = Running::read(at, bins, shift, state_bytes)?;
         if magic != MAGIC || version != VERSION || words.max(places).max(switches) > MANY {
             return None;
         }
@@ -87,7 +115,7 @@ impl Plan {
         let switches: Vec<u32> = (0..switches).map(|_| inside(next()?)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
         let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
-        Some(Plan { image, state_bytes, words, places, switches, text })
+        Some(Plan { image, state_bytes, words, places, switches, running, text })
     }
 }
 
@@ -106,6 +134,7 @@ mod tests {
             words: vec![0, 0, 0, 0, 0, 132, 0, 1],
             places: vec![(4, 0), (6, 88)],
             switches: vec![7],
+            running: Some(Running { at: 32, bins: 8, shift: 16 }),
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -122,10 +151,22 @@ mod tests {
         let memory = example().share().unwrap();
         let good = memory.read(0, memory.len());
         assert_eq!(Plan::of(&good), Some(example()));
-        // The counts; the word of a place; its offset; the word of a switch.
-        for (at, value) in
-            [(32, 9000), (40, MANY + 1), (48, 600), (56, 1 << 40), (128, 8), (136, 89), (160, 8)]
-        {
+        // The counts.
+        for (at, value) in [
+            (32, 9000),
+            (40, MANY + 1),
+            (48, 600),
+            (56, 1 << 40),
+            // Where the running blocks are counted: offset, bins, shift.
+            (64, 40),
+            (72, 7),
+            (72, 16),
+            (80, 33),
+            // The word of a place; its offset; the word of a switch.
+            (152, 8),
+            (160, 89),
+            (184, 8),
+        ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
             assert_eq!(Plan::of(&bad), None, "{value} at {at}");

@@ -89,6 +89,12 @@ impl State {
         (self.sequence() == before && maps.len() as u64 == bytes).then_some(maps)
     }
 
+    /// A number of 64 bits in the maps, by its offset there; 0 beyond their end.
+    pub fn number(&self, at: u64) -> u64 {
+        let at = usize::try_from(at).ok().and_then(|at| at.checked_add(HEADER_BYTES));
+        at.map_or(0, |at| self.get(at))
+    }
+
     /// As [`State::maps`], whatever happens meanwhile.
     pub fn torn(&self, bytes: u64) -> Vec<u8> {
         self.0.read(HEADER_BYTES, usize::try_from(bytes).unwrap_or(usize::MAX))

@@ -1,0 +1,88 @@
+//! A probe in the kernels of a program that is recorded: what it counts there becomes a part of the verdict.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuwhy_testkit::gpu;
+use serde_json::Value;
+
+use crate::{alone, built, folder, gpuwhy, may_record, said};
+
+/// The probe `tail`, compiled by its own Makefile.
+fn tail(folder: &Path) -> PathBuf {
+    let dir = folder.join("tail");
+    let new =
+        Command::new(built("gpuwhy-probe")).args(["new", "--tool", "tail"]).arg(&dir).output();
+    let new = new.unwrap();
+    assert!(new.status.success(), "{}", said(&new));
+    let made = Command::new("make").arg("-C").arg(&dir).output().unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    dir.join("probe.bpf.o")
+}
+
+fn program(folder: &Path) -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let to = folder.join("uneven");
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-Wall", "-Werror", "-I"]).arg(crates.join("wire/include"));
+    command.arg(crates.join("cli/tests/live/uneven.c")).arg("-o").arg(&to).arg("-ldl");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    to
+}
+
+/// The finding that lost most in a run of a program whose steps become slow in this way.
+fn judged(folder: &Path, object: &Path, program: &Path, how: &str) -> Option<Value> {
+    let trace = folder.join(format!("{how}.trace"));
+    let libraries = folder.join("libraries");
+    let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+        .args(["record", "--json", "-o"])
+        .arg(&trace)
+        .arg("--inject-library")
+        .arg(built("libgpuwhy_inject.so"))
+        .arg("--")
+        .arg(built("gpuwhy-probe"))
+        .args(["run", "--no-cache", "--object"])
+        .args([object, Path::new("--"), program])
+        .args([how, "600", "400"])
+        .env("GPUWHY_STANDIN", folder.join("machine"))
+        .env("GPUWHY_STANDIN_EXECUTES", "1")
+        .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
+        .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
+        .env("LD_LIBRARY_PATH", &libraries)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{how}: {}", said(&output));
+    assert!(said(&output).contains("probes lie in "), "{how}: {}", said(&output));
+    let valid = gpuwhy(&["validate", trace.to_str().unwrap()]);
+    assert!(valid.status.success(), "{}", said(&valid));
+    let output = gpuwhy(&["diagnose", "--json", trace.to_str().unwrap()]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    println!("{how}: {}", document["findings"][0]["summary"]);
+    document["findings"].as_array()?.first().cloned()
+}
+
+/// Of launches that take three times as long, those that wait for one block are told from those that have more to do;
+/// where nothing changes nothing is told.
+#[test]
+fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more_to_do() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (_keep, folder) = folder();
+    std::fs::create_dir(folder.join("machine")).unwrap();
+    gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
+    let (object, program) = (tail(&folder), program(&folder));
+    let judged = |how: &str| judged(&folder, &object, &program, how);
+    let uneven = judged("uneven").expect("steps became slow");
+    assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+    // One block takes 8 ms longer than the others.
+    let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
+    assert!((6.5..9.0).contains(&excess), "{uneven:#}");
+    let more = judged("more").expect("steps became slow");
+    assert_ne!(more["class"], "kernel_imbalance", "{more:#}");
+    if let Some(none) = judged("none") {
+        assert_ne!(none["class"], "kernel_imbalance", "{none:#}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Tails of launches: times in which few blocks still run, from a map that counts them.
+//!
+//! *What fools it.* Kernels that run side by side, or follow each other without a gap, are one to it: a tail is a time in
+//! which less than half as many blocks run as did at most before it. A block counts as ended when its first thread has.
+//! Launches shorter than a bin are not seen, and tails below [`LEAST_NS`] are not told.
+
+use gpuwhy_wire::images::Running;
+
+/// Shorter tails are not told, ns.
+const LEAST_NS: u64 = 1_000_000;
+/// Bins that may yet be written to when they are read.
+const UNFINISHED: u64 = 2;
+
+/// A time in which few blocks still ran, by the device's clock, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    pub from: u64,
+    pub to: u64,
+    /// The most blocks that had run before.
+    pub most: u64,
+}
+
+/// Follows the running blocks of a device.
+#[derive(Debug)]
+pub struct Tails {
+    running: Running,
+    /// What each bin held when it was last read.
+    base: Vec<u64>,
+    /// The next bin to read, counted from the clock's zero.
+    next: u64,
+    now: i64,
+    most: i64,
+    /// The first bin of the tail that the device is in.
+    few: Option<u64>,
+}
+
+impl Tails {
+    /// From `at` on, by the device's clock.
+    pub fn new(running: Running, at: u64) -> Tails {
+        let base = vec![0; running.bins as usize];
+        Tails { running, base, next: at >> running.shift, now: 0, most: 0, few: None }
+    }
+
+    /// Reads the bins up to `until`, by the device's clock; `bin` is what a bin holds. The tails that ended.
+    pub fn read(&mut self, until: u64, bin: impl Fn(u32) -> u64) -> Vec<Tail> {
+        let Running { bins, shift, .. } = self.running;
+        let end = (until >> shift).saturating_sub(UNFINISHED);
+        // What lies further back was idle: while kernels are launched, this is called more often.
+        self.next = self.next.max(end.saturating_sub(u64::from(bins) - UNFINISHED));
+        let mut tails = Vec::new();
+        while self.next < end {
+            let at = (self.next % u64::from(bins)) as u32;
+            let held = bin(at);
+            let change = held.wrapping_sub(self.base[at as usize]) as i64;
+            self.base[at as usize] = held;
+            self.now = self.now.saturating_add(change).max(0);
+            self.most = self.most.max(self.now);
+            if self.now > 0 && self.now.saturating_mul(2) < self.most {
+                self.few.get_or_insert(self.next);
+            } else if let Some(from) = self.few.take() {
+                let tail =
+                    Tail { from: from << shift, to: self.next << shift, most: self.most as u64 };
+                if tail.to - tail.from >= LEAST_NS {
+                    tails.push(tail);
+                }
+                self.most = self.now;
+            } else if self.now == 0 {
+                self.most = 0;
+            }
+            self.next += 1;
+        }
+        tails
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNNING: Running = Running { at: 0, bins: 256, shift: 16 };
+    const BIN: u64 = 1 << 16;
+
+    /// A device on which blocks begin and end.
+    struct Device([u64; 256]);
+
+    impl Device {
+        fn blocks(&mut self, count: u64, from: u64, to: u64) {
+            let bin = |at: u64| ((at >> 16) % 256) as usize;
+            self.0[bin(from)] = self.0[bin(from)].wrapping_add(count);
+            self.0[bin(to)] = self.0[bin(to)].wrapping_sub(count);
+        }
+
+        fn read(&self, tails: &mut Tails, until: u64) -> Vec<Tail> {
+            tails.read(until, |bin| self.0[bin as usize])
+        }
+    }
+
+    #[test]
+    fn a_launch_that_waits_for_its_last_blocks_has_a_tail() {
+        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 1000 * BIN));
+        device.blocks(100, 1010 * BIN, 1030 * BIN);
+        device.blocks(2, 1010 * BIN, 1070 * BIN);
+        // While it runs, nothing has ended.
+        assert_eq!(device.read(&mut tails, 1050 * BIN), []);
+        let found = device.read(&mut tails, 1100 * BIN);
+        assert_eq!(found, [Tail { from: 1030 * BIN, to: 1070 * BIN, most: 102 }]);
+        // The same bins, a turn later.
+        device.blocks(8, 1266 * BIN, 1290 * BIN);
+        device.blocks(1, 1266 * BIN, 1320 * BIN);
+        assert_eq!(device.read(&mut tails, 1200 * BIN), []);
+        let found = device.read(&mut tails, 1340 * BIN);
+        assert_eq!(found, [Tail { from: 1290 * BIN, to: 1320 * BIN, most: 9 }]);
+    }
+
+    #[test]
+    fn even_blocks_short_tails_and_single_blocks_have_none() {
+        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        device.blocks(64, 10 * BIN, 60 * BIN);
+        // Less than a millisecond.
+        device.blocks(64, 70 * BIN, 90 * BIN);
+        device.blocks(1, 70 * BIN, 100 * BIN);
+        device.blocks(1, 110 * BIN, 190 * BIN);
+        assert_eq!(device.read(&mut tails, 200 * BIN), []);
+    }
+
+    #[test]
+    fn a_launch_that_follows_without_a_gap_ends_the_tail() {
+        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        device.blocks(16, 10 * BIN, 30 * BIN);
+        device.blocks(1, 10 * BIN, 60 * BIN);
+        device.blocks(16, 60 * BIN, 90 * BIN);
+        let found = device.read(&mut tails, 120 * BIN);
+        assert_eq!(found, [Tail { from: 30 * BIN, to: 60 * BIN, most: 17 }]);
+    }
+
+    #[test]
+    fn after_a_long_pause_the_next_launch_is_seen() {
+        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        device.blocks(17, 9010 * BIN, 9020 * BIN);
+        // One of them runs on.
+        device.0[9020 % 256] = device.0[9020 % 256].wrapping_add(1);
+        assert_eq!(device.read(&mut tails, 9030 * BIN), []);
+        device.0[9050 % 256] = device.0[9050 % 256].wrapping_sub(1);
+        let found = device.read(&mut tails, 9060 * BIN);
+        assert_eq!(found, [Tail { from: 9020 * BIN, to: 9050 * BIN, most: 17 }]);
+    }
+}
