@@ -85,6 +85,11 @@ gpu-check: ## On a machine with a GPU: proves what docs/unproven.md lists. STAND
 	@[ -x target/gpu/gpuwhy ] || $(MAKE) gpu-pack
 	$(sudo) scripts/gpu-check.sh $(if $(STANDIN),--standin)
 
+.PHONY: gpu-probe-check
+gpu-probe-check: ## On a machine with a GPU: device probes on it, in ten minutes. STANDIN=1: without one.
+	@[ -x target/gpu/gpuprobe ] || $(MAKE) gpu-pack
+	$(sudo) scripts/gpu-probe-check.sh $(if $(STANDIN),--standin)
+
 .PHONY: nccl
 nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug-in drive; `scripts/nccl.sh all`: six.
 	scripts/nccl.sh

@@ -13,11 +13,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 export GPUWHY_CHECK_BIN=$PWD/target/gpu
-result=bench/results/gpu.json
+name=${GPUWHY_CHECK_RESULT:-gpu}
+result=bench/results/$name.json
 parts=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --standin) export GPUWHY_CHECK_STANDIN=1; result=target/gpu-standin.json ;;
+        --standin) export GPUWHY_CHECK_STANDIN=1; result=target/$name-standin.json ;;
         --only) parts=(--only "${2:?--only needs names of parts}"); shift ;;
         *) echo "gpu-check: \`$1\` is neither --standin nor --only PART,PART" >&2; exit 2 ;;
     esac
@@ -40,9 +41,9 @@ if [ "${GPUWHY_CHECK_STANDIN:-}" = 1 ]; then
     export LD_LIBRARY_PATH=$scratch/libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 mkdir -p "$(dirname "$result")" target
-python3 -u bench/gpu/check.py --output "$result" "${parts[@]}" 2>&1 | tee target/gpu.log
+python3 -u bench/gpu/check.py --output "$result" "${parts[@]}" 2>&1 | tee target/$name.log
 code=${PIPESTATUS[0]}
 if [ -n "${OUT:-}" ] && [ -d "$OUT" ]; then
-    cp "$result" target/gpu.log "$OUT"
+    cp "$result" target/$name.log "$OUT"
 fi
 exit "$code"

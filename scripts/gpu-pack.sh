@@ -7,17 +7,35 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 into=target/gpu
 
-cargo build --release --locked --package gpuwhy --package gpuwhy-inject --package gpuwhy-testkit --package gpuwhy-standin
+# As `make release` builds them, so that nothing is built twice.
+cargo build --release --locked --package gpuwhy --package gpuwhy-bench --package gpuwhy-probe --bins
+cargo build --release --locked --package gpuwhy-inject --package gpuwhy-interpose --package gpuwhy-standin --package gpuwhy-testkit
 cargo build --release --locked --package gpuwhy-wire --example agent
 cargo build --release --locked --package gpuwhy-inject --example nccl_driver
 cargo build --release --locked --package gpuwhy-collect --example nvml_cost
 rm -rf "$into"
 mkdir -p "$into/lib"
-for file in gpuwhy gpuwhy-testkit libgpuwhy_inject.so libgpuwhy_standin.so \
+for file in gpuwhy gpuwhy-testkit gpuwhy-probe libgpuwhy_inject.so libgpuwhy_standin.so libgpuwhy_interpose.so \
             examples/agent examples/nccl_driver examples/nvml_cost; do
     strip --strip-debug -o "$into/$(basename $file)" "$target/release/$file"
 done
 chmod 755 "$into"/*
+# What gpu-probe-check runs: programs, kernels, and probes for them.
+cc -O2 -Wall -o "$into/gpuprobe" bench/gpu/probe.c -ldl
+cc -O2 -Wall -o "$into/loads" crates/probe/tests/programs/loads.c -ldl
+mkdir "$into/kernels"
+cp bench/gpu/clocks.ptx crates/gpubpf/tests/kernels/{basic,gemm}.ptx crates/gpubpf/tests/fatbin/{kernels.ptx,zstd.fatbin,lz4.fatbin} \
+    "$into/kernels"
+for tool in counts returns tail blocks work; do
+    "$target/release/gpuwhy-probe" new --tool "$tool" "$into/kernels/$tool" >/dev/null
+    make --silent -C "$into/kernels/$tool"
+    mv "$into/kernels/$tool/probe.bpf.o" "$into/kernels/$tool.bpf.o"
+    rm -r "$into/kernels/$tool"
+done
+clang -O2 -g -target bpf -I crates/gpubpf/include -c crates/gpubpf/tests/programs/nothing.bpf.c -o "$into/kernels/nothing.bpf.o"
+# The vectors need a folder that is not in the tree; without it that part fails and says so.
+GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --package gpuwhy-gpubpf --test conformance \
+    the_suite_is_written >/dev/null
 cc -O2 -shared -fPIC -I crates/wire/include bench/gpu/mark.c -o "$into/libgpuwhy_mark.so"
 # What a bare machine may lack; gpu-check uses them only where it does.
 ldd "$into/gpuwhy" | awk '$1 ~ /^lib(elf|z|zstd)\.so/ { print $3 }' | xargs -r cp -L --target-directory "$into/lib"

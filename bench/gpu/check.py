@@ -679,13 +679,20 @@ PARTS = {
 }
 
 
+# Those of gpu-probe-check, which are run by their names.
+sys.path.insert(0, HERE)
+import probes  # noqa: E402
+
+ALL = {**PARTS, **probes.PARTS}
+
+
 def one(name, into):
     folder = tempfile.mkdtemp(prefix="gpuwhy-check-")
     if STANDIN:
         os.environ["GPUWHY_STANDIN"] = os.path.join(folder, "machine")
         os.mkdir(os.environ["GPUWHY_STANDIN"])
     try:
-        line, data = PARTS[name][1](folder)
+        line, data = ALL[name][1](folder)
         result = {"state": "ran", "line": line, "data": data}
     except Skip as reason:
         result = {"state": "skipped", "line": str(reason), "data": None}
@@ -732,11 +739,12 @@ def main():
     if options.part:
         return one(options.part, options.output)
     began = time.monotonic()
-    wanted = [name for name in PARTS if not options.only or name in options.only.split(",")]
+    only = options.only.split(",") if options.only else PARTS
+    wanted = [name for name in ALL if name in only]
     results = {"made": made(), "standin": STANDIN, "parts": {}}
     bad = 0
     for name in wanted:
-        limit = min(PARTS[name][0], options.seconds - (time.monotonic() - began))
+        limit = min(ALL[name][0], options.seconds - (time.monotonic() - began))
         at = time.monotonic()
         if limit < 20:
             result = {"state": "failed", "line": "no time was left for it", "data": None}

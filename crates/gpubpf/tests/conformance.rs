@@ -91,6 +91,27 @@ fn module(stack: Stack) -> Option<String> {
     Some(text)
 }
 
+/// The suite as modules and a list of what is expected, for a machine with a GPU (`scripts/gpu-pack.sh`).
+#[test]
+fn the_suite_is_written_for_machines_with_a_gpu() {
+    let Some(folder) = std::env::var_os("GPUWHY_MODULES").map(std::path::PathBuf::from) else {
+        return;
+    };
+    let Some(vectors) = vectors::read("tests") else { return };
+    for (stack, name) in [(Stack::Promote, "promoted"), (Stack::Memory, "in_memory")] {
+        let text = module(stack).unwrap();
+        std::fs::write(folder.join(format!("vectors.{name}.ptx")), text).unwrap();
+    }
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut list = String::new();
+    for vector in vectors.iter().filter(|vector| refused(&vector.name).is_none()) {
+        let memory = if vector.memory.is_empty() { "-".into() } else { hex(&vector.memory) };
+        let (name, result) = (vector.name.replace('-', "_"), vector.result.unwrap());
+        list.push_str(&format!("{name} {result:x} {memory}\n"));
+    }
+    std::fs::write(folder.join("vectors.txt"), list).unwrap();
+}
+
 #[test]
 fn ptxas_assembles_every_file_of_the_suite() {
     let Some(promoted) = module(Stack::Promote) else { return };

@@ -62,6 +62,8 @@ pub(crate) struct Rules {
     /// The most bytes of an image's maps.
     pub most: u64,
     pub cache: Option<Cache>,
+    /// Whether programs are loaded switched off.
+    pub off: bool,
 }
 
 /// All that was loaded, in order.
@@ -164,6 +166,8 @@ impl Controller {
                     return Err(std::io::ErrorKind::InvalidData.into());
                 };
                 let state = State::new(bytes)?;
+                let programs = 0..self.table.switches.len();
+                programs.for_each(|program| state.switch(program, !self.rules.off));
                 let sent = seat.answer(Answer::State, Some(&state));
                 loaded.states.push(Shown { device, context, state });
                 sent
@@ -204,7 +208,10 @@ impl Controller {
         }
         let number = books.images.len() as u64;
         let plan = layout.as_ref().zip(made.text.as_ref()).map(|(layout, text)| {
-            let (words, places) = layout.words(&self.table);
+            let (mut words, places) = layout.words(&self.table);
+            for (_, word) in self.table.switches.iter().filter(|_| self.rules.off) {
+                words[*word] = 0;
+            }
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
             let text = [text.as_bytes(), &[0]].concat();
             let (state_bytes, running) = (layout.bytes, running(layout));

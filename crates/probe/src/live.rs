@@ -65,6 +65,9 @@ pub(crate) struct Options {
     /// The most memory that the maps of an image take on each device, MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     memory: u64,
+    /// Load the programs switched off: what they cost when they are not used
+    #[arg(long)]
+    off: bool,
     /// How long loading an image waits for its probes, ms; then it is loaded as it is
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     wait: u64,
@@ -128,7 +131,7 @@ fn rules(options: &Options) -> Result<Rules> {
     }
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
-    Ok(Rules { plan, made_of, threads: options.threads, most, cache })
+    Ok(Rules { plan, made_of, threads: options.threads, most, cache, off: options.off })
 }
 
 /// The object beside this program, or where it is installed.

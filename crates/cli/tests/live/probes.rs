@@ -25,7 +25,7 @@ fn program(folder: &Path) -> PathBuf {
     let to = folder.join("uneven");
     let mut command = Command::new("cc");
     command.args(["-O1", "-Wall", "-Werror", "-I"]).arg(crates.join("wire/include"));
-    command.arg(crates.join("cli/tests/live/uneven.c")).arg("-o").arg(&to).arg("-ldl");
+    command.arg(crates.join("../bench/probes/uneven.c")).arg("-o").arg(&to).arg("-ldl");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     to

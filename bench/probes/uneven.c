@@ -1,8 +1,9 @@
 /* Steps of one launch each, over the driver, that become slow after a while.
  *
- *   uneven HOW STEPS FROM
+ *   uneven HOW STEPS FROM [USUAL [SLOW [BLOCKS]]]
  *
- * HOW  uneven: one of 16 blocks takes 12 ms, the others 4.  more: all of them take 12.  none: nothing changes.
+ * HOW  uneven: one block takes SLOW (12) ms, the others USUAL (4).  more: all of them take SLOW.  none: nothing changes.
+ * Prints when the first slow step began, ns of CLOCK_MONOTONIC.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,6 +35,8 @@ static const char *CODE =
 int main(int count, char **words) {
     if (count < 4) return 2;
     int steps = atoi(words[2]), from = atoi(words[3]);
+    uint32_t usual = count > 4 ? atoi(words[4]) : 4, slow = count > 5 ? atoi(words[5]) : 12;
+    unsigned blocks = count > 6 ? atoi(words[6]) : 16;
     int is_uneven = !strcmp(words[1], "uneven"), is_more = !strcmp(words[1], "more");
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return 3;
@@ -52,10 +55,12 @@ int main(int count, char **words) {
     CHECK(load(&module, CODE));
     CHECK(find(&function, module, "work"));
     for (int n = 0; n < steps; n++) {
-        uint32_t all = is_more && n >= from ? 12 : 4, fifth = (is_more || is_uneven) && n >= from ? 12 : 4;
+        uint32_t all = is_more && n >= from ? slow : usual;
+        uint32_t fifth = (is_more || is_uneven) && n >= from ? slow : usual;
+        if (n == from) printf("slow from %llu\n", (unsigned long long)gpuwhy_now());
         void *params[] = {&all, &fifth};
         struct gpuwhy_step step = gpuwhy_step_begin("step");
-        CHECK(launch(function, 16, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+        CHECK(launch(function, blocks, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
         CHECK(wait());
         gpuwhy_step_end(&step);
     }

@@ -1,0 +1,223 @@
+"""The parts of gpu-probe-check: device probes on a machine with a GPU; see scripts/gpu-probe-check.sh.
+
+They are parts as those of check.py, which runs them.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+BIN = os.environ["GPUWHY_CHECK_BIN"]
+STANDIN = os.environ.get("GPUWHY_CHECK_STANDIN") == "1"
+PROBE = os.path.join(BIN, "gpuwhy-probe")
+PROGRAM = os.path.join(BIN, "gpuprobe")
+KERNELS = os.path.join(BIN, "kernels")
+ROUNDS = int(os.environ.get("ROUNDS", "3" if STANDIN else "15"))
+# The simulator has time for little.
+LAUNCHES = 2 if STANDIN else 200
+
+
+class Failed(Exception):
+    """A program did not do what it should."""
+
+
+def environment():
+    env = {**os.environ, "GPUWHY_INTERPOSE": os.path.join(BIN, "libgpuwhy_interpose.so")}
+    if STANDIN:
+        env["GPUWHY_STANDIN_EXECUTES"] = "1"
+    return env
+
+
+def run(command, timeout=80):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment())
+    if done.returncode:
+        raise Failed(f"{' '.join(command)[:200]}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done
+
+
+def launched(module, kernel, grid, block, *params, rounds=ROUNDS, launches=LAUNCHES, words=0, under=()):
+    told = run([*under, PROGRAM, "run", os.path.join(KERNELS, module), kernel, grid, block,
+                str(rounds), str(launches), str(words), *params])  # fmt: skip
+    return json.loads(told.stdout.strip().splitlines()[-1])
+
+
+def probed(folder, *options):
+    """`gpuwhy probe run` and where it writes what it found."""
+    into = os.path.join(folder, "found.json")
+    return [PROBE, "run", "--no-cache", "--output", into, *options, "--"], into
+
+
+def figure(values):
+    values = sorted(values)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"value": middle, "spread": [values[0], values[-1]], "quartiles": [low, high], "n": len(values)}
+
+
+def part_conformance(folder):
+    """The files of bpf_conformance as kernels of one module."""
+    told = {}
+    for form in ("promoted", "in_memory"):
+        module = os.path.join(KERNELS, f"vectors.{form}.ptx")
+        told[form] = json.loads(run([PROGRAM, "vectors", module, os.path.join(KERNELS, "vectors.txt")]).stdout)
+    line = "; ".join(
+        f"{form}: {t['one_thread']} and {t['a_warp']} of {t['kernels']} right with 1 and 32 threads" for form, t in told.items()
+    )
+    if any(t["one_thread"] != t["kernels"] or t["a_warp"] != t["kernels"] for t in told.values()):
+        raise Failed(f"{line}: {[t['wrong'] for t in told.values()]}")
+    return line, told
+
+
+def counts(found):
+    """Warps and bytes that the probe `counts` has counted."""
+    total = [0, 0]
+    for image in found["images"]:
+        for context in image["contexts"]:
+            for entry in context["maps"][0]["entries"]:
+                total[entry["key"][0]] += int.from_bytes(bytes(entry["bytes"]), "little")
+    return total
+
+
+def part_swap(folder):
+    """Whether the driver takes the images that come back, by each way to it and each function that loads."""
+    command, into = probed(folder, "--object", os.path.join(KERNELS, "counts.bpf.o"))
+    images = {
+        "module": "kernels.ptx", "moduleex": "kernels.ptx", "fatbinary": "zstd.fatbin", "wrapper": "lz4.fatbin",
+        "file": "zstd.fatbin", "library": "zstd.fatbin", "libraryfile": "kernels.ptx", "graph": "kernels.ptx",
+    }  # fmt: skip
+    told, wrong = {}, []
+    for way in ("dlsym", "asked"):
+        for load, image in images.items():
+            words = [os.path.join(BIN, "loads"), way, load, os.path.join(KERNELS, image), "_Z4copyPKfPf", "1", "3"]
+            alone, under = run(words).stdout, run([*command, *words]).stdout
+            with open(into) as file:
+                found = json.load(file)
+            fate = [image["fate"] for image in found["images"]]
+            right = alone == under and counts(found) == [24, 3072]
+            told[f"{way} {load}"] = {"right": right, "fate": fate, "counts": counts(found), "same_output": alone == under}
+            if not right:
+                wrong.append(f"{way} {load}")
+    line = f"{len(told) - len(wrong)} of {len(told)} ways to load: the same output, and every warp counted"
+    if wrong:
+        raise Failed(f"{line}; not {', '.join(wrong)}: {told[wrong[0]]}")
+    return line, told
+
+
+def part_clocks(folder):
+    """What the device's clock and its counters cost."""
+    shape = ("4", "64") if STANDIN else ("1024", "1024")
+    told = launched("clocks.ptx", "clocks", "1", "1", "zeros:64", rounds=3, launches=1, words=4)
+    least, most, cycles, _ = told["memory"][0]["words"]
+    data = {"globaltimer_step_ns": [least, most], "globaltimer_cycles_a_reading": cycles / 4096}
+    threads = int(shape[0]) * int(shape[1])
+    for kernel in ("to_one_word", "by_warp", "by_warp_and_sm"):
+        us = launched("clocks.ptx", kernel, *shape, "zeros:65536", launches=2 if STANDIN else 20)["us"]
+        data[kernel] = {"us": figure(us), "added_per_ns": threads * 16 / (statistics.median(us) * 1e3)}
+    line = f"globaltimer goes by {least} to {most} ns, {cycles / 4096:.0f} cycles a reading; added per ns: " + ", ".join(
+        f"{kernel} {data[kernel]['added_per_ns']:.1f}" for kernel in ("to_one_word", "by_warp", "by_warp_and_sm")
+    )
+    return line, data
+
+
+SMALL, LARGE = (("8", "16384"), ("64", "65536")) if STANDIN else (("4096", str(1 << 20)), ("262144", str(1 << 26)))
+SIDE = 32 if STANDIN else 2048
+# Kernel: module, grid, block, parameters.
+WORK = {
+    "saxpy, small": ("basic.ptx", "saxpy", SMALL[0], "256",
+                     (f"random:{SMALL[1]}", f"random:{SMALL[1]}", "f32:2", f"u32:{SMALL[1]}")),
+    "saxpy, large": ("basic.ptx", "saxpy", LARGE[0], "256",
+                     (f"random:{LARGE[1]}", f"random:{LARGE[1]}", "f32:2", f"u32:{LARGE[1]}")),
+    "gemm_tiled": ("gemm.ptx", "gemm_tiled", f"{SIDE // 16},{SIDE // 16}", "16,16",
+                   (f"zeros:{4 * SIDE * SIDE}", f"random:{SIDE * SIDE}", f"random:{SIDE * SIDE}",
+                    f"u32:{SIDE}", f"u32:{SIDE}", f"u32:{SIDE}")),
+    "one block": ("basic.ptx", "saxpy", "1", "32", ("random:32", "random:32", "f32:2", "u32:32")),
+}  # fmt: skip
+TOOLS = ("nothing", "counts", "returns", "tail", "blocks", "work")
+
+
+def part_cost(folder):
+    """A launch as it is, with the same image through us, with each probe, and with a probe that is switched off."""
+    rows, wrong = {}, []
+    for name, (module, kernel, grid, block, params) in WORK.items():
+        launches = LAUNCHES if name != "gemm_tiled" or STANDIN else 20
+        ways, threads = {"native": (), "native again": ()}, 1
+        for side in f"{grid},{block}".split(","):
+            threads *= int(side)
+        for tool in TOOLS:
+            room = ("--threads", str(threads), "--memory", "16384")
+            command, into = probed(folder, "--object", os.path.join(KERNELS, f"{tool}.bpf.o"), *room)
+            ways[tool] = tuple(command)
+        ways["counts, off"] = tuple(probed(folder, "--off", "--object", os.path.join(KERNELS, "counts.bpf.o"))[0])
+        us, caller, sums = {way: [] for way in ways}, {way: [] for way in ways}, {}
+        # Interleaved: a GPU's clock drifts.
+        for _ in range(2 if STANDIN else 5):
+            for way, under in ways.items():
+                if way == "work" and name == "saxpy, large":
+                    continue
+                told = launched(module, kernel, grid, block, *params, rounds=3, launches=launches, under=under)
+                if under:
+                    with open(into) as file:
+                        fates = [image["fate"] for image in json.load(file)["images"]]
+                    if fates != ["with probes"]:
+                        raise Failed(f"{name}, {way}: {fates}")
+                us[way] += told["us"]
+                caller[way].append(told["caller_ns"])
+                sums.setdefault(way, [memory["sum"] for memory in told["memory"]])
+        base = statistics.median(us["native"])
+        rows[name] = {
+            way: {"us": figure(values), "ratio": statistics.median(values) / base, "caller_ns": statistics.median(caller[way]),
+                  "same_output": sums[way] == sums["native"]}
+            for way, values in us.items() if values
+        }  # fmt: skip
+        wrong += [f"{name}, {way}" for way, row in rows[name].items() if not row["same_output"]]
+    if wrong:
+        raise Failed(f"other outputs: {', '.join(wrong)}")
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
+        for name, of in rows.items()
+    ), rows
+
+
+def part_torch(folder):
+    """Stock PyTorch, and a kernel that Triton compiles: which kernels are reached, and whether the output is the same."""
+    from check import Skip
+
+    if STANDIN:
+        raise Skip("PyTorch runs on no stand-in")
+    code = (
+        "import torch\n"
+        "torch.manual_seed(1)\n"
+        "x = torch.randn(512, 512, device='cuda')\n"
+        "print(float((x @ x).sum()), float(torch.softmax(x, 1).std()))\n"
+        "try:\n"
+        "    f = torch.compile(lambda x: torch.nn.functional.gelu(x * 2 + 1).sum(1))\n"
+        "    print(float(f(x).sum()))\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    words = [sys.executable, "-c", code]
+    alone = run(words, timeout=150).stdout
+    command, into = probed(folder, "--object", os.path.join(KERNELS, "counts.bpf.o"))
+    under = run([*command, *words], timeout=150).stdout
+    with open(into) as file:
+        found = json.load(file)
+    ways = {}
+    for image in found["images"]:
+        for way, count in image["ways"].items():
+            ways[way] = ways.get(way, 0) + count
+    with_probes = sum(image["probes"] for image in found["images"])
+    data = {"same_output": alone == under, "images": len(found["images"]), "with_probes": with_probes, "kernels": ways,
+            "counts": counts(found), "ms_an_image": figure([image["ms"] for image in found["images"]] or [0, 0])}  # fmt: skip
+    if alone != under:
+        raise Failed(f"the output is another: {alone!r} {under!r}")
+    return f"{with_probes} of {len(found['images'])} images with probes, the same output; kernels: {ways}", data
+
+
+PARTS = {
+    "probe-conformance": (60, part_conformance),
+    "probe-swap": (90, part_swap),
+    "probe-clocks": (60, part_clocks),
+    "probe-cost": (240, part_cost),
+    "probe-torch": (200, part_torch),
+}
