@@ -26,9 +26,11 @@ def trial(folder, environment, how, n):
     """One recording, judged."""
     usual = chance.randint(3, 6)
     slow = usual + chance.randint(5, 14)
-    blocks = chance.choice([8, 16, 64, 132])
-    steps = chance.randint(300, 500)
-    begins = chance.randint(steps // 2, steps * 3 // 4)
+    # With many more, the simulator takes longer than the kernel is said to.
+    blocks = chance.choice([6, 8, 12, 16])
+    # A step takes some milliseconds more than its kernel here.
+    begins = int(chance.uniform(4, 6) * 1e3 / (usual + 3))
+    steps = begins + int(chance.uniform(1.5, 3) * 1e3 / (slow + 3))
     trace = os.path.join(folder, f"{how}{n}.trace")
     done = run(
         GPUWHY, "record", "-o", trace, "--inject-library", os.path.join(BUILT, "libgpuwhy_inject.so"), "--",
