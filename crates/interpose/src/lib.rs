@@ -8,11 +8,11 @@
 //! [`symbols::HOOKS`] passes through unseen: `dlsym` jumps on to the C library's with the caller's own return address.
 //!
 //! *What it does.* When an image is loaded, it sends it to the controller's socket and waits for the answer for a
-//! bounded time ([`load`]). An image with probes is loaded in the place of the program's own, so that globals, graphs
+//! bounded time (`load`). An image with probes is loaded in the place of the program's own, so that globals, graphs
 //! and launch attributes are right; if the driver refuses it, the program's own is loaded. Before the first launch in
-//! a context, the maps of the probes get memory on its device ([`places`]). A thread copies them to memory that the
+//! a context, the maps of the probes get memory on its device (`places`). A thread copies them to memory that the
 //! controller has mapped, ten times a second while kernels are launched, and the last time when the image is
-//! unloaded, its context is destroyed or the program exits ([`drain`]).
+//! unloaded, its context is destroyed or the program exits (`drain`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
 //! prints or fails, and no panic leaves it: what goes wrong loads the program's own image. Calls of the program are

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -192,16 +192,11 @@ fn command(options: &Options, library: &Path, socket: &Path) -> Result<ExitStatu
                 }
             }
         });
-        let status = wait(&mut child);
+        let status = child.wait().context("cannot wait for the command");
         ended.store(true, Relaxed);
         handle.close();
         status
     })
-}
-
-fn wait(child: &mut Child) -> Result<ExitStatus> {
-    // Not by `wait`: until it is reaped, its pid is nobody else's.
-    child.wait().context("cannot wait for the command")
 }
 
 fn pass_on(pid: u32, signal: i32) {

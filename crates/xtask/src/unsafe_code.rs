@@ -209,7 +209,7 @@ mod tests {
             found("crates/derive/src/lib.rs", text),
             "crates/derive/src/lib.rs:3: unsafe code outside of crates/wire/, \
              crates/collect/src/bpf/, crates/collect/src/sys/, crates/testkit/, crates/inject/, \
-             crates/python/src/wrap.rs, crates/standin/"
+             crates/interpose/, crates/python/src/wrap.rs, crates/standin/"
         );
         assert_eq!(
             found("crates/derive/src/lib.rs", "fn f() {}"),

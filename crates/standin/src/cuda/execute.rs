@@ -5,7 +5,6 @@
 //! reported at the launch; the reason is printed, since a test should say why.
 
 use std::collections::HashMap;
-use std::io::Cursor;
 use std::sync::OnceLock;
 
 use gpuwhy_gpubpf::image::{ELF_MAGIC, FATBIN_MAGIC, is_binary, ptx_for};
@@ -75,10 +74,7 @@ fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
 
 /// What a file holds.
 pub(super) fn file(path: &str) -> Result<Vec<u8>, Code> {
-    let mut bytes = Vec::new();
-    let mut file = std::fs::File::open(path).map_err(|_| Code::NotFound)?;
-    std::io::Read::read_to_end(&mut file, &mut bytes).map_err(|_| Code::InvalidValue)?;
-    Ok(Cursor::new(bytes).into_inner())
+    std::fs::read(path).map_err(|_| Code::NotFound)
 }
 
 /// What is at an address.
