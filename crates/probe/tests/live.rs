@@ -340,8 +340,7 @@ fn a_controller_that_dies_or_hangs_costs_the_program_nothing_but_the_wait() {
         let mut child = command.stdout(log).stderr(Stdio::null()).spawn().unwrap();
         let printed = || fs::read_to_string(place.dir.join("log")).unwrap_or_default();
         wait_until("the command starts", || printed().contains('\n'));
-        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
+        kill(signal, child.id());
         let begin = Instant::now();
         fs::write(place.dir.join("go"), "").unwrap();
         wait_until("the command ends", || place.dir.join("ended").exists());
@@ -353,12 +352,18 @@ fn a_controller_that_dies_or_hangs_costs_the_program_nothing_but_the_wait() {
         let printed = printed();
         let (_, rest) = printed.split_once('\n').unwrap();
         assert_eq!(rest, String::from_utf8_lossy(&alone.stdout), "{signal}");
-        let _ = Command::new("kill").args(["-KILL", &child.id().to_string()]).status();
+        let _ = child.kill();
         let _ = child.wait();
         for name in ["go", "ended", "log"] {
             fs::remove_file(place.dir.join(name)).unwrap();
         }
     }
+}
+
+/// By the shell, which every machine has; the program `kill` is a package of its own.
+fn kill(signal: &str, pid: u32) {
+    let sent = Command::new("sh").args(["-c", &format!("kill {signal} {pid}")]).status().unwrap();
+    assert!(sent.success(), "kill {signal} {pid}");
 }
 
 fn wait_until(what: &str, is: impl Fn() -> bool) {
@@ -433,7 +438,7 @@ fn the_command_ends_and_reads_and_prints_as_it_would_alone() {
     let mut child = place.probed(&[], &["sh", "-c", script]).stdout(log).spawn().unwrap();
     let printed = || fs::read_to_string(place.dir.join("log")).unwrap_or_default();
     wait_until("the command starts", || printed() == "ready\n");
-    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    kill("-TERM", child.id());
     assert_eq!((child.wait().unwrap().code(), printed().as_str()), (Some(5), "ready\nheard\n"));
     let output = place.probed(&[], &["true"]).output().unwrap();
     assert!(said(&output).contains("No image was seen"), "{}", said(&output));
