@@ -19,6 +19,9 @@ import tempfile
 import time
 from contextlib import contextmanager
 
+import probes
+from parts import Skip, figure
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ["GPUWHY_CHECK_BIN"]
@@ -32,10 +35,6 @@ ROUNDS = int(os.environ.get("ROUNDS", "7"))
 POOL_LIMIT = 2
 
 
-class Skip(Exception):
-    """A part cannot be run here, and why."""
-
-
 def found(pattern):
     return sorted(p for path in sys.path for p in glob.glob(os.path.join(path, pattern)))
 
@@ -47,11 +46,6 @@ def run(command, timeout=60, **how):
 def last(text):
     lines = [line for line in (text or "").strip().splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-
-
-def figure(values):
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return {"value": middle, "spread": [min(values), max(values)], "quartiles": [low, high], "n": len(values)}
 
 
 def environment(**more):
@@ -679,10 +673,7 @@ PARTS = {
 }
 
 
-# Those of gpu-probe-check, which are run by their names.
-sys.path.insert(0, HERE)
-import probes  # noqa: E402
-
+# Those of gpu-probe-check are run by their names.
 ALL = {**PARTS, **probes.PARTS}
 
 

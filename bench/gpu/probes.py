@@ -9,6 +9,8 @@ import statistics
 import subprocess
 import sys
 
+from parts import Skip, figure
+
 BIN = os.environ["GPUWHY_CHECK_BIN"]
 STANDIN = os.environ.get("GPUWHY_CHECK_STANDIN") == "1"
 PROBE = os.path.join(BIN, "gpuwhy-probe")
@@ -47,12 +49,6 @@ def probed(folder, *options):
     """`gpuwhy probe run` and where it writes what it found."""
     into = os.path.join(folder, "found.json")
     return [PROBE, "run", "--no-cache", "--output", into, *options, "--"], into
-
-
-def figure(values):
-    values = sorted(values)
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return {"value": middle, "spread": [values[0], values[-1]], "quartiles": [low, high], "n": len(values)}
 
 
 def part_conformance(folder):
@@ -181,8 +177,6 @@ def part_cost(folder):
 
 def part_torch(folder):
     """Stock PyTorch, and a kernel that Triton compiles: which kernels are reached, and whether the output is the same."""
-    from check import Skip
-
     if STANDIN:
         raise Skip("PyTorch runs on no stand-in")
     code = (

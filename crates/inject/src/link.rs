@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::thread::Thread;
 use std::time::Duration;
 
-use gpuwhy_wire::{Client, DEFAULT_SOCKET, Producer, Received, SOCKET_ENV, Settings, is_off};
+use gpuwhy_wire::{
+    Client, DEFAULT_SOCKET, Producer, Received, SOCKET_ENV, Settings, is_off, spawn_without_signals,
+};
 
 use crate::notice::{self, Code};
 use crate::published::Withdrawn;
@@ -67,28 +69,9 @@ pub(crate) fn start(tenants: &'static Tenants) {
     let path = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
     let path = PathBuf::from(path.unwrap_or_else(|| DEFAULT_SOCKET.into()));
     let first = std::thread::current();
-    if spawn(move || guarded((), || run(&path, &first, tenants))).is_ok() {
+    if spawn_without_signals(move || guarded((), || run(&path, &first, tenants))).is_ok() {
         std::thread::park_timeout(FIRST_WAIT);
     }
-}
-
-/// Starts a thread that receives none of the program's signals, not even before its first instruction: a
-/// thread inherits the signal mask of its parent, so the parent blocks them all meanwhile. The program's
-/// handlers run on the program's own threads.
-fn spawn(f: impl FnOnce() + Send + 'static) -> std::io::Result<std::thread::JoinHandle<()>> {
-    // SAFETY: all-zero bytes are a set of signals; the calls read and write sets that lie on our stack and
-    // concern this thread alone.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
-    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
-    let started = thread.spawn(f);
-    // SAFETY: as above; this is the mask that the thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
-    started
 }
 
 /// The child of a fork has neither the thread nor a ring of its own; it starts anew when one of its
@@ -175,7 +158,7 @@ mod tests {
      {
         let before = blocked();
         let (sender, mask) = std::sync::mpsc::channel();
-        let thread = spawn(move || _ = sender.send(blocked())).expect("a thread");
+        let thread = spawn_without_signals(move || _ = sender.send(blocked())).expect("a thread");
         thread.join().expect("it ends");
         let mask = mask.recv().expect("it sent its mask");
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD, libc::SIGPROF] {

@@ -4,6 +4,8 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use gpuwhy_wire::spawn_without_signals;
+
 use crate::{guarded, places, ring};
 
 /// How often, while kernels are launched.
@@ -27,19 +29,8 @@ pub fn start() {
         libc::pthread_atfork(None, None, Some(in_the_child));
         libc::atexit(at_exit);
     });
-    // SAFETY: all-zero bytes are a set of signals; the calls read and write sets on our stack and concern this thread
-    // alone. A new thread inherits its mask, so that it gets none of the program's signals.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
-    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
     // Without the thread the maps are shown at exit.
-    let _ = thread.spawn(|| guarded((), run));
-    // SAFETY: as above; this is the mask that the thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut()) };
+    let _ = spawn_without_signals(|| guarded((), run));
 }
 
 fn run() {

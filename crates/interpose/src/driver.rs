@@ -90,7 +90,19 @@ fn done(code: Code) -> Result<()> {
 }
 
 /// The least compute capability, times 10, and the most streaming multiprocessors of the devices that the program sees.
+/// They do not change: a program that loads thousands of images has them asked once.
 pub fn devices() -> Option<(u32, u32)> {
+    static KNOWN: OnceLock<(u32, u32)> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Some(*known);
+    }
+    Some(*KNOWN.get_or_init({
+        let asked = ask_devices()?;
+        move || asked
+    }))
+}
+
+fn ask_devices() -> Option<(u32, u32)> {
     /// `CU_DEVICE_ATTRIBUTE_…`: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
     const WHICH: [c_int; 3] = [16, 75, 76];
     let mut count = 0;

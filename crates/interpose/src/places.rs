@@ -232,6 +232,15 @@ fn caller() -> u64 {
 }
 
 impl Place {
+    /// Calls `f` in the place's context. One that is gone, or a driver that has ended, is no reason to stop.
+    fn within(&mut self, f: impl FnOnce(&mut Place)) {
+        let context = self.context as Handle;
+        let _ = driver::within(context, || {
+            driver::relaxed(|| f(self));
+            Ok(())
+        });
+    }
+
     /// Shows the controller what the maps hold, in the place's context.
     fn show(&mut self, plan: &Plan) {
         let Place { maps, stream, state, followed, .. } = self;
@@ -252,12 +261,6 @@ impl Place {
             }
         }
     }
-
-    /// All that there will be.
-    fn close(&mut self, plan: &Plan) {
-        self.show(plan);
-        self.state.close();
-    }
 }
 
 /// Whether kernels were launched since this was last asked.
@@ -271,13 +274,9 @@ pub fn drain_all(last: bool) {
         for image in images {
             let plan = &image.plan;
             for place in &mut image.places {
-                // A context that is gone, or a driver that has ended, is no reason to stop.
-                let _ = driver::within(place.context as Handle, || {
-                    driver::relaxed(|| {
-                        place.switch(&plan.switches);
-                        place.show(plan);
-                    });
-                    Ok(())
+                place.within(|place| {
+                    place.switch(&plan.switches);
+                    place.show(plan);
                 });
                 if last {
                     place.state.close();
@@ -298,9 +297,9 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
             let at = images.iter().position(|image| is(image.of))?;
             let mut image = images.swap_remove(at);
             for place in &mut image.places {
-                let _ = driver::within(place.context as Handle, || {
-                    driver::relaxed(|| place.close(&image.plan));
-                    Ok(())
+                place.within(|place| {
+                    place.show(&image.plan);
+                    place.state.close();
                 });
             }
             Some(image)
@@ -319,54 +318,42 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
     code
 }
 
-/// Shows the maps of the places for which `of` holds, for the last time if they go.
-fn show(images: &mut [Image], of: impl Fn(&Place) -> bool) {
-    for image in images {
-        for place in image.places.iter_mut().filter(|place| of(place)) {
-            let _ = driver::within(place.context as Handle, || {
-                driver::relaxed(|| place.show(&image.plan));
-                Ok(())
-            });
-        }
-    }
-}
-
-/// Forgets places whose context has gone, with their memory and their stream.
-fn forget(images: &mut [Image], of: impl Fn(&Place) -> bool) {
-    for image in images {
-        for place in image.places.extract_if(.., |place| of(place)) {
-            place.state.close();
-        }
-    }
-}
-
 /// A context is about to be destroyed, by `real`.
 pub fn destroy(context: Handle, real: impl FnOnce() -> Code) -> Code {
-    if CHANGES.load(Relaxed) == 0 {
-        return real();
-    }
     let of = |place: &Place| place.context == context as usize;
-    IMAGES.with(|images| {
-        guarded((), || show(images, of));
-        let code = real();
-        if code == SUCCESS {
-            forget(images, of);
-        }
-        code
-    })
+    leave(of, real, |code| code == SUCCESS)
 }
 
 /// A device's primary context is about to be released or reset, by `real`; whether it goes shows afterwards.
 pub fn release(device: c_int, real: impl FnOnce() -> Code) -> Code {
+    leave(|place| place.device == device, real, |_| !driver::primary_is_there(device))
+}
+
+/// Contexts may go, by `real`: the maps of their places are shown before, and where `has_gone` says that they went, the
+/// places are forgotten, with memory and stream.
+fn leave(
+    of: impl Fn(&Place) -> bool,
+    real: impl FnOnce() -> Code,
+    has_gone: impl FnOnce(Code) -> bool,
+) -> Code {
     if CHANGES.load(Relaxed) == 0 {
         return real();
     }
-    let of = |place: &Place| place.device == device;
     IMAGES.with(|images| {
-        guarded((), || show(images, of));
+        guarded((), || {
+            for image in images.iter_mut() {
+                let places = image.places.iter_mut().filter(|place| of(place));
+                places.for_each(|place| place.within(|place| place.show(&image.plan)));
+            }
+        });
         let code = real();
-        if !driver::primary_is_there(device) {
-            forget(images, of);
+        if has_gone(code) {
+            for image in images {
+                image
+                    .places
+                    .extract_if(.., |place| of(place))
+                    .for_each(|place| place.state.close());
+            }
         }
         code
     })

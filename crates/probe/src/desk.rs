@@ -145,8 +145,8 @@ impl Controller {
     fn answer(&self, seat: &Seat, ask: Ask, with: Option<OwnedFd>) -> std::io::Result<()> {
         match ask {
             Ask::Image { arch, sms } => {
-                let Some(with) = with else { return seat.answer(Answer::AsItIs, None::<&OwnedFd>) };
-                match self.image(seat.pid, with, arch, sms)? {
+                let image = with.map(|with| self.image(seat.pid, with, arch, sms)).transpose()?;
+                match image.flatten() {
                     Some(plan) => seat.answer(Answer::Plan, Some(&plan.share()?)),
                     None => seat.answer(Answer::AsItIs, None::<&OwnedFd>),
                 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuwhy_gpubpf::contents::Contents;
-use gpuwhy_gpubpf::splice::{How, Plan};
+use gpuwhy_gpubpf::splice::How;
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
@@ -25,7 +25,7 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
-use crate::programs::{Allowed, MAX_OBJECT, object, read, refused};
+use crate::programs::{Allowed, accepted};
 use crate::show;
 
 /// The object that stands between the program and its driver.
@@ -117,15 +117,8 @@ fn rules(options: &Options) -> Result<Rules> {
         warps: options.one_warp_in,
         switch: true,
     };
-    let mut plan = Plan::new(how);
-    let mut made_of = vec![format!("{how:?}").into_bytes()];
-    for path in &options.object {
-        plan.object(&object(path)?);
-        made_of.push(read(path, MAX_OBJECT)?);
-    }
-    if let Some((probe, reason)) = refused(&plan) {
-        bail!("program `{}` is refused: {reason}", probe.name);
-    }
+    let (plan, mut made_of) = accepted(&options.object, how)?;
+    made_of.push(format!("{how:?}").into_bytes());
     if plan.table().maps.is_empty() {
         bail!("the programs have no map, so that nobody would see what they do");
     }

@@ -1,11 +1,11 @@
 //! Objects of programs: reading them, what they may cost, and why one is refused.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gpuwhy_gpubpf::image::{self, Arch};
 use gpuwhy_gpubpf::ptx::MAX_TEXT;
-use gpuwhy_gpubpf::splice::{Plan, Probe};
+use gpuwhy_gpubpf::splice::{How, Plan, Probe};
 use gpuwhy_gpubpf::{Attach, Budget, Effect, Object};
 
 /// What programs may cost and do.
@@ -27,7 +27,7 @@ impl Allowed {
 }
 
 /// The largest object that is read.
-pub(crate) const MAX_OBJECT: u64 = 64 << 20;
+const MAX_OBJECT: u64 = 64 << 20;
 
 /// A whole file, if it is not larger than `most`.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
@@ -57,8 +57,25 @@ pub(crate) fn refused(plan: &Plan) -> Option<(&Probe, String)> {
 
 /// An object that clang wrote.
 pub(crate) fn object(path: &Path) -> Result<Object> {
-    let bytes = read(path, MAX_OBJECT)?;
-    Object::read(&bytes).with_context(|| format!("cannot read `{}`", path.display()))
+    object_of(path, &read(path, MAX_OBJECT)?)
+}
+
+fn object_of(path: &Path, bytes: &[u8]) -> Result<Object> {
+    Object::read(bytes).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// The programs of all objects, and the objects' bytes; an error where a program for a device is refused.
+pub(crate) fn accepted(paths: &[PathBuf], how: How) -> Result<(Plan, Vec<Vec<u8>>)> {
+    let (mut plan, mut all) = (Plan::new(how), Vec::new());
+    for path in paths {
+        let bytes = read(path, MAX_OBJECT)?;
+        plan.object(&object_of(path, &bytes)?);
+        all.push(bytes);
+    }
+    if let Some((probe, reason)) = refused(&plan) {
+        bail!("program `{}` is refused: {reason}", probe.name);
+    }
+    Ok((plan, all))
 }
 
 /// The PTX of a file that may be a fat binary or a cubin: what `device` would be given.

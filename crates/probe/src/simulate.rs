@@ -15,7 +15,7 @@ use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::programs::{Allowed, object, ptx, read, refused};
+use crate::programs::{Allowed, accepted, ptx, read};
 use crate::show;
 
 /// A kernel, its launch, and the programs that are put into it.
@@ -333,14 +333,8 @@ fn plan(options: &Options) -> Result<Option<Plan>> {
     if options.object.is_empty() {
         return Ok(None);
     }
-    let mut plan = Plan::new(How { budget: options.allowed.budget(), ..How::default() });
-    for path in &options.object {
-        plan.object(&object(path)?);
-    }
-    if let Some((probe, reason)) = refused(&plan) {
-        bail!("program `{}` is refused: {reason}", probe.name);
-    }
-    Ok(Some(plan))
+    let how = How { budget: options.allowed.budget(), ..How::default() };
+    Ok(Some(accepted(&options.object, how)?.0))
 }
 
 /// Runs a kernel on a device of its own.

@@ -82,3 +82,5 @@ pub use socket::{
     Client, ClientLimits, Collectives, DEFAULT_SOCKET, Host, Kernels, OFF_ENV, Peer, Polled,
     Received, SOCKET_ENV, Server, ServerOptions, Settings, is_off,
 };
+#[cfg(feature = "std")]
+pub use thread::spawn_without_signals;

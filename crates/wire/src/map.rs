@@ -4,10 +4,11 @@ use core::fmt;
 use core::ptr::NonNull;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::images::memory::{memfd, seal};
 use crate::layout::total_bytes;
 use crate::ring::{BadRing, RawRing};
 
@@ -278,21 +279,10 @@ impl Ring {
     pub fn memfd(options: Options) -> Result<Ring, Error> {
         let path = PathBuf::from("memfd:gpuwhy-ring");
         let error = |tried, source| Error::Io { tried, path: path.clone(), source };
-        // SAFETY: the name is a C string.
-        let fd = unsafe {
-            libc::memfd_create(c"gpuwhy-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
-        if fd < 0 {
-            return Err(error("create", io::Error::last_os_error()));
-        }
-        // SAFETY: a descriptor that was just opened and that nobody else owns.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = memfd(c"gpuwhy-ring").map_err(|source| error("create", source))?;
         let mut map = Map::init(file, &path, options)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(error("seal", io::Error::last_os_error()));
-        }
+        seal(&map.file).map_err(|source| error("seal", source))?;
+        let fd = map.file.as_raw_fd();
         map.path = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
         Ok(Ring { map })
     }

@@ -9,6 +9,30 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
+/// Starts a thread for other people's programs: small, and it receives none of the program's signals, not even before
+/// its first instruction. A thread inherits the signal mask of its parent, so the parent blocks them all meanwhile. The
+/// program's handlers run on the program's own threads.
+///
+/// # Errors
+/// The system gives no thread.
+pub fn spawn_without_signals(
+    f: impl FnOnce() + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    // SAFETY: all-zero bytes are a set of signals; the calls read and write sets that lie on our stack and
+    // concern this thread alone.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let thread = std::thread::Builder::new().name("gpuwhy".into()).stack_size(256 << 10);
+    let started = thread.spawn(f);
+    // SAFETY: as above; this is the mask that the thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
+    started
+}
+
 /// A number that no other process of this tree has, or 0 in a child that has not computed it yet.
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());

@@ -7,15 +7,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::MAX_IMAGE;
-use super::memory::seal;
+use super::memory::{memfd, seal};
 use super::messages::{Answer, Ask, BYTES};
+use crate::pidfd::readable;
 use crate::socket::unix;
 
 /// Waits until a descriptor can be read, or for so long. Whether it can.
 fn wait(fd: RawFd, until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut poll = readable(fd);
         // Rounded up, so that it does not end early and ask again.
         let ms = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         // SAFETY: one `pollfd` on our stack.
@@ -135,17 +136,7 @@ impl Seat {
 /// # Errors
 /// The system gives none.
 pub fn open_image() -> io::Result<File> {
-    // SAFETY: the name is a C string.
-    let fd = unsafe {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        libc::memfd_create(c"gpuwhy-image".as_ptr(), flags)
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    use std::os::fd::FromRawFd;
-    // SAFETY: a descriptor that was just opened and that nobody else owns.
-    Ok(unsafe { File::from_raw_fd(fd) })
+    memfd(c"gpuwhy-image")
 }
 
 /// Seals what was written.

@@ -1,5 +1,6 @@
 //! Memory that the program and the controller have mapped.
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -38,16 +39,7 @@ impl Memory {
     /// The system gives none, or it is more than 4 GiB.
     pub fn new(bytes: usize) -> io::Result<Memory> {
         let bytes = bytes.max(1).next_multiple_of(4096);
-        // SAFETY: the name is a C string.
-        let fd = unsafe {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-            libc::memfd_create(c"gpuwhy-probes".as_ptr(), flags)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that was just opened and that nobody else owns.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = memfd(c"gpuwhy-probes")?;
         file.set_len(bytes as u64)?;
         seal(&file)?;
         Memory::of(file.into())
@@ -132,8 +124,20 @@ impl AsFd for Memory {
     }
 }
 
+/// A file in memory, empty, whose size may be sealed.
+pub(crate) fn memfd(name: &CStr) -> io::Result<File> {
+    // SAFETY: the name is a C string.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just opened and that nobody else owns.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
 /// Its size stays as it is.
-pub(super) fn seal(file: &File) -> io::Result<()> {
+pub(crate) fn seal(file: &File) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: the descriptor is open.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
@@ -165,11 +169,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         assert!(Memory::of(file.into()).is_err());
-        // SAFETY: the name is a C string, and the descriptor that it gives is nobody else's.
-        let unsealed = unsafe {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-            File::from_raw_fd(libc::memfd_create(c"unsealed".as_ptr(), flags))
-        };
+        let unsealed = memfd(c"unsealed").unwrap();
         unsealed.set_len(4096).unwrap();
         assert!(Memory::of(unsealed.into()).is_err());
     }

@@ -21,7 +21,7 @@
 //! | `ends` | the two ends of the socket |
 
 mod ends;
-mod memory;
+pub(crate) mod memory;
 mod messages;
 mod plan;
 mod state;
@@ -30,7 +30,7 @@ pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
 pub use plan::{Plan, Running};
-pub use state::{HEADER_BYTES, MAX_SWITCHES, State};
+pub use state::State;
 
 /// The environment variable that names the controller's socket; without it nothing is asked.
 pub const PROBES_ENV: &str = "GPUWHY_PROBES";

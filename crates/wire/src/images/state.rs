@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::memory::Memory;
 
 /// Bytes before the maps.
-pub const HEADER_BYTES: usize = 4096;
+const HEADER_BYTES: usize = 4096;
 /// Programs that can be switched on and off while the program runs; further ones are always on.
-pub const MAX_SWITCHES: usize = 256;
+const MAX_SWITCHES: usize = 256;
 
 // Words of the header.
 const SEQUENCE: usize = 0;
