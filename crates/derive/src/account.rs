@@ -22,6 +22,7 @@
 //! `unknown`.
 
 mod calls;
+mod helpers;
 
 use foldhash::HashMap;
 use gpuwhy_schema::{
@@ -57,24 +58,37 @@ impl Default for Accounting {
     }
 }
 
-/// The parts of every step in `rows` that has ended: they tile it, so they sum to its duration.
+/// Where the time of steps went.
+#[derive(Clone, Debug, Default)]
+pub struct Accounted {
+    /// The parts of each step: they tile it, so they sum to its duration.
+    pub parts: Vec<Part>,
+    /// What other threads of its process waited for while its own thread ran, and, as a part of the kind `run` from its
+    /// begin on, for how long the busiest of them ran meanwhile. See `account/helpers.rs`.
+    pub helpers: Vec<Part>,
+}
+
+/// The parts of every step in `rows` that has ended.
 pub fn parts(rows: &Rows, accounting: &Accounting) -> Vec<Part> {
+    account(rows, accounting).parts
+}
+
+/// Where the time of every step in `rows` went that has ended.
+pub fn account(rows: &Rows, accounting: &Accounting) -> Accounted {
     let world = World::new(rows);
     let durations: HashMap<Id, Ns> =
         rows.span.iter().filter_map(|s| Some((s.id, s.dur?))).collect();
-    let mut out = Vec::new();
+    let mut out = Accounted::default();
     for step in &rows.step {
         let Some(&dur) = durations.get(&step.id) else { continue };
         let window = (step.ts, step.ts.saturating_add(dur));
-        let mut walk = Walk {
-            world: &world,
-            accounting,
-            step: step.id,
-            path: vec![step.thread],
-            out: Vec::new(),
-        };
-        walk.thread(step.thread, window, Via::Own);
-        out.append(&mut merge(walk.out));
+        let (step, thread) = (step.id, step.thread);
+        let begun =
+            || Walk { world: &world, accounting, step, path: vec![thread], out: Vec::new() };
+        let mut walk = begun();
+        walk.thread(thread, window, Via::Own);
+        out.parts.append(&mut merge(walk.out));
+        out.helpers.append(&mut helpers::of(begun(), thread, window));
     }
     out
 }

@@ -33,7 +33,7 @@ pub mod threads;
 pub mod vgpu;
 mod world;
 
-pub use account::{Accounting, parts};
+pub use account::{Accounted, Accounting, account, parts};
 pub use bytes::{Malformed, Partial, Reader};
 pub use intervals::{Interval, busy, clip, subtract, union};
 pub use sums::{Quantiles, STRETCHES, Stretches, Sum};

@@ -127,6 +127,8 @@ pub struct World {
     ranks: HashSet<EntityId>,
     /// The thread that takes a process's steps.
     stepping: HashMap<EntityId, EntityId>,
+    /// The threads of each process that have states.
+    threads: HashMap<EntityId, Vec<EntityId>>,
     /// Threads that take steps of their own, as those of a server that has one for each connection.
     steppers: HashSet<EntityId>,
 }
@@ -159,6 +161,12 @@ impl World {
             world.stepping.entry(process).or_insert(step.thread);
             world.steppers.insert(step.thread);
         }
+        let mut threads: HashMap<EntityId, Vec<EntityId>> = HashMap::default();
+        for thread in world.states.keys().filter(|thread| world.is_workload(**thread)) {
+            threads.entry(world.process(*thread)).or_default().push(*thread);
+        }
+        threads.values_mut().for_each(|all| all.sort_unstable());
+        world.threads = threads;
         world
     }
 
@@ -347,6 +355,15 @@ impl World {
             Some(e) if e.kind == EntityKind::Thread => e.parent.unwrap_or(thread),
             _ => thread,
         }
+    }
+
+    /// The other threads of its process that have states and take no steps.
+    pub(crate) fn others_of_process(
+        &self,
+        thread: EntityId,
+    ) -> impl Iterator<Item = EntityId> + '_ {
+        let all = self.threads.get(&self.process(thread)).into_iter().flatten().copied();
+        all.filter(move |other| *other != thread && !self.steppers.contains(other))
     }
 
     /// Whether a thread or process belongs to the work that has the steps.

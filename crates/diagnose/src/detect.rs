@@ -9,7 +9,7 @@
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often. Where steps of
 //! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
-//! with earlier seconds: a *surge*. Long steps that come again in a rhythm are a kind of their own, and are
+//! with earlier seconds: a *surge*; and so is what their thread was off its CPU, where steps are its own work. Long steps that come again in a rhythm are a kind of their own, and are
 //! compared with their kind (`detect/recurring.rs`).
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks. An anomaly that comes
 //! to another level is divided there (`detect/level.rs`), and so is the incident.
@@ -30,9 +30,9 @@ mod series;
 mod steps;
 mod surge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::{EntityId, Ns};
 
 use crate::baseline::{Baseline, Fit};
 
@@ -112,6 +112,9 @@ pub struct Slowed {
     /// How often steps like the usual ones came, as a share of how often the slow ones do. Only for those that lose
     /// most of a second is it less than 1: the others were steps of the median duration before.
     pub as_often: f64,
+    /// Its steps are of any length, and slow by what their thread was off its CPU: they are compared with usual ones that
+    /// are scaled to the same time on a CPU.
+    pub by_cpu: bool,
     /// It is what another anomaly of the series became when it came to another level.
     pub follows: Option<Change>,
 }
@@ -129,6 +132,20 @@ impl Slowed {
     /// What the slow steps would have been, by what the usual ones and what ordinary ones are.
     pub(crate) fn instead_of(&self, usual: f64, ordinary: f64) -> f64 {
         self.as_often * usual + (1.0 - self.as_often) * ordinary
+    }
+
+    /// What its usual steps took for each ns that their thread was on a CPU; none where steps are compared as they are.
+    fn of_cpu(&self, steps: &Steps) -> Option<f64> {
+        let sum =
+            |of: fn(&Step) -> Ns| self.usual.iter().map(|&i| of(&steps[i]).0 as f64).sum::<f64>();
+        let ran = sum(|step| step.ran.unwrap_or(step.dur));
+        (self.by_cpu && ran > 0.0).then(|| sum(|step| step.dur) / ran)
+    }
+
+    /// What a step would usually have taken, where `of_cpu` is [`Slowed::of_cpu`].
+    fn ordinary(&self, step: &Step, of_cpu: Option<f64>) -> f64 {
+        let scaled = of_cpu.zip(step.ran).map(|(of_cpu, ran)| of_cpu * ran.0 as f64);
+        scaled.unwrap_or(self.fit.center.exp())
     }
 
     /// Its slow steps, the longest first.
@@ -213,6 +230,17 @@ impl Incident {
     }
 }
 
+/// The threads of series whose steps are of several kinds or of any length.
+pub fn of_several_kinds(steps: &[Step], config: &Detection) -> HashSet<EntityId> {
+    let mut series: BTreeMap<Signature, Series> = BTreeMap::new();
+    for (no, step) in steps.iter().enumerate() {
+        let one = series.entry(step.signature()).or_insert_with(Series::new);
+        one.step(StepNo(no as u64), step, config);
+    }
+    let several = series.into_iter().filter(|(_, one)| one.has_several_kinds());
+    several.map(|(signature, _)| signature.thread).collect()
+}
+
 /// The incidents in `steps`, most excess time first.
 pub fn incidents(steps: &Steps, config: &Detection) -> Vec<Incident> {
     let mut series: BTreeMap<Signature, Series> = BTreeMap::new();
@@ -253,12 +281,24 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
             alone_from: merge::HUNG,
             drifted: None,
             as_often: 1.0,
+            by_cpu: false,
             follows: None,
         });
     }
     let begin = slowed.iter().map(|s| from(steps, s)).min()?;
     let end = slowed.iter().map(|s| to(steps, s)).max()?;
     Some(Incident { from: begin, to: end, slowed })
+}
+
+/// What the slow steps of an anomaly would have taken: those of any length, for as long on a CPU, on average, and others
+/// the median of the usual ones.
+fn instead(steps: &Steps, slowed: &Slowed) -> f64 {
+    let of_cpu = slowed.of_cpu(steps);
+    let each: Vec<f64> = slowed.slow.iter().map(|&i| slowed.ordinary(&steps[i], of_cpu)).collect();
+    match of_cpu {
+        Some(_) => crate::stats::mean(&each),
+        None => slowed.fit.center.exp(),
+    }
 }
 
 /// The mean excess of an anomaly's steps over the usual, in ns a step. Where usual ones came so seldom that none is
@@ -269,6 +309,7 @@ pub fn mean_excess(steps: &Steps, slowed: &Slowed) -> f64 {
     };
     let usual = match slowed.usual.is_empty() {
         true => slowed.fit.center.exp(),
+        false if slowed.by_cpu => instead(steps, slowed),
         false => slowed.instead_of(mean(&slowed.usual), slowed.fit.center.exp()),
     };
     mean(&slowed.slow) - usual

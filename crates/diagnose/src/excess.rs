@@ -41,6 +41,8 @@ pub struct Profile {
     pub spans: Vec<((Class, PartKind), f64)>,
     /// For how long its threads ran at each place of it, in ns.
     pub on_cpu: Vec<(Stretch, f64)>,
+    /// What its helpers waited for while its own thread ran, in ns, and for how long one of them ran meanwhile.
+    pub helpers: Vec<(Key, f64)>,
 }
 
 /// Sums over the parts of one step.
@@ -52,6 +54,7 @@ struct Sums<'a> {
     misses: f64,
     cold: f64,
     spans: BTreeMap<(Class, PartKind), f64>,
+    helpers: BTreeMap<Key, f64>,
 }
 
 /// Where the time of the steps went that have parts.
@@ -81,13 +84,18 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
         sums.cold += f64::from(u8::from(part.kind == PartKind::ColdRead));
     }
+    for part in &rows.helpers {
+        let Some(sums) = index.get(&part.step).and_then(|no| sums.get_mut(no)) else { continue };
+        *sums.helpers.entry((part.kind, part.blame)).or_default() += part.dur.0 as f64;
+    }
     let profile = |(no, sums): (StepNo, Sums<'_>)| {
         let on_cpu = stretches(&sums.parts, steps[no].thread);
         let dur = steps[no].dur.0 as f64;
         let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
-        let Sums { misses, cold, .. } = sums;
-        (no, Profile { dur, parts, awaited, misses, cold, spans, on_cpu })
+        let Sums { misses, cold, helpers, .. } = sums;
+        let helpers = helpers.into_iter().collect();
+        (no, Profile { dur, parts, awaited, misses, cold, spans, on_cpu, helpers })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -111,6 +119,8 @@ pub struct Compared<'a> {
     as_often: f64,
     /// and for the others a step of this duration in ns.
     ordinary: f64,
+    /// Steps are of any length: usual ones are scaled so that they run for as long as slow ones.
+    by_cpu: bool,
 }
 
 impl<'a> Compared<'a> {
@@ -118,7 +128,8 @@ impl<'a> Compared<'a> {
     pub fn new(thread: EntityId, usual: Vec<&'a Profile>, slow: Vec<&'a Profile>) -> Compared<'a> {
         let (longest, each, as_often, ordinary) = (0, 1.0, 1.0, 0.0);
         let name = Name::default();
-        Compared { thread, name, usual, slow, longest, each, as_often, ordinary }
+        let by_cpu = false;
+        Compared { thread, name, usual, slow, longest, each, as_often, ordinary, by_cpu }
     }
 
     /// How many slow steps the one at `i` stands for.
@@ -150,12 +161,24 @@ pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
 }
 
 impl Compared<'_> {
+    /// By how much usual steps are scaled.
+    fn scale(&self) -> f64 {
+        let slow = self.slow.iter().enumerate();
+        let slow: f64 = slow.map(|(i, step)| self.stands_for(i) * step.ran()).sum();
+        let usual: f64 = self.usual.iter().map(|step| step.ran()).sum();
+        match self.by_cpu && usual > 0.0 {
+            true => slow / self.slow_steps() / (usual / self.usual.len() as f64),
+            false => 1.0,
+        }
+    }
+
     /// Usual and slow ns a step of each stretch.
     fn stretches(&self) -> Stretches {
         let mut out = Stretches::new();
+        let usual = self.scale();
         for profile in &self.usual {
             for (stretch, ns) in &profile.on_cpu {
-                let weight = self.as_often / self.usual.len() as f64;
+                let weight = usual * self.as_often / self.usual.len() as f64;
                 out.entry(*stretch).or_default().0 += weight * ns;
             }
         }
@@ -170,6 +193,11 @@ impl Compared<'_> {
 }
 
 impl Profile {
+    /// For how long its thread ran.
+    fn ran(&self) -> f64 {
+        self.parts.iter().filter(|(key, _)| key.0 == PartKind::Run).map(|(_, ns)| ns).sum()
+    }
+
     /// Whether anything was recorded of the step's time.
     fn is_seen(&self) -> bool {
         !self.awaited.is_empty() || self.parts.iter().any(|(key, _)| key.0 != PartKind::Unknown)
@@ -210,6 +238,7 @@ pub fn compared<'a>(
                 each: left as f64 / others.max(1) as f64,
                 as_often: s.as_often,
                 ordinary: s.fit.center.exp(),
+                by_cpu: s.by_cpu,
             }
         })
         .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
@@ -403,6 +432,7 @@ mod tests {
             rank: None,
             name: "step".into(),
             size: None,
+            ran: None,
         };
         // A thousand usual steps, and a thousand that a lowered clock slows, of which five are
         // stopped as well.

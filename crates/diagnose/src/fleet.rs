@@ -276,6 +276,7 @@ impl Fleet {
             rank: None,
             name,
             size,
+            ran: None,
         });
     }
 

@@ -252,7 +252,7 @@ mod tests {
         fn open(&self, ms: i64) -> Step {
             let (thread, rank) = (EntityId(1), None);
             let (ts, dur) = (self.now, Ns::millis(ms));
-            Step { id: Id(77), ts, dur, thread, rank, name: "step".into(), size: None }
+            Step { id: Id(77), ts, dur, thread, rank, name: "step".into(), size: None, ran: None }
         }
 
         fn sized(&mut self, n: usize, ms: f64, size: Option<i64>) {
@@ -261,7 +261,7 @@ mod tests {
                 let id = Id(self.now.0 as u64 + 1);
                 let name = "step".into();
                 let (thread, rank) = (EntityId(1), None);
-                self.live.push(Step { id, ts: self.now, dur, thread, rank, name, size });
+                self.live.push(Step { id, ts: self.now, dur, thread, rank, name, size, ran: None });
                 self.now += dur;
                 // As often as a watcher that has other things to do.
                 let at = self.now.0 / 100_000_000;
@@ -344,7 +344,16 @@ mod tests {
         let other = |world: &mut World, slow: bool| {
             let (ts, dur) = (world.now, Ns::millis(if slow { 13 } else { 10 }));
             let (id, thread, rank) = (Id(1 << 62 | ts.0 as u64), EntityId(2), None);
-            world.live.push(Step { id, ts, dur, thread, rank, name: "step".into(), size: None });
+            world.live.push(Step {
+                id,
+                ts,
+                dur,
+                thread,
+                rank,
+                name: "step".into(),
+                size: None,
+                ran: None,
+            });
         };
         for n in 0..900 {
             let disturbed = (500..560).contains(&n) || (760..820).contains(&n);

@@ -41,6 +41,8 @@ pub struct StepRows {
     pub parts: Vec<Part>,
     /// Spans in them whose names point to a class.
     pub spans: Vec<SpanInStep>,
+    /// What the helpers of their threads did, as `gpuwhy_derive::Accounted::helpers` tells it.
+    pub helpers: Vec<Part>,
 }
 
 /// The spans of `rows` that lie in one of `steps`, in its process, and point to a class by their names.

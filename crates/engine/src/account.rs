@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gpuwhy_derive::Accounting;
+use gpuwhy_derive::{Accounted, Accounting};
 use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
 use gpuwhy_diagnose::spans::{SpanInStep, StepRows, spans_in_steps};
 use gpuwhy_schema::{self as schema, Id, Ns, Part, TrackId};
@@ -26,6 +26,7 @@ const NO_TRACK: TrackId = TrackId(u32::MAX);
 pub struct KnownParts {
     by_step: HashMap<Id, Vec<Part>>,
     spans: HashMap<Id, Vec<SpanInStep>>,
+    helpers: HashMap<Id, Vec<Part>>,
 }
 
 impl KnownParts {
@@ -38,7 +39,12 @@ impl KnownParts {
     pub fn of(&self, steps: &[Id]) -> StepRows {
         let parts = steps.iter().filter_map(|step| self.by_step.get(step)).flatten();
         let spans = steps.iter().filter_map(|step| self.spans.get(step)).flatten();
-        StepRows { parts: parts.cloned().collect(), spans: spans.cloned().collect() }
+        let helpers = steps.iter().filter_map(|step| self.helpers.get(step)).flatten();
+        StepRows {
+            parts: parts.cloned().collect(),
+            spans: spans.cloned().collect(),
+            helpers: helpers.cloned().collect(),
+        }
     }
 
     /// Adds to what is known of steps.
@@ -49,12 +55,16 @@ impl KnownParts {
         for span in rows.spans {
             self.spans.entry(span.step).or_default().push(span);
         }
+        for part in rows.helpers {
+            self.helpers.entry(part.step).or_default().push(part);
+        }
     }
 
     /// Forgets the parts of a step that has not ended: it has others when it is examined again.
     pub fn forget(&mut self, step: Id) {
         self.by_step.remove(&step);
         self.spans.remove(&step);
+        self.helpers.remove(&step);
     }
 
     /// Each step with its parts.
@@ -95,8 +105,9 @@ pub fn account(
             rows.step.push(schema::Step { id, ts, thread, seq: 0, size, rank });
         }
         rows.step.extend(workload.iter().cloned());
-        let of_all = gpuwhy_derive::parts(&rows, accounting);
-        known.parts.extend(of_all.into_iter().filter(|part| ids.contains(&part.step)));
+        let Accounted { parts, helpers } = gpuwhy_derive::account(&rows, accounting);
+        known.parts.extend(parts.into_iter().filter(|part| ids.contains(&part.step)));
+        known.helpers.extend(helpers.into_iter().filter(|part| ids.contains(&part.step)));
         known.spans.extend(spans_in_steps(&rows, stretch));
     }
     Ok(known)

@@ -86,7 +86,10 @@ impl Recording {
         let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let options = Options {
             keep_recent: keep.map(|k| Ns(k.as_nanos() as i64)),
-            thread_begins: Some(|| gpuwhy_collect::nice(10)),
+            thread_begins: Some(|| {
+                gpuwhy_collect::nice(10);
+                Box::new(())
+            }),
             ..Default::default()
         };
         let writer = Writer::create(path, options)?;

@@ -60,7 +60,7 @@ pub use read::Read;
 pub use recover::Recovered;
 pub use remove::{put_in_place, remove};
 pub use ring::{Keep, Ring};
-pub use seal::LaneRow;
+pub use seal::{LaneRow, ThreadBegins};
 pub use trace::{MAX_ROWS, Summary, TableSummary, Trace};
 pub use validate::{Report, Rule, Violation, validate};
 pub use writer::{Options, Writer, Written};

@@ -24,11 +24,14 @@ use crate::{Error, Result};
 /// Files of a lane table before they are made one, while old segments are being dropped.
 const LANE_FILES: usize = 16;
 
+/// What a thread that works in the background does first; what it returns is dropped when the thread ends.
+pub type ThreadBegins = fn() -> Box<dyn std::any::Any>;
+
 /// What writes segments, one after the other.
 #[derive(Debug)]
 pub(crate) struct Sealer {
-    /// Called by each thread that seals, before it does: to give way to others.
-    pub thread_begins: Option<fn()>,
+    /// As the field of that name of [`crate::Options`].
+    pub thread_begins: Option<ThreadBegins>,
     /// The trace that is written.
     pub dir: Dir,
     /// The manifest as last committed.

@@ -14,7 +14,7 @@ use crate::dir::{Dir, Durability, Lock, Locking, journal_name};
 use crate::journal::{FRAME_ROWS, Found, Journal};
 use crate::manifest::Manifest;
 use crate::recover;
-use crate::seal::Sealer;
+use crate::seal::{Sealer, ThreadBegins};
 use crate::{Error, Result};
 
 /// How a trace is written.
@@ -33,8 +33,9 @@ pub struct Options {
     /// Rows that are held when they cannot be written (a full disk); more are dropped and
     /// counted.
     pub max_pending: usize,
-    /// Called by each thread that seals, before it does: to give way to what is recorded.
-    pub thread_begins: Option<fn()>,
+    /// Called by each thread that seals, before it does: to give way to what is recorded. What it returns is
+    /// dropped when the thread ends.
+    pub thread_begins: Option<ThreadBegins>,
     /// Is told each change of the directory before it is made; for tests.
     #[doc(hidden)]
     pub tap: Option<Tap>,
@@ -481,9 +482,7 @@ fn start(
     let path: PathBuf = sealer.dir.path.clone();
     let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
     let run = move || {
-        if let Some(begins) = sealer.thread_begins {
-            begins();
-        }
+        let _gives_way = sealer.thread_begins.map(|begins| begins());
         // Held to the end: a writer that is dropped meanwhile must not let another one in.
         let _lock = lock;
         sealer.manifest.lost_rows = lost;

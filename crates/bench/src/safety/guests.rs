@@ -172,7 +172,10 @@ impl Recording {
         launch::make_room(path, true)?;
         let recorder = Recorder::start(config)?;
         let options = Options {
-            thread_begins: Some(|| gpuwhy_collect::nice(10)),
+            thread_begins: Some(|| {
+                gpuwhy_collect::nice(10);
+                Box::new(())
+            }),
             // As a recorder of a whole host runs.
             keep_recent: Some(Ns::secs(60)),
             ..Options::default()

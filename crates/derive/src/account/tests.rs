@@ -256,6 +256,11 @@ impl Scene {
 
     /// What the parts of a step of `thread` from `from` to `to` ms say.
     fn step(&mut self, thread: &str, from: i64, to: i64) -> String {
+        let parts = self.accounted(thread, from, to).parts;
+        self.said(&parts)
+    }
+
+    fn accounted(&mut self, thread: &str, from: i64, to: i64) -> Accounted {
         let thread = self.who(thread);
         let track = self.track(thread, Lane::spans(names::STEPS, Discipline::Nested));
         let id = self.id();
@@ -263,7 +268,11 @@ impl Scene {
         self.rows.span.push(Span { id, ts, dur, track, parent: None, name: "step".into() });
         self.rows.step.push(Step { id, ts, thread, seq: 0, size: None, rank: None });
         self.lanes.drain(&mut self.rows);
-        let said: Vec<String> = parts(&self.rows, &Accounting::default())
+        account(&self.rows, &Accounting::default())
+    }
+
+    fn said(&self, parts: &[Part]) -> String {
+        let said: Vec<String> = parts
             .iter()
             .map(|p| {
                 let blame = p.blame.and_then(|b| self.lanes.get(b));
@@ -281,6 +290,31 @@ fn time_behind_a_hog_is_blamed_on_the_hog_and_idle_cpus_on_nobody() {
     let mut scene = Scene::default();
     scene.thread("job/main", "RRQQQQR").cpu("..hh-.");
     assert_eq!(scene.step("job/main", 0, 7), "run 2, runnable(h) 2, runnable 2, run 1");
+}
+
+#[test]
+fn what_a_helper_waits_for_is_told_as_far_as_the_step_runs_meanwhile() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RRRRRRS").thread("job/omp", "RQQQRRQ").cpu(".hhh..h");
+    let Accounted { parts, helpers } = scene.accounted("job/main", 0, 7);
+    assert_eq!(scene.said(&parts), "run 6, timer(job) 1");
+    assert_eq!(scene.said(&helpers), "run 3, runnable(h) 3");
+}
+
+#[test]
+fn a_stretch_in_which_several_helpers_wait_is_told_once() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RRRRRR").thread("job/1", "RQQQRR").thread("job/2", "RRQQQR");
+    scene.cpu(".hhhh.");
+    let helpers = scene.accounted("job/main", 0, 6).helpers;
+    assert_eq!(scene.said(&helpers), "run 3, runnable(h) 3, runnable(h) 1");
+}
+
+#[test]
+fn a_thread_that_does_little_while_the_step_runs_helps_nobody() {
+    let mut scene = Scene::default();
+    scene.thread("job/main", "RRRRRR").thread("job/log", "SSSQQS").cpu("...hh.");
+    assert!(scene.accounted("job/main", 0, 6).helpers.is_empty());
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
         let (id, ts) = (Id::new(0, n), Ns::millis(50 * n as i64));
         let dur = Ns::millis(if n < USUAL { 10 } else { 18 });
         let (rank, name) = (None, "step".into());
-        steps.push(Step { id, ts, dur, thread: own, rank, name, size: None });
+        steps.push(Step { id, ts, dur, thread: own, rank, name, size: None, ran: None });
         if n >= USUAL {
             let (id, ts, dur) = (Id::new(1, n), ts + Ns::millis(4), Some(Ns::millis(8)));
             rows.span.push(Span { id, ts, dur, track, parent: None, name: span.into() });
@@ -49,7 +49,8 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
     lanes.drain(&mut rows);
     let all: Vec<&Step> = steps.iter().collect();
     let spans = spans_in_steps(&rows, &all);
-    let of_steps = StepRows { parts: steps.iter().flat_map(|s| parts(s, kind)).collect(), spans };
+    let parts = steps.iter().flat_map(|s| parts(s, kind)).collect();
+    let of_steps = StepRows { parts, spans, helpers: Vec::new() };
     let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");

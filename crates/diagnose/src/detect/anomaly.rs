@@ -198,6 +198,7 @@ impl Open {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
+            by_cpu: false,
             follows: self.follows,
         })
     }

@@ -159,6 +159,7 @@ impl Drift {
             score: by / least,
             alone_from: super::merge::HUNG,
             as_often: 1.0,
+            by_cpu: false,
             follows: None,
             drifted: Some(Drifted { since: then, per_minute: (grown / minutes).exp_m1() }),
         })

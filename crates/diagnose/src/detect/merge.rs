@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::Ns;
 
-use super::{Change, Detection, Incident, Signature, Slowed, StepNo, Steps, level, mean_excess};
+use super::{
+    Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead, level,
+    mean_excess,
+};
 use crate::baseline::Fit;
 
 /// When the first slow step of an anomaly began.
@@ -120,7 +123,7 @@ fn cuts_of(steps: &Steps, series: &mut [Slowed], config: &Detection) -> Vec<Ns> 
         {
             let lasted = begin.saturating_sub(before.from);
             let levels = (before.lost / before.steps.max(1) as f64, mean_excess(steps, slowed));
-            let change = level::between(levels, slowed.fit.center.exp(), config);
+            let change = level::between(levels, instead(steps, slowed), config);
             slowed.follows = change.filter(|change| change.may_follow(lasted, before.fallen));
         }
         match before.filter(|_| slowed.follows.is_none()) {
@@ -209,13 +212,15 @@ struct Lossy {
 
 /// The steps of an anomaly that began before `until` and lost time.
 fn lossy_steps(steps: &Steps, slowed: &Slowed, config: &Detection, until: Ns) -> Vec<Lossy> {
-    let usual = slowed.fit.center.exp();
+    let of_cpu = slowed.of_cpu(steps);
     let first = slowed.slow.iter().map(|&no| &steps[no]).filter(|step| step.ts < until);
-    let lossy = first.map(|step| {
+    let lossy = first.filter_map(|step| {
+        let usual = slowed.ordinary(step, of_cpu);
         let lost = step.dur.0 as f64 - usual;
-        Lossy { ts: step.ts, end: step.end(), lost }
+        let lossy = Lossy { ts: step.ts, end: step.end(), lost };
+        (lost > config.min_effect * usual).then_some(lossy)
     });
-    lossy.filter(|step| step.lost > config.min_effect * usual).collect()
+    lossy.collect()
 }
 
 /// For so many times as long as anomalies may pause an incident is searched for a pause after its first steps.
@@ -301,12 +306,19 @@ fn join_series(slowed: Vec<Slowed>) -> Vec<Slowed> {
 /// it. Noise with memory (a busy neighbour, a warm cache) moves means of many steps far more than
 /// independent noise would.
 const DRIFTS: f64 = 7.0;
+/// The least scale of what steps take for each ns that their thread is on a CPU.
+const FINEST: f64 = 0.02;
 
 /// How far the mean of the slow steps lies above the mean of the usual ones, in standard
 /// deviations of usual means over as many steps, on the log scale.
 fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
+    let ns = |step: &Step| match slowed.by_cpu {
+        // For each ns on a CPU.
+        true => step.dur.0.max(1) as f64 / step.ran.map_or(1, |ran| ran.0.max(1)) as f64,
+        false => step.dur.0.max(1) as f64,
+    };
     let logs = |steps_of: &[StepNo]| -> Vec<f64> {
-        steps_of.iter().map(|&i| (steps[i].dur.0.max(1) as f64).ln()).collect()
+        steps_of.iter().map(|&i| ns(&steps[i]).ln()).collect()
     };
     let (usual, slow) = (logs(&slowed.usual), logs(&slowed.slow));
     let window = slow.len().clamp(1, (usual.len() / 4).max(1));
@@ -315,7 +327,8 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     let spread =
         crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());
     // Short series show little of their own drift; independent noise is the least there can be.
-    let least = slowed.fit.scale / (window as f64).sqrt();
+    let scale = if slowed.by_cpu { FINEST } else { slowed.fit.scale };
+    let least = scale / (window as f64).sqrt();
     let usual = slowed.instead_of(center, slowed.fit.center);
     (crate::stats::mean(&slow) - usual) / spread.sqrt().max(least).max(1e-9)
 }
@@ -341,13 +354,15 @@ fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
     if slowed.follows == Some(Change::Fallen) && lasts < LASTS {
         return false;
     }
-    let center = slowed.fit.center.exp();
-    let slow =
-        slowed.slow.iter().filter(|&&i| steps[i].dur.0 as f64 > center * (1.0 + config.min_effect));
+    let (of_cpu, usual) = (slowed.of_cpu(steps), instead(steps, slowed));
+    let slow = slowed.slow.iter().filter(|&&i| {
+        let usual = slowed.ordinary(&steps[i], of_cpu);
+        steps[i].dur.0 as f64 > usual * (1.0 + config.min_effect)
+    });
     let hung = |&i: &StepNo| hangs(steps[i].dur, slowed.fit, slowed.alone_from, config);
     (slow.count() >= config.min_steps || slowed.slow.iter().any(hung))
         && (!slowed.usual.is_empty() || slowed.signature.kind != 0)
-        && mean_excess(steps, slowed) >= config.min_effect * center
+        && mean_excess(steps, slowed) >= config.min_effect * usual
         && mean_excess(steps, slowed) * slowed.slow.len() as f64 >= config.min_lost.0 as f64
         && drifts(steps, slowed) >= DRIFTS
 }

@@ -264,6 +264,11 @@ impl Recurring {
         known
     }
 
+    /// Whether some steps are known to be of a kind of their own.
+    pub fn has_kinds(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.accepted)
+    }
+
     /// The kind that is due now, of a step that has begun and not ended: up to when that is no wonder.
     pub fn due_open(&self, seen: usize, step: &Step, config: &Detection) -> Option<Open<'_>> {
         let due = |kind: &&Kind| kind.accepted && kind.is_due(seen as u64, step.ts);
@@ -429,6 +434,7 @@ impl Kind {
             alone_from: KIND_TIMES,
             drifted: None,
             as_often: 1.0,
+            by_cpu: false,
             follows: None,
         }
     }

@@ -90,6 +90,8 @@ pub(crate) struct Series {
     recent: Vec<(StepNo, f64)>,
     outliers: VecDeque<Outlier>,
     surge: Surge,
+    /// The same of what its thread was off its CPU.
+    off_cpu: Surge,
     recurring: Recurring,
     drift: Drift,
     /// Outliers up to this number belong to an anomaly that has begun before.
@@ -113,6 +115,7 @@ impl Series {
             recent: Vec::new(),
             outliers: VecDeque::new(),
             surge: Surge::default(),
+            off_cpu: Surge::off_cpu(),
             recurring: Recurring::default(),
             drift: Drift::default(),
             reported: None,
@@ -134,10 +137,27 @@ impl Series {
             return of_a_kind;
         }
         let ended = self.single(no, step, config);
-        let elsewhere = (ended.is_some() || self.open().is_some()) && !self.by_seconds();
+        let single = ended.is_some() || self.open().is_some();
+        let off_cpu = self.off_cpu(no, step);
+        let elsewhere = single && !self.by_seconds() || self.off_cpu.is_open();
         let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
+        let surged = off_cpu.or(surged);
+        let elsewhere = single && !self.by_seconds();
         let drifted = if elsewhere { None } else { self.drifts(no, step, config) };
         ended.or(surged).or(drifted)
+    }
+
+    /// Whether its steps are of several kinds, or of any length.
+    pub(crate) fn has_several_kinds(&self) -> bool {
+        self.recurring.has_kinds() || self.fit().is_some_and(|fit| fit.is_broad())
+    }
+
+    /// Takes a step of a series whose durations say little: an anomaly of what its thread was off its CPU that ended
+    /// before.
+    fn off_cpu(&mut self, no: StepNo, step: &Step) -> Option<Slowed> {
+        let fit = self.fit()?;
+        step.ran?;
+        if self.has_several_kinds() { self.off_cpu.step(no, step, fit, false) } else { None }
     }
 
     /// Whether what is usual has grown, little by little, to something worth telling.
@@ -380,7 +400,8 @@ impl Series {
     /// Ends the anomaly that has begun, if one has.
     pub(crate) fn close(&mut self, signature: Signature) -> Option<Slowed> {
         let by_seconds = self.by_seconds();
-        let surged = self.surge.close(&signature);
+        let off_cpu = self.off_cpu.close(&signature);
+        let surged = off_cpu.or(self.surge.close(&signature));
         if self.open().is_none() {
             return surged;
         }
@@ -390,7 +411,8 @@ impl Series {
 
     /// Whether seconds are anomalous in a series whose steps are of several kinds: they are what is told.
     fn by_seconds(&self) -> bool {
-        self.surge.is_open() && self.fit().is_some_and(|fit| fit.is_broad())
+        self.off_cpu.is_open()
+            || self.surge.is_open() && self.fit().is_some_and(|fit| fit.is_broad())
     }
 
     /// Ends the anomaly of single steps, if one has begun.
@@ -417,7 +439,7 @@ impl Series {
     pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
         match self.open().filter(|_| !self.by_seconds()) {
             Some(open) => open.clone().anomaly(signature.clone()),
-            None => self.surge.present(signature),
+            None => self.off_cpu.present(signature).or_else(|| self.surge.present(signature)),
         }
     }
 
@@ -460,6 +482,7 @@ impl Series {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
+            by_cpu: false,
             follows: None,
         })
     }
@@ -468,11 +491,12 @@ impl Series {
     pub(crate) fn blame(&mut self, steps: &[StepNo]) {
         self.recurring.blame(steps);
         self.surge.blame(steps);
+        self.off_cpu.blame(steps);
     }
 
     /// Whether an anomaly has begun and not ended.
     pub(crate) fn is_anomalous(&self) -> bool {
-        self.open().is_some() || self.surge.is_open()
+        self.open().is_some() || self.surge.is_open() || self.off_cpu.is_open()
     }
 
     /// What is slow now is the usual from now on.
@@ -492,6 +516,7 @@ impl Series {
         self.outliers.retain(|o| o.no >= first);
         self.recent.retain(|r| r.0 >= first);
         self.surge.forget(first);
+        self.off_cpu.forget(first);
         self.recurring.forget(first);
         self.drift.forget(first);
         if let State::Anomalous(open) = &mut self.state {

@@ -21,6 +21,8 @@ pub struct Step {
     pub name: Name,
     /// How much there was to do.
     pub size: Option<i64>,
+    /// For how long its thread was on a CPU meanwhile, where its states were recorded.
+    pub ran: Option<Ns>,
 }
 
 /// What makes steps comparable: the thread, the name and the class of size.

@@ -3,7 +3,9 @@
 //! # What it sees
 //! Steps of one name are of several kinds where a name says little: the statements of a database take 15 µs or
 //! 1 ms, and now and then 50. By such a tail no single step is unusual. What they lose together in a second is: the
-//! time beyond the median, summed. It is compared with what earlier seconds lost.
+//! time beyond the median, summed. It is compared with what earlier seconds lost. Where the thread's states are
+//! recorded and its steps are its own work, of whatever length, the time that it was off its CPU in them is summed as
+//! well: a loop over batches of unknown sizes has no usual duration, but it usually runs.
 //!
 //! # Why it matters
 //! Forty statements of 300 ms among 26,000 of 15 µs are what a user waits for.
@@ -57,6 +59,23 @@ const GOES_ON: f64 = 0.5;
 /// It ends after this many windows that do not.
 const CALM: usize = 3;
 
+/// What the steps of a series lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Loses {
+    /// What they take beyond the median one.
+    #[default]
+    BeyondMedian,
+    /// What their thread is off its CPU.
+    OffCpu,
+}
+
+/// A thread that is off its CPU for more than this share of its steps waits by itself: for a device, or for others.
+const OWN_WORK: f64 = 0.9;
+/// What it is off its CPU is worth a finding from this share of its steps on.
+const LEAST_OFF_CPU: f64 = 0.1;
+/// If steps take longer by this share of it at least.
+const LONGER: f64 = 0.5;
+
 /// The present window.
 #[derive(Debug, Default)]
 struct Window {
@@ -66,6 +85,9 @@ struct Window {
     /// Each step that lost something: what it lost, and its number.
     steps: Vec<(f64, StepNo)>,
     count: usize,
+    /// What all steps took, and the latest of them.
+    took: f64,
+    latest: VecDeque<StepNo>,
     /// An anomaly of single steps was open meanwhile.
     tainted: bool,
 }
@@ -83,19 +105,25 @@ struct Open {
     calm: usize,
     /// What its windows lost.
     losses: Vec<f64>,
+    /// It is what its thread was off its CPU.
+    by_cpu: bool,
 }
 
 /// What a series lost in each second, and what it loses now.
 #[derive(Debug, Default)]
 pub(super) struct Surge {
+    loses: Loses,
     window: Window,
-    /// How many steps the window before had.
+    /// How many steps the window before had, and what they took.
     count: usize,
+    took: f64,
     /// What earlier windows lost, oldest first.
     past: VecDeque<f64>,
+    /// The mean step of each of them.
+    means: VecDeque<f64>,
     /// Of short anomalies that are remembered: their steps, and what their windows lost.
     short: VecDeque<(Vec<StepNo>, Vec<f64>)>,
-    /// The steps that held most of it, with the numbers of their windows.
+    /// The steps that held most of it, with the numbers of their windows. Of what threads are off their CPUs, any.
     carriers: VecDeque<(i64, StepNo)>,
     /// The window before was anomalous: what it lost, and its steps.
     hot: Option<(f64, Vec<StepNo>)>,
@@ -103,6 +131,11 @@ pub(super) struct Surge {
 }
 
 impl Surge {
+    /// Of what threads are off their CPUs in steps that are their own work.
+    pub fn off_cpu() -> Surge {
+        Surge { loses: Loses::OffCpu, ..Surge::default() }
+    }
+
     /// Takes a step; returns an anomaly that ended before it. `elsewhere`: the step belongs to an anomaly of single
     /// steps.
     pub fn step(&mut self, no: StepNo, step: &Step, fit: Fit, elsewhere: bool) -> Option<Slowed> {
@@ -115,7 +148,18 @@ impl Surge {
         let window = &mut self.window;
         window.tainted |= elsewhere;
         window.count += 1;
-        let lost = step.dur.0 as f64 - fit.center.exp();
+        window.took += step.dur.0 as f64;
+        let without = match self.loses {
+            Loses::BeyondMedian => fit.center.exp(),
+            Loses::OffCpu => {
+                if window.latest.len() == COMPARED {
+                    window.latest.pop_front();
+                }
+                window.latest.push_back(no);
+                step.ran.unwrap_or(step.dur).0 as f64
+            }
+        };
+        let lost = step.dur.0 as f64 - without;
         if lost > 0.0 {
             window.loss += lost;
             window.steps.push((lost, no));
@@ -129,8 +173,9 @@ impl Surge {
 
     /// Judges the window that is over.
     fn finish(&mut self, fit: Fit, signature: &Signature) -> Option<Slowed> {
-        let window = std::mem::take(&mut self.window);
-        self.count = window.count;
+        let mut window = std::mem::take(&mut self.window);
+        (self.count, self.took) = (window.count, window.took);
+        let latest = std::mem::take(&mut window.latest);
         if window.tainted {
             self.hot = None;
             return self.close(signature);
@@ -139,17 +184,21 @@ impl Surge {
             return self.cool(signature);
         }
         let (at, loss, carriers) = (window.at, window.loss, carriers(window));
+        let usual: Vec<StepNo> = match self.loses {
+            Loses::BeyondMedian => carriers.clone(),
+            Loses::OffCpu => latest.into(),
+        };
         let Some((median, limit)) = self.limit(fit) else {
-            self.learn(at, loss, carriers);
+            self.learn(at, loss, usual);
             return None;
         };
         let score = loss / limit;
         let share = if self.open.is_some() { GOES_ON } else { 1.0 };
-        if loss <= median + share * (limit - median) {
+        if loss <= median + share * (limit - median) || !self.takes_longer(loss) {
             if let Some((once, _)) = self.hot.take() {
                 self.remember(once);
             }
-            self.learn(at, loss, carriers);
+            self.learn(at, loss, usual);
             return self.cool(signature);
         }
         if let Some(open) = &mut self.open {
@@ -173,8 +222,18 @@ impl Surge {
         let usual_a_second = self.carriers_a_second();
         let threshold = Ns((fit.center.exp() + limit / STEPS as f64).min(9e18) as i64);
         let score = score.max(first / limit);
-        self.open =
-            Some(Open { fit, threshold, usual, usual_a_second, slow, score, calm: 0, losses });
+        let by_cpu = self.loses == Loses::OffCpu;
+        self.open = Some(Open {
+            fit,
+            threshold,
+            usual,
+            usual_a_second,
+            slow,
+            score,
+            calm: 0,
+            losses,
+            by_cpu,
+        });
         None
     }
 
@@ -194,9 +253,24 @@ impl Surge {
 
     fn learn(&mut self, at: i64, loss: f64, carriers: Vec<StepNo>) {
         self.remember(loss);
+        if self.means.len() == REMEMBERED {
+            self.means.pop_front();
+        }
+        self.means.push_back(self.took / self.count.max(1) as f64);
         self.carriers.extend(carriers.into_iter().map(|no| (at, no)));
         let over = self.carriers.len().saturating_sub(COMPARED);
         self.carriers.drain(..over);
+    }
+
+    /// Whether steps take longer by what their thread is off its CPU, or by half of it at least: who waits for a device or
+    /// for others by running loses nothing if somebody takes its CPU meanwhile.
+    fn takes_longer(&self, loss: f64) -> bool {
+        if self.loses == Loses::BeyondMedian {
+            return true;
+        }
+        let (usual, _) = median_and_mad(&sorted(self.means.iter().copied()));
+        let longer = loss / (self.took - loss).max(1.0);
+        self.took / self.count.max(1) as f64 >= usual * (1.0 + LONGER * longer)
     }
 
     /// How many of the carriers that are remembered came in a second.
@@ -220,8 +294,14 @@ impl Surge {
         let (median, scale) = median_and_mad(&all);
         let most_but_one = all[all.len() - 2];
         let scale = scale.max(LEAST_SCALE * median);
-        let taken = self.count as f64 * fit.center.exp() + median;
-        let least = (LEAST_SHARE * taken).clamp(LEAST.0, LEAST.1);
+        let least = match self.loses {
+            Loses::BeyondMedian => {
+                let taken = self.count as f64 * fit.center.exp() + median;
+                (LEAST_SHARE * taken).clamp(LEAST.0, LEAST.1)
+            }
+            Loses::OffCpu if median > (1.0 - OWN_WORK) * self.took => return None,
+            Loses::OffCpu => LEAST.1.max(LEAST_OFF_CPU * self.took),
+        };
         let limit = (median + SCALES * scale).max(BEYOND * most_but_one).max(median + least);
         Some((median, limit))
     }
@@ -283,10 +363,11 @@ impl Surge {
 
 impl Open {
     fn slowed(self, signature: Signature) -> Slowed {
-        let Open { fit, threshold, usual, usual_a_second, mut slow, score, losses, .. } = self;
+        let Open { fit, threshold, usual, usual_a_second, mut slow, score, losses, by_cpu, .. } =
+            self;
         slow.sort_unstable();
         let slow_a_second = slow.len() as f64 / losses.len().max(1) as f64;
-        let as_often = (usual_a_second / slow_a_second).min(1.0);
+        let as_often = if by_cpu { 1.0 } else { (usual_a_second / slow_a_second).min(1.0) };
         let (alone_from, drifted, follows) = (HUNG, None, None);
         Slowed {
             signature,
@@ -298,6 +379,7 @@ impl Open {
             alone_from,
             drifted,
             as_often,
+            by_cpu,
             follows,
         }
     }
@@ -329,6 +411,11 @@ mod tests {
 
     use super::*;
 
+    fn step(n: u64, ts: Ns, dur: Ns, ran: Option<Ns>) -> Step {
+        let (id, thread, rank, name) = (Id::new(1, n), EntityId(1), None, "step".into());
+        Step { id, ts, dur, thread, rank, name, size: None, ran }
+    }
+
     /// Steps of 1 ms, each fiftieth takes 21 ms, which a series that is told so does not know for a kind; in the
     /// seconds 40 to 48 each third waits 3 ms.
     #[test]
@@ -339,9 +426,7 @@ mod tests {
         for n in 0..60_000u64 {
             let waits = n % 3 == 0 && (40..48).contains(&(at.0 / WINDOW));
             let ms = 1 + if n % 50 == 0 { 20 } else { 0 } + if waits { 3 } else { 0 };
-            let (thread, rank, name, size) = (EntityId(1), None, "step".into(), None);
-            let step =
-                Step { id: Id::new(1, n), ts: at, dur: Ns::millis(ms), thread, rank, name, size };
+            let step = step(n, at, Ns::millis(ms), None);
             at = step.end();
             told.extend(surge.step(StepNo(n), &step, fit, false));
         }
@@ -361,9 +446,7 @@ mod tests {
         for n in 0..14_400u64 {
             let at = Ns(n as i64 * WINDOW / 120);
             let dur = Ns(5_000 + (n % 5) as i64 * 500 + more(at.0 / WINDOW) * 1_000);
-            let (thread, rank, name, size) = (EntityId(1), None, "wait".into(), None);
-            let step = Step { id: Id::new(1, n), ts: at, dur, thread, rank, name, size };
-            told.extend(surge.step(StepNo(n), &step, fit, false));
+            told.extend(surge.step(StepNo(n), &step(n, at, dur, None), fit, false));
         }
         told
     }

@@ -24,6 +24,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
                 rank: None,
                 name: "step".into(),
                 size: None,
+                ran: None,
             });
         }
     }
@@ -130,6 +131,7 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
                 rank: None,
                 name: "step".into(),
                 size: None,
+                ran: None,
             }
         })
         .collect();
@@ -190,6 +192,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
             rank: None,
             name: "step".into(),
             size: None,
+            ran: None,
         });
         ts += dur;
     }
@@ -230,6 +233,7 @@ fn statements(seconds: i64, held: std::ops::Range<i64>, seed: u64) -> Vec<Step> 
             rank: None,
             name: "PortalRun".into(),
             size: None,
+            ran: None,
         });
         at += dur + Ns::millis(3);
     }
@@ -305,4 +309,94 @@ fn a_burst_that_somebody_else_is_to_blame_for_is_told_each_time() {
         }
     }
     assert!(told >= 7, "{told} of 9");
+}
+
+/// Two minutes of a loop over batches of any size, whose steps are not told apart: what a step of so many ms takes from so
+/// many seconds on.
+fn of_any_length(takes: impl Fn(f64, f64) -> (f64, f64)) -> Steps {
+    let (mut random, mut at) = (Random::new(3), Ns::ZERO);
+    let mut steps = Vec::new();
+    while at < Ns::secs(120) {
+        let ms = 64f64.powf(random.below(1000) as f64 / 1000.0) / 2.0;
+        let (took, ran) = takes(ms, at.as_secs_f64());
+        let ns = |ms: f64| Ns((1e6 * ms) as i64);
+        steps.push(Step {
+            id: Id::new(1, steps.len() as u64),
+            ts: at,
+            dur: ns(took),
+            thread: EntityId(1),
+            rank: None,
+            name: "batch".into(),
+            size: None,
+            ran: Some(ns(ran)),
+        });
+        at = at.saturating_add(ns(took));
+    }
+    steps.into()
+}
+
+#[test]
+fn steps_of_any_length_are_slow_by_what_their_thread_waits_for_a_cpu() {
+    let is_slow = |second: f64| (60.0..70.0).contains(&second);
+    let steps =
+        of_any_length(|ms, second| (if is_slow(second) { 1.5 * ms } else { 1.002 * ms }, ms));
+    let [one] = &incidents(&steps, &Detection::default())[..] else { panic!("not one incident") };
+    assert!((59.0..62.0).contains(&one.from.as_secs_f64()), "from {:?}", one.from);
+    assert!((68.0..71.0).contains(&one.to.as_secs_f64()), "to {:?}", one.to);
+    let slowed = &one.slowed[0];
+    assert!(slowed.by_cpu);
+    // Whatever their lengths: a third of what the slow ones took.
+    let took: f64 = slowed.slow.iter().map(|no| steps[*no].dur.0 as f64).sum();
+    let lost = mean_excess(&steps, slowed) * slowed.slow.len() as f64;
+    assert!((0.31..0.35).contains(&(lost / took)), "{} of {took}", lost);
+}
+
+#[test]
+fn steps_of_any_length_that_have_more_to_do_are_not_slow() {
+    let is_long = |second: f64| (60.0..64.0).contains(&second);
+    let steps = of_any_length(|ms, second| {
+        let ms = if is_long(second) { 1.3 * ms } else { ms };
+        (1.002 * ms, ms)
+    });
+    assert!(incidents(&steps, &Detection::default()).is_empty());
+}
+
+#[test]
+fn steps_of_any_length_that_always_wait_are_not_slow_by_that() {
+    let steps = of_any_length(|ms, _| (2.0 * ms, ms));
+    assert!(incidents(&steps, &Detection::default()).is_empty());
+}
+
+#[test]
+fn who_waits_by_running_loses_nothing_while_somebody_has_its_cpu() {
+    // For ten seconds, a third of each step.
+    let is_taken = |second: f64| (60.0..70.0).contains(&second);
+    let steps =
+        of_any_length(|ms, second| (ms, if is_taken(second) { 0.67 * ms } else { 0.998 * ms }));
+    assert!(incidents(&steps, &Detection::default()).is_empty());
+}
+
+/// A loop that evaluates: steps of 1 ms, of which each 300th takes 1.5 s; in the seconds 100 to 110 each eighth of them waits
+/// 3 ms for a CPU, and who evaluates runs two thirds of the time.
+#[test]
+fn a_loop_that_evaluates_is_slow_by_what_its_short_steps_wait_for() {
+    let (mut at, mut steps) = (Ns::ZERO, Vec::new());
+    for n in 1u64.. {
+        let is_slow = (100.0..110.0).contains(&at.as_secs_f64());
+        let ran = if n % 300 == 0 { Ns::millis(1500) } else { Ns::millis(1) };
+        let dur = match (is_slow, n % 300, n % 8) {
+            (true, 0, _) => Ns::millis(2200),
+            (true, _, 3) => Ns::millis(4),
+            _ => Ns(ran.0 + (n % 7) as i64 * 1000),
+        };
+        let (id, thread, rank, name) = (Id::new(1, n), EntityId(1), None, "step".into());
+        steps.push(Step { id, ts: at, dur, thread, rank, name, size: None, ran: Some(ran) });
+        at = at.saturating_add(dur);
+        if at > Ns::secs(200) {
+            break;
+        }
+    }
+    let found = incidents(&steps.into(), &Detection::default());
+    let [one] = &found[..] else { panic!("{} incidents: {found:?}", found.len()) };
+    assert!((99.0..103.0).contains(&one.from.as_secs_f64()), "from {:?}", one.from);
 }

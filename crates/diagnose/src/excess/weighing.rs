@@ -35,6 +35,31 @@ fn name_the_late_one(own: &mut Grown, key: Key) {
     own.entry(key).or_default().1 += grew;
 }
 
+/// A helper shares the work of a step's thread if it usually runs for this share of the time that that runs.
+const HELPS: f64 = 0.25;
+/// And the step's thread waits for it by running if this share of what it ran longer is what helpers waited for.
+const WAITS: f64 = 0.5;
+
+/// A thread that ran longer by what its helpers waited for waited for them: what it ran longer is what they waited for.
+fn told_by_helpers(own: &mut Grown, waited: &Grown) {
+    let run = (PartKind::Run, None);
+    let Some(ran) = own.get(&run).copied() else { return };
+    let helped = waited.get(&run).map_or(0.0, |(usual, _)| *usual);
+    let waits = |key: &Key| *key != run;
+    let grew: Vec<(Key, f64)> = more(waited).into_iter().filter(|(key, _)| waits(key)).collect();
+    let (longer, all) = (ran.1 - ran.0, grew.iter().map(|(_, ns)| ns).sum::<f64>());
+    if helped < HELPS * ran.0 || all <= 0.0 || all < WAITS * longer || longer <= 0.0 {
+        return;
+    }
+    let moved = longer.min(all);
+    if let Some(run) = own.get_mut(&run) {
+        run.1 -= moved;
+    }
+    for (key, ns) in grew {
+        own.entry(key).or_default().1 += moved * ns / all;
+    }
+}
+
 /// What a late rank's own steps grew by explains at most so many times as much waiting of each that waits for it. One that
 /// holds a lock for 300 ms while its own steps grew by 3 did not hold it because of these 3.
 const EXPLAINS: f64 = 2.0;
@@ -63,10 +88,12 @@ struct Numbered {
     /// What it weighs where it is counted once.
     weight: f64,
     dur: f64,
+    ran: f64,
     misses: f64,
     cold: f64,
     own: Vec<(u32, f64)>,
     awaited: Vec<(u32, f64)>,
+    helpers: Vec<(u32, f64)>,
     spans: Vec<(u32, f64)>,
     /// Whom its thread waited for.
     waited_for: Vec<u32>,
@@ -77,6 +104,8 @@ struct Counted {
     usual: Vec<Numbered>,
     slow: Vec<Numbered>,
     longest: usize,
+    /// Usual steps are scaled so that they run for as long as slow ones.
+    by_cpu: bool,
     /// Usual steps of which only the duration is known, summed ns, and where their time went.
     ordinary: (f64, u32),
 }
@@ -96,6 +125,7 @@ struct Sums {
     cold: Sum,
     own: Vec<Sum>,
     awaited: Vec<Sum>,
+    helpers: Vec<Sum>,
     spans: Vec<Sum>,
     waited: Vec<bool>,
 }
@@ -105,22 +135,23 @@ impl Sums {
         for sum in [&mut self.dur, &mut self.misses, &mut self.cold] {
             *sum = [0.0; 2];
         }
-        for sums in [&mut self.own, &mut self.awaited, &mut self.spans] {
+        for sums in [&mut self.own, &mut self.awaited, &mut self.helpers, &mut self.spans] {
             sums.fill([0.0; 2]);
         }
         self.waited.fill(false);
     }
 
-    /// Adds each step as often as `times` says.
-    fn add(&mut self, steps: &[Numbered], times: &[u32], side: Side) {
+    /// Adds each step as often as `times` says, scaled by so much.
+    fn add(&mut self, steps: &[Numbered], times: &[u32], side: Side, scale: f64) {
         for (step, times) in steps.iter().zip(times).filter(|(_, times)| **times > 0) {
-            let weight = f64::from(*times) * step.weight;
+            let weight = scale * f64::from(*times) * step.weight;
             self.dur[side] += weight * step.dur;
             self.misses[side] += weight * step.misses;
             self.cold[side] += weight * step.cold;
             for (sums, held) in [
                 (&mut self.own, &step.own),
                 (&mut self.awaited, &step.awaited),
+                (&mut self.helpers, &step.helpers),
                 (&mut self.spans, &step.spans),
             ] {
                 held.iter().for_each(|(i, ns)| sums[*i as usize][side] += weight * ns);
@@ -130,11 +161,18 @@ impl Sums {
     }
 }
 
+/// For how long the threads of weighed steps ran.
+fn ran(steps: &[Numbered], times: &[u32]) -> f64 {
+    steps.iter().zip(times).map(|(step, times)| f64::from(*times) * step.weight * step.ran).sum()
+}
+
 /// Steps of several series that are to be weighed, again and again.
 pub struct Weighing {
     series: Vec<Counted>,
     own: Vec<(EntityId, Key)>,
     awaited: Vec<(EntityId, Key)>,
+    /// By the thread whose helpers they are.
+    helpers: Vec<(EntityId, Key)>,
     spans: Vec<(Class, PartKind)>,
     /// Who was waited for, and who waited.
     waiters: Vec<(EntityId, EntityId)>,
@@ -146,7 +184,7 @@ pub struct Weighing {
 impl Weighing {
     /// Of these series.
     pub fn new(series: &[Compared<'_>]) -> Weighing {
-        let (mut own, mut awaited) = (Numbers::new(), Numbers::new());
+        let (mut own, mut awaited, mut helpers) = (Numbers::new(), Numbers::new(), Numbers::new());
         let (mut spans, mut waiters) = (Numbers::new(), Numbers::new());
         let total = series.iter().map(Compared::slow_steps).sum::<f64>().max(1.0);
         let mut counted = Vec::new();
@@ -154,12 +192,17 @@ impl Weighing {
             let mut numbered = |profile: &Profile, weight: f64| Numbered {
                 weight,
                 dur: profile.dur,
+                ran: profile.ran(),
                 misses: profile.misses,
                 cold: profile.cold,
                 own: profile.parts.iter().map(|(k, ns)| (own.of((one.thread, *k)), *ns)).collect(),
                 awaited: {
                     let of = profile.awaited.iter();
                     of.map(|(rank, k, ns)| (awaited.of((*rank, *k)), *ns)).collect()
+                },
+                helpers: {
+                    let of = profile.helpers.iter();
+                    of.map(|(k, ns)| (helpers.of((one.thread, *k)), *ns)).collect()
                 },
                 spans: profile.spans.iter().map(|(key, ns)| (spans.of(*key), *ns)).collect(),
                 waited_for: {
@@ -176,7 +219,8 @@ impl Weighing {
             let ordinary = (1.0 - one.as_often) * weight * one.ordinary;
             let runs = own.of((one.thread, (PartKind::Run, None)));
             let ordinary = (ordinary, runs);
-            counted.push(Counted { usual, slow, longest: one.longest, ordinary });
+            let (longest, by_cpu) = (one.longest, one.by_cpu);
+            counted.push(Counted { usual, slow, longest, by_cpu, ordinary });
         }
         let zeros = |n: usize| vec![[0.0; 2]; n];
         Weighing {
@@ -186,12 +230,14 @@ impl Weighing {
                 cold: [0.0; 2],
                 own: zeros(own.keys.len()),
                 awaited: zeros(awaited.keys.len()),
+                helpers: zeros(helpers.keys.len()),
                 spans: zeros(spans.keys.len()),
                 waited: vec![false; waiters.keys.len()],
             },
             series: counted,
             own: own.keys,
             awaited: awaited.keys,
+            helpers: helpers.keys,
             spans: spans.keys,
             waiters: waiters.keys,
             times: Vec::new(),
@@ -222,11 +268,14 @@ impl Weighing {
             let (longest, others) = times.split_at_mut(one.longest);
             draw(longest);
             draw(others);
-            sums.add(&one.slow, times, SLOW);
+            sums.add(&one.slow, times, SLOW, 1.0);
+            let slow_ran = ran(&one.slow, times);
             times.clear();
             times.resize(one.usual.len(), 0);
             draw(times);
-            sums.add(&one.usual, times, USUAL);
+            let usual_ran = ran(&one.usual, times);
+            let scales = one.by_cpu && usual_ran > 0.0;
+            sums.add(&one.usual, times, USUAL, if scales { slow_ran / usual_ran } else { 1.0 });
             let (ns, runs) = one.ordinary;
             if ns > 0.0 {
                 // The program does what it does.
@@ -253,7 +302,7 @@ impl Weighing {
             }
             grown
         };
-        let Sums { dur, misses, cold, own, awaited, spans, waited } = &self.sums;
+        let Sums { dur, misses, cold, own, awaited, helpers, spans, waited } = &self.sums;
         let both = |sum: &Sum| Misses { usual: sum[USUAL], slow: sum[SLOW] };
         let mut waiters: BTreeMap<EntityId, usize> = BTreeMap::new();
         for ((rank, _), _) in self.waiters.iter().zip(waited).filter(|(_, waited)| **waited) {
@@ -272,6 +321,7 @@ impl Weighing {
             },
             own: by_thread(&self.own, own),
             awaited: by_thread(&self.awaited, awaited),
+            helpers: by_thread(&self.helpers, helpers),
             waiters,
         }
     }
@@ -284,6 +334,8 @@ struct Weighed {
     own: BTreeMap<EntityId, Grown>,
     /// What waiting for each thread grew by.
     awaited: BTreeMap<EntityId, Grown>,
+    /// What its helpers waited for while it ran grew by.
+    helpers: BTreeMap<EntityId, Grown>,
     /// How many waited for each thread.
     waiters: BTreeMap<EntityId, usize>,
 }
@@ -292,7 +344,12 @@ impl Weighed {
     /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
     /// that rank's own steps grew, as far as that growth explains it.
     fn distribute(self) -> Excess {
-        let Weighed { mut out, mut own, awaited, waiters } = self;
+        let Weighed { mut out, mut own, awaited, helpers, waiters } = self;
+        for (thread, waited) in helpers {
+            if let Some(own) = own.get_mut(&thread) {
+                told_by_helpers(own, &waited);
+            }
+        }
         for (rank, grown) in awaited {
             // A rank that came late into a collective, and not because it waited for something outside
             // of it, is the cause itself, in its own steps too.
@@ -327,5 +384,35 @@ impl Weighed {
             sum.1 += slow;
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: Key = (PartKind::Run, None);
+    const BEHIND: Key = (PartKind::Runnable, Some(EntityId(7)));
+
+    /// What a thread's steps are told to wait for a CPU, and to run, usually and now, if it ran 4 and then 6.5, and a
+    /// helper that usually ran so long waited for so long.
+    fn told(helped: f64, waited: f64) -> [(f64, f64); 2] {
+        let mut own = Grown::from([(RUN, (4.0, 6.5))]);
+        let of_helpers = Grown::from([(RUN, (helped, 1.0)), (BEHIND, (0.1, 0.1 + waited))]);
+        told_by_helpers(&mut own, &of_helpers);
+        [RUN, BEHIND].map(|key| own.get(&key).copied().unwrap_or_default())
+    }
+
+    #[test]
+    fn a_thread_that_runs_while_its_helpers_wait_for_a_cpu_waits_with_them() {
+        assert_eq!(told(4.0, 2.0), [(4.0, 4.5), (0.0, 2.0)]);
+        // No more than it ran longer.
+        assert_eq!(told(4.0, 3.0), [(4.0, 4.0), (0.0, 2.5)]);
+    }
+
+    #[test]
+    fn a_thread_runs_longer_by_itself_where_no_helper_shares_its_work_or_hardly_waits() {
+        assert_eq!(told(0.5, 2.0), [(4.0, 6.5), (0.0, 0.0)]);
+        assert_eq!(told(4.0, 1.0), [(4.0, 6.5), (0.0, 0.0)]);
     }
 }

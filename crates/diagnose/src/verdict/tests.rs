@@ -83,6 +83,7 @@ fn judged_as(
             rank: Some(0),
             name: "step".into(),
             size: None,
+            ran: None,
         });
     }
     let entity = |id, name: &str| Entity {
@@ -161,7 +162,7 @@ fn judged_as(
     }
     let demands = Demands::new(&tracks, &used, (incident.from, incident.to));
     let context = JudgeContext::new(&rows).with_readings(readings).with_demands(demands);
-    let rows = StepRows { parts, spans: Vec::new() };
+    let rows = StepRows { parts, ..StepRows::default() };
     judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
 

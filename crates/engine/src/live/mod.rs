@@ -6,8 +6,8 @@
 //! part ([`LiveJudge::examine`], [`LiveJudge::conclude`]) runs.
 
 mod event;
+mod off_cpu;
 mod recent;
-mod sleeps;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -24,8 +24,8 @@ use crate::investigate::{self, Budget, investigate};
 use crate::units::steps::{self, FinishedStep};
 
 pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
+pub use off_cpu::OffCpu;
 pub use recent::{Recent, SETTLED, Sorted};
-pub use sleeps::Sleeps;
 
 /// A step in which our own judging began has begun this long before it at most.
 const OWN_BEFORE: Ns = Ns::millis(100);
@@ -119,7 +119,7 @@ pub struct LiveJudge {
     steps: u64,
     findings: u64,
     ended: Vec<FinishedStep>,
-    sleeps: Sleeps,
+    off_cpu: OffCpu,
     /// The latest steps by rank and number.
     numbered: VecDeque<(Option<u32>, u64, Id)>,
 }
@@ -140,7 +140,7 @@ impl LiveJudge {
             steps: 0,
             findings: 0,
             ended: Vec::new(),
-            sleeps: Sleeps::default(),
+            off_cpu: OffCpu::default(),
             numbered: VecDeque::new(),
         }
     }
@@ -153,19 +153,18 @@ impl LiveJudge {
     /// Takes rows that arrived, as [`Recent::sort`] sorted them.
     pub fn push(&mut self, rows: Sorted) {
         let steps = steps::finished(&rows.aggregates);
-        if self.options.collect_steps {
-            self.sleeps.take(&rows.exact);
-        }
+        self.off_cpu.take(&rows.exact);
         self.recent.push(rows);
         self.steps += steps.len() as u64;
-        for finished in steps {
+        for mut finished in steps {
+            finished.step.ran = self.off_cpu.ran(&finished.step);
+            self.off_cpu.follow(finished.step.thread);
             self.detector.push(finished.step.clone());
             self.numbered.push_back((finished.step.rank, finished.seq, finished.step.id));
             if self.numbered.len() > NUMBERED {
                 self.numbered.pop_front();
             }
             if self.options.collect_steps {
-                self.sleeps.follow(finished.step.thread);
                 self.ended.push(finished);
             }
         }
@@ -205,8 +204,8 @@ impl LiveJudge {
     }
 
     /// When threads were asleep, if [`Options::collect_steps`].
-    pub fn sleeps(&mut self) -> &mut Sleeps {
-        &mut self.sleeps
+    pub fn off_cpu(&self) -> &OffCpu {
+        &self.off_cpu
     }
 
     /// Steps that have begun and not ended at `now`; those that take too long hang.
@@ -224,6 +223,7 @@ impl LiveJudge {
             rank: s.rank,
             name: s.name.clone(),
             size: s.size,
+            ran: None,
         };
         let hanging = self.detector.set_open(open.iter().map(so_far).collect());
         let hanging: HashSet<Id> = hanging.iter().map(|s| s.id).collect();

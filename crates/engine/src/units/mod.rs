@@ -7,6 +7,7 @@
 //! is taken (`waits`).
 
 pub mod live_rounds;
+pub(crate) mod off_cpu;
 pub mod rounds;
 pub mod steps;
 mod waits;
@@ -42,7 +43,8 @@ impl Units {
 /// The trace cannot be read.
 pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     let path = source.trace().path();
-    let steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
+    let mut steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
+    off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
     if !steps.is_empty() {
         return Ok(Units { steps: steps.into(), rounds: Vec::new() });
     }

@@ -192,7 +192,16 @@ pub fn of_trace(
             });
             for (from, to) in list {
                 let (id, name) = (round_id(steps.len()), name.clone());
-                steps.push(Step { id, ts: from, dur: to - from, thread, rank, name, size: None });
+                steps.push(Step {
+                    id,
+                    ts: from,
+                    dur: to - from,
+                    thread,
+                    rank,
+                    name,
+                    size: None,
+                    ran: None,
+                });
             }
         }
     }

@@ -44,6 +44,7 @@ fn step(span: &Span, detail: &schema::Step) -> Option<Step> {
         rank: detail.rank,
         name: span.name.clone(),
         size: detail.size,
+        ran: None,
     })
 }
 

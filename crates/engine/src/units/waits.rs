@@ -84,8 +84,8 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         let name: Name = of.round_name().into();
         for (from, to) in list {
             let (id, name) = (round_id(steps.len()), name.clone());
-            let (rank, size) = (None, None);
-            steps.push(Step { id, ts: from, dur: to - from, thread, rank, name, size });
+            let (rank, size, ran) = (None, None, None);
+            steps.push(Step { id, ts: from, dur: to - from, thread, rank, name, size, ran });
         }
     }
     steps.sort_by_key(|s| (s.end(), s.ts, s.id));

@@ -78,6 +78,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a judgement that is waited for gives way to everybody else: where a CPU has time to spare it takes
 /// none from anybody, and where none has, it is not late by more than this.
 const GIVES_WAY: Duration = Duration::from_millis(100);
+/// How long the recording gives way while it takes what has gathered during a judgement.
+const CATCHES_UP: Duration = Duration::from_millis(50);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
 /// How often the recorder looks unless the kernel's ring fills: before each look at the series, so that a slow step is
@@ -87,6 +89,18 @@ const CALM_HZ: u32 = 20;
 const BEFORE: Ns = Ns::secs(5);
 /// How often the status is an event.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// How long threads whose work nobody waits for give way to everybody else before they take a nice thread's share: the
+/// journals that they seal wait on disk.
+const BACKGROUND_GIVES_WAY: Duration = Duration::from_secs(5);
+
+/// Called by each thread whose work nobody waits for.
+fn in_background() -> Box<dyn std::any::Any> {
+    let gives_way = gpuwhy_collect::idle_priority(BACKGROUND, BACKGROUND_GIVES_WAY);
+    // Also what it has if that is over before its work is.
+    gpuwhy_collect::nice(BACKGROUND);
+    Box::new(gives_way)
+}
 
 /// A running watch.
 pub struct Watcher {
@@ -105,6 +119,8 @@ pub struct Watcher {
     start: gpuwhy_collect::Status,
     /// Up to when exact rows of the current incident were written.
     retained: Option<Ns>,
+    /// Whether something was judged since the last tick.
+    judged: bool,
     /// CPU time of judging, and of writing exact rows.
     judging: Ns,
     keeping: Ns,
@@ -122,7 +138,7 @@ impl Watcher {
         let mut recorder = Recorder::start(config).map_err(Error::Start)?;
         let store = Options {
             keep_recent: options.keep.map(|k| Ns(k.as_nanos() as i64)),
-            thread_begins: Some(|| gpuwhy_collect::nice(BACKGROUND)),
+            thread_begins: Some(in_background),
             ..Default::default()
         };
         let writer = Writer::create(path, store)?;
@@ -147,6 +163,7 @@ impl Watcher {
             looked: Ns::ZERO,
             start,
             retained: None,
+            judged: false,
             judging: Ns::ZERO,
             keeping: Ns::ZERO,
             options,
@@ -159,8 +176,12 @@ impl Watcher {
     /// # Errors
     /// The host or the recent past cannot be read; another tick may succeed.
     pub fn tick(&mut self) -> Result<Vec<Event>> {
+        // What has gathered during a judgement is much at once, and no more urgent than that was.
+        let catches_up = std::mem::take(&mut self.judged)
+            .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
         let rows = self.recorder.poll(Duration::from_millis(200))?;
         self.take(rows);
+        drop(catches_up);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
         // A tick is as long as this, and comes some microseconds early or late.
@@ -271,11 +292,11 @@ impl Watcher {
     /// `collective`, if [`live::Options::collect_steps`].
     pub fn ended_steps(&mut self, collective: &str) -> Vec<(FinishedStep, Ns)> {
         let steps = self.judge.ended_steps();
-        let sleeps = self.judge.sleeps();
+        let off_cpu = self.judge.off_cpu();
         steps
             .into_iter()
             .map(|step| {
-                let slept = sleeps.in_phase(&step, collective);
+                let slept = off_cpu.slept_in_phase(&step, collective);
                 (step, slept)
             })
             .collect()
@@ -351,16 +372,21 @@ impl Watcher {
             // What cannot be seen more closely is judged all the same.
             let _ = self.recorder.detail(true);
         }
-        self.retain(now);
-        if !self.judge.is_due(now) {
+        let is_due = self.judge.is_due(now);
+        if !is_due && !self.retains(now) {
             return Ok(());
         }
-        let states = self.open_states();
         let idle = gpuwhy_collect::idle_priority(RECORDING, GIVES_WAY);
-        let verdict = self.judging(|judge, _| judge.examine(incident, now, states));
+        let verdict = if is_due {
+            let states = self.open_states();
+            self.judging(|judge, _| judge.examine(incident, now, states))
+        } else {
+            Ok(None)
+        };
+        // The verdict is waited for, and the rows are not.
+        self.retain(now);
         drop(idle);
-        let verdict = verdict?;
-        if let Some(mut verdict) = verdict {
+        if let Some(mut verdict) = verdict? {
             verdict.at_ns = gpuwhy_collect::now().0;
             events.push(Event::Verdict(verdict));
         }
@@ -392,14 +418,18 @@ impl Watcher {
         events.push(Event::Over(conclusion.verdict));
     }
 
-    /// Writes exact rows that have arrived since the last time; not every tick, as entities and tracks
-    /// come with them.
+    /// Whether exact rows that have arrived since the last time are to be written; not every tick, as entities and
+    /// tracks come with them.
+    fn retains(&self, now: Ns) -> bool {
+        let retained = self.retained.filter(|_| !self.options.everything);
+        retained.is_some_and(|since| now.saturating_sub(SETTLED + since) >= Ns::secs(1))
+    }
+
+    /// Writes exact rows that have arrived since the last time, if that is due.
     fn retain(&mut self, now: Ns) {
-        let Some(retained) = self.retained.filter(|_| !self.options.everything) else { return };
+        let Some(retained) = self.retained.filter(|_| self.retains(now)) else { return };
         let until = now.saturating_sub(SETTLED);
-        if until.saturating_sub(retained) < Ns::secs(1) {
-            return;
-        }
+        self.judged = true;
         let began = gpuwhy_collect::thread_time();
         gpuwhy_collect::nice(JUDGING);
         self.output.with(|writer| self.judge.retain(retained..until, writer));
@@ -421,6 +451,7 @@ impl Watcher {
         gpuwhy_collect::nice(RECORDING);
         let cost = gpuwhy_collect::thread_time() - began;
         self.judge.set_cost(cost);
+        self.judged = true;
         self.judging += cost;
         result
     }
