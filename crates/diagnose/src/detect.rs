@@ -136,10 +136,13 @@ impl Slowed {
 
     /// What its usual steps took for each ns that their thread was on a CPU; none where steps are compared as they are.
     fn of_cpu(&self, steps: &Steps) -> Option<f64> {
+        if !self.by_cpu {
+            return None;
+        }
         let sum =
             |of: fn(&Step) -> Ns| self.usual.iter().map(|&i| of(&steps[i]).0 as f64).sum::<f64>();
         let ran = sum(|step| step.ran.unwrap_or(step.dur));
-        (self.by_cpu && ran > 0.0).then(|| sum(|step| step.dur) / ran)
+        (ran > 0.0).then(|| sum(|step| step.dur) / ran)
     }
 
     /// What a step would usually have taken, where `of_cpu` is [`Slowed::of_cpu`].
@@ -293,12 +296,9 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
 /// What the slow steps of an anomaly would have taken: those of any length, for as long on a CPU, on average, and others
 /// the median of the usual ones.
 fn instead(steps: &Steps, slowed: &Slowed) -> f64 {
-    let of_cpu = slowed.of_cpu(steps);
-    let each: Vec<f64> = slowed.slow.iter().map(|&i| slowed.ordinary(&steps[i], of_cpu)).collect();
-    match of_cpu {
-        Some(_) => crate::stats::mean(&each),
-        None => slowed.fit.center.exp(),
-    }
+    let Some(of_cpu) = slowed.of_cpu(steps) else { return slowed.fit.center.exp() };
+    let each = slowed.slow.iter().map(|&i| slowed.ordinary(&steps[i], Some(of_cpu)));
+    each.sum::<f64>() / slowed.slow.len().max(1) as f64
 }
 
 /// The mean excess of an anomaly's steps over the usual, in ns a step. Where usual ones came so seldom that none is

@@ -36,7 +36,15 @@ pub struct Budget {
     pub steps: usize,
     /// How far back baseline steps are taken from; all the time before the incident if `None`.
     pub baseline: Option<BaselineReach>,
+    /// About how many exact rows of an incident are read; all of them if `None`. Each costs about as much, and threads that
+    /// switch ten thousand times a second have many: of such an incident a stretch in its middle is looked into.
+    pub rows: Option<usize>,
 }
+
+/// A stretch of an incident that is looked into is at least so long,
+const LEAST_STRETCH: Ns = Ns::secs(1);
+/// and has at least so many slow steps of a series.
+const LEAST_STEPS: usize = 8;
 
 /// How far back baseline steps are taken from. Rows are walked by stretches of time, so each second
 /// further back costs as much again, whether or not many steps lie in it.
@@ -50,11 +58,13 @@ pub struct BaselineReach {
 
 impl Budget {
     /// For a trace, which is judged once and in no hurry.
-    pub const TRACE: Budget = Budget { steps: 120, baseline: None };
+    pub const TRACE: Budget = Budget { steps: 120, baseline: None, rows: None };
     /// While an incident lasts: an answer is needed now.
-    pub const LIVE: Budget = Budget { steps: 40, baseline: Some(BaselineReach::RECENT) };
+    pub const LIVE: Budget =
+        Budget { steps: 40, baseline: Some(BaselineReach::RECENT), rows: Some(40_000) };
     /// When an incident is over: nobody waits for it, but it must not disturb anybody either.
-    pub const ENDED: Budget = Budget { steps: 80, baseline: Some(BaselineReach::RECENT) };
+    pub const ENDED: Budget =
+        Budget { steps: 80, baseline: Some(BaselineReach::RECENT), rows: Some(80_000) };
 }
 
 impl BaselineReach {
@@ -110,6 +120,7 @@ fn limit(
     known: &KnownParts,
 ) -> Narrowed {
     let available = |no: &StepNo| known.contains(steps[*no].id) || source.covers(&steps[*no]);
+    let stretch = budget.rows.and_then(|rows| stretch(incident, source, rows));
     incident.limited(|slowed| {
         slowed.usual.retain(available);
         slowed.slow.retain(available);
@@ -119,5 +130,77 @@ fn limit(
             let far = slowed.usual.len() - near.max(at_least).min(slowed.usual.len());
             slowed.usual.drain(..far);
         }
+        if let Some((from, to)) = stretch {
+            let within = |no: &StepNo| steps[*no].end() > from && steps[*no].ts < to;
+            let cheap = |no: &StepNo| known.contains(steps[*no].id) || within(no);
+            if slowed.slow.iter().filter(|no| cheap(no)).count() >= LEAST_STEPS {
+                slowed.slow.retain(cheap);
+            }
+        }
     })
+}
+
+/// The stretch in the middle of an incident that has about so many rows; none if it does not have more.
+fn stretch(incident: &Incident, source: &dyn RowSource, rows: usize) -> Option<(Ns, Ns)> {
+    let (from, to) = (incident.from, incident.to);
+    let (all, long) = (source.rows_about(&(from..to)), to.saturating_sub(from));
+    if all <= rows {
+        return None;
+    }
+    let share = rows as f64 / all as f64;
+    let part = Ns((long.0 as f64 * share) as i64).max(LEAST_STRETCH).min(long);
+    let begins = from.saturating_add(Ns((long - part).0 / 2));
+    Some((begins, begins.saturating_add(part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::ops::Range;
+
+    use gpuwhy_diagnose::demand::Demands;
+    use gpuwhy_diagnose::gpu::Readings;
+    use gpuwhy_schema::Rows;
+
+    use super::*;
+
+    /// So many rows a second.
+    struct Dense(i64);
+
+    impl RowSource for Dense {
+        fn catalog(&self) -> Cow<'_, Rows> {
+            Cow::Owned(Rows::default())
+        }
+
+        fn rows(&self, _: Range<Ns>) -> Result<Rows> {
+            Ok(Rows::default())
+        }
+
+        fn gpu_readings(&self, _: &Incident) -> Result<Readings> {
+            Ok(Readings::default())
+        }
+
+        fn demands(&self, _: &Incident) -> Result<Demands> {
+            Ok(Demands::default())
+        }
+
+        fn rows_about(&self, range: &Range<Ns>) -> usize {
+            ((range.end - range.start).0 * self.0 / 1_000_000_000) as usize
+        }
+    }
+
+    /// Of an incident from 10 to 20 s the stretch that is looked into, in ms.
+    fn looked_into(rows_a_second: i64) -> Option<(i64, i64)> {
+        let incident = Incident { from: Ns::secs(10), to: Ns::secs(20), slowed: Vec::new() };
+        let found = stretch(&incident, &Dense(rows_a_second), 80_000);
+        found.map(|(from, to)| (from.0 / 1_000_000, to.0 / 1_000_000))
+    }
+
+    #[test]
+    fn of_an_incident_with_many_rows_a_stretch_in_its_middle_is_looked_into() {
+        assert_eq!(looked_into(8_000), None);
+        assert_eq!(looked_into(20_000), Some((13_000, 17_000)));
+        // No less than a second.
+        assert_eq!(looked_into(1_000_000), Some((14_500, 15_500)));
+    }
 }

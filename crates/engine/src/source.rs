@@ -44,6 +44,11 @@ pub trait RowSource {
     /// The rows cannot be read.
     fn demands(&self, incident: &Incident) -> Result<Demands>;
 
+    /// About how many exact rows a stretch of time has; 0 where that is not known.
+    fn rows_about(&self, _range: &Range<Ns>) -> usize {
+        0
+    }
+
     /// Whether the exact rows of a step are available.
     fn covers(&self, _step: &Step) -> bool {
         true

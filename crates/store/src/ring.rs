@@ -249,6 +249,16 @@ impl Ring {
         held.filter(|row| overlaps(row.ts, row.ts, &range) && on(row)).cloned().collect()
     }
 
+    /// About how many rows of `range` are held: of a chunk that reaches beyond it, its share of time.
+    pub fn about(&self, range: &Range<Ns>) -> usize {
+        let share = |chunk: &Chunk| {
+            let long = (chunk.end - chunk.start).0.max(1) as f64;
+            let within = Ns::overlap(chunk.start, chunk.end, range.start, range.end).0 as f64;
+            (within / long * chunk.rows.len() as f64) as usize
+        };
+        self.chunks.iter().map(share).sum()
+    }
+
     /// The chunks in which rows of `range` may be.
     fn near(&self, range: &Range<Ns>) -> impl Iterator<Item = &Chunk> {
         let (range, point) = (range.clone(), range.start);

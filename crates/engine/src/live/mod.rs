@@ -29,6 +29,10 @@ pub use recent::{Recent, SETTLED, Sorted};
 
 /// A step in which our own judging began has begun this long before it at most.
 const OWN_BEFORE: Ns = Ns::millis(100);
+/// We work hard in a tick in which this process takes as much of a CPU.
+const HARD: f64 = 0.2;
+/// Ticks that are remembered: those of the longest incident that we may be the cause of.
+const TICKS: usize = 600;
 /// Steps are as usual again this long after our own judging.
 const OWN_AFTER: Ns = Ns::millis(300);
 /// How soon a judgement that was not decided is tried again; twice as long after each try.
@@ -113,6 +117,9 @@ pub struct LiveJudge {
     /// When we last judged something that was over: what is slow then and only then is slow because
     /// of us.
     own_work: (Ns, Ns),
+    /// When we worked hard lately, and what CPU time that took; and the last tick, and the CPU time until then.
+    own_cpu: VecDeque<(Ns, Ns)>,
+    own_until: (Ns, Ns),
     own_doing: u64,
     /// Steps whose parts have been written.
     written: HashSet<Id>,
@@ -135,6 +142,8 @@ impl LiveJudge {
             current: None,
             cost: Ns::ZERO,
             own_work: (Ns::MIN, Ns::MIN),
+            own_cpu: VecDeque::new(),
+            own_until: (Ns::MIN, Ns::ZERO),
             own_doing: 0,
             written: HashSet::new(),
             steps: 0,
@@ -277,11 +286,36 @@ impl LiveJudge {
         }
     }
 
-    /// Whether an incident began and ended with work of our own, as far as can be said so soon after.
-    /// What another incident became began before that was judged.
+    /// Takes note of the CPU time that this process has taken until `now`.
+    pub fn note_own_cpu(&mut self, now: Ns, cpu: Ns) {
+        let (since, before) = std::mem::replace(&mut self.own_until, (now, cpu));
+        let (long, took) = (now.saturating_sub(since), cpu.saturating_sub(before));
+        if since == Ns::MIN || (took.0 as f64) < HARD * long.0 as f64 {
+            return;
+        }
+        if self.own_cpu.len() == TICKS {
+            self.own_cpu.pop_front();
+        }
+        self.own_cpu.push_back((now, took));
+    }
+
+    /// Whether what a series lost in an incident is no more than the CPU time that we took meanwhile, when we worked hard.
+    fn is_what_we_took(&self, incident: &Incident) -> bool {
+        let (from, to) = (incident.from, incident.to.saturating_add(OWN_BEFORE));
+        let took = self.own_cpu.iter().filter(|(at, _)| *at >= from && *at <= to);
+        let took: f64 = took.map(|(_, took)| took.0 as f64).sum();
+        let lost = incident.lost_ns(self.detector.steps());
+        took > 0.0 && lost / incident.slowed.len().max(1) as f64 <= took
+    }
+
+    /// Whether an incident began and ended with work of our own, as far as can be said so soon after, or lost no more than
+    /// that took. What another incident became began before that was judged.
     fn is_our_doing(&self, incident: &Incident, now: Ns) -> bool {
         if incident.slowed.iter().any(|slowed| slowed.follows.is_some()) {
             return false;
+        }
+        if self.is_what_we_took(incident) {
+            return true;
         }
         let (from, to) = self.own_work;
         let begins_with_it = incident.from >= from.saturating_sub(OWN_BEFORE)
@@ -550,6 +584,39 @@ fn latest_run(steps: impl Iterator<Item = (u64, Id)>) -> impl Iterator<Item = (u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether a slowdown is told of steps of 10 ms that take 4 ms longer for a second, while this process takes so much of a
+    /// CPU.
+    fn is_told(own: f64) -> bool {
+        let keep = Keep { bytes: 1 << 20, duration: Ns::secs(30) };
+        let mut judge = LiveJudge::new(Options::default(), keep);
+        let (mut cpu, mut told) = (Ns::ZERO, false);
+        for n in 0..800i64 {
+            let ts = Ns::millis(20 * n);
+            let is_slow = (500..550).contains(&n);
+            let dur = Ns::millis(10) + Ns(n % 7 * 10_000) + Ns::millis(if is_slow { 4 } else { 0 });
+            let id = Id::new(0, n as u64);
+            let (thread, track) = (EntityId(1), TrackId(1));
+            let span = Span { id, ts, dur: Some(dur), track, parent: None, name: "step".into() };
+            let step =
+                gpuwhy_schema::Step { id, ts, thread, seq: n as u64, size: None, rank: None };
+            let aggregates = Rows { span: vec![span], step: vec![step], ..Rows::default() };
+            judge.push(Sorted { aggregates, exact: Rows::default() });
+            let now = ts + Ns::millis(20);
+            cpu += Ns((if is_slow { own } else { 0.02 } * 20e6) as i64);
+            judge.note_own_cpu(now, cpu);
+            told |= !matches!(judge.look(now), Phase::Calm);
+        }
+        told
+    }
+
+    #[test]
+    fn a_slowdown_that_lost_no_more_than_we_took_is_our_doing() {
+        assert!(is_told(0.02));
+        assert!(!is_told(0.9));
+        // Recording alone is no hard work.
+        assert!(is_told(0.1));
+    }
 
     #[test]
     fn a_question_is_about_the_steps_since_the_last_restart() {

@@ -163,6 +163,10 @@ impl RowSource for RecentSource<'_> {
         Ok(Demands::new(&catalog.track, &counters, (incident.from, incident.to)))
     }
 
+    fn rows_about(&self, range: &Range<Ns>) -> usize {
+        self.recent.exact.about(range)
+    }
+
     fn covers(&self, step: &Step) -> bool {
         step.ts >= self.available.start && step.end() <= self.available.end
     }

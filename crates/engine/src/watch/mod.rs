@@ -340,6 +340,7 @@ impl Watcher {
     }
 
     fn look(&mut self, now: Ns, events: &mut Vec<Event>) -> Result<()> {
+        self.judge.note_own_cpu(now, gpuwhy_collect::cpu_time());
         let since = self.judge.hanging_since(now);
         let mut open = self.recorder.open_steps(since);
         open.extend(self.rounds.open(since, &self.recorder));

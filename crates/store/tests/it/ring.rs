@@ -66,6 +66,17 @@ fn findings_that_lie_close_together_write_each_row_once() {
 }
 
 #[test]
+fn about_how_many_rows_a_stretch_has_is_known_without_reading_them() {
+    let mut ring = Ring::new(Keep { bytes: 1 << 30, duration: Ns::secs(1000) });
+    let mut sim = Sim::new(1, "a");
+    (0..100).for_each(|_| ring.push(&mut sim.second()));
+    let of = |from, to| ring.about(&seconds(from, to)) as f64 / ring.len() as f64;
+    assert!((0.95..=1.0).contains(&of(0, 100)), "{}", of(0, 100));
+    assert!((0.15..0.35).contains(&of(30, 55)), "{}", of(30, 55));
+    assert_eq!(of(200, 300), 0.0);
+}
+
+#[test]
 fn memory_is_bounded_by_bytes_and_by_age() {
     let mut small = Ring::new(Keep { bytes: 600 << 10, duration: Ns::secs(1_000_000) });
     let mut young = Ring::new(Keep { bytes: 1 << 30, duration: Ns::secs(60) });
