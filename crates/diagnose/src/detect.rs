@@ -205,6 +205,11 @@ impl Incident {
         self.slowed.iter().map(|slowed| merge::lost(steps, slowed)).sum()
     }
 
+    /// The time that the steps of the series lost that lost most, ns.
+    pub fn most_lost_ns(&self, steps: &Steps) -> f64 {
+        self.slowed.iter().map(|slowed| merge::lost(steps, slowed)).fold(0.0, f64::max)
+    }
+
     /// The incident with, of each series, only the steps in which most of the time was lost, if these
     /// are a few that hung: a rank that is stopped while a neighbour has slowed a hundred steps a
     /// little. The question is where the time went, and a mean over all steps, or over a sample of

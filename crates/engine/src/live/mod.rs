@@ -304,8 +304,7 @@ impl LiveJudge {
         let (from, to) = (incident.from, incident.to.saturating_add(OWN_BEFORE));
         let took = self.own_cpu.iter().filter(|(at, _)| *at >= from && *at <= to);
         let took: f64 = took.map(|(_, took)| took.0 as f64).sum();
-        let lost = incident.lost_ns(self.detector.steps());
-        took > 0.0 && lost / incident.slowed.len().max(1) as f64 <= took
+        took > 0.0 && incident.most_lost_ns(self.detector.steps()) <= took
     }
 
     /// Whether an incident began and ended with work of our own, as far as can be said so soon after, or lost no more than
