@@ -612,7 +612,8 @@ fn root_preemptions_of_real_virtual_machines_are_those_that_the_kernel_counts() 
         let pairs = vcpus["preempted"].as_array().unwrap().iter();
         let pairs: Vec<&Value> = pairs.filter(|pair| pair["machine"] == machine["name"]).collect();
         if one.kind == vms::Kind::Halts {
-            assert!(found <= 2 && machine["halts"].as_u64().unwrap() > 100, "{vcpus:#}");
+            // Now and then a thread of another test comes to its CPU, and the kernel counts that too.
+            assert!(found <= 10 && machine["halts"].as_u64().unwrap() > 100, "{vcpus:#}");
         } else {
             assert!(found > 20, "{vcpus:#}");
             // Who is on another CPU takes nothing; the neighbour and the thread of the host do.

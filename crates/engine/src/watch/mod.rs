@@ -340,7 +340,6 @@ impl Watcher {
     }
 
     fn look(&mut self, now: Ns, events: &mut Vec<Event>) -> Result<()> {
-        self.judge.note_own_cpu(now, gpuwhy_collect::cpu_time());
         let since = self.judge.hanging_since(now);
         let mut open = self.recorder.open_steps(since);
         open.extend(self.rounds.open(since, &self.recorder));
@@ -452,6 +451,7 @@ impl Watcher {
         gpuwhy_collect::nice(RECORDING);
         let cost = gpuwhy_collect::thread_time() - began;
         self.judge.set_cost(cost);
+        self.judge.note_own_cpu(gpuwhy_collect::now(), cost);
         self.judged = true;
         self.judging += cost;
         result
