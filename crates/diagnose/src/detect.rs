@@ -9,8 +9,8 @@
 //! false-alarm rate: the spike's from the tail fit, the shift's from a block bootstrap of the
 //! baseline itself, which keeps the autocorrelation that makes textbook limits fire too often. Where steps of
 //! several kinds have one name, and no step is unusual by such a tail, the time that is lost in a second is compared
-//! with earlier seconds: a *surge*; and so is what their thread was off its CPU, where steps are its own work. Long steps that come again in a rhythm are a kind of their own, and are
-//! compared with their kind (`detect/recurring.rs`).
+//! with earlier seconds: a *surge*; and so is what their thread was off its CPU, where steps are its own work. Long
+//! steps that come again in a rhythm are a kind of their own, and are compared with their kind (`detect/recurring.rs`).
 //! Anomalies of all series that touch in time are one incident: one disturbance slows all ranks. An anomaly that comes
 //! to another level is divided there (`detect/level.rs`), and so is the incident.
 //!
@@ -240,23 +240,29 @@ impl Incident {
 
 /// The threads of series whose steps are of several kinds or of any length.
 pub fn of_several_kinds(steps: &[Step], config: &Detection) -> HashSet<EntityId> {
-    let mut series: BTreeMap<Signature, Series> = BTreeMap::new();
-    for (no, step) in steps.iter().enumerate() {
-        let one = series.entry(step.signature()).or_insert_with(Series::new);
-        one.step(StepNo(no as u64), step, config);
-    }
+    let (series, _) =
+        judged(steps.iter().enumerate().map(|(no, step)| (StepNo(no as u64), step)), config);
     let several = series.into_iter().filter(|(_, one)| one.has_several_kinds());
     several.map(|(signature, _)| signature.thread).collect()
 }
 
-/// The incidents in `steps`, most excess time first.
-pub fn incidents(steps: &Steps, config: &Detection) -> Vec<Incident> {
+/// The series of these steps, and the anomalies of them that ended.
+fn judged<'a>(
+    steps: impl Iterator<Item = (StepNo, &'a Step)>,
+    config: &Detection,
+) -> (BTreeMap<Signature, Series>, Vec<Slowed>) {
     let mut series: BTreeMap<Signature, Series> = BTreeMap::new();
     let mut all: Vec<Slowed> = Vec::new();
-    for (no, step) in steps.numbered() {
+    for (no, step) in steps {
         let one = series.entry(step.signature()).or_insert_with(Series::new);
         all.extend(one.step(no, step, config));
     }
+    (series, all)
+}
+
+/// The incidents in `steps`, most excess time first.
+pub fn incidents(steps: &Steps, config: &Detection) -> Vec<Incident> {
+    let (series, mut all) = judged(steps.numbered(), config);
     all.extend(series.into_iter().filter_map(|(signature, mut one)| one.close(signature)));
     merge::merge(steps, all, config)
 }

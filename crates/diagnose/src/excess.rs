@@ -163,10 +163,13 @@ pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
 impl Compared<'_> {
     /// By how much usual steps are scaled.
     fn scale(&self) -> f64 {
+        if !self.by_cpu {
+            return 1.0;
+        }
         let slow = self.slow.iter().enumerate();
         let slow: f64 = slow.map(|(i, step)| self.stands_for(i) * step.ran()).sum();
         let usual: f64 = self.usual.iter().map(|step| step.ran()).sum();
-        match self.by_cpu && usual > 0.0 {
+        match usual > 0.0 {
             true => slow / self.slow_steps() / (usual / self.usual.len() as f64),
             false => 1.0,
         }

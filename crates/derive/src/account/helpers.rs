@@ -29,16 +29,19 @@ impl Walk<'_> {
         let is_ready = |s: ThreadState| matches!(s, ThreadState::Runnable | ThreadState::Throttled);
         let is_running = |s: ThreadState| s == ThreadState::Running;
         let runs = union(within(thread, &is_running));
-        let long: Ns = runs.iter().map(|(from, to)| *to - *from).sum();
+        let sum = |of: &[Interval]| -> Ns { of.iter().map(|(from, to)| *to - *from).sum() };
+        let long = sum(&runs);
+        if long == Ns::ZERO {
+            return;
+        }
         let beside = |of: Vec<Interval>| -> Vec<Interval> {
             of.into_iter().flat_map(|piece| clip(&runs, piece)).collect()
         };
-        let sum = |of: &[Interval]| -> Ns { of.iter().map(|(from, to)| *to - *from).sum() };
         let (mut told, mut most) = (Vec::new(), (Ns::ZERO, thread));
         for helper in world.others_of_process(thread) {
             let ran = sum(&beside(within(helper, &is_running)));
             let waited = sum(&beside(within(helper, &is_ready)));
-            if ((ran + waited).0 as f64) < ACTIVE * long.0 as f64 || long == Ns::ZERO {
+            if ((ran + waited).0 as f64) < ACTIVE * long.0 as f64 {
                 continue;
             }
             most = most.max((ran, helper));

@@ -110,8 +110,6 @@ pub struct LiveJudge {
     /// Steps that hang, with how long they have taken so far.
     open: Vec<(OpenStep, Ns)>,
     current: Option<Current>,
-    /// CPU time of the last judgement.
-    cost: Ns,
     /// When we last judged something that was over: what is slow then and only then is slow because
     /// of us.
     own_work: (Ns, Ns),
@@ -137,7 +135,6 @@ impl LiveJudge {
             detector: Live::new(options.detection),
             open: Vec::new(),
             current: None,
-            cost: Ns::ZERO,
             own_work: (Ns::MIN, Ns::MIN),
             own_cpu: VecDeque::new(),
             own_doing: 0,
@@ -208,7 +205,7 @@ impl LiveJudge {
         std::mem::take(&mut self.ended)
     }
 
-    /// When threads were asleep, if [`Options::collect_steps`].
+    /// When the threads that have steps were off their CPUs lately.
     pub fn off_cpu(&self) -> &OffCpu {
         &self.off_cpu
     }
@@ -348,7 +345,7 @@ impl LiveJudge {
                 .map_or(Ns::ZERO, |since| current.tried.saturating_sub(since).max(REVISE_HANG)),
             Some(_) => REVISE,
             None => Ns(RETRY.0 << current.tries.saturating_sub(1).min(5))
-                .max(Ns(RETRY_COST * self.cost.0)),
+                .max(Ns(RETRY_COST * self.cost().0)),
         };
         now >= current.tried.saturating_add(patience)
     }
@@ -436,8 +433,8 @@ impl LiveJudge {
     }
 
     /// The CPU time of the last judgement: the next one waits the longer, the more it was.
-    pub fn set_cost(&mut self, cost: Ns) {
-        self.cost = cost;
+    fn cost(&self) -> Ns {
+        self.own_cpu.back().map_or(Ns::ZERO, |(_, took)| *took)
     }
 
     /// When we judged an incident that was over: a slowdown that begins and ends with that is our own

@@ -450,7 +450,6 @@ impl Watcher {
         let result = work(&mut self.judge, gpuwhy_collect::now());
         gpuwhy_collect::nice(RECORDING);
         let cost = gpuwhy_collect::thread_time() - began;
-        self.judge.set_cost(cost);
         self.judge.note_own_cpu(gpuwhy_collect::now(), cost);
         self.judged = true;
         self.judging += cost;
