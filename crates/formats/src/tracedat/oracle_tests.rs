@@ -56,7 +56,14 @@ fn parsed(line: &str) -> (String, &str) {
     let (head, rest) = (&line[..at], line[at + 2..].trim_start());
     let cpu = head.rfind('[').unwrap();
     let pid = head[..cpu].trim().rsplit('-').next().unwrap();
-    let time = head.rsplit(' ').next().unwrap();
+    // Some runs of trace-cmd 3.1 forget that the clock counts nanoseconds and print their plain number, unspaced.
+    let time = head[cpu + 5..].trim();
+    let time = match time.len().checked_sub(9) {
+        Some(seconds) if !time.contains('.') => {
+            format!("{}.{}", &time[..seconds], &time[seconds..])
+        }
+        _ => time.to_owned(),
+    };
     let (name, rest) = rest.split_once(':').unwrap();
     (format!("{pid} {} {time} {name}", &head[cpu + 1..cpu + 4]), rest.trim())
 }
@@ -376,4 +383,12 @@ fn every_field_of_every_version_and_packing_is_as_trace_cmd_prints_it() {
             }
         }
     }
+}
+
+#[test]
+fn a_time_in_plain_nanoseconds_is_the_same_time() {
+    let usual = parsed("  steam-25475 [003] 630659.115986157: sched_switch:  prev_comm=steam");
+    let plain = parsed("  steam-25475 [003]630659115986157: sched_switch:  prev_comm=steam");
+    assert_eq!(usual, ("25475 003 630659.115986157 sched_switch".to_owned(), "prev_comm=steam"));
+    assert_eq!(plain, usual);
 }
