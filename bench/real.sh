@@ -3,7 +3,7 @@
 #
 # Each situation TRIALS (10) times; ONLY=word[,word] runs the situations whose names or programs hold a word. Then each
 # program is left alone for CALM_MINUTES (60), which counts false alarms. Needs
-# root; installs PostgreSQL and PyTorch where they are missing.
+# root; installs PostgreSQL, Redis, MariaDB, nginx, node and PyTorch where they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
@@ -11,8 +11,13 @@ command -v /usr/lib/postgresql/*/bin/postgres >/dev/null || wanted+=(postgresql 
 /usr/bin/python3 -c 'import torch' 2>/dev/null || wanted+=(python3-torch)
 # The linear algebra that it takes otherwise is a reference, ten times as slow.
 ls /usr/lib/*/openblas-pthread/libblas.so.3 >/dev/null 2>&1 || wanted+=(libopenblas0-pthread)
+command -v redis-server >/dev/null || wanted+=(redis-server redis-tools)
+command -v mariadbd >/dev/null || wanted+=(mariadb-server)
+command -v nginx >/dev/null || wanted+=(nginx)
+command -v node >/dev/null || wanted+=(nodejs)
+/usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 if ((${#wanted[@]})); then
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}"
+    apt-get update -qq >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null
 fi
 exec python3 bench/real/run.py "$1"

@@ -4,26 +4,14 @@ A disturbance lasts so many seconds and returns who did it: a set of pids, and o
 short-lived to be listed."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
+import servers
 import torch_loop
+from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, short_processes, until
 from programs import Evaluates, Lengths, Locked, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
-
-
-def until(seconds):
-    """True again and again, for so long."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield True
-
-
-def ask(session, text):
-    session.stdin.write(text + "\n")
-    session.stdin.flush()
 
 
 def in_a_session(program, seconds, each):
@@ -60,64 +48,6 @@ def checkpoints(program, seconds, rng):
     pid = in_a_session(program, seconds, checkpoint)
     names = subprocess.run(["pgrep", "-P", str(program.pid)], capture_output=True, text=True).stdout.split()
     return {pid, *map(int, names)}, set()
-
-
-COMPUTES = [sys.executable, "-c", "while True: pass"]
-
-
-def beside(seconds, command, many=1):
-    """Processes that run for so long."""
-    running = [subprocess.Popen(command) for _ in range(many)]
-    time.sleep(seconds)
-    for one in running:
-        one.kill()
-        one.wait()
-    return {one.pid for one in running}, set()
-
-
-def busy_loop(program, seconds, rng):
-    """A process that only computes."""
-    return beside(seconds, COMPUTES)
-
-
-def busy_loops(program, seconds, rng):
-    """Two of them."""
-    return beside(seconds, COMPUTES, many=2)
-
-
-def short_processes(program, seconds, rng):
-    """Processes of a tenth to three tenths of a second, two at a time, one after the other."""
-    pids, running = set(), []
-    for _ in until(seconds):
-        running = [one for one in running if one.poll() is None]
-        while len(running) < 2:
-            count = int((0.1 + 0.2 * rng.random()) * 400_000)
-            running.append(subprocess.Popen(["bash", "-c", f"for ((i=0;i<{count};i++)); do :; done"]))
-            pids.add(running[-1].pid)
-        time.sleep(0.005)
-    for one in running:
-        one.kill()
-        one.wait()
-    return pids, {"bash"}
-
-
-def compiler(program, seconds, rng):
-    """A compiler that is started again and again, two at a time."""
-    folder = tempfile.mkdtemp()
-    source = os.path.join(folder, "many.c")
-    with open(source, "w") as out:
-        for number in range(3000):
-            out.write(f"int f{number}(int a, int b) {{ return a * {number} + b / (a + {number + 1}); }}\n")
-    make = f"while :; do cc -O2 -c {source} -o $0; done"
-    loops = [
-        subprocess.Popen(["sh", "-c", make, os.path.join(folder, f"{n}.o")], start_new_session=True) for n in range(2)
-    ]
-    time.sleep(seconds)
-    for loop in loops:
-        os.killpg(loop.pid, 9)
-        loop.wait()
-    shutil.rmtree(folder, ignore_errors=True)
-    return {loop.pid for loop in loops}, {"cc1", "as", "cc", "gcc", "sh"}
 
 
 def told(what, who):
@@ -222,4 +152,5 @@ ALL = [
     ("the service computes more", Service, slow_service, {"engine_software"}, True),
     ("another process holds the file", Locked, holds_the_file, {"lock_contention"}, True),
     ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
+    *servers.ALL,
 ]

@@ -220,9 +220,6 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
         let (n, what) = (analysis.units.steps.len(), analysis.units.name());
         screen.line(format_args!("Nothing anomalous in {n} {what} of {trace}."));
     }
-    if let Some(threads) = &analysis.threads {
-        without_steps(screen, threads);
-    }
     if analysis.findings.is_empty() {
         mostly(screen, &analysis.programs);
     }
@@ -231,6 +228,9 @@ fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
             screen.end();
         }
         one_finding(screen, analysis, finding);
+    }
+    if let Some(threads) = &analysis.threads {
+        without_steps(screen, threads);
     }
     programs(screen, analysis);
     if let Some(rests_on) = &analysis.rests_on {

@@ -1,9 +1,11 @@
 //! Functions of programs and libraries, by their symbol tables.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
@@ -121,7 +123,40 @@ fn is_in_hash_table(
     None
 }
 
-/// Where in the file the function begins; more than one place if several have the name.
+/// Longer mangled names are compared as they are.
+const MANGLED: usize = 1024;
+
+/// A function of C++, or of Rust that is mangled likewise, as a programmer calls it: without its parameters and without
+/// what a compiler appends. Other names are what they are.
+pub(crate) fn readable(symbol: &str) -> Cow<'_, str> {
+    if !symbol.starts_with("_Z") || symbol.len() > MANGLED {
+        return symbol.into();
+    }
+    let limits = ParseOptions::default().recursion_limit(96);
+    let bare = DemangleOptions::new().no_params().no_return_type();
+    let demangled = Symbol::new_with_options(symbol, &limits)
+        .ok()
+        .and_then(|parsed| parsed.demangle_with_options(&bare).ok());
+    let Some(name) = demangled else { return symbol.into() };
+    let is_hash = |end: &str| end.len() == 17 && end.starts_with('h');
+    match name.rsplit_once("::") {
+        Some((path, end)) if is_hash(end) => path.to_owned().into(),
+        _ => name.into(),
+    }
+}
+
+/// Whether a mangled name is of a function that is called so, with its namespaces and classes or without.
+fn is_called(mangled: &str, name: &str) -> bool {
+    let last = name.rsplit("::").next().unwrap_or(name);
+    if !mangled.starts_with("_Z") || !mangled.contains(last) {
+        return false;
+    }
+    let readable = readable(mangled);
+    readable == name || readable.strip_suffix(name).is_some_and(|rest| rest.ends_with("::"))
+}
+
+/// Where in the file the function begins; more than one place if several have the name. Functions of C++ may be named as
+/// they are called.
 ///
 /// # Errors
 /// The file cannot be read, is not an ELF file, or has no such function, in which case the error
@@ -142,16 +177,21 @@ pub(crate) fn function_offsets(binary: &Path, symbol: &str) -> Result<Vec<usize>
     let elf = object::File::parse(&cache)
         .map_err(|error| none(format!(": it cannot be read: {error}")))?;
 
-    let mut offsets = Vec::new();
+    let (mut offsets, mut called) = (Vec::new(), Vec::new());
     let mut similar = SimilarNames::default();
     let tables = elf.symbol_table().into_iter().chain(elf.dynamic_symbol_table());
     for entry in tables.flat_map(|table| table.symbols()).filter(is_function) {
         let Ok(name) = entry.name() else { continue };
         if name == symbol {
             offsets.extend(file_offset(&elf, entry.address()));
+        } else if is_called(name, symbol) {
+            called.extend(file_offset(&elf, entry.address()));
         } else {
             similar.offer(name, symbol);
         }
+    }
+    if offsets.is_empty() {
+        offsets = called;
     }
     offsets.sort_unstable();
     offsets.dedup();
@@ -323,6 +363,28 @@ mod tests {
     /// The test's own binary has this function under its own name.
     #[unsafe(no_mangle)]
     extern "C" fn gpuwhy_test_function() {}
+
+    #[test]
+    fn a_function_of_cpp_is_what_its_programmer_calls_it() {
+        let mangled = "_Z16dispatch_command19enum_server_commandP3THDPcjb";
+        assert_eq!(readable(mangled), "dispatch_command");
+        assert_eq!(
+            readable("_ZN5torch8autograd6Engine7executeEi"),
+            "torch::autograd::Engine::execute"
+        );
+        assert_eq!(readable("_ZN3log3api17h0123456789abcdefE"), "log::api");
+        for other in ["processCommand", "_Zmalformed", &format!("_Z{}", "N".repeat(2000))] {
+            assert_eq!(readable(other), other);
+        }
+        assert!(is_called(mangled, "dispatch_command") && !is_called(mangled, "command"));
+        let execute = "_ZN5torch8autograd6Engine7executeEi";
+        for name in ["execute", "Engine::execute", "torch::autograd::Engine::execute"] {
+            assert!(is_called(execute, name), "{name}");
+        }
+        for name in ["cute", "ngine::execute", "autograd::execute"] {
+            assert!(!is_called(execute, name), "{name}");
+        }
+    }
 
     #[test]
     fn a_function_is_found_and_similar_names_are_listed() {

@@ -12,6 +12,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod account;
+pub mod busy_periods;
 mod bytes;
 pub mod calls;
 pub mod communication;

@@ -84,6 +84,8 @@ pub struct OnCpu {
     neighbours: Option<Vec<Neighbour>>,
     /// How many times as long its peers ran meanwhile, at the median.
     peers: Option<f64>,
+    /// Its steps are busy periods: how much work they are is not known.
+    any_work: bool,
 }
 
 /// Why it is not known that a program did more.
@@ -97,6 +99,8 @@ pub enum Doubt {
     OnePlace,
     /// Who ran beside it was not recorded.
     NotRecorded,
+    /// There may have been more to do.
+    AnyWork,
 }
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
@@ -125,7 +129,7 @@ impl OnCpu {
         };
         let sum = |of: fn(&(f64, f64)) -> f64| stretches.values().map(of).sum::<f64>();
         let elsewhere = (sum(|s| s.0) - most.0, sum(|s| s.1) - most.1);
-        OnCpu { most, elsewhere, neighbours, peers: None }
+        OnCpu { most, elsewhere, neighbours, ..OnCpu::default() }
     }
 
     /// With what its peers ran in their own steps of the same name: usual and slow ns a step of each.
@@ -135,6 +139,11 @@ impl OnCpu {
         let times = crate::stats::sorted(ran.map(|(usual, slow)| slow / usual));
         let peers = (!times.is_empty()).then(|| crate::stats::quantile(&times, 0.5));
         OnCpu { peers, ..self }
+    }
+
+    /// The same of steps of which it is known whether they are busy periods, which may be any work.
+    pub fn of_any_work(self, any_work: bool) -> OnCpu {
+        OnCpu { any_work, ..self }
     }
 
     /// Whether its peers, who ran the same code meanwhile, were as fast as ever, and it took longer somewhere than what
@@ -175,6 +184,9 @@ impl OnCpu {
 
     /// What speaks against that the program did more; none if nothing does.
     pub fn doubt(&self) -> Option<Doubt> {
+        if self.any_work {
+            return Some(Doubt::AnyWork);
+        }
         let Some(neighbours) = &self.neighbours else { return Some(Doubt::NotRecorded) };
         if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
             return Some(Doubt::Neighbour(neighbour.clone()));
@@ -225,6 +237,11 @@ impl Doubt {
             ),
             Doubt::OnePlace => {
                 format!("{}: nothing shows that the CPU was as fast as before", on_cpu.places())
+            }
+            Doubt::AnyWork => {
+                "a busy period ends when there is no more to do, and how much there was is not known: mark the steps, or \
+                 name the function that is one"
+                    .to_owned()
             }
             Doubt::NotRecorded => {
                 "who else took more of the CPUs is not known: a neighbour may have slowed \

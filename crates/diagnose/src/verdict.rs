@@ -18,7 +18,7 @@ mod statements;
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::{EntityId, PartKind};
+use gpuwhy_schema::{EntityId, PartKind, names};
 
 use crate::calibration::Calibration;
 use crate::classes;
@@ -75,7 +75,8 @@ pub fn judge(
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
     let (stretches, peers) = where_it_ran(&series);
-    let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
+    let any_work = incident.slowed.iter().any(|s| &*s.signature.name == names::BUSY_PERIOD);
+    let on_cpu = OnCpu::new(&stretches, others).beside(&peers).of_any_work(any_work);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {
@@ -167,13 +168,33 @@ fn measured(excess: &Excess) -> Finding {
     }
 }
 
+/// The steps that were accounted for are like all slow ones if they show at least this share of what these took longer.
+const SHOWN: f64 = 0.2;
+/// The confidence in a cause of steps that are not.
+const OF_OTHERS: f64 = 0.4;
+
+/// Where the steps that were accounted for did not take longer as all slow ones did, what they waited for says little.
+fn is_shown(finding: &Finding) -> bool {
+    let all = finding.series.iter().map(|series| series.excess_ms).filter(|ms| *ms > 0.0);
+    let least = all.fold(f64::INFINITY, f64::min);
+    finding.slow_ms == 0.0 || !least.is_finite() || finding.excess_ms >= SHOWN * least
+}
+
 /// Decides whether the first cause is believed, and says so.
 fn conclude(
     finding: &mut Finding,
-    causes: Vec<Cause>,
+    mut causes: Vec<Cause>,
     series: &[Compared<'_>],
     judgement: &Judgement,
 ) {
+    if !is_shown(finding) {
+        causes[0].confidence = causes[0].confidence.min(OF_OTHERS);
+        causes[0].evidence_against.push(Evidence::of(format!(
+            "the {} slow steps that were accounted for took {:+.3} ms longer, where all slow ones took {:+.3} ms: they are \
+             others",
+            finding.slow_steps, finding.excess_ms, finding.series[0].excess_ms
+        )));
+    }
     let first = &causes[0];
     let decided = first.confidence >= judgement.decide_at && first.instance_of.is_some();
     finding.confidence = first.confidence;

@@ -22,6 +22,9 @@ pub const MEMORY: &str = "memory";
 pub const IO: &str = "io";
 /// Span track of a thread (nested): steps with detail `step`, and their phases as children.
 pub const STEPS: &str = "steps";
+/// The name of steps that stand in for marked ones where a thread waits for work, does it, and waits again: from the end
+/// of one such wait to the next. How much work that is, nobody knows.
+pub const BUSY_PERIOD: &str = "busy period";
 /// Span track of a process (overlap): requests that it serves; detail `request`.
 pub const REQUESTS: &str = "requests";
 /// Mark track of a thread: calls that launched device work; links `launch` lead to the kernels.

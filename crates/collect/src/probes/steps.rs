@@ -99,7 +99,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
             .collect();
         s.config = format!("{} steps={}", s.config, functions.join(",")).as_str().into();
     });
-    let names = config.steps.iter().map(|step| step.symbol.as_str().into()).collect();
+    let names = config.steps.iter().map(|step| (*elf::readable(&step.symbol)).into()).collect();
     Ok(Box::new(Steps { rows: StepRows::new(source, names), _loaded: loaded }))
 }
 

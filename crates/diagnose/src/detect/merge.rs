@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::Ns;
+use gpuwhy_schema::{Ns, names};
 
 use super::{
     Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead, level,
     mean_excess,
 };
 use crate::baseline::Fit;
+use crate::stats::median_and_mad;
 
 /// When the first slow step of an anomaly began.
 pub(crate) fn from(steps: &Steps, s: &Slowed) -> Ns {
@@ -327,7 +328,9 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     let spread =
         crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());
     // Short series show little of their own drift; independent noise is the least there can be.
-    let scale = if slowed.by_cpu { FINEST } else { slowed.fit.scale };
+    // Usual steps that lost most of their second are of fewer kinds than all steps of the series.
+    let (_, own) = median_and_mad(&crate::stats::sorted(usual.iter().copied()));
+    let scale = if slowed.by_cpu { FINEST } else { slowed.fit.scale.min(own.max(FINEST)) };
     let least = scale / (window as f64).sqrt();
     let usual = slowed.instead_of(center, slowed.fit.center);
     (crate::stats::mean(&slow) - usual) / spread.sqrt().max(least).max(1e-9)
@@ -345,7 +348,28 @@ pub(super) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
     dur.0 as f64 >= (usual + config.hang.0 as f64).max(times * usual)
 }
 
+/// Busy periods are worth reporting if at least this share of what they took longer their thread was off its CPU.
+const NOT_WORK: f64 = 0.3;
+
+/// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran.
+fn is_more_work(steps: &Steps, slowed: &Slowed) -> bool {
+    if &*slowed.signature.name != names::BUSY_PERIOD {
+        return false;
+    }
+    let off_cpu = |list: &[StepNo]| {
+        let known = list.iter().filter_map(|&no| Some((steps[no].dur - steps[no].ran?).0 as f64));
+        let known: Vec<f64> = known.collect();
+        (!known.is_empty()).then(|| crate::stats::mean(&known))
+    };
+    let waited = off_cpu(&slowed.slow).zip(off_cpu(&slowed.usual));
+    let usual = |usual: f64| slowed.instead_of(usual, 0.0);
+    waited.is_some_and(|(slow, of)| slow - usual(of) < NOT_WORK * mean_excess(steps, slowed))
+}
+
 fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
+    if is_more_work(steps, slowed) {
+        return false;
+    }
     if slowed.drifted.is_some() {
         return true;
     }

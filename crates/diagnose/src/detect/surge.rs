@@ -119,8 +119,9 @@ pub(super) struct Surge {
     took: f64,
     /// What earlier windows lost, oldest first.
     past: VecDeque<f64>,
-    /// The mean step of each of them.
+    /// The mean step of each of them that was learned, and what all of its steps took.
     means: VecDeque<f64>,
+    taken: VecDeque<f64>,
     /// Of short anomalies that are remembered: their steps, and what their windows lost.
     short: VecDeque<(Vec<StepNo>, Vec<f64>)>,
     /// The steps that held most of it, with the numbers of their windows. Of what threads are off their CPUs, any.
@@ -142,7 +143,13 @@ impl Surge {
         let at = step.end().0.div_euclid(WINDOW);
         let mut ended = None;
         if at > self.window.at {
+            // Seconds of which nothing is known: no steps, or it is not known what their thread did.
+            let is_gap = at - self.window.at > CALM as i64;
             ended = self.finish(fit, &step.signature());
+            if is_gap {
+                ended = ended.or(self.close(&step.signature()));
+                self.hot = None;
+            }
             self.window = Window { at, ..Window::default() };
         }
         let window = &mut self.window;
@@ -190,7 +197,7 @@ impl Surge {
         };
         let Some((median, limit)) = self.limit(fit) else {
             self.learn(at, loss, usual);
-            return None;
+            return self.cool(signature);
         };
         let score = loss / limit;
         let share = if self.open.is_some() { GOES_ON } else { 1.0 };
@@ -253,10 +260,14 @@ impl Surge {
 
     fn learn(&mut self, at: i64, loss: f64, carriers: Vec<StepNo>) {
         self.remember(loss);
-        if self.means.len() == REMEMBERED {
-            self.means.pop_front();
+        for (list, new) in
+            [(&mut self.means, self.took / self.count.max(1) as f64), (&mut self.taken, self.took)]
+        {
+            if list.len() == REMEMBERED {
+                list.pop_front();
+            }
+            list.push_back(new);
         }
-        self.means.push_back(self.took / self.count.max(1) as f64);
         self.carriers.extend(carriers.into_iter().map(|no| (at, no)));
         let over = self.carriers.len().saturating_sub(COMPARED);
         self.carriers.drain(..over);
@@ -271,6 +282,11 @@ impl Surge {
         let (usual, _) = median_and_mad(&sorted(self.means.iter().copied()));
         let longer = loss / (self.took - loss).max(1.0);
         self.took / self.count.max(1) as f64 >= usual * (1.0 + LONGER * longer)
+    }
+
+    /// What all steps of a second take usually.
+    fn usually_taken(&self) -> f64 {
+        median_and_mad(&sorted(self.taken.iter().copied())).0
     }
 
     /// How many of the carriers that are remembered came in a second.
@@ -299,7 +315,7 @@ impl Surge {
                 let taken = self.count as f64 * fit.center.exp() + median;
                 (LEAST_SHARE * taken).clamp(LEAST.0, LEAST.1)
             }
-            Loses::OffCpu if median > (1.0 - OWN_WORK) * self.took => return None,
+            Loses::OffCpu if median > (1.0 - OWN_WORK) * self.usually_taken() => return None,
             Loses::OffCpu => LEAST.1.max(LEAST_OFF_CPU * self.took),
         };
         let limit = (median + SCALES * scale).max(BEYOND * most_but_one).max(median + least);
@@ -474,5 +490,40 @@ mod tests {
         };
         let first_two = |second| if second % 40 == 1 && second > 40 { 100 } else { more(second) };
         assert_eq!(told_of(first_two).len(), 2);
+    }
+
+    /// A hundred steps a second; each runs and waits as many ms as `does` says of its second, which may have none.
+    fn off_cpu(does: impl Fn(i64) -> Option<(f64, f64)>) -> (Surge, Vec<Slowed>) {
+        let fit = Fit { center: 1e6f64.ln(), scale: 1.0, tail_from: 2e6f64.ln(), tail_mean: 0.5 };
+        let (mut surge, mut told) = (Surge::off_cpu(), Vec::new());
+        for n in 0..20_000u64 {
+            let at = Ns::millis(10 * n as i64);
+            if let Some((runs, waits)) = does(at.0 / WINDOW) {
+                let ns = |ms: f64| Ns((ms * 1e6) as i64);
+                let step = step(n, at, ns(runs + waits), Some(ns(runs)));
+                told.extend(surge.step(StepNo(n), &step, fit, false));
+            }
+        }
+        (surge, told)
+    }
+
+    #[test]
+    fn who_waits_by_itself_is_not_judged_by_it_in_seconds_with_much_to_do_either() {
+        let (surge, told) = off_cpu(|second| match second {
+            60..70 => Some((6.0, 3.9)),
+            _ => Some((0.5, 0.5)),
+        });
+        assert!(told.is_empty() && !surge.is_open());
+    }
+
+    #[test]
+    fn what_is_not_known_ends_what_has_begun() {
+        let (surge, told) = off_cpu(|second| match second {
+            60..68 | 150..158 => Some((4.0, 4.0)),
+            68..150 => None,
+            _ => Some((4.0, 0.01)),
+        });
+        assert!(told.len() == 2 && !surge.is_open());
+        assert!(told[0].slow.iter().all(|no| no.0 < 6_800));
     }
 }

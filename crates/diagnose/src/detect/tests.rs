@@ -1,4 +1,4 @@
-use gpuwhy_schema::{EntityId, Id};
+use gpuwhy_schema::{EntityId, Id, names};
 
 use super::*;
 use crate::live::{Live, Look};
@@ -399,4 +399,52 @@ fn a_loop_that_evaluates_is_slow_by_what_its_short_steps_wait_for() {
     let found = incidents(&steps.into(), &Detection::default());
     let [one] = &found[..] else { panic!("{} incidents: {found:?}", found.len()) };
     assert!((99.0..103.0).contains(&one.from.as_secs_f64()), "from {:?}", one.from);
+}
+
+/// The statements of a database under one name, where half of them always take ten times as long as the others. Another
+/// session holds a lock, 200 ms at a time.
+#[test]
+fn an_incident_among_statements_of_several_kinds_ends_with_what_held_them() {
+    let mut random = Random::new(5);
+    let mut drawn = steps(1, ".", 7);
+    drawn.clear();
+    let mut at = Ns::ZERO;
+    let holds = |at: Ns| {
+        let s = at.as_secs_f64();
+        let within = (30.0..38.0).contains(&s).then_some((s - 30.0) % 0.3);
+        within.filter(|held| *held < 0.2).map_or(Ns::ZERO, |held| Ns(((0.2 - held) * 1e9) as i64))
+    };
+    while at < Ns::secs(80) {
+        for ms in [0.02, 0.5, 0.05, 0.9] {
+            let noise = (0.4 * (random.below(2001) as f64 / 1000.0 - 1.0)).exp();
+            let own = Ns((ms * noise * 1e6) as i64);
+            let dur = if ms == 0.5 { own + holds(at) } else { own };
+            let n = drawn.len() as u64;
+            let step = steps(1, ".", 7).remove(0);
+            drawn.push(Step { id: Id::new(1, n), ts: at, dur, name: "statement".into(), ..step });
+            at = at + dur + Ns::millis(2);
+        }
+    }
+    let said = said(&drawn);
+    assert!(said.starts_with("1 series") && !said.contains(';'), "{said}");
+    let to: i64 = said.rsplit("..").next().unwrap().trim_end_matches(" ms").parse().unwrap();
+    assert!((37_000..39_500).contains(&to), "{said}");
+}
+
+/// Of busy periods it is not known how much there was to do.
+#[test]
+fn busy_periods_are_slow_if_their_thread_waits_and_not_if_it_runs() {
+    let drawn = format!("{}{}{}", ".".repeat(60), "9".repeat(40), ".".repeat(60));
+    let of = |name: &str, waits: bool| {
+        let mut drawn = steps(1, &drawn, 7);
+        for step in &mut drawn {
+            step.name = name.into();
+            let ran = if waits { step.dur.0.min(10_000_000) } else { step.dur.0 };
+            step.ran = Some(Ns(ran * 99 / 100));
+        }
+        said(&drawn)
+    };
+    assert!(of(names::BUSY_PERIOD, true).starts_with("1 series, 200 steps"));
+    assert_eq!(of(names::BUSY_PERIOD, false), "");
+    assert!(of("step", false).starts_with("1 series, 200 steps"));
 }

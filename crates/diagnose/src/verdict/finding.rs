@@ -252,8 +252,9 @@ pub(super) fn summary(finding: &Finding) -> String {
             )
         }
         None => {
-            let excess = time(took.1 - took.0);
-            format!("{name} took {slow} instead of {usual} (+{excess}) for {seconds:.1} s")
+            let sign = if took.1 < took.0 { '-' } else { '+' };
+            let excess = time((took.1 - took.0).abs());
+            format!("{name} took {slow} instead of {usual} ({sign}{excess}) for {seconds:.1} s")
         }
     };
     let first = &finding.causes[0];

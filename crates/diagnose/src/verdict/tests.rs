@@ -617,3 +617,21 @@ fn a_neighbour_that_began_to_run_in_the_middle_did_not_slow_what_was_slow_before
     let finding = judged_from(&[&slow[..]; 80], &took, begins);
     assert_eq!((finding.class, finding.outcome), ("engine_software", Outcome::Decided));
 }
+
+#[test]
+fn where_the_steps_that_were_accounted_for_took_no_longer_nothing_is_decided() {
+    use PartKind::*;
+    let finding = judged(&[(Run, None, 4_000_000), (Runnable, Some(2), 8_000_000)], 0);
+    assert_eq!(finding.outcome, Outcome::Decided);
+    let again = |slow_ms: f64| {
+        let mut other = Finding { outcome: Outcome::InsufficientEvidence, ..finding.clone() };
+        (other.slow_ms, other.excess_ms) = (slow_ms, slow_ms - finding.usual_ms);
+        conclude(&mut other, finding.causes.clone(), &[], &Judgement::default());
+        other
+    };
+    assert_eq!(again(finding.slow_ms).outcome, Outcome::Decided);
+    let other = again(0.9 * finding.usual_ms);
+    assert_eq!(other.outcome, Outcome::InsufficientEvidence);
+    assert!(other.summary.contains("(-"), "{}", other.summary);
+    assert!(other.causes[0].evidence_against.iter().any(|e| e.says.contains("they are others")));
+}

@@ -409,9 +409,12 @@ impl LiveJudge {
         Ok(self.concluded(Box::new(verdict), known))
     }
 
-    /// Whether a process was named that takes no steps itself.
+    /// Whether a process was named that takes no steps itself, or who held a lock: that is no habit of the steps either.
     fn is_somebody_elses(&self, finding: &Finding) -> bool {
         let named = finding.culprit.as_ref().filter(|_| finding.outcome == Outcome::Decided);
+        if named.is_some() && finding.class == "lock_contention" {
+            return true;
+        }
         let Some(culprit) = named.filter(|culprit| culprit.pid.is_some()) else { return false };
         let catalog = self.recent.catalog();
         let threads: HashSet<EntityId> = self.detector.threads().collect();

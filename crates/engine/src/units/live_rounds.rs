@@ -3,8 +3,8 @@
 //! They are written as steps on a track of their process's first thread: the trace of `gpuwhy watch`
 //! holds exact rows around findings only, so they could not be found in it again.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use gpuwhy_collect::{OpenStep, Recorder};
 use gpuwhy_derive::rounds::Train;
@@ -12,6 +12,7 @@ use gpuwhy_schema::{
     Discipline, EntityId, Id, Lane, Ns, Rows, SourceId, Span, Step, TrackId, names,
 };
 
+use super::live_busy::LiveBusy;
 use super::rounds::{Recurring, process_of};
 use super::steps::step_tracks;
 
@@ -29,6 +30,8 @@ pub struct LiveRounds {
     /// Where the rounds of a process are written.
     processes: HashMap<EntityId, Output>,
     ranks: HashMap<EntityId, u32>,
+    /// Programs without a GPU.
+    busy: LiveBusy,
 }
 
 /// A track whose moments may make rounds.
@@ -50,22 +53,29 @@ struct Output {
 }
 
 impl LiveRounds {
-    /// Appends the rounds that ended to `rows`, as steps. Returns the tracks made for them.
+    /// Appends the rounds, and busy periods of programs without a GPU, that ended to `rows`, as steps. Returns the tracks made for them.
     pub fn take(
         &mut self,
         rows: &mut Rows,
         source: SourceId,
         recorder: &mut Recorder,
     ) -> Vec<TrackId> {
-        let ours = |track: &TrackId| self.processes.values().any(|output| output.track == *track);
+        let ours = |track: &TrackId| {
+            self.busy.is_output(*track)
+                || self.processes.values().any(|output| output.track == *track)
+        };
         if self.marked || step_tracks(rows).any(|track| !ours(&track)) {
             self.marked = true;
             self.followed.clear();
+            self.busy = LiveBusy::default();
             return Vec::new();
         }
         self.follow(rows, recorder);
+        let of_gpu: HashSet<EntityId> = self.followed.values().map(|f| f.process).collect();
+        let mut tracks =
+            self.busy.take(rows, source, recorder, |process| of_gpu.contains(&process));
         if self.followed.is_empty() {
-            return Vec::new();
+            return tracks;
         }
         let ranks: HashMap<Id, u32> = rows.collective.iter().map(|c| (c.id, c.rank)).collect();
         let mut moments: Vec<(Ns, TrackId)> = Vec::new();
@@ -77,7 +87,7 @@ impl LiveRounds {
             }
         }
         moments.sort_unstable();
-        let (mut tracks, mut ended) = (Vec::new(), Vec::new());
+        let mut ended = Vec::new();
         for (moment, track) in moments {
             let Some(followed) = self.followed.get_mut(&track) else { continue };
             ended.clear();

@@ -4,8 +4,11 @@
 //! these ([`steps`]). A GPU program that marks none is judged by its *rounds*, if it has any: the
 //! regular pattern of its waits for the GPU or of its collectives ([`rounds`] in a trace,
 //! [`live_rounds`] as they happen). Of a recording that has neither, the rhythm of what its busiest threads wait for
-//! is taken (`waits`).
+//! is taken (`waits`), and of one whose threads wait for work at no rhythm their busy periods (`busy_periods`, and
+//! `live_busy` as they happen).
 
+mod busy_periods;
+mod live_busy;
 pub mod live_rounds;
 pub(crate) mod off_cpu;
 pub mod rounds;
@@ -30,9 +33,18 @@ pub struct Units {
 }
 
 impl Units {
-    /// What these units are called: `steps` or `rounds`.
+    /// What these units are called: `steps`, `rounds` or `busy periods`.
     pub fn name(&self) -> &'static str {
-        if self.rounds.is_empty() { "steps" } else { "rounds" }
+        match self.rounds.is_empty() {
+            true => "steps",
+            false if self.are_busy_periods() => "busy periods",
+            false => "rounds",
+        }
+    }
+
+    /// Whether these units are busy periods.
+    pub fn are_busy_periods(&self) -> bool {
+        self.rounds.iter().any(|rounds| rounds.of == rounds::Recurring::BusyPeriods)
     }
 }
 
@@ -53,12 +65,19 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     Ok(Units { steps: steps.into(), rounds })
 }
 
-/// The rounds that waits of busy threads make, for a trace without steps.
+/// The rounds that waits of busy threads make, or else the busy periods of threads that wait for work, for a trace without
+/// steps.
 ///
 /// # Errors
 /// The trace cannot be read.
 pub fn of_waits(source: &TraceSource, busy: &Busy) -> Result<Units> {
     let path = source.trace().path();
     let (steps, rounds) = waits::of_trace(source, busy).map_err(Error::read("states", path))?;
+    if !steps.is_empty() {
+        return Ok(Units { steps: steps.into(), rounds });
+    }
+    let (mut steps, rounds) =
+        busy_periods::of_trace(source, busy).map_err(Error::read("states", path))?;
+    off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
     Ok(Units { steps: steps.into(), rounds })
 }

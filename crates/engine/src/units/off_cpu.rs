@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuwhy_diagnose::detect::{self, Detection, Step};
-use gpuwhy_schema::{EntityId, Ns, State, ThreadState};
+use gpuwhy_schema::{EntityId, Ns, State, ThreadState, names};
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
@@ -23,13 +23,15 @@ pub(crate) fn is_off_cpu(state: ThreadState) -> bool {
     }
 }
 
-/// Says of the steps of threads whose steps are of several kinds for how long these ran in them. States are many, and of
+/// Says of the steps of threads whose steps are of several kinds, and of busy periods, for how long these ran in them. States are many, and of
 /// most programs nobody has to read them.
 ///
 /// # Errors
 /// The trace cannot be read.
 pub(crate) fn fill(source: &TraceSource, steps: &mut [Step]) -> Result<()> {
-    let threads: HashSet<EntityId> = detect::of_several_kinds(steps, &Detection::default());
+    let mut threads: HashSet<EntityId> = detect::of_several_kinds(steps, &Detection::default());
+    let busy_periods = steps.iter().filter(|step| &*step.name == names::BUSY_PERIOD);
+    threads.extend(busy_periods.map(|step| step.thread));
     if threads.is_empty() {
         return Ok(());
     }

@@ -35,6 +35,8 @@ pub enum Recurring {
     Polls,
     /// Sleeps of a thread for a time.
     Timers,
+    /// Busy periods of threads, from one wait for work to the next.
+    BusyPeriods,
 }
 
 /// The rounds of one process.
@@ -83,6 +85,7 @@ impl Recurring {
             Recurring::FutexWaits => "round of waits for threads",
             Recurring::Polls => "round of polls",
             Recurring::Timers => "round of sleeps",
+            Recurring::BusyPeriods => names::BUSY_PERIOD,
         }
     }
 }
@@ -107,6 +110,16 @@ impl RoundsOfProcess {
             Recurring::FutexWaits => ("wait for another thread", "waits for other threads"),
             Recurring::Polls => ("wait in poll", "waits in poll"),
             Recurring::Timers => ("sleep", "sleeps"),
+            Recurring::BusyPeriods => {
+                let looked_at = match self.each {
+                    1 => String::new(),
+                    n => format!(", of which one in {n} is compared"),
+                };
+                return format!(
+                    "{}{pid}: {} busy periods of its threads, from one wait for work to the next{looked_at}",
+                    self.process, self.rounds
+                );
+            }
         };
         let what = match self.each {
             1 => format!("from one {one} to the next"),

@@ -1,0 +1,99 @@
+//! Busy periods of threads that wait for work, do it, and wait again: what a server's threads do.
+//!
+//! # What it sees
+//! States of a thread. A wait for any of several descriptors (`epoll_wait`, `poll`, `select`) is a wait for work, and so
+//! is a read from a pipe or a socket that has nothing yet. A busy period lasts from the end of such a wait, when the
+//! thread could go on, to the begin of the next. The term is queueing theory's. Waiting for a CPU, for a disk, for a lock
+//! or for a time is part of it, and being idle is not.
+//!
+//! # Why it matters
+//! Requests come when clients send them, so that a server has no rounds. Yet what is in its way makes its busy
+//! periods longer.
+//!
+//! # What fools it
+//! - A thread that waits for the answer of somebody whom it asked is taken for idle meanwhile: which descriptor it
+//!   waits for is not recorded.
+//! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
+//!   thread ran for longer says nothing.
+
+use gpuwhy_schema::{Ns, State, ThreadState};
+
+use crate::syscall::{self, Wait};
+
+/// The busy periods of one thread, from its states as they end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BusyPeriods {
+    /// When the last wait for work ended.
+    since: Option<Ns>,
+}
+
+impl BusyPeriods {
+    /// Takes the next state that has ended; the busy period that ends where it begins, if one does.
+    pub fn take(&mut self, state: &State) -> Option<(Ns, Ns)> {
+        let sleeps = state.value == ThreadState::Sleep.code();
+        let (from, dur) = (state.ts, state.dur.filter(|_| sleeps)?);
+        let wait = syscall::wait(state.arg.unwrap_or(-1));
+        let is_idle = matches!(wait, Wait::Poll | Wait::Read | Wait::Receive);
+        if !is_idle || self.since.is_some_and(|since| from < since) {
+            return None;
+        }
+        let began = self.since.replace(from.saturating_add(dur))?;
+        (began < from).then_some((began, from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::TrackId;
+
+    use super::*;
+
+    const EPOLL_WAIT: i64 = 232;
+    const READ: i64 = 0;
+    const FUTEX: i64 = 202;
+
+    fn state(from: i64, to: i64, value: ThreadState, call: i64) -> State {
+        let (ts, dur) = (Ns(from), Some(Ns(to - from)));
+        State { ts, dur, track: TrackId(1), value: value.code(), arg: Some(call) }
+    }
+
+    fn of(states: &[State]) -> Vec<(i64, i64)> {
+        let mut periods = BusyPeriods::default();
+        states.iter().filter_map(|s| periods.take(s)).map(|(from, to)| (from.0, to.0)).collect()
+    }
+
+    #[test]
+    fn a_period_lasts_from_one_poll_to_the_next_with_all_other_waits() {
+        use ThreadState::{DiskWait, Runnable, Running, Sleep};
+        let states = [
+            state(0, 100, Sleep, EPOLL_WAIT),
+            state(100, 110, Runnable, 0),
+            state(110, 150, Running, 0),
+            state(150, 170, Sleep, FUTEX),
+            state(170, 180, Running, 0),
+            state(180, 200, DiskWait, 1),
+            state(200, 210, Running, 0),
+            state(210, 400, Sleep, EPOLL_WAIT),
+            state(400, 420, Running, 0),
+            state(420, 500, Sleep, EPOLL_WAIT),
+        ];
+        assert_eq!(of(&states), [(100, 210), (400, 420)]);
+    }
+
+    #[test]
+    fn a_thread_that_reads_what_is_not_there_yet_is_idle_as_well() {
+        let waits = [(0, READ), (100, EPOLL_WAIT), (200, READ)];
+        let states = waits.map(|(at, call)| state(at, at + 60, ThreadState::Sleep, call));
+        assert_eq!(of(&states), [(60, 100), (160, 200)]);
+    }
+
+    #[test]
+    fn states_that_come_late_make_no_period() {
+        let states = [
+            state(500, 600, ThreadState::Sleep, EPOLL_WAIT),
+            state(100, 200, ThreadState::Sleep, EPOLL_WAIT),
+            state(700, 800, ThreadState::Sleep, EPOLL_WAIT),
+        ];
+        assert_eq!(of(&states), [(600, 700)]);
+    }
+}

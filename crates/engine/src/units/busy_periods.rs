@@ -1,0 +1,87 @@
+//! Busy periods of the threads of a recording without steps and rounds: see [`gpuwhy_derive::busy_periods`].
+
+use std::collections::HashMap;
+
+use gpuwhy_derive::busy_periods::BusyPeriods;
+use gpuwhy_diagnose::detect::Step;
+use gpuwhy_schema::{Entity, EntityId, Finding, Name, Ns, State, names};
+
+use super::rounds::{Recurring, RoundsOfProcess, round_id};
+use crate::error::Result;
+use crate::source::{EVER, TraceSource};
+use crate::threads::{Busy, state_tracks};
+
+/// Threads with fewer busy periods are not looked at: nothing can be usual of them.
+const NEEDED: usize = 100;
+/// Threads that are looked at, those with most to do.
+const THREADS: usize = 1024;
+/// Of more busy periods one in so many is looked at.
+const PERIODS: usize = 1 << 20;
+
+/// The busy periods of a trace, ordered by their ends.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+    let has_findings = source.trace().read::<Finding>(EVER).next().transpose()?.is_some();
+    if has_findings {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let processes: HashMap<EntityId, EntityId> =
+        busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
+    let mut periods = of_threads(source, &processes)?;
+    periods.retain(|_, list| list.len() >= NEEDED);
+    let entities: HashMap<EntityId, &Entity> =
+        source.entities_and_tracks().entity.iter().map(|e| (e.id, e)).collect();
+    let mut of_process: HashMap<EntityId, usize> = HashMap::new();
+    for (thread, list) in &periods {
+        *of_process.entry(processes[thread]).or_default() += list.len();
+    }
+    let one_in = periods.values().map(Vec::len).sum::<usize>().div_ceil(PERIODS).max(1);
+    let mut found: Vec<RoundsOfProcess> = of_process
+        .into_iter()
+        .filter_map(|(process, rounds)| {
+            let entity = entities.get(&process)?;
+            let (process, pid) = (entity.name.to_string(), entity.number);
+            let of = Recurring::BusyPeriods;
+            Some(RoundsOfProcess { process, pid, of, each: one_in, rounds, phase: None })
+        })
+        .collect();
+    found.sort_by(|a, b| (b.rounds, a.pid).cmp(&(a.rounds, b.pid)));
+    let all = periods.iter().flat_map(|(thread, list)| {
+        list.iter().step_by(one_in).map(|(from, to)| (*to, *from, *thread))
+    });
+    let mut all: Vec<(Ns, Ns, EntityId)> = all.collect();
+    all.sort_unstable();
+    let name: Name = names::BUSY_PERIOD.into();
+    let step = |(n, (to, from, thread)): (usize, (Ns, Ns, EntityId))| Step {
+        id: round_id(n),
+        ts: from,
+        dur: to - from,
+        thread,
+        rank: None,
+        name: name.clone(),
+        size: None,
+        ran: None,
+    };
+    Ok((all.into_iter().enumerate().map(step).collect(), found))
+}
+
+/// The busy periods of threads.
+fn of_threads(
+    source: &TraceSource,
+    threads: &HashMap<EntityId, EntityId>,
+) -> Result<HashMap<EntityId, Vec<(Ns, Ns)>>> {
+    let tracks = state_tracks(source);
+    let mut of: HashMap<EntityId, (BusyPeriods, Vec<(Ns, Ns)>)> = HashMap::new();
+    for rows in source.trace().read::<State>(EVER) {
+        for row in rows? {
+            let Some(thread) = tracks.get(&row.track).filter(|t| threads.contains_key(t)) else {
+                continue;
+            };
+            let (periods, list) = of.entry(*thread).or_default();
+            list.extend(periods.take(&row));
+        }
+    }
+    Ok(of.into_iter().map(|(thread, (_, list))| (thread, list)).collect())
+}

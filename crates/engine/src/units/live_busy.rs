@@ -1,0 +1,177 @@
+//! Busy periods of a program that marks no steps and uses no GPU, as its threads' states arrive.
+//!
+//! They are written as steps of their threads, as [live rounds](super::live_rounds) are: the trace of `gpuwhy watch`
+//! holds exact rows around findings only, so they could not be found in it again.
+
+use std::collections::{HashMap, HashSet};
+
+use gpuwhy_collect::Recorder;
+use gpuwhy_derive::busy_periods::BusyPeriods;
+use gpuwhy_schema::{
+    Discipline, EntityId, Lane, Ns, Rows, SourceId, Span, State, Step, TrackId, names,
+};
+
+/// Programs that mark steps are given so long to begin with them.
+const PATIENCE: Ns = Ns::secs(10);
+/// Threads that are followed at most.
+const FOLLOWED: usize = 1024;
+/// Tracks of states that are known; if there are more, those of threads that have ended are forgotten.
+const KNOWN: usize = 16_384;
+/// So many busy periods a second are compared, of all threads together. Where there are more, of each thread one in so many
+/// is.
+const COMPARED: u32 = 2000;
+
+/// Finds busy periods in states as they arrive.
+#[derive(Default)]
+pub(super) struct LiveBusy {
+    /// When the first state ended.
+    first: Option<Ns>,
+    /// The threads of tracks of states; of a thread that is not followed nothing else is known.
+    known: HashMap<TrackId, (EntityId, Option<Followed>)>,
+    followed: usize,
+    /// The second of the latest period, and how many ended in that.
+    second: i64,
+    count: u32,
+    /// One in so many of each thread's is compared.
+    one_in: u32,
+    /// Where busy periods are written.
+    outputs: HashSet<TrackId>,
+}
+
+/// A thread that is followed.
+#[derive(Default)]
+struct Followed {
+    periods: BusyPeriods,
+    /// Periods that were not compared since one was.
+    skipped: u32,
+    /// Where they are written, and how many were.
+    output: Option<TrackId>,
+    seq: u64,
+}
+
+impl LiveBusy {
+    /// Appends the busy periods that ended to `rows`, as steps, but for threads of processes that have steps of `others`.
+    /// Returns the tracks made for them.
+    pub fn take(
+        &mut self,
+        rows: &mut Rows,
+        source: SourceId,
+        recorder: &mut Recorder,
+        has_others: impl Fn(EntityId) -> bool,
+    ) -> Vec<TrackId> {
+        let states = rows.track.iter().filter(|track| &*track.name == names::THREAD_STATE);
+        self.known.extend(states.map(|track| (track.id, (track.entity, None))));
+        if self.known.len() > KNOWN {
+            self.forget(recorder);
+        }
+        let (mut tracks, mut spans, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+        for state in &rows.state {
+            let Some((thread, from, to)) = self.ended(state) else { continue };
+            let process = recorder.entity(thread).and_then(|thread| thread.parent);
+            if process.is_some_and(&has_others) {
+                continue;
+            }
+            let Some((_, Some(followed))) = self.known.get_mut(&state.track) else { continue };
+            let track = *followed.output.get_or_insert_with(|| {
+                let lane = Lane::spans(names::STEPS, Discipline::Overlap);
+                let track = recorder.track(thread, lane, source);
+                tracks.push(track);
+                self.outputs.insert(track);
+                track
+            });
+            let (id, seq) = (recorder.next_id(), followed.seq);
+            followed.seq += 1;
+            let (name, dur) = (names::BUSY_PERIOD.into(), Some(to - from));
+            spans.push(Span { id, ts: from, dur, track, parent: None, name });
+            steps.push(Step { id, ts: from, thread, seq, size: None, rank: None });
+        }
+        rows.span.append(&mut spans);
+        rows.step.append(&mut steps);
+        tracks
+    }
+
+    /// The busy period that a state ended, if it is to be compared.
+    fn ended(&mut self, state: &State) -> Option<(EntityId, Ns, Ns)> {
+        let end = state.ts.saturating_add(state.dur?);
+        let first = *self.first.get_or_insert(end);
+        let (thread, followed) = self.known.get_mut(&state.track)?;
+        if followed.is_none() && self.followed < FOLLOWED {
+            *followed = Some(Followed::default());
+            self.followed += 1;
+        }
+        let followed = followed.as_mut()?;
+        let (from, to) = followed.periods.take(state)?;
+        if end < first.saturating_add(PATIENCE) {
+            return None;
+        }
+        followed.skipped += 1;
+        let thread = *thread;
+        // How many are left out only grows, since what a second loses is compared with earlier ones.
+        let second = to.0.div_euclid(1_000_000_000);
+        if second != self.second {
+            (self.second, self.count) = (second, 0);
+        }
+        self.count += 1;
+        self.one_in = self.one_in.max(self.count.div_ceil(COMPARED));
+        if followed.skipped < self.one_in {
+            return None;
+        }
+        followed.skipped = 0;
+        Some((thread, from, to))
+    }
+
+    /// Whether busy periods are written there.
+    pub fn is_output(&self, track: TrackId) -> bool {
+        self.outputs.contains(&track)
+    }
+
+    /// Forgets threads that have ended.
+    fn forget(&mut self, recorder: &Recorder) {
+        let lives = |thread: EntityId| recorder.entity(thread).is_some_and(|e| e.to.is_none());
+        self.known.retain(|_, (thread, _)| lives(*thread));
+        self.followed = self.known.values().filter(|(_, followed)| followed.is_some()).count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::ThreadState;
+
+    use super::*;
+
+    const READ: i64 = 0;
+
+    /// So many busy periods in each of these seconds; how many of each are compared.
+    fn compared(seconds: &[i64]) -> Vec<usize> {
+        let track = TrackId(1);
+        let mut busy = LiveBusy::default();
+        busy.known.insert(track, (EntityId(1), None));
+        let in_second = |(second, many): (usize, &i64)| {
+            let at = |n: i64| Ns((second as i64 * many + n) * 1_000_000_000 / many);
+            let waits = |n: i64| State {
+                ts: at(n),
+                dur: Some(Ns(10_000)),
+                track,
+                value: ThreadState::Sleep.code(),
+                arg: Some(READ),
+            };
+            (0..*many).filter(|n| busy.ended(&waits(*n)).is_some()).count()
+        };
+        seconds.iter().enumerate().map(in_second).collect()
+    }
+
+    #[test]
+    fn nothing_is_compared_of_a_program_that_may_mark_its_steps_yet() {
+        assert_eq!(compared(&[100; 12])[..10], [0; 10]);
+        assert_eq!(compared(&[100; 13])[12], 100);
+    }
+
+    #[test]
+    fn of_very_many_one_in_so_many_is_compared_from_then_on() {
+        let mut seconds = vec![100; 11];
+        seconds.extend([10_000, 10_000, 1000]);
+        let compared = compared(&seconds);
+        assert!((2000..=5000).contains(&compared[11]), "{compared:?}");
+        assert_eq!(compared[12..], [2000, 200], "seconds stay comparable");
+    }
+}
