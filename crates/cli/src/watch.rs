@@ -250,9 +250,9 @@ impl Printer {
         let now = watcher.status();
         let shed = if now.shedding.is_empty() { "" } else { "  RECORDING LESS" };
         terminal::status(format_args!(
-            "{:>6.0} s  {:>9} steps  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
+            "{:>6.0} s  {:>9}  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
             now.seconds,
-            now.steps,
+            now.compared(),
             now.state,
             100.0 * (now.bpf_share + now.cpu_share),
             100.0 * now.bpf_share,
@@ -315,17 +315,20 @@ fn text(event: &Event) -> Screen {
 
 fn ended_text<'a>(screen: &'a mut Screen, ended: &live::Ended) -> &'a mut Screen {
     screen.line(format_args!(
-        "{}: watched for {:.0} s, {} steps, {} findings; {:.2} s of CPU in the kernel and \
+        "{}: watched for {:.0} s, {}, {} findings; {:.2} s of CPU in the kernel and \
          {:.2} s here ({:.2} % of the machine), {} MiB",
         ended.trace,
         ended.seconds,
-        ended.steps,
+        ended.compared(),
         ended.findings,
         ended.bpf_seconds.unwrap_or(0.0),
         ended.cpu_seconds,
         100.0 * ended.machine_share,
         ended.rss_bytes >> 20
     ));
+    if let Some(hint) = ended.hint() {
+        screen.line(hint);
+    }
     trace_losses(screen, ended.lost_rows, ended.complete);
     screen
 }

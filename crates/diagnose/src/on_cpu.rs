@@ -86,6 +86,8 @@ pub struct OnCpu {
     peers: Option<f64>,
     /// Its steps are busy periods: how much work they are is not known.
     any_work: bool,
+    /// It is about one or two steps.
+    few: bool,
 }
 
 /// Why it is not known that a program did more.
@@ -101,6 +103,8 @@ pub enum Doubt {
     NotRecorded,
     /// There may have been more to do.
     AnyWork,
+    /// It may do so now and then.
+    Habit,
 }
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
@@ -115,6 +119,8 @@ const SLOWED_AT_MOST: f64 = 8.0;
 const SLOWED_ALONE: f64 = 2.0;
 /// Peers were as fast as ever if they took no more than this share of what the program took longer, by its usual time.
 const AS_FAST: f64 = 0.25;
+/// So many long steps show whether they come again.
+const HABIT: usize = 3;
 /// No clock is lowered to less than one part in so many, so that what took longer than that was more work, if nobody
 /// else ran.
 const NO_CLOCK: f64 = 16.0;
@@ -144,6 +150,11 @@ impl OnCpu {
     /// The same of steps of which it is known whether they are busy periods, which may be any work.
     pub fn of_any_work(self, any_work: bool) -> OnCpu {
         OnCpu { any_work, ..self }
+    }
+
+    /// The same of so many slow steps.
+    pub fn of_steps(self, slow: usize) -> OnCpu {
+        OnCpu { few: slow < HABIT, ..self }
     }
 
     /// Whether its peers, who ran the same code meanwhile, were as fast as ever, and it took longer somewhere than what
@@ -187,6 +198,9 @@ impl OnCpu {
         if self.any_work {
             return Some(Doubt::AnyWork);
         }
+        if self.few {
+            return Some(Doubt::Habit);
+        }
         let Some(neighbours) = &self.neighbours else { return Some(Doubt::NotRecorded) };
         if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
             return Some(Doubt::Neighbour(neighbour.clone()));
@@ -224,6 +238,11 @@ impl OnCpu {
 }
 
 impl Doubt {
+    /// Whether the same work may have taken longer.
+    pub fn is_of_speed(&self) -> bool {
+        !matches!(self, Doubt::AnyWork | Doubt::Habit)
+    }
+
     /// It, in words.
     pub fn says(&self, on_cpu: &OnCpu) -> String {
         match self {
@@ -241,6 +260,11 @@ impl Doubt {
             Doubt::AnyWork => {
                 "a busy period ends when there is no more to do, and how much there was is not known: mark the steps, or \
                  name the function that is one"
+                    .to_owned()
+            }
+            Doubt::Habit => {
+                "one or two long steps may be what the program does now and then, as a checkpoint or an evaluation is: a \
+                 third would show whether they come again"
                     .to_owned()
             }
             Doubt::NotRecorded => {

@@ -76,7 +76,9 @@ pub fn judge(
     let others = neighbours::neighbours(context, stating.workload(), lasted);
     let (stretches, peers) = where_it_ran(&series);
     let any_work = incident.slowed.iter().any(|s| &*s.signature.name == names::BUSY_PERIOD);
-    let on_cpu = OnCpu::new(&stretches, others).beside(&peers).of_any_work(any_work);
+    let slow = incident.slowed.iter().map(|s| s.slow.len()).sum();
+    let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
+    let on_cpu = on_cpu.of_any_work(any_work).of_steps(slow);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {

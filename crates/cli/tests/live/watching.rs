@@ -112,6 +112,64 @@ fn root_a_watched_program_is_judged_while_it_is_disturbed() {
     assert!(!document["findings"].as_array().unwrap().is_empty(), "{document}");
 }
 
+/// A server and its client for half a minute: while the file that is named is there, the server sleeps for each answer.
+const SERVER: &str = r#"
+import os, socket, sys, time
+here, there = socket.socketpair()
+until = time.monotonic() + 32
+if os.fork() == 0:
+    while time.monotonic() < until:
+        here.send(b"?")
+        here.recv(1)
+        time.sleep(0.005)
+    os._exit(0)
+here.close()
+with open(sys.argv[1] + ".pid", "w") as out:
+    out.write(str(os.getpid()))
+while there.recv(1):
+    begun = time.monotonic()
+    while time.monotonic() < begun + 0.001:
+        pass
+    if os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+    there.send(b"!")
+"#;
+
+#[test]
+fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (_keep, folder) = folder();
+    let (trace, flag) = (folder.join("watch.trace"), folder.join("sleeps"));
+    let mut watch = own();
+    watch.args(["watch", "--json", "--events", "-", "--max-cpu", "50", "-o"]).arg(&trace);
+    watch.args(["--", "python3", "-c", SERVER]).arg(&flag);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    let pid_file = folder.join("sleeps.pid");
+    eventually("the server has begun", || pid_file.is_file());
+    std::thread::sleep(Duration::from_secs(21));
+    std::fs::write(&flag, "").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    std::fs::remove_file(&flag).unwrap();
+    // Other incidents may come before it on a machine that has other things to do.
+    let sleeps = |over: &Value| {
+        let finding = &over["finding"];
+        (finding["outcome"] == "decided" && finding["class"] == "own_sleep")
+            .then(|| finding.clone())
+    };
+    let finding =
+        std::iter::repeat_with(|| event(&documents, "over")).find_map(|over| sleeps(&over));
+    let finding = finding.unwrap();
+    let pid = std::fs::read_to_string(&pid_file).unwrap();
+    assert_eq!(finding["culprit"]["pid"].to_string(), pid, "{finding}");
+    assert_eq!(finding["series"][0]["name"], "busy period", "{finding}");
+    assert_eq!(event(&documents, "ended")["units"], "busy periods");
+}
+
 #[test]
 fn root_a_step_that_hangs_is_told_before_it_ends() {
     if !may_record() {

@@ -16,8 +16,9 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                tool: calls that allocate memory or load code, which slow steps make and usual ones do not. \
                Against it: a program that was slower wherever it ran, or beside a process that began to run. The \
                same work takes longer then if the clock, a cache, memory bandwidth or the other thread of a core \
-               is what is short, and no recorded row tells that from more work: the confidence is multiplied by \
-               0.4, so that the class is suspected and not decided.",
+               is what is short, and no recorded row tells that from more work. One or two long steps may be a \
+               habit of the program, as a checkpoint is, and a busy period may have had more to do. In each of these \
+               the confidence is multiplied by 0.4, so that the class is suspected and not decided.",
     verify: Verify {
         culprit: None,
         otherwise: "count what its threads execute while steps are slow and while they are not: `perf stat -e \
@@ -48,10 +49,12 @@ fn statements(incident: &Incident<'_>, out: &mut Statements) {
     match incident.on_cpu.doubt() {
         Some(doubt) => {
             out.contradicting.push(Evidence::of(doubt.says(incident.on_cpu)));
-            out.contradicting.push(Evidence::of(
-                "not known: the same work may have taken longer on the CPU, by memory bandwidth, a cache, the other \
-                 thread of a core or the clock, and no counter was recorded that would tell",
-            ));
+            if doubt.is_of_speed() {
+                out.contradicting.push(Evidence::of(
+                    "not known: the same work may have taken longer on the CPU, by memory bandwidth, a cache, the \
+                     other thread of a core or the clock, and no counter was recorded that would tell",
+                ));
+            }
         }
         None => out.supporting.push(Evidence::of(format!(
             "{}; nobody else began to take as much of the CPUs as would slow it so",

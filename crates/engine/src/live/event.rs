@@ -55,8 +55,10 @@ pub struct Trouble {
 pub struct Status {
     /// Seconds since the start.
     pub seconds: f64,
-    /// Steps so far.
+    /// Steps so far, or what is compared in their place.
     pub steps: u64,
+    /// What these are: `steps`, `rounds` or `busy periods`.
+    pub units: &'static str,
     /// `calm`, `slow` or a class.
     pub state: String,
     /// Share of the machine that our BPF programs took in the last second.
@@ -78,8 +80,10 @@ pub struct Ended {
     pub trace: String,
     /// How long it was watched.
     pub seconds: f64,
-    /// Steps seen.
+    /// Steps seen, or what was compared in their place.
     pub steps: u64,
+    /// What these were: `steps`, `rounds` or `busy periods`.
+    pub units: &'static str,
     /// Findings reported.
     pub findings: u64,
     /// Slowdowns that began and ended with our own judging of a past incident, and were not reported.
@@ -162,4 +166,26 @@ pub enum Event {
     Status(Status),
     /// The watch ended.
     Ended(Ended),
+}
+
+impl Status {
+    /// How many steps there were so far, or of what was compared in their place.
+    pub fn compared(&self) -> String {
+        format!("{} {}", self.steps, self.units)
+    }
+}
+
+impl Ended {
+    /// How many steps there were, or of what was compared in their place.
+    pub fn compared(&self) -> String {
+        format!("{} {}", self.steps, self.units)
+    }
+
+    /// What to do if nothing was compared.
+    pub fn hint(&self) -> Option<&'static str> {
+        (self.steps == 0).then_some(
+            "nothing was compared: no program marked a step, and none that was named (-p PID, -- CMD) waited regularly for a GPU or \
+             again and again for work; --step uprobe:BINARY:SYMBOL names a function that is a step",
+        )
+    }
 }

@@ -13,9 +13,12 @@ use gpuwhy_schema::{
 
 /// Programs that mark steps are given so long to begin with them.
 const PATIENCE: Ns = Ns::secs(10);
+/// The first ones of a thread are left out: one that lives for a moment has no usual.
+const FIRST: u32 = 20;
 /// Threads that are followed at most.
 const FOLLOWED: usize = 1024;
-/// Tracks of states that are known; if there are more, those of threads that have ended are forgotten.
+/// Tracks of states that are known; if there are more, those of threads that have ended are forgotten, and then
+/// those that are not followed.
 const KNOWN: usize = 16_384;
 /// So many busy periods a second are compared, of all threads together. Where there are more, of each thread one in so many
 /// is.
@@ -42,6 +45,8 @@ pub(super) struct LiveBusy {
 #[derive(Default)]
 struct Followed {
     periods: BusyPeriods,
+    /// How many it has had, up to [`FIRST`].
+    had: u32,
     /// Periods that were not compared since one was.
     skipped: u32,
     /// Where they are written, and how many were.
@@ -59,8 +64,9 @@ impl LiveBusy {
         recorder: &mut Recorder,
         has_others: impl Fn(EntityId) -> bool,
     ) -> Vec<TrackId> {
-        let states = rows.track.iter().filter(|track| &*track.name == names::THREAD_STATE);
-        self.known.extend(states.map(|track| (track.id, (track.entity, None))));
+        for track in rows.track.iter().filter(|track| &*track.name == names::THREAD_STATE) {
+            self.known.entry(track.id).or_insert((track.entity, None));
+        }
         if self.known.len() > KNOWN {
             self.forget(recorder);
         }
@@ -104,6 +110,10 @@ impl LiveBusy {
         if end < first.saturating_add(PATIENCE) {
             return None;
         }
+        if followed.had < FIRST {
+            followed.had += 1;
+            return None;
+        }
         followed.skipped += 1;
         let thread = *thread;
         // How many are left out only grows, since what a second loses is compared with earlier ones.
@@ -120,6 +130,11 @@ impl LiveBusy {
         Some((thread, from, to))
     }
 
+    /// Whether there were any.
+    pub fn has_any(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// Whether busy periods are written there.
     pub fn is_output(&self, track: TrackId) -> bool {
         self.outputs.contains(&track)
@@ -129,6 +144,12 @@ impl LiveBusy {
     fn forget(&mut self, recorder: &Recorder) {
         let lives = |thread: EntityId| recorder.entity(thread).is_some_and(|e| e.to.is_none());
         self.known.retain(|_, (thread, _)| lives(*thread));
+        if self.known.len() > KNOWN {
+            self.known.retain(|_, (_, followed)| followed.is_some());
+        }
+        // Tracks that were made before have been seen among the rows by now.
+        let outputs = self.known.values().filter_map(|(_, followed)| followed.as_ref()?.output);
+        self.outputs = outputs.collect();
         self.followed = self.known.values().filter(|(_, followed)| followed.is_some()).count();
     }
 }

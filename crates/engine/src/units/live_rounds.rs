@@ -113,6 +113,15 @@ impl LiveRounds {
         tracks
     }
 
+    /// What is compared: `steps`, `rounds` or `busy periods`.
+    pub fn units(&self) -> &'static str {
+        match (self.marked, self.processes.is_empty()) {
+            (false, false) => "rounds",
+            (false, true) if self.busy.has_any() => "busy periods",
+            _ => "steps",
+        }
+    }
+
     /// Follows the new tracks in `rows` that may have rounds.
     fn follow(&mut self, rows: &Rows, recorder: &Recorder) {
         if self.followed.len() >= FOLLOWED && !rows.track.is_empty() {

@@ -220,6 +220,7 @@ impl Watcher {
         Status {
             seconds: self.began.elapsed().as_secs_f64(),
             steps: self.judge.steps(),
+            units: self.rounds.units(),
             state: self.judge.state(),
             bpf_share: self.governor.bpf_share,
             cpu_share: self.governor.cpu_share,
@@ -261,6 +262,7 @@ impl Watcher {
             trace: self.path.display().to_string(),
             seconds,
             steps: self.judge.steps(),
+            units: self.rounds.units(),
             findings: self.judge.findings(),
             own_doing: self.judge.own_doing(),
             events: status.events,
