@@ -160,11 +160,18 @@ fn a_server_without_rhythm() -> Host {
 }
 
 #[test]
-fn of_a_host_without_steps_it_is_told_where_the_time_went_who_waited_for_whom_and_when_that_changed()
- {
+fn the_busy_periods_of_a_server_are_judged_and_it_is_told_where_the_time_went_and_who_waited_for_whom()
+{
     let (_keep, folder) = folder();
     let (text, document, page) = a_server_without_rhythm().judged(&folder);
-    assert_eq!(document["verdict"], "no_steps", "{document:#}");
+    assert_eq!(document["rounds"][0]["of"], "busy_periods", "{document:#}");
+    assert_eq!(document["verdict"], "found", "{document:#}");
+    let finding = &document["findings"][0];
+    assert_eq!(finding["class"], "cpu_contention", "{text}");
+    assert_eq!(finding["culprit"]["pid"], 20, "{text}");
+    let near = |at: &str, s: f64| (finding[at].as_i64().unwrap() as f64 / 1e9 - s).abs() <= 1.5;
+    assert!(near("from_ns", 12.0) && near("to_ns", 18.0), "{finding:#}");
+    assert!(text.contains("busy periods of its threads, from one wait for work to the next"));
     let threads = &document["threads"];
     let first = &threads["threads"][0];
     assert_eq!((&first["tid"], &first["pid"]), (&10.into(), &10.into()), "{threads:#}");
