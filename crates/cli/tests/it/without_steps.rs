@@ -161,7 +161,7 @@ fn a_server_without_rhythm() -> Host {
 
 #[test]
 fn the_busy_periods_of_a_server_are_judged_and_it_is_told_where_the_time_went_and_who_waited_for_whom()
-{
+ {
     let (_keep, folder) = folder();
     let (text, document, page) = a_server_without_rhythm().judged(&folder);
     assert_eq!(document["rounds"][0]["of"], "busy_periods", "{document:#}");
