@@ -94,7 +94,7 @@ def syncs(program, seconds, rng):
 
 
 def quota(program, seconds, rng):
-    """The program gets a twentieth of a CPU or two from the operator."""
+    """The operator allows the program less of a CPU than it takes."""
     group = "/sys/fs/cgroup/cpu/gpuwhy-bench"
     os.makedirs(group, exist_ok=True)
     pids = [program.pid, *map(int, subprocess.run(["pgrep", "-P", str(program.pid)], capture_output=True).stdout.split())]

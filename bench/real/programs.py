@@ -15,6 +15,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Program:
     """What every program here can say."""
 
+    def wait_for(self, what):
+        """Returns as soon as that is true."""
+        until = time.monotonic() + 60
+        while not what():
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.name} did not start")
+            time.sleep(0.2)
+
     def ready(self):
         """Returns as soon as it works, after `watch` began."""
 
@@ -51,11 +59,7 @@ class Told(Program):
         subprocess.run(command, check=True)
 
     def ready(self):
-        until = time.monotonic() + 60
-        while not self.has_begun():
-            if time.monotonic() > until:
-                raise RuntimeError(f"{self.name} did not start")
-            time.sleep(0.2)
+        self.wait_for(self.has_begun)
 
     def has_begun(self):
         return os.path.exists(self.steps)

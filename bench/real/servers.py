@@ -33,13 +33,6 @@ class Server(Program):
         )
         self.wait_for(lambda: os.path.exists(self.steps) and os.path.getsize(self.steps) > 0)
 
-    def wait_for(self, what):
-        until = time.monotonic() + 60
-        while not what():
-            if time.monotonic() > until:
-                raise RuntimeError(f"{self.name} did not start")
-            time.sleep(0.2)
-
     def answers(self):
         return os.path.exists(self.socket)
 
@@ -115,8 +108,7 @@ class MariaDb(Server):
         return ["mariadb", self.socket]
 
     def watched(self):
-        symbol = "dispatch_command"
-        return [*super().watched(), "--step", f"uprobe:/usr/sbin/mariadbd:{symbol}"]
+        return [*super().watched(), "--step", "uprobe:/usr/sbin/mariadbd:dispatch_command"]
 
 
 class MariaDbRounds(MariaDb):

@@ -53,7 +53,8 @@ struct Output {
 }
 
 impl LiveRounds {
-    /// Appends the rounds, and busy periods of programs without a GPU, that ended to `rows`, as steps. Returns the tracks made for them.
+    /// Appends the rounds, and busy periods of programs without a GPU, that ended to `rows`, as steps. Returns the tracks
+    /// made for them.
     pub fn take(
         &mut self,
         rows: &mut Rows,

@@ -23,15 +23,17 @@ pub(crate) fn is_off_cpu(state: ThreadState) -> bool {
     }
 }
 
-/// Says of the steps of threads whose steps are of several kinds, and of busy periods, for how long these ran in them. States are many, and of
-/// most programs nobody has to read them.
+/// Says of busy periods, and of the steps of threads whose steps are of several kinds, for how long these ran in them.
+/// States are many, and of most programs nobody has to read them.
 ///
 /// # Errors
 /// The trace cannot be read.
 pub(crate) fn fill(source: &TraceSource, steps: &mut [Step]) -> Result<()> {
-    let mut threads: HashSet<EntityId> = detect::of_several_kinds(steps, &Detection::default());
     let busy_periods = steps.iter().filter(|step| &*step.name == names::BUSY_PERIOD);
-    threads.extend(busy_periods.map(|step| step.thread));
+    let mut threads: HashSet<EntityId> = busy_periods.map(|step| step.thread).collect();
+    if steps.iter().any(|step| !threads.contains(&step.thread)) {
+        threads.extend(detect::of_several_kinds(steps, &Detection::default()));
+    }
     if threads.is_empty() {
         return Ok(());
     }
