@@ -26,6 +26,7 @@ mod delta_counter;
 mod elf;
 mod error;
 mod event_rows;
+mod every;
 #[doc(hidden)]
 pub mod fuzzing;
 mod groups;

@@ -221,6 +221,11 @@ impl Recorder {
         Ok(())
     }
 
+    /// Looks this often from now on, as long as the ring stays well below full.
+    pub fn set_calm_hz(&mut self, hz: u32) {
+        self.calm_tick = tick_of(hz);
+    }
+
     /// What is left out now.
     pub fn shedding(&self) -> &'static [Shed] {
         &Shed::ORDER[..self.shed]

@@ -14,13 +14,15 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::stats::{median_and_mad, quantile, sorted};
+use crate::stats::{median_and_mad, quantile_of};
 
 /// How many steps a baseline remembers: enough for a 1 % quantile, little enough to keep one for
 /// each of thousands of signatures.
 pub const REMEMBERED: usize = 1024;
 /// How many steps it needs before it is believed.
 pub const NEEDED: usize = 12;
+/// The summary is made anew when one in this many of the steps is not in it.
+const FITTED_ANEW: usize = 16;
 /// Durations closer than this on the log scale are the same: 1 %.
 const FINEST_SCALE: f64 = 0.01;
 /// Where the tail of a normal distribution begins, in standard deviations.
@@ -97,7 +99,7 @@ impl Fit {
     fn of(logs: &[f64]) -> Fit {
         let (center, scale) = median_and_mad(logs);
         let scale = scale.max(FINEST_SCALE);
-        let tail_from = quantile(&sorted(logs.iter().copied()), TAIL_FROM).max(center);
+        let tail_from = quantile_of(logs.iter().copied(), TAIL_FROM).max(center);
         let excess: Vec<f64> = logs.iter().map(|x| x - tail_from).filter(|x| *x > 0.0).collect();
         let tail_mean = crate::stats::mean(&excess).max(scale / 2.0);
         Fit { center, scale, tail_from, tail_mean }
@@ -138,8 +140,9 @@ impl Baseline {
         }
         self.logs.push_back(dur.max(1.0).ln());
         self.since_fit += 1;
-        // A fit costs two sorts; the early ones matter most.
-        if self.fit.is_none() || self.since_fit >= 16 || self.logs.len() < 2 * NEEDED {
+        // A fit goes through all of them three times; the early ones matter most.
+        let is_old = self.since_fit >= (self.logs.len() / FITTED_ANEW).max(16);
+        if self.fit.is_none() || is_old || self.logs.len() < 2 * NEEDED {
             self.refit();
         }
     }

@@ -16,11 +16,22 @@ pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     all
 }
 
+/// The same quantile of values in any order, without sorting them all.
+pub fn quantile_of(values: impl IntoIterator<Item = f64>, q: f64) -> f64 {
+    let mut all: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
+    let Some(last) = all.len().checked_sub(1) else { return f64::NAN };
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let (_, below, above) = all.select_nth_unstable_by(at.floor() as usize, f64::total_cmp);
+    let below = *below;
+    let next = above.iter().copied().min_by(f64::total_cmp).filter(|_| at.fract() > 0.0);
+    below + (next.unwrap_or(below) - below) * at.fract()
+}
+
 /// Median and 1.4826 × the median absolute deviation, which estimates a normal distribution's
 /// standard deviation without heeding outliers.
 pub fn median_and_mad(values: &[f64]) -> (f64, f64) {
-    let median = quantile(&sorted(values.iter().copied()), 0.5);
-    let mad = quantile(&sorted(values.iter().map(|v| (v - median).abs())), 0.5);
+    let median = quantile_of(values.iter().copied(), 0.5);
+    let mad = quantile_of(values.iter().map(|v| (v - median).abs()), 0.5);
     (median, 1.4826 * mad)
 }
 
@@ -65,5 +76,17 @@ mod tests {
         assert_eq!(median, 3.0);
         assert!((scale - 1.4826).abs() < 1e-9);
         assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn quantiles_are_the_same_whether_values_are_sorted_or_not() {
+        let mut random = Random::new(7);
+        for n in [0, 1, 2, 3, 10, 99, 100, 1024] {
+            let values: Vec<f64> = (0..n).map(|_| random.below(50) as f64 / 3.0).collect();
+            for q in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
+                let (one, other) = (quantile_of(values.clone(), q), quantile(&sorted(values.clone()), q));
+                assert_eq!(one.to_bits(), other.to_bits(), "{q} of {n}");
+            }
+        }
     }
 }

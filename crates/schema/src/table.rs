@@ -280,6 +280,11 @@ macro_rules! tables {
                 Rows { $($table: gather.table(parts.clone().map(|rows| &rows.$table[..])),)+ }
             }
 
+            /// Removes all rows, and keeps their memory for others.
+            pub fn clear(&mut self) {
+                $(self.$table.clear();)+
+            }
+
             /// Moves all rows of `other` to the end of these.
             pub fn append(&mut self, other: &mut Rows) {
                 $(self.$table.append(&mut other.$table);)+

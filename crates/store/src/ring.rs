@@ -58,6 +58,8 @@ pub struct Ring {
     chunks: VecDeque<Chunk>,
     next: u64,
     bytes: usize,
+    /// The emptied tables of a chunk that was evicted, for the next one: they have grown to what a chunk needs.
+    spare: Rows,
     newest: Ns,
     evicted: u64,
     /// States without an end that were evicted and may hold still.
@@ -78,6 +80,7 @@ impl Ring {
             chunks: VecDeque::new(),
             next: 0,
             bytes: 0,
+            spare: Rows::default(),
             newest: Ns::MIN,
             evicted: 0,
             holding: HashMap::new(),
@@ -119,9 +122,11 @@ impl Ring {
                 last.open |= measure.open;
             }
             _ => {
+                let mut held = std::mem::take(&mut self.spare);
+                held.append(rows);
                 self.chunks.push_back(Chunk {
                     number: self.next,
-                    rows: std::mem::take(rows),
+                    rows: held,
                     bytes: measure.bytes,
                     start: measure.start,
                     end: measure.end,
@@ -139,15 +144,18 @@ impl Ring {
             if self.bytes <= self.keep.bytes && chunk.end >= since {
                 break;
             }
-            let Some(chunk) = self.chunks.pop_front() else { break };
+            let Some(mut chunk) = self.chunks.pop_front() else { break };
             self.bytes -= chunk.bytes;
             self.evicted += chunk.rows.len() as u64;
-            for state in chunk.rows.state {
+            for state in chunk.rows.state.drain(..) {
                 let last = self.last_state.get(&state.track);
                 if state.dur.is_none() && last == Some(&(state.ts, false)) {
                     self.holding.insert(state.track, state);
                 }
             }
+            chunk.rows.clear();
+            // One that was much larger than others would hold its memory for good.
+            self.spare = if chunk.bytes <= 2 * CHUNK_BYTES { chunk.rows } else { Rows::default() };
         }
         let oldest = self.oldest();
         self.retained.retain(|r| r.range.end > oldest);

@@ -10,6 +10,7 @@ use super::mapped::MappedArray;
 use super::object::{LoadedObject, put, set_map_entries};
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
+use crate::every::Every;
 
 /// Sums of an entry; as `SUMS` in `process_sums.h`.
 pub(crate) const SUMS: usize = 4;
@@ -60,7 +61,7 @@ pub(crate) struct ProcessSums {
     pendings: MappedArray<Pending>,
     seen_changes: u64,
     seen_pending: u64,
-    next: Ns,
+    reads: Every,
     shares: Shares,
 }
 
@@ -127,7 +128,7 @@ impl ProcessSums {
             pendings: loaded.mapped("pendings")?,
             seen_changes: 0,
             seen_pending: 0,
-            next: Ns::ZERO,
+            reads: Every::new(EVERY),
             shares: Shares::default(),
         })
     }
@@ -135,10 +136,9 @@ impl ProcessSums {
     /// If a reading is due, reads what has changed, and calls `write` with every share that has grown or
     /// whose closing zero is still to be written.
     pub fn each(&mut self, now: Ns, write: impl FnMut(&mut Share)) {
-        if now < self.next {
+        if !self.reads.is_due(now) {
             return;
         }
-        self.next = now + EVERY;
         self.read(now);
         self.shares.of.values_mut().filter(|share| share.is_due()).for_each(write);
     }

@@ -27,6 +27,7 @@ use crate::bpf::{
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
+use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 
 pub(crate) const PROBE: ProbeSpec =
@@ -82,7 +83,7 @@ struct BlockIo {
     tracks: Vec<Option<DiskTracks>>,
     span_names: SpanNames,
     rows: u64,
-    next_search: Ns,
+    searches: Every,
     next_note: Ns,
     _loaded: LoadedObject,
 }
@@ -142,7 +143,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         tracks,
         span_names: SpanNames::new(),
         rows: 0,
-        next_search: Ns::ZERO,
+        searches: Every::new(SEARCH_EVERY),
         next_note: Ns::ZERO,
         _loaded: loaded,
     }))
@@ -174,8 +175,7 @@ impl Probe for BlockIo {
     }
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        if now >= self.next_search {
-            self.next_search = now + SEARCH_EVERY;
+        if self.searches.is_due(now) {
             for slot in 0..self.disks.len() {
                 self.disk(slot, cx);
             }

@@ -22,6 +22,7 @@ use crate::config::Target;
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
+use crate::every::Every;
 use crate::polled_files;
 use crate::probe::{Probe, ProbeSpec, Start};
 
@@ -58,8 +59,8 @@ struct Cgroup {
     without: HashSet<(Membership, Limit)>,
     next_look: Ns,
     left_out: u64,
-    next_search: Ns,
-    next_memory: Ns,
+    searches: Every,
+    reads_memory: Every,
     recorded: u64,
 }
 
@@ -99,27 +100,23 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         without: HashSet::new(),
         next_look: Ns::ZERO,
         left_out: 0,
-        next_search: Ns::ZERO,
-        next_memory: Ns::ZERO,
+        searches: Every::new(SEARCH_EVERY),
+        reads_memory: Every::new(MEMORY_EVERY),
         recorded: 0,
     }))
 }
 
 impl Probe for Cgroup {
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        let search_due = now >= self.next_search;
+        let search_due = self.searches.is_due(now);
         if search_due {
-            self.next_search = now + SEARCH_EVERY;
             if now >= self.next_look {
                 self.next_look = now + LOOK_AGAIN;
                 self.without.clear();
             }
             self.search(cx);
         }
-        let memory_due = now >= self.next_memory;
-        if memory_due {
-            self.next_memory = now + MEMORY_EVERY;
-        }
+        let memory_due = self.reads_memory.is_due(now);
         let (source, recorded) = (self.source, &mut self.recorded);
         let path = |watched: &Watched| watched.folder.clone();
         polled_files::read_each(&mut self.watched, path, |watched| {

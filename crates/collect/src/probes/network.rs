@@ -31,6 +31,7 @@ use crate::bpf::{
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
+use crate::every::Every;
 use crate::probe::{How, Probe, ProbeSpec, Shedding, Start};
 use crate::shed::Shed;
 
@@ -133,8 +134,8 @@ struct Network {
     mark_names: [Name; 2],
     tick: Ns,
     recorded: u64,
-    next_search: Ns,
-    next_softnet: Ns,
+    searches: Every,
+    reads_softnet: Every,
     loaded: LoadedObject,
 }
 
@@ -178,8 +179,8 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         mark_names: ["send".into(), "receive".into()],
         tick: Ns(1_000_000_000 / hz),
         recorded: 0,
-        next_search: Ns::ZERO,
-        next_softnet: Ns::ZERO,
+        searches: Every::new(SEARCH_EVERY),
+        reads_softnet: Every::new(SOFTNET_EVERY),
         loaded,
     }))
 }
@@ -207,8 +208,7 @@ impl Probe for Network {
     }
 
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        if now >= self.next_search {
-            self.next_search = now + SEARCH_EVERY;
+        if self.searches.is_due(now) {
             self.search(cx);
         }
         for (&slot, tracks) in &mut self.tracks {
@@ -219,8 +219,7 @@ impl Probe for Network {
         }
         self.write_shares(now, cx);
         self.write_host(now, cx);
-        if now >= self.next_softnet {
-            self.next_softnet = now + SOFTNET_EVERY;
+        if self.reads_softnet.is_due(now) {
             self.read_softnet(now, cx)?;
         }
         Ok(())

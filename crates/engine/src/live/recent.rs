@@ -56,8 +56,7 @@ impl Recent {
     pub fn sort(&mut self, mut rows: Rows) -> Sorted {
         self.step_tracks.extend(step_tracks(&rows));
         let is_step = |span: &Span| self.step_tracks.contains(&span.track);
-        let (steps, others) = std::mem::take(&mut rows.span).into_iter().partition(is_step);
-        rows.span = others;
+        let steps = rows.span.extract_if(.., |span| is_step(span)).collect();
         let aggregates = Rows {
             entity: rows.entity.clone(),
             track: rows.track.clone(),

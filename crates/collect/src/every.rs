@@ -1,0 +1,47 @@
+//! What is done at some ticks only, every so often.
+
+use gpuwhy_schema::Ns;
+
+/// A tick counts as if it came so much of the period later: ticks come some microseconds early or late, and one that is
+/// early must not leave its turn to the next.
+const EARLY: i64 = 8;
+
+/// When something is due that is done every so often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Every {
+    period: Ns,
+    next: Ns,
+}
+
+impl Every {
+    /// Due at once, and then after each `period`.
+    pub const fn new(period: Ns) -> Every {
+        Every { period, next: Ns::ZERO }
+    }
+
+    /// Whether it is due at `now`; if so, it is due again a period later.
+    pub fn is_due(&mut self, now: Ns) -> bool {
+        let is_due = now.0.saturating_add(self.period.0 / EARLY) >= self.next.0;
+        if is_due {
+            self.next = now.saturating_add(self.period);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_that_is_early_by_a_moment_has_its_turn() {
+        let mut every = Every::new(Ns::millis(100));
+        let at = |us: i64| Ns(1_000_000_000 + us * 1000);
+        // Ticks of 100 ms, each some microseconds off.
+        let ticks = [0, 99_980, 200_010, 299_930, 400_000];
+        assert!(ticks.iter().all(|us| every.is_due(at(*us))));
+        // Ticks of 50 ms: every other one.
+        let due: Vec<bool> = (9..13).map(|i| every.is_due(at(i * 50_000 - 7))).collect();
+        assert_eq!(due, [false, true, false, true]);
+    }
+}
