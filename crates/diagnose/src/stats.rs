@@ -84,7 +84,8 @@ mod tests {
         for n in [0, 1, 2, 3, 10, 99, 100, 1024] {
             let values: Vec<f64> = (0..n).map(|_| random.below(50) as f64 / 3.0).collect();
             for q in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
-                let (one, other) = (quantile_of(values.clone(), q), quantile(&sorted(values.clone()), q));
+                let (one, other) =
+                    (quantile_of(values.clone(), q), quantile(&sorted(values.clone()), q));
                 assert_eq!(one.to_bits(), other.to_bits(), "{q} of {n}");
             }
         }

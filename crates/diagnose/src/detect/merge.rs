@@ -310,6 +310,16 @@ const DRIFTS: f64 = 7.0;
 /// The least scale of what steps take for each ns that their thread is on a CPU.
 const FINEST: f64 = 0.02;
 
+/// The mean of each `window` values that follow each other.
+fn moving_means(values: &[f64], window: usize) -> Vec<f64> {
+    let sums = values.iter().scan(0.0, |sum, value| {
+        *sum += value;
+        Some(*sum)
+    });
+    let sums: Vec<f64> = std::iter::once(0.0).chain(sums).collect();
+    sums.windows(window + 1).map(|of| (of[window] - of[0]) / window as f64).collect()
+}
+
 /// How far the mean of the slow steps lies above the mean of the usual ones, in standard
 /// deviations of usual means over as many steps, on the log scale.
 fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
@@ -323,7 +333,7 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     };
     let (usual, slow) = (logs(&slowed.usual), logs(&slowed.slow));
     let window = slow.len().clamp(1, (usual.len() / 4).max(1));
-    let means: Vec<f64> = usual.windows(window).map(crate::stats::mean).collect();
+    let means = moving_means(&usual, window);
     let center = crate::stats::mean(&means);
     let spread =
         crate::stats::mean(&means.iter().map(|m| (m - center).powi(2)).collect::<Vec<_>>());

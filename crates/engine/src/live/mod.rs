@@ -192,6 +192,11 @@ impl LiveJudge {
         self.current.is_none()
     }
 
+    /// Whether something is slower than usual and nobody has been told why.
+    pub fn is_awaited(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.class.is_none())
+    }
+
     /// `calm`, `slow` or the class of the current incident.
     pub fn state(&self) -> String {
         match &self.current {

@@ -82,11 +82,10 @@ const GIVES_WAY: Duration = Duration::from_millis(100);
 const CATCHES_UP: Duration = Duration::from_millis(50);
 /// How often suspicious series are looked at.
 const LOOK: Ns = Ns::millis(50);
-/// How often the recorder looks while nothing is slow, unless the kernel's ring fills: half of what it costs is by the look
-/// and not by the event.
+/// How often the recorder looks while nothing is slow or why was told, unless the kernel's ring fills: half of what it costs
+/// is by the look and not by the event.
 const CALM_HZ: u32 = 10;
-/// The same while something is slow: before each look at the series, so that what follows is found as soon as if it looked
-/// more often.
+/// The same while a verdict is awaited: before each look at the series.
 const SLOW_HZ: u32 = 20;
 /// Exact rows are written from this long before the first slow step on.
 const BEFORE: Ns = Ns::secs(5);
@@ -191,7 +190,7 @@ impl Watcher {
         if now >= self.looked.saturating_add(Ns(LOOK.0 / 10 * 9)) {
             self.looked = now;
             self.look(now, &mut events)?;
-            self.recorder.set_calm_hz(if self.judge.is_calm() { CALM_HZ } else { SLOW_HZ });
+            self.recorder.set_calm_hz(if self.judge.is_awaited() { SLOW_HZ } else { CALM_HZ });
         }
         if self.governor.is_due() {
             events.extend(self.govern(now)?);
