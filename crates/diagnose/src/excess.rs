@@ -308,12 +308,30 @@ impl Excess {
                 }
             }
         }
+        let beside = self.beside_handlers(contradicted);
+        if beside > 0.0 {
+            *out.entry(Class::Interrupts).or_default() += beside;
+            *out.entry(Class::EngineSoftware).or_default() -= beside;
+        }
         for (&(class, kind), &(usual, slow)) in &self.spans {
             let instead_of = classes::of_part(kind).filter(|_| !contradicted.contains(&kind));
             *out.entry(class).or_default() += slow - usual;
             *out.entry(instead_of.unwrap_or(Class::Unexplained)).or_default() -= slow - usual;
         }
         out
+    }
+
+    /// What interrupts took longer beside their handlers, in ns a step. A handler is seen from its first line to its last;
+    /// that the CPU enters the kernel, leaves it, and on a virtual machine asks the hypervisor for the next one, is in the
+    /// time of the code that was interrupted. That is no more than the handlers themselves took longer, and no more than that
+    /// code ran longer.
+    fn beside_handlers(&self, contradicted: &[PartKind]) -> f64 {
+        let grew = |kind: PartKind| {
+            let parts = self.parts.iter().filter(|((of, _), _)| *of == kind);
+            let grew: f64 = parts.map(|(_, (usual, slow))| slow - usual).sum();
+            if contradicted.contains(&kind) { 0.0 } else { grew }
+        };
+        grew(PartKind::Hardirq).min(grew(PartKind::Run)).max(0.0)
     }
 
     /// The excess in ns a step of which nothing is known: no part says where the time went, and no span.
@@ -422,6 +440,25 @@ mod tests {
         assert_eq!(classes.values().sum::<f64>(), 6.0);
         assert_eq!(classes[&Class::CpuContention], 8.0);
         assert_eq!(classes[&Class::GpuThrottling], -3.0);
+    }
+
+    #[test]
+    fn what_interrupts_take_beside_their_handlers_is_not_told_as_more_work() {
+        use PartKind::*;
+        let usual = profile(&[(Run, 5.0), (Hardirq, 0.1)], 0.0);
+        let classes = |run: f64, hardirq: f64| {
+            let slow = profile(&[(Run, run), (Hardirq, hardirq)], 0.0);
+            let series = [Compared::new(EntityId(1), vec![&usual], vec![&slow])];
+            let classes = Excess::of(&series).classes(&[]);
+            let of = |class| classes.get(&class).map_or(0.0, |ns| (ns * 10.0).round() / 10.0);
+            (of(Class::Interrupts), of(Class::EngineSoftware))
+        };
+        // A storm of timers: entering and leaving the kernel took longer than the handlers.
+        assert_eq!(classes(7.0, 1.7), (3.2, 0.4));
+        assert_eq!(classes(5.5, 1.7), (2.1, 0.0));
+        // More work is interrupted by a few ticks more, which are no reason for it.
+        assert_eq!(classes(9.0, 0.2), (0.2, 3.9));
+        assert_eq!(classes(4.0, 0.3), (0.2, -1.0));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) mod ring;
 pub mod rows;
 mod sums;
 mod tasks;
+mod texts;
 pub(crate) mod tracing_data;
 
 #[cfg(test)]

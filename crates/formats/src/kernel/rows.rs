@@ -19,14 +19,13 @@ use gpuwhy_schema::{
 };
 
 use super::action::{Action, Place, Stage, action};
-use super::event::{EventType, RawEvent, Value};
+use super::event::{EventType, RawEvent};
 use super::sums::Sum;
 use super::tasks::Tasks;
+use super::texts::Texts;
 
-/// Span lane of a CPU: interrupt handlers.
-const IRQ: &str = "irq";
-/// Span lane of a CPU: softirqs.
-const SOFTIRQ: &str = "softirq";
+/// Span lanes of a CPU: interrupt handlers, and softirqs.
+const LANES: [&str; 2] = ["irq", "softirq"];
 /// What is summed of a disk's requests.
 const DISK_SUMS: [Lane<'static>; 2] = [
     Lane::counter(names::DISK_BYTES, "By", Measure::Delta),
@@ -46,6 +45,8 @@ struct Cpu {
     entity: EntityId,
     occupant: Option<TrackId>,
     marks: Option<TrackId>,
+    /// Its lanes of interrupt handlers and of softirqs.
+    irqs: [Option<TrackId>; 2],
     /// Who runs on it and since when.
     current: Option<(i64, i64)>,
     /// Interrupt handlers that have begun, the innermost last.
@@ -121,6 +122,7 @@ pub struct KernelRows {
     hosts: Vec<Host>,
     kinds: Vec<Kind>,
     names: Names,
+    texts: Texts,
     last_id: u64,
     tally: Tally,
 }
@@ -210,6 +212,7 @@ impl KernelRows {
             lanes: &mut self.lanes,
             rows: &mut self.rows,
             names: &mut self.names,
+            texts: &mut self.texts,
             last_id: &mut self.last_id,
             tally: &mut self.tally,
             event,
@@ -259,6 +262,7 @@ struct At<'a> {
     lanes: &'a mut Lanes,
     rows: &'a mut Rows,
     names: &'a mut Names,
+    texts: &'a mut Texts,
     last_id: &'a mut u64,
     tally: &'a mut Tally,
     event: &'a RawEvent,
@@ -289,6 +293,7 @@ impl At<'_> {
             }),
             occupant: None,
             marks: None,
+            irqs: [None; 2],
             current: None,
             hardirqs: Vec::new(),
             softirq: None,
@@ -421,34 +426,44 @@ impl At<'_> {
         sum.add(now.saturating_sub(from) as f64, from, now, self.rows);
     }
 
-    /// A span on a lane of the event's CPU.
-    fn on_cpu(&mut self, lane: &str, name: Name, from: i64, now: i64) {
+    /// A span on a lane of the event's CPU, by its number.
+    fn on_cpu(&mut self, lane: usize, name: Name, from: i64, now: i64) {
         let (source, id) = (self.host().tasks.source, self.id());
-        let Some((_, cpu)) = self.cpu() else { return };
-        let entity = cpu.entity;
-        let track = self.lanes.track(entity, None, Lane::spans(lane, Discipline::Nested), source);
+        let Some(number) = self.event.cpu else { return };
+        let Some(cpu) = self.host[self.kind.host].cpus.get_mut(&number) else { return };
+        let (entity, lanes) = (cpu.entity, &mut *self.lanes);
+        let track = *cpu.irqs[lane].get_or_insert_with(|| {
+            lanes.track(entity, None, Lane::spans(LANES[lane], Discipline::Nested), source)
+        });
         let dur = Some(Ns(now.saturating_sub(from)));
         self.rows.span.push(Span { id, ts: Ns(from), dur, track, parent: None, name });
     }
 
     fn hardirq(&mut self, begins: bool, irq: Place, name: Place, now: i64) {
-        let number = self.event.integer(irq).unwrap_or(-1);
-        let text = self.event.bytes(name).map(String::from_utf8_lossy);
-        let name = match text {
-            Some(text) if !text.is_empty() => format!("irq {number} {text}"),
-            _ => format!("irq {number}"),
-        };
-        let name = self.names.name(&name);
-        let Some((_, cpu)) = self.cpu() else { return self.mark() };
-        if begins {
+        if self.cpu().is_none() {
+            return self.mark();
+        }
+        let name = if begins { Some(self.handler(irq, name)) } else { None };
+        let Some((_, cpu)) = self.cpu() else { return };
+        if let Some(name) = name {
             // More than a few are in each other only where exits were lost.
             if cpu.hardirqs.len() >= 16 {
                 cpu.hardirqs.clear();
             }
             cpu.hardirqs.push((now, name));
         } else if let Some((from, name)) = cpu.hardirqs.pop() {
-            self.on_cpu(IRQ, name, from, now);
+            self.on_cpu(0, name, from, now);
             self.borrowed(VECTORS.len(), from, now);
+        }
+    }
+
+    /// What a handler's spans are called.
+    fn handler(&mut self, irq: Place, name: Place) -> Name {
+        let number = self.event.integer(irq).unwrap_or(-1);
+        let text = self.event.bytes(name).map(String::from_utf8_lossy);
+        match text {
+            Some(text) if !text.is_empty() => self.names.name(&format!("irq {number} {text}")),
+            _ => self.names.name(&format!("irq {number}")),
         }
     }
 
@@ -460,7 +475,7 @@ impl At<'_> {
             cpu.softirq = Some((now, vector));
         } else if let Some((from, _)) = cpu.softirq.take().filter(|begun| begun.1 == vector) {
             let name = self.names.name(VECTORS[vector]);
-            self.on_cpu(SOFTIRQ, name, from, now);
+            self.on_cpu(1, name, from, now);
             self.borrowed(vector, from, now);
         }
     }
@@ -591,10 +606,11 @@ impl At<'_> {
     fn return_call(&mut self, result: Place, now: i64) {
         let Some(tid) = self.tid().filter(|tid| *tid > 0) else { return self.mark() };
         if let Some(id) = self.close_call(tid, now)
-            && let Some(result) = result.and_then(|result| self.event.shown(result))
+            && let Some(result) = result.and_then(|result| self.event.values.get(result))
+            && let Some(value) = self.texts.of(result, &self.event.text)
         {
             let key = self.names.name("ret");
-            self.rows.attr.push(Attr { id, key, value: result.as_str().into() });
+            self.rows.attr.push(Attr { id, key, value });
         }
     }
 
@@ -634,12 +650,9 @@ impl At<'_> {
 
     /// The fields of the event as attributes of a row.
     fn attributes(&mut self, id: Id) {
-        for (place, key) in self.kind.what.fields.iter().enumerate() {
-            if self.event.values.get(place).is_some_and(|value| *value != Value::Absent)
-                && let Some(value) = self.event.shown(place)
-            {
-                // Most values are there once, so that no copy of them is kept for others.
-                self.rows.attr.push(Attr { id, key: key.clone(), value: value.as_str().into() });
+        for (key, value) in self.kind.what.fields.iter().zip(&self.event.values) {
+            if let Some(value) = self.texts.of(value, &self.event.text) {
+                self.rows.attr.push(Attr { id, key: key.clone(), value });
             }
         }
     }

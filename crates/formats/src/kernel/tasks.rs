@@ -102,7 +102,7 @@ impl Tasks {
 
     /// The thread is called this, and belongs to this process.
     pub fn learn(&mut self, tid: i64, pid: Option<i64>, comm: Option<&[u8]>, lanes: &mut Lanes) {
-        let (key, host) = (self.key.clone(), self.host);
+        let host = self.host;
         let task = self.task(tid, lanes);
         if let Some(comm) = comm.filter(|comm| !comm.is_empty() && *comm != task.comm) {
             task.comm = comm.to_vec();
@@ -115,6 +115,8 @@ impl Tasks {
         }
         if let Some(pid) = pid.filter(|_| task.pid != pid) {
             task.pid = Some(pid);
+            let key = self.key.clone();
+            let task = self.task(tid, lanes);
             let entity = task.entity;
             let process = lanes.entity(EntityKind::Process, &format!("{key}:pid{pid}"), |e| {
                 e.parent = Some(host);
