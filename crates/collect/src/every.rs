@@ -19,6 +19,11 @@ impl Every {
         Every { period, next: Ns::ZERO }
     }
 
+    /// With another period, from `now` on.
+    pub fn wait(&mut self, period: Ns, now: Ns) {
+        *self = Every { period, next: now.saturating_add(period) };
+    }
+
     /// Whether it is due at `now`; if so, it is due again a period later.
     pub fn is_due(&mut self, now: Ns) -> bool {
         let is_due = now.0.saturating_add(self.period.0 / EARLY) >= self.next.0;

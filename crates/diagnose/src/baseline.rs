@@ -21,8 +21,6 @@ use crate::stats::{median_and_mad, quantile_of};
 pub const REMEMBERED: usize = 1024;
 /// How many steps it needs before it is believed.
 pub const NEEDED: usize = 12;
-/// The summary is made anew when one in this many of the steps is not in it.
-const FITTED_ANEW: usize = 16;
 /// Durations closer than this on the log scale are the same: 1 %.
 const FINEST_SCALE: f64 = 0.01;
 /// Where the tail of a normal distribution begins, in standard deviations.
@@ -141,8 +139,7 @@ impl Baseline {
         self.logs.push_back(dur.max(1.0).ln());
         self.since_fit += 1;
         // A fit goes through all of them three times; the early ones matter most.
-        let is_old = self.since_fit >= (self.logs.len() / FITTED_ANEW).max(16);
-        if self.fit.is_none() || is_old || self.logs.len() < 2 * NEEDED {
+        if self.fit.is_none() || self.since_fit >= 16 || self.logs.len() < 2 * NEEDED {
             self.refit();
         }
     }

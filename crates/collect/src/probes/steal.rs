@@ -18,6 +18,7 @@ use crate::bpf::Bpf;
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
+use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::sys::{self, ns};
 
@@ -50,7 +51,7 @@ struct Steal {
     file: File,
     buffer: Vec<u8>,
     cpus: Vec<DeltaCounter>,
-    next: Ns,
+    reads: Every,
     /// When time was last stolen.
     stolen: Ns,
     recorded: u64,
@@ -76,7 +77,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         file,
         buffer,
         cpus,
-        next: Ns::ZERO,
+        reads: Every::new(EVERY),
         stolen,
         recorded: 0,
     }))
@@ -88,10 +89,10 @@ fn read_error(source: std::io::Error) -> CollectError {
 
 impl Probe for Steal {
     fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        if now < self.next {
+        if !self.reads.is_due(now) {
             return Ok(());
         }
-        self.next = now + if now - self.stolen < QUIET { EVERY } else { EVERY_QUIET };
+        self.reads.wait(if now - self.stolen < QUIET { EVERY } else { EVERY_QUIET }, now);
         // Some CPU switches every second: this thread has just been switched in.
         let told = (0..self.bpf.cpu_count()).map(|i| ns(self.bpf.cpu(i).stolen_at)).max();
         if told.is_some_and(|at| at.0 > 0 && now - at < TOLD) {
