@@ -15,7 +15,7 @@ import time
 GPUWHY = os.path.abspath(sys.argv[1])
 DATA = os.environ.get("TRACE_DATA", "target/traces")
 # Bytes of an output that is not read.
-LONG = 4 << 20
+LONG = 1 << 20
 
 
 def run(command, timeout=900, memory_gib=None):
