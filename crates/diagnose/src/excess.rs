@@ -295,7 +295,8 @@ impl Excess {
     /// `contradicted` point to no class: their excess stays unexplained.
     pub fn classes(&self, contradicted: &[PartKind]) -> BTreeMap<Class, f64> {
         let mut out: BTreeMap<Class, f64> = BTreeMap::new();
-        for (kind, (usual, slow)) in self.kinds() {
+        let kinds = self.kinds();
+        for (&kind, &(usual, slow)) in &kinds {
             if contradicted.contains(&kind) {
                 *out.entry(Class::Unexplained).or_default() += slow - usual;
                 continue;
@@ -308,7 +309,7 @@ impl Excess {
                 }
             }
         }
-        let beside = self.beside_handlers(contradicted);
+        let beside = beside_handlers(&kinds, contradicted);
         if beside > 0.0 {
             *out.entry(Class::Interrupts).or_default() += beside;
             *out.entry(Class::EngineSoftware).or_default() -= beside;
@@ -319,19 +320,6 @@ impl Excess {
             *out.entry(instead_of.unwrap_or(Class::Unexplained)).or_default() -= slow - usual;
         }
         out
-    }
-
-    /// What interrupts took longer beside their handlers, in ns a step. A handler is seen from its first line to its last;
-    /// that the CPU enters the kernel, leaves it, and on a virtual machine asks the hypervisor for the next one, is in the
-    /// time of the code that was interrupted. That is no more than the handlers themselves took longer, and no more than that
-    /// code ran longer.
-    fn beside_handlers(&self, contradicted: &[PartKind]) -> f64 {
-        let grew = |kind: PartKind| {
-            let parts = self.parts.iter().filter(|((of, _), _)| *of == kind);
-            let grew: f64 = parts.map(|(_, (usual, slow))| slow - usual).sum();
-            if contradicted.contains(&kind) { 0.0 } else { grew }
-        };
-        grew(PartKind::Hardirq).min(grew(PartKind::Run)).max(0.0)
     }
 
     /// The excess in ns a step of which nothing is known: no part says where the time went, and no span.
@@ -347,6 +335,18 @@ impl Excess {
         let of_class = self.spans.iter().filter(|((c, _), _)| *c == class).map(|(_, ns)| *ns);
         of_class.reduce(|sum, ns| (sum.0 + ns.0, sum.1 + ns.1))
     }
+}
+
+/// What interrupts took longer beside their handlers, in ns a step. A handler is seen from its first line to its last; that
+/// the CPU enters the kernel, leaves it, and on a virtual machine asks the hypervisor for the next one, is in the time of
+/// the code that was interrupted. That is no more than the handlers themselves took longer, and no more than that code ran
+/// longer.
+fn beside_handlers(kinds: &BTreeMap<PartKind, (f64, f64)>, contradicted: &[PartKind]) -> f64 {
+    let grew = |kind| match kinds.get(&kind) {
+        Some((usual, slow)) if !contradicted.contains(&kind) => slow - usual,
+        _ => 0.0,
+    };
+    grew(PartKind::Hardirq).min(grew(PartKind::Run)).max(0.0)
 }
 
 /// Durations of slow steps in ns as they were, and as they would have been had somebody not been

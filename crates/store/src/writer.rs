@@ -279,7 +279,7 @@ impl Writer {
         self.written.journal_bytes += journal.length - before;
         self.pending_rows = 0;
         // Keeps the allocations for the next second.
-        let Ok(()) = self.pending.each(&mut Clear);
+        self.pending.clear();
         Ok(())
     }
 
@@ -500,17 +500,6 @@ impl EachTable for Put<'_> {
 
     fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
         self.0.put(rows);
-        Ok(())
-    }
-}
-
-struct Clear;
-
-impl EachTable for Clear {
-    type Error = std::convert::Infallible;
-
-    fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<(), Self::Error> {
-        rows.clear();
         Ok(())
     }
 }

@@ -10,6 +10,7 @@
 //! *Invariant:* an event has one value for each declared field; a field that this event lacks is
 //! [`Value::Absent`].
 
+use std::fmt::Write as _;
 use std::ops::Range;
 
 use gpuwhy_schema::Name;
@@ -71,6 +72,23 @@ pub struct RawEvent {
     pub text: Vec<u8>,
 }
 
+impl Value {
+    /// Adds the value as it is shown to `out`; its text may lie in `bytes`. A field that an event lacks adds nothing.
+    pub fn show(&self, bytes: &[u8], out: &mut String) {
+        // Writing to a string does not fail.
+        let _ = match self {
+            Value::Absent => Ok(()),
+            Value::Unsigned(value) => write!(out, "{value}"),
+            Value::Signed(value) => write!(out, "{value}"),
+            Value::Float(value) => write!(out, "{value}"),
+            Value::Text(range) => {
+                let text = bytes.get(range.clone()).unwrap_or_default();
+                out.write_str(&String::from_utf8_lossy(text))
+            }
+        };
+    }
+}
+
 impl RawEvent {
     /// Forgets values and texts, and keeps their memory.
     pub fn clear(&mut self) {
@@ -105,15 +123,10 @@ impl RawEvent {
 
     /// The value of a field as it is shown; `None` where the event lacks it.
     pub fn shown(&self, field: usize) -> Option<String> {
-        Some(match self.values.get(field)? {
-            Value::Absent => return None,
-            Value::Unsigned(value) => value.to_string(),
-            Value::Signed(value) => value.to_string(),
-            Value::Float(value) => value.to_string(),
-            Value::Text(range) => {
-                String::from_utf8_lossy(self.text.get(range.clone()).unwrap_or_default()).into()
-            }
-        })
+        let value = self.values.get(field).filter(|value| **value != Value::Absent)?;
+        let mut out = String::new();
+        value.show(&self.text, &mut out);
+        Some(out)
     }
 }
 

@@ -26,6 +26,8 @@ use super::texts::Texts;
 
 /// Span lanes of a CPU: interrupt handlers, and softirqs.
 const LANES: [&str; 2] = ["irq", "softirq"];
+const IRQ: usize = 0;
+const SOFTIRQ: usize = 1;
 /// What is summed of a disk's requests.
 const DISK_SUMS: [Lane<'static>; 2] = [
     Lane::counter(names::DISK_BYTES, "By", Measure::Delta),
@@ -45,8 +47,8 @@ struct Cpu {
     entity: EntityId,
     occupant: Option<TrackId>,
     marks: Option<TrackId>,
-    /// Its lanes of interrupt handlers and of softirqs.
-    irqs: [Option<TrackId>; 2],
+    /// Its [`LANES`].
+    lanes: [Option<TrackId>; LANES.len()],
     /// Who runs on it and since when.
     current: Option<(i64, i64)>,
     /// Interrupt handlers that have begun, the innermost last.
@@ -293,7 +295,7 @@ impl At<'_> {
             }),
             occupant: None,
             marks: None,
-            irqs: [None; 2],
+            lanes: [None; LANES.len()],
             current: None,
             hardirqs: Vec::new(),
             softirq: None,
@@ -426,13 +428,13 @@ impl At<'_> {
         sum.add(now.saturating_sub(from) as f64, from, now, self.rows);
     }
 
-    /// A span on a lane of the event's CPU, by its number.
+    /// A span on one of the [`LANES`] of the event's CPU.
     fn on_cpu(&mut self, lane: usize, name: Name, from: i64, now: i64) {
         let (source, id) = (self.host().tasks.source, self.id());
         let Some(number) = self.event.cpu else { return };
         let Some(cpu) = self.host[self.kind.host].cpus.get_mut(&number) else { return };
         let (entity, lanes) = (cpu.entity, &mut *self.lanes);
-        let track = *cpu.irqs[lane].get_or_insert_with(|| {
+        let track = *cpu.lanes[lane].get_or_insert_with(|| {
             lanes.track(entity, None, Lane::spans(LANES[lane], Discipline::Nested), source)
         });
         let dur = Some(Ns(now.saturating_sub(from)));
@@ -440,11 +442,8 @@ impl At<'_> {
     }
 
     fn hardirq(&mut self, begins: bool, irq: Place, name: Place, now: i64) {
-        if self.cpu().is_none() {
-            return self.mark();
-        }
-        let name = if begins { Some(self.handler(irq, name)) } else { None };
-        let Some((_, cpu)) = self.cpu() else { return };
+        let name = begins.then(|| self.handler(irq, name));
+        let Some((_, cpu)) = self.cpu() else { return self.mark() };
         if let Some(name) = name {
             // More than a few are in each other only where exits were lost.
             if cpu.hardirqs.len() >= 16 {
@@ -452,7 +451,7 @@ impl At<'_> {
             }
             cpu.hardirqs.push((now, name));
         } else if let Some((from, name)) = cpu.hardirqs.pop() {
-            self.on_cpu(0, name, from, now);
+            self.on_cpu(IRQ, name, from, now);
             self.borrowed(VECTORS.len(), from, now);
         }
     }
@@ -475,7 +474,7 @@ impl At<'_> {
             cpu.softirq = Some((now, vector));
         } else if let Some((from, _)) = cpu.softirq.take().filter(|begun| begun.1 == vector) {
             let name = self.names.name(VECTORS[vector]);
-            self.on_cpu(1, name, from, now);
+            self.on_cpu(SOFTIRQ, name, from, now);
             self.borrowed(vector, from, now);
         }
     }

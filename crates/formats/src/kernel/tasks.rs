@@ -115,10 +115,10 @@ impl Tasks {
         }
         if let Some(pid) = pid.filter(|_| task.pid != pid) {
             task.pid = Some(pid);
-            let key = self.key.clone();
+            let key = format!("{}:pid{pid}", self.key);
             let task = self.task(tid, lanes);
             let entity = task.entity;
-            let process = lanes.entity(EntityKind::Process, &format!("{key}:pid{pid}"), |e| {
+            let process = lanes.entity(EntityKind::Process, &key, |e| {
                 e.parent = Some(host);
                 e.name = format!("pid {pid}").as_str().into();
                 e.number = Some(pid);

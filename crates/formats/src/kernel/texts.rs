@@ -5,7 +5,6 @@
 //! a kernel's events come again within some thousand events (devices, priorities, names of threads), so that no text is
 //! made for them, and none of the others is kept for long.
 
-use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
@@ -33,44 +32,41 @@ impl Texts {
     pub fn of(&mut self, value: &Value, bytes: &[u8]) -> Option<Name> {
         Some(match value {
             Value::Absent => return None,
-            Value::Unsigned(n) => self.number((*n, false)),
-            Value::Signed(n) => self.number((*n as u64, *n < 0)),
-            Value::Float(n) => n.to_string().into(),
+            Value::Unsigned(n) => self.number((*n, false), value),
+            Value::Signed(n) => self.number((*n as u64, *n < 0), value),
             Value::Text(range) => {
-                let bytes = bytes.get(range.clone()).unwrap_or_default();
-                match str::from_utf8(bytes) {
-                    Ok(text) => self.text(text),
-                    Err(_) => String::from_utf8_lossy(bytes).into(),
+                let text = bytes.get(range.clone()).and_then(|text| str::from_utf8(text).ok());
+                match text.filter(|text| text.len() <= LONGEST) {
+                    Some(text) => self.text(text),
+                    None => self.made(value, bytes),
                 }
             }
+            Value::Float(_) => self.made(value, bytes),
         })
     }
 
-    fn number(&mut self, number: (u64, bool)) -> Name {
+    fn made(&mut self, value: &Value, bytes: &[u8]) -> Name {
+        self.buffer.clear();
+        value.show(bytes, &mut self.buffer);
+        Name::from(&*self.buffer)
+    }
+
+    fn number(&mut self, number: (u64, bool), value: &Value) -> Name {
         if self.numbers.is_empty() {
             self.numbers = vec![None; PLACES];
         }
-        let place = &mut self.numbers[self.hash.hash_one(number.0) as usize % PLACES];
-        if let Some((held, text)) = place
+        let place = self.hash.hash_one(number.0) as usize % PLACES;
+        if let Some((held, text)) = &self.numbers[place]
             && *held == number
         {
             return text.clone();
         }
-        self.buffer.clear();
-        // Writing to a string does not fail.
-        let _ = match number {
-            (n, true) => write!(self.buffer, "{}", n as i64),
-            (n, false) => write!(self.buffer, "{n}"),
-        };
-        let text = Name::from(&*self.buffer);
-        *place = Some((number, text.clone()));
+        let text = self.made(value, &[]);
+        self.numbers[place] = Some((number, text.clone()));
         text
     }
 
     fn text(&mut self, text: &str) -> Name {
-        if text.len() > LONGEST {
-            return text.into();
-        }
         if self.texts.is_empty() {
             self.texts = vec![None; PLACES];
         }
