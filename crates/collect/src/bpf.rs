@@ -106,6 +106,34 @@ shared_with_c! {
         pub tid: u32,
     }
 
+    /// The interpreter of a process that runs Python: addresses, and offsets in bytes.
+    pub(crate) struct Python = "python" {
+        /// `_PyRuntime`, which holds the interpreter lock.
+        pub from: u64,
+        /// Its end.
+        pub to: u64,
+        /// In `_PyRuntime`: the first interpreter; 0: stacks cannot be read.
+        pub interpreters: u32,
+        /// In it: its first thread.
+        pub threads: u32,
+        /// In a thread: the next one.
+        pub next_thread: u32,
+        /// What `pthread_self()` says there.
+        pub thread_id: u32,
+        /// Its innermost frame, or the struct that holds that.
+        pub frame: u32,
+        /// Where in that struct the frame is; `u32::MAX` if there is no such struct.
+        pub in_between: u32,
+        /// In a frame: the one that called it.
+        pub previous: u32,
+        /// Its code object.
+        pub code: u32,
+        /// Where in the code it is.
+        pub instruction: u32,
+        /// Whose it is; `u32::MAX` where frames have no such member.
+        pub owner: u32,
+    }
+
     /// What the recorder changes while the programs run.
     pub(crate) struct Knobs = "knobs" {
         /// ns that one exact record costs a CPU, which may save up a second's worth.
@@ -138,6 +166,7 @@ struct SharedMaps {
     targets: MapHandle,
     generation: MapHandle,
     knobs: MapHandle,
+    pythons: MapHandle,
     changes: Cell<u32>,
     counters: MappedArray<CpuCounters>,
     ring: Ring,
@@ -211,6 +240,7 @@ impl Bpf {
                 Some("targets") => &shared.targets,
                 Some("generation") => &shared.generation,
                 Some("knobs") => &shared.knobs,
+                Some("pythons") => &shared.pythons,
                 _ => continue,
             };
             map.reuse_fd(ours.as_fd()).map_err(load)?;
@@ -282,6 +312,15 @@ impl Bpf {
         put(&shared.knobs, "knobs", bytes_of(&0_u32), bytes_of(knobs))
     }
 
+    /// Process `tgid` runs Python.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_python(&self, tgid: u32, python: &Python) -> Result<(), CollectError> {
+        let Ok(shared) = &self.shared else { return Ok(()) };
+        put(&shared.pythons, "pythons", bytes_of(&tgid), bytes_of(python))
+    }
+
     /// How many CPUs this host may have.
     pub fn cpu_count(&self) -> usize {
         self.cpu_count
@@ -337,6 +376,7 @@ impl SharedMaps {
             targets: loaded.map("targets")?,
             generation: loaded.map("generation")?,
             knobs: loaded.map("knobs")?,
+            pythons: loaded.map("pythons")?,
             changes: Cell::new(0),
             counters,
             ring,

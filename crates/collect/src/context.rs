@@ -6,6 +6,7 @@ use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Rows, SourceId, SourceStat
 
 use crate::attribution::Attribution;
 use crate::between_probes::{GpuUse, GuestGpus, NewTargets, PluginProcesses};
+use crate::python::InterpreterFile;
 
 /// What probes write rows into, and look things up in.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub guest_gpus: GuestGpus,
     /// Processes that report collectives to `inject`.
     pub plugins: PluginProcesses,
+    /// Interpreters of Python that the probe `python` has found; taken by `python_gc`.
+    pub interpreters: Vec<InterpreterFile>,
 }
 
 impl Context {
@@ -64,6 +67,7 @@ impl Context {
             gpu_use: GpuUse::default(),
             guest_gpus: GuestGpus::default(),
             plugins: PluginProcesses::default(),
+            interpreters: Vec::new(),
         }
     }
 

@@ -44,57 +44,127 @@ pub(crate) fn may_export(
     read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
     symbol: &str,
 ) -> Option<bool> {
-    let mut bytes = |at: u64, n: usize| {
-        let mut buffer = [0; 8];
-        read(Some(at).filter(|at| *at < BEYOND)?, &mut buffer[..n]).ok()?;
-        Some(u64::from_le_bytes(buffer))
-    };
-    // 0x7f ELF, 64 bits, little-endian.
-    if bytes(0, 6)? != 0x0102_464c_457f {
-        return None;
-    }
-    let headers = bytes(32, 8)?.min(BEYOND);
-    let (size, count) = (bytes(54, 2)?, bytes(56, 2)?.min(ENTRIES));
-    let mut segments = Vec::new();
-    let mut dynamic = None;
-    for i in 0..count {
-        let at = headers + i * size;
-        let range = |bytes: &mut dyn FnMut(u64, usize) -> Option<u64>| {
-            // Where in the file, where in memory, how long.
-            Some((bytes(at + 8, 8)?, bytes(at + 16, 8)?, bytes(at + 32, 8)?))
-        };
-        match bytes(at, 4)? {
-            1 => segments.push(range(&mut bytes)?),
-            2 => dynamic = Some(range(&mut bytes)?),
-            _ => {}
-        }
-    }
-    let (dynamic, _, length) = dynamic?;
-    let dynamic = dynamic.min(BEYOND);
-    let mut table = None;
-    for i in 0..(length / 16).min(ENTRIES) {
-        let at = dynamic + 16 * i;
-        match bytes(at, 8)? {
-            0 => break,
-            // DT_GNU_HASH.
-            0x6fff_fef5 => table = Some(bytes(at + 8, 8)?),
-            _ => {}
-        }
-    }
-    let address = table?;
-    let table = segments.iter().find_map(|(in_file, in_memory, length)| {
-        let within = address.checked_sub(*in_memory).filter(|within| within < length)?;
-        in_file.checked_add(within)
-    })?;
-    is_in_hash_table(&mut bytes, table, symbol)
+    let mut bytes = |at, n| number_at(read, at, n);
+    let tables = DynamicTables::read(&mut bytes)?;
+    Some(in_hash_table(&mut bytes, tables.hashes, symbol, &mut |_, _| Some(true))?.is_some())
 }
 
-/// Looks a symbol up in the GNU hash table at `table`.
-fn is_in_hash_table(
-    bytes: &mut dyn FnMut(u64, usize) -> Option<u64>,
+/// What a library exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exported {
+    /// Where in memory, from where the library is loaded.
+    pub address: u64,
+    /// How many bytes it has.
+    pub size: u64,
+}
+
+/// A function or datum that a program or library exports, by its GNU hash table, as [`may_export`].
+pub(crate) fn exported(
+    read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    symbol: &str,
+) -> Option<Exported> {
+    let mut bytes = |at, n| number_at(read, at, n);
+    let tables = DynamicTables::read(&mut bytes)?;
+    let (symbols, strings) = (tables.symbols?, tables.strings?);
+    let entry = |index: u64| symbols.checked_add(index.checked_mul(SYMBOL)?);
+    let mut is_it = |bytes: Bytes<'_>, index: u64| {
+        let name = strings.checked_add(bytes(entry(index)?, 4)?)?;
+        for (at, byte) in (0..).zip(symbol.bytes().chain([0])) {
+            if bytes(name.checked_add(at)?, 1)? != u64::from(byte) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    };
+    let at = entry(in_hash_table(&mut bytes, tables.hashes, symbol, &mut is_it)??)?;
+    let address = bytes(at.checked_add(8)?, 8)?;
+    Some(Exported { address, size: bytes(at.checked_add(16)?, 8)? })
+}
+
+/// Bytes of a symbol of a 64-bit file.
+const SYMBOL: u64 = 24;
+
+/// Reads a number of up to eight bytes.
+type Bytes<'a> = &'a mut dyn FnMut(u64, usize) -> Option<u64>;
+
+fn number_at(
+    read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    at: u64,
+    n: usize,
+) -> Option<u64> {
+    let mut buffer = [0; 8];
+    read(Some(at).filter(|at| *at < BEYOND)?, &mut buffer[..n]).ok()?;
+    Some(u64::from_le_bytes(buffer))
+}
+
+/// Where in a file the tables lie that its dynamic section names.
+struct DynamicTables {
+    hashes: u64,
+    symbols: Option<u64>,
+    strings: Option<u64>,
+}
+
+impl DynamicTables {
+    /// Those of a 64-bit little-endian file with a GNU hash table.
+    fn read(bytes: Bytes<'_>) -> Option<DynamicTables> {
+        // 0x7f ELF, 64 bits, little-endian.
+        if bytes(0, 6)? != 0x0102_464c_457f {
+            return None;
+        }
+        let headers = bytes(32, 8)?.min(BEYOND);
+        let (size, count) = (bytes(54, 2)?, bytes(56, 2)?.min(ENTRIES));
+        let mut segments = Vec::new();
+        let mut dynamic = None;
+        for i in 0..count {
+            let at = headers + i * size;
+            let range = |bytes: Bytes<'_>| {
+                // Where in the file, where in memory, how long.
+                Some((bytes(at + 8, 8)?, bytes(at + 16, 8)?, bytes(at + 32, 8)?))
+            };
+            match bytes(at, 4)? {
+                1 => segments.push(range(bytes)?),
+                2 => dynamic = Some(range(bytes)?),
+                _ => {}
+            }
+        }
+        let (dynamic, _, length) = dynamic?;
+        let dynamic = dynamic.min(BEYOND);
+        let (mut hashes, mut symbols, mut strings) = (None, None, None);
+        for i in 0..(length / 16).min(ENTRIES) {
+            let at = dynamic + 16 * i;
+            let table = match bytes(at, 8)? {
+                0 => break,
+                // DT_STRTAB, DT_SYMTAB, DT_GNU_HASH.
+                5 => &mut strings,
+                6 => &mut symbols,
+                0x6fff_fef5 => &mut hashes,
+                _ => continue,
+            };
+            *table = Some(bytes(at + 8, 8)?);
+        }
+        let in_file = |address: u64| {
+            segments.iter().find_map(|(in_file, in_memory, length)| {
+                let within = address.checked_sub(*in_memory).filter(|within| within < length)?;
+                in_file.checked_add(within)
+            })
+        };
+        let hashes = in_file(hashes?)?;
+        Some(DynamicTables {
+            hashes,
+            symbols: symbols.and_then(in_file),
+            strings: strings.and_then(in_file),
+        })
+    }
+}
+
+/// The number of a symbol in the GNU hash table at `table`, of those with its hash the first one that is it. `None` if the
+/// table cannot be read.
+fn in_hash_table(
+    bytes: Bytes<'_>,
     table: u64,
     symbol: &str,
-) -> Option<bool> {
+    is_it: &mut dyn FnMut(Bytes<'_>, u64) -> Option<bool>,
+) -> Option<Option<u64>> {
     let hash =
         symbol.bytes().fold(5381_u32, |h, byte| h.wrapping_mul(33).wrapping_add(byte.into()));
     let mut number = |i: u64| bytes(table.checked_add(i)?, 4);
@@ -104,20 +174,20 @@ fn is_in_hash_table(
     let filter = number(word)? | number(word + 4)? << 32;
     let mask = 1_u64 << (hash % 64) | 1_u64 << ((hash >> (shift & 31)) % 64);
     if filter & mask != mask {
-        return Some(false);
+        return Some(None);
     }
     let buckets_at = 16 + 8 * words;
     let index = number(buckets_at + 4 * hash.checked_rem(buckets)?)?;
-    let Some(index) = index.checked_sub(first) else { return Some(false) };
-    let chain = buckets_at + 4 * buckets + 4 * index;
+    let Some(in_chains) = index.checked_sub(first) else { return Some(None) };
+    let chain = buckets_at + 4 * buckets + 4 * in_chains;
     for i in 0..CHAIN {
-        let link = number(chain + 4 * i)?;
+        let link = bytes(table.checked_add(chain + 4 * i)?, 4)?;
         // The lowest bit marks the last one.
-        if link | 1 == hash | 1 {
-            return Some(true);
+        if link | 1 == hash | 1 && is_it(bytes, index + i)? {
+            return Some(Some(index + i));
         }
         if link & 1 == 1 {
-            return Some(false);
+            return Some(None);
         }
     }
     None

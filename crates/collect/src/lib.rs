@@ -36,6 +36,7 @@ mod polled_files;
 mod probe;
 mod probes;
 mod procfs;
+mod python;
 mod quota;
 mod recorder;
 mod ring_writers;

@@ -13,6 +13,7 @@ pub(crate) mod nccl_ras;
 pub(crate) mod network;
 pub(crate) mod nvml;
 pub(crate) mod psi;
+pub(crate) mod python;
 pub(crate) mod python_gc;
 pub(crate) mod run_queue;
 pub(crate) mod self_cost;
@@ -48,6 +49,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &nvml::PROBE,
     &nccl_calls::PROBE,
     &nccl_ras::PROBE,
+    &python::PROBE,
     &python_gc::PROBE,
 ];
 

@@ -32,7 +32,10 @@ use gpuwhy_schema::{
 use crate::gpu::Doing;
 use crate::intervals::{Interval, clip, subtract, union};
 use crate::syscall::{self, Wait};
-use crate::world::{Held, Request, World};
+use crate::world::{Held, Request, Woken, World};
+
+/// Threads that had the interpreter lock one after another during one wait for it that are told apart.
+const HOLDERS: usize = 64;
 
 /// How an accounting is done.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +106,8 @@ enum Via {
     /// It ended a wait of its own process that had timed out and was taken up again: it gave up a lock, such as the
     /// interpreter lock of Python, that the other one asked for again and again.
     Holder,
+    /// It held Python's interpreter lock.
+    Gil,
     /// It sends or takes what the step's thread waits to receive or send.
     Peer,
     /// A kernel thread that finishes an uninterruptible wait: a flush or journal worker.
@@ -179,6 +184,7 @@ impl Walk<'_> {
     fn not_recorded(&mut self, window: Interval, via: Via) {
         let thread = *self.path.last().expect("the path begins with the step's thread");
         match via {
+            Via::Gil => self.put(window, PartKind::Gil, Some(thread)),
             _ if self.computes(thread) => self.put(window, PartKind::Run, None),
             // Whoever holds the lock held it, whatever else it did.
             Via::Futex if self.is_other(thread) => {
@@ -239,7 +245,7 @@ impl Walk<'_> {
         let world = self.world;
         let spins = match via {
             Via::Own | Via::Rank | Via::Peer => world.gpus().waits(world.process(thread)),
-            Via::Futex | Via::Holder | Via::Worker => &[],
+            Via::Futex | Via::Holder | Via::Gil | Via::Worker => &[],
         };
         for piece in clip(spins, window) {
             self.or_gpu(thread, piece, |walk, rest| walk.working(thread, cpu, rest, via));
@@ -257,8 +263,12 @@ impl Walk<'_> {
             self.put(piece, PartKind::Reclaim, taker);
         }
         let (kind, blame) = match via {
+            Via::Futex | Via::Peer if world.is_loader(thread) => {
+                (PartKind::Input, Some(world.process(thread)))
+            }
             Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(self.holder(thread))),
             Via::Holder => (PartKind::Lock, Some(thread)),
+            Via::Gil => (PartKind::Gil, Some(thread)),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
             // What it did for the step it did, whoever asked for it.
             Via::Peer if !world.is_workload(thread) => (PartKind::Run, Some(world.process(thread))),
@@ -342,10 +352,13 @@ impl Walk<'_> {
 
     /// An interruptible sleep.
     fn sleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        if via == Via::Gil {
+            return self.put_as(window, via, PartKind::Gil);
+        }
         let wait = syscall::wait(held.arg);
         let woken = self.world.woken(thread, held.from, held.to);
         let timed_out = || match wait {
-            Wait::Futex | Wait::Poll => self.world.woken_at_last(thread, &held),
+            Wait::Futex | Wait::Gil | Wait::Poll => self.world.woken_at_last(thread, &held),
             _ => None,
         };
         let woken = woken.filter(|woken| woken.waker.is_some()).or_else(timed_out);
@@ -365,6 +378,7 @@ impl Walk<'_> {
             }),
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
+            Wait::Gil => self.gil(window, woken),
             Wait::Futex | Wait::FileLock => {
                 self.or_gpu(thread, window, |walk, piece| match waker {
                     Some(waker) => {
@@ -385,6 +399,29 @@ impl Walk<'_> {
                 Some(waker) => walk.follow(waker, piece, Via::Peer),
                 None => walk.put_as(piece, via, PartKind::Unknown),
             }),
+        }
+    }
+
+    /// A wait for Python's interpreter lock: who gave it up had it since it got it itself, and until then had it who gave
+    /// it to that one.
+    fn gil(&mut self, window: Interval, woken: Option<Woken>) {
+        let given = woken.and_then(|woken| Some((woken.waker?, woken.ts)));
+        let Some((mut holder, mut to)) = given else {
+            return self.put(window, PartKind::Gil, None);
+        };
+        let mut left = vec![window];
+        for _ in 0..HOLDERS {
+            let got = self.world.got_gil(holder, (window.0, to));
+            let from = got.map_or(window.0, |(at, _)| at);
+            for piece in clip(&left, (from, to.max(window.0))) {
+                self.follow(holder, piece, Via::Gil);
+            }
+            left = left.iter().flat_map(|piece| subtract(*piece, &[(from, to)])).collect();
+            let Some((at, giver)) = got else { break };
+            (holder, to) = (giver, at);
+        }
+        for piece in left {
+            self.put(piece, PartKind::Gil, None);
         }
     }
 
@@ -419,6 +456,7 @@ impl Walk<'_> {
                 let late = self.world.process(thread);
                 self.put(window, PartKind::Peer, Some(late));
             }
+            Via::Gil => self.put(window, PartKind::Gil, Some(thread)),
             // In a profile calls may say more of it.
             _ if kind == PartKind::Timer && !self.world.calls().are_recorded() => {
                 let slept = self.world.process(thread);
@@ -565,8 +603,11 @@ impl Walk<'_> {
         }
         let outside = via == Via::Futex && self.is_other(thread);
         if self.path.contains(&thread) || self.path.len() as u32 > self.accounting.hops {
-            let blame = outside.then(|| self.holder(thread));
-            let kind = if outside { PartKind::Lock } else { PartKind::Unknown };
+            let (kind, blame) = match via {
+                Via::Gil => (PartKind::Gil, Some(thread).filter(|holder| *holder != self.own())),
+                _ if outside => (PartKind::Lock, Some(self.holder(thread))),
+                _ => (PartKind::Unknown, None),
+            };
             return self.put(window, kind, blame);
         }
         self.path.push(thread);

@@ -3,6 +3,8 @@
 //! Numbers are those of x86-64 (`arch/x86/entry/syscalls/syscall_64.tbl`), which the recorder
 //! stores on every architecture that it runs on today.
 
+use gpuwhy_schema::WAIT_FOR_GIL;
+
 /// What kind of wait a system call can lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -20,6 +22,8 @@ pub enum Wait {
     Sync,
     /// Waits for another thread or process: a futex, a semaphore.
     Futex,
+    /// Waits for the interpreter lock of Python.
+    Gil,
     /// Waits for a lock on a file (`flock`, `fcntl` with `F_SETLKW`), which is ended by who gives it up.
     FileLock,
     /// Sleeps for a time.
@@ -35,6 +39,7 @@ pub enum Wait {
 /// The wait that belongs to system call `number`; negative numbers are none.
 pub fn wait(number: i64) -> Wait {
     match number {
+        WAIT_FOR_GIL => Wait::Gil,
         i64::MIN..=-1 => Wait::None,
         0 | 17 | 19 | 295 | 327 => Wait::Read,
         1 | 18 | 20 | 296 | 328 | 40 => Wait::Write,

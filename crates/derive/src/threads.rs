@@ -41,6 +41,8 @@ pub enum Doing {
     Uninterruptible,
     /// It waits for another thread: a lock, a condition, a semaphore.
     Futex,
+    /// It waits for Python's interpreter lock.
+    Gil,
     /// It waits for bytes, or for room for them, in a pipe or socket.
     Socket,
     /// It waits for any of several descriptors.
@@ -55,7 +57,7 @@ pub enum Doing {
 
 impl Doing {
     /// All of them.
-    pub const ALL: [Doing; 13] = [
+    pub const ALL: [Doing; 14] = [
         Doing::Running,
         Doing::Runnable,
         Doing::Throttled,
@@ -64,6 +66,7 @@ impl Doing {
         Doing::Disk,
         Doing::Uninterruptible,
         Doing::Futex,
+        Doing::Gil,
         Doing::Socket,
         Doing::Poll,
         Doing::Timer,
@@ -83,6 +86,7 @@ impl Doing {
             ThreadState::Uninterruptible => Doing::Uninterruptible,
             ThreadState::Sleep => match syscall::wait(call) {
                 Wait::Futex => Doing::Futex,
+                Wait::Gil => Doing::Gil,
                 Wait::Read | Wait::Write | Wait::Receive | Wait::Send => Doing::Socket,
                 Wait::Poll => Doing::Poll,
                 Wait::Timer => Doing::Timer,
@@ -109,6 +113,7 @@ impl Doing {
             Doing::Disk => "disk",
             Doing::Uninterruptible => "uninterruptible",
             Doing::Futex => "futex",
+            Doing::Gil => "gil",
             Doing::Socket => "socket",
             Doing::Poll => "poll",
             Doing::Timer => "timer",
@@ -233,7 +238,7 @@ fn waited_for(world: &World, thread: EntityId, held: &Held, doing: Doing) -> Opt
     }
     let waker = world.woken(thread, held.from, held.to).and_then(|woken| woken.waker);
     let at_last = || match doing {
-        Doing::Futex | Doing::Poll => world.woken_at_last(thread, held)?.waker,
+        Doing::Futex | Doing::Gil | Doing::Poll => world.woken_at_last(thread, held)?.waker,
         _ => None,
     };
     let sender = || match doing {

@@ -3,7 +3,7 @@
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{
     Direction, Entity, EntityId, EntityKind, Id, IoOp, Ns, Rows, ThreadState, Track, TrackId,
-    WakeContext, names,
+    WAIT_FOR_GIL, WakeContext, names,
 };
 
 use crate::calls::Calls;
@@ -122,6 +122,8 @@ pub struct World {
     throttled: HashMap<EntityId, Vec<Tick>>,
     /// Signals by which processes wake each other: when, and the pid of the sender, by process.
     signals: HashMap<EntityId, Vec<(Ns, i64)>>,
+    /// Processes that mark batches which they load.
+    loaders: HashSet<EntityId>,
     workload: HashSet<EntityId>,
     /// Processes of the workload that are ranks of a job.
     ranks: HashSet<EntityId>,
@@ -281,6 +283,11 @@ impl World {
         self.gpus = Gpus::new(rows, tracks, above, &launched);
         for span in &rows.span {
             let Some(track) = tracks.get(&span.track) else { continue };
+            if &*span.name == names::LOAD {
+                self.loaders.insert(
+                    self.entities.get(&track.entity).and_then(|e| e.parent).unwrap_or(track.entity),
+                );
+            }
             let to = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
             let memory = &*track.name == names::MEMORY;
             if memory && (span.name.ends_with("reclaim") || &*span.name == "compaction") {
@@ -371,6 +378,12 @@ impl World {
         self.workload.contains(&self.process(who))
     }
 
+    /// Whether a thread belongs to a worker of a data loader, as it says itself.
+    pub fn is_loader(&self, who: EntityId) -> bool {
+        let process = self.process(who);
+        self.loaders.contains(&process) && !self.workload.contains(&process)
+    }
+
     /// Whether a thread does something else than the steps of the thread `own`, so that what it holds, it holds for
     /// itself: it belongs to another process that is no rank of the same job, or takes steps of its own.
     pub fn is_other(&self, thread: EntityId, own: EntityId) -> bool {
@@ -449,6 +462,21 @@ impl World {
             list[first..].iter().take(AGAIN).find(|h| h.state == ThreadState::Sleep || h.ran_on());
         before.filter(is_wait).is_some_and(timed_out)
             || (next.filter(is_wait).is_some() && timed_out(held))
+    }
+
+    /// When a thread was last given Python's interpreter lock within `(from, to)`, and by whom, as far as it had to wait
+    /// for it.
+    pub(crate) fn got_gil(&self, thread: EntityId, (from, to): (Ns, Ns)) -> Option<(Ns, EntityId)> {
+        let list = self.states.get(&thread)?;
+        let before = &list[..list.partition_point(|held| held.from < to)];
+        let recent = before.iter().rev().take_while(|held| held.to > from);
+        let mut waits = recent.filter(|held| {
+            held.state == ThreadState::Sleep && held.arg == WAIT_FOR_GIL && held.to < to
+        });
+        waits.find_map(|held| {
+            let woken = self.woken(thread, held.from, held.to)?;
+            Some((held.to, woken.waker.filter(|waker| *waker != thread)?))
+        })
     }
 
     /// Whether `by` woke the process of `thread` by a signal at `at`, as processes of one program do that hand over a

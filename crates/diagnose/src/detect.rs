@@ -39,7 +39,7 @@ use crate::baseline::{Baseline, Fit};
 pub use level::Change;
 pub(crate) use merge::{Group, from, groups, incident, since, to};
 pub(crate) use series::Series;
-pub use steps::{Signature, Step, StepNo, Steps};
+pub use steps::{By, Expected, Signature, Step, StepNo, Steps};
 
 /// What has been slow for this long is the new usual.
 pub const ADOPTED: Ns = Ns::secs(600);
@@ -112,9 +112,9 @@ pub struct Slowed {
     /// How often steps like the usual ones came, as a share of how often the slow ones do. Only for those that lose
     /// most of a second is it less than 1: the others were steps of the median duration before.
     pub as_often: f64,
-    /// Its steps are of any length, and slow by what their thread was off its CPU: they are compared with usual ones that
-    /// are scaled to the same time on a CPU.
-    pub by_cpu: bool,
+    /// What its steps are measured by: usual ones are scaled to as much of it as slow ones have. By the CPU they are slow by
+    /// what their thread was off it.
+    pub by: By,
     /// It is what another anomaly of the series became when it came to another level.
     pub follows: Option<Change>,
 }
@@ -134,27 +134,26 @@ impl Slowed {
         self.as_often * usual + (1.0 - self.as_often) * ordinary
     }
 
-    /// What its usual steps took for each ns that their thread was on a CPU; none where steps are compared as they are.
-    fn of_cpu(&self, steps: &Steps) -> Option<f64> {
-        if !self.by_cpu {
-            return None;
-        }
-        let sum =
-            |of: fn(&Step) -> Ns| self.usual.iter().map(|&i| of(&steps[i]).0 as f64).sum::<f64>();
-        let ran = sum(|step| step.ran.unwrap_or(step.dur));
-        (ran > 0.0).then(|| sum(|step| step.dur) / ran)
+    /// What its usual steps took for each unit of what they are measured by; none where steps are compared as they are.
+    fn of_each(&self, steps: &Steps) -> Option<f64> {
+        let usual = self.usual.iter().map(|&i| &steps[i]);
+        let of =
+            |step: &Step| self.by.of(step).or((self.by == By::Cpu).then_some(step.dur.0 as f64));
+        let measured = usual.filter_map(|step| Some((step.dur.0 as f64, of(step)?)));
+        let (dur, all) = measured.fold((0.0, 0.0), |sum, (dur, of)| (sum.0 + dur, sum.1 + of));
+        (all > 0.0).then(|| dur / all)
     }
 
-    /// What a step would usually have taken, where `of_cpu` is [`Slowed::of_cpu`].
-    fn ordinary(&self, step: &Step, of_cpu: Option<f64>) -> f64 {
-        let scaled = of_cpu.zip(step.ran).map(|(of_cpu, ran)| of_cpu * ran.0 as f64);
+    /// What a step would usually have taken, where `of_each` is [`Slowed::of_each`].
+    fn ordinary(&self, step: &Step, of_each: Option<f64>) -> f64 {
+        let scaled = of_each.zip(self.by.of(step)).map(|(of_each, of)| of_each * of);
         scaled.unwrap_or(self.fit.center.exp())
     }
 
     /// Its slow steps, the longest first.
     pub(crate) fn longest_first(&self, steps: &Steps) -> Vec<StepNo> {
         let mut slow = self.slow.clone();
-        slow.sort_by_key(|&i| std::cmp::Reverse(steps[i].dur));
+        slow.sort_by_key(|&i| std::cmp::Reverse(steps[i].as_typical(self.by)));
         slow
     }
 }
@@ -218,7 +217,8 @@ impl Incident {
         let mut out = self.clone();
         let mut most = 0f64;
         for slowed in &mut out.slowed {
-            let ns = |no: &StepNo| steps[*no].dur.0 as f64;
+            let by = slowed.by;
+            let ns = |no: &StepNo| steps[*no].as_typical(by).0 as f64;
             let usual =
                 crate::stats::quantile(&crate::stats::sorted(slowed.usual.iter().map(ns)), 0.5);
             let lost: f64 = slowed.slow.iter().map(|no| (ns(no) - usual).max(0.0)).sum();
@@ -282,7 +282,8 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
         let mut usual: Vec<StepNo> = before.take(COMPARED).collect();
         usual.reverse();
         let mut baseline = Baseline::default();
-        usual.iter().for_each(|&no| baseline.learn(steps[no].dur.0 as f64));
+        let by = steps[slow[0]].expected_ns().map_or(By::Alike, By::Load);
+        usual.iter().for_each(|&no| baseline.learn(steps[no].as_typical(by).0 as f64));
         let Some(fit) = baseline.fit() else { continue };
         let threshold = Ns(fit.threshold(1e-3).exp().min(9e18) as i64);
         slowed.push(Slowed {
@@ -295,7 +296,7 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
             alone_from: merge::HUNG,
             drifted: None,
             as_often: 1.0,
-            by_cpu: false,
+            by,
             follows: None,
         });
     }
@@ -304,11 +305,11 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
     Some(Incident { from: begin, to: end, slowed })
 }
 
-/// What the slow steps of an anomaly would have taken: those of any length, for as long on a CPU, on average, and others
-/// the median of the usual ones.
+/// What the slow steps of an anomaly would have taken: those of any length, for as much of what they are measured by, on
+/// average, and others the median of the usual ones.
 fn instead(steps: &Steps, slowed: &Slowed) -> f64 {
-    let Some(of_cpu) = slowed.of_cpu(steps) else { return slowed.fit.center.exp() };
-    let each = slowed.slow.iter().map(|&i| slowed.ordinary(&steps[i], Some(of_cpu)));
+    let Some(of_each) = slowed.of_each(steps) else { return slowed.fit.center.exp() };
+    let each = slowed.slow.iter().map(|&i| slowed.ordinary(&steps[i], Some(of_each)));
     each.sum::<f64>() / slowed.slow.len().max(1) as f64
 }
 
@@ -320,7 +321,7 @@ pub fn mean_excess(steps: &Steps, slowed: &Slowed) -> f64 {
     };
     let usual = match slowed.usual.is_empty() {
         true => slowed.fit.center.exp(),
-        false if slowed.by_cpu => instead(steps, slowed),
+        false if slowed.by != By::Alike => instead(steps, slowed),
         false => slowed.instead_of(mean(&slowed.usual), slowed.fit.center.exp()),
     };
     mean(&slowed.slow) - usual

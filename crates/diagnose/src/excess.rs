@@ -15,7 +15,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, Part, PartKind};
 
 use crate::classes::{self, Misses};
-use crate::detect::{Incident, StepNo, Steps};
+use crate::detect::{By, Incident, StepNo, Steps};
 use crate::on_cpu::{Stretch, Stretches, stretches};
 use crate::spans::{SpanInStep, StepRows, covered};
 
@@ -29,6 +29,8 @@ pub type Key = (PartKind, Option<EntityId>);
 pub struct Profile {
     /// The step's duration in ns.
     pub dur: f64,
+    /// What it should take, in ns, for what there was to do in it; its duration where that is not known.
+    pub expected: f64,
     /// Its parts in ns, summed, but for those that were spent waiting for another rank.
     pub parts: Vec<(Key, f64)>,
     /// What other ranks did while it waited for them, in ns, by their threads.
@@ -95,7 +97,8 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
         let Sums { misses, cold, helpers, .. } = sums;
         let helpers = helpers.into_iter().collect();
-        (no, Profile { dur, parts, awaited, misses, cold, spans, on_cpu, helpers })
+        let expected = steps[no].expected_ns().unwrap_or(dur);
+        (no, Profile { dur, expected, parts, awaited, misses, cold, spans, on_cpu, helpers })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -119,8 +122,8 @@ pub struct Compared<'a> {
     as_often: f64,
     /// and for the others a step of this duration in ns.
     ordinary: f64,
-    /// Steps are of any length: usual ones are scaled so that they run for as long as slow ones.
-    by_cpu: bool,
+    /// What steps are measured by: usual ones are scaled to as much of it as slow ones have.
+    by: By,
 }
 
 impl<'a> Compared<'a> {
@@ -128,8 +131,8 @@ impl<'a> Compared<'a> {
     pub fn new(thread: EntityId, usual: Vec<&'a Profile>, slow: Vec<&'a Profile>) -> Compared<'a> {
         let (longest, each, as_often, ordinary) = (0, 1.0, 1.0, 0.0);
         let name = Name::default();
-        let by_cpu = false;
-        Compared { thread, name, usual, slow, longest, each, as_often, ordinary, by_cpu }
+        let by = By::Alike;
+        Compared { thread, name, usual, slow, longest, each, as_often, ordinary, by }
     }
 
     /// How many slow steps the one at `i` stands for.
@@ -163,12 +166,12 @@ pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
 impl Compared<'_> {
     /// By how much usual steps are scaled.
     fn scale(&self) -> f64 {
-        if !self.by_cpu {
+        if self.by == By::Alike {
             return 1.0;
         }
         let slow = self.slow.iter().enumerate();
-        let slow: f64 = slow.map(|(i, step)| self.stands_for(i) * step.ran()).sum();
-        let usual: f64 = self.usual.iter().map(|step| step.ran()).sum();
+        let slow: f64 = slow.map(|(i, step)| self.stands_for(i) * step.measured(self.by)).sum();
+        let usual: f64 = self.usual.iter().map(|step| step.measured(self.by)).sum();
         match usual > 0.0 {
             true => slow / self.slow_steps() / (usual / self.usual.len() as f64),
             false => 1.0,
@@ -199,6 +202,15 @@ impl Profile {
     /// For how long its thread ran.
     fn ran(&self) -> f64 {
         self.parts.iter().filter(|(key, _)| key.0 == PartKind::Run).map(|(_, ns)| ns).sum()
+    }
+
+    /// How much it has of what steps are measured by.
+    fn measured(&self, by: By) -> f64 {
+        match by {
+            By::Alike => 1.0,
+            By::Cpu => self.ran(),
+            By::Load(_) => self.expected,
+        }
     }
 
     /// Whether anything was recorded of the step's time.
@@ -241,7 +253,7 @@ pub fn compared<'a>(
                 each: left as f64 / others.max(1) as f64,
                 as_often: s.as_often,
                 ordinary: s.fit.center.exp(),
-                by_cpu: s.by_cpu,
+                by: s.by,
             }
         })
         .filter(|c: &Compared<'_>| !c.usual.is_empty() && !c.slow.is_empty())
@@ -473,6 +485,7 @@ mod tests {
             name: "step".into(),
             size: None,
             ran: None,
+            expected: Default::default(),
         };
         // A thousand usual steps, and a thousand that a lowered clock slows, of which five are
         // stopped as well.

@@ -277,6 +277,7 @@ impl Fleet {
             name,
             size,
             ran: None,
+            expected: Default::default(),
         });
     }
 

@@ -252,7 +252,17 @@ mod tests {
         fn open(&self, ms: i64) -> Step {
             let (thread, rank) = (EntityId(1), None);
             let (ts, dur) = (self.now, Ns::millis(ms));
-            Step { id: Id(77), ts, dur, thread, rank, name: "step".into(), size: None, ran: None }
+            Step {
+                id: Id(77),
+                ts,
+                dur,
+                thread,
+                rank,
+                name: "step".into(),
+                size: None,
+                ran: None,
+                expected: Default::default(),
+            }
         }
 
         fn sized(&mut self, n: usize, ms: f64, size: Option<i64>) {
@@ -261,7 +271,17 @@ mod tests {
                 let id = Id(self.now.0 as u64 + 1);
                 let name = "step".into();
                 let (thread, rank) = (EntityId(1), None);
-                self.live.push(Step { id, ts: self.now, dur, thread, rank, name, size, ran: None });
+                self.live.push(Step {
+                    id,
+                    ts: self.now,
+                    dur,
+                    thread,
+                    rank,
+                    name,
+                    size,
+                    ran: None,
+                    expected: Default::default(),
+                });
                 self.now += dur;
                 // As often as a watcher that has other things to do.
                 let at = self.now.0 / 100_000_000;
@@ -353,6 +373,7 @@ mod tests {
                 name: "step".into(),
                 size: None,
                 ran: None,
+                expected: Default::default(),
             });
         };
         for n in 0..900 {

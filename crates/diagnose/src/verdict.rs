@@ -231,7 +231,10 @@ fn counterfactual(
 fn slowed_series(steps: &Steps, slowed: &Slowed, context: &JudgeContext<'_>) -> SlowedSeries {
     let thread = context.entity(slowed.signature.thread);
     SlowedSeries {
-        name: slowed.signature.name.to_string(),
+        name: match slowed.signature.mix {
+            Some(mix) => format!("{} ({})", slowed.signature.name, mix.as_str()),
+            None => slowed.signature.name.to_string(),
+        },
         tid: thread.and_then(|t| t.number),
         comm: thread.map_or(String::new(), |t| t.name.to_string()),
         rank: slowed.slow.first().and_then(|&no| steps[no].rank),

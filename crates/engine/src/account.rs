@@ -47,6 +47,11 @@ impl KnownParts {
         }
     }
 
+    /// All parts.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.by_step.values().flatten()
+    }
+
     /// Adds to what is known of steps.
     pub fn extend(&mut self, rows: StepRows) {
         for part in rows.parts {

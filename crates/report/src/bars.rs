@@ -57,6 +57,9 @@ fn look(kind: &str) -> Look {
         Ok(PartKind::ColdRead) => of("reading data for the first time", YELLOW, Hatch::Down),
         Ok(PartKind::Network) => of("bytes on their way", SKY, Hatch::None),
         Ok(PartKind::Lock) => of("held up by somebody else's lock", BLUE, Hatch::Down),
+        Ok(PartKind::Gil) => {
+            of("another thread held Python's interpreter lock", BLUE, Hatch::Across)
+        }
         Ok(PartKind::GpuQueue) => of("GPU busy for others", BLUE, Hatch::None),
         Ok(PartKind::GpuThrottled) => {
             of("its own work on the GPU, at a lowered clock", GREEN, Hatch::Cross)
@@ -66,6 +69,7 @@ fn look(kind: &str) -> Look {
         Ok(PartKind::PageFault) => of("pages of managed memory moved", BLUE, Hatch::Dots),
         Ok(PartKind::Allocate) => of("allocating or freeing GPU memory", YELLOW, Hatch::Dots),
         Ok(PartKind::Load) => of("loading code onto the GPU", YELLOW, Hatch::Cross),
+        Ok(PartKind::Input) => of("a worker of the data loader computed", GREEN, Hatch::Across),
         Ok(PartKind::Timer) => of("slept because it asked to", GREY, Hatch::None),
         Ok(PartKind::Stopped) => of("stopped by a signal", GREY, Hatch::Cross),
         Ok(PartKind::Peer) => {

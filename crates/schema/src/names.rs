@@ -287,6 +287,11 @@ pub const SELF_RSS: &str = "self.rss";
 
 /// Span track of a host: what was slower than it should have been, one span a finding.
 pub const FINDINGS: &str = "findings";
+/// What spans of a data loader's worker are called, one a batch.
+pub const LOAD: &str = "load";
 /// Sample track of a thread (ns, or 1 where a sample's share of time is not known): where it was when
 /// a timer interrupted it on its CPU.
 pub const CPU_SAMPLES: &str = "cpu_samples";
+/// Sample track of a thread (ns that it was off its CPU): where it was when it went to sleep; of sleeps of a
+/// millisecond or more, during incidents.
+pub const SLEEP_SAMPLES: &str = "sleep_samples";

@@ -81,6 +81,8 @@ sources! {
     NCCL_CALLS = "bpf:nccl_calls" [],
     /// Pauses of Python's garbage collector, by BPF.
     PYTHON_GC = "bpf:python_gc" [GcPause],
+    /// Where the interpreters of Python programs have their lock and their stacks.
+    PYTHON = "proc:python" [GilContention],
     /// Statements of NCCL's RAS.
     NCCL_RAS = "nccl_ras" [],
 }

@@ -230,6 +230,8 @@ choice! {
         Network = "network",
         /// Waited for something that `blame`, outside the workload, held.
         Lock = "lock",
+        /// Waited for the interpreter lock of Python (GIL), which `blame`, a thread of the same process, held.
+        Gil = "gil",
         /// The GPU was busy with the step's own work.
         Gpu = "gpu",
         /// The GPU was busy with somebody else's work; `blame` is whose.
@@ -247,6 +249,8 @@ choice! {
         Allocate = "allocate",
         /// In a call that loads code onto a GPU, or makes a context there.
         Load = "load",
+        /// Waited for a worker of its data loader, `blame`, that computed.
+        Input = "input",
         /// Slept because it asked to; `blame` is the process that slept.
         Timer = "timer",
         /// Stopped by a signal; `blame` is the stopped process.
@@ -278,6 +282,8 @@ choice! {
         Interrupts = "interrupts",
         /// Somebody else held what the work needed.
         LockContention = "lock_contention",
+        /// Another thread of the program held Python's interpreter lock.
+        GilContention = "gil_contention",
         /// The GPU did the same work more slowly.
         GpuThrottling = "gpu_throttling",
         /// The GPU did somebody else's work.
@@ -294,6 +300,8 @@ choice! {
         Recompilation = "recompilation",
         /// Launches waited for a few of their blocks while most of the GPU had nothing to do.
         KernelImbalance = "kernel_imbalance",
+        /// A worker of the program's data loader computed for longer than the work could wait.
+        InputStarvation = "input_starvation",
         /// The program slept because it asked to.
         OwnSleep = "own_sleep",
         /// The program itself did more.
@@ -304,6 +312,10 @@ choice! {
         Unexplained = "unexplained",
     }
 }
+
+/// In the place of a system call's number: a wait in `futex` for the interpreter lock (GIL) of the process's Python. The
+/// recorder tells it from others by its address, which lies within `_PyRuntime`.
+pub const WAIT_FOR_GIL: i64 = 1 << 20 | 202;
 
 /// Declares the codes of a state track: small integers with names, kept stable forever.
 macro_rules! codes {
@@ -345,7 +357,8 @@ codes! {
         Runnable = 2 "runnable",
         /// Ready to run, but its cgroup has used up its quota; arg: the CPU.
         Throttled = 3 "throttled",
-        /// Interruptible sleep; arg: the system call it sleeps in, -1 for none.
+        /// Interruptible sleep; arg: the system call it sleeps in, -1 for none, `WAIT_FOR_GIL` in a futex of
+        /// Python's interpreter lock.
         Sleep = 4 "sleep",
         /// Uninterruptible sleep waiting for I/O; arg: the system call, -1 for a fault or none.
         DiskWait = 5 "disk_wait",

@@ -170,6 +170,73 @@ fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
     assert_eq!(event(&documents, "ended")["units"], "busy periods");
 }
 
+/// Answers requests; while the file exists, another thread of it computes.
+const THREADS: &str = r#"
+import os, socket, sys, threading, time
+here, there = socket.socketpair()
+until = time.monotonic() + 30
+if os.fork() == 0:
+    while time.monotonic() < until:
+        here.send(b"?")
+        here.recv(1)
+        time.sleep(0.005)
+    os._exit(0)
+here.close()
+with open(sys.argv[1] + ".pid", "w") as out:
+    out.write(str(os.getpid()))
+
+def sums_up_numbers():
+    total = 0
+    for n in range(1_000_000):
+        total += n
+
+def computes():
+    while True:
+        sums_up_numbers() if os.path.exists(sys.argv[1]) else time.sleep(0.02)
+
+threading.Thread(target=computes, daemon=True).start()
+while there.recv(1):
+    begun = time.monotonic()
+    while time.monotonic() < begun + 0.001:
+        pass
+    there.send(b"!")
+"#;
+
+#[test]
+fn root_a_thread_that_has_pythons_interpreter_lock_is_named_with_the_function_that_it_is_in() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (_keep, folder) = folder();
+    let (trace, flag) = (folder.join("watch.trace"), folder.join("computes"));
+    let mut watch = own();
+    watch.args(["watch", "--json", "--events", "-", "--max-cpu", "50", "-o"]).arg(&trace);
+    watch.args(["--", "/usr/bin/python3", "-c", THREADS]).arg(&flag);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    let pid_file = folder.join("computes.pid");
+    eventually("the server has begun", || pid_file.is_file());
+    std::thread::sleep(Duration::from_secs(21));
+    std::fs::write(&flag, "").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    std::fs::remove_file(&flag).unwrap();
+    // Other incidents may come before it on a machine that has other things to do.
+    let of_lock = |over: &Value| {
+        let finding = &over["finding"];
+        finding["outcome"] == "decided" && finding["class"] == "gil_contention"
+    };
+    let over = std::iter::repeat_with(|| event(&documents, "over")).find(of_lock).unwrap();
+    let pid: Value = std::fs::read_to_string(&pid_file).unwrap().parse::<u64>().unwrap().into();
+    let culprit = &over["finding"]["culprit"];
+    assert_eq!(culprit["pid"], pid, "{over:#}");
+    let was_in = over["culprit_was_in"][0][0].as_str().unwrap();
+    assert!(was_in.contains("computes (<string>:22) > sums_up_numbers (<string>:1"), "{over:#}");
+    let waited = over["steps_were_in"][0][0].as_str().unwrap();
+    assert!(waited.contains("<module> (<string>:"), "{over:#}");
+}
+
 #[test]
 fn root_a_step_that_hangs_is_told_before_it_ends() {
     if !may_record() {

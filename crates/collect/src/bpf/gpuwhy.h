@@ -127,6 +127,34 @@ struct {
 	__type(value, __u32);
 } generation SEC(".maps");
 
+/*
+ * The interpreter of a process that runs Python: where it is, and what is where in its structs, in bytes. User space
+ * finds out (python/layout.rs); a fork has its parent's.
+ */
+struct python {
+	__u64 from;            /* _PyRuntime, which holds the interpreter lock */
+	__u64 to;
+	__u32 interpreters;    /* in _PyRuntime: the first interpreter; 0: stacks cannot be read */
+	__u32 threads;         /* in it: its first thread */
+	__u32 next_thread;     /* in a thread: the next one */
+	__u32 thread_id;       /* what pthread_self() says there */
+	__u32 frame;           /* its innermost frame, or the struct that holds that */
+	__u32 in_between;      /* where in that struct the frame is; PYTHON_NONE if there is no such struct */
+	__u32 previous;        /* in a frame: the one that called it */
+	__u32 code;            /* its code object */
+	__u32 instruction;     /* where in the code it is */
+	__u32 owner;           /* whose it is; PYTHON_NONE where frames have no such member */
+};
+
+#define PYTHON_NONE (~0U)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32); /* tgid */
+	__type(value, struct python);
+} pythons SEC(".maps");
+
 /* What user space changes while the programs run. */
 struct knobs {
 	__u32 record_ns;       /* ns that one exact record costs a CPU, which may save up a second's worth */
@@ -150,6 +178,7 @@ struct {
 
 SHARED(head);
 SHARED(knobs);
+SHARED(python);
 
 static __always_inline struct knobs *knobs_now(void)
 {

@@ -84,6 +84,15 @@ struct task_struct {
 	char comm[TASK_COMM_LEN];
 } CORE;
 
+/* x86: where a thread's own variables lie, which is what glibc and musl use for its pthread_self(). */
+struct thread_struct___x86 {
+	unsigned long fsbase;
+} CORE;
+
+struct task_struct___x86 {
+	struct thread_struct___x86 thread;
+} CORE;
+
 /* Before 5.14. */
 struct task_struct___state_long {
 	long state;

@@ -5,27 +5,22 @@
 //! large program takes seconds, holds the interpreter lock, and looks like work of the program.
 //!
 //! *What fools it*: an interpreter that was built without `--with-dtrace` has no such probes (Debian's has them, one
-//! that pyenv built has not), and its pauses stay the program's own; other implementations of Python. An interpreter is
-//! looked for within half a minute after its process became a target; one that is loaded later, with a file of its own,
-//! is not seen.
+//! that pyenv built has not), and its pauses stay the program's own; interpreters that the probe `python` does not find.
 //!
 //! *What it costs the target*: two probes a collection, those of the youngest objects included.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
 use gpuwhy_schema::{Ns, SourceId, Span, names, sources};
 
 use crate::bpf::{Bpf, Head, LoadedObject, bpf_object, from_bytes, shared_with_c, uprobes};
-use crate::config::Target;
 use crate::context::Context;
 use crate::elf::{self, StaticProbe};
 use crate::error::{CollectError, error_chain};
 use crate::probe::{Probe, ProbeSpec, Start};
-use crate::procfs::{self, process_tree};
 use crate::sys::{self, ns};
 use crate::thread_spans::ThreadSpans;
 
@@ -38,11 +33,7 @@ pub(crate) const PROBE: ProbeSpec = ProbeSpec::new(
 
 /// What the spans are called, as in the class `gc_pause`.
 const PAUSE: &str = "gc";
-/// When a process is searched for an interpreter: so long after it became a target.
-const SEARCHES: [Ns; 5] = [Ns::millis(300), Ns::secs(1), Ns::secs(4), Ns::secs(12), Ns::secs(30)];
-/// What is read of the mappings of a process at most.
-const MAPS: u64 = 4 << 20;
-/// Processes that are to be searched, files that were, and threads that are kept.
+/// Files that were looked at, and threads that are kept.
 const KEPT: usize = 4096;
 
 // The struct of `python_gc.bpf.c`, where each field is explained.
@@ -64,8 +55,6 @@ struct PythonGc {
     bpf: Rc<Bpf>,
     /// Loaded when the first interpreter was found.
     loaded: Option<LoadedObject>,
-    /// Targets, when they became some, and how often they were searched.
-    searched: Vec<(i32, Option<Ns>, usize)>,
     files: BTreeSet<FileKey>,
     rows: PauseRows,
 }
@@ -73,35 +62,26 @@ struct PythonGc {
 /// Loads nothing before an interpreter was found in a target.
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     start.bpf.check()?;
-    let mut probe = PythonGc {
+    Ok(Box::new(PythonGc {
         bpf: Rc::clone(start.bpf),
         loaded: None,
-        searched: Vec::new(),
         files: BTreeSet::new(),
         rows: PauseRows::new(start.source),
-    };
-    for &target in &start.config.targets {
-        probe.add_target(target, start.cx)?;
-    }
-    Ok(Box::new(probe))
+    }))
 }
 
 impl PythonGc {
-    /// Looks for interpreters in a process and its descendants, and attaches to those that are new.
-    fn search(&mut self, root: i32) -> Result<(), CollectError> {
-        for pid in process_tree(root) {
-            for file in interpreters(pid) {
-                let Ok(meta) = file.metadata() else { continue };
-                let key = (meta.dev(), meta.ino());
-                if self.files.len() >= KEPT || !self.files.insert(key) {
-                    continue;
-                }
-                let probes = elf::static_probes(&file, "python");
-                let of = |name| probes.iter().find(|probe| probe.name == name);
-                if let (Some(begins), Some(ends)) = (of("gc__start"), of("gc__done")) {
-                    self.attach(&file, begins, ends)?;
-                }
-            }
+    /// Attaches to an interpreter if it is new.
+    fn found(&mut self, file: &File) -> Result<(), CollectError> {
+        let Ok(meta) = file.metadata() else { return Ok(()) };
+        let key = (meta.dev(), meta.ino());
+        if self.files.len() >= KEPT || !self.files.insert(key) {
+            return Ok(());
+        }
+        let probes = elf::static_probes(file, "python");
+        let of = |name| probes.iter().find(|probe| probe.name == name);
+        if let (Some(begins), Some(ends)) = (of("gc__start"), of("gc__done")) {
+            self.attach(file, begins, ends)?;
         }
         Ok(())
     }
@@ -125,23 +105,6 @@ impl PythonGc {
     }
 }
 
-/// The files of a process that may hold an interpreter: its program or a library.
-fn interpreters(pid: u32) -> Vec<File> {
-    let mut maps = String::new();
-    let Ok(file) = File::open(format!("/proc/{pid}/maps")) else { return Vec::new() };
-    if file.take(MAPS).read_to_string(&mut maps).is_err() {
-        return Vec::new();
-    }
-    let is_python = |path: &str| {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        name.starts_with("python") || name.starts_with("libpython")
-    };
-    let code = procfs::mappings(&maps).filter(|m| m.executable && is_python(m.path));
-    // The names there have no leading zeros, unlike those of `maps`.
-    let link = |m: procfs::Mapping<'_>| format!("/proc/{pid}/map_files/{:x}-{:x}", m.from, m.to);
-    code.filter_map(|m| sys::open_behind(&link(m)).ok()).collect()
-}
-
 impl Probe for PythonGc {
     fn event(&mut self, _kind: u8, bytes: &[u8], cx: &mut Context) {
         if let Some(record) = from_bytes::<PauseRecord>(bytes) {
@@ -149,18 +112,9 @@ impl Probe for PythonGc {
         }
     }
 
-    fn tick(&mut self, now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        let mut due = Vec::new();
-        self.searched.retain_mut(|(pid, since, times)| {
-            let after = now.saturating_sub(*since.get_or_insert(now));
-            if SEARCHES.get(*times).is_some_and(|at| after >= *at) {
-                due.push(*pid);
-                *times += 1;
-            }
-            *times < SEARCHES.len()
-        });
-        for pid in due {
-            if let Err(error) = self.search(pid) {
+    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        for found in std::mem::take(&mut cx.interpreters) {
+            if let Err(error) = self.found(&found.file) {
                 let why = error_chain(&error);
                 cx.degraded(self.rows.source, &format!("an interpreter is not traced: {why}"));
             }
@@ -170,13 +124,6 @@ impl Probe for PythonGc {
 
     fn dropped(&self) -> u64 {
         self.rows.crossed
-    }
-
-    fn add_target(&mut self, target: Target, _cx: &mut Context) -> Result<(), CollectError> {
-        if self.searched.len() < KEPT {
-            self.searched.push((target.pid(), None, 0));
-        }
-        Ok(())
     }
 }
 

@@ -304,6 +304,39 @@ static __always_inline __s32 syscall_of(struct task_struct *p)
 	return -1;
 }
 
+/* futex on x86-64 and arm64, and what stands for one that waits for Python's interpreter lock (WAIT_FOR_GIL). */
+#define X86_FUTEX 202
+#define ARM64_FUTEX 98
+#define WAIT_FOR_GIL (1 << 20 | X86_FUTEX)
+
+/* The same, but for waits for the interpreter lock of a process that runs Python. */
+static __always_inline __s32 wait_of(struct task_struct *p)
+{
+	__s32 syscall = syscall_of(p);
+	struct pt_regs___arm64 *arm64;
+	struct pt_regs___x86 *x86;
+	struct python *python;
+	__u64 address = 0;
+	__u32 tgid = p->tgid;
+
+	if (syscall != X86_FUTEX && syscall != ARM64_FUTEX)
+		return syscall;
+	x86 = (void *)bpf_task_pt_regs(p);
+	arm64 = (void *)x86;
+	if (bpf_core_field_exists(x86->orig_ax)) {
+		if (syscall == X86_FUTEX)
+			address = x86->di;
+	} else if (bpf_core_field_exists(arm64->syscallno) && syscall == ARM64_FUTEX) {
+		address = arm64->regs[0];
+	}
+	if (!address)
+		return syscall;
+	python = bpf_map_lookup_elem(&pythons, &tgid);
+	if (python && address >= python->from && address < python->to)
+		return WAIT_FOR_GIL;
+	return syscall;
+}
+
 /* ioctl on x86-64 and arm64, and its request KVM_RUN (include/uapi/linux/kvm.h). */
 #define X86_IOCTL 16
 #define ARM64_IOCTL 29
@@ -539,7 +572,7 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	if (!THROTTLED_BY_TASK || off == OFF_CPU_THROTTLED)
 		t->throttled0 = throttled_time(prev->se.cfs_rq);
 	if (off != OFF_CPU_PREEMPTED && off != OFF_CPU_DEAD)
-		t->wait.syscall = syscall_of(prev);
+		t->wait.syscall = wait_of(prev);
 	if (!from || !within_budget(cpu, now))
 		return;
 	r = reserve(KIND_RUN, sizeof(*r), now, prev->pid);
@@ -798,6 +831,14 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	c->until = FOREVER;
 	c->hops = t->hops;
 	c->generation = t->generation;
+	if (child->pid == child->tgid) {
+		__u32 tgid = parent->tgid;
+		struct python *python = bpf_map_lookup_elem(&pythons, &tgid);
+
+		tgid = child->tgid;
+		if (python)
+			bpf_map_update_elem(&pythons, &tgid, python, BPF_ANY);
+	}
 	record_name(child, now, NULL);
 	return 0;
 }
@@ -808,8 +849,12 @@ int BPF_PROG(sched_process_exec, struct task_struct *p)
 	struct task *t = bpf_task_storage_get(&tasks, p, 0, 0);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (t && is_of_interest(t, p, now))
+	if (t && is_of_interest(t, p, now)) {
+		__u32 tgid = p->tgid;
+
+		bpf_map_delete_elem(&pythons, &tgid);
 		record_name(p, now, NULL);
+	}
 	return 0;
 }
 
@@ -828,6 +873,11 @@ int BPF_PROG(sched_process_exit, struct task_struct *p)
 	__u64 now = bpf_ktime_get_ns();
 	struct exit_record *r;
 
+	if (p->pid == p->tgid) {
+		__u32 tgid = p->tgid;
+
+		bpf_map_delete_elem(&pythons, &tgid);
+	}
 	/* A process of no interest may be an occupant or a waker, and its pid is used again. */
 	if (p->pid != p->tgid && !(t && t->until > now))
 		return 0;

@@ -45,7 +45,7 @@ impl Scene {
     }
 
     /// R running on CPU 0, Q waiting for it, T throttled, X stopped, S sleeping for a time,
-    /// F in a futex, L waiting for a lock on a file, E in an epoll_wait, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
+    /// F in a futex, G waiting for Python's interpreter lock, L waiting for a lock on a file, E in an epoll_wait, D in an fsync, P in a read that missed, N receiving, W sending, `.` unseen.
     fn thread(&mut self, name: &str, drawn: &str) -> &mut Scene {
         let entity = self.who(name);
         let track = self.track(entity, Lane::states(names::THREAD_STATE, Discipline::Sparse));
@@ -63,6 +63,7 @@ impl Scene {
                 'X' => (ThreadState::Stopped, -1),
                 'S' => (ThreadState::Sleep, 230),
                 'F' => (ThreadState::Sleep, 202),
+                'G' => (ThreadState::Sleep, gpuwhy_schema::WAIT_FOR_GIL),
                 'L' => (ThreadState::Sleep, 73),
                 'E' => (ThreadState::Sleep, 232),
                 'D' => (ThreadState::DiskWait, 74),
@@ -866,6 +867,57 @@ fn a_thread_that_computes_and_has_the_interpreter_lock_is_told_to_hold_it() {
     let expected = "run 1, network 1, >lock(py/hog) 5, runnable(n) 3, >lock(py/hog) 1, run 1, network 1, \
                     >lock(py/hog) 6, run 2";
     assert_eq!(said, expected);
+}
+
+#[test]
+fn what_a_worker_of_the_loader_computes_is_input() {
+    let drawn = || {
+        let mut scene = Scene::default();
+        scene.thread("job/main", "RNNNNNR").thread("loader/main", "SRRSRRS");
+        scene.wake("job/main", 6, Some("loader/main"));
+        scene
+    };
+    let mut scene = drawn();
+    let loader = scene.who("loader/main");
+    let track = scene.track(loader, Lane::spans("spans", Discipline::Overlap));
+    let (id, ts, dur, parent, name) = (scene.id(), Ns(MS), Some(Ns(2 * MS)), None, "load".into());
+    scene.rows.span.push(Span { id, ts, dur, track, parent, name });
+    let parts = "run 1, >input(loader) 2, >timer(loader) 1, >input(loader) 2, run 1";
+    assert_eq!(scene.step("job/main", 0, 7), parts);
+    // Of a process that says nothing of the kind it is not known what it computes.
+    let parts = "run 1, >run(loader) 2, >timer(loader) 1, >run(loader) 2, run 1";
+    assert_eq!(drawn().step("job/main", 0, 7), parts);
+}
+
+#[test]
+fn the_interpreter_lock_is_held_by_one_thread_after_another() {
+    let mut scene = Scene::default();
+    // The second one has to wait for it too, behind the third one, which gives it up at 4.
+    scene.thread("py/main", "RGGGGGGGGR").thread("py/2", "RRGGRRRRRR").thread("py/3", "RRRRRRRRRR");
+    scene.wake("py/2", 4, Some("py/3")).wake("py/main", 9, Some("py/2"));
+    assert_eq!(scene.step("py/main", 0, 10), "run 1, >gil(py/3) 3, >gil(py/2) 5, run 1");
+}
+
+#[test]
+fn who_has_the_interpreter_lock_has_it_while_it_sleeps_too_but_not_while_others_have_its_cpu() {
+    let mut scene = Scene::default();
+    scene.thread("py/main", "RGGGGGGGR").thread("py/2", "RRSSQQRRR").cpu("....hh...");
+    scene.wake("py/main", 8, Some("py/2"));
+    let said = scene.step("py/main", 0, 9);
+    assert_eq!(said, "run 1, >gil(py/2) 3, >runnable(h) 2, >gil(py/2) 2, run 1");
+}
+
+#[test]
+fn a_wait_for_the_interpreter_lock_that_nobody_was_seen_to_end_has_no_culprit() {
+    let mut scene = Scene::default();
+    scene.thread("py/main", "RGGGRRR");
+    assert_eq!(scene.step("py/main", 0, 7), "run 1, gil 3, run 3");
+    // Waits that time out are ended by who gives it up at last.
+    let mut scene = Scene::default();
+    scene.thread("py/main", "RGGGRGGGR").thread("py/2", "R");
+    scene.wake("py/main", 4, None).wake("py/main", 8, Some("py/2"));
+    let said = scene.step("py/main", 0, 9);
+    assert_eq!(said, "run 1, >gil(py/2) 3, run 1, >gil(py/2) 3, run 1");
 }
 
 #[test]

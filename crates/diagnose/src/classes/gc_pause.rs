@@ -10,7 +10,13 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                  the more objects the program makes, and nothing else of the machine is busy.",
     spans: Some(NamedSpans {
         names: &["gc", "GC", "gc.collect", "gc_collect", "GC pause", "Garbage Collection"],
-        instead_of: &[PartKind::Run, PartKind::Lock, PartKind::Timer, PartKind::Unknown],
+        instead_of: &[
+            PartKind::Run,
+            PartKind::Lock,
+            PartKind::Gil,
+            PartKind::Timer,
+            PartKind::Unknown,
+        ],
     }),
     evidence: "For it: spans of the step's process whose name is that of a pause (`gc`, `gc.collect`, …) \
                and which lie in slow steps: of CPython, if the interpreter has static probes (as Debian's \

@@ -11,10 +11,12 @@ mod cpu_steal;
 mod cpu_throttling;
 mod engine_software;
 mod gc_pause;
+mod gil_contention;
 mod gpu_contention;
 mod gpu_fault;
 mod gpu_throttling;
 mod input_load;
+mod input_starvation;
 mod interrupts;
 mod kernel_imbalance;
 mod lock_contention;
@@ -44,6 +46,7 @@ pub const ALL: &[&ClassSpec] = &[
     &network::CLASS,
     &interrupts::CLASS,
     &lock_contention::CLASS,
+    &gil_contention::CLASS,
     &gpu_throttling::CLASS,
     &gpu_contention::CLASS,
     &pcie::CLASS,
@@ -52,6 +55,7 @@ pub const ALL: &[&ClassSpec] = &[
     &gc_pause::CLASS,
     &recompilation::CLASS,
     &kernel_imbalance::CLASS,
+    &input_starvation::CLASS,
     &own_sleep::CLASS,
     &engine_software::CLASS,
     &input_load::CLASS,

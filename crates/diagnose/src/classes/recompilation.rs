@@ -13,6 +13,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
         instead_of: &[
             PartKind::Run,
             PartKind::Lock,
+            PartKind::Gil,
             PartKind::Timer,
             PartKind::Peer,
             PartKind::Unknown,

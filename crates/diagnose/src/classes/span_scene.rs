@@ -40,7 +40,17 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
         let (id, ts) = (Id::new(0, n), Ns::millis(50 * n as i64));
         let dur = Ns::millis(if n < USUAL { 10 } else { 18 });
         let (rank, name) = (None, "step".into());
-        steps.push(Step { id, ts, dur, thread: own, rank, name, size: None, ran: None });
+        steps.push(Step {
+            id,
+            ts,
+            dur,
+            thread: own,
+            rank,
+            name,
+            size: None,
+            ran: None,
+            expected: Default::default(),
+        });
         if n >= USUAL {
             let (id, ts, dur) = (Id::new(1, n), ts + Ns::millis(4), Some(Ns::millis(8)));
             rows.span.push(Span { id, ts, dur, track, parent: None, name: span.into() });

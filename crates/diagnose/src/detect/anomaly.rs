@@ -6,7 +6,7 @@ use gpuwhy_schema::Ns;
 
 use super::level::{self, Change};
 use super::merge::HUNG;
-use super::{Detection, Signature, Slowed, StepNo};
+use super::{By, Detection, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
 
 /// An anomaly that has begun and not ended.
@@ -198,7 +198,7 @@ impl Open {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
-            by_cpu: false,
+            by: By::Alike,
             follows: self.follows,
         })
     }

@@ -15,7 +15,7 @@
 
 use gpuwhy_schema::Ns;
 
-use super::{Detection, Drifted, Signature, Slowed, StepNo};
+use super::{By, Detection, Drifted, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
 use crate::stats::{quantile, sorted};
 
@@ -159,7 +159,7 @@ impl Drift {
             score: by / least,
             alone_from: super::merge::HUNG,
             as_often: 1.0,
-            by_cpu: false,
+            by: By::Alike,
             follows: None,
             drifted: Some(Drifted { since: then, per_minute: (grown / minutes).exp_m1() }),
         })

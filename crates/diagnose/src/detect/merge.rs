@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpuwhy_schema::{Ns, names};
 
 use super::{
-    Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead, level,
+    By, Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead, level,
     mean_excess,
 };
 use crate::baseline::Fit;
@@ -176,7 +176,8 @@ pub(crate) fn incident(steps: &Steps, slowed: Vec<Slowed>, config: &Detection) -
         let mut reports = worth_reporting(steps, one, config);
         if !reports {
             // Among many that are a little slow, one that hung is worth it alone.
-            let hung = |i: &StepNo| hangs(steps[*i].dur, one.fit, one.alone_from, config);
+            let hung =
+                |i: &StepNo| hangs(steps[*i].as_typical(one.by), one.fit, one.alone_from, config);
             let slow: Vec<StepNo> = one.slow.iter().copied().filter(hung).collect();
             let alone = Slowed { slow, ..one.clone() };
             reports = worth_reporting(steps, &alone, config);
@@ -213,10 +214,10 @@ struct Lossy {
 
 /// The steps of an anomaly that began before `until` and lost time.
 fn lossy_steps(steps: &Steps, slowed: &Slowed, config: &Detection, until: Ns) -> Vec<Lossy> {
-    let of_cpu = slowed.of_cpu(steps);
+    let of_each = slowed.of_each(steps);
     let first = slowed.slow.iter().map(|&no| &steps[no]).filter(|step| step.ts < until);
     let lossy = first.filter_map(|step| {
-        let usual = slowed.ordinary(step, of_cpu);
+        let usual = slowed.ordinary(step, of_each);
         let lost = step.dur.0 as f64 - usual;
         let lossy = Lossy { ts: step.ts, end: step.end(), lost };
         (lost > config.min_effect * usual).then_some(lossy)
@@ -323,10 +324,10 @@ fn moving_means(values: &[f64], window: usize) -> Vec<f64> {
 /// How far the mean of the slow steps lies above the mean of the usual ones, in standard
 /// deviations of usual means over as many steps, on the log scale.
 fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
-    let ns = |step: &Step| match slowed.by_cpu {
+    let ns = |step: &Step| match slowed.by {
         // For each ns on a CPU.
-        true => step.dur.0.max(1) as f64 / step.ran.map_or(1, |ran| ran.0.max(1)) as f64,
-        false => step.dur.0.max(1) as f64,
+        By::Cpu => step.dur.0.max(1) as f64 / step.ran.map_or(1, |ran| ran.0.max(1)) as f64,
+        By::Alike | By::Load(_) => step.as_typical(slowed.by).0.max(1) as f64,
     };
     let logs = |steps_of: &[StepNo]| -> Vec<f64> {
         steps_of.iter().map(|&i| ns(&steps[i]).ln()).collect()
@@ -340,7 +341,7 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     // Short series show little of their own drift; independent noise is the least there can be.
     // Usual steps that lost most of their second are of fewer kinds than all steps of the series.
     let (_, own) = median_and_mad(&crate::stats::sorted(usual.iter().copied()));
-    let scale = if slowed.by_cpu { FINEST } else { slowed.fit.scale.min(own.max(FINEST)) };
+    let scale = if slowed.by == By::Cpu { FINEST } else { slowed.fit.scale.min(own.max(FINEST)) };
     let least = scale / (window as f64).sqrt();
     let usual = slowed.instead_of(center, slowed.fit.center);
     (crate::stats::mean(&slow) - usual) / spread.sqrt().max(least).max(1e-9)
@@ -388,12 +389,13 @@ fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
     if slowed.follows == Some(Change::Fallen) && lasts < LASTS {
         return false;
     }
-    let (of_cpu, usual) = (slowed.of_cpu(steps), instead(steps, slowed));
+    let (of_each, usual) = (slowed.of_each(steps), instead(steps, slowed));
     let slow = slowed.slow.iter().filter(|&&i| {
-        let usual = slowed.ordinary(&steps[i], of_cpu);
+        let usual = slowed.ordinary(&steps[i], of_each);
         steps[i].dur.0 as f64 > usual * (1.0 + config.min_effect)
     });
-    let hung = |&i: &StepNo| hangs(steps[i].dur, slowed.fit, slowed.alone_from, config);
+    let hung =
+        |&i: &StepNo| hangs(steps[i].as_typical(slowed.by), slowed.fit, slowed.alone_from, config);
     (slow.count() >= config.min_steps || slowed.slow.iter().any(hung))
         && (!slowed.usual.is_empty() || slowed.signature.kind != 0)
         && mean_excess(steps, slowed) >= config.min_effect * usual

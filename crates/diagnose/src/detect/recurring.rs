@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use gpuwhy_schema::Ns;
 
 use super::merge::hangs;
-use super::{ADOPTED, Detection, Signature, Slowed, Step, StepNo};
+use super::{ADOPTED, By, Detection, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Fit, NEEDED};
 use crate::stats::median_and_mad;
 
@@ -434,7 +434,7 @@ impl Kind {
             alone_from: KIND_TIMES,
             drifted: None,
             as_often: 1.0,
-            by_cpu: false,
+            by: By::Alike,
             follows: None,
         }
     }

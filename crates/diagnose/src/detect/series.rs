@@ -9,7 +9,7 @@ use super::drift::Drift;
 use super::merge::{HUNG, hangs};
 use super::recurring::{Recurring, Taken};
 use super::surge::Surge;
-use super::{COMPARED, Detection, Signature, Slowed, Step, StepNo};
+use super::{By, COMPARED, Detection, Expected, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
 use crate::stats::Random;
 
@@ -96,6 +96,8 @@ pub(crate) struct Series {
     drift: Drift,
     /// Outliers up to this number belong to an anomaly that has begun before.
     reported: Option<StepNo>,
+    /// What a typical step should take, where steps are compared with what they should take, ns.
+    typical: Option<f64>,
     interval: f64,
     first_ts: Option<Ns>,
     last_ts: Option<Ns>,
@@ -119,6 +121,7 @@ impl Series {
             recurring: Recurring::default(),
             drift: Drift::default(),
             reported: None,
+            typical: None,
             interval: 0.0,
             first_ts: None,
             last_ts: None,
@@ -128,6 +131,26 @@ impl Series {
 
     /// Takes the next step; returns an anomaly that it ended.
     pub(crate) fn step(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+        match step.expected {
+            Expected::Alike => self.take(no, step, config),
+            Expected::NotKnown(_) => None,
+            Expected::Ns(_, expected) => {
+                let typical = *self.typical.get_or_insert(expected);
+                let scaled = |ns: Ns| Ns((ns.0 as f64 * typical / expected) as i64);
+                let (dur, ran) = (scaled(step.dur), step.ran.map(scaled));
+                let slowed = self.take(no, &Step { dur, ran, ..step.clone() }, config);
+                self.measured(slowed)
+            }
+        }
+    }
+
+    /// What its steps are measured by, if they are measured by what there is to do in them.
+    fn measured(&self, slowed: Option<Slowed>) -> Option<Slowed> {
+        let by = self.typical.map(By::Load);
+        slowed.map(|one| Slowed { by: by.filter(|_| one.by == By::Alike).unwrap_or(one.by), ..one })
+    }
+
+    fn take(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
         self.count(step);
         if self.seen <= config.warm_up {
             return None;
@@ -403,10 +426,10 @@ impl Series {
         let off_cpu = self.off_cpu.close(&signature);
         let surged = off_cpu.or(self.surge.close(&signature));
         if self.open().is_none() {
-            return surged;
+            return self.measured(surged);
         }
         let single = self.close_single(signature);
-        if by_seconds { surged } else { single }
+        self.measured(if by_seconds { surged } else { single })
     }
 
     /// Whether seconds are anomalous in a series whose steps are of several kinds: they are what is told.
@@ -437,10 +460,10 @@ impl Series {
 
     /// The anomaly that has begun and not ended, as far as it is known.
     pub(crate) fn present(&self, signature: &Signature) -> Option<Slowed> {
-        match self.open().filter(|_| !self.by_seconds()) {
+        self.measured(match self.open().filter(|_| !self.by_seconds()) {
             Some(open) => open.clone().anomaly(signature.clone()),
             None => self.off_cpu.present(signature).or_else(|| self.surge.present(signature)),
-        }
+        })
     }
 
     /// Ends the anomaly of a series that has had no step for long: of steps of another size, say,
@@ -482,7 +505,7 @@ impl Series {
             alone_from: HUNG,
             drifted: None,
             as_often: 1.0,
-            by_cpu: false,
+            by: By::Alike,
             follows: None,
         })
     }

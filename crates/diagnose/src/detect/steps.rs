@@ -4,6 +4,8 @@ use std::ops::{Deref, Index};
 
 use gpuwhy_schema::{EntityId, Id, Name, Ns};
 
+use crate::roofline::Mix;
+
 /// One finished step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -23,6 +25,53 @@ pub struct Step {
     pub size: Option<i64>,
     /// For how long its thread was on a CPU meanwhile, where its states were recorded.
     pub ran: Option<Ns>,
+    /// What it should take.
+    pub expected: Expected,
+}
+
+/// What a step should take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Expected {
+    /// As long as others of its signature.
+    #[default]
+    Alike,
+    /// It depends on what there was to do, and how, was not learned yet.
+    NotKnown(Mix),
+    /// So many ns, for what there was to do (see [`crate::roofline`]).
+    Ns(Mix, f64),
+}
+
+impl Expected {
+    /// What kind of batch it was made of.
+    pub fn mix(self) -> Option<Mix> {
+        match self {
+            Expected::Alike => None,
+            Expected::NotKnown(mix) | Expected::Ns(mix, _) => Some(mix),
+        }
+    }
+}
+
+/// What steps that are compared are measured by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum By {
+    /// Nothing: they are alike.
+    #[default]
+    Alike,
+    /// For how long their thread was on a CPU: they are of any length.
+    Cpu,
+    /// What they should take for what there was to do in them; so many ns is typical.
+    Load(f64),
+}
+
+impl By {
+    /// How much of that a step has; none if it is not known, or if steps are alike.
+    pub(crate) fn of(self, step: &Step) -> Option<f64> {
+        match (self, step.expected) {
+            (By::Cpu, _) => step.ran.map(|ran| ran.0 as f64),
+            (By::Load(_), Expected::Ns(_, expected)) => Some(expected),
+            _ => None,
+        }
+    }
 }
 
 /// What makes steps comparable: the thread, the name and the class of size.
@@ -35,6 +84,8 @@ pub struct Signature {
     /// Their size in sixteenths of an octave (4.4 % apart), or none: what follows from the size
     /// must stay below the least effect that is reported.
     pub size_class: Option<i64>,
+    /// The kind of batch that they are made of, where what they take is compared with what that should take.
+    pub mix: Option<Mix>,
     /// Which kind of a series whose steps are of several, under one name: 0 of most.
     pub kind: u8,
 }
@@ -43,8 +94,25 @@ impl Step {
     /// The signature that it is compared under.
     pub fn signature(&self) -> Signature {
         let class = |size: i64| (16.0 * (size.max(1) as f64).log2()).round() as i64;
-        let size_class = self.size.map(class);
-        Signature { thread: self.thread, name: self.name.clone(), size_class, kind: 0 }
+        let mix = self.expected.mix();
+        let size_class = self.size.filter(|_| mix.is_none()).map(class);
+        Signature { thread: self.thread, name: self.name.clone(), size_class, mix, kind: 0 }
+    }
+
+    /// What it should take, ns, where that is known for what there was to do.
+    pub fn expected_ns(&self) -> Option<f64> {
+        if let Expected::Ns(_, ns) = self.expected { Some(ns) } else { None }
+    }
+
+    /// How long it would have taken if so many ns of what it should take were typical; as long as it took, where that is
+    /// not known.
+    pub(crate) fn as_typical(&self, by: By) -> Ns {
+        match (by, self.expected) {
+            (By::Load(typical), Expected::Ns(_, expected)) => {
+                Ns((self.dur.0 as f64 * typical / expected) as i64)
+            }
+            _ => self.dur,
+        }
     }
 
     /// When it ended.

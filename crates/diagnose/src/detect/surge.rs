@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use gpuwhy_schema::Ns;
 
 use super::merge::HUNG;
-use super::{COMPARED, Signature, Slowed, Step, StepNo};
+use super::{By, COMPARED, Signature, Slowed, Step, StepNo};
 use crate::baseline::Fit;
 use crate::stats::{median_and_mad, sorted};
 
@@ -105,8 +105,8 @@ struct Open {
     calm: usize,
     /// What its windows lost.
     losses: Vec<f64>,
-    /// It is what its thread was off its CPU.
-    by_cpu: bool,
+    /// What its steps are measured by.
+    by: By,
 }
 
 /// What a series lost in each second, and what it loses now.
@@ -229,18 +229,9 @@ impl Surge {
         let usual_a_second = self.carriers_a_second();
         let threshold = Ns((fit.center.exp() + limit / STEPS as f64).min(9e18) as i64);
         let score = score.max(first / limit);
-        let by_cpu = self.loses == Loses::OffCpu;
-        self.open = Some(Open {
-            fit,
-            threshold,
-            usual,
-            usual_a_second,
-            slow,
-            score,
-            calm: 0,
-            losses,
-            by_cpu,
-        });
+        let by = if self.loses == Loses::OffCpu { By::Cpu } else { By::Alike };
+        self.open =
+            Some(Open { fit, threshold, usual, usual_a_second, slow, score, calm: 0, losses, by });
         None
     }
 
@@ -379,11 +370,10 @@ impl Surge {
 
 impl Open {
     fn slowed(self, signature: Signature) -> Slowed {
-        let Open { fit, threshold, usual, usual_a_second, mut slow, score, losses, by_cpu, .. } =
-            self;
+        let Open { fit, threshold, usual, usual_a_second, mut slow, score, losses, by, .. } = self;
         slow.sort_unstable();
         let slow_a_second = slow.len() as f64 / losses.len().max(1) as f64;
-        let as_often = if by_cpu { 1.0 } else { (usual_a_second / slow_a_second).min(1.0) };
+        let as_often = if by == By::Cpu { 1.0 } else { (usual_a_second / slow_a_second).min(1.0) };
         let (alone_from, drifted, follows) = (HUNG, None, None);
         Slowed {
             signature,
@@ -395,7 +385,7 @@ impl Open {
             alone_from,
             drifted,
             as_often,
-            by_cpu,
+            by,
             follows,
         }
     }
@@ -429,7 +419,7 @@ mod tests {
 
     fn step(n: u64, ts: Ns, dur: Ns, ran: Option<Ns>) -> Step {
         let (id, thread, rank, name) = (Id::new(1, n), EntityId(1), None, "step".into());
-        Step { id, ts, dur, thread, rank, name, size: None, ran }
+        Step { id, ts, dur, thread, rank, name, size: None, ran, expected: Default::default() }
     }
 
     /// Steps of 1 ms, each fiftieth takes 21 ms, which a series that is told so does not know for a kind; in the

@@ -2,6 +2,7 @@ use gpuwhy_schema::{EntityId, Id, names};
 
 use super::*;
 use crate::live::{Live, Look};
+use crate::roofline::Mix;
 use crate::stats::Random;
 
 /// A step every 20 ms from a drawn level: each character is five steps, `.` usual, a digit `d`
@@ -25,6 +26,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
                 name: "step".into(),
                 size: None,
                 ran: None,
+                expected: Default::default(),
             });
         }
     }
@@ -132,6 +134,7 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
                 name: "step".into(),
                 size: None,
                 ran: None,
+                expected: Default::default(),
             }
         })
         .collect();
@@ -193,6 +196,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
             name: "step".into(),
             size: None,
             ran: None,
+            expected: Default::default(),
         });
         ts += dur;
     }
@@ -234,6 +238,7 @@ fn statements(seconds: i64, held: std::ops::Range<i64>, seed: u64) -> Vec<Step> 
             name: "PortalRun".into(),
             size: None,
             ran: None,
+            expected: Default::default(),
         });
         at += dur + Ns::millis(3);
     }
@@ -311,6 +316,45 @@ fn a_burst_that_somebody_else_is_to_blame_for_is_told_each_time() {
     assert!(told >= 7, "{told} of 9");
 }
 
+/// A minute of an engine's steps: what each should take is known from its batch, 3 to 60 ms, and it takes `slower` times
+/// that, by the second.
+fn of_known_batches(slower: impl Fn(f64) -> f64) -> Steps {
+    let (mut random, mut at) = (Random::new(5), Ns::ZERO);
+    let mut steps = Vec::new();
+    while at < Ns::secs(60) {
+        let expected = 3e6 * 20f64.powf(random.below(1000) as f64 / 1000.0);
+        let noise = 0.97 + 0.06 * random.below(1000) as f64 / 1000.0;
+        let dur = Ns((expected * noise * slower(at.as_secs_f64())) as i64);
+        let (id, thread) = (Id::new(1, steps.len() as u64), EntityId(1));
+        let (rank, size, ran, name) = (None, None, None, "EngineCore::Step".into());
+        let expected = Expected::Ns(Mix::Mixed, expected);
+        steps.push(Step { id, ts: at, dur, thread, rank, name, size, ran, expected });
+        at += dur + Ns::millis(1);
+    }
+    steps.into()
+}
+
+#[test]
+fn steps_of_any_length_whose_batches_are_known_are_compared_with_what_these_should_take() {
+    let config = Detection::default();
+    assert!(incidents(&of_known_batches(|_| 1.0), &config).is_empty());
+    // A third slower for three seconds: no step is longer than the longest usual ones.
+    let steps = of_known_batches(|at| if (40.0..43.0).contains(&at) { 1.33 } else { 1.0 });
+    let found = incidents(&steps, &config);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let slowed = &found[0].slowed[0];
+    assert!((found[0].from - Ns::secs(40)).0.abs() < 200_000_000, "{:?}", found[0].from);
+    assert!(matches!(slowed.by, By::Load(_)), "{slowed:?}");
+    assert_eq!(slowed.signature.mix, Some(Mix::Mixed));
+    let took: f64 = slowed.slow.iter().map(|no| steps[*no].dur.0 as f64).sum();
+    let share = mean_excess(&steps, slowed) * slowed.slow.len() as f64 / took;
+    assert!((share - 0.25).abs() < 0.03, "a third more than usual is a quarter of all: {share}");
+    // As long as it is not known what batches should take, nothing is said of them.
+    let not_known = |step: &Step| Step { expected: Expected::NotKnown(Mix::Mixed), ..step.clone() };
+    let steps: Vec<Step> = steps.iter().map(not_known).collect();
+    assert!(incidents(&steps.into(), &config).is_empty());
+}
+
 /// Two minutes of a loop over batches of any size, whose steps are not told apart: what a step of so many ms takes from so
 /// many seconds on.
 fn of_any_length(takes: impl Fn(f64, f64) -> (f64, f64)) -> Steps {
@@ -329,6 +373,7 @@ fn of_any_length(takes: impl Fn(f64, f64) -> (f64, f64)) -> Steps {
             name: "batch".into(),
             size: None,
             ran: Some(ns(ran)),
+            expected: Default::default(),
         });
         at = at.saturating_add(ns(took));
     }
@@ -344,7 +389,7 @@ fn steps_of_any_length_are_slow_by_what_their_thread_waits_for_a_cpu() {
     assert!((59.0..62.0).contains(&one.from.as_secs_f64()), "from {:?}", one.from);
     assert!((68.0..71.0).contains(&one.to.as_secs_f64()), "to {:?}", one.to);
     let slowed = &one.slowed[0];
-    assert!(slowed.by_cpu);
+    assert_eq!(slowed.by, By::Cpu);
     // Whatever their lengths: a third of what the slow ones took.
     let took: f64 = slowed.slow.iter().map(|no| steps[*no].dur.0 as f64).sum();
     let lost = mean_excess(&steps, slowed) * slowed.slow.len() as f64;
@@ -390,7 +435,17 @@ fn a_loop_that_evaluates_is_slow_by_what_its_short_steps_wait_for() {
             _ => Ns(ran.0 + (n % 7) as i64 * 1000),
         };
         let (id, thread, rank, name) = (Id::new(1, n), EntityId(1), None, "step".into());
-        steps.push(Step { id, ts: at, dur, thread, rank, name, size: None, ran: Some(ran) });
+        steps.push(Step {
+            id,
+            ts: at,
+            dur,
+            thread,
+            rank,
+            name,
+            size: None,
+            ran: Some(ran),
+            expected: Default::default(),
+        });
         at = at.saturating_add(dur);
         if at > Ns::secs(200) {
             break;

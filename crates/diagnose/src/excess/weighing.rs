@@ -9,6 +9,7 @@ use gpuwhy_schema::{Class, EntityId, PartKind};
 
 use super::{Compared, Excess, Key, Profile};
 use crate::classes::Misses;
+use crate::detect::By;
 use crate::stats::Random;
 
 /// Usual and slow ns, by part and blame.
@@ -88,7 +89,8 @@ struct Numbered {
     /// What it weighs where it is counted once.
     weight: f64,
     dur: f64,
-    ran: f64,
+    /// How much it has of what the steps of its series are measured by.
+    measured: f64,
     misses: f64,
     cold: f64,
     own: Vec<(u32, f64)>,
@@ -104,8 +106,8 @@ struct Counted {
     usual: Vec<Numbered>,
     slow: Vec<Numbered>,
     longest: usize,
-    /// Usual steps are scaled so that they run for as long as slow ones.
-    by_cpu: bool,
+    /// Whether usual steps are scaled to as much of what they are measured by as slow ones have.
+    scales: bool,
     /// Usual steps of which only the duration is known, summed ns, and where their time went.
     ordinary: (f64, u32),
 }
@@ -161,9 +163,10 @@ impl Sums {
     }
 }
 
-/// For how long the threads of weighed steps ran.
-fn ran(steps: &[Numbered], times: &[u32]) -> f64 {
-    steps.iter().zip(times).map(|(step, times)| f64::from(*times) * step.weight * step.ran).sum()
+/// How much weighed steps have of what they are measured by.
+fn measured(steps: &[Numbered], times: &[u32]) -> f64 {
+    let each = steps.iter().zip(times);
+    each.map(|(step, times)| f64::from(*times) * step.weight * step.measured).sum()
 }
 
 /// Steps of several series that are to be weighed, again and again.
@@ -192,7 +195,7 @@ impl Weighing {
             let mut numbered = |profile: &Profile, weight: f64| Numbered {
                 weight,
                 dur: profile.dur,
-                ran: profile.ran(),
+                measured: profile.measured(one.by),
                 misses: profile.misses,
                 cold: profile.cold,
                 own: profile.parts.iter().map(|(k, ns)| (own.of((one.thread, *k)), *ns)).collect(),
@@ -219,8 +222,8 @@ impl Weighing {
             let ordinary = (1.0 - one.as_often) * weight * one.ordinary;
             let runs = own.of((one.thread, (PartKind::Run, None)));
             let ordinary = (ordinary, runs);
-            let (longest, by_cpu) = (one.longest, one.by_cpu);
-            counted.push(Counted { usual, slow, longest, by_cpu, ordinary });
+            let (longest, scales) = (one.longest, one.by != By::Alike);
+            counted.push(Counted { usual, slow, longest, scales, ordinary });
         }
         let zeros = |n: usize| vec![[0.0; 2]; n];
         Weighing {
@@ -269,13 +272,13 @@ impl Weighing {
             draw(longest);
             draw(others);
             sums.add(&one.slow, times, SLOW, 1.0);
-            let slow_ran = ran(&one.slow, times);
+            let slow = measured(&one.slow, times);
             times.clear();
             times.resize(one.usual.len(), 0);
             draw(times);
-            let usual_ran = ran(&one.usual, times);
-            let scales = one.by_cpu && usual_ran > 0.0;
-            sums.add(&one.usual, times, USUAL, if scales { slow_ran / usual_ran } else { 1.0 });
+            let usual = measured(&one.usual, times);
+            let scales = one.scales && usual > 0.0;
+            sums.add(&one.usual, times, USUAL, if scales { slow / usual } else { 1.0 });
             let (ns, runs) = one.ordinary;
             if ns > 0.0 {
                 // The program does what it does.

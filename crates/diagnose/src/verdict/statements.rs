@@ -52,7 +52,8 @@ impl<'a> Stating<'a> {
         let lost = |s: &'a Slowed| {
             let lost = move |no: &StepNo| {
                 let step = &steps[*no];
-                (step.end(), (step.dur.0 as f64 - s.fit.center.exp()).max(0.0))
+                let usual = s.fit.center.exp() / step.as_typical(s.by).0.max(1) as f64;
+                (step.end(), (step.dur.0 as f64 * (1.0 - usual)).max(0.0))
             };
             s.slow.iter().map(lost).collect::<Vec<_>>()
         };

@@ -84,6 +84,7 @@ fn judged_as(
             name: "step".into(),
             size: None,
             ran: None,
+            expected: Default::default(),
         });
     }
     let entity = |id, name: &str| Entity {

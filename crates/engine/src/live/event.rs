@@ -28,6 +28,9 @@ pub struct Verdict {
     /// Where the culprit was when its threads were sampled: the last three functions of the stack and
     /// their share of the samples; the five most frequent.
     pub culprit_was_in: Vec<(String, f64)>,
+    /// The same of the threads that take the steps, while that lasted which made them slow: where they ran, or had gone to
+    /// sleep.
+    pub steps_were_in: Vec<(String, f64)>,
 }
 
 /// Less, or more, is recorded from now on.

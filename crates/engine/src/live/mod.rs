@@ -8,24 +8,28 @@
 mod event;
 mod off_cpu;
 mod recent;
+mod stacks;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::OpenStep;
+use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::detect::{self, Detection, Incident, Step, StepNo};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Finding, FirstWord, Outcome};
-use gpuwhy_schema::{EntityId, Id, Ns, Rows, Span, State, TrackId};
+use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind, Rows, Span, State, TrackId};
 use gpuwhy_store::{Keep, Writer};
 
 use crate::account::KnownParts;
 use crate::error::Result;
 use crate::investigate::{self, Budget, investigate};
+use crate::units::loads::Loads;
 use crate::units::steps::{self, FinishedStep};
 
 pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
 pub use off_cpu::OffCpu;
 pub use recent::{Recent, SETTLED, Sorted};
+use stacks::Sampled;
 
 /// A step in which our own judging began has begun this long before it at most.
 const OWN_BEFORE: Ns = Ns::millis(100);
@@ -122,6 +126,7 @@ pub struct LiveJudge {
     findings: u64,
     ended: Vec<FinishedStep>,
     off_cpu: OffCpu,
+    loads: Loads,
     /// The latest steps by rank and number.
     numbered: VecDeque<(Option<u32>, u64, Id)>,
 }
@@ -143,6 +148,7 @@ impl LiveJudge {
             findings: 0,
             ended: Vec::new(),
             off_cpu: OffCpu::default(),
+            loads: Loads::default(),
             numbered: VecDeque::new(),
         }
     }
@@ -156,12 +162,14 @@ impl LiveJudge {
     pub fn push(&mut self, rows: Sorted) {
         let steps = steps::finished(&rows.aggregates);
         self.off_cpu.take(&rows.exact);
+        let batches = rows.exact.batch.clone();
         self.recent.push(rows);
         self.steps += steps.len() as u64;
+        let mut ended = Vec::with_capacity(steps.len());
         for mut finished in steps {
             finished.step.ran = self.off_cpu.ran(&finished.step);
             self.off_cpu.follow(finished.step.thread);
-            self.detector.push(finished.step.clone());
+            ended.push(finished.step.clone());
             self.numbered.push_back((finished.step.rank, finished.seq, finished.step.id));
             if self.numbered.len() > NUMBERED {
                 self.numbered.pop_front();
@@ -169,6 +177,9 @@ impl LiveJudge {
             if self.options.collect_steps {
                 self.ended.push(finished);
             }
+        }
+        for step in self.loads.take(ended, &batches) {
+            self.detector.push(step);
         }
     }
 
@@ -231,6 +242,7 @@ impl LiveJudge {
             name: s.name.clone(),
             size: s.size,
             ran: None,
+            expected: Default::default(),
         };
         let hanging = self.detector.set_open(open.iter().map(so_far).collect());
         let hanging: HashSet<Id> = hanging.iter().map(|s| s.id).collect();
@@ -401,17 +413,38 @@ impl LiveJudge {
         open_states: Vec<State>,
     ) -> Result<Conclusion> {
         let mut verdict = self.judge(incident, now, open_states, &Budget::ENDED)?;
-        // Looked up once, at the end: it walks over all rows of some seconds.
-        if let Some(culprit) = &verdict.finding.culprit {
-            let until = incident.to.min(incident.from.saturating_add(SAMPLED));
-            let rows = self.recent.exact_rows(incident.from..until);
-            verdict.culprit_was_in = recent::sampled_functions(&rows, EntityId(culprit.entity));
-        }
+        self.look_at_stacks(incident, &mut verdict);
         if self.is_somebody_elses(&verdict.finding) {
             self.detector.blame_others(incident);
         }
         let known = self.current.take().map(|current| current.known).unwrap_or_default();
         Ok(self.concluded(Box::new(verdict), known))
+    }
+
+    /// Where culprit and steps were in their code. Looked up once, at the end: it walks over all rows of some seconds.
+    fn look_at_stacks(&self, incident: &Incident, verdict: &mut Verdict) {
+        let until = incident.to.min(incident.from.saturating_add(SAMPLED));
+        let rows = self.recent.exact_rows(incident.from..until);
+        if rows.sample.is_empty() {
+            return;
+        }
+        let sampled = Sampled::new(&rows);
+        let Ok(class) = verdict.finding.class.parse::<Class>() else { return };
+        let spec = classes::of(class);
+        let kinds: HashSet<PartKind> = spec
+            .kinds()
+            .chain(spec.spans.iter().flat_map(|s| s.instead_of.iter().copied()))
+            .collect();
+        let known = self.current.iter().flat_map(|current| current.known.parts());
+        let of_cause = |part: &&Part| part.ts >= incident.from && kinds.contains(&part.kind);
+        let parts: Vec<&Part> = known.filter(of_cause).collect();
+        if let Some(culprit) = &verdict.finding.culprit {
+            verdict.culprit_was_in = sampled.culprit(EntityId(culprit.entity), &parts);
+        }
+        let steps = self.detector.steps();
+        let threads: HashMap<Id, EntityId> = steps.iter().map(|s| (s.id, s.thread)).collect();
+        let own = parts.iter().filter_map(|part| Some((*threads.get(&part.step)?, *part)));
+        verdict.steps_were_in = sampled.own(own);
     }
 
     /// Whether a process was named that takes no steps itself, or who held a lock: that is no habit of the steps either.
@@ -507,7 +540,13 @@ impl LiveJudge {
         }
         let finding = found.finding;
         let counterfactual = finding.counterfactual.as_ref().map(ToString::to_string);
-        Ok(Verdict { at_ns: now.0, finding, counterfactual, culprit_was_in: Vec::new() })
+        Ok(Verdict {
+            at_ns: now.0,
+            finding,
+            counterfactual,
+            culprit_was_in: Vec::new(),
+            steps_were_in: Vec::new(),
+        })
     }
 
     /// Rows for the steps that hang, as if they had ended now, and for the states that threads are in.

@@ -1,14 +1,14 @@
 //! The recent past in memory: exact rows and aggregates, each in a ring of bounded size.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
-use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
+use gpuwhy_schema::{Ns, Rows, Span, TrackId};
 use gpuwhy_store::{Keep, Ring, Writer};
 
 use crate::error::Result;
@@ -169,50 +169,4 @@ impl RowSource for RecentSource<'_> {
     fn covers(&self, step: &Step) -> bool {
         step.ts >= self.available.start && step.end() <= self.available.end
     }
-}
-
-/// Where a process was when its threads were sampled: the last three functions, and the share of its
-/// samples; the five most frequent.
-pub fn sampled_functions(rows: &Rows, process: EntityId) -> Vec<(String, f64)> {
-    let parents: HashMap<EntityId, Option<EntityId>> =
-        rows.entity.iter().map(|e| (e.id, e.parent)).collect();
-    let tracks: HashSet<TrackId> = rows
-        .track
-        .iter()
-        .filter(|t| &*t.name == names::CPU_SAMPLES)
-        .filter(|t| t.entity == process || parents.get(&t.entity) == Some(&Some(process)))
-        .map(|t| t.id)
-        .collect();
-    let nodes: HashMap<u32, (Option<u32>, u32)> =
-        rows.stack.iter().map(|s| (s.id, (s.parent, s.frame))).collect();
-    let frames: HashMap<u32, String> = rows
-        .frame
-        .iter()
-        .map(|f| {
-            let name = match (&*f.name, &f.module) {
-                ("?", Some(module)) => format!("? of {module}"),
-                (name, _) => name.to_string(),
-            };
-            (f.id, name)
-        })
-        .collect();
-    let mut counts: HashMap<String, usize> = HashMap::new();
-    let mut all = 0;
-    for sample in rows.sample.iter().filter(|s| tracks.contains(&s.track)) {
-        let mut functions = Vec::new();
-        let mut at = sample.stack;
-        while let Some((parent, frame)) =
-            at.and_then(|id| nodes.get(&id)).filter(|_| functions.len() < 3)
-        {
-            functions.push(frames.get(frame).map_or("?", String::as_str));
-            at = *parent;
-        }
-        functions.reverse();
-        *counts.entry(functions.join(" > ")).or_default() += 1;
-        all += 1;
-    }
-    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
-    counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-    counts.truncate(5);
-    counts.into_iter().map(|(name, n)| (name, n as f64 / f64::from(all))).collect()
 }

@@ -63,6 +63,7 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         name: name.clone(),
         size: None,
         ran: None,
+        expected: Default::default(),
     };
     Ok((all.into_iter().enumerate().map(step).collect(), found))
 }

@@ -10,6 +10,7 @@
 mod busy_periods;
 mod live_busy;
 pub mod live_rounds;
+pub mod loads;
 pub(crate) mod off_cpu;
 pub mod rounds;
 pub mod steps;
@@ -57,6 +58,7 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     let path = source.trace().path();
     let mut steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
+    loads::fill(source, &mut steps).map_err(Error::read("batches", path))?;
     if !steps.is_empty() {
         return Ok(Units { steps: steps.into(), rounds: Vec::new() });
     }

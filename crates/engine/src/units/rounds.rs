@@ -214,6 +214,7 @@ pub fn of_trace(
                     name,
                     size: None,
                     ran: None,
+                    expected: Default::default(),
                 });
             }
         }

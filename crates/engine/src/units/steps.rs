@@ -45,6 +45,7 @@ fn step(span: &Span, detail: &schema::Step) -> Option<Step> {
         name: span.name.clone(),
         size: detail.size,
         ran: None,
+        expected: Default::default(),
     })
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_derive::rounds::{Rounds, rounds_within};
 use gpuwhy_derive::threads::Doing;
-use gpuwhy_diagnose::detect::Step;
+use gpuwhy_diagnose::detect::{Expected, Step};
 use gpuwhy_schema::{self as schema, Entity, EntityId, Finding, Name, Ns, State};
 
 use super::rounds::{Recurring, RoundsOfProcess, round_id};
@@ -85,7 +85,9 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         for (from, to) in list {
             let (id, name) = (round_id(steps.len()), name.clone());
             let (rank, size, ran) = (None, None, None);
-            steps.push(Step { id, ts: from, dur: to - from, thread, rank, name, size, ran });
+            let expected = Expected::Alike;
+            let (ts, dur) = (from, to - from);
+            steps.push(Step { id, ts, dur, thread, rank, name, size, ran, expected });
         }
     }
     steps.sort_by_key(|s| (s.end(), s.ts, s.id));

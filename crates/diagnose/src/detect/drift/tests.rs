@@ -12,7 +12,17 @@ fn steps(minutes: i64, level: impl Fn(f64) -> f64) -> Vec<Step> {
         let dur = Ns((level(at.as_secs_f64() / 60.0) * 1e6 * noise) as i64);
         let id = Id::new(1, out.len() as u64);
         let (thread, name) = (EntityId(1), "step".into());
-        out.push(Step { id, ts: at, dur, thread, rank: None, name, size: None, ran: None });
+        out.push(Step {
+            id,
+            ts: at,
+            dur,
+            thread,
+            rank: None,
+            name,
+            size: None,
+            ran: None,
+            expected: Default::default(),
+        });
         at += dur + Ns::millis(50);
     }
     out

@@ -21,6 +21,7 @@ fn steps(many: u64, seed: u64, mut long: impl FnMut(u64, Ns) -> Option<f64>) -> 
             name: "step".into(),
             size: None,
             ran: None,
+            expected: Default::default(),
         }
     };
     (0..many).map(&mut one).collect()
