@@ -3,7 +3,8 @@
 #
 # Each situation TRIALS (10) times; ONLY=word[,word] runs the situations whose names or programs hold a word. Then each
 # program is left alone for CALM_MINUTES (60), which counts false alarms. Needs
-# root; installs PostgreSQL, Redis, MariaDB, nginx, node and PyTorch where they are missing.
+# root; installs PostgreSQL, Redis, MariaDB, nginx, node and PyTorch where they are missing. vLLM takes part if `make llm-env`
+# was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()

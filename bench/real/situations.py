@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import engine
 import servers
 import torch_loop
 from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, short_processes, until
@@ -152,4 +153,5 @@ ALL = [
     ("another process holds the file", Locked, holds_the_file, {"lock_contention"}, True),
     ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
     *servers.ALL,
+    *engine.ALL,
 ]

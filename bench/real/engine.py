@@ -1,0 +1,151 @@
+"""A real engine that serves a language model (vLLM on CPUs, `make llm-env`), and what is done to it."""
+
+import glob
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from beside import busy_loops, compiler, quota, until
+from programs import HERE, Program, logged
+
+ENV = os.environ.get("GPUWHY_LLM_ENV") or os.path.expanduser("~/.cache/gpuwhy/llm-env")
+NOTHING, COMPUTES, COLLECTS = range(3)
+
+
+class Vllm(Program):
+    """A server with a worker, under a client of a steady rate whose prompts and answers are of any length."""
+
+    name, figure = "vLLM under a client", "vllm"
+    # Of a CPU, under a quota.
+    allowed = 0.5
+
+    def __init__(self, folder, gpuwhy):
+        os.chmod(folder, 0o755)
+        self.folder, self.steps = folder, os.path.join(folder, "steps")
+        self.does = os.path.join(folder, "does")
+        self.port = 9000 + os.getpid() % 800
+        with open(self.does, "wb") as file:
+            file.write(b"\0")
+        hook = os.path.join(folder, "hook")
+        os.makedirs(hook)
+        with open(os.path.join(HERE, "engine_does.py")) as source, open(os.path.join(hook, "sitecustomize.py"), "w") as out:
+            out.write(source.read())
+        os.environ.update(
+            VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1",
+            VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", OMP_NUM_THREADS="1", PYTHONPATH=hook, ENGINE_DOES=self.does,
+            ENGINE_DOES_IN="VLLM::EngineCore",
+        )
+        self.client = None
+
+    def watched(self):
+        python = os.path.join(ENV, "venv/bin/python")
+        options = "--load-format dummy --host 127.0.0.1 --max-model-len 2048 --max-num-seqs 32 --dtype bfloat16 --enforce-eager"
+        model = os.path.join(ENV, "model/tiny")
+        return [
+            "--", python, os.path.join(ENV, "venv/bin/vllm"), "serve", model, "--served-model-name", "tiny",
+            *options.split(), "--port", str(self.port),
+        ]
+
+    def wait_for(self, what):
+        until_then = time.monotonic() + 300
+        while not what():
+            if time.monotonic() > until_then:
+                raise RuntimeError("the engine did not start")
+            time.sleep(1)
+
+    def answers(self):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    def pid_of(self, name):
+        """The process that calls itself so."""
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                with open(path, "rb") as file:
+                    if file.read().startswith(name.encode()):
+                        return int(path.split("/")[2])
+            except OSError:
+                pass
+        return 0
+
+    def ready(self):
+        self.wait_for(self.answers)
+        self.wait_for(lambda: os.path.exists(self.does + ".pid"))
+        script = os.path.join(HERE, "asks_engine.py")
+        self.client = subprocess.Popen(["/usr/bin/python3", script, self.folder, str(self.port), "6"])
+        self.pid = self.pid_of("VLLM::EngineCore")
+        time.sleep(float(os.environ.get("ENGINE_LEARNS", "60")))
+
+    def told(self, what):
+        with open(self.does, "r+b") as file:
+            file.write(bytes([what]))
+
+    def took(self, begin, end):
+        return logged(self.steps, begin, end)
+
+    def end(self):
+        if self.client:
+            self.client.kill()
+            self.client.wait()
+
+
+def told(what):
+    """A thread of the engine's own process does something."""
+
+    def disturb(program, seconds, rng):
+        program.told(what)
+        time.sleep(seconds)
+        program.told(NOTHING)
+        return {program.pid_of("VLLM::EngineCore")}, set()
+
+    return disturb
+
+
+def stops(program, seconds, rng):
+    """The worker is stopped for a tenth to half a second, again and again."""
+    pid = program.pid_of("VLLM::Worker")
+    for _ in until(seconds):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.1 + 0.4 * rng.random())
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.2 + 0.3 * rng.random())
+    return {pid}, set()
+
+
+def long_prompts(program, seconds, rng):
+    """Clients that ask with prompts of 1,900 tokens."""
+    script = os.path.join(HERE, "asks_engine.py")
+    command = ["/usr/bin/python3", script, os.devnull, str(program.port), "2", "1900"]
+    client = subprocess.Popen(command)
+    time.sleep(seconds)
+    client.kill()
+    client.wait()
+    return set(), set()
+
+
+def nothing(program, seconds, rng):
+    """Nothing."""
+    time.sleep(seconds)
+    return set(), set()
+
+
+ALL = [
+    ("two busy loops", Vllm, busy_loops, {"cpu_contention"}, True),
+    ("a compiler", Vllm, compiler, {"cpu_contention"}, True),
+    ("the worker is stopped", Vllm, stops, {"collective_straggler"}, True),
+    ("a thread of the engine computes", Vllm, told(COMPUTES), {"gil_contention"}, True),
+    ("the engine's heap is collected", Vllm, told(COLLECTS), {"gc_pause"}, False),
+    ("a quota", Vllm, quota, {"cpu_throttling"}, False),
+    ("long prompts", Vllm, long_prompts, set(), False),
+    ("nothing", Vllm, nothing, set(), False),
+]
+if not os.path.exists(os.path.join(ENV, "ready")):
+    print(f"vLLM is left out: there is no {ENV} (make llm-env)", file=sys.stderr)
+    ALL = []
