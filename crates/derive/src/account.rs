@@ -208,8 +208,33 @@ impl Walk<'_> {
         }
     }
 
-    /// What the scheduler says of the thread.
+    /// What the scheduler says of the thread, but for the time in which it waits for a worker of its engine, however it
+    /// does so: what that worker did.
     fn scheduled(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        let world = self.world;
+        let waits = match via {
+            Via::Own | Via::Peer | Via::Rank => world.rpc_waits(thread),
+            Via::Futex | Via::Holder | Via::Gil | Via::Worker => &[],
+        };
+        let mut at = window.0;
+        let first = waits.partition_point(|wait| wait.1 <= window.0);
+        for wait in waits[first..].iter().take_while(|wait| wait.0 < window.1) {
+            let awaited = world.awaited_worker(*wait).filter(|(who, _)| !self.path.contains(who));
+            let Some((worker, until)) = awaited else { continue };
+            let (from, to) = (wait.0.max(at), until.min(window.1));
+            if from < to {
+                self.in_state(thread, held, (at, from), via);
+                self.follow(worker, (from, to), Via::Rank);
+                at = to;
+            }
+        }
+        self.in_state(thread, held, (at, window.1), via);
+    }
+
+    fn in_state(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        if window.0 >= window.1 {
+            return;
+        }
         match held.state {
             ThreadState::Running => self.running(thread, held.arg, window, via),
             ThreadState::Runnable => self.runnable(held.arg, window),

@@ -122,6 +122,9 @@ pub struct World {
     throttled: HashMap<EntityId, Vec<Tick>>,
     /// Signals by which processes wake each other: when, and the pid of the sender, by process.
     signals: HashMap<EntityId, Vec<(Ns, i64)>>,
+    /// When threads of engines waited for their workers, and the steps of these, by thread.
+    rpc_waits: HashMap<EntityId, Vec<Interval>>,
+    worker_steps: HashMap<EntityId, Vec<Interval>>,
     /// Processes that mark batches which they load.
     loaders: HashSet<EntityId>,
     workload: HashSet<EntityId>,
@@ -283,6 +286,16 @@ impl World {
         self.gpus = Gpus::new(rows, tracks, above, &launched);
         for span in &rows.span {
             let Some(track) = tracks.get(&span.track) else { continue };
+            let until = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
+            match &*span.name {
+                names::RPC_WAIT => {
+                    self.rpc_waits.entry(track.entity).or_default().push((span.ts, until));
+                }
+                names::WORKER_STEP => {
+                    self.worker_steps.entry(track.entity).or_default().push((span.ts, until));
+                }
+                _ => {}
+            }
             if &*span.name == names::LOAD {
                 self.loaders.insert(
                     self.entities.get(&track.entity).and_then(|e| e.parent).unwrap_or(track.entity),
@@ -294,9 +307,10 @@ impl World {
                 self.memory.entry(track.entity).or_default().push((span.ts, to));
             }
         }
-        for list in self.memory.values_mut() {
+        for list in self.memory.values_mut().chain(self.rpc_waits.values_mut()) {
             *list = intervals::union(std::mem::take(list));
         }
+        self.worker_steps.values_mut().for_each(|list| list.sort_unstable());
     }
 
     fn index_counters(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
@@ -376,6 +390,29 @@ impl World {
     /// Whether a thread or process belongs to the work that has the steps.
     pub fn is_workload(&self, who: EntityId) -> bool {
         self.workload.contains(&self.process(who))
+    }
+
+    /// When the thread of an engine waited for its workers.
+    pub fn rpc_waits(&self, thread: EntityId) -> &[Interval] {
+        self.rpc_waits.get(&thread).map_or(&[], Vec::as_slice)
+    }
+
+    /// The worker that an engine waited for longest in `(from, to)`, and until when: the end of its step, or of the wait.
+    /// None where several engines are recorded, as it is not known whose worker is whose.
+    pub fn awaited_worker(&self, (from, to): Interval) -> Option<(EntityId, Ns)> {
+        if self.rpc_waits.len() != 1 {
+            return None;
+        }
+        let until = |steps: &Vec<Interval>| {
+            let before = steps.partition_point(|step| step.0 < to);
+            let last = steps[..before].last().filter(|step| step.1 > from);
+            last.map_or(from, |step| step.1.min(to))
+        };
+        let workers = self.worker_steps.iter().map(|(worker, steps)| (until(steps), *worker));
+        let (until, worker) = workers.max()?;
+        // One that has not begun by the end of the wait is what it waits for.
+        let alone = self.worker_steps.len() == 1 && until == from;
+        (alone || until > from).then_some((worker, if alone { to } else { until }))
     }
 
     /// Whether a thread belongs to a worker of a data loader, as it says itself.

@@ -287,6 +287,10 @@ pub const SELF_RSS: &str = "self.rss";
 
 /// Span track of a host: what was slower than it should have been, one span a finding.
 pub const FINDINGS: &str = "findings";
+/// What a span of an engine's thread is called in which it waits for its workers, asleep or polling.
+pub const RPC_WAIT: &str = "EngineCore::CollectiveRpcWait";
+/// What the steps of an engine's workers are called.
+pub const WORKER_STEP: &str = "Worker::Step";
 /// What spans of a data loader's worker are called, one a batch.
 pub const LOAD: &str = "load";
 /// Sample track of a thread (ns, or 1 where a sample's share of time is not known): where it was when

@@ -889,6 +889,24 @@ fn what_a_worker_of_the_loader_computes_is_input() {
     assert_eq!(drawn().step("job/main", 0, 7), parts);
 }
 
+/// The engine polls for its worker's answer; the spans say that it waits.
+#[test]
+fn an_engine_that_polls_waits_for_what_its_worker_does() {
+    let mut scene = Scene::default();
+    scene.thread("engine/main", "RRRRRRRRRR").thread("worker/main", "RRXXXXRRRR");
+    let mut span = |who: &str, name: &str, from: i64, to: i64| {
+        let entity = scene.who(who);
+        let track = scene.track(entity, Lane::spans(names::STEPS, Discipline::Nested));
+        let (id, ts, dur) = (scene.id(), Ns(from * MS), Some(Ns((to - from) * MS)));
+        scene.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
+    };
+    span("engine/main", names::RPC_WAIT, 1, 9);
+    // It was stopped before it began, and the engine took a while to see that it had ended.
+    span("worker/main", names::WORKER_STEP, 6, 8);
+    let parts = "run 1, >run 1, >stopped(worker) 4, >run 2, run 2";
+    assert_eq!(scene.step("engine/main", 0, 10), parts);
+}
+
 #[test]
 fn the_interpreter_lock_is_held_by_one_thread_after_another() {
     let mut scene = Scene::default();

@@ -33,6 +33,9 @@ const TOO_LATE: Ns = Ns::secs(1);
 const TOO_LATE_ONE_IN: i64 = 4;
 /// unless no more than this share of the time was lost until then.
 pub(super) const LITTLE_LOST: f64 = 0.15;
+/// The recorder takes more once it has noticed that something is slow: if it was first in the way so long after the
+/// onset, it did not begin that.
+pub(super) const NOTICED: Ns = Ns::millis(300);
 
 /// How long after its onset an incident may still have been begun by somebody.
 pub(super) fn too_late(lasted: Ns) -> Ns {

@@ -156,7 +156,7 @@ impl<'a> Stating<'a> {
                     .map(|after| self.in_time_if_little_was_lost(after)),
                 by_occupancy_alone: by_demand && blamed.demand.is_none(),
             };
-            let against = self.against(&culprit, blamed, &guilt);
+            let against = self.against(&culprit, blamed, &guilt, kinds);
             suspects.push((blamed, culprit, excess, guilt, against));
         }
         let candidates: f64 = suspects
@@ -187,7 +187,19 @@ impl<'a> Stating<'a> {
     }
 
     /// What shows that a candidate did not do it.
-    fn against(&self, culprit: &Culprit, blamed: &Blamed, guilt: &Guilt) -> Option<Evidence> {
+    fn against(
+        &self,
+        culprit: &Culprit,
+        blamed: &Blamed,
+        guilt: &Guilt,
+        kinds: &[PartKind],
+    ) -> Option<Evidence> {
+        let first = self.first_in_the_way(blamed, kinds);
+        if self.context.records(blamed.id) && first.is_none_or(|after| after > guilt::NOTICED) {
+            return Some(Evidence::of(format!(
+                "{culprit} took more once something was slow, to look into it: it did not begin this"
+            )));
+        }
         let late = guilt.began.filter(|after| *after > guilt::too_late(self.lasted()));
         if let Some(after) = late {
             let how =

@@ -505,6 +505,27 @@ fn who_began_to_take_more_long_after_the_onset_did_not_begin_it() {
     assert!(against.iter().any(|e| e.says.contains("began to take more")), "{against:?}");
 }
 
+/// Since something is slow, it looks closer. It is in the way itself from the eighth slow step on, 350 ms after the onset.
+#[test]
+fn the_recorder_that_takes_more_once_something_is_slow_did_not_begin_it() {
+    use PartKind::*;
+    let waits = |who: u32| {
+        [(Run, None, 4_000_000), (Runnable, Some(who), 6_000_000), (Gpu, None, 6_000_000)]
+    };
+    let (others, recorders) = (waits(1), waits(RECORDER));
+    let slow: Vec<&[Made]> =
+        (0..80).map(|n| if n < 7 { &others[..] } else { &recorders[..] }).collect();
+    let took = [(1, "job", 0.4, 0.4), (RECORDER, "gpuwhy", 0.02, 0.6)];
+    let finding = judged_of(&slow, 0, None, &took);
+    assert_eq!((finding.class, &finding.culprit), ("cpu_contention", &None));
+    let against = &finding.causes[0].evidence_against;
+    assert!(against.iter().any(|e| e.says.contains("to look into it")), "{against:?}");
+    // It is named where it was in the way when that began.
+    let slow: Vec<&[Made]> = (0..80).map(|_| &recorders[..]).collect();
+    let culprit = judged_of(&slow, 0, None, &took).culprit.unwrap();
+    assert_eq!(culprit.pid, Some(i64::from(RECORDER) + 1000));
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
 

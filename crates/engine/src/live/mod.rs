@@ -162,7 +162,7 @@ impl LiveJudge {
     pub fn push(&mut self, rows: Sorted) {
         let steps = steps::finished(&rows.aggregates);
         self.off_cpu.take(&rows.exact);
-        let batches = rows.exact.batch.clone();
+        let batches = rows.aggregates.batch.clone();
         self.recent.push(rows);
         self.steps += steps.len() as u64;
         let mut ended = Vec::with_capacity(steps.len());

@@ -21,7 +21,7 @@ pub const SETTLED: Ns = Ns::millis(150);
 
 /// Rows sorted by where they go.
 pub struct Sorted {
-    /// Steps and aggregates, which are written at once.
+    /// Steps, what they were made of, and aggregates, which are written at once.
     pub aggregates: Rows,
     /// States, wakeups, messages, requests and kernels, which are held in memory and written around
     /// findings only.
@@ -64,6 +64,7 @@ impl Recent {
             clock: rows.clock.clone(),
             counter: std::mem::take(&mut rows.counter),
             step: std::mem::take(&mut rows.step),
+            batch: std::mem::take(&mut rows.batch),
             span: steps,
             ..Rows::default()
         };
