@@ -122,9 +122,9 @@ pub struct World {
     throttled: HashMap<EntityId, Vec<Tick>>,
     /// Signals by which processes wake each other: when, and the pid of the sender, by process.
     signals: HashMap<EntityId, Vec<(Ns, i64)>>,
-    /// When threads of engines waited for their workers, and the steps of these, by thread.
+    /// When threads of engines waited for their workers, and when these had answered, by thread.
     rpc_waits: HashMap<EntityId, Vec<Interval>>,
-    worker_steps: HashMap<EntityId, Vec<Interval>>,
+    answers: HashMap<EntityId, Vec<Ns>>,
     /// Processes that mark batches which they load.
     loaders: HashSet<EntityId>,
     workload: HashSet<EntityId>,
@@ -291,8 +291,8 @@ impl World {
                 names::RPC_WAIT => {
                     self.rpc_waits.entry(track.entity).or_default().push((span.ts, until));
                 }
-                names::WORKER_STEP => {
-                    self.worker_steps.entry(track.entity).or_default().push((span.ts, until));
+                names::WORKER_RESPONSE => {
+                    self.answers.entry(track.entity).or_default().push(until);
                 }
                 _ => {}
             }
@@ -310,7 +310,7 @@ impl World {
         for list in self.memory.values_mut().chain(self.rpc_waits.values_mut()) {
             *list = intervals::union(std::mem::take(list));
         }
-        self.worker_steps.values_mut().for_each(|list| list.sort_unstable());
+        self.answers.values_mut().for_each(|list| list.sort_unstable());
     }
 
     fn index_counters(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
@@ -397,22 +397,22 @@ impl World {
         self.rpc_waits.get(&thread).map_or(&[], Vec::as_slice)
     }
 
-    /// The worker that an engine waited for longest in `(from, to)`, and until when: the end of its step, or of the wait.
-    /// None where several engines are recorded, as it is not known whose worker is whose.
+    /// The worker that answered last in `(from, to)`, while an engine waited for its workers, and when. Of a wait that has
+    /// not ended, the only one, if it has not answered. None where several engines are recorded, as it is not known whose
+    /// worker is whose.
     pub fn awaited_worker(&self, (from, to): Interval) -> Option<(EntityId, Ns)> {
         if self.rpc_waits.len() != 1 {
             return None;
         }
-        let until = |steps: &Vec<Interval>| {
-            let before = steps.partition_point(|step| step.0 < to);
-            let last = steps[..before].last().filter(|step| step.1 > from);
-            last.map_or(from, |step| step.1.min(to))
-        };
-        let workers = self.worker_steps.iter().map(|(worker, steps)| (until(steps), *worker));
-        let (until, worker) = workers.max()?;
-        // One that has not begun by the end of the wait is what it waits for.
-        let alone = self.worker_steps.len() == 1 && until == from;
-        (alone || until > from).then_some((worker, if alone { to } else { until }))
+        let answered = self.answers.iter().filter_map(|(worker, answers)| {
+            let last = *answers[..answers.partition_point(|at| *at <= to)].last()?;
+            (last > from).then_some((last, *worker))
+        });
+        match (answered.max(), self.answers.len()) {
+            (Some((at, worker)), _) => Some((worker, at)),
+            (None, 1) if to == Ns::MAX => self.answers.keys().next().map(|worker| (*worker, to)),
+            _ => None,
+        }
     }
 
     /// Whether a thread belongs to a worker of a data loader, as it says itself.

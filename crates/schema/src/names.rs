@@ -289,8 +289,8 @@ pub const SELF_RSS: &str = "self.rss";
 pub const FINDINGS: &str = "findings";
 /// What a span of an engine's thread is called in which it waits for its workers, asleep or polling.
 pub const RPC_WAIT: &str = "EngineCore::CollectiveRpcWait";
-/// What the steps of an engine's workers are called.
-pub const WORKER_STEP: &str = "Worker::Step";
+/// What a span of a worker of an engine is called at whose end the engine has the answer to one of its calls.
+pub const WORKER_RESPONSE: &str = "Worker::Response";
 /// What spans of a data loader's worker are called, one a batch.
 pub const LOAD: &str = "load";
 /// Sample track of a thread (ns, or 1 where a sample's share of time is not known): where it was when
