@@ -208,23 +208,21 @@ impl Walk<'_> {
         }
     }
 
-    /// What the scheduler says of the thread, but for the time in which it waits for a worker of its engine, however it
-    /// does so: what that worker did.
+    /// What the scheduler says of the thread, but for the time in which it waits for the other side of its engine, however
+    /// it does so: what that side did.
     fn scheduled(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
         let world = self.world;
         let waits = match via {
-            Via::Own | Via::Peer | Via::Rank => world.rpc_waits(thread),
+            Via::Own | Via::Peer | Via::Rank => world.engine_waits(thread),
             Via::Futex | Via::Holder | Via::Gil | Via::Worker => &[],
         };
         let mut at = window.0;
-        let first = waits.partition_point(|wait| wait.1 <= window.0);
-        for wait in waits[first..].iter().take_while(|wait| wait.0 < window.1) {
-            let awaited = world.awaited_worker(*wait).filter(|(who, _)| !self.path.contains(who));
-            let Some((worker, until)) = awaited else { continue };
-            let (from, to) = (wait.0.max(at), until.min(window.1));
-            if from < to {
+        let first = waits.partition_point(|wait| wait.to <= window.0);
+        for wait in waits[first..].iter().take_while(|wait| wait.from < window.1) {
+            let (from, to) = (wait.from.max(at), wait.to.min(window.1));
+            if from < to && !self.path.contains(&wait.awaited) {
                 self.in_state(thread, held, (at, from), via);
-                self.follow(worker, (from, to), Via::Rank);
+                self.follow(wait.awaited, (from, to), Via::Rank);
                 at = to;
             }
         }

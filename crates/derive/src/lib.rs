@@ -18,6 +18,7 @@ pub mod calls;
 pub mod communication;
 pub mod critical_path;
 pub mod devices;
+mod engine_waits;
 mod gpu;
 pub mod idle;
 mod intervals;

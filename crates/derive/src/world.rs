@@ -7,6 +7,7 @@ use gpuwhy_schema::{
 };
 
 use crate::calls::Calls;
+use crate::engine_waits::{EngineWait, Engines};
 use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
 
@@ -122,9 +123,8 @@ pub struct World {
     throttled: HashMap<EntityId, Vec<Tick>>,
     /// Signals by which processes wake each other: when, and the pid of the sender, by process.
     signals: HashMap<EntityId, Vec<(Ns, i64)>>,
-    /// When threads of engines waited for their workers, and when these had answered, by thread.
-    rpc_waits: HashMap<EntityId, Vec<Interval>>,
-    answers: HashMap<EntityId, Vec<Ns>>,
+    /// When threads of engines and of their workers waited for each other.
+    engine_waits: HashMap<EntityId, Vec<EngineWait>>,
     /// Processes that mark batches which they load.
     loaders: HashSet<EntityId>,
     workload: HashSet<EntityId>,
@@ -284,18 +284,10 @@ impl World {
         let entities = &self.entities;
         let above = |entity| entities.get(&entity).and_then(|e: &Entity| e.parent);
         self.gpus = Gpus::new(rows, tracks, above, &launched);
+        let mut engines = Engines::default();
         for span in &rows.span {
             let Some(track) = tracks.get(&span.track) else { continue };
-            let until = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
-            match &*span.name {
-                names::RPC_WAIT => {
-                    self.rpc_waits.entry(track.entity).or_default().push((span.ts, until));
-                }
-                names::WORKER_RESPONSE => {
-                    self.answers.entry(track.entity).or_default().push(until);
-                }
-                _ => {}
-            }
+            engines.span(&span.name, track.entity, (span.ts, span.dur));
             if &*span.name == names::LOAD {
                 self.loaders.insert(
                     self.entities.get(&track.entity).and_then(|e| e.parent).unwrap_or(track.entity),
@@ -307,10 +299,10 @@ impl World {
                 self.memory.entry(track.entity).or_default().push((span.ts, to));
             }
         }
-        for list in self.memory.values_mut().chain(self.rpc_waits.values_mut()) {
+        for list in self.memory.values_mut() {
             *list = intervals::union(std::mem::take(list));
         }
-        self.answers.values_mut().for_each(|list| list.sort_unstable());
+        self.engine_waits = engines.waits();
     }
 
     fn index_counters(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
@@ -392,27 +384,9 @@ impl World {
         self.workload.contains(&self.process(who))
     }
 
-    /// When the thread of an engine waited for its workers.
-    pub fn rpc_waits(&self, thread: EntityId) -> &[Interval] {
-        self.rpc_waits.get(&thread).map_or(&[], Vec::as_slice)
-    }
-
-    /// The worker that answered last in `(from, to)`, while an engine waited for its workers, and when. Of a wait that has
-    /// not ended, the only one, if it has not answered. None where several engines are recorded, as it is not known whose
-    /// worker is whose.
-    pub fn awaited_worker(&self, (from, to): Interval) -> Option<(EntityId, Ns)> {
-        if self.rpc_waits.len() != 1 {
-            return None;
-        }
-        let answered = self.answers.iter().filter_map(|(worker, answers)| {
-            let last = *answers[..answers.partition_point(|at| *at <= to)].last()?;
-            (last > from).then_some((last, *worker))
-        });
-        match (answered.max(), self.answers.len()) {
-            (Some((at, worker)), _) => Some((worker, at)),
-            (None, 1) if to == Ns::MAX => self.answers.keys().next().map(|worker| (*worker, to)),
-            _ => None,
-        }
+    /// When a thread of an engine, or of a worker, waited for the other side.
+    pub(crate) fn engine_waits(&self, thread: EntityId) -> &[EngineWait] {
+        self.engine_waits.get(&thread).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a thread belongs to a worker of a data loader, as it says itself.

@@ -907,6 +907,28 @@ fn an_engine_that_polls_waits_for_what_its_worker_does() {
     assert_eq!(scene.step("engine/main", 0, 10), parts);
 }
 
+/// The worker polls for the second call of its step, which the engine cannot make.
+#[test]
+fn a_worker_that_polls_waits_for_what_its_engine_does() {
+    let mut scene = Scene::default();
+    scene
+        .thread("engine/main", "RRRGGGGGRR")
+        .thread("engine/2", "R")
+        .thread("worker/main", "RRRRRRRRRR");
+    scene.wake("engine/main", 8, Some("engine/2"));
+    let mut span = |who: &str, name: &str, from: i64, to: i64| {
+        let entity = scene.who(who);
+        let track = scene.track(entity, Lane::spans(names::STEPS, Discipline::Nested));
+        let (id, ts, dur) = (scene.id(), Ns(from * MS), Some(Ns((to - from) * MS)));
+        scene.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
+    };
+    span("engine/main", names::RPC_WAIT, 0, 3);
+    span("worker/main", names::WORKER_RESPONSE, 1, 2);
+    span("worker/main", "Worker::Sample", 9, 10);
+    let parts = "run 2, >run 1, >>gil(engine/2) 5, >run 1, run 1";
+    assert_eq!(scene.step("worker/main", 0, 10), parts);
+}
+
 #[test]
 fn an_engine_that_could_not_look_for_an_answer_did_not_wait_for_it() {
     let mut scene = Scene::default();
