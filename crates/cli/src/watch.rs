@@ -295,14 +295,9 @@ fn text(event: &Event) -> Screen {
             if let Some(without) = &verdict.counterfactual {
                 screen.line(format_args!("          {without}"));
             }
-            let mut places = |who: &str, places: &[(String, f64)]| {
-                for (place, share) in places.iter().take(2) {
-                    let percent = 100.0 * share;
-                    screen.line(format_args!("          {who} in {place} for {percent:.0} %"));
-                }
-            };
-            places("it was", &verdict.culprit_was_in);
-            places("the slow steps were", &verdict.steps_were_in);
+            for place in verdict.places() {
+                screen.line(format_args!("          {place}"));
+            }
             &mut screen
         }
         Event::Correlator(news) => {

@@ -171,6 +171,21 @@ pub enum Event {
     Ended(Ended),
 }
 
+impl Verdict {
+    /// Where the culprit and the steps were in their code, two lines of each at most.
+    pub fn places(&self) -> Vec<String> {
+        let of = |who: &'static str, places: &[(String, f64)]| -> Vec<String> {
+            let said = |(place, share): &(String, f64)| {
+                format!("{who} in {place} for {:.0} %", 100.0 * share)
+            };
+            places.iter().take(2).map(said).collect()
+        };
+        let mut lines = of("it was", &self.culprit_was_in);
+        lines.extend(of("the slow steps were", &self.steps_were_in));
+        lines
+    }
+}
+
 impl Status {
     /// How many steps there were so far, or of what was compared in their place.
     pub fn compared(&self) -> String {
