@@ -142,6 +142,7 @@ ALL = [
     ("a rank sleeps", Torch, told(torch_loop.SLEEPS, "rank1"), {"own_sleep"}, True),
     ("a thread holds the GIL", Torch, told(torch_loop.HOLDS_GIL, "rank1"), {"gil_contention"}, True),
     ("a loader sleeps", Torch, told(torch_loop.LOADER_SLEEPS, "loader1"), {"own_sleep"}, True),
+    ("a loader computes", Torch, told(torch_loop.LOADER_COMPUTES, "loader1"), {"input_starvation"}, True),
     ("a large heap is collected", Torch, told(torch_loop.COLLECTS, "rank1"), {"gc_pause", "engine_software"}, False),
     *[("two busy loops", loop, busy_loops, {"cpu_contention"}, True) for loop in (Saves, Evaluates, Lengths, Unsized)],
     ("many short processes", Steploop, short_processes, {"cpu_contention"}, True),

@@ -15,7 +15,7 @@ import threading
 import time
 
 RANKS = 2
-NOTHING, SLEEPS, HOLDS_GIL, LOADER_SLEEPS, COLLECTS = range(5)
+NOTHING, SLEEPS, HOLDS_GIL, LOADER_SLEEPS, COLLECTS, LOADER_COMPUTES = range(6)
 
 
 def does(folder):
@@ -60,6 +60,10 @@ def train(folder, rank):
             while True:
                 if rank == 1 and told[0] == LOADER_SLEEPS:
                     time.sleep(0.004)
+                if rank == 1 and told[0] == LOADER_COMPUTES:
+                    begun = time.monotonic()
+                    while time.monotonic() < begun + 0.004:
+                        pass
                 yield torch.randn(256)
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)

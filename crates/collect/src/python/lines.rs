@@ -11,17 +11,17 @@ pub(super) fn of_locations(table: &[u8], first: i64, at: u64) -> Option<i64> {
             // No line, one that is so many lines on, with or without columns, the same one, and up to two on.
             15 => None,
             14 => {
-                line += signed(variable(&mut bytes)?);
+                line = line.saturating_add(signed(variable(&mut bytes)?));
                 let (_, _, _) =
                     (variable(&mut bytes)?, variable(&mut bytes)?, variable(&mut bytes)?);
                 Some(line)
             }
             13 => {
-                line += signed(variable(&mut bytes)?);
+                line = line.saturating_add(signed(variable(&mut bytes)?));
                 Some(line)
             }
             10..=12 => {
-                line += i64::from(code - 10);
+                line = line.saturating_add(i64::from(code - 10));
                 let (_, _) = (bytes.next()?, bytes.next()?);
                 Some(line)
             }
@@ -91,6 +91,11 @@ mod tests {
         let lines = (0..21).map(|unit| of_locations(&table, 1, 2 * unit).unwrap());
         assert_eq!(lines.collect::<Vec<_>>(), expected);
         assert_eq!(of_locations(&table, 1, 42), None, "the function has ended");
+        // Lines beyond all numbers: 14 is a line so far from the last one, here 2⁵⁹ at a time, and 12 is two on.
+        let far = [[0xf0, 0x7e, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x3f, 0, 0, 0]; 64];
+        assert_eq!(of_locations(far.as_flattened(), 1, 126), Some(i64::MAX));
+        let further = [far.as_flattened(), &[0xe0, 0, 0]].concat();
+        assert_eq!(of_locations(&further, 1, 128), Some(i64::MAX));
     }
 
     #[test]
