@@ -74,6 +74,11 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
 def began(events):
     with open(events) as file:
         return any('"event":"verdict"' in line for line in file)
@@ -101,7 +106,7 @@ def one_round(folder):
         time.sleep(LASTS)
         lasted, after = time.monotonic() - at, programs()
         agent = (cpu_seconds(watch.pid) - agent) / lasted
-        target = int(open(f"/proc/{watch.pid}/task/{watch.pid}/children").read().split()[0])
+        target = children(watch.pid)[0]
         os.unlink(flag)
         spent = {key: (after[key][0] - before[key][0], after[key][1] - before[key][1]) for key in after}
         spy = [os.environ["PY_SPY"], "record", "-r", "100", "-d", str(int(LASTS)), "--nonblocking", "-f", "raw"]
@@ -119,7 +124,9 @@ def one_round(folder):
             "py_spy_core_share": (usage.ru_utime + usage.ru_stime) / LASTS,
         }
     finally:
-        watch.send_signal(signal.SIGINT)
+        # The watch ends with its command.
+        for child in children(watch.pid):
+            os.kill(child, signal.SIGKILL)
         watch.wait(timeout=30)
 
 
