@@ -145,7 +145,7 @@ def main():
         with open("/proc/sys/kernel/bpf_stats_enabled", "w") as file:
             file.write(before)
     figures = {key: figure([one[key] for one in rounds]) for key in rounds[0]}
-    write("stacks", {**made("make bench-stacks"), "figures": figures})
+    write("stacks", {"made": made("make bench-stacks"), "figures": figures})
 
 
 main()

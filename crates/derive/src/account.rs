@@ -286,7 +286,7 @@ impl Walk<'_> {
             self.put(piece, PartKind::Reclaim, taker);
         }
         let (kind, blame) = match via {
-            Via::Futex | Via::Peer if world.is_loader(thread) => {
+            Via::Futex | Via::Peer | Via::Gil if world.is_loader(thread) => {
                 (PartKind::Input, Some(world.process(thread)))
             }
             Via::Futex if self.is_other(thread) => (PartKind::Lock, Some(self.holder(thread))),

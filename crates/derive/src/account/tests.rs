@@ -884,6 +884,18 @@ fn what_a_worker_of_the_loader_computes_is_input() {
     scene.rows.span.push(Span { id, ts, dur, track, parent, name });
     let parts = "run 1, >input(loader) 2, >timer(loader) 1, >input(loader) 2, run 1";
     assert_eq!(scene.step("job/main", 0, 7), parts);
+    // Nor does it hold a lock that another thread of it needs to send the batch.
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RNNNNNR")
+        .thread("loader/main", "RRRRRRR")
+        .thread("loader/feeder", "SGGGGGR");
+    scene.wake("job/main", 6, Some("loader/feeder")).wake("loader/feeder", 6, Some("loader/main"));
+    let loader = scene.who("loader/main");
+    let track = scene.track(loader, Lane::spans("spans", Discipline::Overlap));
+    let (id, ts, dur, parent, name) = (scene.id(), Ns(MS), Some(Ns(2 * MS)), None, "load".into());
+    scene.rows.span.push(Span { id, ts, dur, track, parent, name });
+    assert_eq!(scene.step("job/main", 0, 7), "run 1, >>input(loader) 5, run 1");
     // Of a process that says nothing of the kind it is not known what it computes.
     let parts = "run 1, >run(loader) 2, >timer(loader) 1, >run(loader) 2, run 1";
     assert_eq!(drawn().step("job/main", 0, 7), parts);
