@@ -289,9 +289,7 @@ impl World {
             let Some(track) = tracks.get(&span.track) else { continue };
             engines.span(&span.name, track.entity, (span.ts, span.dur));
             if &*span.name == names::LOAD {
-                self.loaders.insert(
-                    self.entities.get(&track.entity).and_then(|e| e.parent).unwrap_or(track.entity),
-                );
+                self.loaders.insert(self.process(track.entity));
             }
             let to = span.dur.map_or(Ns::MAX, |dur| span.ts.saturating_add(dur));
             let memory = &*track.name == names::MEMORY;

@@ -135,26 +135,43 @@ while there.recv(1):
     there.send(b"!")
 "#;
 
+/// A server under `watch`.
+struct Disturbed {
+    documents: Receiver<String>,
+    pid: String,
+    _watch: Running,
+    _keep: tempfile::TempDir,
+}
+
+/// Watches a server from its start until something has been the matter with it: for four seconds the file exists that it
+/// is given, beside which it writes its pid.
+fn disturbed(python: &str, script: &str) -> Disturbed {
+    let (_keep, folder) = folder();
+    let (trace, flag) = (folder.join("watch.trace"), folder.join("disturbed"));
+    let mut watch = own();
+    watch.args(["watch", "--json", "--events", "-", "--max-cpu", "50", "-o"]).arg(&trace);
+    watch.args(["--", python, "-c", script]).arg(&flag);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    let pid_file = folder.join("disturbed.pid");
+    eventually("the server has begun", || pid_file.is_file());
+    std::thread::sleep(Duration::from_secs(21));
+    std::fs::write(&flag, "").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    std::fs::remove_file(&flag).unwrap();
+    let pid = std::fs::read_to_string(&pid_file).unwrap();
+    Disturbed { documents, pid, _watch, _keep }
+}
+
 #[test]
 fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
     if !may_record() {
         return;
     }
     let _alone = alone();
-    let (_keep, folder) = folder();
-    let (trace, flag) = (folder.join("watch.trace"), folder.join("sleeps"));
-    let mut watch = own();
-    watch.args(["watch", "--json", "--events", "-", "--max-cpu", "50", "-o"]).arg(&trace);
-    watch.args(["--", "python3", "-c", SERVER]).arg(&flag);
-    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-    let documents = lines(watch.stdout.take().unwrap());
-    let _watch = Running(watch);
-    let pid_file = folder.join("sleeps.pid");
-    eventually("the server has begun", || pid_file.is_file());
-    std::thread::sleep(Duration::from_secs(21));
-    std::fs::write(&flag, "").unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    std::fs::remove_file(&flag).unwrap();
+    let server = disturbed("python3", SERVER);
+    let documents = &server.documents;
     // Other incidents may come before it on a machine that has other things to do.
     let sleeps = |over: &Value| {
         let finding = &over["finding"];
@@ -162,12 +179,11 @@ fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
             .then(|| finding.clone())
     };
     let finding =
-        std::iter::repeat_with(|| event(&documents, "over")).find_map(|over| sleeps(&over));
+        std::iter::repeat_with(|| event(documents, "over")).find_map(|over| sleeps(&over));
     let finding = finding.unwrap();
-    let pid = std::fs::read_to_string(&pid_file).unwrap();
-    assert_eq!(finding["culprit"]["pid"].to_string(), pid, "{finding}");
+    assert_eq!(finding["culprit"]["pid"].to_string(), server.pid, "{finding}");
     assert_eq!(finding["series"][0]["name"], "busy period", "{finding}");
-    assert_eq!(event(&documents, "ended")["units"], "busy periods");
+    assert_eq!(event(documents, "ended")["units"], "busy periods");
 }
 
 /// Answers requests; while the file exists, another thread of it computes.
@@ -208,29 +224,15 @@ fn root_a_thread_that_has_pythons_interpreter_lock_is_named_with_the_function_th
         return;
     }
     let _alone = alone();
-    let (_keep, folder) = folder();
-    let (trace, flag) = (folder.join("watch.trace"), folder.join("computes"));
-    let mut watch = own();
-    watch.args(["watch", "--json", "--events", "-", "--max-cpu", "50", "-o"]).arg(&trace);
-    watch.args(["--", "/usr/bin/python3", "-c", THREADS]).arg(&flag);
-    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-    let documents = lines(watch.stdout.take().unwrap());
-    let _watch = Running(watch);
-    let pid_file = folder.join("computes.pid");
-    eventually("the server has begun", || pid_file.is_file());
-    std::thread::sleep(Duration::from_secs(21));
-    std::fs::write(&flag, "").unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    std::fs::remove_file(&flag).unwrap();
+    let server = disturbed("/usr/bin/python3", THREADS);
+    let documents = &server.documents;
     // Other incidents may come before it on a machine that has other things to do.
     let of_lock = |over: &Value| {
         let finding = &over["finding"];
         finding["outcome"] == "decided" && finding["class"] == "gil_contention"
     };
-    let over = std::iter::repeat_with(|| event(&documents, "over")).find(of_lock).unwrap();
-    let pid: Value = std::fs::read_to_string(&pid_file).unwrap().parse::<u64>().unwrap().into();
-    let culprit = &over["finding"]["culprit"];
-    assert_eq!(culprit["pid"], pid, "{over:#}");
+    let over = std::iter::repeat_with(|| event(documents, "over")).find(of_lock).unwrap();
+    assert_eq!(over["finding"]["culprit"]["pid"].to_string(), server.pid, "{over:#}");
     let was_in = over["culprit_was_in"][0][0].as_str().unwrap();
     assert!(was_in.contains("computes (<string>:22) > sums_up_numbers (<string>:1"), "{over:#}");
     let waited = over["steps_were_in"][0][0].as_str().unwrap();

@@ -166,7 +166,7 @@ impl Scene {
         self
     }
 
-    /// A call on a track of a thread, as profilers record them.
+    /// A call on a track of a thread, as profilers record them, or what it marks of its own.
     fn call(&mut self, by: &str, track: &str, name: &str, [from, to]: [i64; 2]) -> &mut Scene {
         let thread = self.who(by);
         let track = self.track(thread, Lane::spans(track, Discipline::Nested));
@@ -878,10 +878,7 @@ fn what_a_worker_of_the_loader_computes_is_input() {
         scene
     };
     let mut scene = drawn();
-    let loader = scene.who("loader/main");
-    let track = scene.track(loader, Lane::spans("spans", Discipline::Overlap));
-    let (id, ts, dur, parent, name) = (scene.id(), Ns(MS), Some(Ns(2 * MS)), None, "load".into());
-    scene.rows.span.push(Span { id, ts, dur, track, parent, name });
+    scene.call("loader/main", names::STEPS, names::LOAD, [1, 3]);
     let parts = "run 1, >input(loader) 2, >timer(loader) 1, >input(loader) 2, run 1";
     assert_eq!(scene.step("job/main", 0, 7), parts);
     // Nor does it hold a lock that another thread of it needs to send the batch.
@@ -891,10 +888,7 @@ fn what_a_worker_of_the_loader_computes_is_input() {
         .thread("loader/main", "RRRRRRR")
         .thread("loader/feeder", "SGGGGGR");
     scene.wake("job/main", 6, Some("loader/feeder")).wake("loader/feeder", 6, Some("loader/main"));
-    let loader = scene.who("loader/main");
-    let track = scene.track(loader, Lane::spans("spans", Discipline::Overlap));
-    let (id, ts, dur, parent, name) = (scene.id(), Ns(MS), Some(Ns(2 * MS)), None, "load".into());
-    scene.rows.span.push(Span { id, ts, dur, track, parent, name });
+    scene.call("loader/main", names::STEPS, names::LOAD, [1, 3]);
     assert_eq!(scene.step("job/main", 0, 7), "run 1, >>input(loader) 5, run 1");
     // Of a process that says nothing of the kind it is not known what it computes.
     let parts = "run 1, >run(loader) 2, >timer(loader) 1, >run(loader) 2, run 1";
@@ -906,15 +900,9 @@ fn what_a_worker_of_the_loader_computes_is_input() {
 fn an_engine_that_polls_waits_for_what_its_worker_does() {
     let mut scene = Scene::default();
     scene.thread("engine/main", "RRRRRRRRRR").thread("worker/main", "RRXXXXRRRR");
-    let mut span = |who: &str, name: &str, from: i64, to: i64| {
-        let entity = scene.who(who);
-        let track = scene.track(entity, Lane::spans(names::STEPS, Discipline::Nested));
-        let (id, ts, dur) = (scene.id(), Ns(from * MS), Some(Ns((to - from) * MS)));
-        scene.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
-    };
-    span("engine/main", names::RPC_WAIT, 1, 9);
+    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 9]);
     // It was stopped before it began, and the engine took a while to see that it had ended.
-    span("worker/main", names::WORKER_RESPONSE, 7, 8);
+    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [7, 8]);
     let parts = "run 1, >run 1, >stopped(worker) 4, >run 2, run 2";
     assert_eq!(scene.step("engine/main", 0, 10), parts);
 }
@@ -928,15 +916,9 @@ fn a_worker_that_polls_waits_for_what_its_engine_does() {
         .thread("engine/2", "R")
         .thread("worker/main", "RRRRRRRRRR");
     scene.wake("engine/main", 8, Some("engine/2"));
-    let mut span = |who: &str, name: &str, from: i64, to: i64| {
-        let entity = scene.who(who);
-        let track = scene.track(entity, Lane::spans(names::STEPS, Discipline::Nested));
-        let (id, ts, dur) = (scene.id(), Ns(from * MS), Some(Ns((to - from) * MS)));
-        scene.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
-    };
-    span("engine/main", names::RPC_WAIT, 0, 3);
-    span("worker/main", names::WORKER_RESPONSE, 1, 2);
-    span("worker/main", "Worker::Sample", 9, 10);
+    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [0, 3]);
+    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [1, 2]);
+    scene.call("worker/main", names::STEPS, "Worker::Sample", [9, 10]);
     let parts = "run 2, >run 1, >>gil(engine/2) 5, >run 1, run 1";
     assert_eq!(scene.step("worker/main", 0, 10), parts);
 }
@@ -949,14 +931,8 @@ fn an_engine_that_could_not_look_for_an_answer_did_not_wait_for_it() {
         .thread("engine/2", "R")
         .thread("worker/main", "RRRRRRRRRR");
     scene.wake("engine/main", 8, Some("engine/2"));
-    let mut span = |who: &str, name: &str, from: i64, to: i64| {
-        let entity = scene.who(who);
-        let track = scene.track(entity, Lane::spans(names::STEPS, Discipline::Nested));
-        let (id, ts, dur) = (scene.id(), Ns(from * MS), Some(Ns((to - from) * MS)));
-        scene.rows.span.push(Span { id, ts, dur, track, parent: None, name: name.into() });
-    };
-    span("engine/main", names::RPC_WAIT, 1, 9);
-    span("worker/main", names::WORKER_RESPONSE, 1, 2);
+    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 9]);
+    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [1, 2]);
     let parts = "run 1, >run 1, run 1, >gil(engine/2) 5, run 2";
     assert_eq!(scene.step("engine/main", 0, 10), parts);
 }

@@ -162,8 +162,6 @@ impl LiveJudge {
     pub fn push(&mut self, rows: Sorted) {
         let steps = steps::finished(&rows.aggregates);
         self.off_cpu.take(&rows.exact);
-        let batches = rows.aggregates.batch.clone();
-        self.recent.push(rows);
         self.steps += steps.len() as u64;
         let mut ended = Vec::with_capacity(steps.len());
         for mut finished in steps {
@@ -178,9 +176,10 @@ impl LiveJudge {
                 self.ended.push(finished);
             }
         }
-        for step in self.loads.take(ended, &batches) {
+        for step in self.loads.take(ended, &rows.aggregates.batch) {
             self.detector.push(step);
         }
+        self.recent.push(rows);
     }
 
     /// Steps so far.
