@@ -32,7 +32,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let symbol = ["main", "step", "", "gpuwhy_step_of_the_loop"][usize::from(kind % 4)];
     let _ = elf::function_offsets(&PATH, symbol);
     let mut read = |at: u64, buffer: &mut [u8]| {
-        let from = usize::try_from(at).ok().and_then(|at| file.get(at..at.checked_add(buffer.len())?));
+        let from =
+            usize::try_from(at).ok().and_then(|at| file.get(at..at.checked_add(buffer.len())?));
         let bytes = from.ok_or_else(|| std::io::Error::other("beyond the end"))?;
         buffer.copy_from_slice(bytes);
         Ok(())
