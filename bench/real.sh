@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Programs that nobody here wrote, disturbed in known ways while `gpuwhy watch` looks on: real.sh GPUWHY.
 #
-# Each situation TRIALS (10) times; ONLY=word[,word] runs the situations whose names or programs hold a word. Then each
-# program is left alone for CALM_MINUTES (60), which counts false alarms. Needs
-# root; installs PostgreSQL, Redis, MariaDB, nginx, node and PyTorch where they are missing. vLLM takes part if `make llm-env`
-# was run.
+# Each situation TRIALS (10) times, and each program is left alone for CALM_MINUTES (60), which counts false alarms: a
+# whole run takes most of a day. It can be had in parts, of MINUTES each: what was done is kept in
+# bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
+# ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
+# MariaDB, nginx, node and PyTorch where they are missing. vLLM takes part if `make llm-env` was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()

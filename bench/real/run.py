@@ -22,11 +22,18 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import situations  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
 
+# So many trials each situation has in the end, and so many of them a program goes through before the next one's turn.
 TRIALS = int(os.environ.get("TRIALS", "10"))
+ROUND = int(os.environ.get("ROUND", "2"))
+# So long it begins sessions.
+MINUTES = float(os.environ.get("MINUTES", "inf"))
 ONLY = [word for word in os.environ.get("ONLY", "").split(",") if word]
 SEED = int(os.environ.get("SEED", "1"))
-# So long each program is left alone after its trials.
+# So long each program is left alone in the end, a part of it after each session's trials.
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
+RESULT = "bench/results/real.json"
+# Sessions of builds before this commit do not count: judgement was changed in it.
+SINCE = "40b1cf3"
 # A disturbance that makes units of work less than this many times as long has no effect.
 EFFECT = 1.1
 # So long a program runs before the first trial, and between two.
@@ -164,8 +171,9 @@ def false_alarms(events, disturbed):
             yield finding["summary"]
 
 
-def session(program_of, plan, rng):
-    """Runs a program under `watch` through a plan: rows, hours of calm, alarms in them, and what watching took."""
+def session(program_of, plan, calm_minutes, rng):
+    """Runs a program under `watch` through a plan: its trials, how long it was calm, alarms in that time, and what
+    watching took."""
     folder = tempfile.mkdtemp(prefix="gpuwhy-real-", dir="/var/tmp")
     program, watch, rows, disturbed = program_of(folder, GPUWHY), None, [], []
     try:
@@ -177,18 +185,37 @@ def session(program_of, plan, rng):
         for row, during in of_program(program, watch, plan, rng):
             rows.append(row)
             disturbed.append(during)
-        time.sleep(60 * CALM_MINUTES)
+        time.sleep(60 * calm_minutes)
         lasted = time.monotonic() - began
         events, watch = watch.end(), None
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
         shares = [event["machine_share"] for event in events if event["event"] == "ended"]
-        return rows, calm / 3600, list(false_alarms(events, disturbed)), shares
+        return {
+            "program": program.name, "figure": program.figure, **made(""), "calm_hours": round(calm / 3600, 5),
+            "alarms": list(false_alarms(events, disturbed)), "machine_share": shares, "trials": rows,
+        }
     finally:
         if watch:
             watch.end()
         program.end()
         if not os.environ.get("KEEP"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def before():
+    """The sessions so far that count."""
+    try:
+        with open(RESULT) as file:
+            sessions = json.load(file).get("sessions", [])
+    except FileNotFoundError:
+        return []
+
+    def counts(commit):
+        since = ["git", "merge-base", "--is-ancestor", SINCE, commit]
+        return subprocess.run(since, stderr=subprocess.DEVNULL).returncode == 0
+
+    known = {commit: counts(commit) for commit in {one["commit"] for one in sessions}}
+    return [one for one in sessions if known[one["commit"]]]
 
 
 def summary(rows):
@@ -202,23 +229,18 @@ def summary(rows):
         yield {"program": program, "situation": situation, "trials": len(of), **counts}
 
 
-def main():
-    # A shell starts what it runs in the background with this ignored, and `watch` keeps that for what it runs.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    rng = random.Random(SEED)
-    by_program = {}
-    for situation in situations.ALL:
-        program = situation[1]
-        if not ONLY or any(word in f"{program.name}: {situation[0]}" for word in ONLY):
-            by_program.setdefault(program, []).extend([situation] * TRIALS)
-    rows, calm, alarms, shares = [], 0.0, [], {}
-    for program, plan in by_program.items():
-        rng.shuffle(plan)
-        of, hours, false, took = session(program, plan, rng)
-        rows += of
-        calm += hours
-        alarms += false
-        shares[program.figure] = took
+def calm_of(sessions):
+    """How long each program was calm, and what was said of that time."""
+    for name in sorted({one["program"] for one in sessions}):
+        of = [one for one in sessions if one["program"] == name]
+        alarms = [alarm for one in of for alarm in one["alarms"]]
+        yield {"program": name, "calm_hours": round(sum(one["calm_hours"] for one in of), 3), "alarms": len(alarms)}
+
+
+def result(sessions):
+    rows = [row for one in sessions for row in one["trials"]]
+    alarms = [alarm for one in sessions for alarm in one["alarms"]]
+    calm = sum(one["calm_hours"] for one in sessions)
     ends = [row["at_end"] for row in rows if row["at_end"] != "no effect"]
     named = [row for row in rows if row["late"] and row["late"]["comm"] is not None]
     figures = {
@@ -233,9 +255,55 @@ def main():
     }
     if named:
         figures["culprit_precision"] = share(sum(row["at_end"] == "right" for row in named), len(named))
-    figures.update({f"machine_share_{name}": figure(took) for name, took in shares.items() if took})
-    write("real", {"made": made(f"make bench-real, TRIALS={TRIALS} SEED={SEED} CALM_MINUTES={CALM_MINUTES:g}"), "figures": figures,
-                   "situations": list(summary(rows)), "trials": rows, "alarms": alarms})
+    for name in sorted({one["figure"] for one in sessions}):
+        took = [share for one in sessions if one["figure"] == name for share in one["machine_share"]]
+        if took:
+            figures[f"machine_share_{name}"] = figure(took)
+    # Of several builds, the last one's name.
+    of = made(f"make bench-real, TRIALS={TRIALS} CALM_MINUTES={CALM_MINUTES:g}, in parts")
+    return {"made": of, "figures": figures, "situations": list(summary(rows)), "calm": list(calm_of(sessions)),
+            "sessions": sessions}
+
+
+def wanted():
+    """The programs with the situations that are to be tried."""
+    by_program = {}
+    for situation in situations.ALL:
+        program = situation[1]
+        if not ONLY or any(word in f"{program.name}: {situation[0]}" for word in ONLY):
+            by_program.setdefault(program, []).append(situation)
+    return by_program
+
+
+def missing(plan, program, sessions):
+    """What a session of a program is to do: trials, and minutes of calm."""
+    of = [one for one in sessions if one["program"] == program.name]
+    tried = [row["situation"] for one in of for row in one["trials"]]
+    trials = [one for one in plan for _ in range(min(ROUND, TRIALS - tried.count(one[0])))]
+    calm = CALM_MINUTES - 60 * sum(one["calm_hours"] for one in of)
+    return trials, max(0, min(calm, CALM_MINUTES * ROUND / TRIALS))
+
+
+def main():
+    # A shell starts what it runs in the background with this ignored, and `watch` keeps that for what it runs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    rng = random.Random(SEED)
+    began, sessions = time.monotonic(), before()
+    counted = not made("")["commit"].endswith("+")
+    if not counted:
+        print("The tree differs from its commit: what follows is not written down.", flush=True)
+    work = True
+    while work:
+        work = False
+        for program, plan in wanted().items():
+            trials, calm = missing(plan, program, sessions)
+            if time.monotonic() - began > 60 * MINUTES or not trials and calm < 1:
+                continue
+            rng.shuffle(trials)
+            sessions.append(session(program, trials, calm, rng))
+            work = True
+            if counted:
+                write("real", result(sessions))
 
 
 main()
