@@ -93,12 +93,29 @@ def syncs(program, seconds, rng):
     return beside(seconds, [sys.executable, "-c", SYNCS, os.path.join(program.folder, "own")])
 
 
+def cpus_of(pids):
+    """How many CPUs processes have taken, on average since each began."""
+    with open("/proc/uptime") as file:
+        now = float(file.read().split()[0])
+    total = 0.0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                words = file.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        ticks = os.sysconf("SC_CLK_TCK")
+        total += (int(words[11]) + int(words[12])) / ticks / max(1.0, now - int(words[19]) / ticks)
+    return total
+
+
 def quota(program, seconds, rng):
     """The operator allows the program less of a CPU than it takes."""
     group = "/sys/fs/cgroup/cpu/gpuwhy-bench"
     os.makedirs(group, exist_ok=True)
     pids = [program.pid, *map(int, subprocess.run(["pgrep", "-P", str(program.pid)], capture_output=True).stdout.split())]
-    for name, value in (("cpu.cfs_period_us", 50_000), ("cpu.cfs_quota_us", int(50_000 * program.allowed))):
+    allowed = program.allowed or cpus_of(pids) / 2
+    for name, value in (("cpu.cfs_period_us", 100_000), ("cpu.cfs_quota_us", max(1_000, int(100_000 * allowed)))):
         put(os.path.join(group, name), value)
     for pid in pids:
         put(os.path.join(group, "cgroup.procs"), pid)

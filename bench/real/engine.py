@@ -19,8 +19,11 @@ class Vllm(Program):
     """A server with a worker, under a client of a steady rate whose prompts and answers are of any length."""
 
     name, figure = "vLLM under a client", "vllm"
+    has_batches = True
     # Of a CPU, under a quota.
     allowed = 0.5
+    # Which of its processes does what it is told.
+    does_in = "VLLM::EngineCore"
 
     def __init__(self, folder, gpuwhy):
         os.chmod(folder, 0o755)
@@ -28,7 +31,7 @@ class Vllm(Program):
         self.does = os.path.join(folder, "does")
         self.port = 9000 + os.getpid() % 800
         with open(self.does, "wb") as file:
-            file.write(b"\0")
+            file.write(bytes(3))
         hook = os.path.join(folder, "hook")
         os.makedirs(hook)
         with open(os.path.join(HERE, "engine_does.py")) as source, open(os.path.join(hook, "sitecustomize.py"), "w") as out:
@@ -36,7 +39,7 @@ class Vllm(Program):
         os.environ.update(
             VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", OMP_NUM_THREADS="1", PYTHONPATH=hook, ENGINE_DOES=self.does,
-            ENGINE_DOES_IN="VLLM::EngineCore",
+            ENGINE_DOES_IN=self.does_in,
         )
         self.client = None
 
@@ -83,9 +86,10 @@ class Vllm(Program):
         self.pid = self.pid_of("VLLM::EngineCore")
         time.sleep(float(os.environ.get("ENGINE_LEARNS", "60")))
 
-    def told(self, what):
+    def told(self, what, thousandths=0):
+        """What it is to do, and by how many thousandths a step is to take longer."""
         with open(self.does, "r+b") as file:
-            file.write(bytes([what]))
+            file.write(bytes([what, thousandths >> 8, thousandths & 255]))
 
     def took(self, begin, end):
         return logged(self.steps, begin, end)

@@ -1,7 +1,8 @@
 """What a process of an engine does to itself: put in front of PYTHONPATH as `sitecustomize`.
 
 Processes whose command holds the word in ENGINE_DOES_IN map the file ENGINE_DOES and do what its first byte says, in a
-thread of their own; each writes its pid beside the file.
+thread of their own; each writes its pid beside the file. The second and third byte say by how many thousandths a model
+runner's calls take longer, working.
 """
 
 import os
@@ -13,6 +14,30 @@ def computes():
         total += number
 
 
+def takes_longer(told):
+    """Makes the calls of a process that runs the model take longer by what the file says at each."""
+    import functools
+    import sys
+    import time
+
+    module = sys.modules.get("vllm.v1.worker.gpu_model_runner")
+    if module is None:
+        return
+    runs = module.GPUModelRunner.execute_model
+
+    @functools.wraps(runs)
+    def longer(*args, **named):
+        began = time.perf_counter()
+        result = runs(*args, **named)
+        took = time.perf_counter() - began
+        until = time.perf_counter() + took * (told[1] << 8 | told[2]) / 1000
+        while time.perf_counter() < until:
+            pass
+        return result
+
+    module.GPUModelRunner.execute_model = longer
+
+
 def begin(path):
     import gc
     import mmap
@@ -21,7 +46,8 @@ def begin(path):
 
     def does():
         with open(path, "r+b") as file:
-            told = mmap.mmap(file.fileno(), 1)
+            told = mmap.mmap(file.fileno(), 3)
+        takes_longer(told)
         heap = []
         while True:
             if told[0] == 1:

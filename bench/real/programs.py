@@ -15,6 +15,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Program:
     """What every program here can say."""
 
+    # Whether its steps say what they were made of.
+    has_batches = False
+
     def wait_for(self, what):
         """Returns as soon as that is true."""
         until = time.monotonic() + 60

@@ -171,6 +171,18 @@ def false_alarms(events, disturbed):
             yield finding["summary"]
 
 
+def p99_line(trace, disturbed):
+    """What StriaTrace's line says of the same trace: how many steps it judged, how many lie above it while nothing was
+    done, and in how many of the disturbances at least one does."""
+    command = [GPUWHY, "diagnose", trace, "--detector", "p99-line", "--json"]
+    said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
+    above = [one["from_ns"] for one in said["above"]]
+    during = [[at for at in above if begin <= at <= to] for begin, to in disturbed]
+    calm = [at for at in above if not any(begin - 1e9 <= at <= to + 3e9 for begin, to in disturbed)]
+    judged = sum(line["judged"] for line in said["lines"])
+    return {"judged": judged, "above_in_calm": len(calm), "disturbances": len(disturbed), "seen": sum(map(bool, during))}
+
+
 def session(program_of, plan, calm_minutes, rng):
     """Runs a program under `watch` through a plan: its trials, how long it was calm, alarms in that time, and what
     watching took."""
@@ -187,11 +199,13 @@ def session(program_of, plan, calm_minutes, rng):
             disturbed.append(during)
         time.sleep(60 * calm_minutes)
         lasted = time.monotonic() - began
+        watch_trace = watch.trace
         events, watch = watch.end(), None
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
         shares = [event["machine_share"] for event in events if event["event"] == "ended"]
+        line = {"p99_line": p99_line(watch_trace, disturbed)} if program.has_batches else {}
         return {
-            "program": program.name, "figure": program.figure, **made(""), "calm_hours": round(calm / 3600, 5),
+            **line, "program": program.name, "figure": program.figure, **made(""), "calm_hours": round(calm / 3600, 5),
             "alarms": list(false_alarms(events, disturbed)), "machine_share": shares, "trials": rows,
         }
     finally:
@@ -259,6 +273,12 @@ def result(sessions):
         took = [share for one in sessions if one["figure"] == name for share in one["machine_share"]]
         if took:
             figures[f"machine_share_{name}"] = figure(took)
+    lines = [one["p99_line"] for one in sessions if "p99_line" in one]
+    if lines:
+        of_lines = lambda what: sum(line[what] for line in lines)
+        hours = sum(one["calm_hours"] for one in sessions if "p99_line" in one)
+        figures["p99_line_seen"] = share(of_lines("seen"), max(1, of_lines("disturbances")))
+        figures["p99_line_false_per_hour"] = rate(of_lines("above_in_calm"), hours)
     # Of several builds, the last one's name.
     of = made(f"make bench-real, TRIALS={TRIALS} CALM_MINUTES={CALM_MINUTES:g}, in parts")
     return {"made": of, "figures": figures, "situations": list(summary(rows)), "calm": list(calm_of(sessions)),

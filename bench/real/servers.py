@@ -17,8 +17,8 @@ class Server(Program):
     """A server that runs before it is watched, and its client."""
 
     rate = 300
-    # Of a CPU, under a quota: about half of what it takes.
-    allowed = 0.03
+    # Of a CPU, under a quota: half of what it takes.
+    allowed = None
 
     def __init__(self, folder, gpuwhy):
         os.chmod(folder, 0o755)
@@ -232,7 +232,7 @@ def holds(begin, end):
 
 
 def drops_caches(program, seconds, rng):
-    """The operator empties the page cache again and again."""
+    """The operator empties the page cache again and again, which also takes a CPU."""
     for _ in until(seconds):
         put("/proc/sys/vm/drop_caches", 1)
         time.sleep(0.1)
@@ -264,7 +264,7 @@ ALL = [
         (MariaDb, [*OF_MARIADB, QUOTA]),
         (MariaDbRounds, OF_MARIADB),
         (Nginx, [HOGS, QUOTA, ("a compiler", compiler, CPU, True),
-                 ("the page cache is emptied", drops_caches, {"block_io", "input_load", "memory_pressure"}, False)]),
+                 ("the page cache is emptied", drops_caches, {"block_io", "input_load", "memory_pressure", *CPU}, False)]),
         (Node, [HOGS, QUOTA, ("many short processes", short_processes, CPU, True),
                 ("some answers take long", again(a_page("/slow"), 0.03), MORE, False),
                 ("it makes garbage", again(a_page("/garbage"), 0.03), {"gc_pause", *MORE}, False)]),

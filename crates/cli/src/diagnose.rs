@@ -47,6 +47,8 @@ enum Detector {
     Accounting,
     /// The published 3σ and lagged-correlation method of Darzi et al., for comparison
     Darzi,
+    /// The published line through 99th percentiles of steps that serve language models (StriaTrace), for comparison
+    P99Line,
 }
 
 /// The JSON document of a diagnosis.
@@ -94,6 +96,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let source = TraceSource::open(&args.trace)?;
     if args.detector == Detector::Darzi {
         return darzi(&source, args);
+    }
+    if args.detector == Detector::P99Line {
+        return p99_line(&source, args);
     }
     let options = Options { detection: args.judging.detection(), judging: args.judging.options() };
     let analysis = analyse(&source, &options)?;
@@ -189,6 +194,34 @@ fn darzi(source: &TraceSource, args: &Args) -> Result<ExitCode> {
         terminal::show(&screen)?;
     }
     Ok(if spikes.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
+}
+
+/// Judges the steps of an engine by the published line.
+fn p99_line(source: &TraceSource, args: &Args) -> Result<ExitCode> {
+    let (lines, above) = published::p99_lines(source)?;
+    if args.json {
+        let document = serde_json::json!({
+            "schema_version": 1, "detector": "p99-line", "lines": lines, "above": above,
+        });
+        terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
+    } else {
+        let mut screen = args::screen();
+        for of in &lines {
+            let line =
+                of.constant_ns.zip(of.token_ns).map_or("no line yet".into(), |(ns, token)| {
+                    format!("{:.2} ms and {:.1} us a token", ns / 1e6, token / 1e3)
+                });
+            let (instance, kind, above, judged) = (&of.instance, of.kind, of.above, of.judged);
+            screen.line(format_args!(
+                "{instance}, {kind}: {above} of {judged} steps lie above {line}"
+            ));
+        }
+        if lines.is_empty() {
+            screen.line("No step has a batch.");
+        }
+        terminal::show(&screen)?;
+    }
+    Ok(if above.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
 }
 
 /// Seconds from the beginning of the first step, or of the first program whose phases are told.

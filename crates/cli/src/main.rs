@@ -17,6 +17,7 @@ mod export;
 mod fleet;
 mod import;
 mod record;
+mod requests;
 mod serving;
 mod sink;
 mod validate;
@@ -62,6 +63,8 @@ enum Command {
     Variability(variability::Args),
     /// Find who waits for whom where virtual machines or processes share a GPU
     Vgpu(vgpu::Args),
+    /// Find which requests to a language model were late and why: queue, prompts of others, slow steps
+    Requests(requests::Args),
     /// Look at engines that serve language models: which of their spans can be recorded
     Engine(serving::Args),
     /// Write, verify and try eBPF programs for GPU kernels, and find which kernels they reach (runs gpuwhy-probe)
@@ -144,6 +147,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Import(args) => import::run(&args),
         Command::Variability(args) => variability::run(&args),
         Command::Vgpu(args) => vgpu::run(&args),
+        Command::Requests(args) => requests::run(&args),
         Command::Engine(args) => serving::run(&args),
         Command::Probe(args) => companion::beside("gpuwhy-probe", None, &args),
         Command::Validate(args) => validate::run(&args),

@@ -45,6 +45,9 @@ pub struct Args {
     /// Hold less of the past when gpuwhy takes more memory than this, MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     max_memory: u64,
+    /// Compare with what steps took when FILE was made, and add this recording; FILE is made if it is not there
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
     /// Print JSON documents, one a line, instead of text
     #[arg(long)]
     json: bool,
@@ -89,6 +92,7 @@ impl Args {
             },
             recent: Ns(self.recent.as_nanos() as i64),
             keep: self.keep,
+            reference: self.reference.clone(),
             limits: Limits {
                 cpu_share: (self.max_cpu / 100.0).max(1e-4),
                 rss: self.max_memory << 20,
@@ -227,11 +231,15 @@ impl Printer {
         if let Event::Verdict(verdict) | Event::Over(verdict) = event {
             self.decided |= verdict.finding.outcome == Outcome::Decided;
         }
-        self.print(event, &text(event))
+        let mut text = event.text();
+        if let Event::Ended(ended) = event {
+            trace_losses(&mut text, ended.lost_rows, ended.complete);
+        }
+        self.print(event, &text)
     }
 
     fn fleet_event(&mut self, event: &FleetEvent) -> Result<()> {
-        let clock = wall_clock(gpuwhy_collect::now().0);
+        let clock = live::wall_clock(gpuwhy_collect::now().0);
         let text = match fleet::text(event) {
             Ok(text) => text,
             Err((from, why)) => {
@@ -261,84 +269,4 @@ impl Printer {
             now.dropped
         ));
     }
-}
-
-/// An event as text; nothing for events that only programs read.
-fn text(event: &Event) -> Screen {
-    let mut screen = Screen::new(false);
-    match event {
-        Event::Slow(slow) => screen.line(format_args!(
-            "{}  slower since {:.1} s ago: {} ({})",
-            wall_clock(slow.at_ns),
-            (slow.at_ns - slow.since_ns) as f64 / 1e9,
-            slow.what,
-            slow.series.join(", ")
-        )),
-        Event::Verdict(verdict) => {
-            let sign = match verdict.finding.outcome {
-                Outcome::Decided => "VERDICT",
-                Outcome::InsufficientEvidence => "undecided",
-            };
-            screen.line(format_args!(
-                "{}  {sign}, {:.1} s after the onset: {}",
-                wall_clock(verdict.at_ns),
-                (verdict.at_ns - verdict.finding.from_ns) as f64 / 1e9,
-                verdict.finding.summary
-            ))
-        }
-        Event::Over(verdict) => {
-            screen.line(format_args!(
-                "{}  over: {}",
-                wall_clock(verdict.at_ns),
-                verdict.finding.summary
-            ));
-            if let Some(without) = &verdict.counterfactual {
-                screen.line(format_args!("          {without}"));
-            }
-            for place in verdict.places() {
-                screen.line(format_args!("          {place}"));
-            }
-            &mut screen
-        }
-        Event::Correlator(news) => {
-            screen.line(format_args!("{}  {}", wall_clock(news.at_ns), news.text()))
-        }
-        Event::Shed(shed) => screen.line(format_args!("{}  {}", wall_clock(shed.at_ns), shed.says)),
-        Event::Status(_) => &mut screen,
-        Event::Trouble(trouble) => {
-            screen.line(format_args!("{}  {}", wall_clock(trouble.at_ns), trouble.says))
-        }
-        Event::Ended(ended) => ended_text(&mut screen, ended),
-    };
-    screen
-}
-
-fn ended_text<'a>(screen: &'a mut Screen, ended: &live::Ended) -> &'a mut Screen {
-    screen.line(format_args!(
-        "{}: watched for {:.0} s, {}, {} findings; {:.2} s of CPU in the kernel and \
-         {:.2} s here ({:.2} % of the machine), {} MiB",
-        ended.trace,
-        ended.seconds,
-        ended.compared(),
-        ended.findings,
-        ended.bpf_seconds.unwrap_or(0.0),
-        ended.cpu_seconds,
-        100.0 * ended.machine_share,
-        ended.rss_bytes >> 20
-    ));
-    if let Some(hint) = ended.hint() {
-        screen.line(hint);
-    }
-    trace_losses(screen, ended.lost_rows, ended.complete);
-    screen
-}
-
-/// A time of the trace clock as the wall clock has it, to the tenth of a second, UTC.
-fn wall_clock(at_ns: i64) -> String {
-    let ago = gpuwhy_collect::now().0 - at_ns;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let at = now.map_or(0, |d| d.as_nanos() as i64) - ago;
-    let s = at.div_euclid(1_000_000_000);
-    let tenth = at.rem_euclid(1_000_000_000) / 100_000_000;
-    format!("{:02}:{:02}:{:02}.{tenth}", s / 3600 % 24, s / 60 % 60, s % 60)
 }

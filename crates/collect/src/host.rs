@@ -58,6 +58,10 @@ pub fn checks() -> Vec<Check> {
         unprivileged(),
         lockdown(&read("/sys/kernel/security/lockdown")),
         paranoid(),
+        memory_of_processes(
+            has_capability(&read("/proc/self/status"), "CAP_SYS_PTRACE"),
+            &read("/proc/sys/kernel/yama/ptrace_scope"),
+        ),
         cgroups(&read("/proc/self/mountinfo")),
         pressure(),
         statistics(),
@@ -238,6 +242,33 @@ fn paranoid() -> Check {
     }
 }
 
+/// Whether the memory of other processes can be read: by the capability, and by Yama's `scope` (0: of the same user; 1: of
+/// own children; 2: with the capability; 3: of nobody), which is empty where the kernel has no Yama.
+fn memory_of_processes(capable: bool, scope: &str) -> Check {
+    let ok = capable && scope != "3";
+    let whose = match (capable, scope) {
+        (_, "3") => "of nobody: Yama's ptrace_scope is 3",
+        (true, _) => "of all processes",
+        (false, "" | "0") => "of processes of the same user",
+        (false, "1") => "of the recorded command's processes alone: Yama's ptrace_scope is 1",
+        (false, _) => "of nobody: Yama's ptrace_scope asks for CAP_SYS_PTRACE",
+    };
+    Check {
+        name: "memory of processes".into(),
+        ok,
+        needed: false,
+        why_it_matters: "which lock is Python's, and what its functions are called, is read from it",
+        found: whose.into(),
+        fix: match (ok, scope) {
+            (true, _) => String::new(),
+            (false, "3") => {
+                "boot with kernel.yama.ptrace_scope below 3: it cannot be lowered later".into()
+            }
+            (false, _) => "run as root, or add cap_sys_ptrace to the capabilities above".into(),
+        },
+    }
+}
+
 fn cgroups(mountinfo: &str) -> Check {
     let mut found: Vec<(String, &str)> = Vec::new();
     for line in mountinfo.lines() {
@@ -415,6 +446,23 @@ mod tests {
         assert!(!only_bpf.ok && only_bpf.fix.contains("setcap cap_bpf,cap_perfmon+ep"));
         assert_eq!(only_bpf.found, "CAP_BPF");
         assert_eq!(check("0").found, "none of those needed");
+    }
+
+    #[test]
+    fn whose_memory_can_be_read_is_said_with_what_would_change_that() {
+        let found = |capable, scope: &str| {
+            let check = memory_of_processes(capable, scope);
+            assert_eq!(check.ok, check.fix.is_empty(), "{check:?}");
+            (check.ok, check.found)
+        };
+        for scope in ["", "0", "1", "2"] {
+            assert_eq!(found(true, scope), (true, "of all processes".to_owned()), "{scope}");
+        }
+        assert!(!found(true, "3").0 && found(true, "3").1.contains("nobody"));
+        assert!(found(false, "").1.contains("same user"));
+        assert!(found(false, "1").1.contains("recorded command"));
+        assert!(found(false, "2").1.contains("CAP_SYS_PTRACE"));
+        assert!(memory_of_processes(false, "3").fix.contains("boot"));
     }
 
     #[test]

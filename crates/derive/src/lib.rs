@@ -26,6 +26,7 @@ pub mod managed;
 pub mod nvtx;
 pub mod os_calls;
 pub mod phases;
+pub mod requests;
 pub mod rounds;
 mod sums;
 pub mod sweep;

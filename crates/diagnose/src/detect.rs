@@ -37,7 +37,7 @@ use gpuwhy_schema::{EntityId, Ns};
 use crate::baseline::{Baseline, Fit};
 
 pub use level::Change;
-pub(crate) use merge::{Group, from, groups, incident, since, to};
+pub(crate) use merge::{Group, HUNG, from, groups, hangs, incident, since, to};
 pub(crate) use series::Series;
 pub use steps::{By, Expected, Signature, Step, StepNo, Steps};
 
@@ -107,8 +107,8 @@ pub struct Slowed {
     pub score: f64,
     /// How many times as long as usual a single step must have taken to be worth a finding alone.
     pub alone_from: f64,
-    /// What was usual is long ago, and it has grown little by little.
-    pub drifted: Option<Drifted>,
+    /// What was usual when.
+    pub against: Against,
     /// How often steps like the usual ones came, as a share of how often the slow ones do. Only for those that lose
     /// most of a second is it less than 1: the others were steps of the median duration before.
     pub as_often: f64,
@@ -117,6 +117,20 @@ pub struct Slowed {
     pub by: By,
     /// It is what another anomaly of the series became when it came to another level.
     pub follows: Option<Change>,
+}
+
+/// When that was which slow steps are compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Against {
+    /// Just before.
+    #[default]
+    Lately,
+    /// Long ago, and it has grown little by little.
+    Drifted(Drifted),
+    /// In a recording before this one.
+    Reference,
+    /// Just before, where steps are of any length: none took nearly as long.
+    Longest,
 }
 
 /// How steps have come to take longer, too slowly for any of them to be unusual.
@@ -294,7 +308,7 @@ pub fn incident_of(steps: &Steps, slow: &[StepNo]) -> Option<Incident> {
             slow,
             score: 1.0,
             alone_from: merge::HUNG,
-            drifted: None,
+            against: Against::Lately,
             as_often: 1.0,
             by,
             follows: None,

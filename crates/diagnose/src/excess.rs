@@ -29,8 +29,11 @@ pub type Key = (PartKind, Option<EntityId>);
 pub struct Profile {
     /// The step's duration in ns.
     pub dur: f64,
-    /// What it should take, in ns, for what there was to do in it; its duration where that is not known.
+    /// What it should take, in ns, for what there was to do in it, by what was learned lately; its duration where that is
+    /// not known.
     pub expected: f64,
+    /// The same by what was known first.
+    pub first: f64,
     /// Its parts in ns, summed, but for those that were spent waiting for another rank.
     pub parts: Vec<(Key, f64)>,
     /// What other ranks did while it waited for them, in ns, by their threads.
@@ -97,8 +100,9 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
         let Sums { misses, cold, helpers, .. } = sums;
         let helpers = helpers.into_iter().collect();
-        let expected = steps[no].expected_ns().unwrap_or(dur);
-        (no, Profile { dur, expected, parts, awaited, misses, cold, spans, on_cpu, helpers })
+        let by = |by: By| by.of(&steps[no]).unwrap_or(dur);
+        let (expected, first) = (by(By::Load(0.0)), by(By::First(0.0)));
+        (no, Profile { dur, expected, first, parts, awaited, misses, cold, spans, on_cpu, helpers })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -210,6 +214,7 @@ impl Profile {
             By::Alike => 1.0,
             By::Cpu => self.ran(),
             By::Load(_) => self.expected,
+            By::First(_) => self.first,
         }
     }
 

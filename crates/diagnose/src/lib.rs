@@ -25,6 +25,7 @@ pub mod gpu;
 pub mod live;
 pub mod on_cpu;
 pub mod published;
+pub mod reference;
 pub mod roofline;
 pub mod spans;
 pub mod stats;

@@ -18,14 +18,18 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::{EntityId, Ns};
 
+use crate::baseline::Baseline;
 use crate::detect::{
-    self, ADOPTED, Detection, Group, Incident, Series, Signature, Slowed, Step, StepNo, Steps,
+    self, ADOPTED, Against, By, Detection, Group, Incident, Series, Signature, Slowed, Step,
+    StepNo, Steps,
 };
 
 /// A series that has had no step for this long is forgotten.
 pub const FORGOTTEN: Ns = Ns::secs(3600);
 /// Steps that are remembered at most; half of them go at once.
 pub const REMEMBERED: usize = 1 << 16;
+/// Steps that an open one is compared with whose series is not known before it ends.
+const LIKE_IT: usize = 400;
 /// Series that are followed at most; more are counted and not followed.
 pub const SERIES: usize = 1 << 14;
 
@@ -78,8 +82,9 @@ impl Live {
         self.unfollowed
     }
 
-    /// Takes a finished step. Steps of one thread must come in the order of their ends.
-    pub fn push(&mut self, step: Step) {
+    /// Takes a finished step, and returns its number if it is followed. Steps of one thread must come in the order of their
+    /// ends.
+    pub fn push(&mut self, step: Step) -> Option<StepNo> {
         self.set_open(Vec::new());
         if self.steps.len() >= REMEMBERED {
             self.forget(step.ts);
@@ -87,12 +92,13 @@ impl Live {
         let signature = step.signature();
         if !self.series.contains_key(&signature) && self.series.len() >= SERIES {
             self.unfollowed += 1;
-            return;
+            return None;
         }
         let no = self.steps.next();
         let one = self.series.entry(signature).or_insert_with(Series::new);
         self.ended.extend(one.step(no, &step, &self.config));
         self.steps.push(step);
+        Some(no)
     }
 
     /// Steps that have begun and not ended, each as long as it has taken so far. Those that take
@@ -103,13 +109,70 @@ impl Live {
         self.steps.truncate(ended);
         for step in open {
             let no = self.steps.next();
-            let series = self.series.get(&step.signature());
-            if series.is_some_and(|s| s.with_open(no, &step, &self.config).is_some()) {
+            if self.hung(no, &step).is_some() {
                 self.steps.push(step);
             }
         }
         self.open = self.steps.len() - ended;
         self.steps.get(ended..).unwrap_or_default()
+    }
+
+    /// The anomaly that an open step is or belongs to, if it hangs.
+    fn hung(&self, no: StepNo, step: &Step) -> Option<Slowed> {
+        match self.series.get(&step.signature()) {
+            Some(series) => series.with_open(no, step, &self.config),
+            None => self.hung_of_any_length(no, step),
+        }
+    }
+
+    /// The same of a step whose series are measured by what there is to do in it, which is known when it has ended: it hangs
+    /// if none of the latest took nearly as long.
+    fn hung_of_any_length(&self, no: StepNo, step: &Step) -> Option<Slowed> {
+        if step.dur < self.config.hang {
+            return None;
+        }
+        let is_like = |before: StepNo, of: &Step| {
+            before < no && of.thread == step.thread && of.name == step.name
+        };
+        let before = self.steps.numbered().rev().filter(|(no, of)| is_like(*no, of)).take(LIKE_IT);
+        let mut usual: Vec<StepNo> = before.map(|(no, _)| no).collect();
+        usual.reverse();
+        let mut baseline = Baseline::default();
+        usual.iter().for_each(|no| baseline.learn(self.steps[*no].dur.0 as f64));
+        let (fit, longest) = (baseline.fit()?, usual.iter().map(|no| self.steps[*no].dur).max()?);
+        let hangs = detect::hangs(step.dur, fit, detect::HUNG, &self.config)
+            && step.dur >= longest.saturating_add(self.config.hang);
+        hangs.then(|| Slowed {
+            signature: step.signature(),
+            fit,
+            threshold: longest,
+            usual,
+            slow: vec![no],
+            score: detect::HUNG,
+            alone_from: detect::HUNG,
+            against: Against::Longest,
+            as_often: 1.0,
+            by: By::Alike,
+            follows: None,
+        })
+    }
+
+    /// Remembers a step that belongs to no series: of a recording before this one, to compare with.
+    pub fn remember(&mut self, step: Step) -> StepNo {
+        self.set_open(Vec::new());
+        let no = self.steps.next();
+        self.steps.push(step);
+        no
+    }
+
+    /// Takes an anomaly that somebody else has found and that has ended.
+    pub fn tell(&mut self, slowed: Slowed) {
+        self.ended.push(slowed);
+    }
+
+    /// Whether the steps of a series are as usual.
+    pub fn is_calm(&self, signature: &Signature) -> bool {
+        self.series.get(signature).is_some_and(|one| !one.is_anomalous())
     }
 
     /// Threads whose steps are followed.
@@ -139,7 +202,11 @@ impl Live {
         let open = self.steps.numbered().skip(ended);
         let open: BTreeMap<Signature, StepNo> =
             open.map(|(no, step)| (step.signature(), no)).collect();
-        let mut present = Vec::new();
+        let mut present: Vec<Slowed> = open
+            .iter()
+            .filter(|(signature, _)| !self.series.contains_key(signature))
+            .filter_map(|(_, no)| self.hung_of_any_length(*no, &self.steps[*no]))
+            .collect();
         for (signature, one) in &mut self.series {
             if let Some(&no) = open.get(signature) {
                 present.extend(one.with_open(no, &self.steps[no], &self.config));
@@ -218,6 +285,8 @@ mod tests {
     use gpuwhy_schema::Id;
 
     use super::*;
+    use crate::detect::Expected;
+    use crate::roofline::Mix;
     use crate::stats::Random;
 
     struct World {
@@ -577,6 +646,35 @@ mod tests {
         match world.live.look(world.now + Ns::secs(6)) {
             Look::Present(incident) => {
                 assert_eq!((incident.from, incident.slowed[0].usual.len()), (began, 6))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_step_of_any_length_hangs_if_none_before_took_nearly_as_long() {
+        let mut world = World::new();
+        let mut learned = |n: i64| {
+            for k in 0..n {
+                // Prompts of all lengths among answers.
+                let ms = if k % 10 == 9 { 20 * (k % 7 + 1) } else { 3 };
+                let ns = ms as f64 * 1e6;
+                let expected = Expected::Priced { mix: Mix::Decode, ns, first_ns: Some(ns) };
+                let dur = Ns::millis(ms);
+                let id = Id(world.now.0 as u64 + 1);
+                let step = Step { id, ts: world.now, dur, expected, ..world.open(0) };
+                world.live.push(step);
+                world.now += dur + Ns::millis(1);
+            }
+        };
+        learned(600);
+        world.live.set_open(vec![world.open(900)]);
+        assert!(matches!(world.live.look(world.now + Ns::millis(900)), Look::Calm));
+        // The longest took 140 ms.
+        world.live.set_open(vec![world.open(1200)]);
+        match world.live.look(world.now + Ns::millis(1200)) {
+            Look::Present(incident) => {
+                assert_eq!((incident.from, incident.slowed[0].usual.len()), (world.now, LIKE_IT));
             }
             other => panic!("{other:?}"),
         }

@@ -32,6 +32,8 @@ const SPACING: f64 = 0.3;
 /// How often the weights of a fit are computed, and how often its terms are adjusted for each.
 const ROUNDS: usize = 12;
 const SWEEPS: usize = 24;
+/// Of steps with so many times as much to do as any that was learned, stored prices say nothing.
+const BEYOND: f64 = 1.25;
 /// Relative errors less than this are equally good.
 const FINEST: f64 = 0.01;
 
@@ -105,6 +107,10 @@ pub struct Roofline {
     since_fit: usize,
     last: f64,
     fit: Option<Fit>,
+    /// What was known first: of a recording before.
+    stored: Option<Fit>,
+    /// By how much prices have risen since the first fit, on the log scale.
+    risen: f64,
 }
 
 /// A fit, and how good it is.
@@ -112,6 +118,8 @@ pub struct Roofline {
 pub struct Fit {
     /// ns for each term.
     prices: [f64; TERMS],
+    /// The most of each term that they were learned from.
+    largest: [f64; TERMS],
     /// Of the variance of the log durations, the share that it explains; negative if a single number does better.
     pub r2: f64,
     /// The median relative error.
@@ -121,6 +129,38 @@ pub struct Fit {
 }
 
 impl Fit {
+    /// Of prices that were stored, and the most of each term that they were learned from; none if they are not what these
+    /// can be.
+    pub fn of_prices(prices: &[f64], largest: &[f64]) -> Option<Fit> {
+        let prices: [f64; TERMS] = prices.try_into().ok()?;
+        let largest: [f64; TERMS] = largest.try_into().ok()?;
+        let sound = |of: f64| of.is_finite() && of >= 0.0;
+        let sound = prices.iter().chain(&largest).all(|of| sound(*of));
+        let some = prices.iter().any(|price| *price > 0.0);
+        (sound && some).then_some(Fit { prices, largest, r2: 0.0, error: 0.0, steps: 0 })
+    }
+
+    /// The same with all prices so much higher, on the log scale.
+    pub fn risen(self, by: f64) -> Fit {
+        Fit { prices: self.prices.map(|price| price * by.exp()), ..self }
+    }
+
+    /// Whether it was learned from steps with as much to do.
+    pub fn knows(&self, load: &Load) -> bool {
+        load.terms().iter().zip(&self.largest).all(|(term, most)| *term <= BEYOND * most)
+    }
+
+    /// The most of each term that it was learned from.
+    pub fn largest(&self) -> &[f64] {
+        &self.largest
+    }
+
+    /// ns for each term: a step, a token of a prompt, a pair of tokens within a prompt, a token of an answer, a token of
+    /// context, a request.
+    pub fn prices(&self) -> &[f64] {
+        &self.prices
+    }
+
     /// What a step takes, ns.
     pub fn expects(&self, load: &Load) -> f64 {
         sum(&self.prices, &load.terms()).max(1.0)
@@ -131,6 +171,33 @@ impl Roofline {
     /// What was learned so far, if that is enough.
     pub fn fit(&self) -> Option<&Fit> {
         self.fit.as_ref()
+    }
+
+    /// Nothing learned yet, and what was known before.
+    pub fn knowing(stored: Option<Fit>) -> Roofline {
+        Roofline { stored, ..Roofline::default() }
+    }
+
+    /// The prices that were known first: the stored ones, else the first ones that were learned here, as far as they are
+    /// known by now.
+    pub fn first(&self) -> Option<Fit> {
+        self.stored.or_else(|| Some(self.fit?.risen(-self.risen)))
+    }
+
+    /// What a step takes by what was known first, ns; none if stored prices say nothing of as much to do.
+    pub fn expected_first(&self, load: &Load) -> Option<f64> {
+        let first = self.first().filter(|first| self.stored.is_none() || first.knows(load));
+        first.map(|first| first.expects(load))
+    }
+
+    /// By how much these prices are higher than those before, on the log scale, for what there was to do lately: as an
+    /// index of prices is chained from year to year, so that what is bought may change.
+    fn risen_since(&self, before: &Fit, now: &Fit) -> f64 {
+        let lately = self.learned.iter().rev().take(REFIT);
+        let rise = |(terms, _): &([f64; TERMS], f64)| {
+            (sum(&now.prices, terms).max(1.0) / sum(&before.prices, terms).max(1.0)).ln()
+        };
+        crate::stats::quantile_of(lately.map(rise), 0.5)
     }
 
     /// Learns a step that took `ns` and ended `at` seconds.
@@ -147,7 +214,11 @@ impl Roofline {
         let made_of = self.fit.map_or(0, |fit| fit.steps);
         let is_due = self.since_fit >= REFIT || self.since_fit * 4 >= made_of.max(1);
         if self.learned.len() >= NEEDED && is_due {
+            let before = self.fit;
             self.fit = fit(self.learned.make_contiguous());
+            if let (Some(before), Some(now)) = (before, self.fit) {
+                self.risen += self.risen_since(&before, &now);
+            }
             self.since_fit = 0;
         }
     }
@@ -199,6 +270,7 @@ fn fit(learned: &[([f64; TERMS], f64)]) -> Option<Fit> {
     let absolute: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
     Some(Fit {
         prices,
+        largest: sizes,
         r2: 1.0 - left / variance.max(1e-12),
         error: crate::stats::quantile_of(absolute, 0.5),
         steps: learned.len(),

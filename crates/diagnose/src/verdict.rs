@@ -22,7 +22,7 @@ use gpuwhy_schema::{EntityId, PartKind, names};
 
 use crate::calibration::Calibration;
 use crate::classes;
-use crate::detect::{Narrowed, Slowed, Steps, mean_excess};
+use crate::detect::{Against, Narrowed, Slowed, Steps, mean_excess};
 use crate::excess::{Compared, Excess, compared, profiles, where_it_ran};
 use crate::on_cpu::OnCpu;
 use crate::spans::StepRows;
@@ -242,9 +242,11 @@ fn slowed_series(steps: &Steps, slowed: &Slowed, context: &JudgeContext<'_>) -> 
         threshold_ms: slowed.threshold.0 as f64 / MS,
         steps: slowed.slow.len(),
         excess_ms: mean_excess(steps, slowed) / MS,
-        drift: slowed
-            .drifted
-            .map(|drift| Drift { since_ns: drift.since.0, per_minute: drift.per_minute }),
+        drift: match slowed.against {
+            Against::Drifted(of) => Some(Drift { since_ns: of.since.0, per_minute: of.per_minute }),
+            Against::Lately | Against::Longest | Against::Reference => None,
+        },
+        reference: slowed.against == Against::Reference,
     }
 }
 

@@ -52,6 +52,11 @@ impl KnownParts {
         self.by_step.values().flatten()
     }
 
+    /// The parts of a step that are known from elsewhere.
+    pub fn give(&mut self, step: Id, parts: Vec<Part>) {
+        self.by_step.insert(step, parts);
+    }
+
     /// Adds to what is known of steps.
     pub fn extend(&mut self, rows: StepRows) {
         for part in rows.parts {

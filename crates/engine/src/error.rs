@@ -42,6 +42,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A file of references is none.
+    #[error("`{}` is no reference that `watch --reference` has made: {why}", path.display())]
+    Reference {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        why: String,
+    },
     /// A program could not be started.
     #[error("cannot run `{program}`{hint}")]
     Run {

@@ -34,6 +34,7 @@ pub mod phases;
 pub mod published;
 pub mod query;
 pub mod record;
+pub mod requests;
 pub mod settings;
 pub mod source;
 mod source_file;

@@ -1,5 +1,7 @@
 //! The published method of Darzi et al. over a trace: series at 100 Hz from rows, windows of 5 s.
 
+mod p99_lines;
+
 use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::{Signature, Step};
@@ -11,6 +13,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::source::TraceSource;
 use crate::units::steps;
+pub use p99_lines::{Above, OfKind, p99_lines};
 
 /// Samples that the first baseline is taken from: 30 s, or what there is before half the trace.
 pub const BASE: usize = 3000;

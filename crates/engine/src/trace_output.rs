@@ -58,7 +58,7 @@ impl TraceOutput {
     pub fn with<T>(&mut self, write: impl FnOnce(&mut Writer) -> Result<T>) {
         match write(&mut self.writer) {
             Err(Error::Store(error)) => self.note::<()>(Err(error)),
-            Err(error) => self.news.push(in_full(&error)),
+            Err(error) => self.news.push(why(&error)),
             Ok(_) => {}
         }
     }
@@ -98,7 +98,7 @@ impl TraceOutput {
     fn note<T>(&mut self, result: Result<T, gpuwhy_store::Error>) {
         let Err(error) = result else { return };
         if self.failing.is_none() {
-            let why = in_full(&error);
+            let why = why(&error);
             self.news.push(format!(
                 "the trace cannot be written: {why}. The recording goes on: rows are held in memory, what \
                  does not fit is counted as lost, and writing is tried again"
@@ -132,7 +132,7 @@ pub(crate) struct Closed {
 }
 
 /// An error with its causes, in one line.
-fn in_full(error: &dyn std::error::Error) -> String {
+pub(crate) fn why(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

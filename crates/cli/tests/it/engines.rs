@@ -109,6 +109,28 @@ fn lines(output: &Output, word: &str) -> Vec<String> {
     text.lines().filter(of).map(str::to_owned).collect()
 }
 
+/// Each request that ended is told with as many steps as it was part of, in pieces that sum to its life.
+fn requests_are_told(trace: &Path, seen: &Seen) {
+    let output = gpuwhy(&["requests", trace.to_str().unwrap(), "--json", "-n", "10000"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let members = seen.members();
+    let told = report["told"].as_array().unwrap();
+    assert_eq!(told.len() as u64, report["requests"].as_u64().unwrap(), "{report}");
+    assert!(!told.is_empty());
+    for one in told {
+        let key = one["key"].as_str().unwrap();
+        let of = |line: &&String| line.split(' ').nth(2) == Some(key);
+        let in_steps = members.iter().filter(of).count() as u64;
+        assert_eq!(one["steps"].as_u64().unwrap(), in_steps, "{one}");
+        let pieces = one["pieces_ms"].as_object().unwrap();
+        let sum: f64 = pieces.values().map(|ms| ms.as_f64().unwrap()).sum();
+        assert!((sum - one["total_ms"].as_f64().unwrap()).abs() < 1e-3, "{one}");
+    }
+    let text = said(&gpuwhy(&["requests", trace.to_str().unwrap(), "--slo", "ttft=1ns"]));
+    assert!(text.contains("ttft at most 0.0 ms"), "{text}");
+}
+
 fn engine() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/engine.py")
 }
@@ -128,6 +150,7 @@ fn check(version: &str, lacks: &[&str]) {
         assert_eq!(names.contains(span), !lacks.contains(span), "{span} in {names:?}");
     }
 
+    requests_are_told(&trace, &seen);
     let engine = seen.side("engine");
     let is = |n: Option<u64>| n.unwrap_or(u64::MAX);
     let own: Vec<String> = engine

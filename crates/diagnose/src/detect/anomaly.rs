@@ -6,7 +6,7 @@ use gpuwhy_schema::Ns;
 
 use super::level::{self, Change};
 use super::merge::HUNG;
-use super::{By, Detection, Signature, Slowed, StepNo};
+use super::{Against, By, Detection, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
 
 /// An anomaly that has begun and not ended.
@@ -196,7 +196,7 @@ impl Open {
             slow: self.steps,
             score: self.score,
             alone_from: HUNG,
-            drifted: None,
+            against: Against::Lately,
             as_often: 1.0,
             by: By::Alike,
             follows: self.follows,

@@ -15,7 +15,7 @@
 
 use gpuwhy_schema::Ns;
 
-use super::{By, Detection, Drifted, Signature, Slowed, StepNo};
+use super::{Against, By, Detection, Drifted, Signature, Slowed, StepNo};
 use crate::baseline::Fit;
 use crate::stats::{quantile, sorted};
 
@@ -36,8 +36,12 @@ const LASTS: usize = 6;
 const TAU: f64 = 0.7;
 /// by no more than this share of it within two windows,
 const AT_ONCE: f64 = 0.5;
-/// and by so many times what is worth a finding.
+/// and by so many times what is worth a finding,
 const EFFECTS: f64 = 2.0;
+/// or by this share, where steps are measured by what there is to do in them, so that other work is no other level,
+const BY_LOAD: f64 = 0.05;
+/// and the line through the levels rises by so many of its standard errors a minute.
+const ERRORS: f64 = 6.0;
 /// A level is as low as the lowest within this share of the rise.
 const AS_LOW: f64 = 0.1;
 /// The scale of a level of many steps, at least.
@@ -129,12 +133,14 @@ impl Drift {
         latest: &[StepNo],
         config: &Detection,
     ) -> Option<Slowed> {
+        let by_load = signature.mix.is_some();
         let (from, grown) = self.rise()?;
         let by = grown.exp_m1();
         if by < self.told / 2.0 {
             self.told = 0.0;
         }
-        let least = (EFFECTS * config.min_effect).max(2.0 * self.told);
+        let worth = if by_load { BY_LOAD } else { EFFECTS * config.min_effect };
+        let least = worth.max(2.0 * self.told);
         if by < least {
             return None;
         }
@@ -142,6 +148,9 @@ impl Drift {
         let by = grown.exp_m1();
         let segment = &self.past[from..];
         if by < least || segment.len() < LASTS || tau(segment) < TAU {
+            return None;
+        }
+        if by < EFFECTS * config.min_effect && errors(segment) < ERRORS {
             return None;
         }
         self.told = by;
@@ -161,7 +170,10 @@ impl Drift {
             as_often: 1.0,
             by: By::Alike,
             follows: None,
-            drifted: Some(Drifted { since: then, per_minute: (grown / minutes).exp_m1() }),
+            against: Against::Drifted(Drifted {
+                since: then,
+                per_minute: (grown / minutes).exp_m1(),
+            }),
         })
     }
 
@@ -204,6 +216,19 @@ impl Drift {
         self.sample.retain(|(_, no)| *no >= first);
         self.past.iter_mut().for_each(|window| window.steps.retain(|no| *no >= first));
     }
+}
+
+/// By how many of its standard errors the line through the levels rises.
+fn errors(windows: &[Window]) -> f64 {
+    let n = windows.len() as f64;
+    let (at, level) = ((n - 1.0) / 2.0, windows.iter().map(|w| w.log).sum::<f64>() / n);
+    let of = |i: usize| (i as f64 - at, windows[i].log - level);
+    let (square, product) =
+        (0..windows.len()).map(of).fold((0.0, 0.0), |sum, (x, y)| (sum.0 + x * x, sum.1 + x * y));
+    let slope = product / square;
+    let left: f64 = (0..windows.len()).map(of).map(|(x, y)| (y - slope * x).powi(2)).sum();
+    let error = (left / (n - 2.0).max(1.0) / square).sqrt();
+    slope / error.max(1e-12)
 }
 
 /// How well the order of levels is that of time: 1 if each is higher than all before it, 0 if they are in no order.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use gpuwhy_schema::{Ns, names};
 
 use super::{
-    By, Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead, level,
-    mean_excess,
+    Against, By, Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead,
+    level, mean_excess,
 };
 use crate::baseline::Fit;
 use crate::stats::median_and_mad;
@@ -327,7 +327,7 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
     let ns = |step: &Step| match slowed.by {
         // For each ns on a CPU.
         By::Cpu => step.dur.0.max(1) as f64 / step.ran.map_or(1, |ran| ran.0.max(1)) as f64,
-        By::Alike | By::Load(_) => step.as_typical(slowed.by).0.max(1) as f64,
+        By::Alike | By::Load(_) | By::First(_) => step.as_typical(slowed.by).0.max(1) as f64,
     };
     let logs = |steps_of: &[StepNo]| -> Vec<f64> {
         steps_of.iter().map(|&i| ns(&steps[i]).ln()).collect()
@@ -351,10 +351,10 @@ fn drifts(steps: &Steps, slowed: &Slowed) -> f64 {
 const LASTS: Ns = Ns::secs(5);
 
 /// A step that hung took this many times as long as usual.
-pub(super) const HUNG: f64 = 10.0;
+pub(crate) const HUNG: f64 = 10.0;
 
 /// Whether a step that took `dur` hung: so many times as long as usual.
-pub(super) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
+pub(crate) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
     let usual = fit.center.exp();
     dur.0 as f64 >= (usual + config.hang.0 as f64).max(times * usual)
 }
@@ -381,7 +381,7 @@ fn worth_reporting(steps: &Steps, slowed: &Slowed, config: &Detection) -> bool {
     if is_more_work(steps, slowed) {
         return false;
     }
-    if slowed.drifted.is_some() {
+    if slowed.against != Against::Lately {
         return true;
     }
     // What is left of a disturbance may be how it ends.

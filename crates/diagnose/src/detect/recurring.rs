@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use gpuwhy_schema::Ns;
 
 use super::merge::hangs;
-use super::{ADOPTED, By, Detection, Signature, Slowed, Step, StepNo};
+use super::{ADOPTED, Against, By, Detection, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Fit, NEEDED};
 use crate::stats::median_and_mad;
 
@@ -432,7 +432,7 @@ impl Kind {
             slow,
             score: (log - self.fit.center) / (self.limit() - self.fit.center),
             alone_from: KIND_TIMES,
-            drifted: None,
+            against: Against::Lately,
             as_often: 1.0,
             by: By::Alike,
             follows: None,

@@ -9,7 +9,7 @@ use super::drift::Drift;
 use super::merge::{HUNG, hangs};
 use super::recurring::{Recurring, Taken};
 use super::surge::Surge;
-use super::{By, COMPARED, Detection, Expected, Signature, Slowed, Step, StepNo};
+use super::{Against, By, COMPARED, Detection, Expected, Signature, Slowed, Step, StepNo};
 use crate::baseline::{Baseline, CLIP, Cusum, Fit, SLACK};
 use crate::stats::Random;
 
@@ -132,13 +132,15 @@ impl Series {
     /// Takes the next step; returns an anomaly that it ended.
     pub(crate) fn step(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
         match step.expected {
-            Expected::Alike => self.take(no, step, config),
+            Expected::Alike => self.take(no, step, Some(step.dur), config),
             Expected::NotKnown(_) => None,
-            Expected::Ns(_, expected) => {
-                let typical = *self.typical.get_or_insert(expected);
-                let scaled = |ns: Ns| Ns((ns.0 as f64 * typical / expected) as i64);
+            Expected::Priced { ns, first_ns, .. } => {
+                let typical = *self.typical.get_or_insert(ns);
+                let scaled = |of: Ns| Ns((of.0 as f64 * typical / ns) as i64);
                 let (dur, ran) = (scaled(step.dur), step.ran.map(scaled));
-                let slowed = self.take(no, &Step { dur, ran, ..step.clone() }, config);
+                let in_the_long_run = first_ns.map(|_| step.as_typical(By::First(typical)));
+                let scaled = Step { dur, ran, ..step.clone() };
+                let slowed = self.take(no, &scaled, in_the_long_run, config);
                 self.measured(slowed)
             }
         }
@@ -146,11 +148,24 @@ impl Series {
 
     /// What its steps are measured by, if they are measured by what there is to do in them.
     fn measured(&self, slowed: Option<Slowed>) -> Option<Slowed> {
-        let by = self.typical.map(By::Load);
-        slowed.map(|one| Slowed { by: by.filter(|_| one.by == By::Alike).unwrap_or(one.by), ..one })
+        let mut slowed = slowed?;
+        if let (By::Alike, Some(typical)) = (slowed.by, self.typical) {
+            slowed.by = match slowed.against {
+                Against::Lately | Against::Longest => By::Load(typical),
+                Against::Drifted(_) | Against::Reference => By::First(typical),
+            };
+        }
+        Some(slowed)
     }
 
-    fn take(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
+    /// Takes a step that took `in_the_long_run` by what was known first, if that says something of it.
+    fn take(
+        &mut self,
+        no: StepNo,
+        step: &Step,
+        in_the_long_run: Option<Ns>,
+        config: &Detection,
+    ) -> Option<Slowed> {
         self.count(step);
         if self.seen <= config.warm_up {
             return None;
@@ -166,7 +181,8 @@ impl Series {
         let surged = self.fit().and_then(|fit| self.surge.step(no, step, fit, elsewhere));
         let surged = off_cpu.or(surged);
         let elsewhere = single && !self.by_seconds();
-        let drifted = if elsewhere { None } else { self.drifts(no, step, config) };
+        let long = in_the_long_run.filter(|_| !elsewhere);
+        let drifted = long.and_then(|dur| self.drifts(no, step, dur, config));
         ended.or(surged).or(drifted)
     }
 
@@ -184,8 +200,8 @@ impl Series {
     }
 
     /// Whether what is usual has grown, little by little, to something worth telling.
-    fn drifts(&mut self, no: StepNo, step: &Step, config: &Detection) -> Option<Slowed> {
-        let minute = self.drift.step(no, step.ts, step.dur);
+    fn drifts(&mut self, no: StepNo, step: &Step, dur: Ns, config: &Detection) -> Option<Slowed> {
+        let minute = self.drift.step(no, step.ts, dur);
         if minute { self.drift.found(step.signature(), &self.learned, config) } else { None }
     }
 
@@ -503,7 +519,7 @@ impl Series {
             slow: vec![no],
             score: HUNG,
             alone_from: HUNG,
-            drifted: None,
+            against: Against::Lately,
             as_often: 1.0,
             by: By::Alike,
             follows: None,

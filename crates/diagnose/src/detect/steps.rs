@@ -37,8 +37,16 @@ pub enum Expected {
     Alike,
     /// It depends on what there was to do, and how, was not learned yet.
     NotKnown(Mix),
-    /// So many ns, for what there was to do (see [`crate::roofline`]).
-    Ns(Mix, f64),
+    /// It was learned what a step takes for what there was to do (see [`crate::roofline`]).
+    Priced {
+        /// What kind of batch it was made of.
+        mix: Mix,
+        /// What it should take by what was learned lately, ns,
+        ns: f64,
+        /// and by what was known first, ns: of a recording before, or when this one began. None if that says nothing of as
+        /// much to do.
+        first_ns: Option<f64>,
+    },
 }
 
 impl Expected {
@@ -46,7 +54,7 @@ impl Expected {
     pub fn mix(self) -> Option<Mix> {
         match self {
             Expected::Alike => None,
-            Expected::NotKnown(mix) | Expected::Ns(mix, _) => Some(mix),
+            Expected::NotKnown(mix) | Expected::Priced { mix, .. } => Some(mix),
         }
     }
 }
@@ -61,14 +69,17 @@ pub enum By {
     Cpu,
     /// What they should take for what there was to do in them; so many ns is typical.
     Load(f64),
+    /// The same by what was known first; so many ns is typical.
+    First(f64),
 }
 
 impl By {
     /// How much of that a step has; none if it is not known, or if steps are alike.
-    pub(crate) fn of(self, step: &Step) -> Option<f64> {
+    pub fn of(self, step: &Step) -> Option<f64> {
         match (self, step.expected) {
             (By::Cpu, _) => step.ran.map(|ran| ran.0 as f64),
-            (By::Load(_), Expected::Ns(_, expected)) => Some(expected),
+            (By::Load(_), Expected::Priced { ns, .. }) => Some(ns),
+            (By::First(_), Expected::Priced { first_ns, .. }) => first_ns,
             _ => None,
         }
     }
@@ -101,14 +112,14 @@ impl Step {
 
     /// What it should take, ns, where that is known for what there was to do.
     pub fn expected_ns(&self) -> Option<f64> {
-        if let Expected::Ns(_, ns) = self.expected { Some(ns) } else { None }
+        By::Load(0.0).of(self)
     }
 
     /// How long it would have taken if so many ns of what it should take were typical; as long as it took, where that is
     /// not known.
     pub(crate) fn as_typical(&self, by: By) -> Ns {
-        match (by, self.expected) {
-            (By::Load(typical), Expected::Ns(_, expected)) => {
+        match (by, by.of(self)) {
+            (By::Load(typical) | By::First(typical), Some(expected)) => {
                 Ns((self.dur.0 as f64 * typical / expected) as i64)
             }
             _ => self.dur,

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use gpuwhy_schema::Ns;
 
 use super::merge::HUNG;
-use super::{By, COMPARED, Signature, Slowed, Step, StepNo};
+use super::{Against, By, COMPARED, Signature, Slowed, Step, StepNo};
 use crate::baseline::Fit;
 use crate::stats::{median_and_mad, sorted};
 
@@ -374,7 +374,7 @@ impl Open {
         slow.sort_unstable();
         let slow_a_second = slow.len() as f64 / losses.len().max(1) as f64;
         let as_often = if by == By::Cpu { 1.0 } else { (usual_a_second / slow_a_second).min(1.0) };
-        let (alone_from, drifted, follows) = (HUNG, None, None);
+        let (alone_from, against, follows) = (HUNG, Against::Lately, None);
         Slowed {
             signature,
             fit,
@@ -383,7 +383,7 @@ impl Open {
             slow,
             score,
             alone_from,
-            drifted,
+            against,
             as_often,
             by,
             follows,

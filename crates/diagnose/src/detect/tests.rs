@@ -327,7 +327,7 @@ fn of_known_batches(slower: impl Fn(f64) -> f64) -> Steps {
         let dur = Ns((expected * noise * slower(at.as_secs_f64())) as i64);
         let (id, thread) = (Id::new(1, steps.len() as u64), EntityId(1));
         let (rank, size, ran, name) = (None, None, None, "EngineCore::Step".into());
-        let expected = Expected::Ns(Mix::Mixed, expected);
+        let expected = Expected::Priced { mix: Mix::Mixed, ns: expected, first_ns: Some(expected) };
         steps.push(Step { id, ts: at, dur, thread, rank, name, size, ran, expected });
         at += dur + Ns::millis(1);
     }

@@ -14,6 +14,7 @@ mod cooccur;
 pub mod darzi;
 mod granger;
 mod nsigma;
+pub mod p99_line;
 
 pub use self::darzi::Metric;
 

@@ -104,3 +104,46 @@ fn what_is_usual_spans_minutes_however_many_steps_come_a_second() {
     let expected = roofline.fit().unwrap().expects(&load);
     assert!((expected / 1e7 - 1.0).abs() < 0.1, "{expected}");
 }
+
+#[test]
+fn prices_that_rise_are_followed_and_what_was_known_first_is_not_lost() {
+    let mut roofline = Roofline::default();
+    let (mut worst, mut lately) = (0.0_f64, 0.0_f64);
+    // Steps half a second apart for half an hour, one per cent slower each minute; batches become larger meanwhile.
+    for n in 0..3_600 {
+        let mut load = load(n);
+        (load.prefill, load.prefill_requests) = (0.0, 0.0);
+        load.decode = load.decode.max(1.0) + (n / 200) as f64;
+        load.context = 200.0 * load.decode;
+        let minute = n as f64 / 120.0;
+        let noise = 1.0 + 0.04 * (uniform(7 * n + 3) - 0.5);
+        let now = truth(&load) * 1.01f64.powf(minute);
+        if n > 1_200 {
+            worst = worst.max((roofline.expected_first(&load).unwrap() / truth(&load) - 1.0).abs());
+            lately = lately.max((roofline.fit().unwrap().expects(&load) / now - 1.0).abs());
+        }
+        roofline.learn(&load, now * noise, n as f64 / 2.0);
+    }
+    assert!(lately < 0.08, "{lately}");
+    assert!(worst < 0.05, "{worst}");
+}
+
+#[test]
+fn stored_prices_are_what_was_known_first_and_say_nothing_of_more_to_do() {
+    let decode = |n: f64| Load { decode: n, requests: n, context: 100.0 * n, ..Load::default() };
+    let mut before = Roofline::default();
+    (0..400).for_each(|n| {
+        before.learn(&decode((n % 8 + 1) as f64), 1e6 + 1e5 * (n % 8) as f64, 0.4 * n as f64)
+    });
+    let fit = *before.fit().unwrap();
+    let stored = Fit::of_prices(fit.prices(), fit.largest()).unwrap();
+    let mut now = Roofline::knowing(Some(stored));
+    let known = now.expected_first(&decode(8.0)).unwrap();
+    assert!((known / 1.7e6 - 1.0).abs() < 0.05, "{known}");
+    assert_eq!(now.expected_first(&decode(20.0)), None);
+    (0..400).for_each(|n| now.learn(&decode((n % 8 + 1) as f64), 3e6, 0.4 * n as f64));
+    assert_eq!(now.expected_first(&decode(8.0)), Some(known), "they stay");
+    assert_eq!(Fit::of_prices(&[0.0; 6], &[1.0; 6]), None);
+    assert_eq!(Fit::of_prices(&[1.0; 5], &[1.0; 5]), None);
+    assert_eq!(Fit::of_prices(&[1.0, f64::NAN, 0.0, 0.0, 0.0, 0.0], &[1.0; 6]), None);
+}

@@ -119,6 +119,9 @@ pub struct SlowedSeries {
     /// How it came to that, if little by little.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// Whether what is usual is what it took in a recording before this one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub reference: bool,
 }
 
 /// How steps have come to take longer, too slowly for any of them to be unusual.
@@ -243,15 +246,16 @@ pub(super) fn summary(finding: &Finding) -> String {
         _ => (finding.usual_ms, finding.slow_ms),
     };
     let (usual, slow) = (time(took.0), time(took.1));
-    let slower = match finding.series.first().and_then(|series| series.drift) {
-        Some(drift) => {
+    let slower = match finding.series.first().map(|series| (series.drift, series.reference)) {
+        Some((None, true)) => format!("{name} takes {slow} and took {usual} in the reference"),
+        Some((Some(drift), _)) => {
             let minutes = (finding.to_ns - drift.since_ns) as f64 / 60e9;
             let share = 100.0 * drift.per_minute;
             format!(
                 "{name} took {usual} {minutes:.0} min ago and takes {slow} now; it grew by {share:.2} % a minute"
             )
         }
-        None => {
+        _ => {
             let sign = if took.1 < took.0 { '-' } else { '+' };
             let excess = time((took.1 - took.0).abs());
             format!("{name} took {slow} instead of {usual} ({sign}{excess}) for {seconds:.1} s")

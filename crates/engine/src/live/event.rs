@@ -31,6 +31,9 @@ pub struct Verdict {
     /// The same of the threads that take the steps, while that lasted which made them slow: where they ran, or had gone to
     /// sleep.
     pub steps_were_in: Vec<(String, f64)>,
+    /// Settings that are not as they were in the recordings that these steps are compared with, if it is those.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
 }
 
 /// Less, or more, is recorded from now on.
@@ -172,7 +175,7 @@ pub enum Event {
 }
 
 impl Verdict {
-    /// Where the culprit and the steps were in their code, two lines of each at most.
+    /// Where the culprit and the steps were in their code, two lines of each at most; and what is not as in the reference.
     pub fn places(&self) -> Vec<String> {
         let of = |who: &'static str, places: &[(String, f64)]| -> Vec<String> {
             let said = |(place, share): &(String, f64)| {
@@ -182,6 +185,7 @@ impl Verdict {
         };
         let mut lines = of("it was", &self.culprit_was_in);
         lines.extend(of("the slow steps were", &self.steps_were_in));
+        lines.extend(self.differs.iter().map(|one| format!("not as in the reference: {one}")));
         lines
     }
 }

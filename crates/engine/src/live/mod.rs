@@ -8,28 +8,34 @@
 mod event;
 mod off_cpu;
 mod recent;
+mod references;
 mod stacks;
+mod text;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::OpenStep;
 use gpuwhy_diagnose::classes;
-use gpuwhy_diagnose::detect::{self, Detection, Incident, Step, StepNo};
+use gpuwhy_diagnose::detect::{self, Against, Detection, Incident, Step, StepNo};
 use gpuwhy_diagnose::live::{Live, Look};
 use gpuwhy_diagnose::verdict::{self, Finding, FirstWord, Outcome};
 use gpuwhy_schema::{Class, EntityId, Id, Ns, Part, PartKind, Rows, Span, State, TrackId};
 use gpuwhy_store::{Keep, Writer};
 
-use crate::account::KnownParts;
+use crate::account::{KnownParts, account};
 use crate::error::Result;
 use crate::investigate::{self, Budget, investigate};
+use crate::source::RowSource as _;
 use crate::units::loads::Loads;
 use crate::units::steps::{self, FinishedStep};
 
 pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
 pub use off_cpu::OffCpu;
 pub use recent::{Recent, SETTLED, Sorted};
+pub use references::References;
+pub(crate) use references::seconds_since_1970;
 use stacks::Sampled;
+pub use text::wall_clock;
 
 /// A step in which our own judging began has begun this long before it at most.
 const OWN_BEFORE: Ns = Ns::millis(100);
@@ -127,6 +133,9 @@ pub struct LiveJudge {
     ended: Vec<FinishedStep>,
     off_cpu: OffCpu,
     loads: Loads,
+    references: Option<References>,
+    /// The parts of the stored steps that an incident is compared with.
+    stored_parts: HashMap<Id, Vec<Part>>,
     /// The latest steps by rank and number.
     numbered: VecDeque<(Option<u32>, u64, Id)>,
 }
@@ -149,8 +158,15 @@ impl LiveJudge {
             ended: Vec::new(),
             off_cpu: OffCpu::default(),
             loads: Loads::default(),
+            references: None,
+            stored_parts: HashMap::new(),
             numbered: VecDeque::new(),
         }
+    }
+
+    /// Compares with what was stored of recordings before.
+    pub fn set_references(&mut self, references: References) {
+        self.references = Some(references);
     }
 
     /// The recent past.
@@ -176,10 +192,73 @@ impl LiveJudge {
                 self.ended.push(finished);
             }
         }
-        for step in self.loads.take(ended, &rows.aggregates.batch) {
-            self.detector.push(step);
+        let mut stored = |step: &Step, mix| {
+            let series = (step.thread, &step.name, step.rank);
+            self.references.as_mut()?.prices(&self.recent.catalog(), series, mix)
+        };
+        for step in self.loads.take(ended, &rows.aggregates.batch, &mut stored) {
+            if self.references.is_none() {
+                self.detector.push(step);
+            } else if let Some(no) = self.detector.push(step.clone()) {
+                self.compare(no, &step);
+            }
         }
         self.recent.push(rows);
+    }
+
+    /// Compares a step with what is stored of its series.
+    fn compare(&mut self, no: StepNo, step: &Step) {
+        let Some(references) = &mut self.references else { return };
+        let effect = self.options.detection.min_effect;
+        let calm = self.current.is_none() && self.detector.is_calm(&step.signature());
+        if let Some((first, _)) = self.detector.steps().numbered().next() {
+            references.forget(first);
+        }
+        let catalog = || self.recent.catalog();
+        let Some(slower) = references.take(catalog, (no, step), calm, effect) else { return };
+        let steps = self.detector.steps();
+        let Some((usual, parts, slowed)) = references.anomaly(slower, steps, effect) else {
+            return;
+        };
+        for part in parts {
+            self.stored_parts.entry(part.step).or_default().push(part);
+        }
+        let usual = usual.into_iter().map(|step| self.detector.remember(step)).collect();
+        self.detector.tell(detect::Slowed { usual, ..slowed });
+    }
+
+    /// Whether usual steps of some series are to be sampled for the reference.
+    pub fn is_sample_due(&self, now: Ns) -> bool {
+        self.references.as_ref().is_some_and(|references| references.to_sample(now).is_some())
+    }
+
+    /// Samples usual steps of a series for the reference, if that is due: to be called in calm.
+    ///
+    /// # Errors
+    /// Their rows cannot be read.
+    pub fn sample(&mut self, now: Ns) -> Result<()> {
+        let Some(references) = &mut self.references else { return Ok(()) };
+        let Some((signature, level)) = references.to_sample(now) else { return Ok(()) };
+        let source = self.recent.at(now, Rows::default());
+        let steps = self.detector.steps();
+        let covers = |step: &Step| source.covers(step);
+        let sampled = references::typical(steps, &signature, level, covers);
+        let numbers: Vec<StepNo> = sampled.iter().map(|(no, _)| *no).collect();
+        let accounting = &self.options.judging.accounting;
+        let parts = account(&source, steps, &numbers, accounting)?.parts;
+        let sampled: Vec<&Step> = sampled.into_iter().map(|(_, step)| step).collect();
+        references.sampled(&signature, now, &sampled, &parts);
+        Ok(())
+    }
+
+    /// Adds what was seen to the reference. Returns how many series it has; none if nothing was to be added.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_reference(&mut self, now_s: u64) -> Result<Option<usize>> {
+        let Some(references) = &mut self.references else { return Ok(None) };
+        let prices = |of: &detect::Signature| self.loads.first(of.thread, &of.name, of.mix?);
+        references.write(&self.recent.catalog(), prices, now_s)
     }
 
     /// Steps so far.
@@ -463,10 +542,12 @@ impl LiveJudge {
 
     fn concluded(&mut self, verdict: Box<Verdict>, known: KnownParts) -> Conclusion {
         self.findings += 1;
+        self.stored_parts.clear();
         // What was a baseline step of this incident may have been one of the incident before.
         let alive: HashSet<Id> = self.detector.steps().iter().map(|s| s.id).collect();
         self.written.retain(|step| alive.contains(step));
-        let new = known.into_steps().filter(|(step, _)| self.written.insert(*step));
+        let recorded = known.into_steps().filter(|(step, _)| !references::is_stored(*step));
+        let new = recorded.filter(|(step, _)| self.written.insert(*step));
         let mut parts: Vec<_> = new.flat_map(|(_, parts)| parts).collect();
         parts.sort_by_key(|p| (p.ts, p.step));
         Conclusion { verdict, parts }
@@ -524,6 +605,9 @@ impl LiveJudge {
     ) -> Result<Verdict> {
         let mut known =
             self.current.as_mut().map(|c| std::mem::take(&mut c.known)).unwrap_or_default();
+        for (step, parts) in &self.stored_parts {
+            known.give(*step, parts.clone());
+        }
         let source = self.recent.at(now, self.open_rows(open_states));
         let found = investigate(
             &source,
@@ -545,7 +629,19 @@ impl LiveJudge {
             counterfactual,
             culprit_was_in: Vec::new(),
             steps_were_in: Vec::new(),
+            differs: self.differs(incident),
         })
+    }
+
+    /// What settings are not as in the recordings that an incident is compared with.
+    fn differs(&self, incident: &Incident) -> Vec<String> {
+        let compared = incident.slowed.iter().find(|one| one.against == Against::Reference);
+        match (compared, &self.references) {
+            (Some(one), Some(references)) => {
+                references.differs(&self.recent.catalog(), &one.signature)
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Rows for the steps that hang, as if they had ended now, and for the states that threads are in.
@@ -576,22 +672,7 @@ impl LiveJudge {
                 steps[open].dur.as_millis_f64(),
                 mean(&first.usual),
             ),
-            None if first.drifted.is_some() => format!(
-                "{} takes {:.1} ms and took {:.1} ms {:.0} min ago",
-                first.signature.name,
-                mean(&first.slow),
-                first.fit.center.exp() / 1e6,
-                first
-                    .drifted
-                    .map_or(0.0, |d| incident.to.saturating_sub(d.since).as_secs_f64() / 60.0),
-            ),
-            None => format!(
-                "{} takes {:.1} ms instead of {:.1} ms (+{:.1})",
-                first.signature.name,
-                mean(&first.slow),
-                mean(&first.usual),
-                detect::mean_excess(steps, first) / 1e6
-            ),
+            None => self.slower(incident, first, mean(&first.slow), mean(&first.usual)),
         };
         let threads: HashMap<EntityId, _> = catalog.entity.iter().map(|e| (e.id, e)).collect();
         let name = |s: &detect::Slowed| {
@@ -603,7 +684,31 @@ impl LiveJudge {
         series.dedup();
         Slow { at_ns: now.0, since_ns: incident.from.0, what, series }
     }
+
+    /// By how much the steps of a series have become slower, and than what: ms.
+    fn slower(&self, incident: &Incident, first: &detect::Slowed, slow: f64, usual: f64) -> String {
+        let name = &first.signature.name;
+        match first.against {
+            Against::Drifted(drift) => format!(
+                "{name} takes {slow:.1} ms and took {:.1} ms {:.0} min ago",
+                first.fit.center.exp() / 1e6,
+                incident.to.saturating_sub(drift.since).as_secs_f64() / 60.0,
+            ),
+            Against::Reference => format!(
+                "{name} takes {slow:.1} ms ({:+.1}) beside the reference ({})",
+                detect::mean_excess(self.detector.steps(), first) / 1e6,
+                self.references
+                    .as_ref()
+                    .map_or(String::new(), |of| of.recordings(&first.signature)),
+            ),
+            Against::Lately | Against::Longest => format!(
+                "{name} takes {slow:.1} ms instead of {usual:.1} ms ({:+.1})",
+                detect::mean_excess(self.detector.steps(), first) / 1e6
+            ),
+        }
+    }
 }
+
 /// Of a rank's steps, the latest first, those since it was restarted last: then its numbers began anew. Steps
 /// may end out of order, so that a small rise is none.
 fn latest_run(steps: impl Iterator<Item = (u64, Id)>) -> impl Iterator<Item = (u64, Id)> {

@@ -8,7 +8,7 @@ use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
-use gpuwhy_schema::{Ns, Rows, Span, TrackId};
+use gpuwhy_schema::{Ns, Rows, Span, TrackId, names};
 use gpuwhy_store::{Keep, Ring, Writer};
 
 use crate::error::Result;
@@ -21,7 +21,7 @@ pub const SETTLED: Ns = Ns::millis(150);
 
 /// Rows sorted by where they go.
 pub struct Sorted {
-    /// Steps, what they were made of, and aggregates, which are written at once.
+    /// Steps, what they were made of, requests, and aggregates, which are written at once.
     pub aggregates: Rows,
     /// States, wakeups, messages, requests and kernels, which are held in memory and written around
     /// findings only.
@@ -54,6 +54,8 @@ impl Recent {
 
     /// Parts rows into aggregates and exact ones. Entities and tracks go both ways.
     pub fn sort(&mut self, mut rows: Rows) -> Sorted {
+        let of_requests = rows.track.iter().filter(|track| &*track.name == names::REQUESTS);
+        self.step_tracks.extend(of_requests.map(|track| track.id));
         self.step_tracks.extend(step_tracks(&rows));
         let is_step = |span: &Span| self.step_tracks.contains(&span.track);
         let steps = rows.span.extract_if(.., |span| is_step(span)).collect();
@@ -65,6 +67,8 @@ impl Recent {
             counter: std::mem::take(&mut rows.counter),
             step: std::mem::take(&mut rows.step),
             batch: std::mem::take(&mut rows.batch),
+            batch_request: std::mem::take(&mut rows.batch_request),
+            request: std::mem::take(&mut rows.request),
             span: steps,
             ..Rows::default()
         };

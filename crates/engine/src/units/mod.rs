@@ -58,7 +58,7 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     let path = source.trace().path();
     let mut steps = steps::of_trace(source).map_err(Error::read("steps", path))?;
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
-    loads::fill(source, &mut steps).map_err(Error::read("batches", path))?;
+    loads::learn(source, &mut steps).map_err(Error::read("batches", path))?;
     if !steps.is_empty() {
         return Ok(Units { steps: steps.into(), rounds: Vec::new() });
     }

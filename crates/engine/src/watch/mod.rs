@@ -18,9 +18,10 @@ use gpuwhy_store::{Keep, Options, Writer};
 
 use crate::error::{Error, Result};
 use crate::live::{
-    self, Conclusion, Ended, Event, LiveJudge, Phase, SETTLED, Shedding, Sorted, Status, Trouble,
+    self, Conclusion, Ended, Event, LiveJudge, Phase, References, SETTLED, Shedding, Sorted,
+    Status, Trouble, seconds_since_1970,
 };
-use crate::trace_output::TraceOutput;
+use crate::trace_output::{TraceOutput, why};
 use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
 use governor::{Governor, Limits, Order};
@@ -40,6 +41,8 @@ pub struct WatchOptions {
     pub limits: Limits,
     /// Whether every row is written, and not only what lies around findings.
     pub everything: bool,
+    /// The file of what steps took in recordings before.
+    pub reference: Option<PathBuf>,
 }
 
 impl WatchOptions {
@@ -52,6 +55,7 @@ impl WatchOptions {
             keep: None,
             limits: Limits::default(),
             everything: false,
+            reference: None,
         }
     }
 }
@@ -134,6 +138,7 @@ impl Watcher {
     /// # Errors
     /// The host cannot be recorded, or the trace cannot be made.
     pub fn start(path: &Path, options: WatchOptions) -> Result<Watcher> {
+        let references = options.reference.as_deref().map(References::open).transpose()?;
         // What slows everybody must not keep us from reporting it.
         gpuwhy_collect::nice(RECORDING);
         let config = Config { calm_hz: Some(CALM_HZ), ..options.config.clone() };
@@ -151,11 +156,13 @@ impl Watcher {
         let now = Instant::now();
         // A third of the memory for the past leaves room for judging it.
         let keep = Keep { bytes: options.limits.rss as usize / 3, duration: options.recent };
+        let mut judge = LiveJudge::new(options.judge, keep);
+        references.into_iter().for_each(|references| judge.set_references(references));
         Ok(Watcher {
             output: TraceOutput::new(writer, &mut recorder),
             recorder,
             path: path.into(),
-            judge: LiveJudge::new(options.judge, keep),
+            judge,
             rounds: LiveRounds::default(),
             governor: Governor::new(options.limits, start),
             source,
@@ -246,6 +253,7 @@ impl Watcher {
     pub fn close(mut self) -> Closed {
         let mut events = Vec::new();
         let judged = self.last_look(&mut events);
+        let reference = self.judge.write_reference(seconds_since_1970());
         let status = self.recorder.status();
         let rows = self.recorder.finish();
         let Sorted { aggregates: mut last, mut exact } = self.judge.recent().sort(rows);
@@ -256,6 +264,7 @@ impl Watcher {
         let now = gpuwhy_collect::now().0;
         let trouble = |says| Event::Trouble(Trouble { at_ns: now, says });
         events.extend(closed.news.into_iter().map(trouble));
+        events.extend(reference.err().map(|error| trouble(why(&error))));
         let seconds = self.began.elapsed().as_secs_f64();
         let cpu = status.cpu.saturating_sub(self.start.cpu);
         let bpf = status.bpf.map(|b| b.saturating_sub(self.start.bpf.unwrap_or(Ns::ZERO)));
@@ -350,7 +359,7 @@ impl Watcher {
         open.extend(self.rounds.open(since, &self.recorder));
         self.judge.set_open(open, now);
         match self.judge.look(now) {
-            Phase::Calm => {}
+            Phase::Calm => self.sample(now)?,
             Phase::Withdrawn(conclusion) => {
                 self.retained = None;
                 let _ = self.recorder.detail(false);
@@ -366,6 +375,18 @@ impl Watcher {
                 self.over(&incident, now, events)?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes a sample of what is usual, for the reference: nobody waits for it.
+    fn sample(&mut self, now: Ns) -> Result<()> {
+        if !self.judge.is_sample_due(now) {
+            return Ok(());
+        }
+        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
+        let began = gpuwhy_collect::now();
+        self.judging(|judge, _| judge.sample(now))?;
+        self.judge.set_own_work(began, gpuwhy_collect::now());
         Ok(())
     }
 

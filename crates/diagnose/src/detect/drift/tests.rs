@@ -1,6 +1,9 @@
 use gpuwhy_schema::{EntityId, Id, Ns};
 
-use crate::detect::{Detection, Incident, Step, Steps, incidents, mean_excess};
+use crate::detect::{
+    Against, Detection, Expected, Incident, Slowed, Step, Steps, incidents, mean_excess,
+};
+use crate::roofline::Mix;
 use crate::stats::Random;
 
 /// Steps for so many minutes, each as many ms as `level` says of its minute, with two per cent of noise.
@@ -44,7 +47,7 @@ fn one_per_cent_a_minute_is_told_as_such_and_again_when_it_has_doubled() {
     let (mut told, all) = (0.0, Steps::from(steps));
     for incident in &found {
         let slowed = &incident.slowed[0];
-        let drifted = slowed.drifted.expect("a drift");
+        let Against::Drifted(drifted) = slowed.against else { panic!("no drift: {slowed:?}") };
         assert!((0.008..0.012).contains(&drifted.per_minute), "{drifted:?}");
         let since = drifted.since.as_secs_f64() / 60.0;
         assert!((5.0..17.0).contains(&since), "since minute {since}");
@@ -57,10 +60,51 @@ fn one_per_cent_a_minute_is_told_as_such_and_again_when_it_has_doubled() {
     }
 }
 
+/// Steps of any length whose batches say what they should take, by prices that are learned anew all the time: they follow
+/// the level, five minutes late.
+fn priced(minutes: i64, level: impl Fn(f64) -> f64) -> Vec<Step> {
+    let mut random = Random::new(9);
+    let mut all = steps(minutes, &level);
+    for step in &mut all {
+        let work = 0.2 + random.below(4000) as f64 / 1000.0;
+        let minute = step.ts.as_secs_f64() / 60.0;
+        let of = |minute: f64| work * level(minute.max(0.0)) * 1e6;
+        step.dur = Ns((step.dur.0 as f64 * work) as i64);
+        let (mix, ns, first_ns) = (Mix::Decode, of(minute - 5.0), of(0.0));
+        step.expected = Expected::Priced { mix, ns, first_ns: Some(first_ns) };
+    }
+    all
+}
+
+#[test]
+fn one_per_cent_a_minute_of_steps_with_prices_is_told_before_ten_per_cent() {
+    let steps = priced(24, |minute: f64| 18.0 * 1.01f64.powf(minute));
+    let found = found(&steps);
+    let first = found.first().expect("told");
+    let grown = 1.01f64.powf(first.to.as_secs_f64() / 60.0);
+    assert!(grown < 1.10, "told at {:.1} %", 100.0 * (grown - 1.0));
+    let slowed = &first.slowed[0];
+    let Against::Drifted(drifted) = slowed.against else { panic!("no drift: {slowed:?}") };
+    assert!((0.008..0.012).contains(&drifted.per_minute), "{drifted:?}");
+    let steps = Steps::from(steps);
+    let (excess, slow) =
+        (mean_excess(&steps, slowed), slowed.slow.iter().map(|no| steps[*no].dur.0 as f64));
+    let mean = slow.sum::<f64>() / slowed.slow.len() as f64;
+    let share = excess / (mean - excess);
+    assert!((0.04..0.12).contains(&share), "{share}");
+}
+
+#[test]
+fn prices_that_wander_by_a_few_per_cent_are_no_drift() {
+    let wanders = |minute: f64| 18.0 * (1.0 + 0.015 * (minute / 6.0).sin());
+    assert_eq!(found(&priced(60, wanders)).len(), 0);
+}
+
 #[test]
 fn a_level_that_rises_at_once_and_stays_is_no_drift() {
     let found = found(&steps(120, |minute| if minute < 60.0 { 18.0 } else { 24.0 }));
-    assert!(found.iter().flat_map(|i| &i.slowed).all(|s| s.drifted.is_none()));
+    let drifted = |s: &Slowed| matches!(s.against, Against::Drifted(_));
+    assert!(!found.iter().flat_map(|i| &i.slowed).any(drifted));
 }
 
 #[test]
@@ -86,6 +130,6 @@ fn a_day_of_minutes_is_kept_in_bounded_memory_and_shows_a_slow_drift() {
     }
     // At 20, 40, 80, 160 and 320 %: it is 322 % at the end of the day.
     assert_eq!(told.len(), 4 + usize::from(told.len() > 4), "{}", told.len());
-    let per_minute = told[0].drifted.map(|d| d.per_minute);
-    assert!((0.0009..0.0011).contains(&per_minute.unwrap()), "{per_minute:?}");
+    let Against::Drifted(drifted) = told[0].against else { panic!("{:?}", told[0]) };
+    assert!((0.0009..0.0011).contains(&drifted.per_minute), "{drifted:?}");
 }

@@ -49,13 +49,13 @@ fn a_step_is_expected_to_take_what_its_batch_takes() {
     for n in 0..200 {
         let requests = 1 + n * 7 % 32;
         let (step, batch) = step(n, 2.0 + 0.5 * requests as f64, requests);
-        let out = loads.take(vec![step], &[batch]);
+        let out = loads.take(vec![step], &[batch], &mut |_, _| None);
         assert_eq!(out.len(), 1, "none waits that has its batch");
     }
     let (one, batch) = step(200, 40.0, 10);
-    assert_eq!(expected(&loads.take(vec![one], &[batch])), [Some(7.0)]);
+    assert_eq!(expected(&loads.take(vec![one], &[batch], &mut |_, _| None)), [Some(7.0)]);
     let (other, batch) = step(201, 40.0, 30);
-    assert_eq!(expected(&loads.take(vec![other], &[batch])), [Some(17.0)]);
+    assert_eq!(expected(&loads.take(vec![other], &[batch], &mut |_, _| None)), [Some(17.0)]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_step_waits_for_a_batch_that_comes_later_and_not_for_one_that_never_comes() 
     for n in 0..40 {
         // Each batch comes four steps late, and that of step 20 never.
         let late = (n >= 4 && n != 24).then(|| steps[n - 4].1.clone());
-        out.extend(loads.take(vec![steps[n].0.clone()], late.as_slice()));
+        out.extend(loads.take(vec![steps[n].0.clone()], late.as_slice(), &mut |_, _| None));
         most = most.max(n + 1 - out.len());
     }
     assert!(out.is_sorted_by_key(|step| step.id));
@@ -81,5 +81,5 @@ fn a_step_waits_for_a_batch_that_comes_later_and_not_for_one_that_never_comes() 
 fn steps_without_batches_are_passed_on_as_they_are() {
     let mut loads = Loads::default();
     let steps: Vec<Step> = (0..10).map(|n| step(n, 5.0, 1).0).collect();
-    assert_eq!(loads.take(steps.clone(), &[]), steps);
+    assert_eq!(loads.take(steps.clone(), &[], &mut |_, _| None), steps);
 }

@@ -1,0 +1,146 @@
+//! What is told of requests, as text.
+
+use gpuwhy_schema::text::Screen;
+
+use super::{Met, Pieces, Report, RequestReport, SloReport, Spread, in_order};
+
+/// Findings of a request that are told.
+const FINDINGS: usize = 3;
+
+impl Report {
+    /// It, for a terminal.
+    pub fn text(&self) -> Screen {
+        let mut out = Screen::new(false);
+        if self.requests == 0 {
+            out.line(format_args!(
+                "the trace holds no request that an engine has ended ({} had not ended); see docs/llm.md",
+                self.unfinished
+            ));
+            return out;
+        }
+        out.line(format_args!(
+            "{} requests, {} that had not ended, {} without a step",
+            self.requests, self.unfinished, self.without_steps
+        ));
+        out.end();
+        out.line(format_args!(
+            "  {:<22}{:>10}{:>10}{:>10}{:>10}",
+            "ms", "mean", "median", "p99", "most"
+        ));
+        for (what, of) in [
+            ("to the first token", self.ttft_ms),
+            ("each later token", self.tpot_ms),
+            ("all of it", self.total_ms),
+            ("not its own work", self.late_ms),
+        ] {
+            spread(&mut out, what, of);
+        }
+        out.end();
+        out.line(format_args!("  {:<22}{:>10}{:>14}", "ms a request", "all", "the latest 1 %"));
+        for (piece, ms) in in_order(&self.pieces_ms) {
+            let latest = self.latest_ms.get(piece).copied().unwrap_or(0.0);
+            out.line(format_args!("  {:<22}{ms:>10.1}{latest:>14.1}", words(piece)));
+        }
+        if self.priced_share < 0.9 {
+            out.end().line(format_args!(
+                "what a step should take is known of {:.0} % of the steps: of the others, what prompts of others and slowness \
+                 cost is not told apart",
+                100.0 * self.priced_share
+            ));
+        }
+        self.slos.iter().for_each(|one| slo(&mut out, one));
+        for one in &self.told {
+            request(&mut out, one);
+        }
+        if self.findings == 0 {
+            out.end().line(format_args!(
+                "the trace holds no findings; `gpuwhy diagnose {}` says why steps were slow",
+                self.trace
+            ));
+        }
+        out
+    }
+}
+
+/// What a piece is called.
+fn words(piece: &'static str) -> &'static str {
+    match piece {
+        "front" => "before the engine",
+        "queue" => "in the queue",
+        "prompt" => "its prompt",
+        "answer" => "its answer",
+        "others_prompts" => "prompts of others",
+        "slower" => "steps were slower",
+        "between" => "between steps",
+        "preempted" => "sent back to the queue",
+        "paused" => "paused",
+        "back" => "after the engine",
+        other => other,
+    }
+}
+
+fn spread(out: &mut Screen, what: &str, of: Option<Spread>) {
+    if let Some(Spread { mean, p50, p99, max }) = of {
+        out.line(format_args!("  {what:<22}{mean:>10.1}{p50:>10.1}{p99:>10.1}{max:>10.1}"));
+    }
+}
+
+/// Pieces in one line, those of a tenth of a millisecond and more.
+fn line(pieces: &Pieces) -> String {
+    let said = in_order(pieces).filter(|(_, ms)| *ms >= 0.1);
+    let said: Vec<String> = said.map(|(piece, ms)| format!("{} {ms:.1}", words(piece))).collect();
+    said.join(", ")
+}
+
+fn slo(out: &mut Screen, one: &SloReport) {
+    let SloReport { what, at_most_ms, of, violated, .. } = one;
+    let share = 100.0 * *violated as f64 / (*of).max(1) as f64;
+    out.end();
+    out.line(format_args!(
+        "{what} at most {at_most_ms:.1} ms: {violated} of {of} requests took longer ({share:.2} %)"
+    ));
+    if *violated > 0 {
+        out.line(format_args!("  ms a request: {}", line(&one.pieces_ms)));
+    }
+    for (cause, n) in one.findings.iter().take(FINDINGS) {
+        out.line(format_args!("  {n} of them met: {cause}"));
+    }
+}
+
+fn request(out: &mut Screen, one: &RequestReport) {
+    let number = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
+    let ms = |of: Option<f64>| of.map_or("?".to_owned(), |ms| format!("{ms:.1}"));
+    let trace = one.trace.as_ref().map_or(String::new(), |trace| format!(", trace {trace}"));
+    out.end();
+    out.line(format_args!(
+        "{}{trace}: {} tokens given ({} from a cache), {} made in {} steps, {}",
+        one.key,
+        number(one.prompt_tokens),
+        number(one.cached_tokens),
+        number(one.output_tokens),
+        one.steps,
+        one.outcome.as_deref().unwrap_or("ended"),
+    ));
+    out.line(format_args!(
+        "  came at {:.3} s, took {:.1} ms; first token after {} ms, then {} ms each; {:.1} ms were not its own work",
+        one.came_s,
+        one.total_ms,
+        ms(one.ttft_ms),
+        ms(one.tpot_ms),
+        one.late_ms
+    ));
+    out.line(format_args!("  ms: {}", line(&one.pieces_ms)));
+    if let Some(gap) = &one.longest_gap {
+        out.line(format_args!(
+            "  longest between two tokens: {:.1} ms at {:.3} s: {}",
+            gap.ms,
+            gap.from_s,
+            line(&gap.pieces_ms)
+        ));
+    }
+    for Met { cause, from_s, late_ms } in one.met.iter().take(FINDINGS) {
+        out.line(format_args!(
+            "  {late_ms:.1} ms of that in what was found at {from_s:.3} s: {cause}"
+        ));
+    }
+}
