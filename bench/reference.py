@@ -93,10 +93,8 @@ def held_back(reference):
     quota.start()
     began = watch.serves() - int(float(os.environ["ENGINE_LEARNS"]) * 1e9)
     time.sleep(USUAL)
-    events = watch.read()
-    told = beside_reference(events)
     quota.join()
-    told = told or beside_reference(watch.end())
+    told = beside_reference(watch.end())
     first = told[0] if told else None
     says = first["summary"] if first else "nothing"
     print(f"held back: {says}", flush=True)

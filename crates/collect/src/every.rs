@@ -6,6 +6,17 @@ use gpuwhy_schema::Ns;
 /// early must not leave its turn to the next.
 const EARLY: i64 = 8;
 
+/// What is worth a thousandth of a CPU is done again after a thousand times its cost,
+const ONE_IN: i64 = 1000;
+/// but no later than this.
+const LONGEST: Ns = Ns::secs(10);
+
+/// How long to wait before something is done again that has cost so much CPU time and is worth a thousandth of a CPU;
+/// no less than `period`.
+pub(crate) fn pause(period: Ns, cost: Ns) -> Ns {
+    period.max(Ns(cost.0.saturating_mul(ONE_IN)).min(LONGEST))
+}
+
 /// When something is due that is done every so often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Every {
@@ -24,6 +35,11 @@ impl Every {
         *self = Every { period, next: now.saturating_add(period) };
     }
 
+    /// What was just done has cost so much CPU time: the next turn comes the later, the more it was.
+    pub fn spare(&mut self, cost: Ns, now: Ns) {
+        self.next = now.saturating_add(pause(self.period, cost));
+    }
+
     /// Whether it is due at `now`; if so, it is due again a period later.
     pub fn is_due(&mut self, now: Ns) -> bool {
         let is_due = now.0.saturating_add(self.period.0 / EARLY) >= self.next.0;
@@ -37,6 +53,20 @@ impl Every {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_costly_is_done_the_more_seldom_and_not_never() {
+        let mut every = Every::new(Ns::millis(500));
+        assert!(every.is_due(Ns::secs(1)));
+        every.spare(Ns::millis(3), Ns::secs(1));
+        assert!(!every.is_due(Ns::secs(3)));
+        assert!(every.is_due(Ns::secs(4)));
+        every.spare(Ns::millis(300), Ns::secs(4));
+        assert!(every.is_due(Ns::secs(14)));
+        every.spare(Ns::ZERO, Ns::secs(14));
+        assert!(!every.is_due(Ns::secs(14) + Ns::millis(400)));
+        assert!(every.is_due(Ns::secs(14) + Ns::millis(500)));
+    }
 
     #[test]
     fn a_tick_that_is_early_by_a_moment_has_its_turn() {

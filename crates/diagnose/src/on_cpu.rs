@@ -86,7 +86,7 @@ pub struct OnCpu {
     peers: Option<f64>,
     /// Its steps are busy periods: how much work they are is not known.
     any_work: bool,
-    /// It is about one or two steps.
+    /// It is about three steps at most.
     few: bool,
 }
 
@@ -120,7 +120,7 @@ const SLOWED_ALONE: f64 = 2.0;
 /// Peers were as fast as ever if they took no more than this share of what the program took longer, by its usual time.
 const AS_FAST: f64 = 0.25;
 /// So many long steps show whether they come again.
-const HABIT: usize = 3;
+const HABIT: usize = 4;
 /// No clock is lowered to less than one part in so many, so that what took longer than that was more work, if nobody
 /// else ran.
 const NO_CLOCK: f64 = 16.0;
@@ -263,8 +263,8 @@ impl Doubt {
                     .to_owned()
             }
             Doubt::Habit => {
-                "one or two long steps may be what the program does now and then, as a checkpoint or an evaluation is: a \
-                 third would show whether they come again"
+                "up to three long steps may be what the program does now and then, as a checkpoint or an evaluation is: more \
+                 would show whether they come again"
                     .to_owned()
             }
             Doubt::NotRecorded => {

@@ -82,15 +82,8 @@ impl Beside {
         Beside { stored, stride: 1, ..Beside::default() }
     }
 
-    /// Something was not as usual: what was gathered says nothing of calm.
-    pub fn disturbed(&mut self) {
-        self.began = None;
-        self.sample.clear();
-        self.slower = None;
-        (self.stride, self.skipped) = (1, 0);
-    }
-
-    /// Takes a step of a calm series; the steps that show it slower than stored, if that is to be told.
+    /// Takes a step of a series while that is calm: a series with a hundred steps a second is out of the usual for a moment
+    /// again and again, and what was gathered before counts. The steps that show it slower than stored, if that is to be told.
     pub fn step(&mut self, no: StepNo, ts: Ns, log: f64, effect: f64) -> Option<Vec<StepNo>> {
         let began = *self.began.get_or_insert(ts);
         let mut told = None;
@@ -228,12 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbance_is_no_level() {
+    fn what_is_left_out_moves_no_level() {
         let mut beside = Beside::new(None);
         for n in 0..400u64 {
-            let disturbed = (150..200).contains(&n);
-            if disturbed {
-                beside.disturbed();
+            if (150..200).contains(&n) {
                 continue;
             }
             beside.step(StepNo(n), Ns::millis(500 * n as i64), 20e6f64.ln(), EFFECT);

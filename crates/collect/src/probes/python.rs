@@ -21,7 +21,7 @@ use crate::error::CollectError;
 use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::procfs::{self, process_tree};
-use crate::python;
+use crate::{python, sys};
 
 pub(crate) const PROBE: ProbeSpec = ProbeSpec::new(
     "python",
@@ -118,7 +118,10 @@ impl Probe for PythonProbe {
         if !self.every.is_due(now) {
             return Ok(());
         }
+        // Threads that come and go all the time make the trees be walked each time.
+        let began = sys::thread_time();
         self.find_processes(now);
+        self.every.spare(sys::thread_time() - began, now);
         let is_due = |known: &Known| {
             let due = LOOKS.get(known.looks).is_some_and(|after| now - known.seen >= *after);
             due && !known.has_interpreter

@@ -99,7 +99,8 @@ impl References {
         };
         let hours = seconds_since_1970().saturating_sub(file.latest_s) as f64 / 3600.0;
         let age = match hours {
-            ..48.0 => format!(" {hours:.1} hours ago"),
+            ..2.0 => format!(" {:.0} minutes ago", 60.0 * hours),
+            ..48.0 => format!(" {hours:.0} hours ago"),
             _ => format!(" {:.0} days ago", hours / 24.0),
         };
         let (series, alike) = (BTreeMap::new(), HashMap::new());
@@ -160,7 +161,6 @@ impl References {
         }
         let of = self.series.get_mut(&signature)?;
         if !calm {
-            of.beside.disturbed();
             return None;
         }
         let log = log_level(step)?;

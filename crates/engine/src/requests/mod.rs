@@ -209,6 +209,8 @@ pub struct Report {
     pub schema_version: u32,
     /// The trace.
     pub trace: String,
+    /// When the first request came, s on the trace clock; text tells times from then on.
+    pub from_s: f64,
     /// Requests that ended while it was recorded.
     pub requests: usize,
     /// Requests that did not.
@@ -283,6 +285,7 @@ pub fn requests(path: &Path, options: &Options) -> Result<Report> {
     let mut report = Report {
         schema_version: SCHEMA_VERSION,
         trace: path.display().to_string(),
+        from_s: 0.0,
         requests: 0,
         unfinished: 0,
         without_steps: 0,
@@ -318,6 +321,8 @@ pub fn requests(path: &Path, options: &Options) -> Result<Report> {
         }
     }
     summarise(&mut report, &all);
+    let came = all.iter().map(|one| one.came_s).min_by(f64::total_cmp);
+    report.from_s = came.unwrap_or_default();
     report.slos = options.slos.iter().map(|slo| kept(slo, &all)).collect();
     let by = |one: &RequestReport| options.order.of(one).unwrap_or(0.0);
     all.sort_by(|a, b| by(b).total_cmp(&by(a)).then_with(|| a.key.cmp(&b.key)));

@@ -36,10 +36,10 @@ impl Report {
             spread(&mut out, what, of);
         }
         out.end();
-        out.line(format_args!("  {:<22}{:>10}{:>14}", "ms a request", "all", "the latest 1 %"));
+        out.line(format_args!("  {:<22}{:>10}{:>17}", "ms a request", "all", "the latest 1 %"));
         for (piece, ms) in in_order(&self.pieces_ms) {
             let latest = self.latest_ms.get(piece).copied().unwrap_or(0.0);
-            out.line(format_args!("  {:<22}{ms:>10.1}{latest:>14.1}", words(piece)));
+            out.line(format_args!("  {:<22}{ms:>10.1}{latest:>17.1}", words(piece)));
         }
         if self.priced_share < 0.9 {
             out.end().line(format_args!(
@@ -50,7 +50,7 @@ impl Report {
         }
         self.slos.iter().for_each(|one| slo(&mut out, one));
         for one in &self.told {
-            request(&mut out, one);
+            request(&mut out, one, self.from_s);
         }
         if self.findings == 0 {
             out.end().line(format_args!(
@@ -107,7 +107,8 @@ fn slo(out: &mut Screen, one: &SloReport) {
     }
 }
 
-fn request(out: &mut Screen, one: &RequestReport) {
+/// A request; times are told from `began` on, s.
+fn request(out: &mut Screen, one: &RequestReport, began: f64) {
     let number = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
     let ms = |of: Option<f64>| of.map_or("?".to_owned(), |ms| format!("{ms:.1}"));
     let trace = one.trace.as_ref().map_or(String::new(), |trace| format!(", trace {trace}"));
@@ -123,7 +124,7 @@ fn request(out: &mut Screen, one: &RequestReport) {
     ));
     out.line(format_args!(
         "  came at {:.3} s, took {:.1} ms; first token after {} ms, then {} ms each; {:.1} ms were not its own work",
-        one.came_s,
+        one.came_s - began,
         one.total_ms,
         ms(one.ttft_ms),
         ms(one.tpot_ms),
@@ -134,13 +135,12 @@ fn request(out: &mut Screen, one: &RequestReport) {
         out.line(format_args!(
             "  longest between two tokens: {:.1} ms at {:.3} s: {}",
             gap.ms,
-            gap.from_s,
+            gap.from_s - began,
             line(&gap.pieces_ms)
         ));
     }
     for Met { cause, from_s, late_ms } in one.met.iter().take(FINDINGS) {
-        out.line(format_args!(
-            "  {late_ms:.1} ms of that in what was found at {from_s:.3} s: {cause}"
-        ));
+        let at = from_s - began;
+        out.line(format_args!("  {late_ms:.1} ms of that in what was found at {at:.3} s: {cause}"));
     }
 }

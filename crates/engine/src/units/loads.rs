@@ -58,7 +58,10 @@ impl Models {
         step: &Step,
         stored: Stored<'_>,
     ) -> Expected {
-        let Some(load) = load else { return Expected::NotKnown(Mix::Mixed) };
+        // An engine has steps without a token too, in which it does something else.
+        let Some(load) = load.filter(|load| load.prefill + load.decode > 0.0) else {
+            return Expected::NotKnown(Mix::Mixed);
+        };
         let mix = load.mix();
         let knowing = || Roofline::knowing(stored(step, mix));
         let model = self.0.entry((key.clone(), mix)).or_insert_with(knowing);

@@ -22,7 +22,7 @@ use object::{Object, ObjectSymbol, ObjectSymbolTable};
 
 use super::functions::number;
 use crate::procfs::{self, latest_process, library_code, process_tree, start_time};
-use crate::{elf, sys};
+use crate::{elf, every, sys};
 
 /// Between two searches.
 const EVERY: Duration = Duration::from_secs(1);
@@ -135,9 +135,12 @@ fn run(shared: &Shared, sender: &SyncSender<Found>) {
             roots.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
             roots.clone()
         };
+        let began = sys::thread_time();
         let pids = family.of(roots, latest_process(), process_tree);
+        let walked = sys::thread_time() - began;
         search.run(pids, sys::monotonic(), |found| sender.try_send(found).is_ok());
-        std::thread::park_timeout(EVERY);
+        let pause = every::pause(Ns(EVERY.as_nanos() as i64), walked);
+        std::thread::park_timeout(Duration::from_nanos(pause.0 as u64));
     }
 }
 
