@@ -20,6 +20,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import situations  # noqa: E402
+from watch import Watch  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
 
 # So many trials each situation has in the end, and so many of them a program goes through before the next one's turn.
@@ -38,31 +39,6 @@ SINCE = "40b1cf3"
 EFFECT = 1.1
 # So long a program runs before the first trial, and between two.
 WARM_UP, CALM, LASTS = 40.0, 14.0, 8.0
-
-
-class Watch:
-    """`gpuwhy watch` over a program; its events with the time of the trace's clock, which is the monotonic one."""
-
-    def __init__(self, program, folder):
-        self.events = os.path.join(folder, "events")
-        self.trace = os.path.join(folder, "watch.trace")
-        own = ["--json", "--force", "-o", self.trace, "--events", self.events]
-        self.child = subprocess.Popen(
-            [GPUWHY, "watch", *own, *program.watched()],
-            stdout=subprocess.DEVNULL, stderr=open(os.path.join(folder, "complaints"), "w"),
-        )
-
-    def read(self):
-        try:
-            with open(self.events) as file:
-                return [json.loads(line) for line in file if line.endswith("\n")]
-        except FileNotFoundError:
-            return []
-
-    def end(self):
-        self.child.send_signal(signal.SIGINT)
-        self.child.wait(timeout=60)
-        return self.read()
 
 
 def said(finding):

@@ -26,6 +26,7 @@ mod drift;
 mod level;
 mod merge;
 mod recurring;
+mod sampled;
 mod series;
 mod steps;
 mod surge;
@@ -38,6 +39,7 @@ use crate::baseline::{Baseline, Fit};
 
 pub use level::Change;
 pub(crate) use merge::{Group, HUNG, from, groups, hangs, incident, since, to};
+pub(crate) use sampled::{Sampled, every_other};
 pub(crate) use series::Series;
 pub use steps::{By, Expected, Signature, Step, StepNo, Steps};
 

@@ -18,7 +18,7 @@ pub mod file;
 
 use gpuwhy_schema::Ns;
 
-use crate::detect::StepNo;
+use crate::detect::{Sampled, StepNo, every_other};
 use crate::stats::{median_and_mad, quantile_of};
 
 /// How long steps are taken together.
@@ -61,13 +61,11 @@ impl Level {
 }
 
 /// A series beside what was stored of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Beside {
     stored: Option<Level>,
     began: Option<Ns>,
-    sample: Vec<(f64, StepNo)>,
-    stride: usize,
-    skipped: usize,
+    sample: Sampled,
     /// The medians of windows.
     past: Vec<f64>,
     /// The steps of the last window, if that was slower.
@@ -79,7 +77,15 @@ pub struct Beside {
 impl Beside {
     /// Nothing seen yet.
     pub fn new(stored: Option<Level>) -> Beside {
-        Beside { stored, stride: 1, ..Beside::default() }
+        Beside {
+            stored,
+            began: None,
+            sample: Sampled::new(SAMPLED),
+            past: Vec::new(),
+            slower: None,
+            told: false,
+            warm: false,
+        }
     }
 
     /// Takes a step of a series while that is calm: a series with a hundred steps a second is out of the usual for a moment
@@ -91,36 +97,20 @@ impl Beside {
             told = self.finish(effect);
             self.began = Some(ts);
         }
-        self.skipped += 1;
-        if self.skipped >= self.stride {
-            self.skipped = 0;
-            if self.sample.len() == SAMPLED {
-                let mut nth = 0;
-                self.sample.retain(|_| {
-                    nth += 1;
-                    nth % 2 == 0
-                });
-                self.stride *= 2;
-            }
-            self.sample.push((log, no));
-        }
+        self.sample.step(log, no);
         told
     }
 
     fn finish(&mut self, effect: f64) -> Option<Vec<StepNo>> {
-        let level = quantile_of(self.sample.iter().map(|(log, _)| *log), 0.5);
-        let steps: Vec<StepNo> = self.sample.drain(..).map(|(_, no)| no).collect();
-        (self.stride, self.skipped) = (1, 0);
+        let sample = self.sample.take();
+        let level = quantile_of(sample.iter().map(|(log, _)| *log), 0.5);
+        let steps: Vec<StepNo> = sample.into_iter().map(|(_, no)| no).collect();
         // The first window warms up: caches are cold, and code is compiled.
         if !std::mem::replace(&mut self.warm, true) {
             return None;
         }
         if self.past.len() == REMEMBERED {
-            let mut nth = 0;
-            self.past.retain(|_| {
-                nth += 1;
-                nth % 2 == 1
-            });
+            every_other(&mut self.past);
         }
         self.past.push(level);
         let stored = self.stored?;
@@ -148,7 +138,7 @@ impl Beside {
 
     /// Forgets the numbers of steps before `first`.
     pub fn forget(&mut self, first: StepNo) {
-        self.sample.retain(|(_, no)| *no >= first);
+        self.sample.forget(first);
         if let Some(slower) = &mut self.slower {
             slower.retain(|no| *no >= first);
         }

@@ -575,6 +575,42 @@ tables! {
     }
 }
 
+impl Batch {
+    /// A batch of which no more is known than which step it is of, whose, how much is in it, and in how many requests.
+    pub fn bare(
+        (id, ts): (Id, Ns),
+        (engine, instance): (Name, EntityId),
+        digest: u64,
+        (tokens, requests): (u64, u64),
+    ) -> Batch {
+        Batch {
+            id,
+            ts,
+            engine,
+            instance,
+            at: ts,
+            digest,
+            tokens,
+            requests,
+            prefill_tokens: None,
+            prefill_requests: None,
+            context: None,
+            new_requests: None,
+            cached_tokens: None,
+            preempted: None,
+            drafts: None,
+            running: None,
+            waiting: None,
+            cache_ppm: None,
+            allocate: None,
+            padded: None,
+            output_tokens: None,
+            accepted: None,
+            proposed: None,
+        }
+    }
+}
+
 impl Kernel {
     /// A kernel of which no more is known than where and when: its grid counts as one thread.
     pub fn bare(id: Id, ts: Ns, gpu: EntityId) -> Kernel {

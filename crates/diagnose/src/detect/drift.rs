@@ -15,7 +15,7 @@
 
 use gpuwhy_schema::Ns;
 
-use super::{Against, By, Detection, Drifted, Signature, Slowed, StepNo};
+use super::{Against, By, Detection, Drifted, Sampled, Signature, Slowed, StepNo, every_other};
 use crate::baseline::Fit;
 use crate::stats::{quantile, sorted};
 
@@ -61,10 +61,7 @@ struct Window {
 pub(super) struct Drift {
     length: Ns,
     began: Option<Ns>,
-    sample: Vec<(f64, StepNo)>,
-    /// Of so many steps one is sampled.
-    stride: u32,
-    skipped: u32,
+    sample: Sampled,
     past: Vec<Window>,
     /// By how much it had grown when that was told last.
     told: f64,
@@ -75,9 +72,7 @@ impl Default for Drift {
         Drift {
             length: WINDOW,
             began: None,
-            sample: Vec::new(),
-            stride: 1,
-            skipped: 0,
+            sample: Sampled::new(SAMPLED),
             past: Vec::new(),
             told: 0.0,
         }
@@ -93,37 +88,20 @@ impl Drift {
             self.finish(began);
             self.began = Some(ts);
         }
-        self.skipped += 1;
-        if self.skipped >= self.stride {
-            self.skipped = 0;
-            if self.sample.len() == SAMPLED {
-                let mut nth = 0;
-                self.sample.retain(|_| {
-                    nth += 1;
-                    nth % 2 == 0
-                });
-                self.stride *= 2;
-            }
-            self.sample.push(((dur.0.max(1) as f64).ln(), no));
-        }
+        self.sample.step((dur.0.max(1) as f64).ln(), no);
         over
     }
 
     fn finish(&mut self, ts: Ns) {
-        let log = quantile(&sorted(self.sample.iter().map(|(log, _)| *log)), 0.5);
-        let apart = self.sample.len().div_ceil(KEPT);
-        let steps = self.sample.iter().step_by(apart).map(|(_, no)| *no).collect();
+        let sample = self.sample.take();
+        let log = quantile(&sorted(sample.iter().map(|(log, _)| *log)), 0.5);
+        let apart = sample.len().div_ceil(KEPT);
+        let steps = sample.iter().step_by(apart).map(|(_, no)| *no).collect();
         if self.past.len() == REMEMBERED {
-            let mut nth = 0;
-            self.past.retain(|_| {
-                nth += 1;
-                nth % 2 == 1
-            });
+            every_other(&mut self.past);
             self.length = Ns(2 * self.length.0);
         }
         self.past.push(Window { ts, log, steps });
-        self.sample.clear();
-        (self.stride, self.skipped) = (1, 0);
     }
 
     /// A drift that is to be told, if `latest` are the latest steps of the series.
@@ -213,7 +191,7 @@ impl Drift {
 
     /// Forgets the numbers of steps before `first`.
     pub fn forget(&mut self, first: StepNo) {
-        self.sample.retain(|(_, no)| *no >= first);
+        self.sample.forget(first);
         self.past.iter_mut().for_each(|window| window.steps.retain(|no| *no >= first));
     }
 }

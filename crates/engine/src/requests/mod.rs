@@ -233,11 +233,47 @@ pub struct Report {
     pub priced_share: f64,
     /// Findings that the trace holds.
     pub findings: usize,
+    /// What was computed for nothing.
+    pub wasted: Wasted,
     /// What was promised, and how it was kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slos: Vec<SloReport>,
     /// The requests that were asked for.
     pub told: Vec<RequestReport>,
+}
+
+/// Tokens that were computed for nothing, over all steps of the engines.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Wasted {
+    /// Draft tokens that were made.
+    pub proposed: u64,
+    /// Of these, those that were submitted to be verified,
+    pub submitted: u64,
+    /// and those that were kept.
+    pub accepted: u64,
+    /// Time in which drafts were made (`ModelRunner::Draft`), ms.
+    pub draft_ms: f64,
+    /// Tokens of batches of which it is known how many the device computed,
+    pub tokens: u64,
+    /// and how many it computed, with padding.
+    pub padded: u64,
+}
+
+impl Wasted {
+    fn of<'a>(batches: impl Iterator<Item = &'a schema::Batch>) -> Wasted {
+        let mut out = Wasted::default();
+        for batch in batches {
+            let number = |n: Option<u64>| n.unwrap_or(0);
+            out.proposed = out.proposed.saturating_add(number(batch.proposed));
+            out.submitted = out.submitted.saturating_add(number(batch.drafts));
+            out.accepted = out.accepted.saturating_add(number(batch.accepted));
+            if let Some(padded) = batch.padded {
+                out.tokens = out.tokens.saturating_add(batch.tokens);
+                out.padded = out.padded.saturating_add(padded);
+            }
+        }
+        out
+    }
 }
 
 /// How a promise was kept.
@@ -269,6 +305,7 @@ struct Joined {
     steps: HashMap<EntityId, Vec<EngineStep>>,
     learned: Learned,
     parts: HashMap<Id, Vec<BatchRequest>>,
+    wasted: Wasted,
     findings: Vec<Found>,
 }
 
@@ -280,7 +317,7 @@ pub fn requests(path: &Path, options: &Options) -> Result<Report> {
     let source = TraceSource::open(path)?;
     let rows: Vec<Request> = all(source.trace(), EVER)?;
     let joined = join(&source)?;
-    let durations = durations(&source, rows.iter().map(|row| row.id).collect())?;
+    let (durations, draft_ms) = durations(&source, rows.iter().map(|row| row.id).collect())?;
     let fronts = fronts(&rows, &durations);
     let mut report = Report {
         schema_version: SCHEMA_VERSION,
@@ -297,6 +334,7 @@ pub fn requests(path: &Path, options: &Options) -> Result<Report> {
         latest_ms: Pieces::new(),
         priced_share: joined.learned.share(),
         findings: joined.findings.len(),
+        wasted: Wasted { draft_ms, ..joined.wasted },
         slos: Vec::new(),
         told: Vec::new(),
     };
@@ -336,18 +374,22 @@ pub fn requests(path: &Path, options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// How long requests took; `None` for those that did not end.
-fn durations(source: &TraceSource, ids: HashSet<Id>) -> Result<HashMap<Id, Option<Ns>>> {
+/// How long requests took, `None` for those that did not end; and for how long drafts were made, ms.
+fn durations(source: &TraceSource, ids: HashSet<Id>) -> Result<(HashMap<Id, Option<Ns>>, f64)> {
     let tracks = &source.entities_and_tracks().track;
     let tracks: HashSet<_> =
         tracks.iter().filter(|t| &*t.name == names::REQUESTS).map(|t| t.id).collect();
-    let mut out = HashMap::new();
+    let (mut out, mut draft_ms) = (HashMap::new(), 0.0);
     for spans in source.trace().read::<Span>(EVER) {
-        let spans = spans?.into_iter();
-        let of = spans.filter(|span| tracks.contains(&span.track) && ids.contains(&span.id));
-        out.extend(of.map(|span| (span.id, span.dur)));
+        for span in spans? {
+            if tracks.contains(&span.track) && ids.contains(&span.id) {
+                out.insert(span.id, span.dur);
+            } else if &*span.name == "ModelRunner::Draft" {
+                draft_ms += span.dur.map_or(0.0, Ns::as_millis_f64);
+            }
+        }
     }
-    Ok(out)
+    Ok((out, draft_ms))
 }
 
 /// A request as the process that talks to users saw it: when it came and was gone, and when its first token was out.
@@ -399,8 +441,10 @@ fn join(source: &TraceSource) -> Result<Joined> {
         of_engine.entry(batch.instance).or_default().push(step);
     }
     of_engine.values_mut().for_each(|of| of.sort_by_key(|step| (step.ts, step.id)));
+    let of_engines = |batch: &&schema::Batch| engines.contains(&(batch.instance, &batch.engine));
+    let wasted = Wasted::of(learned.batches().filter(of_engines));
     let findings = findings(source)?;
-    Ok(Joined { steps: of_engine, learned, parts, findings })
+    Ok(Joined { steps: of_engine, learned, parts, wasted, findings })
 }
 
 /// The findings of a trace, each with its first cause.

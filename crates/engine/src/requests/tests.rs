@@ -48,30 +48,13 @@ impl World {
         let seq = self.n;
         self.rows.step.push(schema::Step { id, ts, thread, seq, size: None, rank: None });
         let prompts = u64::from(prompt > 0);
+        let of = ("vllm engine".into(), self.engine);
         self.rows.batch.push(Batch {
-            id,
-            ts,
-            engine: "vllm engine".into(),
-            instance: self.engine,
-            at: ts,
-            digest: self.n,
-            tokens: answers + prompt,
-            requests: answers + prompts,
             prefill_tokens: Some(prompt),
             prefill_requests: Some(prompts),
             context: Some(100 * answers),
-            new_requests: None,
-            cached_tokens: None,
-            preempted: None,
             drafts: Some(0),
-            running: None,
-            waiting: None,
-            cache_ppm: None,
-            allocate: None,
-            padded: None,
-            output_tokens: None,
-            accepted: None,
-            proposed: None,
+            ..Batch::bare((id, ts), of, self.n, (answers + prompt, answers + prompts))
         });
         self.now = ts + dur + Ns::millis(1);
         id
@@ -209,6 +192,22 @@ fn promises_are_counted_with_where_the_time_went() {
     assert!((first.pieces_ms["queue"] - 30.0).abs() < 0.1, "{first:?}");
     assert_eq!((gap.what, gap.violated, gap.pieces_ms.len()), ("gap", 0, 0));
     assert!("ttft".parse::<Slo>().is_err() && "luck=1s".parse::<Slo>().is_err());
+}
+
+#[test]
+fn drafts_and_padding_that_served_nothing_are_counted() {
+    let mut world = served();
+    for batch in world.rows.batch.iter_mut().take(10) {
+        batch.proposed = Some(8);
+        (batch.drafts, batch.accepted) = (Some(6), Some(3));
+        batch.padded = Some(batch.tokens + 5);
+    }
+    let report = world.told(&Options::default());
+    let Wasted { proposed, submitted, accepted, tokens, padded, .. } = report.wasted;
+    assert_eq!((proposed, submitted, accepted, padded - tokens), (80, 60, 30, 50));
+    let text = report.text().as_str().to_owned();
+    assert!(text.contains("80 made in 0.0 ms, 60 submitted, 30 kept (50.0 %"), "{text}");
+    assert!(text.contains("% for nothing"), "{text}");
 }
 
 #[test]

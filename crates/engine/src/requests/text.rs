@@ -2,7 +2,7 @@
 
 use gpuwhy_schema::text::Screen;
 
-use super::{Met, Pieces, Report, RequestReport, SloReport, Spread, in_order};
+use super::{Met, Pieces, Report, RequestReport, SloReport, Spread, Wasted, in_order};
 
 /// Findings of a request that are told.
 const FINDINGS: usize = 3;
@@ -48,6 +48,7 @@ impl Report {
                 100.0 * self.priced_share
             ));
         }
+        wasted(&mut out, &self.wasted);
         self.slos.iter().for_each(|one| slo(&mut out, one));
         for one in &self.told {
             request(&mut out, one, self.from_s);
@@ -90,6 +91,26 @@ fn line(pieces: &Pieces) -> String {
     let said = in_order(pieces).filter(|(_, ms)| *ms >= 0.1);
     let said: Vec<String> = said.map(|(piece, ms)| format!("{} {ms:.1}", words(piece))).collect();
     said.join(", ")
+}
+
+fn wasted(out: &mut Screen, of: &Wasted) {
+    let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    if of.proposed > 0 || of.submitted > 0 {
+        let (proposed, submitted, accepted) = (of.proposed, of.submitted, of.accepted);
+        out.end().line(format_args!(
+            "drafts: {proposed} made in {:.1} ms, {submitted} submitted, {accepted} kept ({:.1} % of those submitted)",
+            of.draft_ms,
+            percent(accepted, submitted)
+        ));
+    }
+    if of.padded > of.tokens {
+        out.end().line(format_args!(
+            "padding: {} tokens were computed for {} ({:.1} % for nothing)",
+            of.padded,
+            of.tokens,
+            percent(of.padded - of.tokens, of.padded)
+        ));
+    }
 }
 
 fn slo(out: &mut Screen, one: &SloReport) {

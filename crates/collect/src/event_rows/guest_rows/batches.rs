@@ -106,7 +106,8 @@ impl GuestRows {
                 lost = oldest.map_or(0, |held| held.changes.len());
             }
             let counts = (u64::from(tokens), u64::from(requests));
-            let row = begun(name.clone(), instance, at, digest, counts);
+            // Its step is known when that ends.
+            let row = Batch::bare((Id(0), at), (name.clone(), instance), digest, counts);
             let changes = Vec::new();
             batches.held.push_back(Held { step, row, changes, ended: 0, has_output: false });
             self.budget.held = self.budget.held.saturating_sub(lost);
@@ -166,40 +167,5 @@ impl GuestRows {
         held.changes.push(BatchRequest { batch, ts, request, state, tokens, computed });
         self.budget.held += 1;
         Some(())
-    }
-}
-
-/// A batch of which no more is known than its first record.
-fn begun(
-    engine: Name,
-    instance: gpuwhy_schema::EntityId,
-    at: Ns,
-    digest: u64,
-    (tokens, requests): (u64, u64),
-) -> Batch {
-    Batch {
-        id: Id(0),
-        ts: at,
-        engine,
-        instance,
-        at,
-        digest,
-        tokens,
-        requests,
-        prefill_tokens: None,
-        prefill_requests: None,
-        context: None,
-        new_requests: None,
-        cached_tokens: None,
-        preempted: None,
-        drafts: None,
-        running: None,
-        waiting: None,
-        cache_ppm: None,
-        allocate: None,
-        padded: None,
-        output_tokens: None,
-        accepted: None,
-        proposed: None,
     }
 }

@@ -8,31 +8,12 @@ fn step(n: u64, ms: f64, requests: u64) -> (Step, Batch) {
     let (thread, rank, size, ran, name) =
         (EntityId(1), None, None, None, "EngineCore::Step".into());
     let step = Step { id, ts, dur, thread, rank, name, size, ran, expected: Expected::Alike };
-    let (engine, instance) = ("vllm engine".into(), EntityId(2));
+    let of = ("vllm engine".into(), EntityId(2));
     let batch = Batch {
-        id,
-        ts,
-        engine,
-        instance,
-        at: ts,
-        digest: n,
-        tokens: requests,
-        requests,
         prefill_tokens: Some(0),
         prefill_requests: Some(0),
         context: Some(0),
-        new_requests: None,
-        cached_tokens: None,
-        preempted: None,
-        drafts: None,
-        running: None,
-        waiting: None,
-        cache_ppm: None,
-        allocate: None,
-        padded: None,
-        output_tokens: None,
-        accepted: None,
-        proposed: None,
+        ..Batch::bare((id, ts), of, n, (requests, requests))
     };
     (step, batch)
 }
