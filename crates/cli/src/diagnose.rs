@@ -176,18 +176,7 @@ fn darzi(source: &TraceSource, args: &Args) -> Result<ExitCode> {
         terminal::say_json(&serde_json::to_string_pretty(&document)?)?;
     } else {
         let mut screen = args::screen();
-        for window in &spikes {
-            screen.line(format_args!(
-                "{:.0} s to {:.0} s: spike of {:.1} sigma",
-                window.from_s, window.to_s, window.spike
-            ));
-            for r in &window.ranked {
-                screen.line(format_args!(
-                    "  {:<40} {:<18} confidence {:.2} (deviation {:.1}, correlation {:.2})",
-                    r.metric, r.class, r.confidence, r.spike, r.correlation
-                ));
-            }
-        }
+        spikes.iter().for_each(|window| window.text(&mut screen));
         if spikes.is_empty() {
             screen.line("No window with a spike.");
         }
@@ -207,14 +196,7 @@ fn p99_line(source: &TraceSource, args: &Args) -> Result<ExitCode> {
     } else {
         let mut screen = args::screen();
         for of in &lines {
-            let line =
-                of.constant_ns.zip(of.token_ns).map_or("no line yet".into(), |(ns, token)| {
-                    format!("{:.2} ms and {:.1} us a token", ns / 1e6, token / 1e3)
-                });
-            let (instance, kind, above, judged) = (&of.instance, of.kind, of.above, of.judged);
-            screen.line(format_args!(
-                "{instance}, {kind}: {above} of {judged} steps lie above {line}"
-            ));
+            screen.line(of.text());
         }
         if lines.is_empty() {
             screen.line("No step has a batch.");

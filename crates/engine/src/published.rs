@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::{Signature, Step};
 use gpuwhy_diagnose::published::darzi::{self, HZ, Metric, Ranked, WINDOW};
+use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{self as schema, EntityKind, Measure, Ns, TrackId};
 use gpuwhy_store::Trace;
 use serde::Serialize;
@@ -58,6 +59,20 @@ pub struct RankedMetric {
     pub correlation: f64,
     /// What the method calls confidence.
     pub confidence: f64,
+}
+
+impl Window {
+    /// Lines for users.
+    pub fn text(&self, screen: &mut Screen) {
+        let (from, to) = (self.from_s, self.to_s);
+        screen.line(format_args!("{from:.0} s to {to:.0} s: spike of {:.1} sigma", self.spike));
+        for r in &self.ranked {
+            screen.line(format_args!(
+                "  {:<40} {:<18} confidence {:.2} (deviation {:.1}, correlation {:.2})",
+                r.metric, r.class, r.confidence, r.spike, r.correlation
+            ));
+        }
+    }
 }
 
 const PERIOD: i64 = 1_000_000_000 / HZ as i64;

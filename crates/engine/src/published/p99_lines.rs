@@ -29,6 +29,18 @@ pub struct OfKind {
     pub token_ns: Option<f64>,
 }
 
+impl OfKind {
+    /// One line for users.
+    pub fn text(&self) -> String {
+        let OfKind { instance, kind, judged, above, .. } = self;
+        let line =
+            self.constant_ns.zip(self.token_ns).map_or("no line yet".into(), |(ns, token)| {
+                format!("{:.2} ms and {:.1} us a token", ns / 1e6, token / 1e3)
+            });
+        format!("{instance}, {kind}: {above} of {judged} steps lie above {line}")
+    }
+}
+
 /// A step above the line.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Above {
