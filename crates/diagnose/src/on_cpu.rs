@@ -119,7 +119,7 @@ const SLOWED_AT_MOST: f64 = 8.0;
 const SLOWED_ALONE: f64 = 2.0;
 /// Peers were as fast as ever if they took no more than this share of what the program took longer, by its usual time.
 const AS_FAST: f64 = 0.25;
-/// So many long steps show whether they come again.
+/// So many long steps show whether they come again; of four, the three that hold most of the loss are judged.
 const HABIT: usize = 4;
 /// No clock is lowered to less than one part in so many, so that what took longer than that was more work, if nobody
 /// else ran.
@@ -263,7 +263,7 @@ impl Doubt {
                     .to_owned()
             }
             Doubt::Habit => {
-                "up to three long steps may be what the program does now and then, as a checkpoint or an evaluation is: more \
+                "a few long steps may be what the program does now and then, as a checkpoint or an evaluation is: more \
                  would show whether they come again"
                     .to_owned()
             }

@@ -110,7 +110,7 @@ impl Beside {
             return None;
         }
         if self.past.len() == REMEMBERED {
-            every_other(&mut self.past);
+            every_other(&mut self.past, 1);
         }
         self.past.push(level);
         let stored = self.stored?;

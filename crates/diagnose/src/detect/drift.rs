@@ -98,7 +98,7 @@ impl Drift {
         let apart = sample.len().div_ceil(KEPT);
         let steps = sample.iter().step_by(apart).map(|(_, no)| *no).collect();
         if self.past.len() == REMEMBERED {
-            every_other(&mut self.past);
+            every_other(&mut self.past, 1);
             self.length = Ns(2 * self.length.0);
         }
         self.past.push(Window { ts, log, steps });

@@ -26,7 +26,8 @@ impl Sampled {
         }
         self.skipped = 0;
         if self.of.len() == self.most {
-            every_other(&mut self.of);
+            // The later of each two, as the next one follows at the same distance.
+            every_other(&mut self.of, 0);
             self.stride *= 2;
         }
         self.of.push((measured, no));
@@ -49,11 +50,11 @@ impl Sampled {
     }
 }
 
-/// Keeps every other one, the first among them.
-pub(crate) fn every_other<T>(list: &mut Vec<T>) {
+/// Keeps every other one: with 1 the first, third and so on, with 0 the second, fourth and so on.
+pub(crate) fn every_other<T>(list: &mut Vec<T>, which: usize) {
     let mut nth = 0;
     list.retain(|_| {
         nth += 1;
-        nth % 2 == 1
+        nth % 2 == which
     });
 }

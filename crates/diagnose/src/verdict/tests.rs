@@ -665,12 +665,12 @@ fn a_few_steps_that_ran_for_long_may_be_a_habit_and_more_would_show_it() {
     let long = [(Run, None, 2_000_000_000), (Gpu, None, 6_000_000)];
     let finding =
         |many| judged_of(&vec![&long[..]; many], 0, None, &[(WORKLOAD, "ranks", 0.5, 0.5)]);
-    for few in [2, 3] {
+    for few in [2, 3, 4] {
         let few = finding(few);
         let said = (few.outcome, few.causes[0].class);
         assert_eq!(said, (Outcome::InsufficientEvidence, "engine_software"));
         assert!(few.causes[0].evidence_against.iter().any(|e| e.says.contains("more would show")));
     }
-    let many = finding(4);
+    let many = finding(5);
     assert_eq!((many.outcome, many.class), (Outcome::Decided, "engine_software"));
 }
