@@ -55,6 +55,8 @@ pub struct References {
     /// Threads with the same names, in the order in which they came.
     alike: HashMap<(String, String), Vec<EntityId>>,
     next: u64,
+    /// The first step that is not forgotten.
+    forgotten: StepNo,
 }
 
 /// A series that is slower than what is stored of it.
@@ -104,7 +106,8 @@ impl References {
             _ => format!(" {:.0} days ago", hours / 24.0),
         };
         let (series, alike) = (BTreeMap::new(), HashMap::new());
-        Ok(References { path: path.into(), file, age, series, alike, next: STORED })
+        let (path, forgotten) = (path.into(), StepNo::default());
+        Ok(References { path, file, age, series, alike, next: STORED, forgotten })
     }
 
     fn key(&mut self, catalog: &Rows, signature: &Signature, rank: Option<u32>) -> Option<Key> {
@@ -172,6 +175,9 @@ impl References {
 
     /// Forgets the numbers of steps before `first`.
     pub(super) fn forget(&mut self, first: StepNo) {
+        if std::mem::replace(&mut self.forgotten, first) == first {
+            return;
+        }
         self.series.values_mut().for_each(|of| of.beside.forget(first));
     }
 
