@@ -40,6 +40,36 @@ pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
+/// A line through points, by least squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// Its value at 0.
+    pub constant: f64,
+    /// By how much it rises for each 1; 0 where all points stand at one place.
+    pub slope: f64,
+    /// The squared distances of the points from it, summed,
+    pub left: f64,
+    /// of their values from the mean value,
+    pub of_values: f64,
+    /// and of their places from the mean place.
+    pub of_places: f64,
+}
+
+impl Line {
+    /// Through at least one point.
+    pub fn through(points: &[(f64, f64)]) -> Line {
+        let n = points.len().max(1) as f64;
+        let (x, y) = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0 / n, sum.1 + p.1 / n));
+        let of_places: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+        let of_values: f64 = points.iter().map(|p| (p.1 - y).powi(2)).sum();
+        let product: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+        let slope = if of_places > 0.0 { product / of_places } else { 0.0 };
+        let constant = y - slope * x;
+        let left = points.iter().map(|p| (p.1 - constant - slope * p.0).powi(2)).sum();
+        Line { constant, slope, left, of_values, of_places }
+    }
+}
+
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, seeded, and the same everywhere, so that a
 /// verdict is the same for the same trace.
 #[derive(Clone, Debug)]

@@ -907,15 +907,21 @@ fn an_engine_that_polls_waits_for_what_its_worker_does() {
     assert_eq!(scene.step("engine/main", 0, 10), parts);
 }
 
-/// The worker polls for the second call of its step, which the engine cannot make.
-#[test]
-fn a_worker_that_polls_waits_for_what_its_engine_does() {
+/// An engine whose main thread waits for the interpreter lock from 3 to 8, which another thread of it has; its worker runs.
+fn engine_without_its_lock() -> Scene {
     let mut scene = Scene::default();
     scene
         .thread("engine/main", "RRRGGGGGRR")
         .thread("engine/2", "R")
         .thread("worker/main", "RRRRRRRRRR");
     scene.wake("engine/main", 8, Some("engine/2"));
+    scene
+}
+
+/// The worker polls for the second call of its step, which the engine cannot make.
+#[test]
+fn a_worker_that_polls_waits_for_what_its_engine_does() {
+    let mut scene = engine_without_its_lock();
     scene.call("engine/main", names::STEPS, names::RPC_WAIT, [0, 3]);
     scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [1, 2]);
     scene.call("worker/main", names::STEPS, "Worker::Sample", [9, 10]);
@@ -925,12 +931,7 @@ fn a_worker_that_polls_waits_for_what_its_engine_does() {
 
 #[test]
 fn an_engine_that_could_not_look_for_an_answer_did_not_wait_for_it() {
-    let mut scene = Scene::default();
-    scene
-        .thread("engine/main", "RRRGGGGGRR")
-        .thread("engine/2", "R")
-        .thread("worker/main", "RRRRRRRRRR");
-    scene.wake("engine/main", 8, Some("engine/2"));
+    let mut scene = engine_without_its_lock();
     scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 9]);
     scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [1, 2]);
     let parts = "run 1, >run 1, run 1, >gil(engine/2) 5, run 2";

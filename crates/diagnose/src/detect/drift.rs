@@ -17,7 +17,7 @@ use gpuwhy_schema::Ns;
 
 use super::{Against, By, Detection, Drifted, Sampled, Signature, Slowed, StepNo, every_other};
 use crate::baseline::Fit;
-use crate::stats::{quantile, sorted};
+use crate::stats::{Line, quantile, sorted};
 
 /// How long a window is at first.
 const WINDOW: Ns = Ns::secs(60);
@@ -198,15 +198,11 @@ impl Drift {
 
 /// By how many of its standard errors the line through the levels rises.
 fn errors(windows: &[Window]) -> f64 {
-    let n = windows.len() as f64;
-    let (at, level) = ((n - 1.0) / 2.0, windows.iter().map(|w| w.log).sum::<f64>() / n);
-    let of = |i: usize| (i as f64 - at, windows[i].log - level);
-    let (square, product) =
-        (0..windows.len()).map(of).fold((0.0, 0.0), |sum, (x, y)| (sum.0 + x * x, sum.1 + x * y));
-    let slope = product / square;
-    let left: f64 = (0..windows.len()).map(of).map(|(x, y)| (y - slope * x).powi(2)).sum();
-    let error = (left / (n - 2.0).max(1.0) / square).sqrt();
-    slope / error.max(1e-12)
+    let points = windows.iter().enumerate().map(|(minute, window)| (minute as f64, window.log));
+    let line = Line::through(&points.collect::<Vec<_>>());
+    let free = windows.len().saturating_sub(2).max(1) as f64;
+    let error = (line.left / free / line.of_places).sqrt();
+    line.slope / error.max(1e-12)
 }
 
 /// How well the order of levels is that of time: 1 if each is higher than all before it, 0 if they are in no order.

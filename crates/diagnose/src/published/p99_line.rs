@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use crate::stats::{Random, quantile_of};
+use crate::stats::{self, Random, quantile_of};
 
 /// Steps before the first fit.
 pub const BOOTSTRAP: usize = 500;
@@ -123,17 +123,9 @@ fn fit(points: &[(f64, f64)]) -> Option<Line> {
             best = inliers;
         }
     }
-    let n = best.len() as f64;
-    let mean = |of: &dyn Fn(&(f64, f64)) -> f64| best.iter().map(of).sum::<f64>() / n.max(1.0);
-    let (x, y) = (mean(&|p| p.0), mean(&|p| p.1));
-    let square: f64 = best.iter().map(|p| (p.0 - x).powi(2)).sum();
-    let product: f64 = best.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
-    let slope = if square > 0.0 { product / square } else { 0.0 };
-    let constant = y - slope * x;
-    let all: f64 = best.iter().map(|p| (p.1 - y).powi(2)).sum();
-    let left: f64 = best.iter().map(|p| (p.1 - constant - slope * p.0).powi(2)).sum();
-    let r2 = if all > 0.0 { 1.0 - left / all } else { 0.0 };
-    (n > 0.0).then_some(Line { constant, slope, r2, points: best.len() })
+    let stats::Line { constant, slope, left, of_values, .. } = stats::Line::through(&best);
+    let r2 = if of_values > 0.0 { 1.0 - left / of_values } else { 0.0 };
+    (!best.is_empty()).then_some(Line { constant, slope, r2, points: best.len() })
 }
 
 #[cfg(test)]

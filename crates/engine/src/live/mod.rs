@@ -192,18 +192,20 @@ impl LiveJudge {
                 self.ended.push(finished);
             }
         }
+        // What is new is known by its names before it is looked up.
+        let batches = rows.aggregates.batch.clone();
+        self.recent.push(rows);
         let mut stored = |step: &Step, mix| {
             let series = (step.thread, &step.name, step.rank);
             self.references.as_mut()?.prices(&self.recent.catalog(), series, mix)
         };
-        for step in self.loads.take(ended, &rows.aggregates.batch, &mut stored) {
+        for step in self.loads.take(ended, &batches, &mut stored) {
             if self.references.is_none() {
                 self.detector.push(step);
             } else if let Some(no) = self.detector.push(step.clone()) {
                 self.compare(no, &step);
             }
         }
-        self.recent.push(rows);
     }
 
     /// Compares a step with what is stored of its series.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use gpuwhy_diagnose::baseline::Fit;
@@ -252,7 +252,7 @@ impl References {
             return Ok(None);
         }
         self.file.latest_s = now_s;
-        replace(&self.path, &self.file.text()).map_err(Error::io("write", &self.path))?;
+        gpuwhy_store::write_file(&self.path, self.file.text().as_bytes())?;
         Ok(Some(self.file.series.len()))
     }
 
@@ -388,23 +388,6 @@ fn settings(catalog: &Rows, thread: EntityId) -> BTreeMap<String, String> {
     };
     let set = catalog.entity.iter().filter(of).filter_map(|e| e.name.split_once('='));
     set.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-/// Replaces a file, or leaves it as it is.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = (|| {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
 
 #[cfg(test)]

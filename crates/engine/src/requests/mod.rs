@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::source::{EVER, TraceSource, all};
 use crate::units::loads::{self, Learned};
 use crate::units::steps;
+use crate::vgpu::Times;
 
 /// The version of [`Report`].
 pub const SCHEMA_VERSION: u32 = 1;
@@ -120,26 +121,11 @@ pub struct Options {
     pub slos: Vec<Slo>,
 }
 
-/// Mean and quantiles over requests, ms.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Spread {
-    /// The mean.
-    pub mean: f64,
-    /// The median.
-    pub p50: f64,
-    /// What 99 % do not exceed.
-    pub p99: f64,
-    /// The most.
-    pub max: f64,
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Option<Spread> {
-        let max = values.iter().copied().max_by(f64::total_cmp)?;
-        let at = |q| quantile_of(values.iter().copied(), q);
-        let mean = gpuwhy_diagnose::stats::mean(values);
-        Some(Spread { mean, p50: at(0.5), p99: at(0.99), max })
-    }
+/// Mean and quantiles over requests.
+fn times(ms: &[f64]) -> Option<Times> {
+    let max = ms.iter().copied().max_by(f64::total_cmp)?;
+    let at = |q| quantile_of(ms.iter().copied(), q);
+    Some(Times { mean: gpuwhy_diagnose::stats::mean(ms), p50: at(0.5), p99: at(0.99), max })
 }
 
 /// Where time went, ms, by [`Piece::as_str`].
@@ -218,13 +204,13 @@ pub struct Report {
     /// Requests of which no step is known: those are not told.
     pub without_steps: usize,
     /// To the first token.
-    pub ttft_ms: Option<Spread>,
+    pub ttft_ms: Option<Times>,
     /// Each later token.
-    pub tpot_ms: Option<Spread>,
+    pub tpot_ms: Option<Times>,
     /// All of it.
-    pub total_ms: Option<Spread>,
+    pub total_ms: Option<Times>,
     /// What was not their own work.
-    pub late_ms: Option<Spread>,
+    pub late_ms: Option<Times>,
     /// Where the time of all of them went, ms a request,
     pub pieces_ms: Pieces,
     /// and where that of the hundredth went that was latest.
@@ -595,7 +581,7 @@ fn mean<'a>(of: impl ExactSizeIterator<Item = &'a RequestReport>) -> Pieces {
 
 fn summarise(report: &mut Report, all: &[RequestReport]) {
     let spread = |of: &dyn Fn(&RequestReport) -> Option<f64>| {
-        Spread::of(&all.iter().filter_map(of).collect::<Vec<_>>())
+        times(&all.iter().filter_map(of).collect::<Vec<_>>())
     };
     report.ttft_ms = spread(&|one| one.ttft_ms);
     report.tpot_ms = spread(&|one| one.tpot_ms);

@@ -2,7 +2,7 @@
 
 use gpuwhy_schema::text::Screen;
 
-use super::{Met, Pieces, Report, RequestReport, SloReport, Spread, Wasted, in_order};
+use super::{Met, Pieces, Report, RequestReport, SloReport, Times, Wasted, in_order};
 
 /// Findings of a request that are told.
 const FINDINGS: usize = 3;
@@ -80,8 +80,8 @@ fn words(piece: &'static str) -> &'static str {
     }
 }
 
-fn spread(out: &mut Screen, what: &str, of: Option<Spread>) {
-    if let Some(Spread { mean, p50, p99, max }) = of {
+fn spread(out: &mut Screen, what: &str, of: Option<Times>) {
+    if let Some(Times { mean, p50, p99, max }) = of {
         out.line(format_args!("  {what:<22}{mean:>10.1}{p50:>10.1}{p99:>10.1}{max:>10.1}"));
     }
 }

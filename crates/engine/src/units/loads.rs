@@ -179,11 +179,9 @@ impl Learned {
     pub fn with_and_without(&self, step: Id, own: u64) -> Option<(f64, f64)> {
         let load = load(self.batches.get(*self.places.get(&step)?)?);
         let key = self.series.get(&step)?;
-        let of = |load: &Load| {
-            let model = self.models.0.get(&(key.clone(), load.mix()))?;
-            Some(model.fit()?.expects(load))
-        };
-        let expected = of(&load)?;
+        let fit = |mix| self.models.0.get(&(key.clone(), mix))?.fit();
+        let prices = fit(load.mix())?;
+        let expected = prices.expects(&load);
         // More tokens than one are those of a prompt, or drafts.
         let own_prompt = if own as f64 > 1.0 + load.drafts { own as f64 } else { 0.0 };
         let others = load.prefill - own_prompt;
@@ -198,10 +196,7 @@ impl Learned {
             ..load
         };
         // A kind of step that never came alone has no price: then the same prices with nothing to pay for prompts.
-        let alone = of(&without).or_else(|| {
-            let model = self.models.0.get(&(key.clone(), load.mix()))?;
-            Some(model.fit()?.expects(&without))
-        })?;
+        let alone = fit(without.mix()).unwrap_or(prices).expects(&without);
         Some((expected, alone.min(expected)))
     }
 }
