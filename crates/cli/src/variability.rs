@@ -340,10 +340,8 @@ fn changes(out: &mut Screen, changes: &[Change], top: usize) {
     );
     for change in changes.iter().take(2 * top) {
         let name: String = change.name.chars().take(90).collect();
-        let how = match change.how() {
-            "" => String::new(),
-            how => format!(" ({how})"),
-        };
+        let how = change.how();
+        let how = if how.is_empty() { how } else { format!(" ({how})") };
         let what = if change.what == "copy" { "copies " } else { "" };
         out.line(format_args!(
             "  {:>+10.3} ({:+.3}, {:+.3})  {what}{name}{how}",

@@ -14,9 +14,11 @@
 //! - A thread that waits for the answer of somebody whom it asked is taken for idle meanwhile: which descriptor it
 //!   waits for is not recorded.
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
-//!   thread ran for longer says nothing.
+//!   thread ran for longer says nothing, unless it received as many messages as in others ([`Received`]).
 
-use gpuwhy_schema::{Ns, State, ThreadState};
+use std::collections::VecDeque;
+
+use gpuwhy_schema::{Direction, Message, Ns, State, ThreadState};
 
 use crate::syscall::{self, Wait};
 
@@ -42,11 +44,49 @@ impl BusyPeriods {
     }
 }
 
+/// Messages that are remembered until the period that they were received in ends.
+const REMEMBERED: usize = 1024;
+
+/// What one thread received from stream sockets, to be counted by its periods.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    at: VecDeque<Ns>,
+    /// It has received something, ever.
+    any: bool,
+}
+
+impl Received {
+    /// Takes the thread's next message.
+    pub fn take(&mut self, message: &Message) {
+        if message.direction != Direction::Receive || message.bytes == 0 {
+            return;
+        }
+        self.any = true;
+        if self.at.len() == REMEMBERED {
+            self.at.pop_front();
+        }
+        self.at.push_back(message.ts);
+    }
+
+    /// How many it received in a period, and forgets them with all before. None of a thread that has never received
+    /// anything, since what asks it for work is not known, and none if there were too many to be remembered.
+    pub fn within(&mut self, from: Ns, to: Ns) -> Option<i64> {
+        let until = self.at.iter().take_while(|at| **at <= to).count();
+        let of_period = self.at.drain(..until).filter(|at| *at >= from).count();
+        (self.any && of_period < REMEMBERED).then_some(of_period as i64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::TrackId;
+    use gpuwhy_schema::{EntityId, Id, TrackId};
 
     use super::*;
+
+    fn message(at: i64, direction: Direction) -> Message {
+        let (id, thread) = (Id(1), EntityId(1));
+        Message { id, ts: Ns(at), thread, direction, flow: 1, bytes: 10, position: 0 }
+    }
 
     const EPOLL_WAIT: i64 = 232;
     const READ: i64 = 0;
@@ -85,6 +125,29 @@ mod tests {
         let waits = [(0, READ), (100, EPOLL_WAIT), (200, READ)];
         let states = waits.map(|(at, call)| state(at, at + 60, ThreadState::Sleep, call));
         assert_eq!(of(&states), [(60, 100), (160, 200)]);
+    }
+
+    #[test]
+    fn a_period_has_the_messages_that_were_received_in_it() {
+        let mut received = Received::default();
+        assert_eq!(received.within(Ns(0), Ns(10)), None);
+        for at in [5, 20, 21, 30, 45] {
+            received.take(&message(at, Direction::Receive));
+            received.take(&message(at + 1, Direction::Send));
+        }
+        received.take(&Message { bytes: 0, ..message(46, Direction::Receive) });
+        let counted =
+            [(20, 30), (35, 40), (44, 50)].map(|(from, to)| received.within(Ns(from), Ns(to)));
+        assert_eq!(counted, [Some(3), Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn more_messages_than_are_remembered_are_not_counted() {
+        let mut received = Received::default();
+        (0..5000).for_each(|at| received.take(&message(at, Direction::Receive)));
+        assert_eq!(received.within(Ns(0), Ns(5000)), None);
+        (5001..5101).for_each(|at| received.take(&message(at, Direction::Receive)));
+        assert_eq!(received.within(Ns(5001), Ns(6000)), Some(100));
     }
 
     #[test]

@@ -73,6 +73,18 @@ pub struct Neighbour {
     pub during: f64,
 }
 
+/// What is known of how much work steps are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Work {
+    /// Somebody marked them: as much as any other.
+    #[default]
+    Marked,
+    /// They are busy periods, of any length.
+    Any,
+    /// They are busy periods in which about as many messages arrived as before: usual and slow ones of a period.
+    Asked((f64, f64)),
+}
+
 /// What is known of the time that a program spent on CPUs.
 #[derive(Clone, Debug, Default)]
 pub struct OnCpu {
@@ -84,8 +96,8 @@ pub struct OnCpu {
     neighbours: Option<Vec<Neighbour>>,
     /// How many times as long its peers ran meanwhile, at the median.
     peers: Option<f64>,
-    /// Its steps are busy periods: how much work they are is not known.
-    any_work: bool,
+    /// What is known of how much its steps are.
+    work: Work,
     /// It is about three steps at most.
     few: bool,
 }
@@ -147,9 +159,9 @@ impl OnCpu {
         OnCpu { peers, ..self }
     }
 
-    /// The same of steps of which it is known whether they are busy periods, which may be any work.
-    pub fn of_any_work(self, any_work: bool) -> OnCpu {
-        OnCpu { any_work, ..self }
+    /// The same of steps that are so much work.
+    pub fn of_work(self, work: Work) -> OnCpu {
+        OnCpu { work, ..self }
     }
 
     /// The same of so many slow steps.
@@ -195,7 +207,7 @@ impl OnCpu {
 
     /// What speaks against that the program did more; none if nothing does.
     pub fn doubt(&self) -> Option<Doubt> {
-        if self.any_work {
+        if self.work == Work::Any {
             return Some(Doubt::AnyWork);
         }
         if self.few {
@@ -225,6 +237,12 @@ impl OnCpu {
         let places = match self.times_elsewhere() {
             Some(times) => format!("it ran {most}, and {times:.2} times as long elsewhere"),
             None => format!("it ran {most}, and hardly anywhere else"),
+        };
+        let places = match self.work {
+            Work::Asked((usual, slow)) => format!(
+                "{places}; {slow:.1} messages arrived in a busy period, {usual:.1} in a usual one"
+            ),
+            Work::Marked | Work::Any => places,
         };
         match self.peers.filter(|_| self.is_alone()) {
             Some(times) => {

@@ -22,9 +22,9 @@ use gpuwhy_schema::{EntityId, PartKind, names};
 
 use crate::calibration::Calibration;
 use crate::classes;
-use crate::detect::{Against, Narrowed, Slowed, Steps, mean_excess};
+use crate::detect::{self, Against, Narrowed, Slowed, Steps, mean_excess};
 use crate::excess::{Compared, Excess, compared, profiles, where_it_ran};
-use crate::on_cpu::OnCpu;
+use crate::on_cpu::{OnCpu, Work};
 use crate::spans::StepRows;
 
 pub use crate::evidence::{Evidence, Pointer};
@@ -75,10 +75,17 @@ pub fn judge(
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
     let (stretches, peers) = where_it_ran(&series);
-    let any_work = incident.slowed.iter().any(|s| &*s.signature.name == names::BUSY_PERIOD);
+    let mut busy = incident.slowed.iter().filter(|s| &*s.signature.name == names::BUSY_PERIOD);
+    let work = match busy.next().map(|first| detect::asked_as_before(steps, first)) {
+        None => Work::Marked,
+        Some(Some(messages)) if busy.all(|s| detect::asked_as_before(steps, s).is_some()) => {
+            Work::Asked(messages)
+        }
+        Some(_) => Work::Any,
+    };
     let slow = incident.slowed.iter().map(|s| s.slow.len()).sum();
     let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
-    let on_cpu = on_cpu.of_any_work(any_work).of_steps(slow);
+    let on_cpu = on_cpu.of_work(work).of_steps(slow);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {

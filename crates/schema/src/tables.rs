@@ -295,7 +295,8 @@ tables! {
         thread: EntityId,
         /// The step's number on its thread, from 0.
         seq: u64,
-        /// How much there was to do, in a unit of the workload's own: tokens, bytes, samples.
+        /// How much there was to do, in a unit of the workload's own: tokens, bytes, samples. Of a busy period of a thread
+        /// that receives from stream sockets: its messages.
         size: Option<i64>,
         /// The rank that took it.
         rank: Option<u32>,

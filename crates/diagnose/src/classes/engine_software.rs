@@ -17,8 +17,8 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                Against it: a program that was slower wherever it ran, or beside a process that began to run. The \
                same work takes longer then if the clock, a cache, memory bandwidth or the other thread of a core \
                is what is short, and no recorded row tells that from more work. One or two long steps may be a \
-               habit of the program, as a checkpoint is, and a busy period may have had more to do. In each of these \
-               the confidence is multiplied by 0.4, so that the class is suspected and not decided.",
+               habit of the program, as a checkpoint is, and a busy period in which more messages arrived, or of which none \
+               are known, may have had more to do. In each of these the confidence is multiplied by 0.4, so that the class is suspected and not decided.",
     verify: Verify {
         culprit: None,
         otherwise: "count what its threads execute while steps are slow and while they are not: `perf stat -e \

@@ -362,9 +362,31 @@ pub(crate) fn hangs(dur: Ns, fit: Fit, times: f64, config: &Detection) -> bool {
 /// Busy periods are worth reporting if at least this share of what they took longer their thread was off its CPU.
 const NOT_WORK: f64 = 0.3;
 
-/// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran.
+/// Messages explain how much longer busy periods took if as much a message explains at least this share of it.
+const BY_MESSAGES: f64 = 0.5;
+/// Messages of slow busy periods are counted if there are at least this many times as many as in usual ones: where there
+/// are fewer, they may not have been recorded.
+const AS_MANY: f64 = 0.5;
+
+/// Messages received in a busy period, usual and slow, if these are known and explain little of what the slow ones took
+/// longer: nobody asked for so much more.
+pub(crate) fn asked_as_before(steps: &Steps, slowed: &Slowed) -> Option<(f64, f64)> {
+    let mean = |list: &[StepNo], of: fn(&Step) -> Option<i64>| {
+        let all: Option<Vec<f64>> =
+            list.iter().map(|&no| of(&steps[no]).map(|n| n as f64)).collect();
+        all.filter(|all| !all.is_empty()).map(|all| crate::stats::mean(&all))
+    };
+    let (usual, slow) = (mean(&slowed.usual, |s| s.size)?, mean(&slowed.slow, |s| s.size)?);
+    let took = mean(&slowed.usual, |s| Some(s.dur.0))?;
+    let explained = took * (slow / usual.max(f64::MIN_POSITIVE) - 1.0);
+    (slow >= AS_MANY * usual && explained < BY_MESSAGES * mean_excess(steps, slowed))
+        .then_some((usual, slow))
+}
+
+/// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran and what it
+/// received.
 fn is_more_work(steps: &Steps, slowed: &Slowed) -> bool {
-    if &*slowed.signature.name != names::BUSY_PERIOD {
+    if &*slowed.signature.name != names::BUSY_PERIOD || asked_as_before(steps, slowed).is_some() {
         return false;
     }
     let off_cpu = |list: &[StepNo]| {

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Index};
 
-use gpuwhy_schema::{EntityId, Id, Name, Ns};
+use gpuwhy_schema::{EntityId, Id, Name, Ns, names};
 
 use crate::roofline::Mix;
 
@@ -106,8 +106,15 @@ impl Step {
     pub fn signature(&self) -> Signature {
         let class = |size: i64| (16.0 * (size.max(1) as f64).log2()).round() as i64;
         let mix = self.expected.mix();
-        let size_class = self.size.filter(|_| mix.is_none()).map(class);
+        // Busy periods are of any length, so that they are compared all together.
+        let by_size = mix.is_none() && !self.is_busy_period();
+        let size_class = self.size.filter(|_| by_size).map(class);
         Signature { thread: self.thread, name: self.name.clone(), size_class, mix, kind: 0 }
+    }
+
+    /// Whether it is a busy period, whose size is the number of messages that its thread received.
+    pub fn is_busy_period(&self) -> bool {
+        &*self.name == names::BUSY_PERIOD
     }
 
     /// What it should take, ns, where that is known for what there was to do.

@@ -486,20 +486,25 @@ fn an_incident_among_statements_of_several_kinds_ends_with_what_held_them() {
     assert!((37_000..39_500).contains(&to), "{said}");
 }
 
-/// Of busy periods it is not known how much there was to do.
+/// Of busy periods it is not known how much there was to do, but by the messages that arrived in them.
 #[test]
-fn busy_periods_are_slow_if_their_thread_waits_and_not_if_it_runs() {
+fn busy_periods_are_slow_if_their_thread_waits_or_runs_for_longer_a_message() {
     let drawn = format!("{}{}{}", ".".repeat(60), "9".repeat(40), ".".repeat(60));
-    let of = |name: &str, waits: bool| {
+    let of = |name: &str, waits: bool, messages: Option<(i64, i64)>| {
         let mut drawn = steps(1, &drawn, 7);
         for step in &mut drawn {
             step.name = name.into();
+            let is_long = step.dur.0 > 14_000_000;
+            step.size = messages.map(|(usual, slow)| if is_long { slow } else { usual });
             let ran = if waits { step.dur.0.min(10_000_000) } else { step.dur.0 };
             step.ran = Some(Ns(ran * 99 / 100));
         }
         said(&drawn)
     };
-    assert!(of(names::BUSY_PERIOD, true).starts_with("1 series, 200 steps"));
-    assert_eq!(of(names::BUSY_PERIOD, false), "");
-    assert!(of("step", false).starts_with("1 series, 200 steps"));
+    assert!(of(names::BUSY_PERIOD, true, None).starts_with("1 series, 200 steps"));
+    assert_eq!(of(names::BUSY_PERIOD, false, None), "");
+    assert!(of("step", false, None).starts_with("1 series, 200 steps"));
+    assert!(of(names::BUSY_PERIOD, false, Some((10, 11))).starts_with("1 series, 200 steps"));
+    assert_eq!(of(names::BUSY_PERIOD, false, Some((1, 9))), "", "there was more to do");
+    assert_eq!(of(names::BUSY_PERIOD, false, Some((4, 1))), "", "some were not recorded");
 }

@@ -73,7 +73,8 @@ pub(super) struct Ranking {
 }
 
 /// Who is blamed for parts of these kinds more than in usual steps; `by_demand` if those parts are waits for a
-/// CPU.
+/// CPU. Those of the `workload` take more CPU time for the same work beside somebody who shares their cores with them:
+/// they are blamed only where they took more than all others together did.
 pub(super) fn ranked(
     excess: &Excess,
     kinds: &[PartKind],
@@ -83,15 +84,22 @@ pub(super) fn ranked(
 ) -> Ranking {
     let demands = Some(context.demands()).filter(|demands| by_demand && demands.are_known());
     let Some(demands) = demands else {
-        let groups = groups(excess, kinds, context, |_| false, !by_demand);
+        let groups = groups(excess, kinds, context, |_| (false, false), !by_demand);
         let is_own = |b: &Blamed| by_demand && b.members.iter().any(|id| workload.contains(id));
         let grew = groups.into_values().filter(|b| b.excess() > 0.0);
         let (own, others): (Vec<Blamed>, Vec<Blamed>) = grew.partition(is_own);
         return Ranking { blamed: sorted(others), own: sorted(own), ..Ranking::default() };
     };
-    let grew = |id: EntityId| demands.of(id).grew();
-    let mut groups = groups(excess, kinds, context, grew, false);
-    let of_group = demands.grouped(|id, demand| Some((context.group(id), demand.grew())));
+    let side = |id: EntityId, demand: Demand| (demand.grew(), workload.contains(&id));
+    let mut groups = groups(excess, kinds, context, |id| side(id, demands.of(id)), false);
+    let of_group = demands.grouped(|id, demand| Some((context.group(id), side(id, demand))));
+    let rises_of = |own: bool| -> f64 {
+        let of = of_group.iter().filter(|((_, (_, is_own)), together)| {
+            *is_own == own && !context.records(together.most)
+        });
+        of.map(|(_, together)| together.demand.rise()).sum()
+    };
+    let others_did = rises_of(false) >= rises_of(true);
     for (group, Together { demand, most, .. }) in &of_group {
         if demand.rise() >= DISPLACES && !groups.contains_key(group) {
             groups.insert(group.clone(), Blamed::absent(*most));
@@ -102,8 +110,9 @@ pub(super) fn ranked(
     }
     let all: Vec<Blamed> = groups.into_values().collect();
     let rise = |b: &Blamed| b.demand.unwrap_or_default().rise();
+    let is_own = |b: &Blamed| b.members.iter().any(|id| workload.contains(id));
     let (mut guilty, displaced): (Vec<Blamed>, Vec<Blamed>) =
-        all.into_iter().partition(|blamed| rise(blamed) > 0.0);
+        all.into_iter().partition(|b| rise(b) > 0.0 && !(others_did && is_own(b)));
     let displaced = sorted(displaced.into_iter().filter(|b| b.excess() > 0.0).collect());
     let through: f64 = displaced.iter().map(Blamed::excess).sum();
     let rises: f64 = guilty.iter().map(rise).sum();
@@ -123,16 +132,19 @@ impl Blamed {
     }
 }
 
-/// A group, and whether its members took more than before.
-type Key = (Group, bool);
+/// Whether somebody took more than before, and is of the workload.
+type Side = (bool, bool);
 
-/// What is blamed on whom. Those who `grew` are apart from those who did not; one who holds nearly all of what is
+/// A group, and on which side its members are.
+type Key = (Group, Side);
+
+/// What is blamed on whom. Those of a group who are on different sides are apart; one who holds nearly all of what is
 /// blamed on a group is `apart` from it where that is asked for.
 fn groups(
     excess: &Excess,
     kinds: &[PartKind],
     context: &JudgeContext<'_>,
-    grew: impl Fn(EntityId) -> bool,
+    side: impl Fn(EntityId) -> Side,
     apart: bool,
 ) -> BTreeMap<Key, Blamed> {
     let mut sums: BTreeMap<EntityId, (f64, f64)> = BTreeMap::new();
@@ -150,7 +162,7 @@ fn groups(
     let key_of = |id: EntityId, excess: f64| {
         let group = context.group(id);
         let alone = apart && excess > 0.0 && excess >= HOLDS_IT_ALONE * of_groups[&group];
-        (if alone { Group::Alone(id) } else { group }, grew(id))
+        (if alone { Group::Alone(id) } else { group }, side(id))
     };
     let mut most: BTreeMap<Key, f64> = BTreeMap::new();
     let mut groups: BTreeMap<Key, Blamed> = BTreeMap::new();

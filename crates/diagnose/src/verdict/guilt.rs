@@ -15,8 +15,12 @@ use gpuwhy_schema::Ns;
 
 /// Who accounts for a smaller share of a cause is listed and not convicted.
 pub(super) const CONVICTED: f64 = 0.25;
-/// and so is who is supported by less than this.
-pub(super) const NAMED_FROM: f64 = 0.15;
+/// and so is who is supported by less than this,
+const NAMED_FROM: f64 = 0.15;
+/// or by less than this, of those who were only seen to be in the way of a CPU,
+const NAMED_BY_OCCUPANCY: f64 = 0.25;
+/// and the recorder by less than this: it works because something is slow.
+const RECORDER_NAMED_FROM: f64 = 0.5;
 /// A culprit is a guess in as far as it accounts for less than this share of its cause,
 const HELD_BY_ONE: f64 = 0.6;
 /// or as less than this share of the excess would be recovered without it.
@@ -61,6 +65,12 @@ impl Guilt {
     /// Whether the steps would have been slow without it as well.
     pub(super) fn recovers_too_little(&self) -> bool {
         self.recovers <= RECOVERS_TOO_LITTLE
+    }
+
+    /// Whether so much support is too little to name somebody.
+    pub(super) fn is_too_little(&self, support: f64, records: bool) -> bool {
+        let least = if self.by_occupancy_alone { NAMED_BY_OCCUPANCY } else { NAMED_FROM };
+        support < if records { RECORDER_NAMED_FROM } else { least }
     }
 
     /// How strongly it is supported, from 0 to 1.

@@ -1,6 +1,6 @@
 //! What supports each cause of an incident, what contradicts it, who did it, and what was ruled out.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use gpuwhy_schema::{Class, EntityId, EntityKind, Id, Ns, Part, PartKind};
 
@@ -33,8 +33,25 @@ pub(super) struct Stating<'a> {
     slow: HashSet<Id>,
     /// When each of them ended, and what it lost, ns.
     losses: Vec<(Ns, f64)>,
-    /// The processes that take the steps.
+    /// The processes that take the steps,
     workload: HashSet<EntityId>,
+    /// and those besides who work for usual ones.
+    partners: HashSet<EntityId>,
+}
+
+/// Who does this share of the running in usual steps has a part in them.
+const PARTNER: f64 = 0.1;
+
+/// The processes that run in usual steps: of an engine the workers, say.
+fn partners(rows: &StepRows, slow: &HashSet<Id>, context: &JudgeContext<'_>) -> HashSet<EntityId> {
+    let mut ran: BTreeMap<EntityId, i64> = BTreeMap::new();
+    for part in rows.parts.iter().filter(|p| p.kind == PartKind::Run && !slow.contains(&p.step)) {
+        if let Some(process) = context.entity(part.thread).and_then(|thread| thread.parent) {
+            *ran.entry(process).or_default() += part.dur.0;
+        }
+    }
+    let all = ran.values().sum::<i64>() as f64;
+    ran.into_iter().filter(|(_, ns)| *ns as f64 >= PARTNER * all).map(|(id, _)| id).collect()
 }
 
 impl<'a> Stating<'a> {
@@ -45,7 +62,8 @@ impl<'a> Stating<'a> {
         excess: &'a Excess,
         context: &'a JudgeContext<'a>,
     ) -> Stating<'a> {
-        let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&no| steps[no].id).collect();
+        let slow = incident.slowed.iter().flat_map(|s| &s.slow).map(|&no| steps[no].id);
+        let slow: HashSet<Id> = slow.collect();
         let process = |thread: EntityId| context.entity(thread).and_then(|e| e.parent);
         let threads: HashSet<EntityId> = steps.iter().map(|step| step.thread).collect();
         let workload = threads.into_iter().filter_map(process).collect();
@@ -58,7 +76,8 @@ impl<'a> Stating<'a> {
             s.slow.iter().map(lost).collect::<Vec<_>>()
         };
         let losses = incident.slowed.iter().flat_map(lost).collect();
-        Stating { incident, rows, excess, context, slow, losses, workload }
+        let partners = partners(rows, &slow, context);
+        Stating { incident, rows, excess, context, slow, losses, workload, partners }
     }
 
     /// The processes that take the steps.
@@ -136,7 +155,8 @@ impl<'a> Stating<'a> {
         by_demand: bool,
         ranked: &Ranked<'_>,
     ) {
-        let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context, &self.workload);
+        let own = self.workload.union(&self.partners).copied().collect();
+        let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context, &own);
         let total = cause.excess_ms * MS;
         let mut suspects = Vec::new();
         for blamed in &ranking.blamed {
@@ -173,7 +193,7 @@ impl<'a> Stating<'a> {
                 continue;
             }
             let support = guilt.support(self.lasted(), ranked.enough());
-            if support < guilt::NAMED_FROM {
+            if guilt.is_too_little(support, self.context.records(blamed.id)) {
                 cause.others.push((culprit, excess / MS));
                 continue;
             }

@@ -213,6 +213,24 @@ fn who_is_in_the_way_and_takes_no_more_than_before_was_displaced_by_who_does() {
     assert_eq!(judged(&slow, 0).culprit.unwrap().pid, Some(1001));
 }
 
+/// Beside somebody who shares its cores the same work takes more CPU time.
+#[test]
+fn who_takes_the_steps_is_not_named_where_others_began_to_take_more_than_it_did() {
+    use PartKind::*;
+    let slow = [
+        (Run, None, 4_000_000),
+        (Runnable, Some(WORKLOAD), 6_000_000),
+        (Runnable, Some(2), 2_000_000),
+        (Gpu, None, 6_000_000),
+    ];
+    let named = |hog: f64| {
+        let took = [(WORKLOAD, "ranks", 0.5, 0.8), (2, "hog", 0.0, hog)];
+        judged_of(&[&slow[..]; 40], 0, None, &took).culprit.unwrap().pid
+    };
+    assert_eq!(named(0.5), Some(1002));
+    assert_eq!(named(0.1), Some(i64::from(WORKLOAD) + 1000), "it does more itself");
+}
+
 #[test]
 fn where_nobody_takes_more_than_before_nobody_is_named() {
     use PartKind::*;
@@ -472,13 +490,13 @@ fn how_sure_the_class_is_and_how_well_its_culprit_is_supported_are_two_numbers()
 #[test]
 fn a_process_that_takes_the_steps_is_not_named_where_its_demand_is_not_known() {
     use PartKind::*;
-    let slow = [
-        (Run, None, 4_000_000),
-        (Runnable, Some(WORKLOAD), 6_000_000),
-        (Runnable, Some(2), 3_000_000),
-        (Gpu, None, 6_000_000),
-    ];
-    let finding = judged(&slow, 0);
+    let beside = |hog: i64| {
+        let others = (Runnable, Some(WORKLOAD), 9_000_000 - hog);
+        let hog = (Runnable, Some(2), hog);
+        judged(&[(Run, None, 4_000_000), others, hog, (Gpu, None, 6_000_000)], 0)
+    };
+    assert_eq!(beside(3_000_000).culprit, None, "who was in the way for a third is a guess");
+    let finding = beside(5_000_000);
     assert_eq!(finding.culprit.as_ref().unwrap().pid, Some(1002), "{}", finding.summary);
     let against = &finding.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says.contains("takes such steps itself")), "{against:?}");

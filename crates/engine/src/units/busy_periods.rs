@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuwhy_derive::busy_periods::BusyPeriods;
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{Entity, EntityId, Finding, Name, Ns, State, names};
+use gpuwhy_schema::{Direction, Entity, EntityId, Finding, Message, Name, Ns, State, names};
 
 use super::rounds::{Recurring, RoundsOfProcess, round_id};
 use crate::error::Result;
@@ -17,6 +17,13 @@ const NEEDED: usize = 100;
 const THREADS: usize = 1024;
 /// Of more busy periods one in so many is looked at.
 const PERIODS: usize = 1 << 20;
+
+/// A busy period, and how many messages its thread received in it, if it ever received one.
+struct Period {
+    from: Ns,
+    to: Ns,
+    messages: Option<i64>,
+}
 
 /// The busy periods of a trace, ordered by their ends.
 ///
@@ -31,6 +38,7 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
     let mut periods = of_threads(source, &processes)?;
     periods.retain(|_, list| list.len() >= NEEDED);
+    count_messages(source, &mut periods)?;
     let entities: HashMap<EntityId, &Entity> =
         source.entities_and_tracks().entity.iter().map(|e| (e.id, e)).collect();
     let mut of_process: HashMap<EntityId, usize> = HashMap::new();
@@ -48,20 +56,20 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         })
         .collect();
     found.sort_by(|a, b| (b.rounds, a.pid).cmp(&(a.rounds, b.pid)));
-    let all = periods.iter().flat_map(|(thread, list)| {
-        list.iter().step_by(one_in).map(|(from, to)| (*to, *from, *thread))
-    });
-    let mut all: Vec<(Ns, Ns, EntityId)> = all.collect();
-    all.sort_unstable();
+    let all = periods
+        .iter()
+        .flat_map(|(thread, list)| list.iter().step_by(one_in).map(|period| (*thread, period)));
+    let mut all: Vec<(EntityId, &Period)> = all.collect();
+    all.sort_unstable_by_key(|(thread, period)| (period.to, period.from, *thread));
     let name: Name = names::BUSY_PERIOD.into();
-    let step = |(n, (to, from, thread)): (usize, (Ns, Ns, EntityId))| Step {
+    let step = |(n, (thread, period)): (usize, (EntityId, &Period))| Step {
         id: round_id(n),
-        ts: from,
-        dur: to - from,
+        ts: period.from,
+        dur: period.to - period.from,
         thread,
         rank: None,
         name: name.clone(),
-        size: None,
+        size: period.messages,
         ran: None,
         expected: Default::default(),
     };
@@ -72,17 +80,41 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
 fn of_threads(
     source: &TraceSource,
     threads: &HashMap<EntityId, EntityId>,
-) -> Result<HashMap<EntityId, Vec<(Ns, Ns)>>> {
+) -> Result<HashMap<EntityId, Vec<Period>>> {
     let tracks = state_tracks(source);
-    let mut of: HashMap<EntityId, (BusyPeriods, Vec<(Ns, Ns)>)> = HashMap::new();
+    let mut of: HashMap<EntityId, (BusyPeriods, Vec<Period>)> = HashMap::new();
     for rows in source.trace().read::<State>(EVER) {
         for row in rows? {
             let Some(thread) = tracks.get(&row.track).filter(|t| threads.contains_key(t)) else {
                 continue;
             };
             let (periods, list) = of.entry(*thread).or_default();
-            list.extend(periods.take(&row));
+            let period = periods.take(&row);
+            list.extend(period.map(|(from, to)| Period { from, to, messages: None }));
         }
     }
     Ok(of.into_iter().map(|(thread, (_, list))| (thread, list)).collect())
+}
+
+/// Counts the messages that were received in the busy periods of threads, for those that received any.
+fn count_messages(
+    source: &TraceSource,
+    periods: &mut HashMap<EntityId, Vec<Period>>,
+) -> Result<()> {
+    for rows in source.trace().read::<Message>(EVER) {
+        let rows = rows?;
+        let received = rows.iter().filter(|m| m.direction == Direction::Receive && m.bytes > 0);
+        for message in received {
+            let Some(list) = periods.get_mut(&message.thread) else { continue };
+            if list[0].messages.is_none() {
+                list.iter_mut().for_each(|period| period.messages = Some(0));
+            }
+            let at = list.partition_point(|period| period.to < message.ts);
+            let within = list.get_mut(at).filter(|period| period.from <= message.ts);
+            if let Some(count) = within.and_then(|period| period.messages.as_mut()) {
+                *count += 1;
+            }
+        }
+    }
+    Ok(())
 }

@@ -6,9 +6,9 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuwhy_collect::Recorder;
-use gpuwhy_derive::busy_periods::BusyPeriods;
+use gpuwhy_derive::busy_periods::{BusyPeriods, Received};
 use gpuwhy_schema::{
-    Discipline, EntityId, Lane, Ns, Rows, SourceId, Span, State, Step, TrackId, names,
+    Discipline, EntityId, Lane, Message, Ns, Rows, SourceId, Span, State, Step, TrackId, names,
 };
 
 /// Programs that mark steps are given so long to begin with them.
@@ -32,6 +32,8 @@ pub(super) struct LiveBusy {
     /// The threads of tracks of states; of a thread that is not followed nothing else is known.
     known: HashMap<TrackId, (EntityId, Option<Followed>)>,
     followed: usize,
+    /// What those that are followed received.
+    received: HashMap<EntityId, Received>,
     /// The second of the latest period, and how many ended in that.
     second: i64,
     count: u32,
@@ -39,6 +41,14 @@ pub(super) struct LiveBusy {
     one_in: u32,
     /// Where busy periods are written.
     outputs: HashSet<TrackId>,
+}
+
+/// A busy period that ended, and how many messages its thread received in it, where that is known.
+struct Ended {
+    thread: EntityId,
+    from: Ns,
+    to: Ns,
+    messages: Option<i64>,
 }
 
 /// A thread that is followed.
@@ -70,9 +80,10 @@ impl LiveBusy {
         if self.known.len() > KNOWN {
             self.forget(recorder);
         }
+        self.receive(&rows.message);
         let (mut tracks, mut spans, mut steps) = (Vec::new(), Vec::new(), Vec::new());
         for state in &rows.state {
-            let Some((thread, from, to)) = self.ended(state) else { continue };
+            let Some(Ended { thread, from, to, messages }) = self.ended(state) else { continue };
             let process = recorder.entity(thread).and_then(|thread| thread.parent);
             if process.is_some_and(&has_others) {
                 continue;
@@ -89,21 +100,31 @@ impl LiveBusy {
             followed.seq += 1;
             let (name, dur) = (names::BUSY_PERIOD.into(), Some(to - from));
             spans.push(Span { id, ts: from, dur, track, parent: None, name });
-            steps.push(Step { id, ts: from, thread, seq, size: None, rank: None });
+            steps.push(Step { id, ts: from, thread, seq, size: messages, rank: None });
         }
         rows.span.append(&mut spans);
         rows.step.append(&mut steps);
         tracks
     }
 
+    /// Takes what threads sent and received.
+    fn receive(&mut self, messages: &[Message]) {
+        for message in messages {
+            if let Some(received) = self.received.get_mut(&message.thread) {
+                received.take(message);
+            }
+        }
+    }
+
     /// The busy period that a state ended, if it is to be compared.
-    fn ended(&mut self, state: &State) -> Option<(EntityId, Ns, Ns)> {
+    fn ended(&mut self, state: &State) -> Option<Ended> {
         let end = state.ts.saturating_add(state.dur?);
         let first = *self.first.get_or_insert(end);
         let (thread, followed) = self.known.get_mut(&state.track)?;
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
+            self.received.entry(*thread).or_default();
         }
         let followed = followed.as_mut()?;
         let (from, to) = followed.periods.take(state)?;
@@ -127,7 +148,8 @@ impl LiveBusy {
             return None;
         }
         followed.skipped = 0;
-        Some((thread, from, to))
+        let messages = self.received.get_mut(&thread).and_then(|all| all.within(from, to));
+        Some(Ended { thread, from, to, messages })
     }
 
     /// Whether there were any.
@@ -147,6 +169,8 @@ impl LiveBusy {
         if self.known.len() > KNOWN {
             self.known.retain(|_, (_, followed)| followed.is_some());
         }
+        let threads: HashSet<EntityId> = self.known.values().map(|(thread, _)| *thread).collect();
+        self.received.retain(|thread, _| threads.contains(thread));
         // Tracks that were made before have been seen among the rows by now.
         let outputs = self.known.values().filter_map(|(_, followed)| followed.as_ref()?.output);
         self.outputs = outputs.collect();
@@ -156,11 +180,16 @@ impl LiveBusy {
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::ThreadState;
+    use gpuwhy_schema::{Direction, Id, ThreadState};
 
     use super::*;
 
     const READ: i64 = 0;
+
+    fn waits(track: TrackId, ts: Ns) -> State {
+        let (dur, value) = (Some(Ns(10_000)), ThreadState::Sleep.code());
+        State { ts, dur, track, value, arg: Some(READ) }
+    }
 
     /// So many busy periods in each of these seconds; how many of each are compared.
     fn compared(seconds: &[i64]) -> Vec<usize> {
@@ -169,14 +198,7 @@ mod tests {
         busy.known.insert(track, (EntityId(1), None));
         let in_second = |(second, many): (usize, &i64)| {
             let at = |n: i64| Ns((second as i64 * many + n) * 1_000_000_000 / many);
-            let waits = |n: i64| State {
-                ts: at(n),
-                dur: Some(Ns(10_000)),
-                track,
-                value: ThreadState::Sleep.code(),
-                arg: Some(READ),
-            };
-            (0..*many).filter(|n| busy.ended(&waits(*n)).is_some()).count()
+            (0..*many).filter(|n| busy.ended(&waits(track, at(*n))).is_some()).count()
         };
         seconds.iter().enumerate().map(in_second).collect()
     }
@@ -185,6 +207,34 @@ mod tests {
     fn nothing_is_compared_of_a_program_that_may_mark_its_steps_yet() {
         assert_eq!(compared(&[100; 12])[..10], [0; 10]);
         assert_eq!(compared(&[100; 13])[12], 100);
+    }
+
+    /// A server that receives two messages in each of its periods, but for one that receives five.
+    #[test]
+    fn a_period_knows_how_many_messages_were_received_in_it() {
+        let (track, thread) = (TrackId(1), EntityId(1));
+        let mut busy = LiveBusy::default();
+        busy.known.insert(track, (thread, None));
+        let mut counted = Vec::new();
+        for period in 0..2000 {
+            let at = Ns::millis(10 * period);
+            let many: i64 = if period == 1990 { 5 } else { 2 };
+            let message = |n| Message {
+                id: Id(1),
+                ts: at + Ns::millis(1 + n),
+                thread,
+                direction: Direction::Receive,
+                flow: 1,
+                bytes: 100,
+                position: 0,
+            };
+            busy.receive(&(0..many).map(message).collect::<Vec<_>>());
+            let ended = busy.ended(&waits(track, at + Ns::millis(9)));
+            counted.extend(ended.map(|ended| ended.messages));
+        }
+        assert_eq!(counted.len(), 1000 - FIRST as usize, "after the first ten seconds");
+        assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);
+        assert_eq!(counted[counted.len() - 10], Some(5));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Two recordings of the same work: which kernels and which kinds of copies took longer, are new, are gone,
 //! and which kernels were built with other template arguments.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::kernel_names::{Replaced, base_name, differences, readable};
 use super::sums::Sums;
 use super::{CopySummary, KernelSummary, copies_of, kernels_of};
 
@@ -60,22 +62,26 @@ pub struct Change {
     pub by_count_ms: f64,
     /// Of that, because a call takes longer or shorter, ms.
     pub by_duration_ms: f64,
-    /// The kernel of the other recording that has the same name but for its template arguments, if there is
-    /// one: the same kernel, built otherwise.
+    /// The name of the kernel before, if it had the same but for its template arguments: the same kernel, built otherwise.
     pub built_as: Option<String>,
+    /// What of these arguments became what.
+    pub arguments: Vec<Replaced>,
     /// Whether it is at least a hundredth of the time of all kernels and copies.
     pub notable: bool,
 }
 
 impl Change {
     /// What became of it, in words: `new`; nothing if it is in both.
-    pub fn how(&self) -> &'static str {
+    pub fn how(&self) -> String {
         match (&self.before, &self.after, &self.built_as) {
-            (None, _, Some(_)) => "built otherwise",
-            (None, _, None) => "new",
-            (_, None, Some(_)) => "built otherwise now",
-            (_, None, None) => "gone",
-            _ => "",
+            (None, ..) => "new".into(),
+            (_, None, _) => "gone".into(),
+            (.., Some(_)) if self.arguments.is_empty() => "built otherwise".into(),
+            (.., Some(_)) => {
+                let told: Vec<String> = self.arguments.iter().map(Replaced::to_string).collect();
+                format!("built otherwise: {}", told.join(", "))
+            }
+            _ => String::new(),
         }
     }
 }
@@ -89,15 +95,14 @@ pub fn notable_in_words(changes: &[Change]) -> String {
     }
 }
 
-/// The name of a kernel without return type, template arguments and parameters.
-pub fn base_name(name: &str) -> &str {
-    let end = name.find(['<', '(']).unwrap_or(name.len());
-    let head = name[..end].trim_end();
-    head.rsplit(' ').next().unwrap_or(head)
-}
+/// A kernel's name, and the same as a programmer writes it.
+type Named<'a> = (&'a str, Cow<'a, str>);
 
-/// Names of kernels that are in one of the recordings only, by their base names.
-type Alone<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+/// Kernels that are gone and kernels that are new, by their base names.
+type Alone<'a> = BTreeMap<String, (Vec<Named<'a>>, Vec<Named<'a>>)>;
+
+/// So many pairs of kernels of one base name are compared at most.
+const PAIRS: usize = 4096;
 
 /// What changed from `before` to `after`, the greatest difference first.
 pub fn changes(before: &Recording, after: &Recording) -> Vec<Change> {
@@ -123,7 +128,7 @@ fn changed_copies(before: &[CopySummary], after: &[CopySummary]) -> Vec<Change> 
     let mut all: BTreeMap<&str, (Option<Side>, Option<Side>)> = BTreeMap::new();
     before.iter().for_each(|copies| all.entry(copies.kind).or_default().0 = Some(side(copies)));
     after.iter().for_each(|copies| all.entry(copies.kind).or_default().1 = Some(side(copies)));
-    all.into_iter().map(|(kind, (b, a))| change("copy", kind, b, a, None)).collect()
+    all.into_iter().map(|(kind, (b, a))| change("copy", kind, b, a)).collect()
 }
 
 fn changed_kernels(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Change> {
@@ -136,33 +141,59 @@ fn changed_kernels(before: &[KernelSummary], after: &[KernelSummary]) -> Vec<Cha
     let mut all: BTreeMap<&str, (Option<Side>, Option<Side>)> = BTreeMap::new();
     before.iter().for_each(|kernel| all.entry(&kernel.name).or_default().0 = Some(side(kernel)));
     after.iter().for_each(|kernel| all.entry(&kernel.name).or_default().1 = Some(side(kernel)));
-    let (mut gone, mut new) = (Alone::new(), Alone::new());
-    for (name, sides) in &all {
+    let mut alone = Alone::new();
+    for (&name, sides) in &all {
+        let of_base = |readable: &str| base_name(readable).to_owned();
+        let readable = readable(name);
         match sides {
-            (Some(_), None) => gone.entry(base_name(name)).or_default().push(name),
-            (None, Some(_)) => new.entry(base_name(name)).or_default().push(name),
+            (Some(_), None) => {
+                alone.entry(of_base(&readable)).or_default().0.push((name, readable));
+            }
+            (None, Some(_)) => {
+                alone.entry(of_base(&readable)).or_default().1.push((name, readable));
+            }
             _ => {}
         }
     }
-    let built = |(name, (before, after)): (&str, (Option<Side>, Option<Side>))| {
-        let other = match (&before, &after) {
-            (Some(_), None) => new.get(base_name(name)),
-            (None, Some(_)) => gone.get(base_name(name)),
-            _ => None,
-        };
-        let built_as = other.and_then(|names| names.first()).map(|name| name.to_string());
-        change("kernel", name, before, after, built_as)
-    };
-    all.into_iter().map(built).collect()
+    let mut built: Vec<Change> = Vec::new();
+    for (gone, new) in alone.into_values() {
+        for (old, name, arguments) in pairs(&gone, &new) {
+            let before = all.remove(old).and_then(|sides| sides.0);
+            let after = all.remove(name).and_then(|sides| sides.1);
+            let change = change("kernel", name, before, after);
+            built.push(Change { built_as: Some(old.to_owned()), arguments, ..change });
+        }
+    }
+    let others = all.into_iter().map(|(name, (b, a))| change("kernel", name, b, a));
+    others.chain(built).collect()
 }
 
-fn change(
-    what: &'static str,
-    name: &str,
-    before: Option<Side>,
-    after: Option<Side>,
-    built_as: Option<String>,
-) -> Change {
+/// Which of the kernels that are gone and of those that are new are the same, built otherwise: those that differ least.
+/// Their names, and how they differ.
+fn pairs<'a>(gone: &[Named<'a>], new: &[Named<'a>]) -> Vec<(&'a str, &'a str, Vec<Replaced>)> {
+    // Of very many kernels of one wrapper nobody can tell which became which.
+    if gone.len().saturating_mul(new.len()) > PAIRS {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for (i, (_, old)) in gone.iter().enumerate() {
+        for (j, (_, name)) in new.iter().enumerate() {
+            all.extend(differences(old, name).map(|(words, list)| (words, i, j, list)));
+        }
+    }
+    all.sort_by_key(|(words, i, j, _)| (*words, *i, *j));
+    let (mut of_old, mut of_new) = (vec![false; gone.len()], vec![false; new.len()]);
+    let mut out = Vec::new();
+    for (_, i, j, list) in all {
+        if !of_old[i] && !of_new[j] {
+            (of_old[i], of_new[j]) = (true, true);
+            out.push((gone[i].0, new[j].0, list));
+        }
+    }
+    out
+}
+
+fn change(what: &'static str, name: &str, before: Option<Side>, after: Option<Side>) -> Change {
     let total = |side: &Option<Side>| side.as_ref().map_or(0.0, |s| s.total_ms);
     let delta_ms = total(&after) - total(&before);
     let by_count_ms = match (&before, &after) {
@@ -171,8 +202,18 @@ fn change(
         _ => delta_ms,
     };
     let by_duration_ms = delta_ms - by_count_ms;
-    let (name, notable) = (name.to_string(), false);
-    Change { what, name, before, after, delta_ms, by_count_ms, by_duration_ms, built_as, notable }
+    Change {
+        what,
+        name: name.to_string(),
+        before,
+        after,
+        delta_ms,
+        by_count_ms,
+        by_duration_ms,
+        built_as: None,
+        arguments: Vec::new(),
+        notable: false,
+    }
 }
 
 #[cfg(test)]
@@ -194,29 +235,52 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_kernel_has_neither_template_nor_parameters() {
-        assert_eq!(base_name("void at::native::add<float, 4>(float*)"), "at::native::add");
-        assert_eq!(base_name("gemm_kernel"), "gemm_kernel");
-        assert_eq!(base_name("init(float*, int)"), "init");
-        assert_eq!(base_name(""), "");
-    }
-
-    #[test]
     fn a_change_is_split_into_its_causes() {
-        let before =
-            [kernel("a", 100, 10.0), kernel("void g<64>(int)", 10, 100.0), kernel("gone", 1, 5.0)];
-        let after = [kernel("a", 150, 12.0), kernel("void g<128>(int)", 10, 80.0)];
+        let before = [
+            kernel("a", 100, 10.0),
+            kernel("void g<64, int>(int)", 10, 140.0),
+            kernel("gone", 1, 5.0),
+        ];
+        let after = [kernel("a", 150, 12.0), kernel("void g<128, int>(int)", 10, 210.0)];
         let of =
             |kernels: &[KernelSummary]| Recording { kernels: kernels.to_vec(), copies: Vec::new() };
         let found = changes(&of(&before), &of(&after));
         let a = found.iter().find(|c| c.name == "a").unwrap();
         assert!((a.delta_ms - 0.8).abs() < 1e-9);
         assert!((a.by_count_ms - 0.5).abs() < 1e-9 && (a.by_duration_ms - 0.3).abs() < 1e-9);
-        let built = found.iter().find(|c| c.name == "void g<128>(int)").unwrap();
-        assert_eq!(built.built_as.as_deref(), Some("void g<64>(int)"));
+        let built = found.iter().find(|c| c.name == "void g<128, int>(int)").unwrap();
+        assert_eq!(built.built_as.as_deref(), Some("void g<64, int>(int)"));
+        assert_eq!(built.how(), "built otherwise: 64 -> 128");
+        assert!((built.by_duration_ms - 0.7).abs() < 1e-9 && built.by_count_ms == 0.0, "{built:?}");
         let gone = found.iter().find(|c| c.name == "gone").unwrap();
         assert!(gone.after.is_none() && gone.built_as.is_none());
-        assert_eq!(found[0].name, "void g<64>(int)", "the greatest difference first");
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[0].name, "a", "the greatest difference first");
+    }
+
+    /// Three instances of one wrapper, of which two were built otherwise and one gave way to another kernel.
+    #[test]
+    fn of_several_instances_of_one_wrapper_those_that_differ_least_are_the_same() {
+        let before =
+            ["w<A<64, x, y, z>>", "w<A<32, u, y, z>>", "w<B<1, q, r>>"].map(|n| kernel(n, 1, 1.0));
+        let after =
+            ["w<A<16, u, y, z>>", "w<A<128, x, y, z>>", "w<C<2, s, t>>"].map(|n| kernel(n, 1, 1.0));
+        let of =
+            |kernels: &[KernelSummary]| Recording { kernels: kernels.to_vec(), copies: Vec::new() };
+        let mut told: Vec<String> = changes(&of(&before), &of(&after))
+            .iter()
+            .map(|c| format!("{} {}", c.name, c.how()))
+            .collect();
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                "w<A<128, x, y, z>> built otherwise: 64 -> 128",
+                "w<A<16, u, y, z>> built otherwise: 32 -> 16",
+                "w<B<1, q, r>> gone",
+                "w<C<2, s, t>> new",
+            ]
+        );
     }
 
     #[test]

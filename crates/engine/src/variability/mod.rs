@@ -9,6 +9,7 @@
 mod clocks;
 mod compare;
 mod gaps;
+mod kernel_names;
 mod kinds;
 mod launches;
 mod managed;
@@ -43,6 +44,7 @@ use serde::Serialize;
 
 pub use compare::{Change, Side, notable_in_words};
 pub use gaps::{Called, StreamGap};
+pub use kernel_names::Replaced;
 pub use launches::{Launches, RangeWork, StreamIdle};
 pub use managed::{Managed, ManagedDevice, MovedMemory, StalledKernel};
 pub use path::{CriticalPath, PathName, PathPart};

@@ -497,9 +497,9 @@ fn changes(report: &Report) -> Table {
             mean(&of.before),
             mean(&of.after),
             text(match (of.notable, of.how()) {
-                (true, "") => "notable".to_owned(),
+                (true, how) if how.is_empty() => "notable".to_owned(),
                 (true, how) => format!("notable, {how}"),
-                (false, how) => how.to_owned(),
+                (false, how) => how,
             }),
             text(of.what),
             Cell::Name(of.name.clone()),
@@ -509,8 +509,8 @@ fn changes(report: &Report) -> Table {
         id: "changes",
         title: "Against the other recording".into(),
         note: "+ is time that this recording takes more, - less; of that by the number of calls, and by how long a \
-               call takes. Notable: at least 1 % of the time of all kernels and copies. Built otherwise: the other \
-               recording has the same kernel with other template arguments."
+               call takes. Notable: at least 1 % of the time of all kernels and copies. Built otherwise: the \
+               other recording has the same kernel with other template arguments, which are listed."
             .into(),
         columns: vec![
             "change, ms",
