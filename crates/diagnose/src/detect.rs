@@ -38,7 +38,9 @@ use gpuwhy_schema::{EntityId, Ns};
 use crate::baseline::{Baseline, Fit};
 
 pub use level::Change;
-pub(crate) use merge::{Group, HUNG, asked_as_before, from, groups, hangs, incident, since, to};
+pub(crate) use merge::{
+    Group, HUNG, asked_as_before, from, groups, hangs, incident, long_among, since, to,
+};
 pub(crate) use sampled::{Sampled, every_other};
 pub(crate) use series::Series;
 pub use steps::{By, Expected, Signature, Step, StepNo, Steps};

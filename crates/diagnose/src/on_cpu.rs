@@ -100,6 +100,8 @@ pub struct OnCpu {
     work: Work,
     /// It is about three steps at most.
     few: bool,
+    /// How many times as long as usual some took, while those in between took as long as ever.
+    long: Option<f64>,
 }
 
 /// Why it is not known that a program did more.
@@ -169,6 +171,15 @@ impl OnCpu {
         OnCpu { few: slow < HABIT, ..self }
     }
 
+    /// The same of busy periods of which so many took so many times as long as usual, and those in between as long as ever.
+    pub fn among(self, long: Option<(usize, f64)>) -> OnCpu {
+        let is_busy = matches!(self.work, Work::Asked(_));
+        OnCpu {
+            long: long.filter(|(many, _)| is_busy && *many >= HABIT).map(|(_, times)| times),
+            ..self
+        }
+    }
+
     /// Whether its peers, who ran the same code meanwhile, were as fast as ever, and it took longer somewhere than what
     /// slows a single CPU explains.
     fn is_alone(&self) -> bool {
@@ -217,7 +228,7 @@ impl OnCpu {
         if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
             return Some(Doubt::Neighbour(neighbour.clone()));
         }
-        if self.is_alone() {
+        if self.is_alone() || self.long.is_some_and(|times| times >= NO_CLOCK) {
             return None;
         }
         match self.times_elsewhere() {
@@ -243,6 +254,12 @@ impl OnCpu {
                 "{places}; {slow:.1} messages arrived in a busy period, {usual:.1} in a usual one"
             ),
             Work::Marked | Work::Any => places,
+        };
+        let places = match self.long {
+            Some(times) => format!(
+                "{places}; some took {times:.1} times as long as usual, and those in between as long as ever"
+            ),
+            None => places,
         };
         match self.peers.filter(|_| self.is_alone()) {
             Some(times) => {
@@ -368,6 +385,27 @@ mod tests {
         assert_eq!(doubt((6.3, 9.3), (1.4, 1.8), Some(&[])), "Everywhere");
         // The place that grew most is not the one that became slowest.
         assert_eq!(doubt((6.4, 8.0), (0.9, 2.2), Some(&[])), "Everywhere");
+    }
+
+    /// Requests of a server that take twenty times as long as others, between which these are as quick as ever.
+    #[test]
+    fn a_few_very_long_busy_periods_among_usual_ones_are_more_work_if_as_much_arrived() {
+        let stretches = Stretches::from([((OWN, Place::BeforeWaits), (1e6, 3e6))]);
+        let of = |work, long| {
+            let on_cpu = OnCpu::new(&stretches, Some(Vec::new())).of_work(work);
+            on_cpu.of_steps(40).among(long).doubt()
+        };
+        let asked = Work::Asked((1.0, 1.0));
+        assert_eq!(of(asked, Some((5, 20.0))), None);
+        assert_eq!(
+            of(asked, Some((5, 8.0))),
+            Some(Doubt::OnePlace),
+            "a lower clock may be that slow"
+        );
+        assert_eq!(of(asked, Some((3, 20.0))), Some(Doubt::OnePlace), "three may be a habit");
+        assert_eq!(of(asked, None), Some(Doubt::OnePlace));
+        assert_eq!(of(Work::Any, Some((5, 20.0))), Some(Doubt::AnyWork));
+        assert_eq!(of(Work::Marked, Some((5, 20.0))), Some(Doubt::OnePlace));
     }
 
     #[test]

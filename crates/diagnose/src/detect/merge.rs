@@ -383,6 +383,32 @@ pub(crate) fn asked_as_before(steps: &Steps, slowed: &Slowed) -> Option<(f64, f6
         .then_some((usual, slow))
 }
 
+/// Long ones among slow steps are those that hold this share of what is lost, if they are no more than half of them.
+const LONG_HOLD: f64 = 0.8;
+
+/// How many times as long as usual the long ones took, among slow steps of which most are usual ones in between: how many
+/// they are, and that. None if the slow steps are alike.
+pub(crate) fn long_among(steps: &Steps, slowed: &Slowed) -> Option<(usize, f64)> {
+    let of_each = slowed.of_each(steps);
+    let over = |no: &StepNo| {
+        let usual = slowed.ordinary(&steps[*no], of_each);
+        (steps[*no].dur.0 as f64 - usual, usual)
+    };
+    let mut all: Vec<(f64, f64)> = slowed.slow.iter().map(over).collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let lost: f64 = all.iter().map(|(over, _)| over.max(0.0)).sum();
+    let mut held = 0.0;
+    let long = all.iter().take_while(|(over, _)| {
+        let is_needed = held < LONG_HOLD * lost;
+        held += over.max(0.0);
+        is_needed
+    });
+    let long = long.count();
+    let (over, usual) =
+        all[..long].iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (lost > 0.0 && usual > 0.0 && 2 * long <= all.len()).then(|| (long, 1.0 + over / usual))
+}
+
 /// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran and what it
 /// received.
 fn is_more_work(steps: &Steps, slowed: &Slowed) -> bool {

@@ -508,3 +508,24 @@ fn busy_periods_are_slow_if_their_thread_waits_or_runs_for_longer_a_message() {
     assert_eq!(of(names::BUSY_PERIOD, false, Some((1, 9))), "", "there was more to do");
     assert_eq!(of(names::BUSY_PERIOD, false, Some((4, 1))), "", "some were not recorded");
 }
+
+/// Each fifth step takes twenty times as long for a while, and those in between as long as ever.
+#[test]
+fn long_steps_among_usual_ones_are_told_apart_from_steps_that_are_all_slower() {
+    let mut drawn = steps(1, &".".repeat(160), 7);
+    for (n, step) in drawn.iter_mut().enumerate() {
+        step.ts = Ns(step.ts.0 * 15);
+        if (500..600).contains(&n) && n % 5 == 0 {
+            step.dur = Ns(20 * step.dur.0);
+        }
+    }
+    let among = |drawn: Vec<Step>| {
+        let drawn = Steps::from(drawn);
+        let found = incidents(&drawn, &Detection::default());
+        long_among(&drawn, &found[0].slowed[0])
+    };
+    let (many, times) = among(drawn).unwrap();
+    assert!((13..=20).contains(&many) && (times - 20.0).abs() < 1.0, "{many} {times}");
+    let all = format!("{}{}{}", ".".repeat(60), "9".repeat(40), ".".repeat(60));
+    assert_eq!(among(steps(1, &all, 7)), None);
+}
