@@ -116,9 +116,9 @@ pub fn account(
         }
         rows.step.extend(workload.iter().cloned());
         let Accounted { parts, helpers } = gpuwhy_derive::account(&rows, accounting);
+        known.spans.extend(spans_in_steps(&rows, stretch, &parts));
         known.parts.extend(parts.into_iter().filter(|part| ids.contains(&part.step)));
         known.helpers.extend(helpers.into_iter().filter(|part| ids.contains(&part.step)));
-        known.spans.extend(spans_in_steps(&rows, stretch));
     }
     Ok(known)
 }

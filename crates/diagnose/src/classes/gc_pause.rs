@@ -18,7 +18,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
             PartKind::Unknown,
         ],
     }),
-    evidence: "For it: spans of the step's process whose name is that of a pause (`gc`, `gc.collect`, …) \
+    evidence: "For it: spans of the step's process, or of one that it waited for, whose name is that of a pause (`gc`, `gc.collect`, …) \
                and which lie in slow steps: of CPython, if the interpreter has static probes (as Debian's \
                has) or the program uses PyTorch, else as programs and profilers mark them. Without such spans it \
                is never named.",

@@ -58,8 +58,8 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
     }
     lanes.drain(&mut rows);
     let all: Vec<&Step> = steps.iter().collect();
-    let spans = spans_in_steps(&rows, &all);
-    let parts = steps.iter().flat_map(|s| parts(s, kind)).collect();
+    let parts: Vec<Part> = steps.iter().flat_map(|s| parts(s, kind)).collect();
+    let spans = spans_in_steps(&rows, &all, &parts);
     let of_steps = StepRows { parts, spans, helpers: Vec::new() };
     let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
