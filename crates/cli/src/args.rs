@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gpuwhy_collect::{Config, RasAddress, UprobeStep};
+use gpuwhy_collect::{Config, Latency, Metrics, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
-use gpuwhy_schema::terminal;
+use gpuwhy_engine::parse_duration;
 use gpuwhy_schema::text::Screen;
+use gpuwhy_schema::{Ns, terminal};
 use gpuwhy_store::IncompleteSource;
 use gpuwhy_wire::{Collectives, Kernels, Settings};
 
@@ -39,7 +40,35 @@ pub struct Recorded {
     #[arg(long = "off", value_name = "PROBE", value_parser = probe)]
     pub off: Vec<String>,
     #[command(flatten)]
+    pub served: Served,
+    #[command(flatten)]
     pub in_process: InProcess,
+}
+
+/// Whom to ask how requests to a language model fare, and what was promised.
+#[derive(Debug, clap::Args)]
+pub struct Served {
+    /// Ask the engine at URL every 2 s how its requests fare, as http://localhost:8000/metrics (vLLM, SGLang); may be
+    /// repeated
+    #[arg(long, value_name = "URL")]
+    metrics: Vec<String>,
+    /// What was promised: ttft=500ms, tpot=50ms, gap=200ms or total=10s. What --metrics counts beyond it is recorded;
+    /// `watch` tells it with what was slow then. May be repeated
+    #[arg(long, value_name = "WHAT=TIME", requires = "metrics", value_parser = promised)]
+    slo: Vec<(Latency, Ns)>,
+}
+
+impl Served {
+    /// The same for the recorder.
+    pub fn metrics(&self) -> Option<Metrics> {
+        let metrics = || Metrics { addresses: self.metrics.clone(), promised: self.slo.clone() };
+        (!self.metrics.is_empty()).then(metrics)
+    }
+}
+
+fn promised(text: &str) -> Result<(Latency, Ns), String> {
+    let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
+    Ok((what.parse()?, Ns(parse_duration(most)?.as_nanos() as i64)))
 }
 
 /// What is recorded from inside processes that use GPUs.

@@ -81,6 +81,7 @@ impl Args {
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
+            metrics: self.recorded.served.metrics(),
             off: off.clone(),
             ..Config::default()
         };

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use gpuwhy_schema::Ns;
 use gpuwhy_wire::Settings;
 
 use crate::error::CollectError;
+use crate::probes::engine_metrics::Latency;
 
 /// Slots of a new ring for marked steps ([`Config::wire`]): 2 MiB. A step is a few records of 64
 /// bytes, so this holds seconds of most programs, and 50 ms (five ticks) of 600,000 records a second.
@@ -116,6 +118,15 @@ impl FromStr for RasAddress {
     }
 }
 
+/// Where engines of language models say how their requests fare, and what was promised of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Addresses as `http://localhost:8000/metrics`.
+    pub addresses: Vec<String>,
+    /// How long what may take.
+    pub promised: Vec<(Latency, Ns)>,
+}
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -137,6 +148,8 @@ pub struct Config {
     pub agent_socket: Option<SocketConfig>,
     /// Where NCCL's RAS is asked during an incident; `None` to leave it alone.
     pub nccl_ras: Option<RasAddress>,
+    /// Engines that are asked how their requests fare, all the time.
+    pub metrics: Option<Metrics>,
     /// Probes switched off, by name.
     pub off: Vec<String>,
 }
@@ -154,6 +167,7 @@ impl Default for Config {
             wire: None,
             agent_socket: None,
             nccl_ras: None,
+            metrics: None,
             off: Vec::new(),
         }
     }

@@ -48,11 +48,12 @@ mod thread_spans;
 
 pub use bpf::SharedArray;
 pub use config::{
-    Config, InvalidStep, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
+    Config, InvalidStep, Metrics, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
 };
 pub use error::CollectError;
 pub use gpuwhy_wire::Settings;
 pub use probe::OpenStep;
+pub use probes::engine_metrics::Latency;
 pub use procfs::virtual_machines;
 pub use recorder::Recorder;
 pub use shed::Shed;

@@ -5,6 +5,7 @@
 
 pub(crate) mod block_io;
 pub(crate) mod cgroup;
+pub(crate) mod engine_metrics;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
 pub(crate) mod memory;
@@ -49,6 +50,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &nvml::PROBE,
     &nccl_calls::PROBE,
     &nccl_ras::PROBE,
+    &engine_metrics::PROBE,
     &python::PROBE,
     &python_gc::PROBE,
 ];

@@ -67,6 +67,24 @@ pub const RUNTIME_PAUSES: &str = "runtime_pauses";
 /// Mark track of a host: what NCCL's own RAS says of the jobs here, `behind in AllReduce`; the value is
 /// the rank.
 pub const NCCL_RAS: &str = "nccl_ras";
+/// Mark track of a host: requests to a language model that took longer than was promised, by what its engine counts:
+/// `ttft over 500 ms`; the value is how many, with the attributes [`OF`], [`BOUND_NS`], [`SINCE_NS`] and [`ADDRESS`].
+pub const ENGINE_METRICS: &str = "engine_metrics";
+/// Attribute of a mark of [`ENGINE_METRICS`]: of how many requests, or tokens.
+pub const OF: &str = "of";
+/// Attribute of a mark of [`ENGINE_METRICS`]: they took longer than this, the least bound that the engine counts by and
+/// that is no less than what was promised, ns.
+pub const BOUND_NS: &str = "bound_ns";
+/// Attribute of a mark of [`ENGINE_METRICS`]: since when these were counted, ns on the trace clock.
+pub const SINCE_NS: &str = "since_ns";
+/// Attribute of a mark of [`ENGINE_METRICS`]: where the engine was asked.
+pub const ADDRESS: &str = "address";
+/// Gauge of a host: requests that an engine serves, by its own account.
+pub const REQUESTS_RUNNING: &str = "requests_running";
+/// Gauge of a host: requests that wait for an engine, by its own account.
+pub const REQUESTS_WAITING: &str = "requests_waiting";
+/// Gauge of a host: share of an engine's KV cache that is in use, by its own account.
+pub const KV_CACHE_USED: &str = "kv_cache_used";
 /// Span track of a rank (overlap): its collectives and messages; detail `collective`.
 pub const COLLECTIVES: &str = "collectives";
 /// Span track of a rank (overlap), under the one before: what collectives are made of:

@@ -83,6 +83,8 @@ sources! {
     PYTHON_GC = "bpf:python_gc" [GcPause],
     /// Where the interpreters of Python programs have their lock and their stacks.
     PYTHON = "proc:python" [GilContention],
+    /// What engines of language models count of themselves.
+    ENGINE_METRICS = "engine_metrics" [],
     /// Statements of NCCL's RAS.
     NCCL_RAS = "nccl_ras" [],
 }

@@ -36,6 +36,27 @@ pub struct Verdict {
     pub differs: Vec<String>,
 }
 
+/// Requests took longer than was promised, by what their engine counts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Broken {
+    /// When that was read, trace clock.
+    pub at_ns: i64,
+    /// Since when they were counted, trace clock.
+    pub since_ns: i64,
+    /// What was promised: `ttft over 500 ms`.
+    pub what: String,
+    /// How many took longer than the bound,
+    pub over: f64,
+    /// of how many,
+    pub of: f64,
+    /// which is the least one that the engine counts by and that is no less than what was promised, ms.
+    pub bound_ms: f64,
+    /// Where the engine was asked.
+    pub address: String,
+    /// What was slow in that time: findings, and the step that lost most.
+    pub because: Vec<String>,
+}
+
 /// Less, or more, is recorded from now on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shedding {
@@ -162,6 +183,8 @@ pub enum Event {
     Verdict(Box<Verdict>),
     /// It is over; the judgement of the whole incident.
     Over(Box<Verdict>),
+    /// Requests took longer than was promised.
+    Broken(Broken),
     /// Less, or more, is recorded from now on.
     Shed(Shedding),
     /// The correlator cannot be reached, or can be again.

@@ -6,6 +6,7 @@
 //! part ([`LiveJudge::examine`], [`LiveJudge::conclude`]) runs.
 
 mod event;
+mod lost;
 mod off_cpu;
 mod recent;
 mod references;
@@ -29,7 +30,7 @@ use crate::source::RowSource as _;
 use crate::units::loads::Loads;
 use crate::units::steps::{self, FinishedStep};
 
-pub use event::{Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
+pub use event::{Broken, Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
 pub use off_cpu::OffCpu;
 pub use recent::{Recent, SETTLED, Sorted};
 pub use references::References;
@@ -55,6 +56,8 @@ const REVISE_HANG: Ns = Ns::secs(1);
 const GROWN: f64 = 4.0;
 /// How much of an incident is searched for samples of the culprit.
 const SAMPLED: Ns = Ns::secs(4);
+/// Findings that are remembered, for whoever asks what was slow.
+const TOLD: usize = 64;
 /// Steps that can be asked for by their number.
 const NUMBERED: usize = 1 << 14;
 
@@ -138,6 +141,8 @@ pub struct LiveJudge {
     stored_parts: HashMap<Id, Vec<Part>>,
     /// The latest steps by rank and number.
     numbered: VecDeque<(Option<u32>, u64, Id)>,
+    /// The latest findings that were concluded: when these were, and what was said.
+    told: VecDeque<(Ns, Ns, String)>,
 }
 
 impl LiveJudge {
@@ -161,6 +166,7 @@ impl LiveJudge {
             references: None,
             stored_parts: HashMap::new(),
             numbered: VecDeque::new(),
+            told: VecDeque::new(),
         }
     }
 
@@ -261,6 +267,29 @@ impl LiveJudge {
         let Some(references) = &mut self.references else { return Ok(None) };
         let prices = |of: &detect::Signature| self.loads.first(of.thread, &of.name, of.mix?);
         references.write(&self.recent.catalog(), prices, now_s)
+    }
+
+    /// What was slow in a stretch of time: the findings of that time, and the step that lost most.
+    ///
+    /// # Errors
+    /// Its rows cannot be read.
+    pub fn slow_between(&self, from: Ns, to: Ns, now: Ns) -> Result<Vec<String>> {
+        let current = self.current.as_ref().and_then(|current| current.reported.as_ref());
+        let current = current.map(|verdict| {
+            let Finding { from_ns, to_ns, summary, .. } = &verdict.finding;
+            (Ns(*from_ns), Ns(*to_ns), summary.clone())
+        });
+        let all = self.told.iter().cloned().chain(current);
+        let met = all.filter(|(begin, end, _)| *begin < to && *end > from);
+        let mut out: Vec<String> =
+            met.map(|(.., summary)| format!("meanwhile {summary}")).collect();
+        let steps = self.detector.steps();
+        if let Some((no, usual)) = lost::most(steps, from, to) {
+            let source = self.recent.at(now, Rows::default());
+            let parts = account(&source, steps, &[no], &self.options.judging.accounting)?.parts;
+            out.push(lost::in_words(&steps[no], usual, &parts, now, &self.recent.catalog()));
+        }
+        Ok(out)
     }
 
     /// Steps so far.
@@ -545,6 +574,11 @@ impl LiveJudge {
     fn concluded(&mut self, verdict: Box<Verdict>, known: KnownParts) -> Conclusion {
         self.findings += 1;
         self.stored_parts.clear();
+        if self.told.len() == TOLD {
+            self.told.pop_front();
+        }
+        let Finding { from_ns, to_ns, summary, .. } = &verdict.finding;
+        self.told.push_back((Ns(*from_ns), Ns(*to_ns), summary.clone()));
         // What was a baseline step of this incident may have been one of the incident before.
         let alive: HashSet<Id> = self.detector.steps().iter().map(|s| s.id).collect();
         self.written.retain(|step| alive.contains(step));

@@ -43,6 +43,22 @@ impl Event {
                 }
                 &mut screen
             }
+            Event::Broken(broken) => {
+                screen.line(format_args!(
+                    "{}  PROMISE BROKEN: {}: {} of {} in {:.1} s took longer than {} ms, says {}",
+                    wall_clock(broken.at_ns),
+                    broken.what,
+                    broken.over,
+                    broken.of,
+                    (broken.at_ns - broken.since_ns) as f64 / 1e9,
+                    broken.bound_ms,
+                    broken.address
+                ));
+                for one in &broken.because {
+                    screen.line(format_args!("          {one}"));
+                }
+                &mut screen
+            }
             Event::Correlator(news) => {
                 screen.line(format_args!("{}  {}", wall_clock(news.at_ns), news.text()))
             }

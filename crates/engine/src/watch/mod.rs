@@ -6,6 +6,7 @@
 //! of events of a busy machine while a judgement runs, and longer work gives way to everybody else.
 
 pub mod governor;
+mod promises;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,13 +19,14 @@ use gpuwhy_store::{Keep, Options, Writer};
 
 use crate::error::{Error, Result};
 use crate::live::{
-    self, Conclusion, Ended, Event, LiveJudge, Phase, References, SETTLED, Shedding, Sorted,
-    Status, Trouble, seconds_since_1970,
+    self, Broken, Conclusion, Ended, Event, LiveJudge, Phase, References, SETTLED, Shedding,
+    Sorted, Status, Trouble, seconds_since_1970,
 };
 use crate::trace_output::{TraceOutput, why};
 use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
 use governor::{Governor, Limits, Order};
+use promises::Promises;
 
 /// What to watch and how.
 #[derive(Clone, Debug)]
@@ -115,6 +117,7 @@ pub struct Watcher {
     output: TraceOutput,
     path: PathBuf,
     judge: LiveJudge,
+    promises: Promises,
     rounds: LiveRounds,
     governor: Governor,
     source: SourceId,
@@ -163,6 +166,7 @@ impl Watcher {
             recorder,
             path: path.into(),
             judge,
+            promises: Promises::default(),
             rounds: LiveRounds::default(),
             governor: Governor::new(options.limits, start),
             source,
@@ -189,10 +193,14 @@ impl Watcher {
         let catches_up = std::mem::take(&mut self.judged)
             .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
         let rows = self.recorder.poll(Duration::from_millis(200))?;
+        let broken = self.promises.broken(&rows);
         self.take(rows);
         drop(catches_up);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
+        for broken in broken {
+            events.push(Event::Broken(self.explained(broken)?));
+        }
         // A tick is as long as this, and comes some microseconds early or late.
         if now >= self.looked.saturating_add(Ns(LOOK.0 / 10 * 9)) {
             self.looked = now;
@@ -334,6 +342,14 @@ impl Watcher {
     pub fn explain(&mut self, rank: u32, seqs: (u64, u64)) -> Result<Option<Finding>> {
         let states = self.open_states();
         self.judging(|judge, now| judge.explain(rank, seqs, now, states))
+    }
+
+    /// With what was slow since the requests began that took too long.
+    fn explained(&mut self, broken: Broken) -> Result<Broken> {
+        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, GIVES_WAY);
+        let (from, to) = (promises::began(&broken), Ns(broken.at_ns));
+        let because = self.judging(|judge, now| judge.slow_between(from, to, now))?;
+        Ok(Broken { because, ..broken })
     }
 
     fn take(&mut self, mut rows: Rows) {
