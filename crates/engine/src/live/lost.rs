@@ -42,7 +42,7 @@ pub(super) fn in_words(step: &Step, usual: Ns, parts: &[Part], now: Ns, catalog:
     let context = JudgeContext::new(catalog);
     let told = sums.iter().take(TOLD).map(|((kind, blame), ns)| {
         let who = blame.and_then(|who| context.culprit(who));
-        let who = who.map_or(String::new(), |who| format!(" ({who})"));
+        let who = who.map_or(String::new(), |who| format!(" by {who}"));
         format!("{kind} {}{who}", Ns(*ns))
     });
     let told: Vec<String> = told.collect();
@@ -118,7 +118,7 @@ mod tests {
         let said = in_words(&steps[no], usual, &parts, Ns::secs(2), &catalog);
         assert_eq!(
             said,
-            "decode of 0.6 s ago took 60.0 ms instead of 10.00 ms: stopped 51.0 ms (worker (pid 42)), run 8.00 ms"
+            "decode of 0.6 s ago took 60.000 ms instead of 10.000 ms: stopped 51.000 ms by worker (pid 42), run 8.000 ms"
         );
     }
 }
