@@ -44,6 +44,8 @@ const OWN_BEFORE: Ns = Ns::millis(100);
 const JUDGEMENTS: usize = 64;
 /// Steps are as usual again this long after our own judging.
 const OWN_AFTER: Ns = Ns::millis(300);
+/// What we make slow for longer is told.
+const OWN_AT_MOST: Ns = Ns::secs(10);
 /// How soon a judgement that was not decided is tried again; twice as long after each try.
 const RETRY: Ns = Ns::millis(250);
 /// A judgement is not tried again before this many times the CPU time of the last one has passed.
@@ -495,7 +497,8 @@ impl LiveJudge {
         current.tries += 1;
         current.hung = hangs.then_some(hung.unwrap_or(now));
         let class = verdict.finding.class.to_string();
-        let decided = verdict.finding.outcome == Outcome::Decided;
+        let is_own = is_own(&verdict.finding, &self.recent);
+        let decided = verdict.finding.outcome == Outcome::Decided && !is_own;
         let reported_ms = current.reported.as_ref().map_or(0.0, |v| v.finding.excess_ms);
         let grown = verdict.finding.excess_ms >= GROWN * reported_ms;
         let lasted = now.saturating_sub(incident.from);
@@ -510,8 +513,8 @@ impl LiveJudge {
         Ok(None)
     }
 
-    /// Investigates an incident that is over, as a whole. `open_states` as in
-    /// [`LiveJudge::examine`].
+    /// Investigates an incident that is over, as a whole; none if it was a short one of our own making, of which nobody was
+    /// told. `open_states` as in [`LiveJudge::examine`].
     ///
     /// # Errors
     /// Its rows cannot be read.
@@ -520,14 +523,20 @@ impl LiveJudge {
         incident: &Incident,
         now: Ns,
         open_states: Vec<State>,
-    ) -> Result<Conclusion> {
+    ) -> Result<Option<Conclusion>> {
         let mut verdict = self.judge(incident, now, open_states, &Budget::ENDED)?;
+        let was_told = self.current.as_ref().is_some_and(|current| current.reported.is_some());
+        if !was_told && is_own(&verdict.finding, &self.recent) {
+            self.current = None;
+            self.own_doing += 1;
+            return Ok(None);
+        }
         self.look_at_stacks(incident, &mut verdict);
         if self.is_somebody_elses(&verdict.finding) {
             self.detector.blame_others(incident);
         }
         let known = self.current.take().map(|current| current.known).unwrap_or_default();
-        Ok(self.concluded(Box::new(verdict), known))
+        Ok(Some(self.concluded(Box::new(verdict), known)))
     }
 
     /// Where culprit and steps were in their code. Looked up once, at the end: it walks over all rows of some seconds.
@@ -757,6 +766,22 @@ fn latest_run(steps: impl Iterator<Item = (u64, Id)>) -> impl Iterator<Item = (u
     })
 }
 
+/// Whether we made steps slow, for a short while: by looking into what was slow before, and writing that down. What lasts is
+/// told all the same.
+fn is_own(finding: &Finding, recent: &Recent) -> bool {
+    let named = finding.culprit.as_ref().filter(|_| finding.outcome == Outcome::Decided);
+    let Some(pid) = named.and_then(|culprit| culprit.pid) else { return false };
+    let lasted = Ns(finding.to_ns - finding.from_ns);
+    is_short_and_of_a_recorder(pid, lasted, &recent.catalog().source)
+}
+
+fn is_short_and_of_a_recorder(pid: i64, lasted: Ns, sources: &[gpuwhy_schema::Source]) -> bool {
+    let is_ours = |source: &gpuwhy_schema::Source| {
+        source.word("pid").and_then(|own| own.parse::<i64>().ok()) == Some(pid)
+    };
+    lasted <= OWN_AT_MOST && sources.iter().any(is_ours)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -793,6 +818,27 @@ mod tests {
         assert!(!is_told(0.9));
         // Half of what was lost explains it no more than nothing does.
         assert!(is_told(0.1));
+    }
+
+    #[test]
+    fn what_the_recorder_made_slow_for_a_short_while_is_not_told() {
+        let source = gpuwhy_schema::Source {
+            id: gpuwhy_schema::SourceId(1),
+            kind: "bpf:run_queue".into(),
+            tool: "gpuwhy".into(),
+            version: "0".into(),
+            config: "hz=10 pid=77".into(),
+            state: gpuwhy_schema::SourceState::Ok,
+            note: None,
+            recorded: 1,
+            dropped: 0,
+            one_in: 1,
+        };
+        let sources = [source];
+        let is_own = |pid, seconds| is_short_and_of_a_recorder(pid, Ns::secs(seconds), &sources);
+        assert!(is_own(77, 3));
+        assert!(!is_own(78, 3), "somebody else");
+        assert!(!is_own(77, 30), "what lasts is told");
     }
 
     #[test]

@@ -441,13 +441,15 @@ impl Watcher {
         let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         let began = gpuwhy_collect::now();
         let states = self.open_states();
-        let mut conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;
-        conclusion.verdict.at_ns = gpuwhy_collect::now().0;
+        let conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;
         self.retained = self.retained.map(|retained| retained.min(incident.to));
         self.retain(now);
         self.retained = None;
         let _ = self.recorder.detail(false);
-        self.write(conclusion, events);
+        if let Some(mut conclusion) = conclusion {
+            conclusion.verdict.at_ns = gpuwhy_collect::now().0;
+            self.write(conclusion, events);
+        }
         gpuwhy_collect::release_free_memory();
         self.judge.set_own_work(began, gpuwhy_collect::now());
         Ok(())

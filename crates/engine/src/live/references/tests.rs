@@ -83,7 +83,8 @@ impl World {
                 Phase::Over(incident) => {
                     let slow = self.judge.begin(&incident, now);
                     self.slow.extend(slow.map(|slow| slow.what));
-                    let conclusion = self.judge.conclude(&incident, now, Vec::new()).unwrap();
+                    let conclusion =
+                        self.judge.conclude(&incident, now, Vec::new()).unwrap().unwrap();
                     assert!(conclusion.parts.iter().all(|part| !is_stored(part.step)));
                     self.over.push(*conclusion.verdict);
                 }
