@@ -10,7 +10,7 @@ use gpuwhy_collect::{Config, Latency, Metrics, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
-use gpuwhy_engine::parse_duration;
+use gpuwhy_engine::watch::promised;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use gpuwhy_store::IncompleteSource;
@@ -61,14 +61,8 @@ pub struct Served {
 impl Served {
     /// The same for the recorder.
     pub fn metrics(&self) -> Option<Metrics> {
-        let metrics = || Metrics { addresses: self.metrics.clone(), promised: self.slo.clone() };
-        (!self.metrics.is_empty()).then(metrics)
+        Metrics::at(self.metrics.clone(), self.slo.clone())
     }
-}
-
-fn promised(text: &str) -> Result<(Latency, Ns), String> {
-    let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
-    Ok((what.parse()?, Ns(parse_duration(most)?.as_nanos() as i64)))
 }
 
 /// What is recorded from inside processes that use GPUs.

@@ -256,18 +256,6 @@ impl Printer {
             return;
         }
         self.printed = Instant::now();
-        let now = watcher.status();
-        let shed = if now.shedding.is_empty() { "" } else { "  RECORDING LESS" };
-        terminal::status(format_args!(
-            "{:>6.0} s  {:>9}  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
-            now.seconds,
-            now.compared(),
-            now.state,
-            100.0 * (now.bpf_share + now.cpu_share),
-            100.0 * now.bpf_share,
-            100.0 * now.cpu_share,
-            now.rss_bytes >> 20,
-            now.dropped
-        ));
+        terminal::status(watcher.status().line());
     }
 }

@@ -127,6 +127,13 @@ pub struct Metrics {
     pub promised: Vec<(Latency, Ns)>,
 }
 
+impl Metrics {
+    /// Of engines at these addresses, if there are any.
+    pub fn at(addresses: Vec<String>, promised: Vec<(Latency, Ns)>) -> Option<Metrics> {
+        (!addresses.is_empty()).then_some(Metrics { addresses, promised })
+    }
+}
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -214,6 +214,22 @@ impl Verdict {
 }
 
 impl Status {
+    /// One line for users.
+    pub fn line(&self) -> String {
+        let shed = if self.shedding.is_empty() { "" } else { "  RECORDING LESS" };
+        format!(
+            "{:>6.0} s  {:>9}  {}  {:.2} % of the machine (kernel {:.2}, here {:.2})  {} MiB  {} lost{shed}",
+            self.seconds,
+            self.compared(),
+            self.state,
+            100.0 * (self.bpf_share + self.cpu_share),
+            100.0 * self.bpf_share,
+            100.0 * self.cpu_share,
+            self.rss_bytes >> 20,
+            self.dropped
+        )
+    }
+
     /// How many steps there were so far, or of what was compared in their place.
     pub fn compared(&self) -> String {
         format!("{} {}", self.steps, self.units)

@@ -27,6 +27,7 @@ use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
 use governor::{Governor, Limits, Order};
 use promises::Promises;
+pub use promises::promised;
 
 /// What to watch and how.
 #[derive(Clone, Debug)]

@@ -2,9 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gpuwhy_collect::Latency;
 use gpuwhy_schema::{Id, Name, Ns, Rows, TrackId, names};
 
 use crate::live::Broken;
+use crate::parse_duration;
+
+/// What was promised, as somebody writes it: `ttft=500ms`.
+///
+/// # Errors
+/// It is not written so.
+pub fn promised(text: &str) -> Result<(Latency, Ns), String> {
+    let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
+    Ok((what.parse()?, Ns(parse_duration(most)?.as_nanos() as i64)))
+}
 
 /// Finds them in rows as they arrive.
 #[derive(Default)]
@@ -47,5 +58,19 @@ impl Promises {
             })
         };
         marks.iter().filter_map(told).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_are_written_as_what_and_time() {
+        assert_eq!(promised("ttft=500ms"), Ok((Latency::FirstToken, Ns::millis(500))));
+        assert_eq!(promised("total=10s"), Ok((Latency::Total, Ns::secs(10))));
+        for wrong in ["", "ttft", "ttft=", "late=1s", "ttft=fast"] {
+            assert!(promised(wrong).is_err(), "{wrong}");
+        }
     }
 }
