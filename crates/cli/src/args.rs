@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gpuwhy_collect::{Config, Latency, Metrics, RasAddress, UprobeStep};
+use gpuwhy_collect::{Config, Latency, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
@@ -51,18 +51,11 @@ pub struct Served {
     /// Ask the engine at URL every 2 s how its requests fare, as http://localhost:8000/metrics (vLLM, SGLang); may be
     /// repeated
     #[arg(long, value_name = "URL")]
-    metrics: Vec<String>,
+    pub metrics: Vec<String>,
     /// What was promised: ttft=500ms, tpot=50ms, gap=200ms or total=10s. What --metrics counts beyond it is recorded;
     /// `watch` tells it with what was slow then. May be repeated
     #[arg(long, value_name = "WHAT=TIME", requires = "metrics", value_parser = promised)]
-    slo: Vec<(Latency, Ns)>,
-}
-
-impl Served {
-    /// The same for the recorder.
-    pub fn metrics(&self) -> Option<Metrics> {
-        Metrics::at(self.metrics.clone(), self.slo.clone())
-    }
+    pub slo: Vec<(Latency, Ns)>,
 }
 
 /// What is recorded from inside processes that use GPUs.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::Config;
+use gpuwhy_collect::{Config, Metrics};
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::record::{Recording, RecordingSummary};
@@ -63,7 +63,7 @@ impl Args {
         observed: &Instrumentation,
         command: Option<&Supervised>,
     ) -> Config {
-        let Recorded { steps, hz, off, in_process, .. } = &self.recorded;
+        let Recorded { steps, hz, off, in_process, served, .. } = &self.recorded;
         Config {
             targets: launch::targets(pids, command),
             hops: self.hops,
@@ -74,7 +74,7 @@ impl Args {
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
-            metrics: self.recorded.served.metrics(),
+            metrics: Metrics::at(&served.metrics, &served.slo),
             off: off.clone(),
         }
     }

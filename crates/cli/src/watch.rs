@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::Config;
+use gpuwhy_collect::{Config, Metrics};
 use gpuwhy_diagnose::verdict::Outcome;
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::live::{self, Event};
@@ -73,7 +73,7 @@ impl Args {
         observed: &Instrumentation,
         command: Option<&Supervised>,
     ) -> WatchOptions {
-        let Recorded { pids, steps, hz, off, in_process, .. } = &self.recorded;
+        let Recorded { pids, steps, hz, off, in_process, served, .. } = &self.recorded;
         let config = Config {
             targets: launch::targets(pids, command),
             hz: *hz,
@@ -81,7 +81,7 @@ impl Args {
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
-            metrics: self.recorded.served.metrics(),
+            metrics: Metrics::at(&served.metrics, &served.slo),
             off: off.clone(),
             ..Config::default()
         };

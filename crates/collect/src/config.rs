@@ -129,8 +129,9 @@ pub struct Metrics {
 
 impl Metrics {
     /// Of engines at these addresses, if there are any.
-    pub fn at(addresses: Vec<String>, promised: Vec<(Latency, Ns)>) -> Option<Metrics> {
-        (!addresses.is_empty()).then_some(Metrics { addresses, promised })
+    pub fn at(addresses: &[String], promised: &[(Latency, Ns)]) -> Option<Metrics> {
+        let metrics = || Metrics { addresses: addresses.to_vec(), promised: promised.to_vec() };
+        (!addresses.is_empty()).then(metrics)
     }
 }
 
