@@ -123,6 +123,9 @@ pub enum Doubt {
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
 const EVIDENCE: f64 = 0.05;
+/// What it ran less elsewhere may have moved to the place that grew, from this share of that growth on: waiting that spins
+/// is told as the running of one thread or of another.
+const MOVED: f64 = 0.25;
 /// It was slower wherever it ran if a CPU as much slower as at the place that was slowed least explains more than this
 /// share of what it ran longer.
 const SLOWER_CPU: f64 = 0.5;
@@ -194,10 +197,18 @@ impl OnCpu {
         (self.most.1 + self.elsewhere.1) / (self.most.0 + self.elsewhere.0).max(1.0)
     }
 
-    /// How many times as long it ran elsewhere; none if it ran there too little to say.
+    /// Whether it ran so much less elsewhere that this may be what it ran longer at one place.
+    fn may_have_moved(&self) -> bool {
+        let less = self.elsewhere.0 - self.elsewhere.1;
+        less > 0.0 && less >= MOVED * (self.most.1 - self.most.0)
+    }
+
+    /// How many times as long it ran elsewhere; none if it ran there too little to say, or less than before by so much
+    /// that it may have moved.
     fn times_elsewhere(&self) -> Option<f64> {
         let usual = self.most.0 + self.elsewhere.0;
         let is_evidence = self.elsewhere.0 >= EVIDENCE * usual && self.elsewhere.0 > 0.0;
+        let is_evidence = is_evidence && !self.may_have_moved();
         is_evidence.then(|| self.elsewhere.1 / self.elsewhere.0)
     }
 
@@ -247,6 +258,11 @@ impl OnCpu {
         };
         let places = match self.times_elsewhere() {
             Some(times) => format!("it ran {most}, and {times:.2} times as long elsewhere"),
+            None if self.may_have_moved() => {
+                format!(
+                    "it ran {most}, and less than before elsewhere, from where that may have moved"
+                )
+            }
             None => format!("it ran {most}, and hardly anywhere else"),
         };
         let places = match self.work {
@@ -385,6 +401,13 @@ mod tests {
         assert_eq!(doubt((6.3, 9.3), (1.4, 1.8), Some(&[])), "Everywhere");
         // The place that grew most is not the one that became slowest.
         assert_eq!(doubt((6.4, 8.0), (0.9, 2.2), Some(&[])), "Everywhere");
+    }
+
+    /// A thread that spins until another is done: what was the other's running is told as its own.
+    #[test]
+    fn what_ran_less_elsewhere_may_have_moved_there() {
+        assert_eq!(doubt((0.0, 1.0), (2.0, 1.5), Some(&[])), "OnePlace");
+        assert_eq!(doubt((0.0, 1.0), (2.0, 1.9), Some(&[])), "more work");
     }
 
     /// Requests of a server that take twenty times as long as others, between which these are as quick as ever.

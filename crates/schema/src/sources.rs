@@ -89,6 +89,11 @@ sources! {
     NCCL_RAS = "nccl_ras" [],
 }
 
+/// Whether any class rests on a source of this kind: that one saw less than all speaks against no verdict otherwise.
+pub fn is_evidence(kind: &str) -> bool {
+    kind != ENGINE_METRICS.kind
+}
+
 /// The classes that a source of this kind is evidence for; empty if it is evidence for all, or if the
 /// kind is not known.
 pub fn evidence_for(kind: &str) -> &'static [Class] {

@@ -52,6 +52,7 @@ impl Loss {
         let all = source.recorded + source.dropped;
         let lost = source.dropped > 0 && source.dropped * LOSS_MATTERS_ONE_IN >= all;
         let says = match source.state {
+            _ if !sources::is_evidence(&source.kind) => return None,
             SourceState::Ok if !lost => return None,
             SourceState::Ok => format!("{} lost {} of {all} events", source.kind, source.dropped),
             state => {
