@@ -11,6 +11,7 @@ use gpuwhy_schema::Rows;
 
 use crate::dir::{Dir, Durability, Lock};
 use crate::manifest::Manifest;
+use crate::pyramid::{self, Builder};
 use crate::seal::Sealer;
 use crate::writer::take_lock;
 use crate::{Error, Options, Result, Written};
@@ -56,7 +57,8 @@ impl Bulk {
         }
         // Files are made durable at the end, all at once.
         let scratch = Dir { durability: Durability::ProcessDeath, ..dir.clone() };
-        let sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
+        let mut sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
+        sealer.pyramid = Some(Builder::create(&sealer.dir)?);
         // Without room between the two threads: a segment that waited there would be a third in memory.
         let (send, receive) = sync_channel(0);
         let thread = std::thread::Builder::new()
@@ -106,6 +108,9 @@ impl Bulk {
     pub fn finish(mut self) -> Result<Written> {
         self.hand_over()?;
         let mut sealer = self.join()?;
+        if let Some(pyramid) = sealer.pyramid.take() {
+            pyramid.finish(&sealer.manifest)?;
+        }
         if self.dir.durability == Durability::PowerLoss {
             self.sync(&sealer.manifest)?;
         }
@@ -122,10 +127,10 @@ impl Bulk {
 
     fn sync(&self, manifest: &Manifest) -> Result<()> {
         let mut folders = std::collections::BTreeSet::new();
-        for file in &manifest.file {
-            let synced = self.dir.root.sync_file(&file.path);
-            synced.map_err(Error::io("flush", &self.dir.at(&file.path)))?;
-            folders.extend(file.path.split_once('/').map(|(folder, _)| folder));
+        for path in manifest.file.iter().map(|file| &*file.path).chain([pyramid::PATH]) {
+            let synced = self.dir.root.sync_file(path);
+            synced.map_err(Error::io("flush", &self.dir.at(path)))?;
+            folders.extend(path.split_once('/').map(|(folder, _)| folder));
         }
         folders.iter().try_for_each(|folder| self.dir.sync_folder(Some(folder)))?;
         // The names of the folders themselves.
@@ -146,7 +151,8 @@ impl Drop for Bulk {
 /// Whether a directory is empty, or holds nothing but what a bulk writer leaves that was killed.
 fn is_left(dir: &Dir) -> bool {
     let left = |name: &str| {
-        name == "lock" || name == "state.head" || gpuwhy_schema::TABLES.contains(&name)
+        let others = ["lock", "state.head", pyramid::FOLDER];
+        others.contains(&name) || gpuwhy_schema::TABLES.contains(&name)
     };
     let entries = dir.root.list(None);
     entries.is_ok_and(|all| all.iter().all(|(name, _)| name.to_str().is_some_and(left)))

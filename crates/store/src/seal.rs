@@ -17,6 +17,7 @@ use crate::dir::{Dir, journal_name};
 use crate::journal::Found;
 use crate::latest::Latest;
 use crate::manifest::{File, Manifest};
+use crate::pyramid::Builder;
 use crate::read::{Place, Read, has_twins, twin_key};
 use crate::segment::{self, Times};
 use crate::{Error, Result};
@@ -44,6 +45,8 @@ pub(crate) struct Sealer {
     latest_state: Option<Ns>,
     /// How long a row is kept after its end.
     pub keep_recent: Option<Ns>,
+    /// What is made of the rows besides, where they come only once.
+    pub pyramid: Option<Builder>,
 }
 
 /// How many rows a segment got, table by table, and what it did not get because it was damaged.
@@ -151,6 +154,7 @@ impl Sealer {
             reaching: 0,
             latest_state: None,
             keep_recent,
+            pyramid: None,
             thread_begins: None,
         }
     }
@@ -225,7 +229,12 @@ impl Sealer {
     /// committed.
     pub fn seal_rows(&mut self, segment: u32, rows: &mut Rows) -> Result<Sealed> {
         let mut made = Made::new(&self.dir, segment);
+        made.pyramid = self.pyramid.take();
         rows.each(&mut made)?;
+        self.pyramid = made.pyramid.take();
+        if let Some(pyramid) = &mut self.pyramid {
+            pyramid.end_segment()?;
+        }
         self.take(segment, made, false)
     }
 
@@ -341,6 +350,7 @@ struct Made {
     hosts: Vec<String>,
     shards: HashSet<u16>,
     sealed: Sealed,
+    pyramid: Option<Builder>,
 }
 
 impl Made {
@@ -353,6 +363,7 @@ impl Made {
             hosts: Vec::new(),
             shards: HashSet::default(),
             sealed: Sealed::default(),
+            pyramid: None,
         }
     }
 
@@ -373,6 +384,9 @@ impl Made {
             self.hosts.extend(hosts.iter().map(|e| e.key.to_string()));
         }
         learn_shards(&batch, &mut self.shards);
+        if let Some(pyramid) = &mut self.pyramid {
+            pyramid.batch::<T>(&batch)?;
+        }
         let path = format!("{}/{:05}.parquet", T::NAME, self.segment);
         let file = segment::write::<T>(&self.dir, &path, self.segment, &batch)?;
         self.sealed.rows += file.rows;
