@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use arrow_array::RecordBatch;
 use gpuwhy_schema::Rows;
 
 use crate::dir::{Dir, Durability, Lock};
@@ -22,16 +23,23 @@ const ROW_BYTES: usize = 600;
 /// Fewer rows than this make segments that are not worth a file.
 const LEAST_ROWS: usize = 16 << 10;
 
+/// What is to become a segment.
+#[derive(Debug, Default)]
+struct Pending {
+    rows: Rows,
+    attrs: Vec<RecordBatch>,
+}
+
 /// The one writer of a new trace, all of whose rows are at hand.
 #[derive(Debug)]
 pub struct Bulk {
-    pending: Rows,
+    pending: Pending,
     pending_rows: usize,
     /// Rows of a segment.
     segment_rows: usize,
     segments: u32,
     /// Rows on their way to the disk, and the thread that takes them.
-    send: Option<SyncSender<Rows>>,
+    send: Option<SyncSender<Pending>>,
     thread: Option<JoinHandle<Result<Sealer>>>,
     dir: Dir,
     lock: Option<Lock>,
@@ -66,7 +74,7 @@ impl Bulk {
             .spawn(move || seal(sealer, &receive))
             .map_err(Error::io("start the sealing thread of", path))?;
         Ok(Bulk {
-            pending: Rows::default(),
+            pending: Pending::default(),
             pending_rows: 0,
             segment_rows: (memory / ROW_BYTES).max(LEAST_ROWS),
             segments: 0,
@@ -80,8 +88,20 @@ impl Bulk {
     /// Takes all of `rows` out. States must come in the order of time.
     pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
         let count = rows.len();
-        self.pending.append(rows);
-        self.pending_rows += count;
+        self.pending.rows.append(rows);
+        self.added(count)
+    }
+
+    /// Takes rows of `attr` that are columns already.
+    pub fn append_attrs(&mut self, attrs: Option<RecordBatch>) -> Result<()> {
+        let Some(attrs) = attrs else { return Ok(()) };
+        let count = attrs.num_rows();
+        self.pending.attrs.push(attrs);
+        self.added(count)
+    }
+
+    fn added(&mut self, rows: usize) -> Result<()> {
+        self.pending_rows += rows;
         if self.pending_rows >= self.segment_rows { self.hand_over() } else { Ok(()) }
     }
 
@@ -158,10 +178,10 @@ fn is_left(dir: &Dir) -> bool {
     entries.is_ok_and(|all| all.iter().all(|(name, _)| name.to_str().is_some_and(left)))
 }
 
-fn seal(mut sealer: Sealer, receive: &Receiver<Rows>) -> Result<Sealer> {
-    for mut rows in receive {
+fn seal(mut sealer: Sealer, receive: &Receiver<Pending>) -> Result<Sealer> {
+    for Pending { mut rows, attrs } in receive {
         let segment = sealer.manifest.next_segment;
-        sealer.seal_rows(segment, &mut rows)?;
+        sealer.seal_rows(segment, &mut rows, attrs)?;
     }
     Ok(sealer)
 }

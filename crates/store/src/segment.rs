@@ -13,7 +13,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, SchemaRef};
 use gpuwhy_guard::guarded;
-use gpuwhy_schema::{Ns, Table};
+use gpuwhy_schema::{Ns, Table, schema};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -132,19 +132,20 @@ pub(crate) fn take(batch: &RecordBatch, rows: Vec<u32>) -> RecordBatch {
         .expect("the rows taken are rows of the batch")
 }
 
-/// Writes a sorted batch as `relative`, and says what the manifest has to say of it.
+/// Writes batches, which follow each other in their order, as `relative`, and says what the manifest has to say of it.
 pub(crate) fn write<T: Table>(
     dir: &Dir,
     relative: &str,
     segment: u32,
-    batch: &RecordBatch,
+    batches: &[RecordBatch],
 ) -> Result<manifest::File> {
-    let extent = Times::of::<T>(batch).and_then(|t| t.extent());
+    let extents = batches.iter().filter_map(|batch| Times::of::<T>(batch)?.extent());
+    let extent = extents.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 + b.2));
     let ((), bytes) = dir.commit(relative, |file, path| {
         let write = || -> Result<(), ParquetError> {
             let properties = properties::<T>();
-            let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties))?;
-            writer.write(batch)?;
+            let mut writer = ArrowWriter::try_new(file, schema::<T>(), Some(properties))?;
+            batches.iter().try_for_each(|batch| writer.write(batch))?;
             writer.close()?;
             Ok(())
         };
@@ -161,7 +162,7 @@ pub(crate) fn write<T: Table>(
         table: T::NAME.into(),
         path: relative.into(),
         segment,
-        rows: batch.num_rows() as u64,
+        rows: batches.iter().map(|batch| batch.num_rows() as u64).sum(),
         bytes,
         min_start: extent.map(|e| e.0),
         max_end: extent.map(|e| e.1),

@@ -43,6 +43,8 @@ const LONG_TILES: i64 = 4;
 const LEAST: usize = 4 << 10;
 /// Cells of a level that are held at most, at 32 bytes each.
 const MOST: usize = 1 << 20;
+/// Room for so many cells of a lane at first: most lanes get some more.
+const SOME: usize = 16;
 /// Long rows that are held.
 const LONG_ROWS: usize = 1 << 16;
 
@@ -68,7 +70,8 @@ impl Level {
             // Of a run, what lies in this tile; the rest goes to the next ones.
             let beyond = cell.bucket + i64::from(cell.run) - ((tile + 1) << TILE);
             let part = Cell { run: cell.run - beyond.max(0) as u32, ..cell };
-            let cells = self.tiles.entry(tile).or_default().entry(lane).or_default();
+            let lanes = self.tiles.entry(tile).or_default();
+            let cells = lanes.entry(lane).or_insert_with(|| Vec::with_capacity(SOME));
             // Of what a lane does in a bucket, most is like the last few cells.
             let last = cells.iter_mut().rev().take(4).find(|last| {
                 (last.bucket, last.value, last.run, part.run) == (part.bucket, part.value, 0, 0)
