@@ -78,6 +78,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         at = end;
     }
 
+    // A lane of states: 5 ns of the value 1 in the first bucket of 1,024 ns, then two buckets of it.
+    let cells = [12, 2, 1, 2, 5, 8, 2, 2];
+    write("pyramid_file", "cells", &[&[10, 0, 1], &cells[..]].concat())?;
+    // A span of 7 ns.
+    write("pyramid_file", "rows", &[100, 0, 1, 13, 4, 7, 0, 0])?;
+    let file = gpuwhy_store::fuzzing::pyramid_of(10, 0, 5, &cells);
+    write("pyramid_file", "file", &[&[0xff], &*file].concat())?;
+
     writer.finish()?;
     // Attributes have an id and a value, as strings of a report do.
     write(

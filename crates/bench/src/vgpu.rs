@@ -306,6 +306,7 @@ fn import(from: &Path, to: &Path) -> Result<()> {
     let mut import = importer.open(&files, &importer::Options { threads: 1 })?;
     let mut writer = Bulk::create(to, &gpuwhy_store::Options::default(), MEMORY)?;
     while let Some(mut batch) = import.next()? {
+        writer.append_attrs(batch.attrs.take())?;
         writer.append(&mut batch.rows)?;
     }
     writer.finish()?;

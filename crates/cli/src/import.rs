@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use gpuwhy_formats::importer::{self, Batch, Import};
 use gpuwhy_formats::importers;
 use gpuwhy_formats::left_out::FileLeftOut;
-use gpuwhy_schema::{Rows, terminal};
+use gpuwhy_schema::terminal;
 use gpuwhy_store::{Bulk, Options};
 use serde_json::json;
 
@@ -62,12 +62,15 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    fn put(&mut self, rows: &mut Rows, done: f64) -> Result<()> {
+    fn put(&mut self, batch: Batch) -> Result<()> {
+        let Batch { mut rows, attrs, done } = batch;
         if self.stop.load(Ordering::Relaxed) {
             bail!("interrupted; nothing was left behind");
         }
-        self.rows += rows.len() as u64;
-        self.writer.append(rows)?;
+        let attr_rows = attrs.as_ref().map_or(0, |attrs| attrs.num_rows());
+        self.rows += (rows.len() + attr_rows) as u64;
+        self.writer.append_attrs(attrs)?;
+        self.writer.append(&mut rows)?;
         let slow = self.began.elapsed() > Duration::from_secs(2);
         if self.is_terminal && slow && self.told.elapsed() > Duration::from_millis(200) {
             self.told = Instant::now();
@@ -176,8 +179,7 @@ fn copy(import: &mut dyn Import, sink: &mut Sink<'_>) -> Result<()> {
             }
         });
         for batch in receive {
-            let Batch { mut rows, done } = batch?;
-            sink.put(&mut rows, done)?;
+            sink.put(batch?)?;
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gpuwhy_schema::Rows;
 
-use crate::importer::{Batch, Options, Summary};
+use crate::importer::{Options, Summary};
 use crate::{Result, importers};
 
 /// All rows of a file, by the importer that recognises it.
@@ -12,8 +12,8 @@ pub(crate) fn import(path: &Path) -> Result<(Rows, Summary)> {
     let paths = [path.to_path_buf()];
     let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
     let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next()? {
-        all.append(&mut rows);
+    while let Some(batch) = import.next()? {
+        all.append(&mut batch.into_rows().unwrap());
     }
     Ok((all, import.summary()))
 }

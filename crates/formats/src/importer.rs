@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use gpuwhy_schema::{ClockError, CopyKind, Migration, Name, Rows};
+use arrow_array::RecordBatch;
+use gpuwhy_schema::{Attr, ClockError, CopyKind, Migration, Name, Rows, SchemaError, Table as _};
 
 use crate::left_out::FileLeftOut;
 use crate::{Error, Result};
@@ -69,8 +70,28 @@ pub trait Import: Send {
 pub struct Batch {
     /// The rows, with ids and times of the trace that is being made.
     pub rows: Rows,
+    /// Rows of `attr` as columns, beside those in `rows`.
+    pub attrs: Option<RecordBatch>,
     /// About how much has been read by now, from 0 to 1.
     pub done: f64,
+}
+
+impl Batch {
+    /// With rows alone.
+    pub fn new(rows: Rows, done: f64) -> Batch {
+        Batch { rows, attrs: None, done }
+    }
+
+    /// All rows as rows.
+    ///
+    /// # Errors
+    /// The columns are not those of `attr`.
+    pub fn into_rows(mut self) -> Result<Rows, SchemaError> {
+        for batch in self.attrs.iter() {
+            self.rows.attr.append(&mut Attr::rows(batch)?);
+        }
+        Ok(self.rows)
+    }
 }
 
 /// What an import read besides rows.

@@ -42,42 +42,30 @@ impl View {
 
 /// The track of a thread's states, in order of time.
 pub fn thread_states(states: &[State], view: &View) -> Lane {
-    bands(states, view, |state| {
-        ThreadState::from_code(state.value).map_or("unknown", ThreadState::as_str).to_owned()
-    })
+    bands(states, view, |state| state_name(state.value))
+}
+
+/// What a state of a thread is called.
+pub fn state_name(value: i64) -> String {
+    ThreadState::from_code(value).map_or("unknown", ThreadState::as_str).to_owned()
 }
 
 /// The states of any track, in order of time; `name` gives a state's name.
 pub fn bands(states: &[State], view: &View, name: impl Fn(&State) -> String) -> Lane {
-    let mut values: Vec<String> = Vec::new();
-    let mut known = std::collections::HashMap::new();
-    let mut index = |value: String| -> u32 {
-        if let Some(&i) = known.get(&value) {
-            return i;
-        }
-        let value = if values.len() < VALUES { value } else { "other".to_owned() };
-        let at = values.iter().position(|v| *v == value).unwrap_or_else(|| {
-            values.push(value.clone());
-            values.len() - 1
-        });
-        if known.len() <= 16 * VALUES {
-            known.insert(value, at as u32);
-        }
-        at as u32
-    };
+    let mut values = Values::default();
     let mut all: Vec<Band> = Vec::with_capacity(states.len());
     for (i, state) in states.iter().enumerate() {
         let from = view.page(state.ts);
         let next = states.get(i + 1).map_or(i64::MAX, |next| view.page(next.ts));
         let to = state.dur.map_or(i64::MAX, |dur| from.saturating_add(dur.0.max(0)));
-        let band = Band(from, to.min(next.max(from)), index(name(state)));
+        let band = Band(from, to.min(next.max(from)), values.index(name(state)));
         match all.last_mut() {
             Some(last) if last.1 == band.0 && last.2 == band.2 => last.1 = band.1,
             _ => all.push(band),
         }
     }
     let levels = view.levels.iter().map(|&during| band_level(&all, during)).collect();
-    Lane::Bands { values, levels }
+    Lane::Bands { values: values.names, levels }
 }
 
 fn band_level(all: &[Band], during: Interval) -> Level<Band> {
@@ -88,31 +76,40 @@ fn band_level(all: &[Band], during: Interval) -> Level<Band> {
     if inside.len() <= COLUMNS {
         return Level { during, items: inside.iter().map(clip).collect() };
     }
-    let mut items: Vec<Band> = Vec::with_capacity(COLUMNS);
-    // Time that a value (or nobody looking) held but was not shown for, carried to the next
-    // column in which it occurs. Without it a state that never has the most of a column, like the
-    // wait for a disk in each of many short steps, would not show at all.
-    let mut owed: std::collections::HashMap<Option<u32>, i64> = std::collections::HashMap::new();
     let mut at = 0;
-    for column in columns(during) {
-        let mut held: Vec<(Option<u32>, i64)> = Vec::new();
-        let mut unseen = column.len();
+    let held = columns(during).map(|column| {
+        let mut held: Vec<(u32, i64)> = Vec::new();
         while let Some(band) = inside.get(at) {
             if band.0 >= column.to {
                 break;
             }
             let part = (band.1.min(column.to) - band.0.max(column.from)).max(0);
-            match held.iter_mut().find(|(value, _)| *value == Some(band.2)) {
+            match held.iter_mut().find(|(value, _)| *value == band.2) {
                 Some((_, sum)) => *sum += part,
-                None => held.push((Some(band.2), part)),
+                None => held.push((band.2, part)),
             }
-            unseen -= part;
             if band.1 > column.to {
                 break;
             }
             at += 1;
         }
-        held.push((None, unseen.max(0)));
+        (column, held)
+    });
+    Level { during, items: thinned(held) }
+}
+
+/// One value for each column, by how long each value held in it.
+fn thinned(columns: impl Iterator<Item = (Interval, Vec<(u32, i64)>)>) -> Vec<Band> {
+    let mut items: Vec<Band> = Vec::with_capacity(COLUMNS);
+    // Time that a value (or nobody looking) held but was not shown for, carried to the next
+    // column in which it occurs. Without it a state that never has the most of a column, like the
+    // wait for a disk in each of many short steps, would not show at all.
+    let mut owed: std::collections::HashMap<Option<u32>, i64> = std::collections::HashMap::new();
+    for (column, held) in columns {
+        let seen: i64 = held.iter().map(|(_, time)| *time).sum();
+        let mut held: Vec<(Option<u32>, i64)> =
+            held.into_iter().map(|(value, time)| (Some(value), time)).collect();
+        held.push((None, (column.len() - seen).max(0)));
         held.retain(|(_, time)| *time > 0);
         for (value, time) in &mut held {
             *time += owed.get(value).copied().unwrap_or(0);
@@ -129,7 +126,57 @@ fn band_level(all: &[Band], during: Interval) -> Level<Band> {
             _ => items.push(Band(column.from, column.to, value)),
         }
     }
-    Level { during, items }
+    items
+}
+
+/// How long each value of a track of states held within a column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The column, in page time. Columns follow each other.
+    pub column: Interval,
+    /// The values, each with how long it held, ns.
+    pub values: Vec<(i64, i64)>,
+}
+
+/// The states of any track by what they sum up to in columns, where they are too many to be listed; one list of columns
+/// for each degree of detail, with what it covers. `name` gives a state's name.
+pub fn held_bands(levels: Vec<(Interval, Vec<Held>)>, name: impl Fn(i64) -> String) -> Lane {
+    let mut values = Values::default();
+    let levels = levels.into_iter().map(|(during, columns)| {
+        let held = columns.into_iter().map(|Held { column, values: held }| {
+            let of = |(value, time): (i64, i64)| (values.index(name(value)), time);
+            (column, held.into_iter().map(of).collect())
+        });
+        let clip = |b: Band| Band(b.0.max(during.from), b.1.min(during.to), b.2);
+        let items = thinned(held).into_iter().map(clip).filter(|b| b.0 < b.1).collect();
+        Level { during, items }
+    });
+    let levels = levels.collect();
+    Lane::Bands { values: values.names, levels }
+}
+
+/// The different values of a track, of which the first ones get a place of their own.
+#[derive(Debug, Default)]
+struct Values {
+    names: Vec<String>,
+    known: std::collections::HashMap<String, u32>,
+}
+
+impl Values {
+    fn index(&mut self, value: String) -> u32 {
+        if let Some(&at) = self.known.get(&value) {
+            return at;
+        }
+        let name = if self.names.len() < VALUES { &*value } else { "other" };
+        let at = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        });
+        if self.known.len() <= 16 * VALUES {
+            self.known.insert(value, at as u32);
+        }
+        at as u32
+    }
 }
 
 /// The values of one counter track, in order of time. Totals and deltas are shown per second:

@@ -76,6 +76,16 @@ fn no_null(column: &dyn Array) -> Result<(), BadCell> {
     Err(BadCell { row, found: "null".into() })
 }
 
+/// The function as it is, of a known type; a pointer to it would be called for each value of a column.
+fn of_ref<A, B>(function: impl Fn(&A) -> B) -> impl Fn(&A) -> B {
+    function
+}
+
+/// The same for values.
+fn of_value<A, B>(function: impl Fn(A) -> B) -> impl Fn(A) -> B {
+    function
+}
+
 macro_rules! number_cell {
     ($ty:ty, $data:ident, $array:ident, $arrow:ident, $native:ty, $from:expr, $to:expr $(, $role:ident)?) => {
         impl Cell for $ty {
@@ -83,12 +93,12 @@ macro_rules! number_cell {
             const TYPE: DataType = DataType::$data;
             const NULLABLE: bool = false;
             fn column<'a>(cells: impl Iterator<Item = &'a Self>) -> ArrayRef {
-                let from: fn(&$ty) -> $native = $from;
+                let from = of_ref::<$ty, $native>($from);
                 Arc::new($array::from_iter_values(cells.map(from)))
             }
             fn read(column: &dyn Array) -> Result<Vec<Self>, BadCell> {
                 no_null(column)?;
-                let to: fn($native) -> $ty = $to;
+                let to = of_value::<$native, $ty>($to);
                 Ok(column.as_primitive::<$arrow>().values().iter().map(|&v| to(v)).collect())
             }
             $(number_cell!(@row_id $role);)?
@@ -98,12 +108,12 @@ macro_rules! number_cell {
             const TYPE: DataType = DataType::$data;
             const NULLABLE: bool = true;
             fn column<'a>(cells: impl Iterator<Item = &'a Self>) -> ArrayRef {
-                let from: fn(&$ty) -> $native = $from;
-                Arc::new(cells.map(|cell| cell.as_ref().map(from)).collect::<$array>())
+                let from = of_ref::<$ty, $native>($from);
+                Arc::new(cells.map(|cell| cell.as_ref().map(&from)).collect::<$array>())
             }
             fn read(column: &dyn Array) -> Result<Vec<Self>, BadCell> {
-                let to: fn($native) -> $ty = $to;
-                Ok(column.as_primitive::<$arrow>().iter().map(|v| v.map(to)).collect())
+                let to = of_value::<$native, $ty>($to);
+                Ok(column.as_primitive::<$arrow>().iter().map(|v| v.map(&to)).collect())
             }
         }
     };

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod attr_columns;
 pub mod cell;
 mod clock_error;
 pub mod docs;
@@ -27,6 +28,7 @@ pub mod text;
 mod units;
 mod words;
 
+pub use attr_columns::AttrColumns;
 pub use cell::{Name, Names, Role, UnknownWord};
 pub use clock_error::ClockError;
 pub use lanes::{Lane, Lanes, STACKS_LAST, remembered};

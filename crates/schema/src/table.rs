@@ -287,7 +287,11 @@ macro_rules! tables {
 
             /// Moves all rows of `other` to the end of these.
             pub fn append(&mut self, other: &mut Rows) {
-                $(self.$table.append(&mut other.$table);)+
+                // Nothing is copied where there was nothing.
+                $(match self.$table.is_empty() {
+                    true => std::mem::swap(&mut self.$table, &mut other.$table),
+                    false => self.$table.append(&mut other.$table),
+                })+
             }
         }
 

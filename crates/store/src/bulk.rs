@@ -7,10 +7,12 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use arrow_array::RecordBatch;
 use gpuwhy_schema::Rows;
 
 use crate::dir::{Dir, Durability, Lock};
 use crate::manifest::Manifest;
+use crate::pyramid::{self, Builder};
 use crate::seal::Sealer;
 use crate::writer::take_lock;
 use crate::{Error, Options, Result, Written};
@@ -21,16 +23,23 @@ const ROW_BYTES: usize = 600;
 /// Fewer rows than this make segments that are not worth a file.
 const LEAST_ROWS: usize = 16 << 10;
 
+/// What is to become a segment.
+#[derive(Debug, Default)]
+struct Pending {
+    rows: Rows,
+    attrs: Vec<RecordBatch>,
+}
+
 /// The one writer of a new trace, all of whose rows are at hand.
 #[derive(Debug)]
 pub struct Bulk {
-    pending: Rows,
+    pending: Pending,
     pending_rows: usize,
     /// Rows of a segment.
     segment_rows: usize,
     segments: u32,
     /// Rows on their way to the disk, and the thread that takes them.
-    send: Option<SyncSender<Rows>>,
+    send: Option<SyncSender<Pending>>,
     thread: Option<JoinHandle<Result<Sealer>>>,
     dir: Dir,
     lock: Option<Lock>,
@@ -56,7 +65,8 @@ impl Bulk {
         }
         // Files are made durable at the end, all at once.
         let scratch = Dir { durability: Durability::ProcessDeath, ..dir.clone() };
-        let sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
+        let mut sealer = Sealer::new(scratch, Manifest::new(&options.tool), None);
+        sealer.pyramid = Some(Builder::create(&sealer.dir)?);
         // Without room between the two threads: a segment that waited there would be a third in memory.
         let (send, receive) = sync_channel(0);
         let thread = std::thread::Builder::new()
@@ -64,7 +74,7 @@ impl Bulk {
             .spawn(move || seal(sealer, &receive))
             .map_err(Error::io("start the sealing thread of", path))?;
         Ok(Bulk {
-            pending: Rows::default(),
+            pending: Pending::default(),
             pending_rows: 0,
             segment_rows: (memory / ROW_BYTES).max(LEAST_ROWS),
             segments: 0,
@@ -78,8 +88,20 @@ impl Bulk {
     /// Takes all of `rows` out. States must come in the order of time.
     pub fn append(&mut self, rows: &mut Rows) -> Result<()> {
         let count = rows.len();
-        self.pending.append(rows);
-        self.pending_rows += count;
+        self.pending.rows.append(rows);
+        self.added(count)
+    }
+
+    /// Takes rows of `attr` that are columns already.
+    pub fn append_attrs(&mut self, attrs: Option<RecordBatch>) -> Result<()> {
+        let Some(attrs) = attrs else { return Ok(()) };
+        let count = attrs.num_rows();
+        self.pending.attrs.push(attrs);
+        self.added(count)
+    }
+
+    fn added(&mut self, rows: usize) -> Result<()> {
+        self.pending_rows += rows;
         if self.pending_rows >= self.segment_rows { self.hand_over() } else { Ok(()) }
     }
 
@@ -106,6 +128,9 @@ impl Bulk {
     pub fn finish(mut self) -> Result<Written> {
         self.hand_over()?;
         let mut sealer = self.join()?;
+        if let Some(pyramid) = sealer.pyramid.take() {
+            pyramid.finish(&sealer.manifest)?;
+        }
         if self.dir.durability == Durability::PowerLoss {
             self.sync(&sealer.manifest)?;
         }
@@ -122,10 +147,10 @@ impl Bulk {
 
     fn sync(&self, manifest: &Manifest) -> Result<()> {
         let mut folders = std::collections::BTreeSet::new();
-        for file in &manifest.file {
-            let synced = self.dir.root.sync_file(&file.path);
-            synced.map_err(Error::io("flush", &self.dir.at(&file.path)))?;
-            folders.extend(file.path.split_once('/').map(|(folder, _)| folder));
+        for path in manifest.file.iter().map(|file| &*file.path).chain([pyramid::PATH]) {
+            let synced = self.dir.root.sync_file(path);
+            synced.map_err(Error::io("flush", &self.dir.at(path)))?;
+            folders.extend(path.split_once('/').map(|(folder, _)| folder));
         }
         folders.iter().try_for_each(|folder| self.dir.sync_folder(Some(folder)))?;
         // The names of the folders themselves.
@@ -146,16 +171,17 @@ impl Drop for Bulk {
 /// Whether a directory is empty, or holds nothing but what a bulk writer leaves that was killed.
 fn is_left(dir: &Dir) -> bool {
     let left = |name: &str| {
-        name == "lock" || name == "state.head" || gpuwhy_schema::TABLES.contains(&name)
+        let others = ["lock", "state.head", pyramid::FOLDER];
+        others.contains(&name) || gpuwhy_schema::TABLES.contains(&name)
     };
     let entries = dir.root.list(None);
     entries.is_ok_and(|all| all.iter().all(|(name, _)| name.to_str().is_some_and(left)))
 }
 
-fn seal(mut sealer: Sealer, receive: &Receiver<Rows>) -> Result<Sealer> {
-    for mut rows in receive {
+fn seal(mut sealer: Sealer, receive: &Receiver<Pending>) -> Result<Sealer> {
+    for Pending { mut rows, attrs } in receive {
         let segment = sealer.manifest.next_segment;
-        sealer.seal_rows(segment, &mut rows)?;
+        sealer.seal_rows(segment, &mut rows, attrs)?;
     }
     Ok(sealer)
 }

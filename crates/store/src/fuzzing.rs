@@ -61,3 +61,13 @@ pub fn journal(path: &Path) -> Result<u64> {
 pub fn journal_of(table: u8, rows: u32, payload: &[u8]) -> Vec<u8> {
     journal::wrap(TABLES[usize::from(table) % TABLES.len()], rows, payload)
 }
+
+/// Reads bytes as the file of a pyramid, and says how many cells and rows its chunks have; garbled ones end it.
+pub fn pyramid(bytes: &[u8]) -> u64 {
+    crate::pyramid::read_all(bytes)
+}
+
+/// The file of a pyramid of one chunk with this payload and sound checksums: cells of level `level` up to 62, or rows.
+pub fn pyramid_of(level: u32, from: i64, to: i64, payload: &[u8]) -> Vec<u8> {
+    crate::pyramid::wrap(level, (from, to), payload)
+}

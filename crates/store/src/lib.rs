@@ -7,6 +7,7 @@
 //!   state/00000.parquet
 //!   state.head/00001.parquet   states of earlier segments that reach into segment 1, repeated
 //!   journal/00001.journal what is not sealed yet
+//!   pyramid/levels.bin    sums over buckets of time, from which pictures are drawn; made anew where it is missing
 //!   quarantine/           what a crash tore
 //!   lock                  held by the writer
 //! ```
@@ -36,6 +37,7 @@ mod latest;
 mod manifest;
 mod merge;
 mod output;
+mod pyramid;
 mod read;
 mod recover;
 mod remove;
@@ -56,6 +58,7 @@ pub use incomplete::IncompleteSource;
 pub use manifest::{File, MANIFEST, Manifest};
 pub use merge::{Merged, Shards, merge};
 pub use output::{Output, write_file};
+pub use pyramid::{Grid, Piece, Pyramid};
 pub use read::Read;
 pub use recover::Recovered;
 pub use remove::{put_in_place, remove};

@@ -120,6 +120,7 @@ fn sweep(dir: &Dir, manifest: &Manifest, recovered: &mut Recovered) -> Result<()
     let mut folders: Vec<&str> = gpuwhy_schema::TABLES.to_vec();
     folders.push("state.head");
     folders.push("quarantine");
+    folders.push(crate::pyramid::FOLDER);
     for folder in folders {
         // Most tables have no rows in most traces.
         for name in dir.list(folder)? {

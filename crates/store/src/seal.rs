@@ -4,19 +4,21 @@
 //! names them, then the journal goes. A crash between any two leaves a trace that opens: files
 //! that no manifest names are not read, and a journal that the manifest has passed is not either.
 
+use std::any::Any;
 use std::path::Path;
 
 use arrow_array::RecordBatch;
 use foldhash::{HashMap, HashSet};
 use gpuwhy_schema::{
-    Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack, State, Table, Track,
-    TrackId, schema,
+    Attr, Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack, State, Table,
+    Track, TrackId, schema,
 };
 
 use crate::dir::{Dir, journal_name};
 use crate::journal::Found;
 use crate::latest::Latest;
 use crate::manifest::{File, Manifest};
+use crate::pyramid::Builder;
 use crate::read::{Place, Read, has_twins, twin_key};
 use crate::segment::{self, Times};
 use crate::{Error, Result};
@@ -44,6 +46,8 @@ pub(crate) struct Sealer {
     latest_state: Option<Ns>,
     /// How long a row is kept after its end.
     pub keep_recent: Option<Ns>,
+    /// What is made of the rows besides, where they come only once.
+    pub pyramid: Option<Builder>,
 }
 
 /// How many rows a segment got, table by table, and what it did not get because it was damaged.
@@ -151,6 +155,7 @@ impl Sealer {
             reaching: 0,
             latest_state: None,
             keep_recent,
+            pyramid: None,
             thread_begins: None,
         }
     }
@@ -223,9 +228,19 @@ impl Sealer {
 
     /// Seals rows that never were in a journal, and takes all of them out; the manifest is not
     /// committed.
-    pub fn seal_rows(&mut self, segment: u32, rows: &mut Rows) -> Result<Sealed> {
+    pub fn seal_rows(
+        &mut self,
+        segment: u32,
+        rows: &mut Rows,
+        attrs: Vec<RecordBatch>,
+    ) -> Result<Sealed> {
         let mut made = Made::new(&self.dir, segment);
+        (made.pyramid, made.attrs) = (self.pyramid.take(), attrs);
         rows.each(&mut made)?;
+        self.pyramid = made.pyramid.take();
+        if let Some(pyramid) = &mut self.pyramid {
+            pyramid.end_segment()?;
+        }
         self.take(segment, made, false)
     }
 
@@ -272,7 +287,7 @@ impl Sealer {
         // No row reaches over: an empty head says that too.
         rows.sort_by_key(|s| (s.ts, std::cmp::Reverse(s.end()), s.track));
         let path = format!("state.head/{segment:05}.parquet");
-        let mut file = segment::write::<State>(&self.dir, &path, segment, &State::batch(&rows))?;
+        let mut file = segment::write::<State>(&self.dir, &path, segment, &[State::batch(&rows)])?;
         file.repeats_from = Some(from.0);
         Ok(Some(file))
     }
@@ -341,6 +356,9 @@ struct Made {
     hosts: Vec<String>,
     shards: HashSet<u16>,
     sealed: Sealed,
+    pyramid: Option<Builder>,
+    /// Rows of `attr` besides those that come as rows.
+    attrs: Vec<RecordBatch>,
 }
 
 impl Made {
@@ -353,6 +371,8 @@ impl Made {
             hosts: Vec::new(),
             shards: HashSet::default(),
             sealed: Sealed::default(),
+            pyramid: None,
+            attrs: Vec::new(),
         }
     }
 
@@ -373,11 +393,28 @@ impl Made {
             self.hosts.extend(hosts.iter().map(|e| e.key.to_string()));
         }
         learn_shards(&batch, &mut self.shards);
+        if let Some(pyramid) = &mut self.pyramid {
+            pyramid.batch::<T>(&batch)?;
+        }
         let path = format!("{}/{:05}.parquet", T::NAME, self.segment);
-        let file = segment::write::<T>(&self.dir, &path, self.segment, &batch)?;
+        self.write::<T>(&path, &[batch])
+    }
+
+    fn write<T: Table>(&mut self, path: &str, batches: &[RecordBatch]) -> Result<()> {
+        let file = segment::write::<T>(&self.dir, path, self.segment, batches)?;
         self.sealed.rows += file.rows;
         self.files.push(file);
         Ok(())
+    }
+
+    /// Writes the file of `attr`, whose rows have no order.
+    fn put_attrs(&mut self, rows: &mut Vec<Attr>) -> Result<()> {
+        let mut batches = std::mem::take(&mut self.attrs);
+        if !rows.is_empty() {
+            batches.push(Attr::batch(&std::mem::take(rows)));
+        }
+        batches.iter().for_each(|batch| learn_shards(batch, &mut self.shards));
+        self.write::<Attr>(&format!("{}/{:05}.parquet", Attr::NAME, self.segment), &batches)
     }
 }
 
@@ -385,6 +422,11 @@ impl EachTable for Made {
     type Error = Error;
 
     fn table<T: Table>(&mut self, rows: &mut Vec<T>) -> Result<()> {
+        if !self.attrs.is_empty()
+            && let Some(rows) = (rows as &mut dyn Any).downcast_mut::<Vec<Attr>>()
+        {
+            return self.put_attrs(rows);
+        }
         if rows.is_empty() {
             return Ok(());
         }
@@ -530,7 +572,7 @@ impl EachTable for Rewrite<'_, '_> {
             return Ok(());
         }
         let batch = segment::sorted::<T>(T::batch(rows));
-        let file = segment::write::<T>(&compact.sealer.dir, &path, last, &batch)?;
+        let file = segment::write::<T>(&compact.sealer.dir, &path, last, &[batch])?;
         let old = compact.manifest.file.extract_if(.., |f| f.table == T::NAME);
         compact.dropped.extend(old);
         compact.manifest.file.push(file);

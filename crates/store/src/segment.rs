@@ -13,11 +13,11 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, SchemaRef};
 use gpuwhy_guard::guarded;
-use gpuwhy_schema::{Ns, Table};
-use parquet::arrow::ArrowWriter;
+use gpuwhy_schema::{Ns, Table, schema};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
@@ -132,19 +132,20 @@ pub(crate) fn take(batch: &RecordBatch, rows: Vec<u32>) -> RecordBatch {
         .expect("the rows taken are rows of the batch")
 }
 
-/// Writes a sorted batch as `relative`, and says what the manifest has to say of it.
+/// Writes batches, which follow each other in their order, as `relative`, and says what the manifest has to say of it.
 pub(crate) fn write<T: Table>(
     dir: &Dir,
     relative: &str,
     segment: u32,
-    batch: &RecordBatch,
+    batches: &[RecordBatch],
 ) -> Result<manifest::File> {
-    let extent = Times::of::<T>(batch).and_then(|t| t.extent());
+    let extents = batches.iter().filter_map(|batch| Times::of::<T>(batch)?.extent());
+    let extent = extents.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 + b.2));
     let ((), bytes) = dir.commit(relative, |file, path| {
         let write = || -> Result<(), ParquetError> {
             let properties = properties::<T>();
-            let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties))?;
-            writer.write(batch)?;
+            let mut writer = ArrowWriter::try_new(file, schema::<T>(), Some(properties))?;
+            batches.iter().try_for_each(|batch| writer.write(batch))?;
             writer.close()?;
             Ok(())
         };
@@ -161,7 +162,7 @@ pub(crate) fn write<T: Table>(
         table: T::NAME.into(),
         path: relative.into(),
         segment,
-        rows: batch.num_rows() as u64,
+        rows: batches.iter().map(|batch| batch.num_rows() as u64).sum(),
         bytes,
         min_start: extent.map(|e| e.0),
         max_end: extent.map(|e| e.1),
@@ -189,9 +190,19 @@ impl Batches {
     /// Opens the file that `file` describes, and checks that it is what the manifest says; of its
     /// row groups only those are read that may overlap `range`.
     pub fn open<T: Table>(dir: &Dir, file: &manifest::File, range: &Range<Ns>) -> Result<Batches> {
+        Batches::open_columns::<T>(dir, file, range, &[])
+    }
+
+    /// The same with these columns alone; all, if none is named.
+    pub fn open_columns<T: Table>(
+        dir: &Dir,
+        file: &manifest::File,
+        range: &Range<Ns>,
+        columns: &[&str],
+    ) -> Result<Batches> {
         let path = dir.at(&file.path);
         let handle = open_checked(dir, &file.path, file.bytes)?;
-        Batches::of_file::<T>(handle, path, Some(file.rows), range)
+        Batches::of_file::<T>(handle, path, Some(file.rows), range, columns)
     }
 
     /// Reads a file whose place in a trace has been checked, if it is in one; `rows` is what the
@@ -201,6 +212,7 @@ impl Batches {
         path: PathBuf,
         rows: Option<u64>,
         range: &Range<Ns>,
+        columns: &[&str],
     ) -> Result<Batches> {
         let checked = gpuwhy_guard::metadata(&handle).map_err(Error::unsound(&path))?;
         let said = rows.unwrap_or(checked.rows);
@@ -220,15 +232,26 @@ impl Batches {
         let batch_rows = gpuwhy_guard::check_pages(&handle, &checked, &wanted, BATCH_ROWS)
             .map_err(Error::unsound(&path))?;
         let rows = wanted.iter().map(|&i| groups[i].num_rows().max(0) as u64).sum();
+        let mut schema = Arc::clone(metadata.schema());
+        let mut mask = ProjectionMask::all();
+        if !columns.is_empty() {
+            let is_wanted = |name: &str| columns.contains(&name);
+            let places: Vec<usize> =
+                (0..schema.fields().len()).filter(|&i| is_wanted(schema.field(i).name())).collect();
+            schema = Arc::new(schema.project(&places).expect("the places are of its own fields"));
+            mask =
+                ProjectionMask::roots(metadata.metadata().file_metadata().schema_descr(), places);
+        }
         let reader = guarded(|| {
-            ParquetRecordBatchReaderBuilder::new_with_metadata(handle, metadata.clone())
+            ParquetRecordBatchReaderBuilder::new_with_metadata(handle, metadata)
                 .with_batch_size(batch_rows)
                 .with_row_groups(wanted)
+                .with_projection(mask)
                 .build()
         })
         .map_err(|what| Error::damaged(&path, what))?
         .map_err(|e| parquet_error(&path, "its first row group", e))?;
-        Ok(Batches { path, reader, schema: Arc::clone(metadata.schema()), row: 0, rows })
+        Ok(Batches { path, reader, schema, row: 0, rows })
     }
 
     /// The next batch; `None` after the last row. An error names the file and the row.
@@ -323,7 +346,7 @@ fn group_meets<T: Table>(group: &RowGroupMetaData, range: &Range<Ns>) -> bool {
 /// rows it had: what the fuzz target does.
 pub(crate) fn read_file<T: Table>(path: &Path) -> Result<u64> {
     let handle = File::open(path).map_err(Error::io("open", path))?;
-    let mut batches = Batches::of_file::<T>(handle, path.into(), None, &(Ns::MIN..Ns::MAX))?;
+    let mut batches = Batches::of_file::<T>(handle, path.into(), None, &(Ns::MIN..Ns::MAX), &[])?;
     while let Some(batch) = batches.next() {
         T::rows(&batch?).map_err(Error::schema(path, "its rows"))?;
     }

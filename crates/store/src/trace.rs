@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::dir::{Dir, Locking};
 use crate::journal::Found;
-use crate::manifest::Manifest;
+use crate::manifest::{File, Manifest};
 use crate::read::{Place, Read, has_twins};
 use crate::recover::{Recovered, recover, unsealed};
 use crate::seal::{LaneRow, is_lane, learn_shards};
@@ -99,8 +99,8 @@ impl Trace {
         &self.journals
     }
 
-    /// The sources of a table's rows that may overlap `range`.
-    pub(crate) fn places<T: Table>(&self, range: &Range<Ns>) -> Vec<Place> {
+    /// The files that hold all rows of a table that may overlap `range`, and more.
+    pub(crate) fn sealed<T: Table>(&self, range: &Range<Ns>) -> impl Iterator<Item = &File> {
         let files = || self.manifest.file.iter().filter(|f| f.table == T::NAME);
         // The last head that declares all that is still valid when the range begins. Earlier
         // segments have nothing to add to it. If they are gone, it is the only one to tell.
@@ -112,14 +112,18 @@ impl Trace {
             })
             .max_by_key(|f| f.segment);
         let from = head.map_or(0, |h| h.segment);
-        let wanted = |f: &&crate::manifest::File| match f.is_head() {
+        files().filter(move |f| match f.is_head() {
             true => head.is_some_and(|h| h.path == f.path),
             false => f.segment >= from,
-        };
+        })
+    }
+
+    /// The sources of a table's rows that may overlap `range`.
+    pub(crate) fn places<T: Table>(&self, range: &Range<Ns>) -> Vec<Place> {
         // Where a row may have been written open, its end has to be looked for, and may lie in a
         // file that does not reach into the range.
-        let open = has_twins::<T>() && files().filter(wanted).any(|f| f.open > 0);
-        let sealed = files().filter(wanted).filter(|f| match open {
+        let open = has_twins::<T>() && self.sealed::<T>(range).any(|f| f.open > 0);
+        let sealed = self.sealed::<T>(range).filter(|f| match open {
             true => f.min_start.is_none_or(|start| Ns(start) < range.end),
             false => f.meets(range),
         });

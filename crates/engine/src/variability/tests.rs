@@ -232,6 +232,7 @@ fn import_all(files: &[PathBuf], trace: &Path) {
     let mut import = importer.open(files, &importer::Options { threads: 1 }).unwrap();
     let mut out = Bulk::create(trace, &StoreOptions::default(), 1 << 24).unwrap();
     while let Some(mut batch) = import.next().unwrap() {
+        out.append_attrs(batch.attrs.take()).unwrap();
         out.append(&mut batch.rows).unwrap();
     }
     out.finish().unwrap();

@@ -10,11 +10,13 @@ mod profile;
 use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_report::TimeTrack;
-use gpuwhy_report::detail::{self, View};
+use gpuwhy_report::detail::{self, Held, View};
+use gpuwhy_report::{Interval, Lane, TimeTrack};
 use gpuwhy_schema::{
-    Counter, Entity, EntityId, EntityKind, Measure, Ns, Shape, State, Track, names,
+    Counter, Entity, EntityId, EntityKind, Measure, Ns, Shape, State, Table as _, Track, TrackId,
+    names,
 };
+use gpuwhy_store::{Grid, Pyramid};
 
 use crate::analysis::Analysis;
 use crate::error::Result;
@@ -24,9 +26,8 @@ use crate::source::TraceSource;
 const THREADS: usize = 8;
 /// The most lanes of counters.
 const COUNTERS: usize = 28;
-/// The most states of one view: a page is a picture, and beyond this a trace viewer is the better
-/// tool.
-const STATES: usize = 3_000_000;
+/// States that are read one by one. Of traces with more, a view is made of what they sum up to in columns.
+const STATES: u64 = 1_000_000;
 /// Counters that are shown, in this order; on a host that has one, the GPU's come first.
 const SHOWN_COUNTERS: [&str; 21] = [
     names::SM_CLOCK,
@@ -107,6 +108,18 @@ impl Labels<'_> {
             _ => e.name.to_string(),
         })
     }
+
+    /// Who has a CPU.
+    fn occupant(&self, value: i64) -> String {
+        match value {
+            0 => "idle".into(),
+            id => self.of(EntityId(u32::try_from(id).unwrap_or(0))),
+        }
+    }
+
+    fn track(&self, track: &Track, lane: Lane) -> TimeTrack {
+        TimeTrack { group: self.of(track.entity), label: track.name.replace('_', " "), lane }
+    }
 }
 
 /// The lanes of a window: the states of its threads, who occupied the CPUs, and counters.
@@ -130,17 +143,17 @@ fn states(source: &TraceSource, window: &Window, labels: &Labels<'_>) -> Result<
     };
     let tracks = &source.entities_and_tracks().track;
     let shown: Vec<&Track> = tracks.iter().filter(is_shown).collect();
+    let known = source.trace().summary();
+    let rows = known.tables.iter().find(|one| one.table == State::NAME);
+    if rows.is_some_and(|of| of.rows + of.journal_rows > STATES) {
+        return held(source, window, labels, &shown);
+    }
     let mut by_track: HashMap<_, Vec<State>> = shown.iter().map(|t| (t.id, Vec::new())).collect();
-    let mut read = 0;
     for rows in source.trace().read::<State>(window.start()..window.end) {
         for row in rows? {
             if let Some(list) = by_track.get_mut(&row.track) {
                 list.push(row);
-                read += 1;
             }
-        }
-        if read > STATES {
-            break;
         }
     }
     let mut lanes = Vec::new();
@@ -150,15 +163,66 @@ fn states(source: &TraceSource, window: &Window, labels: &Labels<'_>) -> Result<
             continue;
         }
         let lane = if &*track.name == names::OCCUPANT {
-            detail::bands(rows, &window.view, |s| match s.value {
-                0 => "idle".into(),
-                id => labels.of(EntityId(u32::try_from(id).unwrap_or(0))),
-            })
+            detail::bands(rows, &window.view, |s| labels.occupant(s.value))
         } else {
             detail::thread_states(rows, &window.view)
         };
-        let label = track.name.replace('_', " ");
-        lanes.push(TimeTrack { group: labels.of(track.entity), label, lane });
+        lanes.push(labels.track(track, lane));
+    }
+    Ok(lanes)
+}
+
+/// The same from what states sum up to in columns, whatever their number.
+fn held(
+    source: &TraceSource,
+    window: &Window,
+    labels: &Labels<'_>,
+    shown: &[&Track],
+) -> Result<Vec<TimeTrack>> {
+    let pyramid = Pyramid::open(source.trace())?;
+    let start = window.start();
+    let mut by_track: HashMap<TrackId, Vec<(Interval, Vec<Held>)>> = HashMap::new();
+    for &during in &window.view.levels {
+        let at = |page: i64| start.saturating_add(Ns(page));
+        let grid = Grid::new(at(during.from)..at(during.to), detail::COLUMNS / 2);
+        let mut columns: HashMap<TrackId, Vec<Held>> =
+            shown.iter().map(|t| (t.id, Vec::new())).collect();
+        let page = |column| grid.begin(column).saturating_sub(start).0;
+        for of_track in columns.values_mut() {
+            let column = |n| Interval { from: page(n), to: page(n + 1) };
+            *of_track = (0..grid.columns())
+                .map(|n| Held { column: column(n), values: Vec::new() })
+                .collect();
+        }
+        pyramid.draw(&grid, |piece| {
+            let Some(of_track) = columns.get_mut(&piece.track) else { return };
+            if piece.shape != Shape::State {
+                return;
+            }
+            for column in &mut of_track[piece.columns.clone()] {
+                match column.values.iter_mut().find(|(value, _)| *value == piece.value) {
+                    Some((_, held)) => *held = held.saturating_add(piece.held),
+                    None => column.values.push((piece.value, piece.held)),
+                }
+            }
+        })?;
+        for (track, columns) in columns {
+            by_track.entry(track).or_default().push((during, columns));
+        }
+    }
+    let mut lanes = Vec::new();
+    for track in shown {
+        let levels = by_track.remove(&track.id).unwrap_or_default();
+        let is_empty =
+            |(_, columns): &(_, Vec<Held>)| columns.iter().all(|one| one.values.is_empty());
+        if levels.iter().all(is_empty) {
+            continue;
+        }
+        let lane = detail::held_bands(levels, |value| match &*track.name {
+            names::OCCUPANT => labels.occupant(value),
+            _ => detail::state_name(value),
+        });
+        lanes.push(labels.track(track, lane));
     }
     Ok(lanes)
 }
@@ -190,4 +254,79 @@ fn counters(source: &TraceSource, window: &Window, labels: &Labels<'_>) -> Resul
         ),
     };
     Ok(with_values.take(COUNTERS).map(lane).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use gpuwhy_schema::{Discipline, Lane as Track, Lanes, Rows, ThreadState};
+    use gpuwhy_store::{Options, Writer};
+
+    use super::*;
+
+    /// For how long each value is shown, % of a level, by track and level.
+    fn shares(lanes: &[TimeTrack]) -> BTreeMap<(String, usize, String), f64> {
+        let mut out = BTreeMap::new();
+        for lane in lanes {
+            let Lane::Bands { values, levels } = &lane.lane else { panic!("states are bands") };
+            for (at, level) in levels.iter().enumerate() {
+                for band in &level.items {
+                    let key = (lane.group.clone(), at, values[band.2 as usize].clone());
+                    let share = 100.0 * (band.1 - band.0) as f64 / level.during.len() as f64;
+                    *out.entry(key).or_default() += share;
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn sums_of_columns_look_as_the_states_that_they_are_made_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.trace");
+        let mut writer = Writer::create(&path, Options::default()).unwrap();
+        let (mut lanes, mut rows) = (Lanes::default(), Rows::default());
+        let source = lanes.source("test", "test", "1", "");
+        let host = lanes.entity(EntityKind::Host, "host", |_| {});
+        let thread = lanes.entity(EntityKind::Thread, "t", |e| e.name = "worker".into());
+        let cpu = lanes.entity(EntityKind::Cpu, "c", |e| e.parent = Some(host));
+        let lane = |name| Track::states(name, Discipline::Sparse);
+        let of_thread = lanes.track(thread, None, lane(names::THREAD_STATE), source);
+        let of_cpu = lanes.track(cpu, None, lane(names::OCCUPANT), source);
+        lanes.drain(&mut rows);
+        // Of each 100 µs the thread runs for 30 and waits for a CPU for 10.
+        let codes = [ThreadState::Running, ThreadState::Runnable, ThreadState::Sleep];
+        for at in 0..20_000i64 {
+            let ts = at * 100_000;
+            let mut state = |track, from, dur, value| {
+                let (ts, dur) = (Ns(ts + from), Some(Ns(dur)));
+                rows.state.push(State { ts, dur, track, value, arg: None });
+            };
+            for (code, (from, dur)) in
+                codes.iter().zip([(0, 30_000), (30_000, 10_000), (40_000, 60_000)])
+            {
+                state(of_thread, from, dur, code.code());
+            }
+            state(of_cpu, 0, 30_000, i64::from(thread.0));
+            state(of_cpu, 30_000, 70_000, 0);
+        }
+        writer.append(&mut rows).unwrap();
+        writer.finish().unwrap();
+        let source = TraceSource::open(&path).unwrap();
+        let entities = &source.entities_and_tracks().entity;
+        let labels = Labels(entities.iter().map(|e| (e.id, e)).collect());
+        let (end, close) = (Ns(2_000_000_000), (Ns(500_000_000), Ns(503_000_000)));
+        let window =
+            Window { view: View::new(Ns::ZERO, end, &[close]), end, threads: vec![thread] };
+        let listed = states(&source, &window, &labels).unwrap();
+        let shown: Vec<_> = source.entities_and_tracks().track.iter().collect();
+        let summed = held(&source, &window, &labels, &shown).unwrap();
+        let (listed, summed) = (shares(&listed), shares(&summed));
+        assert_eq!(listed.len(), 10, "5 values in 2 levels: {listed:?}");
+        for (key, share) in &listed {
+            let other = summed.get(key).copied().unwrap_or(0.0);
+            assert!((share - other).abs() < 0.5, "{key:?}: {share} % and {other} %");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::importer::{Batch, Options, Summary};
+use crate::importer::{Options, Summary};
 use crate::{Error, Result, importers};
 use gpuwhy_schema::Rows;
 
@@ -46,8 +46,8 @@ fn import(dir: &Path) -> Result<(Rows, Summary)> {
     let paths = [dir.to_path_buf()];
     let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
     let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next()? {
-        all.append(&mut rows);
+    while let Some(batch) = import.next()? {
+        all.append(&mut batch.into_rows().unwrap());
     }
     Ok((all, import.summary()))
 }

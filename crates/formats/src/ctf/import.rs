@@ -257,13 +257,13 @@ impl Import for CtfImport {
                 None => {
                     self.is_finished = true;
                     self.finish();
-                    return Ok(Some(Batch { rows: self.kernel.take(), done: 1.0 }));
+                    return Ok(Some(self.kernel.take(1.0)));
                 }
             }
         }
         self.read = self.traces.streams.iter().map(|stream| stream.counts.bytes).sum();
         let done = self.read as f64 / self.traces.bytes.max(1) as f64;
-        Ok(Some(Batch { rows: self.kernel.take(), done: done.min(1.0) }))
+        Ok(Some(self.kernel.take(done.min(1.0))))
     }
 
     fn summary(&self) -> Summary {

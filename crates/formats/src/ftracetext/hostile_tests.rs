@@ -4,7 +4,7 @@ use gpuwhy_schema::Rows;
 use std::io::Write as _;
 
 use crate::imported::import;
-use crate::importer::{Batch, Options, Summary};
+use crate::importer::{Options, Summary};
 use crate::{Result, importers};
 
 /// A thread that works, is preempted, waits and is woken; a disk; and what was lost.
@@ -78,8 +78,8 @@ fn several_files_are_merged_by_time_and_their_clocks_are_not_said_to_be_one() {
     let mut import =
         importers::find(&paths).unwrap().open(&paths, &Options { threads: 1 }).unwrap();
     let mut all = Rows::default();
-    while let Some(Batch { mut rows, .. }) = import.next().unwrap() {
-        all.append(&mut rows);
+    while let Some(batch) = import.next().unwrap() {
+        all.append(&mut batch.into_rows().unwrap());
     }
     assert_eq!(import.summary().about["earlier_than_one_before"], 0);
     assert_eq!(import.summary().about["events"], 18);

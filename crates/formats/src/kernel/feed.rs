@@ -105,10 +105,10 @@ impl<F: Feed> Import for FeedImport<F> {
             if !self.feed.next(&mut self.kernel)? {
                 self.is_finished = true;
                 self.finish();
-                return Ok(Some(Batch { rows: self.kernel.take(), done: 1.0 }));
+                return Ok(Some(self.kernel.take(1.0)));
             }
         }
-        Ok(Some(Batch { rows: self.kernel.take(), done: self.feed.done().min(1.0) }))
+        Ok(Some(self.kernel.take(self.feed.done().min(1.0))))
     }
 
     fn summary(&self) -> Summary {

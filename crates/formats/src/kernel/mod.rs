@@ -10,7 +10,6 @@ pub(crate) mod ring;
 pub mod rows;
 mod sums;
 mod tasks;
-mod texts;
 pub(crate) mod tracing_data;
 
 #[cfg(test)]

@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    Attr, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark, Measure, Name, Names,
-    Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
+    AttrColumns, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark, Measure, Name,
+    Names, Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
 };
 
 use super::action::{Action, Place, Stage, action};
 use super::event::{EventType, RawEvent};
 use super::sums::Sum;
 use super::tasks::Tasks;
-use super::texts::Texts;
+use crate::importer::Batch;
 
 /// Span lanes of a CPU: interrupt handlers, and softirqs.
 const LANES: [&str; 2] = ["irq", "softirq"];
@@ -124,7 +124,8 @@ pub struct KernelRows {
     hosts: Vec<Host>,
     kinds: Vec<Kind>,
     names: Names,
-    texts: Texts,
+    /// The fields of events, which are most of all rows.
+    attrs: AttrColumns,
     last_id: u64,
     tally: Tally,
 }
@@ -187,17 +188,17 @@ impl KernelRows {
         self.tally
     }
 
-    /// The rows made since the last call.
-    pub fn take(&mut self) -> Rows {
+    /// The rows made since the last call, when about so much has been read.
+    pub fn take(&mut self, done: f64) -> Batch {
         let mut rows = Rows::default();
         self.lanes.drain(&mut rows);
         rows.append(&mut self.rows);
-        rows
+        Batch { rows, attrs: self.attrs.take(), done }
     }
 
     /// How many rows are held.
     pub fn held(&self) -> usize {
-        self.rows.len()
+        self.rows.len() + self.attrs.len()
     }
 
     /// Makes the rows of an event. Events come in the order of their times; one of an undeclared type is left out.
@@ -214,7 +215,7 @@ impl KernelRows {
             lanes: &mut self.lanes,
             rows: &mut self.rows,
             names: &mut self.names,
-            texts: &mut self.texts,
+            attrs: &mut self.attrs,
             last_id: &mut self.last_id,
             tally: &mut self.tally,
             event,
@@ -264,7 +265,7 @@ struct At<'a> {
     lanes: &'a mut Lanes,
     rows: &'a mut Rows,
     names: &'a mut Names,
-    texts: &'a mut Texts,
+    attrs: &'a mut AttrColumns,
     last_id: &'a mut u64,
     tally: &'a mut Tally,
     event: &'a RawEvent,
@@ -606,10 +607,9 @@ impl At<'_> {
         let Some(tid) = self.tid().filter(|tid| *tid > 0) else { return self.mark() };
         if let Some(id) = self.close_call(tid, now)
             && let Some(result) = result.and_then(|result| self.event.values.get(result))
-            && let Some(value) = self.texts.of(result, &self.event.text)
+            && let Some(value) = result.text(&self.event.text, &mut itoa::Buffer::new())
         {
-            let key = self.names.name("ret");
-            self.rows.attr.push(Attr { id, key, value });
+            self.attrs.push(id, "ret", &value);
         }
     }
 
@@ -649,9 +649,10 @@ impl At<'_> {
 
     /// The fields of the event as attributes of a row.
     fn attributes(&mut self, id: Id) {
+        let mut buffer = itoa::Buffer::new();
         for (key, value) in self.kind.what.fields.iter().zip(&self.event.values) {
-            if let Some(value) = self.texts.of(value, &self.event.text) {
-                self.rows.attr.push(Attr { id, key: key.clone(), value });
+            if let Some(value) = value.text(&self.event.text, &mut buffer) {
+                self.attrs.push(id, key, &value);
             }
         }
     }

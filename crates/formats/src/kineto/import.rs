@@ -138,7 +138,7 @@ impl Import for KinetoImport {
                 let of_file = (file.offset() as f64 / self.length as f64).min(1.0);
                 let done = (self.current as f64 + of_file) / self.paths.len() as f64;
                 self.file = Some(file);
-                return Ok(Some(Batch { rows, done }));
+                return Ok(Some(Batch::new(rows, done)));
             }
             self.note(&file);
             self.current += 1;
@@ -146,7 +146,7 @@ impl Import for KinetoImport {
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(None);
         }
-        Ok(Some(Batch { rows: self.job.finish(), done: 1.0 }))
+        Ok(Some(Batch::new(self.job.finish(), 1.0)))
     }
 
     fn summary(&self) -> Summary {

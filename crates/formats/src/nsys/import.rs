@@ -71,7 +71,7 @@ impl Import for NsysImport {
     fn next(&mut self) -> Result<Option<Batch>> {
         let done = |pages_read: usize, pages: usize| pages_read as f64 / pages.max(1) as f64;
         if let Some(rows) = self.placer.more_states(&self.reports)? {
-            return Ok(Some(Batch { rows, done: done(self.pages_read, self.pages) }));
+            return Ok(Some(Batch::new(rows, done(self.pages_read, self.pages))));
         }
         if let Some(piece) = self.pieces.next() {
             let (number, at) = self.chunks[self.placed];
@@ -83,13 +83,13 @@ impl Import for NsysImport {
             }
             self.placed += 1;
             self.pages_read += chunk.leaves.len();
-            return Ok(Some(Batch { rows, done: done(self.pages_read, self.pages) }));
+            return Ok(Some(Batch::new(rows, done(self.pages_read, self.pages))));
         }
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(None);
         }
         let rows = self.placer.finish(&self.reports, &self.alignment)?;
-        Ok(Some(Batch { rows, done: 1.0 }))
+        Ok(Some(Batch::new(rows, 1.0)))
     }
 
     fn summary(&self) -> Summary {
