@@ -44,6 +44,11 @@ impl BusyPeriods {
     }
 }
 
+/// Whether a thread received something by a message.
+pub fn is_received(message: &Message) -> bool {
+    message.direction == Direction::Receive && message.bytes > 0
+}
+
 /// Messages that are remembered until the period that they were received in ends.
 const REMEMBERED: usize = 1024;
 
@@ -58,7 +63,7 @@ pub struct Received {
 impl Received {
     /// Takes the thread's next message.
     pub fn take(&mut self, message: &Message) {
-        if message.direction != Direction::Receive || message.bytes == 0 {
+        if !is_received(message) {
             return;
         }
         self.any = true;

@@ -18,7 +18,7 @@ mod statements;
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::{EntityId, PartKind, names};
+use gpuwhy_schema::{EntityId, PartKind};
 
 use crate::calibration::Calibration;
 use crate::classes;
@@ -75,7 +75,7 @@ pub fn judge(
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
     let (stretches, peers) = where_it_ran(&series);
-    let mut busy = incident.slowed.iter().filter(|s| &*s.signature.name == names::BUSY_PERIOD);
+    let mut busy = incident.slowed.iter().filter(|s| s.signature.is_busy_period());
     let work = match busy.next().map(|first| detect::asked_as_before(steps, first)) {
         None => Work::Marked,
         Some(Some(messages)) if busy.all(|s| detect::asked_as_before(steps, s).is_some()) => {

@@ -1,5 +1,6 @@
 //! Lengths of time as users write them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// `30s`, `500ms`, `5m`, `2h`, or a number of seconds.
@@ -21,6 +22,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("`{unit}` is not a unit of time; use ns, us, ms, s, m or h")),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long"))
+}
+
+/// What may take how long: `ttft=500ms`.
+pub(crate) fn what_and_time<T: FromStr<Err = String>>(text: &str) -> Result<(T, Duration), String> {
+    let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
+    Ok((what.parse()?, parse_duration(most)?))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::{Ns, names};
+use gpuwhy_schema::Ns;
 
 use super::{
     Against, By, Change, Detection, Incident, Signature, Slowed, Step, StepNo, Steps, instead,
@@ -412,7 +412,7 @@ pub(crate) fn long_among(steps: &Steps, slowed: &Slowed) -> Option<(usize, f64)>
 /// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran and what it
 /// received.
 fn is_more_work(steps: &Steps, slowed: &Slowed) -> bool {
-    if &*slowed.signature.name != names::BUSY_PERIOD || asked_as_before(steps, slowed).is_some() {
+    if !slowed.signature.is_busy_period() || asked_as_before(steps, slowed).is_some() {
         return false;
     }
     let off_cpu = |list: &[StepNo]| {

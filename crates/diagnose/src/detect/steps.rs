@@ -101,6 +101,13 @@ pub struct Signature {
     pub kind: u8,
 }
 
+impl Signature {
+    /// Whether these are busy periods.
+    pub fn is_busy_period(&self) -> bool {
+        &*self.name == names::BUSY_PERIOD
+    }
+}
+
 impl Step {
     /// The signature that it is compared under.
     pub fn signature(&self) -> Signature {

@@ -15,12 +15,12 @@ const WORTH: f64 = 0.02;
 /// The step that lost most against what is usual, of those that lie in a stretch of time at least in part, and how long
 /// such a step usually takes.
 pub(super) fn most(steps: &Steps, from: Ns, to: Ns) -> Option<(StepNo, Ns)> {
-    let mut usual: HashMap<Signature, f64> = HashMap::new();
     let mut of: HashMap<Signature, Vec<f64>> = HashMap::new();
     for step in steps.iter() {
         of.entry(step.signature()).or_default().push(step.dur.0 as f64);
     }
-    usual.extend(of.into_iter().map(|(signature, all)| (signature, quantile_of(all, 0.5))));
+    let medians = of.into_iter().map(|(signature, all)| (signature, quantile_of(all, 0.5)));
+    let usual: HashMap<Signature, f64> = medians.collect();
     let within = steps.numbered().filter(|(_, step)| step.ts < to && step.end() > from);
     let lost = within.map(|(no, step)| {
         let usual = step.expected_ns().unwrap_or(usual[&step.signature()]);

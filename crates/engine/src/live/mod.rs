@@ -277,11 +277,7 @@ impl LiveJudge {
     /// Its rows cannot be read.
     pub fn slow_between(&self, from: Ns, to: Ns, now: Ns) -> Result<Vec<String>> {
         let current = self.current.as_ref().and_then(|current| current.reported.as_ref());
-        let current = current.map(|verdict| {
-            let Finding { from_ns, to_ns, summary, .. } = &verdict.finding;
-            (Ns(*from_ns), Ns(*to_ns), summary.clone())
-        });
-        let all = self.told.iter().cloned().chain(current);
+        let all = self.told.iter().cloned().chain(current.map(|verdict| told(verdict)));
         let met = all.filter(|(begin, end, _)| *begin < to && *end > from);
         let mut out: Vec<String> =
             met.map(|(.., summary)| format!("meanwhile {summary}")).collect();
@@ -586,8 +582,7 @@ impl LiveJudge {
         if self.told.len() == TOLD {
             self.told.pop_front();
         }
-        let Finding { from_ns, to_ns, summary, .. } = &verdict.finding;
-        self.told.push_back((Ns(*from_ns), Ns(*to_ns), summary.clone()));
+        self.told.push_back(told(&verdict));
         // What was a baseline step of this incident may have been one of the incident before.
         let alive: HashSet<Id> = self.detector.steps().iter().map(|s| s.id).collect();
         self.written.retain(|step| alive.contains(step));
@@ -764,6 +759,12 @@ fn latest_run(steps: impl Iterator<Item = (u64, Id)>) -> impl Iterator<Item = (u
         last = *seq;
         goes_on
     })
+}
+
+/// When it was, and what was said of it.
+fn told(verdict: &Verdict) -> (Ns, Ns, String) {
+    let Finding { from_ns, to_ns, summary, .. } = &verdict.finding;
+    (Ns(*from_ns), Ns(*to_ns), summary.clone())
 }
 
 /// Whether we made steps slow, for a short while: by looking into what was slow before, and writing that down. What lasts is

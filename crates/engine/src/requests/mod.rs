@@ -85,9 +85,8 @@ impl std::str::FromStr for Slo {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Slo, String> {
-        let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
-        let at_most = crate::parse_duration(most)?;
-        Ok(Slo { what: what.parse()?, at_most })
+        let (what, at_most) = crate::duration::what_and_time(text)?;
+        Ok(Slo { what, at_most })
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use gpuwhy_derive::busy_periods::BusyPeriods;
+use gpuwhy_derive::busy_periods::{BusyPeriods, is_received};
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{Direction, Entity, EntityId, Finding, Message, Name, Ns, State, names};
+use gpuwhy_schema::{Entity, EntityId, Finding, Message, Name, Ns, State, names};
 
 use super::rounds::{Recurring, RoundsOfProcess, round_id};
 use crate::error::Result;
@@ -103,8 +103,7 @@ fn count_messages(
 ) -> Result<()> {
     for rows in source.trace().read::<Message>(EVER) {
         let rows = rows?;
-        let received = rows.iter().filter(|m| m.direction == Direction::Receive && m.bytes > 0);
-        for message in received {
+        for message in rows.iter().filter(|message| is_received(message)) {
             let Some(list) = periods.get_mut(&message.thread) else { continue };
             if list[0].messages.is_none() {
                 list.iter_mut().for_each(|period| period.messages = Some(0));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuwhy_diagnose::detect::{self, Detection, Step};
-use gpuwhy_schema::{EntityId, Ns, State, ThreadState, names};
+use gpuwhy_schema::{EntityId, Ns, State, ThreadState};
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
@@ -29,7 +29,7 @@ pub(crate) fn is_off_cpu(state: ThreadState) -> bool {
 /// # Errors
 /// The trace cannot be read.
 pub(crate) fn fill(source: &TraceSource, steps: &mut [Step]) -> Result<()> {
-    let busy_periods = steps.iter().filter(|step| &*step.name == names::BUSY_PERIOD);
+    let busy_periods = steps.iter().filter(|step| step.is_busy_period());
     let mut threads: HashSet<EntityId> = busy_periods.map(|step| step.thread).collect();
     if steps.iter().any(|step| !threads.contains(&step.thread)) {
         threads.extend(detect::of_several_kinds(steps, &Detection::default()));

@@ -5,16 +5,16 @@ use std::collections::{HashMap, HashSet};
 use gpuwhy_collect::Latency;
 use gpuwhy_schema::{Id, Name, Ns, Rows, TrackId, names};
 
+use crate::duration::what_and_time;
 use crate::live::Broken;
-use crate::parse_duration;
 
 /// What was promised, as somebody writes it: `ttft=500ms`.
 ///
 /// # Errors
 /// It is not written so.
 pub fn promised(text: &str) -> Result<(Latency, Ns), String> {
-    let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
-    Ok((what.parse()?, Ns(parse_duration(most)?.as_nanos() as i64)))
+    let (what, most) = what_and_time(text)?;
+    Ok((what, Ns(most.as_nanos() as i64)))
 }
 
 /// Finds them in rows as they arrive.

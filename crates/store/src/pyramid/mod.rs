@@ -132,6 +132,12 @@ impl Source {
         }
     }
 
+    /// Bytes that may not be there.
+    fn get(&self, at: u64, bytes: u64) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        self.read(at, bytes, &mut out).ok().map(|()| out)
+    }
+
     fn length(&self) -> u64 {
         match self {
             Source::File(file) => file.metadata().map_or(0, |metadata| metadata.len()),
@@ -205,12 +211,8 @@ impl<'a> Pyramid<'a> {
     }
 
     fn of(trace: &'a Trace, source: Source, stamp: Stamp) -> Result<Option<Pyramid<'a>>> {
-        let read = |at, bytes| {
-            let mut out = Vec::new();
-            source.read(at, bytes, &mut out).ok().map(|()| out)
-        };
-        let Some((_, mut chunks)) =
-            file::parse(source.length(), read).filter(|(of, _)| *of == stamp)
+        let Some((_, mut chunks)) = file::parse(source.length(), |at, bytes| source.get(at, bytes))
+            .filter(|(of, _)| *of == stamp)
         else {
             return Ok(None);
         };
@@ -403,14 +405,11 @@ fn each_row<T: Table>(trace: &Trace, range: &Range<Ns>, mut see: impl FnMut(&Row
 /// Reads all chunks of a file, as drawing does; what is garbled ends it.
 pub(crate) fn read_all(bytes: &[u8]) -> u64 {
     let source = Source::Memory(bytes.to_vec());
-    let read = |at, bytes| {
-        let mut out = Vec::new();
-        source.read(at, bytes, &mut out).ok().map(|()| out)
-    };
-    let Some((_, chunks)) = file::parse(source.length(), read) else { return 0 };
+    let parsed = file::parse(source.length(), |at, bytes| source.get(at, bytes));
+    let Some((_, chunks)) = parsed else { return 0 };
     let mut count = 0u64;
     for chunk in chunks {
-        let Some(bytes) = read(chunk.at, chunk.bytes) else { break };
+        let Some(bytes) = source.get(chunk.at, chunk.bytes) else { break };
         if crc32fast::hash(&bytes) != chunk.crc {
             break;
         }

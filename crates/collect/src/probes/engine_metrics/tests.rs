@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use gpuwhy_schema::Rows;
@@ -11,11 +10,11 @@ use super::*;
 use crate::config::Config;
 use crate::recorder::Recorder;
 
-/// Answers each request with the next of these, and the last one from then on; ends when nobody asks for ten seconds.
+/// Answers each request with the next of these, and begins again behind the last one.
 fn engine(answers: Vec<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/metrics", listener.local_addr().unwrap());
-    let _: JoinHandle<()> = std::thread::spawn(move || {
+    std::thread::spawn(move || {
         let mut answers = answers.iter().cycle();
         while let (Ok((mut stream, _)), Some(answer)) = (listener.accept(), answers.next()) {
             let mut request = [0; 4096];
