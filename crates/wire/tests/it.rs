@@ -277,6 +277,38 @@ fn names_and_place_outlive_a_consumer() {
 }
 
 #[test]
+fn counters_are_written_with_unit_and_device_unless_they_are_no_numbers() {
+    let dir = dir();
+    let (_ring, path) = ring(&dir, 8);
+    let producer = Producer::open(&path).unwrap();
+    producer.counter("power", "W", Some(1), 250.5);
+    producer.counter("queue", "1", None, 0.0);
+    producer.counter("power", "W", None, f64::INFINITY);
+    let (seen, _) = read(&mut Consumer::open(&path).unwrap());
+    assert_eq!(seen, ["counter power 250.5 W of Some(1)", "counter queue 0 1 of None"]);
+}
+
+/// Not a test of its own: says what it makes of its environment.
+#[test]
+fn says_whether_it_is_off() {
+    if std::env::var_os("GPUWHY_TEST_SAYS_OFF").is_some() {
+        println!("off: {}", gpuwhy_wire::is_off());
+    }
+}
+
+#[test]
+fn one_variable_turns_all_off_in_a_process() {
+    for (value, off) in [(None, false), (Some(""), false), (Some("0"), false), (Some("1"), true)] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "says_whether_it_is_off", "--nocapture"]);
+        command.env("GPUWHY_TEST_SAYS_OFF", "1").env_remove(gpuwhy_wire::OFF_ENV);
+        command.envs(value.map(|value| (gpuwhy_wire::OFF_ENV, value)));
+        let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(printed.contains(&format!("off: {off}\n")), "{value:?}: {printed}");
+    }
+}
+
+#[test]
 fn a_full_ring_loses_what_came_last_and_says_so_once() {
     let dir = dir();
     let (_ring, path) = ring(&dir, 4);

@@ -500,7 +500,7 @@ impl Server {
 
 /// Whether the system says that a process has ended. SO_PEERPIDFD says so by either number, depending on
 /// the kernel's version.
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL))
 }
 

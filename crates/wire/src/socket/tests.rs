@@ -73,6 +73,61 @@ fn clients_beyond_the_limit_or_of_another_version_are_refused() {
     assert_eq!(server.poll(|_, _| {}, |_| {}).refused, 1);
 }
 
+#[test]
+fn nothing_is_nothing_of_any_kind() {
+    let Settings { kernels, launches, collectives, nodes_every_ms, nodes_for_ms } =
+        Settings::NOTHING;
+    assert_eq!((kernels, collectives), (Kernels::Off, Collectives::Off));
+    assert_eq!((launches, nodes_every_ms, nodes_for_ms), (false, 0, 0));
+}
+
+#[test]
+fn a_process_that_is_to_leave_nodes_alone_is_never_asked_for_them_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = server(folder.path(), 4);
+    let (client, _, _) = connect(&mut server);
+    let nodes = Settings {
+        kernels: Kernels::Nodes,
+        nodes_every_ms: 1000,
+        nodes_for_ms: 7,
+        launches: true,
+        ..Settings::USUAL
+    };
+    let asked = || match client.recv(1000) {
+        Received::Settings(settings) => settings,
+        other => panic!("{other:?}"),
+    };
+    server.ask(nodes);
+    assert_eq!(asked(), nodes);
+    server.stop_nodes(std::process::id() as i32);
+    let without =
+        Settings { kernels: Kernels::Graphs, nodes_every_ms: 0, nodes_for_ms: 0, ..nodes };
+    assert_eq!(asked(), without, "the rest is as it was");
+    server.ask(Settings { kernels: Kernels::Off, ..nodes });
+    assert_eq!(asked(), Settings { kernels: Kernels::Off, ..without });
+}
+
+#[test]
+fn all_clients_together_are_limited_whoever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = ServerOptions::default();
+    options.clients = ClientLimits { all: 2, per_pid: 64, per_uid: 64, ..options.clients };
+    let path = folder.path().join("agent.sock");
+    let mut server = Server::listen(&path, options, Settings::USUAL).unwrap();
+    let all: Vec<_> = (0..4).map(|_| connect(&mut server)).collect();
+    let welcome = all.iter().filter(|one| matches!(one.1, Received::Welcome(..))).count();
+    assert_eq!(welcome, 2);
+}
+
+#[test]
+fn a_process_that_has_ended_is_told_from_one_that_cannot_be_watched() {
+    let gone = |number| server::is_gone(&io::Error::from_raw_os_error(number));
+    assert_eq!(
+        [libc::ESRCH, libc::EINVAL, libc::ENOSYS, libc::EMFILE].map(gone),
+        [true, true, false, false]
+    );
+}
+
 /// Descriptors that another program sends are not kept, not even one that happens to fit into the
 /// padding after the first.
 #[test]
