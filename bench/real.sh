@@ -18,6 +18,7 @@ command -v mariadbd >/dev/null || wanted+=(mariadb-server)
 command -v nginx >/dev/null || wanted+=(nginx)
 command -v node >/dev/null || wanted+=(nodejs)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
+/usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)
 if ((${#wanted[@]})); then
     apt-get update -qq >/dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null

@@ -93,6 +93,18 @@ def syncs(program, seconds, rng):
     return beside(seconds, [sys.executable, "-c", SYNCS, os.path.join(program.folder, "own")])
 
 
+def serves(what):
+    """The process that serves the program's files does something with each read and write."""
+
+    def disturb(program, seconds, rng):
+        program.server.told(what)
+        time.sleep(seconds)
+        program.server.told(0)
+        return {program.server.pid}, set()
+
+    return disturb
+
+
 def cpus_of(pids):
     """How many CPUs processes have taken, on average since each began."""
     with open("/proc/uptime") as file:

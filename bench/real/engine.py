@@ -2,17 +2,18 @@
 
 import glob
 import http.client
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
-from beside import busy_loops, compiler, quota, until
-from programs import HERE, Program, logged
+from beside import busy_loops, compiler, quota, serves, until
+from programs import FileServer, HERE, Program, logged
 
 ENV = os.environ.get("GPUWHY_LLM_ENV") or os.path.expanduser("~/.cache/gpuwhy/llm-env")
-NOTHING, COMPUTES, COLLECTS = range(3)
+NOTHING, COMPUTES, COLLECTS, COMPILES = range(4)
 
 
 class Vllm(Program):
@@ -24,6 +25,8 @@ class Vllm(Program):
     allowed = 0.5
     # Which of its processes does what it is told.
     does_in = "VLLM::EngineCore"
+    # What the client asks for, as words of asks_engine.py.
+    asked = ()
 
     def __init__(self, folder, gpuwhy):
         os.chmod(folder, 0o755)
@@ -49,8 +52,11 @@ class Vllm(Program):
         model = os.path.join(ENV, "model/tiny")
         return [
             "--", python, os.path.join(ENV, "venv/bin/vllm"), "serve", model, "--served-model-name", "tiny",
-            *options.split(), "--port", str(self.port),
+            *options.split(), "--port", str(self.port), *self.options(),
         ]
+
+    def options(self):
+        return []
 
     def wait_for(self, what):
         until_then = time.monotonic() + 300
@@ -81,10 +87,14 @@ class Vllm(Program):
     def ready(self):
         self.wait_for(self.answers)
         self.wait_for(lambda: os.path.exists(self.does + ".pid"))
-        script = os.path.join(HERE, "asks_engine.py")
-        self.client = subprocess.Popen(["/usr/bin/python3", script, self.folder, str(self.port), "6"])
+        self.client = self.asks(self.folder, 6, *self.asked)
         self.pid = self.pid_of("VLLM::EngineCore")
         time.sleep(float(os.environ.get("ENGINE_LEARNS", "60")))
+
+    def asks(self, folder, per_second, *words):
+        """A client that asks so often."""
+        script = os.path.join(HERE, "asks_engine.py")
+        return subprocess.Popen(["/usr/bin/python3", script, folder, str(self.port), str(per_second), *words])
 
     def told(self, what, thousandths=0):
         """What it is to do, and by how many thousandths a step is to take longer."""
@@ -100,14 +110,48 @@ class Vllm(Program):
             self.client.wait()
 
 
-def told(what):
-    """A thread of the engine's own process does something."""
+class VllmStore(Vllm):
+    """The same with a store of keys and values, whose files a process of somebody else serves; prompts come again and are
+    loaded from there."""
+
+    name, figure = "vLLM with a store", "vllm_store"
+    does_in = "VLLM::Worker"
+    asked = ("prompts=60",)
+
+    def __init__(self, folder, gpuwhy):
+        super().__init__(folder, gpuwhy)
+        self.served = os.path.join(folder, "store")
+        os.makedirs(self.served)
+        self.server = FileServer(self.served)
+        self.wait_for(self.server.is_there)
+
+    def options(self):
+        store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
+                 "kv_connector_extra_config": {"shared_storage_path": self.server.mount}}
+        return ["--kv-transfer-config", json.dumps(store), "--no-enable-prefix-caching"]
+
+    def end(self):
+        super().end()
+        self.server.end()
+
+
+class VllmSmall(Vllm):
+    """The same with little memory for keys and values."""
+
+    name, figure = "vLLM with little memory", "vllm_small"
+
+    def options(self):
+        return ["--num-gpu-blocks-override", "40"]
+
+
+def told(what, by):
+    """A process of the engine does something, a thread of its own or its steps."""
 
     def disturb(program, seconds, rng):
         program.told(what)
         time.sleep(seconds)
         program.told(NOTHING)
-        return {program.pid_of("VLLM::EngineCore")}, set()
+        return {program.pid_of(by)}, set()
 
     return disturb
 
@@ -123,15 +167,17 @@ def stops(program, seconds, rng):
     return {pid}, set()
 
 
-def long_prompts(program, seconds, rng):
-    """Clients that ask with prompts of 1,900 tokens."""
-    script = os.path.join(HERE, "asks_engine.py")
-    command = ["/usr/bin/python3", script, os.devnull, str(program.port), "2", "1900"]
-    client = subprocess.Popen(command)
-    time.sleep(seconds)
-    client.kill()
-    client.wait()
-    return set(), set()
+def asked_for(per_second, *words):
+    """More clients ask, and for something else."""
+
+    def disturb(program, seconds, rng):
+        client = program.asks(os.devnull, per_second, *words)
+        time.sleep(seconds)
+        client.kill()
+        client.wait()
+        return set(), set()
+
+    return disturb
 
 
 def nothing(program, seconds, rng):
@@ -144,11 +190,19 @@ ALL = [
     ("two busy loops", Vllm, busy_loops, {"cpu_contention"}, True),
     ("a compiler", Vllm, compiler, {"cpu_contention"}, True),
     ("the worker is stopped", Vllm, stops, {"collective_straggler"}, True),
-    ("a thread of the engine computes", Vllm, told(COMPUTES), {"gil_contention"}, True),
-    ("the engine's heap is collected", Vllm, told(COLLECTS), {"gc_pause"}, False),
+    ("a thread of the engine computes", Vllm, told(COMPUTES, "VLLM::EngineCore"), {"gil_contention"}, True),
+    ("the engine's heap is collected", Vllm, told(COLLECTS, "VLLM::EngineCore"), {"gc_pause"}, False),
     ("a quota", Vllm, quota, {"cpu_throttling"}, False),
-    ("long prompts", Vllm, long_prompts, set(), False),
+    ("long prompts", Vllm, asked_for(2, "tokens=1900"), set(), False),
     ("nothing", Vllm, nothing, set(), False),
+    ("the store sleeps", VllmStore, serves(3), {"own_sleep"}, True),
+    ("the store computes", VllmStore, serves(2), {"engine_software", "cpu_contention"}, True),
+    ("the worker compiles", VllmStore, told(COMPILES, "VLLM::Worker"), {"recompilation", "engine_software"}, False),
+    ("a thread of the worker computes", VllmStore, told(COMPUTES, "VLLM::Worker"), {"gil_contention"}, True),
+    # Requests that lose their memory to others are computed again: more to do, as the steps say themselves.
+    ("too little memory", VllmSmall, asked_for(6, "tokens=600", "answers=300"), set(), False),
+    ("penalties", VllmSmall, asked_for(6, "answers=200", "penalties=1"), {"engine_software"}, False),
+    ("nothing", VllmStore, nothing, set(), False),
 ]
 if not os.path.exists(os.path.join(ENV, "ready")):
     print(f"vLLM is left out: there is no {ENV} (make llm-env)", file=sys.stderr)

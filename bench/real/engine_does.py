@@ -2,7 +2,7 @@
 
 Processes whose command holds the word in ENGINE_DOES_IN map the file ENGINE_DOES and do what its first byte says, in a
 thread of their own; each writes its pid beside the file. The second and third byte say by how many thousandths a model
-runner's calls take longer, working.
+runner's calls take longer, working; where the first one is 3, each twentieth of these calls compiles a function (Numba).
 """
 
 import os
@@ -14,19 +14,28 @@ def computes():
         total += number
 
 
+def compiles():
+    import numba
+
+    numba.njit(lambda a, b: a * b + a)(2.0, 3.0)
+
+
 def takes_longer(told):
     """Makes the calls of a process that runs the model take longer by what the file says at each."""
     import functools
+    import itertools
     import sys
     import time
 
     module = sys.modules.get("vllm.v1.worker.gpu_model_runner")
     if module is None:
         return
-    runs = module.GPUModelRunner.execute_model
+    runs, calls = module.GPUModelRunner.execute_model, itertools.count()
 
     @functools.wraps(runs)
     def longer(*args, **named):
+        if told[0] == 3 and next(calls) % 20 == 0:
+            compiles()
         began = time.perf_counter()
         result = runs(*args, **named)
         took = time.perf_counter() - began

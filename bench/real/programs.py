@@ -285,3 +285,46 @@ class Locked(Told):
 
     def watched(self):
         return ["--", sys.executable, os.path.join(HERE, "locked_loop.py"), self.folder]
+
+
+class FileServer:
+    """A file system of somebody else's, a process in user space, mounted at FOLDER/files: files.py."""
+
+    def __init__(self, folder):
+        self.does, self.mount = os.path.join(folder, "does"), os.path.join(folder, "files")
+        os.makedirs(self.mount)
+        self.told(0)
+        # Debian's Python has the package.
+        command = [Torch.python, os.path.join(HERE, "files.py"), "serve", folder]
+        self.child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.pid = self.child.pid
+
+    def is_there(self):
+        return os.path.ismount(self.mount)
+
+    def told(self, what):
+        """1: each read and write sleeps, 2: it computes."""
+        with open(self.does, "r+b" if os.path.exists(self.does) else "wb") as file:
+            file.write(bytes([what]))
+
+    def end(self):
+        subprocess.run(["umount", "--lazy", self.mount], check=False)
+        self.child.kill()
+        self.child.wait()
+
+
+class Files(Told):
+    """A reader of files that a process of somebody else serves: files.py."""
+
+    name, figure = "reader of served files", "files"
+
+    def __init__(self, folder, gpuwhy):
+        super().__init__(folder, gpuwhy)
+        self.server = FileServer(folder)
+        self.wait_for(self.server.is_there)
+
+    def watched(self):
+        return ["--", sys.executable, os.path.join(HERE, "files.py"), "read", self.folder]
+
+    def end(self):
+        self.server.end()

@@ -11,8 +11,8 @@ import time
 import engine
 import servers
 import torch_loop
-from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, short_processes, until
-from programs import Evaluates, Lengths, Locked, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
+from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, serves, short_processes, syncs, until
+from programs import Evaluates, Files, Lengths, Locked, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
 
 
 def in_a_session(program, seconds, each):
@@ -113,6 +113,14 @@ def new_shard(program, seconds, rng):
     return set(), set()
 
 
+def beside_one_that_syncs(program, seconds, rng):
+    """The server of the program's files sleeps while somebody else keeps a disk busy, which none of them is on."""
+    program.server.told(1)
+    syncs(program, seconds, rng)
+    program.server.told(0)
+    return {program.server.pid}, set()
+
+
 # Holds the lock for 30 ms at a time, asleep, and leaves it alone for as long.
 HOLDS_THE_FILE = """
 import fcntl, sys, time
@@ -153,6 +161,9 @@ ALL = [
     ("the service computes more", Service, slow_service, {"engine_software"}, True),
     ("another process holds the file", Locked, holds_the_file, {"lock_contention"}, True),
     ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
+    ("its server sleeps", Files, serves(1), {"own_sleep"}, True),
+    ("its server computes", Files, serves(2), {"engine_software"}, True),
+    ("its server sleeps beside one that syncs", Files, beside_one_that_syncs, {"own_sleep"}, True),
     *servers.ALL,
     *engine.ALL,
 ]

@@ -176,6 +176,18 @@ fn steps_of_training_loops_follow_from_their_events() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
+/// What is written of compilations by Numba and Triton, as they call our hooks. GPUWHY_NUMBA_PYTHON names a Python that
+/// has Numba.
+#[test]
+fn compilations_by_numba_and_triton_are_parts_of_steps() {
+    let Some(python) = python() else { return };
+    let named = std::env::var("GPUWHY_NUMBA_PYTHON").unwrap_or_else(|_| python.to_owned());
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/tests/compiling.py");
+    let output = Command::new(named).arg("-B").arg(cases).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
 /// A Python with PyTorch: the one that GPUWHY_TORCH_PYTHON names, the environment of `make bench-train`, or Debian's.
 /// Says if there is none.
 fn python_with_torch() -> Option<String> {

@@ -1,4 +1,5 @@
-"""Compilation by `torch.compile`: as a part of the step in which it happens, and whether it was done before."""
+"""Compilation by `torch.compile`, Numba and Triton: as a part of the step in which it happens, and whether it was done
+before."""
 
 import contextlib
 
@@ -9,6 +10,8 @@ from ._training import now
 # Reasons differ in their text without end, and a ring keeps its names.
 _REASONS = 32
 _told = set()
+# Triton is asked for a kernel that lies in its cache by the same function, which takes less.
+_LEAST = 1_000_000
 
 
 def install(module):
@@ -36,6 +39,52 @@ def install(module):
         return install_callbacks
 
     _torch.around(module.CompilationCallbackHandler, "install_callbacks", make)
+
+
+def numba(module):
+    """After the import of `numba.core.event`. A function that is compiled may have others compiled that it calls."""
+
+    class Compiles(module.Listener):
+        def on_start(self, event):
+            mine = _torch.thread()
+            mine.nested += 1
+            if mine.nested == 1 and not mine.compiling and _torch.is_on():
+                again = bool(event.data["dispatcher"].overloads)
+                mine.compiling, mine.begun = True, (now(), again)
+
+        def on_end(self, event):
+            mine = _torch.thread()
+            mine.nested = max(0, mine.nested - 1)
+            if mine.nested or mine.begun is None:
+                return
+            (start, again), mine.begun, mine.compiling = mine.begun, None, False
+            mine.loop.inner("recompilation" if again else "compile", start, now())
+            if again:
+                function = event.data["dispatcher"].py_func
+                _tell(f"{function.__qualname__} with other types of arguments")
+
+    module.register("numba:compile", Compiles())
+
+
+def triton(module):
+    """After the import of `triton.compiler.compiler`."""
+
+    def make(function):
+        def compile(*args, **kwargs):
+            mine = _torch.thread()
+            if mine.compiling or not _torch.is_on():
+                return function(*args, **kwargs)
+            mine.compiling, start = True, now()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                mine.compiling, end = False, now()
+                if end - start >= _LEAST:
+                    mine.loop.inner("compile", start, end)
+
+        return compile
+
+    _torch.around(module, "compile", make)
 
 
 def _reason():

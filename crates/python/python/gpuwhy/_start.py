@@ -8,6 +8,8 @@ AFTER = {
     "torch": ("_torch", "install"),
     "torch._dynamo.eval_frame": ("_torch", "hide"),
     "torch._dynamo.callback": ("_compiling", "install"),
+    "numba.core.event": ("_compiling", "numba"),
+    "triton.compiler.compiler": ("_compiling", "triton"),
     "accelerate.data_loader": ("_frameworks", "accelerate"),
     "accelerate.accelerator": ("_frameworks", "accelerator"),
     "transformers.trainer": ("_frameworks", "transformers"),

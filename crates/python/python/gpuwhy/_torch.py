@@ -39,6 +39,8 @@ class _Thread(threading.local):
         self.made = (0, 0, 0)  # when an iterator was last made, and which
         self.within = False  # a call that is a part of the step and has not returned
         self.compiling = False  # code is being compiled
+        self.nested = 0  # compilations by Numba that have not ended, and
+        self.begun = None  # when the outermost of them began, and whether there is a version of that function already
         self.collecting = 0  # when the collection of garbage began that goes on
 
 
