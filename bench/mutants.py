@@ -52,7 +52,9 @@ def try_out(crate, names):
     command = ["cargo", "mutants", "--package", f"gpuwhy-{crate}", "--output", folder, "--no-shuffle",
                "--minimum-test-timeout", "60", "--colors", "never", "--cap-lints", "true"]
     command += ["--re", "|".join(f"^{re.escape(name)}$" for name in names)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    # That it is interrupted when the time is up needs no backtrace.
+    quiet = {**os.environ, "RUST_BACKTRACE": "0"}
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=quiet)
     try:
         child.wait(timeout=SECONDS)
     except subprocess.TimeoutExpired:

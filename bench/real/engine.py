@@ -111,8 +111,8 @@ class Vllm(Program):
 
 
 class VllmStore(Vllm):
-    """The same with a store of keys and values, whose files a process of somebody else serves; prompts come again and are
-    loaded from there."""
+    """The same with a store of keys and values, whose files a process of somebody else serves, which asks another one over a
+    link; prompts come again and are loaded from there."""
 
     name, figure = "vLLM with a store", "vllm_store"
     does_in = "VLLM::Worker"
@@ -122,7 +122,7 @@ class VllmStore(Vllm):
         super().__init__(folder, gpuwhy)
         self.served = os.path.join(folder, "store")
         os.makedirs(self.served)
-        self.server = FileServer(self.served)
+        self.server = FileServer(self.served, linked=True)
         self.wait_for(self.server.is_there)
 
     def options(self):
@@ -167,6 +167,16 @@ def stops(program, seconds, rng):
     return {pid}, set()
 
 
+def link_is_down(program, seconds, rng):
+    """The link of the store goes down, for 300 ms at a time."""
+    for _ in until(seconds):
+        program.server.is_up(False)
+        time.sleep(0.3)
+        program.server.is_up(True)
+        time.sleep(0.3 + 0.4 * rng.random())
+    return set(), set()
+
+
 def asked_for(per_second, *words):
     """More clients ask, and for something else."""
 
@@ -197,6 +207,7 @@ ALL = [
     ("nothing", Vllm, nothing, set(), False),
     ("the store sleeps", VllmStore, serves(3), {"own_sleep"}, True),
     ("the store computes", VllmStore, serves(2), {"engine_software", "cpu_contention"}, True),
+    ("the store's link goes down", VllmStore, link_is_down, {"network"}, False),
     ("the worker compiles", VllmStore, told(COMPILES, "VLLM::Worker"), {"recompilation", "engine_software"}, False),
     ("a thread of the worker computes", VllmStore, told(COMPUTES, "VLLM::Worker"), {"gil_contention"}, True),
     # Requests that lose their memory to others are computed again: more to do, as the steps say themselves.

@@ -1,8 +1,10 @@
 """A file system of somebody else's (FUSE), and a loop that reads its files; steps are marked through gpuwhy.h.
 
-    files.py serve FOLDER      mounts FOLDER/files; the first byte of FOLDER/does: 1 each read and write of a
+    files.py serve FOLDER [HOST PORT]
+                               mounts FOLDER/files; the first byte of FOLDER/does: 1 each read and write of a
                                file of it sleeps 8 ms, 2 computes 8 ms, 3
-                               sleeps 40 ms
+                               sleeps 40 ms. With HOST and PORT it first asks there
+    files.py answer HOST PORT  answers it
     files.py read FOLDER       each step reads one of the files
 """
 
@@ -11,6 +13,7 @@ import errno
 import mmap
 import os
 import random
+import socket
 import stat
 import sys
 import time
@@ -20,13 +23,25 @@ from work import computes
 FILES, SIZE = 40, 96 << 10
 
 
-def serve(folder):
+def answer(host, port):
+    with socket.create_server((host, int(port))) as listens:
+        asks, _ = listens.accept()
+        while asked := asks.recv(1 << 16):
+            asks.sendall(asked)
+
+
+def serve(folder, *address):
     import fusepy
+
+    asked = socket.create_connection(address) if address else None
 
     with open(os.path.join(folder, "does"), "r+b") as file:
         does = mmap.mmap(file.fileno(), 1)
 
     def serves():
+        if asked:
+            asked.sendall(bytes(512))
+            asked.recv(512, socket.MSG_WAITALL)
         if does[0] == 1:
             time.sleep(0.008)
         if does[0] == 2:
@@ -107,4 +122,4 @@ def reads(folder):
             time.sleep(0.002)
 
 
-{"serve": serve, "read": reads}[sys.argv[1]](sys.argv[2])
+{"serve": serve, "answer": answer, "read": reads}[sys.argv[1]](*sys.argv[2:])

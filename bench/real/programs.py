@@ -288,29 +288,60 @@ class Locked(Told):
 
 
 class FileServer:
-    """A file system of somebody else's, a process in user space, mounted at FOLDER/files: files.py."""
+    """A file system of somebody else's, a process in user space, mounted at FOLDER/files: files.py. With a link it asks a
+    process at the other end of that whenever a file is read or written."""
 
-    def __init__(self, folder):
+    # The ends of the link, the namespace of the other one, and the address there.
+    ENDS, SPACE, THERE = ("gpuwhyfs0", "gpuwhyfs1"), "gpuwhyfs", ("10.199.7.2", "7070")
+
+    def __init__(self, folder, linked=False):
         self.does, self.mount = os.path.join(folder, "does"), os.path.join(folder, "files")
         os.makedirs(self.mount)
         self.told(0)
         # Debian's Python has the package.
-        command = [Torch.python, os.path.join(HERE, "files.py"), "serve", folder]
+        self.program = [Torch.python, os.path.join(HERE, "files.py")]
+        self.linked, self.other = linked, None
+        if linked:
+            self.link()
+        command = [*self.program, "serve", folder, *(self.THERE if linked else ())]
         self.child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.pid = self.child.pid
+
+    def link(self):
+        """Makes the link and the process at its other end."""
+        ours, theirs = self.ENDS
+        there = ["ip", "netns", "exec", self.SPACE]
+        for command in (
+            ["ip", "netns", "add", self.SPACE],
+            ["ip", "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", self.SPACE],
+            ["ip", "address", "add", "10.199.7.1/24", "dev", ours],
+            [*there, "ip", "address", "add", "10.199.7.2/24", "dev", theirs],
+            [*there, "ip", "link", "set", theirs, "up"],
+            ["ip", "link", "set", ours, "up"],
+        ):
+            subprocess.run(command, check=True)
+        self.other = subprocess.Popen([*there, *self.program, "answer", *self.THERE])
+        time.sleep(1)
+
+    def is_up(self, up):
+        subprocess.run(["ip", "link", "set", self.ENDS[0], "up" if up else "down"], check=True)
 
     def is_there(self):
         return os.path.ismount(self.mount)
 
     def told(self, what):
-        """1: each read and write sleeps, 2: it computes."""
+        """1 and 3: each read and write sleeps, 2: it computes."""
         with open(self.does, "r+b" if os.path.exists(self.does) else "wb") as file:
             file.write(bytes([what]))
 
     def end(self):
         subprocess.run(["umount", "--lazy", self.mount], check=False)
-        self.child.kill()
-        self.child.wait()
+        for child in filter(None, (self.child, self.other)):
+            child.kill()
+            child.wait()
+        if self.linked:
+            subprocess.run(["ip", "link", "delete", self.ENDS[0]], check=False)
+            subprocess.run(["ip", "netns", "delete", self.SPACE], check=False)
 
 
 class Files(Told):

@@ -19,6 +19,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import causes as causes_of_engines  # noqa: E402
 import situations  # noqa: E402
 from watch import Watch  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
@@ -258,7 +259,7 @@ def result(sessions):
     # Of several builds, the last one's name.
     of = made(f"make bench-real, TRIALS={TRIALS} CALM_MINUTES={CALM_MINUTES:g}, in parts")
     return {"made": of, "figures": figures, "situations": list(summary(rows)), "calm": list(calm_of(sessions)),
-            "sessions": sessions}
+            "causes": list(causes_of_engines.rows(rows)), "sessions": sessions}
 
 
 def wanted():

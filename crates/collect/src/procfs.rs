@@ -56,6 +56,11 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Some(Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.start)
 }
 
+/// The process that started this one; `None` if it has ended.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    Some(Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.parent)
+}
+
 /// How much code of libraries a process maps, in KiB: it changes whenever a library is loaded. `None` if the
 /// process has ended, or is a kernel thread.
 pub(crate) fn library_code(pid: u32) -> Option<u64> {

@@ -85,7 +85,8 @@ fn has_several_nodes(all: &Current<'_>) -> bool {
 }
 
 /// Documented by: kernel `Documentation/admin-guide` (mm, sysctl, pm), `Documentation/timers`; NVIDIA's CUDA C++
-/// Programming Guide and NCCL's list of environment variables; PyTorch's `torch.distributed` and CUDA notes; OpenMP 5.2.
+/// Programming Guide and NCCL's list of environment variables; PyTorch's `torch.distributed` and CUDA notes; OpenMP 5.2;
+/// the arguments of vLLM (`vllm serve --help`) and SGLang (server arguments).
 const RULES: &[Rule] = &[
     Rule {
         setting: "clocksource",
@@ -163,6 +164,46 @@ const RULES: &[Rule] = &[
         setting: "NCCL_IB_DISABLE",
         costs: is_on,
         why: "collectives use IP sockets and no RDMA",
+    },
+    Rule {
+        setting: "--enforce-eager",
+        costs: is_on,
+        why: "no CUDA graphs and no compilation: each kernel of a step is launched by itself",
+    },
+    Rule {
+        setting: "--disable-cuda-graph",
+        costs: is_on,
+        why: "each kernel of a step is launched by itself",
+    },
+    Rule {
+        setting: "--cpu-offload-gb",
+        costs: is_on,
+        why: "weights are copied to the GPU in each step",
+    },
+    Rule {
+        setting: "--no-async-scheduling",
+        costs: is_on,
+        why: "the GPU waits while the next step is scheduled",
+    },
+    Rule {
+        setting: "--disable-overlap-schedule",
+        costs: is_on,
+        why: "the GPU waits while the next step is scheduled",
+    },
+    Rule {
+        setting: "--no-enable-chunked-prefill",
+        costs: is_on,
+        why: "a long prompt is computed in one step, for which all others wait",
+    },
+    Rule {
+        setting: "--no-enable-prefix-caching",
+        costs: is_on,
+        why: "prompts that begin alike are computed each time",
+    },
+    Rule {
+        setting: "--disable-radix-cache",
+        costs: is_on,
+        why: "prompts that begin alike are computed each time",
     },
     Rule { setting: "PYTHONDEVMODE", costs: is_on, why: "Python checks each allocation" },
     Rule {

@@ -1,14 +1,16 @@
 //! Settings of the host, and of recorded processes, that decide how fast work is.
 //!
 //! *What it sees*: of the host the clock source, frequency governors, huge pages, NUMA balancing and others of
-//! `/sys` and `/proc/sys`; of each recorded process the CPUs and memory nodes that it may use, its priority, and
-//! those environment variables that set up OpenMP, BLAS, CUDA, NCCL, PyTorch, LLM engines and allocators. They
-//! are read at once, and then ever more rarely, once a minute in the end. *Why it matters*: one host of many with
+//! `/sys` and `/proc/sys`; of each recorded process the CPUs and memory nodes that it may use, its priority,
+//! those environment variables that set up OpenMP, BLAS, CUDA, NCCL, PyTorch, LLM engines and allocators, and those
+//! arguments of an engine's command that decide how fast it is. They are read at once, and then ever more rarely, once a minute in the end. *Why it matters*: one host of many with
 //! another governor, or one rank with another number of threads, is slow with nobody in its way. *What fools
 //! it*: the environment is that of the program's start; what a program sets for itself later is not seen.
 //!
 //! Environments hold secrets. A variable is recorded only if its name begins as one of the list, and not if
 //! it looks like a credential; everything else is never copied.
+
+mod arguments;
 
 use std::fs;
 use std::io::Read as _;
@@ -241,6 +243,7 @@ fn of_process(pid: u32) -> Option<Vec<(String, String)>> {
         let _ = file.take(ENVIRONMENT).read_to_end(&mut bytes);
         out.append(&mut of_environment(&bytes));
     }
+    out.append(&mut arguments::of_process(pid));
     Some(out)
 }
 
