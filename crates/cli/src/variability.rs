@@ -110,6 +110,12 @@ fn text(report: &Report, top: usize) -> Screen {
     if let Some(all) = &report.changes {
         changes(&mut out, all, top);
     }
+    if !report.settings.is_empty() {
+        out.end().line("settings in which both recordings differ");
+        for one in &report.settings {
+            out.line(format_args!("  - {}", one.text()));
+        }
+    }
     statements(&mut out, "findings", &report.statements);
     statements(&mut out, "looked at, and no finding", &report.no_findings);
     if !report.not_said.is_empty() {
@@ -339,14 +345,7 @@ fn changes(out: &mut Screen, changes: &[Change], top: usize) {
          long a call takes)",
     );
     for change in changes.iter().take(2 * top) {
-        let name: String = change.name.chars().take(90).collect();
-        let how = change.how();
-        let how = if how.is_empty() { how } else { format!(" ({how})") };
-        let what = if change.what == "copy" { "copies " } else { "" };
-        out.line(format_args!(
-            "  {:>+10.3} ({:+.3}, {:+.3})  {what}{name}{how}",
-            change.delta_ms, change.by_count_ms, change.by_duration_ms
-        ));
+        out.line(format_args!("  {}", change.text()));
     }
     out.line(notable_in_words(changes));
 }

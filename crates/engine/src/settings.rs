@@ -61,6 +61,71 @@ pub struct Changed {
     pub at_ns: i64,
 }
 
+/// A setting in which two recordings differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Between {
+    /// `host`, or the name of processes.
+    pub whose: String,
+    /// Its name.
+    pub setting: String,
+    /// Its values before, and now; none if it was not set.
+    pub before: Vec<String>,
+    /// Its values now.
+    pub now: Vec<String>,
+}
+
+/// In which settings two recordings differ: of their hosts, and of processes whose names are in both. Nothing if one of
+/// them has recorded none.
+pub fn between(before: &Rows, now: &Rows) -> Vec<Between> {
+    let (before, now) = (of_names(before), of_names(now));
+    let mut out = Vec::new();
+    for (whose, settings) in &now {
+        let Some(others) = before.get(whose) else { continue };
+        let all: BTreeSet<&String> = settings.keys().chain(others.keys()).collect();
+        for setting in all.into_iter().filter(|name| !BY_DESIGN.contains(&name.as_str())) {
+            let values = |of: &BTreeMap<String, BTreeSet<String>>| -> Vec<String> {
+                of.get(setting).into_iter().flatten().cloned().collect()
+            };
+            let (before, now) = (values(others), values(settings));
+            if before != now {
+                let (whose, setting) = (whose.clone(), setting.clone());
+                out.push(Between { whose, setting, before, now });
+            }
+        }
+    }
+    out
+}
+
+/// The values that settings have in the end: of all hosts, and of all processes of a name.
+fn of_names(catalog: &Rows) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let by_id: HashMap<EntityId, &Entity> = catalog.entity.iter().map(|e| (e.id, e)).collect();
+    let mut out: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    let is_set = |e: &&&Entity| e.kind == EntityKind::Setting && e.to.is_none();
+    for entity in by_id.values().filter(is_set) {
+        let owner = entity.parent.and_then(|owner| by_id.get(&owner));
+        let Some((owner, (name, value))) = owner.zip(entity.name.split_once('=')) else { continue };
+        let whose = match owner.kind {
+            EntityKind::Host => "host",
+            _ => &*owner.name,
+        };
+        let settings = out.entry(whose.to_owned()).or_default();
+        settings.entry(name.to_owned()).or_default().insert(value.to_owned());
+    }
+    out
+}
+
+impl Between {
+    /// As one line.
+    pub fn text(&self) -> String {
+        let of = |values: &[String]| match values {
+            [] => "not set".to_owned(),
+            values => values.join(", "),
+        };
+        let Between { whose, setting, before, now } = self;
+        format!("{setting} ({whose}): {}, was {}", of(now), of(before))
+    }
+}
+
 /// When a setting costs time.
 struct Rule {
     setting: &'static str,
@@ -428,6 +493,26 @@ mod tests {
         let mut rows = Rows::default();
         lanes.drain(&mut rows);
         rows
+    }
+
+    #[test]
+    fn settings_in_which_two_recordings_differ_are_told_by_host_and_name() {
+        let before =
+            catalog(&["thp.enabled=always"], &[&["--max-num-seqs=32", "cpus=0"], &["nice=0"]]);
+        let now = catalog(
+            &["thp.enabled=never"],
+            &[&["--max-num-seqs=32", "--enforce-eager=on", "cpus=1", "nice=5"]],
+        );
+        let told: Vec<String> = between(&before, &now).iter().map(Between::text).collect();
+        let wanted = [
+            "thp.enabled (host): never, was always",
+            "--enforce-eager (train): on, was not set",
+            "nice (train): 5, was 0",
+        ];
+        assert_eq!(told, wanted);
+        assert_eq!(between(&now, &now), []);
+        // Of what was not recorded nothing is known.
+        assert_eq!(between(&Rows::default(), &now), []);
     }
 
     #[test]

@@ -71,6 +71,16 @@ pub struct Change {
 }
 
 impl Change {
+    /// As one line: the time, of that by the number of calls and by how long a call takes, and what.
+    pub fn text(&self) -> String {
+        let name: String = self.name.chars().take(90).collect();
+        let how = self.how();
+        let how = if how.is_empty() { how } else { format!(" ({how})") };
+        let what = if self.what == "copy" { "copies " } else { "" };
+        let Change { delta_ms, by_count_ms, by_duration_ms, .. } = self;
+        format!("{delta_ms:>+10.3} ({by_count_ms:+.3}, {by_duration_ms:+.3})  {what}{name}{how}")
+    }
+
     /// What became of it, in words: `new`; nothing if it is in both.
     pub fn how(&self) -> String {
         match (&self.before, &self.after, &self.built_as) {

@@ -42,6 +42,7 @@ use gpuwhy_schema::{CopyKind, EntityId, Name, Ns, Rows, TrackId};
 use gpuwhy_store::IncompleteSource;
 use serde::Serialize;
 
+pub use crate::settings::Between;
 pub use compare::{Change, Side, notable_in_words};
 pub use gaps::{Called, StreamGap};
 pub use kernel_names::Replaced;
@@ -51,6 +52,7 @@ pub use path::{CriticalPath, PathName, PathPart};
 pub use statements::Statement;
 
 use crate::error::{Error, Result};
+use crate::settings;
 use crate::source::TraceSource;
 use clocks::Clocks;
 use statements::Statements;
@@ -300,6 +302,9 @@ pub struct Report {
     pub whole: bool,
     /// Against another recording.
     pub changes: Option<Vec<Change>>,
+    /// Settings in which both recordings differ, where both recorded them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<Between>,
     /// Whether something differs from the others: an interval of a device is anomalous, or there is a finding.
     pub found: bool,
     /// What stands out.
@@ -394,6 +399,10 @@ pub fn variability(
     let mut report = gathered.report(inputs, options);
     if let Some(other) = against {
         let before = gather(std::slice::from_ref(other), options)?;
+        let catalog = |of: &Gathered| of.source.as_ref().map(|s| s.entities_and_tracks().clone());
+        if let (Some(before), Some(now)) = (catalog(&before), catalog(&gathered)) {
+            report.settings = settings::between(&before, &now);
+        }
         let before = compare::Recording::of(&before.sums);
         report.changes = Some(compare::changes(&before, &compare::Recording::of(&gathered.sums)));
     }
@@ -481,6 +490,7 @@ impl Gathered {
             managed: whole.as_ref().and_then(|whole| whole.managed.clone()),
             whole: whole.is_some(),
             changes: None,
+            settings: Vec::new(),
             found: false,
             statements: Vec::new(),
             no_findings: Vec::new(),
