@@ -458,6 +458,20 @@ mod tests {
     }
 
     #[test]
+    fn a_text_may_be_large_and_no_larger() {
+        let state = State::default();
+        let mut bits = Bits { window: &[0; 8], from: 0, at: 0, end: 16 * TEXT };
+        assert_eq!(state.bytes(Len::Fixed(TEXT), &mut bits), Err(Stop::More));
+        let too_large = state.bytes(Len::Fixed(TEXT + 1), &mut bits);
+        assert!(
+            matches!(&too_large, Err(Stop::Bad(says)) if says.contains("67108865 bytes")),
+            "{too_large:?}"
+        );
+        // One that the packet does not hold is cut off, however large it says it is.
+        assert_eq!(state.bytes(Len::Fixed(4 * TEXT), &mut bits), Err(Stop::End));
+    }
+
+    #[test]
     fn a_clock_of_few_bits_runs_over_and_never_goes_back() {
         let int = |size| Int {
             size,

@@ -86,6 +86,66 @@ fn a_trace_becomes_marks_with_its_fields_and_says_what_its_tracer_lost() {
 }
 
 #[test]
+fn contexts_of_events_lie_before_their_fields() {
+    let metadata = METADATA
+        .replace(
+            "timestamp; };\n};",
+            "timestamp; };\n event.context := struct { uint8_t _vtid; };\n};",
+        )
+        .replace(
+            "fields := struct { FIELDS };",
+            "context := struct { uint8_t c; }; fields := struct { uint8_t f; };",
+        );
+    let stream = packet(0, &[event(1500, &[1, 2, 3]), event(2000, &[4, 5, 6])].concat());
+    let (rows, _) = imported(&metadata, &stream).unwrap();
+    let attrs: Vec<String> = rows.attr.iter().map(|a| format!("{}={}", a.key, a.value)).collect();
+    assert_eq!(attrs, ["vtid=1", "c=2", "f=3", "vtid=4", "c=5", "f=6"]);
+}
+
+/// babeltrace2 takes cycles of a trace without a clock for ns as well.
+#[test]
+fn times_of_a_trace_without_a_clock_are_nanoseconds() {
+    let metadata = METADATA
+        .replace("clock { name = c; freq = 1000; offset_s = 5; };\n", "")
+        .replace(" map = clock.c.value;", "")
+        .replace("FIELDS", "uint8_t f;");
+    let stream = packet(0, &[event(1500, &[1]), event(2000, &[2])].concat());
+    let (rows, _) = imported(&metadata, &stream).unwrap();
+    let times: Vec<i64> = rows.mark.iter().map(|mark| mark.ts.0).collect();
+    assert_eq!(times, [1500, 2000]);
+}
+
+#[test]
+fn fields_of_ctf_2_lie_at_multiples_of_their_alignment() {
+    let text = |align: u64| {
+        CTF2.replace("\n{", "\n\u{1e}{").replacen(
+            r#""type": "fixed-length-floating-point-number","#,
+            &format!(r#""type": "fixed-length-floating-point-number", "alignment": {align},"#),
+            1,
+        )
+    };
+    let refused = error(&text(3), &[0]);
+    assert!(refused.contains("an alignment of 3 bits"), "{refused}");
+    let time = [0x85, 0x01];
+    let fields = [
+        &[3, 0xaa, 0xbb, 0xcc][..],
+        b"ab\0zxyz",
+        &[1, 7, 0, 0x01, 0x02, 0xff, 0xfe, 0x81, 9],
+        b"hi\0\x05\x06\x07",
+    ]
+    .concat();
+    let last = |align, stream: &[u8]| {
+        let (rows, _) = imported(&text(align), stream).unwrap();
+        rows.attr.last().unwrap().value.to_string()
+    };
+    assert_eq!(last(8, &[&time, &fields[..], &1.5f32.to_le_bytes()].concat()), "1.5");
+    // All fields begin where the one with the largest alignment may.
+    let padded = |bytes: &[u8]| [bytes, &vec![0; 64 - bytes.len()]].concat();
+    let stream = [&padded(&time)[..], &padded(&fields), &1.5f32.to_le_bytes()].concat();
+    assert_eq!(last(512, &stream), "1.5");
+}
+
+#[test]
 fn a_stream_that_is_cut_off_or_garbled_is_refused_with_the_byte() {
     let metadata = METADATA.replace("FIELDS", "uint8_t n; uint32_t x[n];");
     let whole = packet(0, &event(1, &[1, 1, 0, 0, 0]));
