@@ -84,6 +84,8 @@ def told():
 
 CASES = [
     ("a plain loop", 1, "dfbA dfbA D", "train:dfbo/8 train:dfbo/8 (d)"),
+    ("it saves before it trains", 1, "c dfbA cdfbA", "(c) train:dfbo/8 train:cdfbo/8"),
+    ("an engine that only saves", 0, "ccgc", "(c) (c) (g) (c)"),
     ("two epochs", 1, "dfbA D dfbA D", "train:dfbo/8 train:ddfbo/8 (d)"),
     ("four batches accumulated", 1, "dfb dfb dfb dfbA D", "train:dfbdfbdfbdfbo/32 (d)"),
     ("all batches fetched first", 1, "dddd fb fb fb fbA", "train:ddddfbfbfbfbo/32"),

@@ -61,8 +61,9 @@ class Loop:
         self.inside = 0  # evaluations that a framework has begun and not ended
 
     def part(self, name, start, end):
-        """A part of the step has ended."""
-        self._begin(start)
+        """A part of the step has ended. No step begins with a checkpoint: a program that only saves never trains."""
+        if name != "checkpoint" or self.known:
+            self._begin(start)
         self.inner(name, start, end)
         self.last = max(self.last, end)
 
