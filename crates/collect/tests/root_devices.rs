@@ -326,6 +326,42 @@ fn root_packets_queued_by_a_rate_limit_have_a_delay_and_a_sender() {
     assert_eq!(last.value, 0.0);
 }
 
+/// A device of the host's own namespace, removed at the end.
+struct OwnDevice(String);
+
+impl Drop for OwnDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "delete", &self.0]).status();
+    }
+}
+
+#[test]
+fn root_a_device_that_loses_its_carrier_counts_how_often() {
+    let device = OwnDevice(format!("gpuwhyc{}", std::process::id() % 100_000));
+    let Some((trace, ())) = record(&[], || {
+        let (name, other) = (&device.0, format!("{}p", device.0));
+        ip(&format!("link add {name} type veth peer name {other}"));
+        ip(&format!("address add 10.78.0.1/24 dev {name}"));
+        let up_and_down = |state: &str| ip(&format!("link set {other} {state}"));
+        ip(&format!("link set {name} up"));
+        up_and_down("up");
+        // It is found with its first packet.
+        run("bash", "-c echo>/dev/udp/10.78.0.2/9");
+        std::thread::sleep(Duration::from_millis(1500));
+        for _ in 0..3 {
+            up_and_down("down");
+            std::thread::sleep(Duration::from_millis(100));
+            up_and_down("up");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_millis(1500));
+    }) else {
+        return;
+    };
+    let own = |e: &Entity| e.kind == EntityKind::Nic && *e.name == *device.0;
+    assert_eq!(trace.sum(names::NIC_CARRIER_DOWNS, own), 3.0);
+}
+
 #[test]
 fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     let Some((trace, ())) = record(&[std::process::id()], || {

@@ -1,8 +1,8 @@
-//! Readings of GPU drivers around an incident, and statements made from them.
+//! Readings of GPU drivers and of network devices around an incident, and statements made from them.
 //!
 //! # What it sees
 //! Clocks, the time that they were held down and why, the links' errors, who used the
-//! multiprocessors, and Xids: before an incident and during it. Which of them matter, the classes of
+//! multiprocessors, and Xids: before an incident and during it; and how often network devices lost their carrier. Which of them matter, the classes of
 //! causes say ([`crate::classes::reads`]).
 //!
 //! # Why it matters
@@ -12,7 +12,7 @@
 //!
 //! # What fools it
 //! A driver's readings are up to 0.2 s late (clocks, polled ten times a second), a second (users) or
-//! 0.17 s (utilisation), so that an incident shorter than that may have none.
+//! 0.17 s (utilisation), so that an incident shorter than that may have none. Carriers are read once a second.
 //!
 //! # Example
 //! `gpu 0: held down by its power cap for 1.94 s of 2.0 s, and its clock was 1185 MHz, 1980 before`
@@ -30,6 +30,8 @@ const BEFORE: Ns = Ns::secs(10);
 const APART: Ns = Ns::secs(2);
 /// Readings may arrive this late.
 const LATE: Ns = Ns::millis(300);
+/// and how often a carrier was lost is read once in this time.
+const CARRIER_LATE: Ns = Ns::millis(1_300);
 /// A clock below this share of what it was is lowered.
 const LOWERED: f64 = 0.98;
 /// A clock has to do with an incident if it is lowered for this share of its time: incidents take up
@@ -43,6 +45,16 @@ type Window = (Ns, Ns);
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
     gpus: BTreeMap<EntityId, Gpu>,
+    /// Network devices.
+    links: BTreeMap<EntityId, Link>,
+}
+
+/// How often a network device lost its carrier.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    /// The device.
+    pub name: String,
+    downs: Series,
 }
 
 /// Readings of one GPU.
@@ -121,12 +133,20 @@ impl Readings {
             gpu.users.values_mut().for_each(|u| u.readings.list.sort_by_key(|r| r.0));
             gpu.events.sort_by_key(|e| e.ts);
         }
+        readings.links.values_mut().for_each(|link| link.downs.list.sort_by_key(|r| r.0));
         readings
     }
 
     /// The GPUs that have readings.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.values()
+    }
+
+    /// Network devices that lost their carrier in `[from, to)`, and how often.
+    pub(crate) fn links_down(&self, from: Ns, to: Ns) -> impl Iterator<Item = (&Link, f64)> {
+        let during = (from, to.saturating_add(CARRIER_LATE));
+        let downs = move |link: &Link| link.downs.within(during).iter().map(|r| r.1).sum::<f64>();
+        self.links.values().map(move |link| (link, downs(link))).filter(|(_, downs)| *downs > 0.0)
     }
 
     /// Whether the clock of a GPU was lower in `[from, to)` than before; none if no clock was recorded.
@@ -167,6 +187,12 @@ impl Builder<'_> {
 
     fn counter(&mut self, track: &Track, row: &Counter) {
         let empty = Series { track: track.id, list: Vec::new() };
+        if &*track.name == names::NIC_CARRIER_DOWNS {
+            let name = self.name(track.entity);
+            let link = self.readings.links.entry(track.entity);
+            let link = link.or_insert(Link { name, downs: empty });
+            return link.downs.list.push((row.ts, row.value));
+        }
         let series = if &*track.name == names::PROCESS_SM_UTILIZATION {
             // The parent of a process's track is the GPU's.
             let gpu = track.parent.and_then(|p| self.tracks.get(&p)).map(|t| t.entity);
@@ -187,6 +213,13 @@ impl Builder<'_> {
             let event = Event { ts, track: track.id, name: mark.name.to_string(), value };
             self.gpu(track.entity).events.push(event);
         }
+    }
+}
+
+impl Link {
+    /// The track of its readings.
+    pub fn track(&self) -> TrackId {
+        self.downs.track
     }
 }
 

@@ -141,6 +141,9 @@ pub const NIC_QUEUE: &str = "nic_queue";
 pub const NIC_QUEUE_DELAY: &str = "nic_queue_delay";
 /// Counter track of a NIC (delta, 1): packets dropped.
 pub const NIC_DROPS: &str = "nic_drops";
+/// Counter track of a network device (delta, 1): how often it lost its carrier: a cable, the other end, or somebody took it
+/// down (`carrier_down_count` of sysfs).
+pub const NIC_CARRIER_DOWNS: &str = "nic_carrier_downs";
 /// Counter track of the host (delta, 1): TCP segments sent again.
 pub const TCP_RETRANSMITS: &str = "tcp_retransmits";
 

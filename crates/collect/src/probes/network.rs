@@ -15,7 +15,8 @@
 //! also holds where `tbf` cuts large packets into segments inside its queue.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
@@ -61,6 +62,9 @@ const SEARCH_EVERY: Ns = Ns::millis(100);
 
 /// How often `/proc/net/softnet_stat` is read.
 const SOFTNET_EVERY: Ns = Ns::secs(1);
+
+/// How often it is read whether devices lost their carrier.
+const CARRIER_EVERY: Ns = Ns::secs(1);
 
 /// How long after its last change the length of a queue is written as still valid.
 const STALE: Ns = Ns::secs(10);
@@ -136,6 +140,9 @@ struct Network {
     recorded: u64,
     searches: Every,
     reads_softnet: Every,
+    reads_carriers: Every,
+    /// The network namespace that sysfs shows.
+    netns: u32,
     loaded: LoadedObject,
 }
 
@@ -153,6 +160,8 @@ struct NicTracks {
     polled: DeltaCounter,
     /// Packets in the queue at the last reading.
     queued: u64,
+    /// How often the device has lost its carrier, by its file; none if there is no such file.
+    carrier_downs: Option<(PathBuf, DeltaCounter)>,
 }
 
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
@@ -181,6 +190,8 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         recorded: 0,
         searches: Every::new(SEARCH_EVERY),
         reads_softnet: Every::new(SOFTNET_EVERY),
+        reads_carriers: Every::new(CARRIER_EVERY),
+        netns: fs::metadata("/proc/self/ns/net").map_or(0, |of| of.ino() as u32),
         loaded,
     }))
 }
@@ -222,6 +233,11 @@ impl Probe for Network {
         if self.reads_softnet.is_due(now) {
             self.read_softnet(now, cx)?;
         }
+        if self.reads_carriers.is_due(now) {
+            for nic in self.tracks.values_mut() {
+                nic.read_carrier(now, self.source, cx);
+            }
+        }
         Ok(())
     }
 
@@ -258,7 +274,13 @@ impl Network {
                 });
             let kind = Lane::counter(names::NIC_TX_BYTES, "By", Measure::Delta);
             let bytes_track = cx.catalog.track(entity, None, kind, self.source);
-            self.tracks.insert(slot, NicTracks::new(nic.key, entity, bytes_track));
+            let mut tracks = NicTracks::new(nic.key, entity, bytes_track);
+            if nic.netns == self.netns && nic.loopback == 0 {
+                let path = PathBuf::from(format!("/sys/class/net/{name}/carrier_down_count"));
+                tracks.carrier_downs =
+                    number_in(&path).map(|downs| (path, DeltaCounter::starting_at(downs)));
+            }
+            self.tracks.insert(slot, tracks);
         }
     }
 
@@ -327,7 +349,19 @@ impl NicTracks {
             polls: zero,
             polled: zero,
             queued: 0,
+            carrier_downs: None,
         }
+    }
+
+    /// Writes how often the device has lost its carrier since the last reading.
+    fn read_carrier(&mut self, now: Ns, source: SourceId, cx: &mut Context) {
+        let Some((path, downs)) = &mut self.carrier_downs else { return };
+        // A device that is gone has no file any more.
+        let Some(total) = number_in(path) else { return };
+        downs.update(total, now, &mut cx.rows, || {
+            let lane = Lane::counter(names::NIC_CARRIER_DOWNS, "1", Measure::Delta);
+            cx.catalog.track(self.entity, None, lane, source)
+        });
     }
 
     /// Writes what has changed, and returns how many packets it was.
@@ -361,6 +395,10 @@ impl NicTracks {
             self.polled.update(nic.polled, now, rows, || track(NAPI_PACKETS, "1", Measure::Delta));
         drops + polled
     }
+}
+
+fn number_in(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 impl MessageRecord {

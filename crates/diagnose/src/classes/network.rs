@@ -1,20 +1,55 @@
 //! `network`: bytes took longer: a full link, a shaped link, loss.
 
-use gpuwhy_schema::{Class, PartKind};
+use gpuwhy_schema::{Class, PartKind, names};
 
-use super::spec::{ClassSpec, Takes, Verify};
+use super::spec::{ClassSpec, Incident, Takes, Verify};
+use crate::evidence::{Evidence, Pointer, Statements};
 
 /// See the module's documentation.
 pub(super) const CLASS: ClassSpec = ClassSpec {
     looks_like: "Exchanges between ranks or reads from a store take longer, while neither side is busy.",
     takes: &[Takes::all(PartKind::Network)],
+    readings: &[names::NIC_CARRIER_DOWNS],
     evidence: "For it: `message` rows whose bytes were handed over long before they arrived, the counters \
-               of network devices by process, and TCP retransmissions.",
+               of network devices by process, how often these lost their carrier, and TCP retransmissions.",
     verify: Verify {
         culprit: Some(Verify::PAUSE),
-        otherwise: "look for a shaper or a full link: `tc -s qdisc show`",
+        otherwise: "look for a shaper, a full link or one that goes down: `tc -s qdisc show`, `ip -s link`",
     },
     fooled_by: "Traffic that bypasses the kernel, such as RDMA; a peer outside of the trace that answers \
                 late.",
+    statements,
     ..ClassSpec::new(Class::Network)
 };
+
+/// Devices that are named at most.
+const NAMED: usize = 4;
+
+fn statements(incident: &Incident<'_>, out: &mut Statements) {
+    for (link, downs) in incident.readings.links_down(incident.from, incident.to).take(NAMED) {
+        let times = if downs == 1.0 { "once".to_owned() } else { format!("{downs:.0} times") };
+        let rows = Pointer::new("counter", Some(link.track()), incident.from, incident.to);
+        let says = format!("{} lost its carrier {times}", link.name);
+        out.supporting.push(Evidence { says, rows: Some(rows) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::Measure;
+
+    use super::*;
+    use crate::classes::scene::Scene;
+
+    #[test]
+    fn a_device_that_lost_its_carrier_meanwhile_is_told() {
+        let downs = |readings: &[(i64, f64)], told: &[&str]| {
+            let scene = Scene::new().counter(names::NIC_CARRIER_DOWNS, Measure::Delta, readings);
+            scene.check(Class::Network, told, &[]);
+        };
+        // From 10 to 12 s; read up to a second later.
+        downs(&[(9, 3.0), (11, 1.0), (13, 2.0)], &["gpu 0 lost its carrier 3 times"]);
+        downs(&[(12, 1.0)], &["gpu 0 lost its carrier once"]);
+        downs(&[(9, 3.0), (15, 1.0)], &[]);
+    }
+}
