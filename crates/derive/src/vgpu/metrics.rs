@@ -66,6 +66,22 @@ impl Running {
         (self.within(from, to) - short.iter().sum::<i64>(), last - first - short.len())
     }
 
+    /// What of a window is not covered, in the order of time.
+    pub(super) fn uncovered(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
+        let first = self.pieces.partition_point(|piece| piece.1 <= from);
+        let (mut out, mut at) = (Vec::new(), from);
+        for &(begin, end, _) in self.pieces[first..].iter().take_while(|piece| piece.0 < to) {
+            if at < begin {
+                out.push((at, begin));
+            }
+            at = at.max(end);
+        }
+        if at < to {
+            out.push((at, to));
+        }
+        out
+    }
+
     /// The stretches between these that are longer than `at_least`, from the first to the last.
     fn gaps(&self, at_least: i64) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
@@ -90,12 +106,12 @@ pub struct Usage {
     /// By engine.
     pub by_engine: BTreeMap<usize, Running>,
     /// By device and tenant: on any of its engines.
-    by_device: BTreeMap<(i64, usize), Running>,
+    pub(super) by_device: BTreeMap<(i64, usize), Running>,
     /// By device: stretches in which no engine has work, longer than the scheduler's own.
     idle: BTreeMap<i64, Running>,
     /// Of each request whose end was not seen: when a later one of its context ended. By then it was over, since a
     /// context's requests run in their order.
-    overtaken: BTreeMap<usize, i64>,
+    pub(super) overtaken: BTreeMap<usize, i64>,
 }
 
 /// See [`Usage::overtaken`].
@@ -149,12 +165,20 @@ impl Usage {
         }
     }
 
+    /// Adds to `wait` where a stretch went in which a request was on no engine; the causes sum to the stretch.
+    pub(super) fn off_engine(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
+        let handed = held_until(request).map_or(from, |handed| handed.clamp(from, to.max(from)));
+        self.split(request, (from, handed), true, wait);
+        self.split(request, (handed, to), false, wait);
+    }
+
     /// Where the wait of a request went between two of its stages; `held` says that it is in the queue of its virtual
     /// GPU, which has the device as a whole or not at all.
     fn split(&self, request: &Request, (from, to): (i64, i64), held: bool, wait: &mut Wait) {
         if from >= to {
             return;
         }
+        wait.total += to - from;
         let mut left = to - from;
         let own = self.by_tenant.get(&(request.engine, request.tenant));
         let own = own.map_or(0, |own| own.within(from, to));
@@ -185,17 +209,19 @@ impl Usage {
     /// Where the wait of a request went, if it began to run.
     pub fn wait(&self, request: &Request) -> Option<Wait> {
         let (from, to) = (request.queued()?, request.began()?);
-        let mut wait = Wait { total: to - from, ..Wait::default() };
-        let handed = [Stage::VgpuSubmitted, Stage::HostQueued];
-        let handed = handed.iter().filter_map(|stage| request.when(*stage)).min();
-        let middle = match request.when(Stage::VgpuQueued) {
-            Some(_) => handed.unwrap_or(to).clamp(from, to),
-            None => from,
-        };
-        self.split(request, (from, middle), true, &mut wait);
-        self.split(request, (middle, to), false, &mut wait);
+        let mut wait = Wait::default();
+        self.off_engine(request, (from, to), &mut wait);
+        wait.total = to - from;
         Some(wait)
     }
+}
+
+/// Until when a request was in the queue of its virtual GPU, ns; `None` if it never was.
+fn held_until(request: &Request) -> Option<i64> {
+    request.when(Stage::VgpuQueued)?;
+    let handed = [Stage::VgpuSubmitted, Stage::HostQueued];
+    let handed = handed.iter().filter_map(|stage| request.when(*stage)).min();
+    Some(handed.or(request.began()).unwrap_or(i64::MAX))
 }
 
 fn take(left: &mut i64, time: i64, tenant: usize, wait: &mut Wait) {
@@ -229,7 +255,7 @@ impl Wait {
         self.others.values().sum()
     }
 
-    fn add(&mut self, other: &Wait) {
+    pub(super) fn add(&mut self, other: &Wait) {
         self.total += other.total;
         self.predecessor += other.predecessor;
         self.reserved += other.reserved;
@@ -255,7 +281,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(mut all: Vec<i64>) -> Spread {
+    pub(super) fn of(mut all: Vec<i64>) -> Spread {
         if all.is_empty() {
             return Spread::default();
         }

@@ -4,7 +4,7 @@ use super::metrics::{Usage, metrics};
 use super::*;
 
 /// Follows events, each a line of time, name and `field=value`.
-fn followed(text: &str) -> (Model, Vec<Request>) {
+pub(super) fn followed(text: &str) -> (Model, Vec<Request>) {
     let mut model = Model::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace();
