@@ -5,6 +5,7 @@
 //! to is measured over a window, and each tenant is judged over the time in which it was active. Marks and their fields
 //! of the tracepoints that the model knows are held in memory, and no others.
 
+pub mod against;
 mod lanes;
 mod page;
 mod placement;
@@ -14,7 +15,7 @@ mod what_if;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
 use gpuwhy_derive::vgpu::model::takes;
@@ -25,8 +26,9 @@ use gpuwhy_schema::{Attr, EntityId, EntityKind, Id, Mark, Name, TrackId};
 use gpuwhy_store::Trace;
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
+use against::Comparison;
 pub use gpuwhy_derive::vgpu::replay;
 pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
@@ -219,6 +221,15 @@ pub struct Report {
     pub missing: Vec<(&'static str, &'static str)>,
     /// Events that did not fit.
     pub misfits: MisfitReport,
+    /// What changed since another run, if that was asked for.
+    pub against: Option<Comparison>,
+}
+
+impl Report {
+    /// Whether anything changed where two runs are compared, and else whether there is a finding.
+    pub fn found_something(&self) -> bool {
+        self.against.as_ref().map_or(!self.findings.is_empty(), |of| of.changed)
+    }
 }
 
 /// What is asked of a trace.
@@ -230,6 +241,17 @@ pub struct Options {
     pub what_if: Vec<WhatIf>,
     /// The weights that tenants had; others are taken to have had 1.
     pub weights: Weights,
+    /// Another run to compare with.
+    pub against: Option<Base>,
+}
+
+/// A run that another one is compared with.
+#[derive(Clone, Debug, Default)]
+pub struct Base {
+    /// Its trace.
+    pub path: PathBuf,
+    /// Only requests that end in it count, ns on the clock of that trace.
+    pub window: Option<Range<i64>>,
 }
 
 /// What became of a trace: a report, and what its pictures are drawn from.
@@ -254,15 +276,12 @@ impl Vgpu {
 /// Reads a trace and reports on its tenants.
 ///
 /// # Errors
-/// The trace cannot be read.
+/// The trace or the one to compare with cannot be read, or a window holds nothing of its trace.
 pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
-    let asked = options.window.clone();
     let source = TraceSource::open(path)?;
+    let window = window(&source, path, options.window.as_ref())?;
     let (model, requests, guests) = follow(&source)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
-    let known = source.trace().summary();
-    let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
-    let window = asked.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
     let mut report = report(&model, &requests, window);
     report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
     report.placement = on_cpus.as_ref().zip(report.vcpus.as_ref()).map(|(of, vcpus)| {
@@ -271,7 +290,42 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     report.findings.extend(report.placement.as_ref().and_then(misplaced));
     report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights.0);
     let title = path.display().to_string();
+    if let Some(base) = &options.against {
+        let side = against::Side { title: &title, model: &model, requests: &requests, window };
+        report.against = Some(compared(side, base)?);
+    }
     Ok(Vgpu { report, title, model, requests, on_cpus, window })
+}
+
+/// A run beside another one.
+fn compared(run: against::Side<'_>, base: &Base) -> Result<Comparison> {
+    let source = TraceSource::open(&base.path)?;
+    let window = window(&source, &base.path, base.window.as_ref())?;
+    let (model, requests, _) = follow(&source)?;
+    let title = base.path.display().to_string();
+    let base = against::Side { title: &title, model: &model, requests: &requests, window };
+    Ok(against::compare(run, base))
+}
+
+/// What of a window a trace has, ns; all of it without one.
+fn window(source: &TraceSource, path: &Path, asked: Option<&Range<i64>>) -> Result<(i64, i64)> {
+    let known = source.trace().summary();
+    let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
+    let Some(asked) = asked else { return Ok(whole) };
+    let (from, to) = (asked.start.max(whole.0), asked.end.min(whole.1));
+    if from < to {
+        return Ok((from, to));
+    }
+    // Where no end was asked for, it is the trace's.
+    let end = if asked.end == i64::MAX { whole.1 } else { asked.end };
+    let seconds = |ns: i64| ns as f64 / 1e9;
+    Err(Error::EmptyWindow {
+        path: path.to_owned(),
+        from: seconds(asked.start.max(0)),
+        to: seconds(end),
+        begins: seconds(whole.0),
+        ends: seconds(whole.1),
+    })
 }
 
 /// The events of a trace as requests, and what they say of virtual machines.
@@ -397,6 +451,7 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
         missing: model.missing(),
         misfits: misfits(model),
+        against: None,
     }
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::data::{Interval, StepPlot, TimeTrack};
 use crate::html::{esc, json};
 use crate::page::{self, SCRIPT, hash};
+use crate::pairs::Pairs;
 use crate::table::{Table, shortened};
 
 const STYLE: &str = concat!(include_str!("report.css"), include_str!("vgpu.css"));
@@ -23,10 +24,18 @@ pub struct Vgpu {
     pub title: String,
     /// Which stretch of it, and from what the numbers are.
     pub place: String,
-    /// The costliest finding, or that there is none.
+    /// The largest change or the costliest finding, or that there is none.
     pub sentence: String,
+    /// Whether there is one.
+    pub stands_out: bool,
     /// How long the stretch is, ns.
     pub length_ns: i64,
+    /// What changed since another run, in sentences, if there is one to compare with.
+    pub changes: Vec<String>,
+    /// The parts of both runs.
+    pub pairs: Vec<Pairs>,
+    /// What is not compared, and why.
+    pub not_compared: Vec<String>,
     /// What was found, in sentences.
     pub findings: Vec<String>,
     /// What is drawn, on one time axis.
@@ -80,7 +89,7 @@ pub fn render(page: &Vgpu) -> String {
         hash(SCRIPT),
         esc(&page.title),
     );
-    let kind = if page.findings.is_empty() { "fine" } else { "slow" };
+    let kind = if page.stands_out { "slow" } else { "fine" };
     let _ = write!(
         out,
         "<header class=\"{kind}\">\n<p class=\"place\">{} · {}</p>\n<h1>{}</h1>\n</header>\n",
@@ -90,6 +99,9 @@ pub fn render(page: &Vgpu) -> String {
     );
     page::toolbar(&mut out, false, false);
     out.push_str("<main>\n");
+    list(&mut out, "changes", "What changed", &page.changes);
+    page.pairs.iter().for_each(|pairs| pairs.write(&mut out));
+    list(&mut out, "not-compared", "What is not compared", &page.not_compared);
     list(&mut out, "findings", "What was found", &page.findings);
     let whole = Interval { from: 0, to: page.length_ns };
     page::tracks(&mut out, &page.tracks, (whole, "", &[]), &page.notes);

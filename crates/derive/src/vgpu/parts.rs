@@ -89,6 +89,16 @@ pub struct Work {
     pub parts: Parts,
     /// The time in which it had none, ns. With the parts it sums to the active time.
     pub guest: i64,
+    /// Requests that were done.
+    pub done: usize,
+    /// Up to 20 stretches of requests that ended one after the other: how many, and how long it took from the end of the
+    /// stretch before, ns.
+    pub pace: Vec<(usize, i64)>,
+}
+
+/// Into how many stretches so many requests are cut.
+fn stretches(requests: usize) -> usize {
+    (requests / IN_BLOCK).clamp(5, BLOCKS).min(requests)
 }
 
 /// When a request's life was within a window: the host heard of it, it ran, and it ended there.
@@ -133,7 +143,7 @@ fn lives_of(
     usage: &Usage,
     window: (i64, i64),
 ) -> Lives {
-    let count = (own.len() / IN_BLOCK).clamp(5, BLOCKS).min(own.len());
+    let count = stretches(own.len());
     let mut out = Lives {
         tenant,
         engine,
@@ -218,7 +228,18 @@ pub fn work(
         backlog += ended - since;
         at = ended;
     }
-    Some(Work { active: (from, to), parts: out, guest: to - from - backlog })
+    let mut ends: Vec<i64> = lives.iter().map(|life| life.1).collect();
+    let (done, pace) = (ends.len(), pace(from, &mut ends));
+    Some(Work { active: (from, to), parts: out, guest: to - from - backlog, done, pace })
+}
+
+/// How long stretches of requests took, one after the other from `from` on, by when each request ended.
+fn pace(from: i64, ends: &mut [i64]) -> Vec<(usize, i64)> {
+    ends.sort_unstable();
+    let count = stretches(ends.len());
+    let cut = |at: usize| at * ends.len() / count;
+    let until = |at: usize| cut(at).checked_sub(1).map_or(from, |last| ends[last]);
+    (0..count).map(|at| (cut(at + 1) - cut(at), until(at + 1) - until(at))).collect()
 }
 
 #[cfg(test)]
@@ -277,6 +298,7 @@ mod tests {
         assert_eq!((own.active, own.guest), ((200, 1000), 100));
         assert_eq!((own.parts.execution, own.parts.off.total), (350, 350));
         assert_eq!(own.parts.off.behind(), 200);
+        assert_eq!((own.done, own.pace), (2, vec![(1, 600), (1, 200)]));
         // Within a window, only from its begin on.
         let own = work(&model, &requests, &usage, at, (300, 900)).unwrap();
         assert_eq!((own.active, own.guest), ((300, 800), 0));
