@@ -1,13 +1,12 @@
 //! `gpuwhy vgpu`: who waits for whom where tenants share a GPU.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, vgpu};
+use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, vgpu, window};
 use gpuwhy_schema::terminal;
 
 use crate::exit;
@@ -48,22 +47,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What of a trace counts, ns; all of it without times.
-fn window(from: Option<Duration>, to: Option<Duration>) -> Option<Range<i64>> {
-    let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-    from.or(to)?;
-    Some(from.map_or(i64::MIN, ns)..to.map_or(i64::MAX, ns))
-}
-
 /// Reports on tenants; exit code 3 if nothing is found, or if nothing changed where two runs are compared.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let against = args.against.clone();
+    let base = |path| Base { path, window: window(args.against_from, args.against_to) };
     let options = Options {
         window: window(args.from, args.to),
         what_if: WhatIf::of(&args.what_if).into_iter().collect(),
         weights: args.weights.clone().unwrap_or_default(),
-        against: against
-            .map(|path| Base { path, window: window(args.against_from, args.against_to) }),
+        against: args.against.clone().map(base),
     };
     let found = vgpu(&args.trace, &options)?;
     if let Some(path) = &args.html {

@@ -16,6 +16,7 @@ mod what_if;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
 use gpuwhy_derive::vgpu::model::takes;
@@ -245,6 +246,13 @@ pub struct Options {
     pub against: Option<Base>,
 }
 
+/// What of a trace counts, ns on its clock: from a time on, until before a time; all of it without either.
+pub fn window(from: Option<Duration>, to: Option<Duration>) -> Option<Range<i64>> {
+    let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    from.or(to)?;
+    Some(from.map_or(i64::MIN, ns)..to.map_or(i64::MAX, ns))
+}
+
 /// A run that another one is compared with.
 #[derive(Clone, Debug, Default)]
 pub struct Base {
@@ -279,7 +287,7 @@ impl Vgpu {
 /// The trace or the one to compare with cannot be read, or a window holds nothing of its trace.
 pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     let source = TraceSource::open(path)?;
-    let window = window(&source, path, options.window.as_ref())?;
+    let window = within(&source, path, options.window.as_ref())?;
     let (model, requests, guests) = follow(&source)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
     let mut report = report(&model, &requests, window);
@@ -300,7 +308,7 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
 /// A run beside another one.
 fn compared(run: against::Side<'_>, base: &Base) -> Result<Comparison> {
     let source = TraceSource::open(&base.path)?;
-    let window = window(&source, &base.path, base.window.as_ref())?;
+    let window = within(&source, &base.path, base.window.as_ref())?;
     let (model, requests, _) = follow(&source)?;
     let title = base.path.display().to_string();
     let base = against::Side { title: &title, model: &model, requests: &requests, window };
@@ -308,7 +316,7 @@ fn compared(run: against::Side<'_>, base: &Base) -> Result<Comparison> {
 }
 
 /// What of a window a trace has, ns; all of it without one.
-fn window(source: &TraceSource, path: &Path, asked: Option<&Range<i64>>) -> Result<(i64, i64)> {
+fn within(source: &TraceSource, path: &Path, asked: Option<&Range<i64>>) -> Result<(i64, i64)> {
     let known = source.trace().summary();
     let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
     let Some(asked) = asked else { return Ok(whole) };

@@ -196,8 +196,9 @@ impl Pairs {
         }
         let _ = writeln!(
             out,
-            "<text class=\"bar-sum\" x=\"{:.1}\" y=\"{middle:.1}\">{sum:.2} ms</text>",
-            x + 8.0
+            "<text class=\"bar-sum\" x=\"{:.1}\" y=\"{middle:.1}\">{sum:.*} ms</text>",
+            x + 8.0,
+            digits(sum),
         );
     }
 
@@ -210,7 +211,7 @@ impl Pairs {
             esc(&part.label),
             fill(self, part.kind)
         );
-        let words = format!("{value:.2}");
+        let words = format!("{value:.*}", digits(value));
         if width > 9.0 * words.len() as f64 + 8.0 {
             let _ = write!(
                 out,
@@ -220,6 +221,16 @@ impl Pairs {
             );
         }
         out.push_str("</g>");
+    }
+}
+
+/// Decimals of ms, for three digits or more.
+fn digits(ms: f64) -> usize {
+    match ms {
+        ms if ms >= 100.0 => 0,
+        ms if ms >= 10.0 => 1,
+        ms if ms >= 1.0 => 2,
+        _ => 3,
     }
 }
 
@@ -253,7 +264,7 @@ mod tests {
         // 1010 px are 100 ms.
         assert_eq!(out.matches("width=\"202.0\"").count(), 2, "{out}");
         assert_eq!(out.matches("width=\"808.0\"").count(), 1, "{out}");
-        assert!(out.contains(">20.00 ms</text>") && out.contains(">100.00 ms</text>"), "{out}");
+        assert!(out.contains(">20.0 ms</text>") && out.contains(">100 ms</text>"), "{out}");
         assert!(out.contains("behind &lt;vm2&gt;") && !out.contains("<vm2>"), "{out}");
     }
 

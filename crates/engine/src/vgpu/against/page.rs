@@ -3,7 +3,7 @@
 use gpuwhy_report::pairs::{Kind, Pair, Pairs, Part as Drawn};
 use gpuwhy_report::table::{Cell, Row, Table};
 
-use super::{Comparison, Part, PartChange};
+use super::{Comparison, LatencyChange, Part, PartChange};
 
 /// Both runs of each tenant as bars: a request, and the time for the same requests.
 pub(in crate::vgpu) fn pairs(of: &Comparison) -> Vec<Pairs> {
@@ -66,7 +66,7 @@ fn drawn(parts: &[PartChange], others: &mut Vec<String>) -> Vec<Drawn> {
 
 /// The tables behind the bars, and who had the engines.
 pub(in crate::vgpu) fn tables(of: &Comparison) -> Vec<Table> {
-    vec![latencies(of), parts(of), works(of), uses(of)]
+    vec![latencies(of), quantiles(of), parts(of), works(of), uses(of)]
 }
 
 fn row(cells: Vec<Cell>) -> Row {
@@ -81,28 +81,33 @@ fn changed(of: Option<bool>) -> Cell {
     Cell::Text(of.map_or("too few to say", |changed| if changed { "yes" } else { "no" }).to_owned())
 }
 
-fn latencies(of: &Comparison) -> Table {
+/// Rows of a table, one for each tenant and engine.
+fn by_engine(of: &Comparison, cells: impl Fn(&LatencyChange) -> Vec<Cell>) -> Vec<Row> {
     let mut rows = Vec::new();
     for one in &of.tenants {
         for engine in &one.engines {
-            let latency = engine.latency;
-            rows.push(row(vec![
-                name(&one.name),
-                name(&engine.engine),
-                Cell::Count(engine.requests.base as u64),
-                Cell::Count(engine.requests.run as u64),
-                Cell::Number(engine.requests_per_s.base, 2),
-                Cell::Number(engine.requests_per_s.run, 2),
-                Cell::thousandths(latency.base.mean),
-                Cell::thousandths(latency.run.mean),
-                engine.change_ms.map_or(Cell::Nothing, |ms| Cell::Signed(ms, 3)),
-                Cell::or_nothing(engine.noise_ms),
-                changed(engine.changed),
-                Cell::thousandths(latency.base.p99),
-                Cell::thousandths(latency.run.p99),
-            ]));
+            let mut all = vec![name(&one.name), name(&engine.engine)];
+            all.extend(cells(engine));
+            rows.push(row(all));
         }
     }
+    rows
+}
+
+fn latencies(of: &Comparison) -> Table {
+    let cells = |one: &LatencyChange| {
+        vec![
+            Cell::Count(one.requests.base as u64),
+            Cell::Count(one.requests.run as u64),
+            Cell::Number(one.requests_per_s.base, 2),
+            Cell::Number(one.requests_per_s.run, 2),
+            Cell::thousandths(one.latency.base.mean),
+            Cell::thousandths(one.latency.run.mean),
+            one.change_ms.map_or(Cell::Nothing, |ms| Cell::Signed(ms, 3)),
+            Cell::or_nothing(one.noise_ms),
+            changed(one.changed),
+        ]
+    };
     Table {
         id: "latency-changes",
         title: "Latency in both runs".into(),
@@ -116,15 +121,47 @@ fn latencies(of: &Comparison) -> Table {
             "requests, run",
             "a second, base",
             "a second, run",
-            "mean, base, ms",
-            "mean, run, ms",
+            "base, ms",
+            "run, ms",
             "change, ms",
             "may be chance, ms",
             "changed",
+        ],
+        rows: by_engine(of, cells),
+        ..Table::default()
+    }
+}
+
+fn quantiles(of: &Comparison) -> Table {
+    let cells = |one: &LatencyChange| {
+        let (latency, execution) = (one.latency, one.execution);
+        vec![
+            Cell::thousandths(latency.base.p50),
+            Cell::thousandths(latency.run.p50),
+            Cell::thousandths(latency.base.p99),
+            Cell::thousandths(latency.run.p99),
+            Cell::thousandths(latency.base.max),
+            Cell::thousandths(latency.run.max),
+            Cell::thousandths(execution.base.mean),
+            Cell::thousandths(execution.run.mean),
+        ]
+    };
+    Table {
+        id: "latency-quantiles",
+        title: "Quantiles of latency and mean execution in both runs".into(),
+        columns: vec![
+            "tenant",
+            "engine",
+            "p50, base, ms",
+            "p50, run, ms",
             "p99, base, ms",
             "p99, run, ms",
+            "most, base, ms",
+            "most, run, ms",
+            "execution, base, ms",
+            "execution, run, ms",
         ],
-        rows,
+        rows: by_engine(of, cells),
         ..Table::default()
     }
 }

@@ -56,7 +56,7 @@ fn digits(ms: f64) -> usize {
 /// A time in ms, in the unit that suits it.
 fn time(ms: f64) -> String {
     match ms.abs() {
-        s if s >= 10_000.0 => format!("{:.*} s", digits(ms / 1e3), ms / 1e3),
+        s if s >= 1_000.0 => format!("{:.*} s", digits(ms / 1e3), ms / 1e3),
         _ => format!("{ms:.*} ms", digits(ms)),
     }
 }
