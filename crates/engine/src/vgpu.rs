@@ -553,12 +553,14 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
         .filter_map(|one| {
             let (from, to) = one.active?;
             let window = (from.max(all.window.0), (to + 1).min(all.window.1));
-            let while_active = metrics::metrics(model, requests, usage, window);
-            let own = &while_active.tenants[one.tenant];
+            let own = metrics::tenant(one.tenant, requests, usage, window);
             let device = model.tenants[one.tenant].device;
-            let others = while_active.tenants.iter().filter(|other| {
-                other.tenant != one.tenant && model.tenants[other.tenant].device == device
-            });
+            let of_device = |of: i64| of == device;
+            let engines = model.engines.iter().enumerate();
+            let engines: Vec<usize> =
+                engines.filter(|(_, of)| of_device(of.device)).map(|(at, _)| at).collect();
+            let others = model.tenants.iter().enumerate();
+            let others = others.filter(|(at, of)| *at != one.tenant && of_device(of.device));
             Some(TenantFacts {
                 name: model.tenants[one.tenant].name.clone(),
                 active: window.1 - window.0,
@@ -570,9 +572,9 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
                 done: own.done,
                 queue: own.queue,
                 others: others
-                    .map(|other| {
-                        let name = model.tenants[other.tenant].name.clone();
-                        (name, other.busy.values().sum(), other.executions.p50)
+                    .map(|(at, other)| {
+                        let (busy, median) = metrics::use_of(at, requests, usage, &engines, window);
+                        (other.name.clone(), busy, median)
                     })
                     .collect(),
             })

@@ -203,7 +203,7 @@ pub fn work(
     tenant: usize,
     window: (i64, i64),
 ) -> Option<Work> {
-    let own = || requests.iter().enumerate().filter(|(_, one)| one.tenant == tenant);
+    let own = || usage.requests_of(tenant, requests);
     let lives: Vec<(i64, i64)> = own().filter_map(|(_, one)| life(one, window)).collect();
     let from = lives.iter().map(|life| life.0).min()?.max(window.0);
     let to = lives.iter().map(|life| life.1).max()?;
