@@ -7,6 +7,7 @@
 
 pub mod against;
 mod lanes;
+mod order;
 mod page;
 mod placement;
 mod text;
@@ -432,9 +433,11 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
     let usage = Usage::new(requests);
     let all = metrics::metrics(model, requests, &usage, window);
     let used = |one: &&TenantUse| one.done + one.unfinished > 0;
-    let tenants = all.tenants.iter().filter(used);
+    let tenants = order::tenants(model).into_iter().map(|at| &all.tenants[at]).filter(used);
     let tenants = tenants.map(|one| tenant(model, requests, &all, one)).collect();
-    let engines = all.engines.iter().map(|one| EngineReport {
+    let engines = order::engines(model).into_iter();
+    let engines = engines.filter_map(|at| all.engines.iter().find(|one| one.engine == at));
+    let engines = engines.map(|one| EngineReport {
         name: model.engines[one.engine].name.clone(),
         device: model.engines[one.engine].device,
         utilisation: percent(one.busy, &all),

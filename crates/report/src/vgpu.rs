@@ -16,6 +16,8 @@ use crate::table::{Table, shortened};
 const STYLE: &str = concat!(include_str!("report.css"), include_str!("vgpu.css"));
 /// Rows and columns of the matrix that are drawn; the table has more.
 const DRAWN: usize = 12;
+/// Sentences of a list that are shown at once.
+const SENTENCES: usize = 12;
 
 /// What the page shows.
 #[derive(Clone, Debug, Default)]
@@ -128,15 +130,29 @@ pub fn render(page: &Vgpu) -> String {
     out
 }
 
+/// Sentences; those beyond the first lie behind a click, so that pictures are near.
 fn list(out: &mut String, id: &str, title: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<section id=\"{id}\">\n<h2>{title}</h2>\n<ul>");
+    let _ = writeln!(out, "<section id=\"{id}\">\n<h2>{title}</h2>");
+    // One more than fits is no reason to hide it.
+    let first = if lines.len() > SENTENCES + 2 { SENTENCES } else { lines.len() };
+    items(out, &lines[..first]);
+    if first < lines.len() {
+        let _ = writeln!(out, "<details><summary>{} more</summary>", lines.len() - first);
+        items(out, &lines[first..]);
+        out.push_str("</details>\n");
+    }
+    out.push_str("</section>\n");
+}
+
+fn items(out: &mut String, lines: &[String]) {
+    out.push_str("<ul>\n");
     for line in lines {
         let _ = writeln!(out, "<li>{}</li>", esc(line));
     }
-    out.push_str("</ul>\n</section>\n");
+    out.push_str("</ul>\n");
 }
 
 impl Matrix {
@@ -196,5 +212,23 @@ impl Matrix {
             );
         }
         out.push_str("</section>\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_findings_the_first_are_shown_and_the_others_lie_behind_a_click() {
+        let findings: Vec<String> = (1..=40).map(|n| format!("vGPU {n} <waits>")).collect();
+        let page = render(&Vgpu { findings, length_ns: 1, ..Vgpu::default() });
+        let (shown, behind) = page.split_once("<details><summary>28 more</summary>").unwrap();
+        assert!(shown.contains("<li>vGPU 12 &lt;waits&gt;</li>") && !shown.contains("vGPU 13 "));
+        assert!(behind.contains("<li>vGPU 40 &lt;waits&gt;</li>"), "{behind}");
+        let findings = vec!["vGPU 1".to_owned(); SENTENCES + 2];
+        let page = render(&Vgpu { findings, length_ns: 1, ..Vgpu::default() });
+        assert_eq!(page.matches("<li>vGPU 1</li>").count(), SENTENCES + 2);
+        assert!(!page.contains("more</summary>"), "{page}");
     }
 }

@@ -21,7 +21,7 @@ use gpuwhy_derive::vgpu::parts::{self, Lives, Parts, Told, Work};
 use gpuwhy_derive::vgpu::{Model, Request, Stage};
 use gpuwhy_diagnose::vgpu::noise::{is_change, noise};
 
-use super::{MS, Times};
+use super::{MS, Times, order};
 pub use change::{
     Both, Comparison, LatencyChange, Part, PartChange, TenantChange, Unmatched, UseChange,
     WorkChange,
@@ -110,7 +110,8 @@ pub(super) fn compare(run: Side<'_>, base: Side<'_>) -> Comparison {
     let mut not_compared = missing(&run, &base);
     let both = Both { base: &base, run: &run };
     let mut tenants = Vec::new();
-    for &(at, other) in &names.pairs {
+    for at in order::tenants(run.of.model) {
+        let Some(&(_, other)) = names.pairs.iter().find(|pair| pair.0 == at) else { continue };
         tenants.extend(tenant(both, (at, other), &mut not_compared));
     }
     let changed = |one: &TenantChange| {

@@ -226,7 +226,9 @@
       time += part;
       for (let v = 0; v < values.length; v++) sums[v] += part * shares[v];
     }
-    const said = values.map((name, v) => [sums[v] / Math.max(1, time), name]).filter(([share]) => Number(share) >= 0.05);
+    // The largest first: of many, only the first lines have room.
+    const said = values.map((name, v) => [sums[v] / Math.max(1, time), name]).filter(([share]) => Number(share) >= 0.05)
+      .sort((a, b) => Number(b[0]) - Number(a[0]));
     return said.length ? said.map(([share, name]) => `${name} ${Number(share).toFixed(1)} %`).join(", ") : "idle";
   };
 
