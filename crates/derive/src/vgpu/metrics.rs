@@ -83,7 +83,7 @@ impl Running {
     }
 
     /// How long both this and another are, ns. In one pass over both: each may have millions of stretches.
-    fn overlap(&self, other: &Running) -> i64 {
+    pub(super) fn overlap(&self, other: &Running) -> i64 {
         let (mut own, mut others) = (self.pieces.iter().peekable(), other.pieces.iter().peekable());
         let mut sum = 0;
         while let (Some(a), Some(b)) = (own.peek(), others.peek()) {

@@ -328,4 +328,19 @@ mod tests {
         let told = Told { first: Some(Stage::HostQueued), running: true, ready: false };
         assert_eq!(all[0].told, told);
     }
+
+    #[test]
+    fn what_a_driver_tells_out_of_order_is_cut_to_the_life_of_the_request() {
+        let (_, mut requests) = followed(TAKEN_OFF);
+        let one = requests.iter_mut().find(|one| one.sequence == 2).unwrap();
+        // It was queued after it had begun, and left its engine after it was done.
+        for stage in [Stage::VgpuQueued, Stage::VgpuSubmitted, Stage::HostQueued, Stage::Ready] {
+            one.at[stage as usize] = Some(920);
+        }
+        one.at[Stage::Done as usize] = Some(990);
+        let one = one.clone();
+        let usage = Usage::new(&requests);
+        let (parts, again) = parts(&one, life(&one, (0, 2_000)).unwrap(), &usage);
+        assert_eq!((parts.execution, parts.off.total, again), (70, 0, 0));
+    }
 }
