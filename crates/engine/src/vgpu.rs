@@ -6,6 +6,7 @@
 //! of the tracepoints that the model knows are held in memory, and no others.
 
 pub mod against;
+mod fields;
 mod lanes;
 mod order;
 mod page;
@@ -22,15 +23,15 @@ use std::time::Duration;
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
 use gpuwhy_derive::vgpu::model::takes;
 use gpuwhy_derive::vgpu::rules::RULES;
-use gpuwhy_derive::vgpu::{Event, Field, Model, Request, Stage, slices};
+use gpuwhy_derive::vgpu::{Model, Request, Stage, slices};
 use gpuwhy_diagnose::vgpu::{Finding, PlacementFacts, TenantFacts, findings, placement_finding};
-use gpuwhy_schema::{Attr, EntityId, EntityKind, Id, Mark, Name, TrackId};
-use gpuwhy_store::Trace;
+use gpuwhy_schema::{EntityId, EntityKind, Mark, TrackId};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
 use against::Comparison;
+use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
@@ -352,51 +353,25 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
             }
         }
     }
-    let mut fields = attributes(trace, &marks)?;
-    for mark in marks.iter().filter(|mark| mark.name.ends_with("gvt_workload_queue")) {
-        let own = fields.get(&mark.id).map_or(&[][..], Vec::as_slice);
-        if let Some(thread) = threads.by_track.get(&mark.track) {
-            guests.uses(&event(mark, &texts(own), Some(thread)), thread.entity);
+    let fields = Fields::read(trace, &marks)?;
+    let thread = |mark: &Mark| threads.by_track.get(&mark.track);
+    for (place, mark) in marks.iter().enumerate() {
+        if mark.name.ends_with("gvt_workload_queue")
+            && let Some(thread) = thread(mark)
+        {
+            let own = fields.of(place);
+            guests.uses(&event(mark, &own, Some((thread.tid, thread.comm))), thread.entity);
         }
     }
     // What is asked for before the first request belongs to the machine that sends it.
     let mut model = Model::default();
     model.groups = guests.groups(source);
-    for mark in &marks {
-        let own = fields.remove(&mark.id).unwrap_or_default();
-        model.event(&event(mark, &texts(&own), threads.by_track.get(&mark.track)));
+    for (place, mark) in marks.iter().enumerate() {
+        let thread = thread(mark).map(|one| (one.tid, one.comm));
+        model.event(&event(mark, &fields.of(place), thread));
     }
     let requests = model.finish();
     Ok((model, requests, guests))
-}
-
-/// Fields as the model takes them.
-fn texts(fields: &[(Name, Name)]) -> Vec<(&str, Field<'_>)> {
-    fields.iter().map(|(key, value)| (&**key, Field::Text(value))).collect()
-}
-
-/// A mark as the model takes it.
-fn event<'a>(
-    mark: &'a Mark,
-    fields: &'a [(&'a str, Field<'a>)],
-    thread: Option<&Thread<'a>>,
-) -> Event<'a> {
-    let (tid, comm) = thread.map_or((None, None), |one| (one.tid, Some(one.comm)));
-    Event { time: mark.ts.0, tid, comm, name: &mark.name, fields }
-}
-
-/// The fields of marks.
-fn attributes(trace: &Trace, marks: &[Mark]) -> Result<HashMap<Id, Vec<(Name, Name)>>> {
-    let mut out: HashMap<Id, Vec<(Name, Name)>> =
-        marks.iter().map(|mark| (mark.id, Vec::new())).collect();
-    for rows in trace.read::<Attr>(EVER) {
-        for row in rows? {
-            if let Some(fields) = out.get_mut(&row.id) {
-                fields.push((row.key, row.value));
-            }
-        }
-    }
-    Ok(out)
 }
 
 /// A thread that a track belongs to.

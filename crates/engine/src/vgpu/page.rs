@@ -13,19 +13,26 @@ const DEPTH: usize = 6;
 /// Requests that the table lists: those that waited longest.
 const LISTED: usize = 200;
 
-/// The page, with as much detail as fits.
+/// The page, with as much detail as fits. From the coarsest level on: each takes up to 8 times as much as the one before, and
+/// the finest of a large trace would take more memory than the trace.
 pub(super) fn html(of: &Vgpu) -> String {
     let mut page = about(of);
-    for depth in (0..=DEPTH).rev() {
+    let mut best = String::new();
+    for depth in 0..=DEPTH {
         let drawn = lanes(of, depth);
+        let is_all = drawn.finest.is_none();
         page.notes = notes(&drawn);
         (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
         let text = render(&page);
-        if text.len() <= LIMIT || depth == 0 {
-            return text;
+        if text.len() > LIMIT && depth > 0 {
+            break;
+        }
+        best = text;
+        if is_all {
+            break;
         }
     }
-    String::new()
+    best
 }
 
 fn notes(drawn: &Lanes) -> Vec<String> {
