@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::variability::{
-    Change, CopySummary, CriticalPath, DeviceSummary, KernelSummary, Launches, Managed, NO_PATH,
-    NOT_WHOLE, Options, Report, SEVERAL_FILES, Statement, StreamGap, notable_in_words, variability,
+    Change, CopySummary, DeviceSummary, KernelSummary, Launches, Managed, NO_PATH, NOT_WHOLE,
+    Options, Report, SEVERAL_FILES, Statement, StreamGap, notable_in_words, variability,
 };
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
@@ -98,7 +98,7 @@ fn text(report: &Report, top: usize) -> Screen {
     if let Some(joined) = &report.launches {
         launches(&mut out, joined, (top, report.decimals()));
         match &report.critical_path {
-            Some(path) => critical_path(&mut out, path, top),
+            Some(path) => path.text(&mut out, top),
             None => {
                 out.end().line(NO_PATH);
             }
@@ -300,43 +300,6 @@ fn gap(out: &mut Screen, of: &StreamGap, decimals: usize) {
     ));
     let thread = of.thread.as_ref().map_or(String::new(), |thread| format!("{thread}: "));
     out.line(format_args!("{:>28}{thread}{}", "", of.did()));
-}
-
-fn critical_path(out: &mut Screen, path: &CriticalPath, top: usize) {
-    out.end().line(format_args!(
-        "critical path from {:.3} to {:.3} s, {:.3} ms: {:.1} % of it is {}. A line that took no time \
-         would save at most its ms",
-        // Not "-0.000".
-        (path.from_s * 1e3).round() / 1e3 + 0.0,
-        path.to_s,
-        path.ms,
-        100.0 * path.bound_share,
-        path.bound_label
-    ));
-    for of in &path.parts {
-        out.line(format_args!(
-            "  {:>10.3} ms {:>5.1} %  {:>8} x {}",
-            of.ms,
-            100.0 * of.share,
-            of.pieces,
-            of.label
-        ));
-    }
-    if !path.names.is_empty() {
-        out.line("  most of it by name");
-    }
-    for of in path.names.iter().take(top) {
-        let name: String = of.name.chars().take(90).collect();
-        out.line(format_args!(
-            "  {:>10.3} ms {:>5.1} %  {:>8} x {name}",
-            of.ms,
-            100.0 * of.share,
-            of.pieces
-        ));
-    }
-    for what in path.unsure() {
-        out.line(format_args!("  {what}"));
-    }
 }
 
 fn changes(out: &mut Screen, changes: &[Change], top: usize) {

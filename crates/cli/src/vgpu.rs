@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::vgpu::{Change, Options, Weights, WhatIf, vgpu};
+use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, vgpu, window};
 use gpuwhy_schema::terminal;
 
 use crate::exit;
@@ -30,6 +30,15 @@ pub struct Args {
     /// The weights that tenants had, for --what-if: A:2,B:1; without it, all are equal
     #[arg(long, requires = "what_if")]
     weights: Option<Weights>,
+    /// Compare with another run: by how much longer the requests of each tenant took, in which parts, and by whom
+    #[arg(long, value_name = "BASE.trace")]
+    against: Option<PathBuf>,
+    /// Of the other run count only what ends at this time or later, on the clock of its trace
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", requires = "against")]
+    against_from: Option<Duration>,
+    /// Of the other run count only what ends before this time
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", requires = "against")]
+    against_to: Option<Duration>,
     /// Write a page with pictures and tables into this file, at most 20 MB; it says the finest level that it draws
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -38,14 +47,16 @@ pub struct Args {
     json: bool,
 }
 
-/// Reports on tenants; exit code 3 if nothing is found.
+/// Reports on tenants; exit code 3 if nothing is found, or if nothing changed where two runs are compared.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-    let window = (args.from.is_some() || args.to.is_some())
-        .then(|| args.from.map_or(i64::MIN, ns)..args.to.map_or(i64::MAX, ns));
-    let what_if = WhatIf::of(&args.what_if).into_iter().collect();
-    let weights = args.weights.clone().unwrap_or_default();
-    let found = vgpu(&args.trace, &Options { window, what_if, weights })?;
+    let base = |path| Base { path, window: window(args.against_from, args.against_to) };
+    let options = Options {
+        window: window(args.from, args.to),
+        what_if: WhatIf::of(&args.what_if).into_iter().collect(),
+        weights: args.weights.clone().unwrap_or_default(),
+        against: args.against.clone().map(base),
+    };
+    let found = vgpu(&args.trace, &options)?;
     if let Some(path) = &args.html {
         gpuwhy_store::write_file(path, found.html().as_bytes())?;
     }
@@ -55,5 +66,5 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         terminal::show(&report.text())?;
     }
-    Ok(if report.findings.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
+    Ok(if report.found_something() { ExitCode::SUCCESS } else { exit::nothing() })
 }

@@ -9,6 +9,8 @@
 //! that the device was withheld from because it had used more than its slice earlier is told from one whose
 //! neighbours used their slices by how much they used.
 
+pub mod noise;
+
 /// A tenant while it was active, from its first request to its last end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantFacts {

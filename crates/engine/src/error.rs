@@ -151,6 +151,24 @@ pub enum Error {
         /// What it holds instead, as far as that is known, as a clause after a comma.
         holds: String,
     },
+    /// A window that holds nothing of a trace.
+    #[error(
+        "the window from {from:.6} to {to:.6} s holds nothing of `{}`, which is from {begins:.6} to {ends:.6} s; choose \
+         one within it",
+        path.display()
+    )]
+    EmptyWindow {
+        /// The trace.
+        path: PathBuf,
+        /// Where the window begins, s on the clock of the trace.
+        from: f64,
+        /// Where it ends.
+        to: f64,
+        /// Where the trace begins.
+        begins: f64,
+        /// Where it ends.
+        ends: f64,
+    },
     /// Intervals that are too short for the trace.
     #[error(
         "--interval {interval:?} cuts {seconds:.3} s into more than {most} intervals; choose at least {least:?}"

@@ -5,7 +5,10 @@
 //! to is measured over a window, and each tenant is judged over the time in which it was active. Marks and their fields
 //! of the tracepoints that the model knows are held in memory, and no others.
 
+pub mod against;
+mod fields;
 mod lanes;
+mod order;
 mod page;
 mod placement;
 mod text;
@@ -14,19 +17,21 @@ mod what_if;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
 use gpuwhy_derive::vgpu::model::takes;
 use gpuwhy_derive::vgpu::rules::RULES;
-use gpuwhy_derive::vgpu::{Event, Field, Model, Request, Stage, slices};
+use gpuwhy_derive::vgpu::{Model, Request, Stage, slices};
 use gpuwhy_diagnose::vgpu::{Finding, PlacementFacts, TenantFacts, findings, placement_finding};
-use gpuwhy_schema::{Attr, EntityId, EntityKind, Id, Mark, Name, TrackId};
-use gpuwhy_store::Trace;
+use gpuwhy_schema::{EntityId, EntityKind, Mark, TrackId};
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
+use against::Comparison;
+use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
@@ -219,6 +224,15 @@ pub struct Report {
     pub missing: Vec<(&'static str, &'static str)>,
     /// Events that did not fit.
     pub misfits: MisfitReport,
+    /// What changed since another run, if that was asked for.
+    pub against: Option<Comparison>,
+}
+
+impl Report {
+    /// Whether anything changed where two runs are compared, and else whether there is a finding.
+    pub fn found_something(&self) -> bool {
+        self.against.as_ref().map_or(!self.findings.is_empty(), |of| of.changed)
+    }
 }
 
 /// What is asked of a trace.
@@ -230,6 +244,24 @@ pub struct Options {
     pub what_if: Vec<WhatIf>,
     /// The weights that tenants had; others are taken to have had 1.
     pub weights: Weights,
+    /// Another run to compare with.
+    pub against: Option<Base>,
+}
+
+/// What of a trace counts, ns on its clock: from a time on, until before a time; all of it without either.
+pub fn window(from: Option<Duration>, to: Option<Duration>) -> Option<Range<i64>> {
+    let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    from.or(to)?;
+    Some(from.map_or(i64::MIN, ns)..to.map_or(i64::MAX, ns))
+}
+
+/// A run that another one is compared with.
+#[derive(Clone, Debug, Default)]
+pub struct Base {
+    /// Its trace.
+    pub path: PathBuf,
+    /// Only requests that end in it count, ns on the clock of that trace.
+    pub window: Option<Range<i64>>,
 }
 
 /// What became of a trace: a report, and what its pictures are drawn from.
@@ -254,15 +286,12 @@ impl Vgpu {
 /// Reads a trace and reports on its tenants.
 ///
 /// # Errors
-/// The trace cannot be read.
+/// The trace or the one to compare with cannot be read, or a window holds nothing of its trace.
 pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
-    let asked = options.window.clone();
     let source = TraceSource::open(path)?;
+    let window = within(&source, path, options.window.as_ref())?;
     let (model, requests, guests) = follow(&source)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
-    let known = source.trace().summary();
-    let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
-    let window = asked.map_or(whole, |w| (w.start.max(whole.0), w.end.min(whole.1)));
     let mut report = report(&model, &requests, window);
     report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
     report.placement = on_cpus.as_ref().zip(report.vcpus.as_ref()).map(|(of, vcpus)| {
@@ -271,7 +300,42 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     report.findings.extend(report.placement.as_ref().and_then(misplaced));
     report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights.0);
     let title = path.display().to_string();
+    if let Some(base) = &options.against {
+        let side = against::Side { title: &title, model: &model, requests: &requests, window };
+        report.against = Some(compared(side, base)?);
+    }
     Ok(Vgpu { report, title, model, requests, on_cpus, window })
+}
+
+/// A run beside another one.
+fn compared(run: against::Side<'_>, base: &Base) -> Result<Comparison> {
+    let source = TraceSource::open(&base.path)?;
+    let window = within(&source, &base.path, base.window.as_ref())?;
+    let (model, requests, _) = follow(&source)?;
+    let title = base.path.display().to_string();
+    let base = against::Side { title: &title, model: &model, requests: &requests, window };
+    Ok(against::compare(run, base))
+}
+
+/// What of a window a trace has, ns; all of it without one.
+fn within(source: &TraceSource, path: &Path, asked: Option<&Range<i64>>) -> Result<(i64, i64)> {
+    let known = source.trace().summary();
+    let whole = (known.start.unwrap_or(0), known.end.map_or(0, |end| end.saturating_add(1)));
+    let Some(asked) = asked else { return Ok(whole) };
+    let (from, to) = (asked.start.max(whole.0), asked.end.min(whole.1));
+    if from < to {
+        return Ok((from, to));
+    }
+    // Where no end was asked for, it is the trace's.
+    let end = if asked.end == i64::MAX { whole.1 } else { asked.end };
+    let seconds = |ns: i64| ns as f64 / 1e9;
+    Err(Error::EmptyWindow {
+        path: path.to_owned(),
+        from: seconds(asked.start.max(0)),
+        to: seconds(end),
+        begins: seconds(whole.0),
+        ends: seconds(whole.1),
+    })
 }
 
 /// The events of a trace as requests, and what they say of virtual machines.
@@ -289,51 +353,25 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
             }
         }
     }
-    let mut fields = attributes(trace, &marks)?;
-    for mark in marks.iter().filter(|mark| mark.name.ends_with("gvt_workload_queue")) {
-        let own = fields.get(&mark.id).map_or(&[][..], Vec::as_slice);
-        if let Some(thread) = threads.by_track.get(&mark.track) {
-            guests.uses(&event(mark, &texts(own), Some(thread)), thread.entity);
+    let fields = Fields::read(trace, &marks)?;
+    let thread = |mark: &Mark| threads.by_track.get(&mark.track);
+    for (place, mark) in marks.iter().enumerate() {
+        if mark.name.ends_with("gvt_workload_queue")
+            && let Some(thread) = thread(mark)
+        {
+            let own = fields.of(place);
+            guests.uses(&event(mark, &own, Some((thread.tid, thread.comm))), thread.entity);
         }
     }
     // What is asked for before the first request belongs to the machine that sends it.
     let mut model = Model::default();
     model.groups = guests.groups(source);
-    for mark in &marks {
-        let own = fields.remove(&mark.id).unwrap_or_default();
-        model.event(&event(mark, &texts(&own), threads.by_track.get(&mark.track)));
+    for (place, mark) in marks.iter().enumerate() {
+        let thread = thread(mark).map(|one| (one.tid, one.comm));
+        model.event(&event(mark, &fields.of(place), thread));
     }
     let requests = model.finish();
     Ok((model, requests, guests))
-}
-
-/// Fields as the model takes them.
-fn texts(fields: &[(Name, Name)]) -> Vec<(&str, Field<'_>)> {
-    fields.iter().map(|(key, value)| (&**key, Field::Text(value))).collect()
-}
-
-/// A mark as the model takes it.
-fn event<'a>(
-    mark: &'a Mark,
-    fields: &'a [(&'a str, Field<'a>)],
-    thread: Option<&Thread<'a>>,
-) -> Event<'a> {
-    let (tid, comm) = thread.map_or((None, None), |one| (one.tid, Some(one.comm)));
-    Event { time: mark.ts.0, tid, comm, name: &mark.name, fields }
-}
-
-/// The fields of marks.
-fn attributes(trace: &Trace, marks: &[Mark]) -> Result<HashMap<Id, Vec<(Name, Name)>>> {
-    let mut out: HashMap<Id, Vec<(Name, Name)>> =
-        marks.iter().map(|mark| (mark.id, Vec::new())).collect();
-    for rows in trace.read::<Attr>(EVER) {
-        for row in rows? {
-            if let Some(fields) = out.get_mut(&row.id) {
-                fields.push((row.key, row.value));
-            }
-        }
-    }
-    Ok(out)
 }
 
 /// A thread that a track belongs to.
@@ -370,9 +408,11 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
     let usage = Usage::new(requests);
     let all = metrics::metrics(model, requests, &usage, window);
     let used = |one: &&TenantUse| one.done + one.unfinished > 0;
-    let tenants = all.tenants.iter().filter(used);
+    let tenants = order::tenants(model).into_iter().map(|at| &all.tenants[at]).filter(used);
     let tenants = tenants.map(|one| tenant(model, requests, &all, one)).collect();
-    let engines = all.engines.iter().map(|one| EngineReport {
+    let engines = order::engines(model).into_iter();
+    let engines = engines.filter_map(|at| all.engines.iter().find(|one| one.engine == at));
+    let engines = engines.map(|one| EngineReport {
         name: model.engines[one.engine].name.clone(),
         device: model.engines[one.engine].device,
         utilisation: percent(one.busy, &all),
@@ -397,6 +437,7 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
         missing: model.missing(),
         misfits: misfits(model),
+        against: None,
     }
 }
 
@@ -490,12 +531,14 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
         .filter_map(|one| {
             let (from, to) = one.active?;
             let window = (from.max(all.window.0), (to + 1).min(all.window.1));
-            let while_active = metrics::metrics(model, requests, usage, window);
-            let own = &while_active.tenants[one.tenant];
+            let own = metrics::tenant(one.tenant, requests, usage, window);
             let device = model.tenants[one.tenant].device;
-            let others = while_active.tenants.iter().filter(|other| {
-                other.tenant != one.tenant && model.tenants[other.tenant].device == device
-            });
+            let of_device = |of: i64| of == device;
+            let engines = model.engines.iter().enumerate();
+            let engines: Vec<usize> =
+                engines.filter(|(_, of)| of_device(of.device)).map(|(at, _)| at).collect();
+            let others = model.tenants.iter().enumerate();
+            let others = others.filter(|(at, of)| *at != one.tenant && of_device(of.device));
             Some(TenantFacts {
                 name: model.tenants[one.tenant].name.clone(),
                 active: window.1 - window.0,
@@ -507,9 +550,9 @@ fn judged(model: &Model, requests: &[Request], usage: &Usage, all: &Metrics) -> 
                 done: own.done,
                 queue: own.queue,
                 others: others
-                    .map(|other| {
-                        let name = model.tenants[other.tenant].name.clone();
-                        (name, other.busy.values().sum(), other.executions.p50)
+                    .map(|(at, other)| {
+                        let (busy, median) = metrics::use_of(at, requests, usage, &engines, window);
+                        (other.name.clone(), busy, median)
                     })
                     .collect(),
             })

@@ -18,8 +18,8 @@ struct Look {
 }
 
 /// Lines over the colour.
-#[derive(Clone, Copy, PartialEq)]
-enum Hatch {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Hatch {
     None,
     Up,
     Down,
@@ -29,14 +29,14 @@ enum Hatch {
     Cross,
 }
 
-const GREEN: &str = "#009E73";
-const BLUE: &str = "#0072B2";
-const SKY: &str = "#56B4E9";
-const VERMILLION: &str = "#D55E00";
-const ORANGE: &str = "#E69F00";
-const YELLOW: &str = "#F0E442";
-const PURPLE: &str = "#CC79A7";
-const GREY: &str = "#999999";
+pub(crate) const GREEN: &str = "#009E73";
+pub(crate) const BLUE: &str = "#0072B2";
+pub(crate) const SKY: &str = "#56B4E9";
+pub(crate) const VERMILLION: &str = "#D55E00";
+pub(crate) const ORANGE: &str = "#E69F00";
+pub(crate) const YELLOW: &str = "#F0E442";
+pub(crate) const PURPLE: &str = "#CC79A7";
+pub(crate) const GREY: &str = "#999999";
 
 /// What the step itself does is green; what others do to it is not.
 fn look(kind: &str) -> Look {
@@ -119,7 +119,8 @@ pub fn svg(rows: &[PartRow]) -> String {
          aria-label=\"Parts of a usual and of a slow step; the table below has the numbers\">\n<defs>"
     );
     for (i, row) in rows.iter().enumerate() {
-        out.push_str(&pattern(i, &look(&row.kind)));
+        let Look { colour, hatch, .. } = look(&row.kind);
+        out.push_str(&pattern(&format!("part{i}"), colour, hatch));
     }
     out.push_str("</defs>\n");
     for (at, (title, take)) in bars.into_iter().enumerate() {
@@ -218,11 +219,12 @@ fn segment(
     out.push_str("</g>");
 }
 
-fn pattern(index: usize, look: &Look) -> String {
+/// What fills a part: a colour, or `none`, with lines over it.
+pub(crate) fn pattern(id: &str, colour: &str, hatch: Hatch) -> String {
     // On no colour the lines have the colour of text.
-    let class = if look.colour == "none" { "hatch hatch-ink" } else { "hatch" };
+    let class = if colour == "none" { "hatch hatch-ink" } else { "hatch" };
     let line = |d: &str| format!("<path class=\"{class}\" d=\"{d}\"/>");
-    let lines = match look.hatch {
+    let lines = match hatch {
         Hatch::None => String::new(),
         Hatch::Up => line("M-2 10L10 -2M-2 2L2 -2M6 10L10 6"),
         Hatch::Down => line("M-2 -2L10 10M-2 6L2 10M6 -2L10 2"),
@@ -232,9 +234,8 @@ fn pattern(index: usize, look: &Look) -> String {
         Hatch::Dots => "<circle class=\"hatch-dot\" cx=\"4\" cy=\"4\" r=\"1.4\"/>".to_owned(),
     };
     format!(
-        "<pattern id=\"part{index}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-         <rect width=\"8\" height=\"8\" fill=\"{}\"/>{lines}</pattern>",
-        look.colour
+        "<pattern id=\"{id}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+         <rect width=\"8\" height=\"8\" fill=\"{colour}\"/>{lines}</pattern>"
     )
 }
 

@@ -20,6 +20,7 @@ pub mod data;
 pub mod detail;
 pub mod html;
 mod page;
+pub mod pairs;
 mod profile;
 pub mod table;
 pub mod timeline;

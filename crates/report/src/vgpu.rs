@@ -10,11 +10,14 @@ use serde::Serialize;
 use crate::data::{Interval, StepPlot, TimeTrack};
 use crate::html::{esc, json};
 use crate::page::{self, SCRIPT, hash};
+use crate::pairs::Pairs;
 use crate::table::{Table, shortened};
 
 const STYLE: &str = concat!(include_str!("report.css"), include_str!("vgpu.css"));
 /// Rows and columns of the matrix that are drawn; the table has more.
 const DRAWN: usize = 12;
+/// Sentences of a list that are shown at once.
+const SENTENCES: usize = 12;
 
 /// What the page shows.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +26,18 @@ pub struct Vgpu {
     pub title: String,
     /// Which stretch of it, and from what the numbers are.
     pub place: String,
-    /// The costliest finding, or that there is none.
+    /// The largest change or the costliest finding, or that there is none.
     pub sentence: String,
+    /// Whether there is one.
+    pub stands_out: bool,
     /// How long the stretch is, ns.
     pub length_ns: i64,
+    /// What changed since another run, in sentences, if there is one to compare with.
+    pub changes: Vec<String>,
+    /// The parts of both runs.
+    pub pairs: Vec<Pairs>,
+    /// What is not compared, and why.
+    pub not_compared: Vec<String>,
     /// What was found, in sentences.
     pub findings: Vec<String>,
     /// What is drawn, on one time axis.
@@ -80,7 +91,7 @@ pub fn render(page: &Vgpu) -> String {
         hash(SCRIPT),
         esc(&page.title),
     );
-    let kind = if page.findings.is_empty() { "fine" } else { "slow" };
+    let kind = if page.stands_out { "slow" } else { "fine" };
     let _ = write!(
         out,
         "<header class=\"{kind}\">\n<p class=\"place\">{} · {}</p>\n<h1>{}</h1>\n</header>\n",
@@ -90,6 +101,9 @@ pub fn render(page: &Vgpu) -> String {
     );
     page::toolbar(&mut out, false, false);
     out.push_str("<main>\n");
+    list(&mut out, "changes", "What changed", &page.changes);
+    page.pairs.iter().for_each(|pairs| pairs.write(&mut out));
+    list(&mut out, "not-compared", "What is not compared", &page.not_compared);
     list(&mut out, "findings", "What was found", &page.findings);
     let whole = Interval { from: 0, to: page.length_ns };
     page::tracks(&mut out, &page.tracks, (whole, "", &[]), &page.notes);
@@ -116,15 +130,29 @@ pub fn render(page: &Vgpu) -> String {
     out
 }
 
+/// Sentences; those beyond the first lie behind a click, so that pictures are near.
 fn list(out: &mut String, id: &str, title: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<section id=\"{id}\">\n<h2>{title}</h2>\n<ul>");
+    let _ = writeln!(out, "<section id=\"{id}\">\n<h2>{title}</h2>");
+    // One more than fits is no reason to hide it.
+    let first = if lines.len() > SENTENCES + 2 { SENTENCES } else { lines.len() };
+    items(out, &lines[..first]);
+    if first < lines.len() {
+        let _ = writeln!(out, "<details><summary>{} more</summary>", lines.len() - first);
+        items(out, &lines[first..]);
+        out.push_str("</details>\n");
+    }
+    out.push_str("</section>\n");
+}
+
+fn items(out: &mut String, lines: &[String]) {
+    out.push_str("<ul>\n");
     for line in lines {
         let _ = writeln!(out, "<li>{}</li>", esc(line));
     }
-    out.push_str("</ul>\n</section>\n");
+    out.push_str("</ul>\n");
 }
 
 impl Matrix {
@@ -184,5 +212,23 @@ impl Matrix {
             );
         }
         out.push_str("</section>\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_findings_the_first_are_shown_and_the_others_lie_behind_a_click() {
+        let findings: Vec<String> = (1..=40).map(|n| format!("vGPU {n} <waits>")).collect();
+        let page = render(&Vgpu { findings, length_ns: 1, ..Vgpu::default() });
+        let (shown, behind) = page.split_once("<details><summary>28 more</summary>").unwrap();
+        assert!(shown.contains("<li>vGPU 12 &lt;waits&gt;</li>") && !shown.contains("vGPU 13 "));
+        assert!(behind.contains("<li>vGPU 40 &lt;waits&gt;</li>"), "{behind}");
+        let findings = vec!["vGPU 1".to_owned(); SENTENCES + 2];
+        let page = render(&Vgpu { findings, length_ns: 1, ..Vgpu::default() });
+        assert_eq!(page.matches("<li>vGPU 1</li>").count(), SENTENCES + 2);
+        assert!(!page.contains("more</summary>"), "{page}");
     }
 }

@@ -14,6 +14,7 @@ mod profiles;
 mod python;
 mod recording;
 mod vgpu;
+mod vgpu_against;
 mod without_steps;
 
 #[path = "../../../bench/src/safety/hostile.rs"]

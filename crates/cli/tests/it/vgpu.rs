@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::{built, folder, gpuwhy, may_record, said};
 
-const MS: i64 = 1_000_000;
+pub(crate) const MS: i64 = 1_000_000;
 
-fn load(runs_ms: i64, thinks_us: i64, requests: u32) -> Load {
+pub(crate) fn load(runs_ms: i64, thinks_us: i64, requests: u32) -> Load {
     let (runs, thinks) = (runs_ms * MS, thinks_us * 1000);
     Load { engine: 0, runs, spread: 0.05, thinks, requests, depth: 1, from: 10 * MS }
 }
 
-fn simulated(vgpus: Vec<Vgpu>) -> Trace {
+pub(crate) fn simulated(vgpus: Vec<Vgpu>) -> Trace {
     gvt::run(&Setup::kernel(vgpus, 7))
 }
 
@@ -42,7 +42,7 @@ fn found<'a>(report: &'a Value, rule: &str) -> Option<&'a Value> {
     report["findings"].as_array().unwrap().iter().find(|one| one["rule"] == rule)
 }
 
-fn number(value: &Value) -> f64 {
+pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 

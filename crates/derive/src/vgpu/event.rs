@@ -52,7 +52,7 @@ impl Event<'_> {
 }
 
 /// A number as tracers write it: decimal, or hexadecimal after `0x`.
-fn number(text: &str) -> Option<i64> {
+pub fn number(text: &str) -> Option<i64> {
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).ok().map(|value| value as i64);
     }

@@ -66,6 +66,37 @@ impl Running {
         (self.within(from, to) - short.iter().sum::<i64>(), last - first - short.len())
     }
 
+    /// What of a window is not covered, in the order of time.
+    pub(super) fn uncovered(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
+        let first = self.pieces.partition_point(|piece| piece.1 <= from);
+        let (mut out, mut at) = (Vec::new(), from);
+        for &(begin, end, _) in self.pieces[first..].iter().take_while(|piece| piece.0 < to) {
+            if at < begin {
+                out.push((at, begin));
+            }
+            at = at.max(end);
+        }
+        if at < to {
+            out.push((at, to));
+        }
+        out
+    }
+
+    /// How long both this and another are, ns. In one pass over both: each may have millions of stretches.
+    pub(super) fn overlap(&self, other: &Running) -> i64 {
+        let (mut own, mut others) = (self.pieces.iter().peekable(), other.pieces.iter().peekable());
+        let mut sum = 0;
+        while let (Some(a), Some(b)) = (own.peek(), others.peek()) {
+            sum += (a.1.min(b.1) - a.0.max(b.0)).max(0);
+            if a.1 <= b.1 {
+                own.next()
+            } else {
+                others.next()
+            };
+        }
+        sum
+    }
+
     /// The stretches between these that are longer than `at_least`, from the first to the last.
     fn gaps(&self, at_least: i64) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
@@ -90,12 +121,14 @@ pub struct Usage {
     /// By engine.
     pub by_engine: BTreeMap<usize, Running>,
     /// By device and tenant: on any of its engines.
-    by_device: BTreeMap<(i64, usize), Running>,
+    pub(super) by_device: BTreeMap<(i64, usize), Running>,
     /// By device: stretches in which no engine has work, longer than the scheduler's own.
     idle: BTreeMap<i64, Running>,
     /// Of each request whose end was not seen: when a later one of its context ended. By then it was over, since a
     /// context's requests run in their order.
-    overtaken: BTreeMap<usize, i64>,
+    pub(super) overtaken: BTreeMap<usize, i64>,
+    /// The places of each tenant's requests.
+    of_tenant: Vec<Vec<u32>>,
 }
 
 /// See [`Usage::overtaken`].
@@ -128,7 +161,13 @@ impl Usage {
         let mut engines: BTreeMap<usize, Vec<(i64, i64)>> = BTreeMap::new();
         let mut shares: BTreeMap<(i64, usize), Vec<(i64, i64)>> = BTreeMap::new();
         let mut devices: BTreeMap<i64, Vec<(i64, i64)>> = BTreeMap::new();
-        for request in requests {
+        let mut of_tenant: Vec<Vec<u32>> = Vec::new();
+        for (place, request) in requests.iter().enumerate() {
+            if of_tenant.len() <= request.tenant {
+                of_tenant.resize_with(request.tenant + 1, Vec::new);
+            }
+            // There are 20 million requests at most.
+            of_tenant[request.tenant].push(place as u32);
             for one in &request.executions {
                 let stretch = (one.from, one.to);
                 tenants.entry((request.engine, request.tenant)).or_default().push(stretch);
@@ -141,6 +180,7 @@ impl Usage {
             .into_iter()
             .map(|(device, all)| (device, Running::new(Running::new(all).gaps(TICKS))));
         Usage {
+            of_tenant,
             overtaken: overtaken(requests),
             idle: idle.collect(),
             by_tenant: tenants.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
@@ -149,12 +189,30 @@ impl Usage {
         }
     }
 
+    /// The requests of a tenant with their places, in their order.
+    pub(super) fn requests_of<'a>(
+        &'a self,
+        tenant: usize,
+        all: &'a [Request],
+    ) -> impl Iterator<Item = (usize, &'a Request)> {
+        let places = self.of_tenant.get(tenant).map_or(&[][..], Vec::as_slice);
+        places.iter().map(|place| (*place as usize, &all[*place as usize]))
+    }
+
+    /// Adds to `wait` where a stretch went in which a request was on no engine; the causes sum to the stretch.
+    pub(super) fn off_engine(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
+        let handed = held_until(request).map_or(from, |handed| handed.clamp(from, to.max(from)));
+        self.split(request, (from, handed), true, wait);
+        self.split(request, (handed, to), false, wait);
+    }
+
     /// Where the wait of a request went between two of its stages; `held` says that it is in the queue of its virtual
     /// GPU, which has the device as a whole or not at all.
     fn split(&self, request: &Request, (from, to): (i64, i64), held: bool, wait: &mut Wait) {
         if from >= to {
             return;
         }
+        wait.total += to - from;
         let mut left = to - from;
         let own = self.by_tenant.get(&(request.engine, request.tenant));
         let own = own.map_or(0, |own| own.within(from, to));
@@ -185,17 +243,19 @@ impl Usage {
     /// Where the wait of a request went, if it began to run.
     pub fn wait(&self, request: &Request) -> Option<Wait> {
         let (from, to) = (request.queued()?, request.began()?);
-        let mut wait = Wait { total: to - from, ..Wait::default() };
-        let handed = [Stage::VgpuSubmitted, Stage::HostQueued];
-        let handed = handed.iter().filter_map(|stage| request.when(*stage)).min();
-        let middle = match request.when(Stage::VgpuQueued) {
-            Some(_) => handed.unwrap_or(to).clamp(from, to),
-            None => from,
-        };
-        self.split(request, (from, middle), true, &mut wait);
-        self.split(request, (middle, to), false, &mut wait);
+        let mut wait = Wait::default();
+        self.off_engine(request, (from, to), &mut wait);
+        wait.total = to - from;
         Some(wait)
     }
+}
+
+/// Until when a request was in the queue of its virtual GPU, ns; `None` if it never was.
+fn held_until(request: &Request) -> Option<i64> {
+    request.when(Stage::VgpuQueued)?;
+    let handed = [Stage::VgpuSubmitted, Stage::HostQueued];
+    let handed = handed.iter().filter_map(|stage| request.when(*stage)).min();
+    Some(handed.or(request.began()).unwrap_or(i64::MAX))
 }
 
 fn take(left: &mut i64, time: i64, tenant: usize, wait: &mut Wait) {
@@ -229,7 +289,7 @@ impl Wait {
         self.others.values().sum()
     }
 
-    fn add(&mut self, other: &Wait) {
+    pub(super) fn add(&mut self, other: &Wait) {
         self.total += other.total;
         self.predecessor += other.predecessor;
         self.reserved += other.reserved;
@@ -255,7 +315,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(mut all: Vec<i64>) -> Spread {
+    pub(super) fn of(mut all: Vec<i64>) -> Spread {
         if all.is_empty() {
             return Spread::default();
         }
@@ -363,7 +423,27 @@ fn engine(at: usize, all: &[Request], running: &Running, window: (i64, i64)) -> 
     }
 }
 
-fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> TenantUse {
+/// How long engines worked for a tenant within a window, ns, and the median of the executions of its requests that were done
+/// there.
+pub fn use_of(
+    at: usize,
+    all: &[Request],
+    usage: &Usage,
+    engines: &[usize],
+    window: (i64, i64),
+) -> (i64, i64) {
+    let own = engines.iter().filter_map(|engine| usage.by_tenant.get(&(*engine, at)));
+    let busy = own.map(|of| of.within(window.0, window.1)).sum();
+    let done = |request: &Request| {
+        let ended = request.ended().filter(|t| *t >= window.0 && *t < window.1)?;
+        Some(ended).and(request.queued()).and(request.began()).map(|_| request.executed())
+    };
+    let executions = usage.requests_of(at, all).filter_map(|(_, one)| done(one)).collect();
+    (busy, Spread::of(executions).p50)
+}
+
+/// Measures one tenant.
+pub fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> TenantUse {
     let mut out = TenantUse { tenant: at, ..TenantUse::default() };
     let own = usage.by_tenant.iter().filter(|((_, tenant), _)| *tenant == at);
     out.busy = own.map(|(&(engine, _), of)| (engine, of.within(window.0, window.1))).collect();
@@ -371,7 +451,7 @@ fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> Tena
     let (mut waiting, mut backlog, mut held) = (0i64, Vec::new(), Vec::new());
     let inside = |from: i64, to: i64| (from.max(window.0), to.min(window.1));
     let mut device = 0;
-    for (place, request) in all.iter().enumerate().filter(|(_, one)| one.tenant == at) {
+    for (place, request) in usage.requests_of(at, all) {
         device = request.device;
         let over = usage.overtaken.get(&place).copied();
         out.overtaken += usize::from(over.is_some() && request.outcome == Outcome::Unfinished);
@@ -414,9 +494,7 @@ fn tenant(at: usize, all: &[Request], usage: &Usage, window: (i64, i64)) -> Tena
         out.withheld_times += times;
     }
     let others = usage.by_device.iter().filter(|((of, who), _)| *of == device && *who != at);
-    out.blocked = others
-        .map(|(_, running)| held.pieces.iter().map(|p| running.within(p.0, p.1)).sum::<i64>())
-        .sum();
+    out.blocked = others.map(|(_, running)| held.overlap(running)).sum();
     (out.waits, out.executions) = (Spread::of(waits), Spread::of(runs));
     out.latencies = Spread::of(latencies);
     out

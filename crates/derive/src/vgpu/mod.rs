@@ -3,7 +3,8 @@
 //! # How
 //! [`rules`] says what each tracepoint does to a request, as data. [`model`] follows the events and makes a
 //! [`Request`] of those that belong together: by (device, context, engine, sequence), by the workload of a virtual
-//! GPU, or by the fence of a job. [`metrics`] measures a window of the requests.
+//! GPU, or by the fence of a job. [`metrics`] measures a window of the requests; [`parts`] says where their time went,
+//! so that two runs can be subtracted.
 //!
 //! # What fools it
 //! The host does not see a guest's own queue: a wait begins where the host first hears of the request. Where no
@@ -13,6 +14,7 @@
 pub mod event;
 pub mod metrics;
 pub mod model;
+pub mod parts;
 pub mod placement;
 pub mod replay;
 pub mod request;

@@ -236,7 +236,7 @@ impl Model {
         }
         let tenant = self.tenant_of(event, rule, device);
         let context = event.integer(fields::CONTEXT).unwrap_or(-1);
-        let sequence = event.integer(fields::SEQUENCE).or(event.integer(&["id"])).unwrap_or(-1);
+        let sequence = event.integer(fields::SEQUENCE).or(event.integer(fields::ID)).unwrap_or(-1);
         let request = Request {
             device,
             engine,
@@ -353,7 +353,7 @@ impl Model {
         match rule.action {
             Action::To(Stage::Running) => self.runs(at, event.time, again),
             Action::Out => {
-                let preempted = event.integer(&["completed"]) == Some(0);
+                let preempted = event.integer(fields::COMPLETED) == Some(0);
                 match stage {
                     Stage::Running => self.leaves(at, event.time, preempted),
                     // A notification came first.
@@ -486,7 +486,8 @@ impl Model {
     }
 
     fn object_made(&mut self, event: &Event<'_>) {
-        let Some((object, size)) = event.integer(&["obj"]).zip(event.integer(&["size"])) else {
+        let Some((object, size)) = event.integer(fields::OBJECT).zip(event.integer(fields::SIZE))
+        else {
             self.misfits.nameless += 1;
             return;
         };
@@ -514,7 +515,7 @@ impl Model {
     }
 
     fn object_gone(&mut self, event: &Event<'_>) {
-        match event.integer(&["obj"]).and_then(|object| self.objects.remove(&object)) {
+        match event.integer(fields::OBJECT).and_then(|object| self.objects.remove(&object)) {
             Some((owner, size)) => self.freed(&owner, size),
             None => self.misfits.unknown_objects += 1,
         }
@@ -591,7 +592,7 @@ fn id(event: &Event<'_>, key: Key, device: i64, engine: usize) -> Option<Id> {
             Id::Workload(device, event.integer(fields::VGPU)?, event.integer(fields::WORKLOAD)?)
         }
         Key::Fence => Id::Fence(event.integer(fields::CONTEXT)?, sequence()?),
-        Key::Job => Id::Job(event.integer(&["fence"])?),
+        Key::Job => Id::Job(event.integer(fields::FENCE)?),
     })
 }
 

@@ -81,6 +81,49 @@ pub mod fields {
     pub const TIMELINE: &[&str] = &["timeline", "name"];
     /// The client of the driver.
     pub const CLIENT: &[&str] = &["client_id"];
+    /// The number of a request in its context, as newer kernels of the DRM scheduler call it.
+    pub const ID: &[&str] = &["id"];
+    /// Whether a request that leaves its engine is done: 0 if it was taken off.
+    pub const COMPLETED: &[&str] = &["completed"];
+    /// The address of a buffer.
+    pub const OBJECT: &[&str] = &["obj"];
+    /// Its bytes.
+    pub const SIZE: &[&str] = &["size"];
+    /// The address of a job's fence.
+    pub const FENCE: &[&str] = &["fence"];
+    /// All that the model asks for.
+    pub const ALL: &[&str] = &[
+        "dev",
+        "gpu_id",
+        "ctx",
+        "hw_id",
+        "context",
+        "fence_context",
+        "seqno",
+        "fence_seqno",
+        "ring",
+        "ring_id",
+        "class",
+        "instance",
+        "global_seqno",
+        "global",
+        "vgpu_id",
+        "vgpu",
+        "workload",
+        "workload_id",
+        "wrkld",
+        "left_ts",
+        "left",
+        "timeslice_left",
+        "timeline",
+        "name",
+        "client_id",
+        "id",
+        "completed",
+        "obj",
+        "size",
+        "fence",
+    ];
 }
 
 use Action::{ObjectGone, ObjectMade, Out, Slice, To};
@@ -138,4 +181,18 @@ pub const RULES: &[Rule] = &[
 /// What an event does, by its name without the system.
 pub fn of(event: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.event == event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fields::*;
+
+    #[test]
+    fn whatever_is_asked_for_is_kept() {
+        let asked = [
+            DEVICE, CONTEXT, SEQUENCE, RING, CLASS, INSTANCE, GLOBAL, VGPU, WORKLOAD, LEFT,
+            TIMELINE, CLIENT, ID, COMPLETED, OBJECT, SIZE, FENCE,
+        ];
+        assert_eq!(asked.concat(), ALL);
+    }
 }

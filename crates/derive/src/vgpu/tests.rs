@@ -1,10 +1,10 @@
 //! Situations of requests, written as events.
 
-use super::metrics::{Usage, metrics};
+use super::metrics::{Running, Usage, metrics};
 use super::*;
 
 /// Follows events, each a line of time, name and `field=value`.
-fn followed(text: &str) -> (Model, Vec<Request>) {
+pub(super) fn followed(text: &str) -> (Model, Vec<Request>) {
     let mut model = Model::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace();
@@ -228,4 +228,17 @@ fn a_request_whose_end_was_lost_waits_no_longer_than_until_a_later_one_of_its_co
     let engine = &all.engines[0];
     assert_eq!((engine.done, engine.software.mean, engine.hardware.mean), (2, 10.0, 0.0));
     assert_eq!(engine.executions.mean, 90.0);
+}
+
+#[test]
+fn what_two_cover_and_what_neither_does_is_found_in_one_pass() {
+    let one = Running::new(vec![(0, 10), (20, 30), (25, 40), (100, 110)]);
+    let other = Running::new(vec![(5, 22), (38, 39), (39, 101), (109, 500)]);
+    // 5 to 10, 20 to 22, 38 to 40, 100 to 101, 109 to 110.
+    assert_eq!((one.overlap(&other), other.overlap(&one)), (11, 11));
+    assert_eq!((one.overlap(&Running::default()), one.overlap(&one)), (0, 40));
+    assert_eq!(one.uncovered(-5, 105), [(-5, 0), (10, 20), (40, 100)]);
+    assert_eq!(one.uncovered(22, 45), [(40, 45)]);
+    assert_eq!(one.uncovered(3, 8), []);
+    assert_eq!(one.uncovered(50, 50), []);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_derive::critical_path::{self, Bound, Edge, Hosts, Part, Recording, Step};
+use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{EntityId, Name};
 use serde::Serialize;
 
@@ -79,6 +80,44 @@ pub struct CriticalPath {
 }
 
 impl CriticalPath {
+    /// It, for a terminal, with so many of the names that take most.
+    pub fn text(&self, out: &mut Screen, top: usize) {
+        out.end().line(format_args!(
+            "critical path from {:.3} to {:.3} s, {:.3} ms: {:.1} % of it is {}. A line that took no time \
+             would save at most its ms",
+            // Not "-0.000".
+            (self.from_s * 1e3).round() / 1e3 + 0.0,
+            self.to_s,
+            self.ms,
+            100.0 * self.bound_share,
+            self.bound_label
+        ));
+        for of in &self.parts {
+            out.line(format_args!(
+                "  {:>10.3} ms {:>5.1} %  {:>8} x {}",
+                of.ms,
+                100.0 * of.share,
+                of.pieces,
+                of.label
+            ));
+        }
+        if !self.names.is_empty() {
+            out.line("  most of it by name");
+        }
+        for of in self.names.iter().take(top) {
+            let name: String = of.name.chars().take(90).collect();
+            out.line(format_args!(
+                "  {:>10.3} ms {:>5.1} %  {:>8} x {name}",
+                of.ms,
+                100.0 * of.share,
+                of.pieces
+            ));
+        }
+        for what in self.unsure() {
+            out.line(format_args!("  {what}"));
+        }
+    }
+
     /// What it is not sure of, a sentence each.
     pub fn unsure(&self) -> Vec<String> {
         let all = [

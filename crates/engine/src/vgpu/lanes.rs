@@ -7,7 +7,7 @@ use gpuwhy_derive::vgpu::{Request, Stage};
 use gpuwhy_report::detail::{Pyramid, band_pyramid, line_pyramid, share_pyramid};
 use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
 
-use super::Vgpu;
+use super::{Vgpu, order};
 
 /// Rows of requests of a tenant that are drawn.
 const ROWS: usize = 4;
@@ -31,11 +31,12 @@ pub(super) struct Lanes {
 /// Draws everything, with so many levels of tiles below the first.
 pub(super) fn lanes(of: &Vgpu, depth: usize) -> Lanes {
     let mut out = Draw { window: of.window, depth, lanes: Lanes::default() };
-    for (engine, known) in of.model.engines.iter().enumerate() {
+    for engine in order::engines(&of.model) {
+        let known = &of.model.engines[engine];
         let group = format!("device {}", known.device);
         out.engine(of, engine, &group, &known.name);
     }
-    for tenant in 0..of.model.tenants.len() {
+    for tenant in order::tenants(&of.model) {
         out.tenant(of, tenant);
     }
     out.machines(of);

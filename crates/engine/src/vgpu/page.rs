@@ -4,7 +4,7 @@ use gpuwhy_report::table::{Cell, Row, Table};
 use gpuwhy_report::vgpu::{Matrix, Vgpu as Page, render};
 
 use super::lanes::{Lanes, lanes};
-use super::{Report, Vgpu};
+use super::{Report, Vgpu, against};
 
 /// Bytes of a page at most.
 pub(super) const LIMIT: usize = 20_000_000;
@@ -13,19 +13,26 @@ const DEPTH: usize = 6;
 /// Requests that the table lists: those that waited longest.
 const LISTED: usize = 200;
 
-/// The page, with as much detail as fits.
+/// The page, with as much detail as fits. From the coarsest level on: each takes up to 8 times as much as the one before, and
+/// the finest of a large trace would take more memory than the trace.
 pub(super) fn html(of: &Vgpu) -> String {
     let mut page = about(of);
-    for depth in (0..=DEPTH).rev() {
+    let mut best = String::new();
+    for depth in 0..=DEPTH {
         let drawn = lanes(of, depth);
+        let is_all = drawn.finest.is_none();
         page.notes = notes(&drawn);
         (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
         let text = render(&page);
-        if text.len() <= LIMIT || depth == 0 {
-            return text;
+        if text.len() > LIMIT && depth > 0 {
+            break;
+        }
+        best = text;
+        if is_all {
+            break;
         }
     }
-    String::new()
+    best
 }
 
 fn notes(drawn: &Lanes) -> Vec<String> {
@@ -60,14 +67,37 @@ fn about(of: &Vgpu) -> Page {
     Page {
         title: of.title.clone(),
         place: format!("{from:.6} to {to:.6} s ({:.3} s) · {}", to - from, report.provenance),
-        sentence: report.findings.first().map_or(of_gpu, headline),
+        sentence: sentence(report).unwrap_or(of_gpu),
+        stands_out: report.found_something(),
         length_ns: (of.window.1 - of.window.0).max(1),
         findings,
         matrix: matrix(report),
         tables: tables(of),
         not_known: missing.collect(),
+        ..beside_another(report)
+    }
+}
+
+/// What a page says of a comparison with another run.
+fn beside_another(report: &Report) -> Page {
+    let Some(of) = &report.against else { return Page::default() };
+    let mut changes = of.sentences();
+    changes.insert(
+        0,
+        format!("compared with {}, {:.6} to {:.6} s", of.base, of.base_from_s, of.base_to_s),
+    );
+    Page {
+        changes,
+        pairs: against::page::pairs(of),
+        not_compared: of.not_compared.clone(),
         ..Page::default()
     }
+}
+
+/// The largest change where two runs are compared, and else the costliest finding.
+fn sentence(report: &Report) -> Option<String> {
+    let Some(of) = &report.against else { return report.findings.first().map(headline) };
+    Some(of.headline())
 }
 
 /// A finding in a few words.
@@ -104,7 +134,8 @@ fn name(text: &str) -> Cell {
 }
 
 fn tables(of: &Vgpu) -> Vec<Table> {
-    let mut out = vec![engines(&of.report), tenants(&of.report), waits(&of.report)];
+    let mut out = of.report.against.as_ref().map_or(Vec::new(), against::page::tables);
+    out.extend([engines(&of.report), tenants(&of.report), waits(&of.report)]);
     out.extend([slices(of), longest(of)]);
     out.extend(on_cpus(&of.report));
     out.extend([what_if(&of.report), memory(&of.report)]);

@@ -14,6 +14,11 @@ impl Report {
     /// It, for a terminal.
     pub fn text(&self) -> Screen {
         let mut out = Screen::new(false);
+        if let Some(against) = &self.against {
+            against.text(&mut out, (self.from_s, self.to_s));
+            findings(&mut out, self);
+            return out;
+        }
         if self.events.is_empty() && self.vcpus.is_none() {
             out.line(
                 "the trace holds no event of a GPU's driver that is known here; see docs/vgpu.md",
@@ -61,14 +66,21 @@ impl Report {
             placement(&mut out, of);
         }
         self.what_if.iter().for_each(|one| what_if(&mut out, one));
-        if !self.findings.is_empty() {
-            out.end().line("findings");
-        }
-        for finding in &self.findings {
-            out.line(format_args!("  - {}: {}", finding.rule, finding.says));
-        }
+        findings(&mut out, self);
         not_known(&mut out, self);
         out
+    }
+}
+
+fn findings(out: &mut Screen, of: &Report) {
+    if !of.findings.is_empty() {
+        out.end().line(match of.against {
+            Some(_) => "findings in the run",
+            None => "findings",
+        });
+    }
+    for finding in &of.findings {
+        out.line(format_args!("  - {}: {}", finding.rule, finding.says));
     }
 }
 

@@ -21,9 +21,8 @@
   };
 
   /** A canvas as sharp as the screen, empty; null while it is not shown.
-   *  @param {HTMLCanvasElement} canvas @param {number} height @param {number} ratio */
-  const fit = (canvas, height, ratio) => {
-    const width = canvas.clientWidth;
+   *  @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {number} ratio */
+  const fit = (canvas, width, height, ratio) => {
     const c = canvas.getContext("2d");
     if (width === 0 || !c) return null;
     const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -44,11 +43,13 @@
     requestAnimationFrame(() => {
       queued = false;
       const ratio = window.devicePixelRatio || 1;
-      for (const lane of lanes) {
-        // A page may have a thousand lanes, of which a screen shows twenty.
-        if (!lane.near) continue;
-        const width = lane.canvas.clientWidth;
-        const c = fit(lane.canvas, lane.height, ratio);
+      // A page may have a thousand lanes, of which a screen shows twenty. Their widths are read before anything is
+      // written: each reading after a writing would lay out the page anew.
+      const near = lanes.filter((lane) => lane.near);
+      const widths = near.map((lane) => [lane.canvas.clientWidth, lane.gutter ? lane.gutter.clientWidth : 0]);
+      for (const [at, lane] of near.entries()) {
+        const [width, gutter] = widths[at];
+        const c = fit(lane.canvas, width, lane.height, ratio);
         if (!c) continue;
         shade(c, anomalies, width, lane.height, theme.anomaly);
         lane.draw(c, width);
@@ -63,10 +64,11 @@
           c.fillRect(Math.round(x(hair, width)), 0, 1, lane.height);
         }
         if (lane.gutter) {
-          const c = fit(lane.gutter, lane.height, ratio);
-          if (c) drawStepScale(c, lane.gutter.clientWidth);
+          const c = fit(lane.gutter, gutter, lane.height, ratio);
+          if (c) drawStepScale(c, gutter);
         }
-        lane.value.textContent = plain(lane.read(hair === null ? -1 : hair));
+        const value = plain(lane.read(hair === null ? -1 : hair));
+        if (lane.value.textContent !== value) lane.value.textContent = value;
       }
       byId("range").textContent = `${time(from, (to - from) / 100)} – ${time(to, (to - from) / 100)} (${duration(to - from)})`;
       byId("at").textContent = hair === null ? "" : `▏${time(hair, (to - from) / 1000)}`;
@@ -194,22 +196,36 @@
    *  @param {number} height */
   const drawStack = (c, track, width, height) => {
     const values = track.values || [];
+    const looks = values.map(look);
+    const shares = new Float64Array(values.length);
     for (const { during, items } of inView(track)) {
       const [left, right] = [Math.max(0, x(during.from, width)), Math.min(width, x(during.to, width))].map(Math.round);
       c.clearRect(left, 0, right - left, height);
-      for (const [a, b, shares] of seen(items)) {
-        const l = Math.max(left, Math.floor(x(a, width)));
-        const r = Math.min(right, Math.max(l + 1, Math.floor(x(b, width))));
+      // Columns that begin in the same pixel are one, with their mean: each is weighted by its time.
+      let [l, r, time] = [left, left, 0];
+      const flush = () => {
         let y = height - 1;
-        for (let v = 0; v < values.length; v++) {
-          const h = (shares[v] / 100) * (height - 2);
+        for (let v = 0; v < shares.length && time > 0; v++) {
+          const h = (shares[v] / time / 100) * (height - 2);
           if (h <= 0) continue;
-          const [colour, hatch] = look(values[v]);
+          const [colour, hatch] = looks[v];
           c.fillStyle = r - l < 3 ? colour : fill(colour, hatch);
           c.fillRect(l, y - h, r - l, h);
           y -= h;
         }
+      };
+      for (const [a, b, held] of seen(items)) {
+        const begin = Math.max(left, Math.floor(x(a, width)));
+        if (time === 0 || begin > l) {
+          flush();
+          [l, time] = [begin, 0];
+          shares.fill(0);
+        }
+        r = Math.min(right, Math.max(l + 1, Math.floor(x(b, width))));
+        time += b - a;
+        for (let v = 0; v < shares.length; v++) shares[v] += held[v] * (b - a);
       }
+      flush();
     }
     c.fillStyle = theme.edge;
     c.fillRect(0, height - 1, width, 1);
@@ -226,7 +242,9 @@
       time += part;
       for (let v = 0; v < values.length; v++) sums[v] += part * shares[v];
     }
-    const said = values.map((name, v) => [sums[v] / Math.max(1, time), name]).filter(([share]) => Number(share) >= 0.05);
+    // The largest first: of many, only the first lines have room.
+    const said = values.map((name, v) => [sums[v] / Math.max(1, time), name]).filter(([share]) => Number(share) >= 0.05)
+      .sort((a, b) => Number(b[0]) - Number(a[0]));
     return said.length ? said.map(([share, name]) => `${name} ${Number(share).toFixed(1)} %`).join(", ") : "idle";
   };
 

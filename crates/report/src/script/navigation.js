@@ -179,7 +179,10 @@
         addLane(parent, track.label, 42, (c, w) => drawLine(c, track, w, 42), (at) => {
           const item = itemAt(track, at);
           if (item) return `${short(item[2])}${item[3] > item[2] ? ` (peak ${short(item[3])})` : ""} ${track.unit}`;
-          return at < 0 ? `up to ${short(limits(track)[1])} ${track.unit}` : "not looked at";
+          if (at >= 0) return "not looked at";
+          // A debt is what one looks for: the least is said where it is below zero.
+          const [low, high] = limits(track);
+          return `${low < 0 ? `${short(low)} to ${short(high)}` : `up to ${short(high)}`} ${track.unit}`;
         });
       }
     }
