@@ -35,7 +35,7 @@ SEED = int(os.environ.get("SEED", "1"))
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
 # Sessions of builds before this commit do not count: judgement was changed in it.
-SINCE = "710e009"
+SINCE = "40b1cf3"
 # A disturbance that makes units of work less than this many times as long has no effect.
 EFFECT = 1.1
 # So long a program runs before the first trial, and between two.

@@ -328,7 +328,7 @@ impl Walk<'_> {
         // Memory is taken before it is missed; a second covers the 10 Hz of these counters and
         // the time that a cache takes to be needed again.
         let window = (from.saturating_sub(Ns::secs(1)), to.saturating_add(Ns::millis(100)));
-        let counted = |name| self.world.counted_most(name, None, window);
+        let counted = |name| self.world.counted_most(name, None, &[], window);
         counted(gpuwhy_schema::names::PAGE_CACHE_EVICTED)
             .or_else(|| counted(gpuwhy_schema::names::RECLAIM))
     }
@@ -350,7 +350,7 @@ impl Walk<'_> {
         let most = evictors.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
         let taker = most.and_then(|(by, _)| match self.world.is_workload(*by) {
             // It freed its own pages, as somebody else needed the memory.
-            true => self.world.counted_most(gpuwhy_schema::names::RECLAIM, None, near),
+            true => self.world.counted_most(gpuwhy_schema::names::RECLAIM, None, &[], near),
             false => Some(*by),
         });
         self.put((from, from_cold), PartKind::CacheMiss, taker);
@@ -560,7 +560,7 @@ impl Walk<'_> {
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
         let Some(peer) = self.world.other_end(&message) else {
-            let user = self.link_user(thread, window);
+            let user = self.link_user(thread, thread, window);
             self.put(window, PartKind::Network, user);
             return true;
         };
@@ -574,7 +574,7 @@ impl Walk<'_> {
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
         self.peer(peer, (window.0, handed), message.direction);
-        let user = self.link_user(thread, (handed, window.1));
+        let user = self.link_user(thread, peer, (handed, window.1));
         self.put((handed, window.1), PartKind::Network, user);
         true
     }
@@ -602,7 +602,8 @@ impl Walk<'_> {
             .collect();
         let transport = union(transport);
         for piece in clip(&transport, window) {
-            let user = self.link_user(peer, piece);
+            let thread = *self.path.last().expect("the path begins with the step's thread");
+            let user = self.link_user(peer, thread, piece);
             self.put(piece, PartKind::Network, user);
         }
         for piece in subtract(window, &transport) {
@@ -610,13 +611,20 @@ impl Walk<'_> {
         }
     }
 
-    /// Who, outside the workload, sent most over a link that this thread's process sends over.
-    fn link_user(&self, thread: EntityId, (from, to): Interval) -> Option<EntityId> {
+    /// Who, outside the workload, sent most over a link that this thread's process sends over. Neither it nor whom it
+    /// exchanges messages with is in its own way.
+    fn link_user(
+        &self,
+        thread: EntityId,
+        other_end: EntityId,
+        (from, to): Interval,
+    ) -> Option<EntityId> {
         let name = gpuwhy_schema::names::NIC_TX_BYTES;
         let links = self.world.devices_of(name, self.world.process(thread));
         // The per-process byte counters are read at 10 Hz.
         let near = (from.saturating_sub(Ns::millis(100)), to.saturating_add(Ns::millis(100)));
-        self.world.counted_most(name, Some(&links), near)
+        let ends = [thread, other_end].map(|end| self.world.process(end));
+        self.world.counted_most(name, Some(&links), &ends, near)
     }
 
     /// Continues at another thread, unless the walk has been there or has gone far enough.
@@ -647,13 +655,30 @@ impl Walk<'_> {
         }
         let waker = world.woken(thread, held.from, held.to).and_then(|w| w.waker);
         for piece in subtract(window, world.memory(thread)) {
-            match waker {
-                Some(waker) if !self.path.contains(&waker) => {
-                    self.worker(thread, waker, held, piece)
+            match waker.filter(|waker| !self.path.contains(waker)) {
+                Some(server) if self.is_served_by(server, thread, held, piece) => {
+                    self.follow(server, piece, Via::Peer);
                 }
+                Some(waker) => self.worker(thread, waker, held, piece),
                 _ => self.requests(thread, held, piece, via),
             }
         }
+    }
+
+    /// Whether a wait for data of a file was for another process that serves it (a file system in user space, FUSE): a
+    /// process that asks the kernel for what it is to do brought it, and no disk had a request of this thread.
+    fn is_served_by(
+        &self,
+        server: EntityId,
+        thread: EntityId,
+        held: Held,
+        window: Interval,
+    ) -> bool {
+        let world = self.world;
+        held.state == ThreadState::DiskWait
+            && world.process(server) != world.process(thread)
+            && world.takes_requests(server)
+            && world.requests_of(thread, window).is_empty()
     }
 
     /// A wait that a worker ended. While the thread's own request was with the device the worker
@@ -751,7 +776,7 @@ impl Walk<'_> {
         // The per-process counters of disks are read at 10 Hz.
         let near =
             (window.0.saturating_sub(Ns::millis(100)), window.1.saturating_add(Ns::millis(100)));
-        let busiest = self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, near);
+        let busiest = self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, &[], near);
         self.put(window, PartKind::BlockQueue, busiest);
     }
 

@@ -41,7 +41,7 @@ pub fn wait(number: i64) -> Wait {
     match number {
         WAIT_FOR_GIL => Wait::Gil,
         i64::MIN..=-1 => Wait::None,
-        0 | 17 | 19 | 295 | 327 => Wait::Read,
+        0 | 17 | 19 | 275 | 295 | 327 => Wait::Read,
         1 | 18 | 20 | 296 | 328 | 40 => Wait::Write,
         43 | 45 | 47 | 288 | 299 => Wait::Receive,
         42 | 44 | 46 | 307 => Wait::Send,

@@ -10,6 +10,7 @@ use crate::calls::Calls;
 use crate::engine_waits::{EngineWait, Engines};
 use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
+use crate::syscall::{self, Wait};
 
 /// One state of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +135,8 @@ pub struct World {
     stepping: HashMap<EntityId, EntityId>,
     /// The threads of each process that have states.
     threads: HashMap<EntityId, Vec<EntityId>>,
+    /// Threads that sleep in `read` or `poll`.
+    takers: HashSet<EntityId>,
     /// Threads that take steps of their own, as those of a server that has one for each connection.
     steppers: HashSet<EntityId>,
 }
@@ -184,6 +187,11 @@ impl World {
                     let state = ThreadState::from_code(row.value).unwrap_or(ThreadState::Unknown);
                     let arg = row.arg.unwrap_or(-1);
                     let held = Held { from: row.ts, to, state, arg };
+                    if state == ThreadState::Sleep
+                        && matches!(syscall::wait(arg), Wait::Read | Wait::Poll)
+                    {
+                        self.takers.insert(track.entity);
+                    }
                     self.states.entry(track.entity).or_default().push(held);
                 }
                 names::OCCUPANT => {
@@ -433,6 +441,11 @@ impl World {
         list[..after].last().copied().filter(|w| w.ts >= from)
     }
 
+    /// Whether a thread sleeps in system calls by which a program gets what it is to do; kernel threads sleep in none.
+    pub(crate) fn takes_requests(&self, thread: EntityId) -> bool {
+        self.takers.contains(&thread)
+    }
+
     /// Who ended a wait that timed out at the end of `held` and was taken up again at once, as often as need be: a
     /// lock that is waited for a few milliseconds at a time.
     pub(crate) fn woken_at_last(&self, thread: EntityId, held: &Held) -> Option<Woken> {
@@ -590,11 +603,13 @@ impl World {
         &self,
         name: &'static str,
         on: Option<&HashSet<EntityId>>,
+        besides: &[EntityId],
         window: Interval,
     ) -> Option<EntityId> {
         let mut weight: HashMap<EntityId, f64> = HashMap::new();
         for counted in self.by_process.get(name)? {
-            if self.is_workload(counted.process) || on.is_some_and(|on| !on.contains(&counted.on)) {
+            let is_own = self.is_workload(counted.process) || besides.contains(&counted.process);
+            if is_own || on.is_some_and(|on| !on.contains(&counted.on)) {
                 continue;
             }
             let sum = sum_of(&counted.ticks, window);

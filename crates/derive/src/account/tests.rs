@@ -66,6 +66,7 @@ impl Scene {
                 'G' => (ThreadState::Sleep, gpuwhy_schema::WAIT_FOR_GIL),
                 'L' => (ThreadState::Sleep, 73),
                 'E' => (ThreadState::Sleep, 232),
+                'I' => (ThreadState::Sleep, 0),
                 'D' => (ThreadState::DiskWait, 74),
                 'P' => (ThreadState::DiskWait, 0),
                 'N' => (ThreadState::Sleep, 45),
@@ -341,6 +342,35 @@ fn a_fsync_that_waits_for_a_starved_kworker_is_not_disk() {
     );
 }
 
+/// `I` is a wait in `read` for the next request.
+#[test]
+fn data_of_a_file_system_in_user_space_is_waited_for_as_its_server_is() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RPPPPPPR")
+        .wake("job/main", 7, Some("store/serve"))
+        .thread("store/serve", "IRRSSQRI")
+        .cpu(".....h..");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, >run(store) 2, >timer(store) 2, >runnable(h) 1, >run(store) 1, run 1"
+    );
+}
+
+/// The same, ended by somebody who writes: a page that was locked.
+#[test]
+fn a_page_that_another_process_gave_up_is_not_served_by_it() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RPPPPPPR")
+        .wake("job/main", 7, Some("writer/main"))
+        .thread("writer/main", "RRRSSRRR");
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, >block_completion 2, >block_queue 2, >block_completion 2, run 1"
+    );
+}
+
 #[test]
 fn a_waker_in_an_interrupt_is_not_believed() {
     let mut scene = Scene::default();
@@ -481,6 +511,21 @@ fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
         .counted("rank0", names::NIC_TX_BYTES, 5, 10.0)
         .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
     assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >run(rank1) 1, network(burst) 4, run 1");
+}
+
+/// The service that is asked sends most of all over that link.
+#[test]
+fn whom_one_waits_for_is_not_in_its_own_way_on_a_link() {
+    let mut scene = Scene::default();
+    scene
+        .thread("client/main", "RNNNNNR")
+        .thread("service/main", "RRRRRRR")
+        .message("service/main", Direction::Send, 100, 2)
+        .message("client/main", Direction::Receive, 100, 6)
+        .wake("client/main", 6, None)
+        .counted("client", names::NIC_TX_BYTES, 5, 10.0)
+        .counted("service", names::NIC_TX_BYTES, 5, 1000.0);
+    assert_eq!(scene.step("client/main", 0, 7), "run 1, >run(service) 1, network 4, run 1");
 }
 
 #[test]
