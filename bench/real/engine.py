@@ -178,14 +178,16 @@ def link_is_down(program, seconds, rng):
 
 
 def asked_for(per_second, *words):
-    """More clients ask, and for something else."""
+    """More clients ask, and for something else. On two CPUs they, and the engine that has more to do, are also in each
+    other's way."""
 
     def disturb(program, seconds, rng):
         client = program.asks(os.devnull, per_second, *words)
         time.sleep(seconds)
         client.kill()
         client.wait()
-        return set(), set()
+        engine = {program.pid_of(name) for name in ("VLLM::EngineCore", "VLLM::Worker")}
+        return {client.pid, program.client.pid, *engine}, set()
 
     return disturb
 
@@ -203,7 +205,7 @@ ALL = [
     ("a thread of the engine computes", Vllm, told(COMPUTES, "VLLM::EngineCore"), {"gil_contention"}, True),
     ("the engine's heap is collected", Vllm, told(COLLECTS, "VLLM::EngineCore"), {"gc_pause"}, False),
     ("a quota", Vllm, quota, {"cpu_throttling"}, False),
-    ("long prompts", Vllm, asked_for(2, "tokens=1900"), set(), False),
+    ("long prompts", Vllm, asked_for(2, "tokens=1900"), {None, "cpu_contention"}, False),
     ("nothing", Vllm, nothing, set(), False),
     ("the store sleeps", VllmStore, serves(3), {"own_sleep"}, True),
     ("the store computes", VllmStore, serves(2), {"engine_software", "cpu_contention"}, True),
@@ -211,8 +213,10 @@ ALL = [
     ("the worker compiles", VllmStore, told(COMPILES, "VLLM::Worker"), {"recompilation", "engine_software"}, False),
     ("a thread of the worker computes", VllmStore, told(COMPUTES, "VLLM::Worker"), {"gil_contention"}, True),
     # Requests that lose their memory to others are computed again: more to do, as the steps say themselves.
-    ("too little memory", VllmSmall, asked_for(6, "tokens=600", "answers=300"), set(), False),
-    ("penalties", VllmSmall, asked_for(6, "answers=200", "penalties=1"), {"engine_software"}, False),
+    ("too little memory", VllmSmall, asked_for(6, "tokens=600", "answers=300"),
+     {None, "cpu_contention"}, False),
+    ("penalties", VllmSmall, asked_for(6, "answers=200", "penalties=1"),
+     {"engine_software", "cpu_contention"}, False),
     ("nothing", VllmStore, nothing, set(), False),
 ]
 if not os.path.exists(os.path.join(ENV, "ready")):

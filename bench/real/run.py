@@ -68,10 +68,11 @@ def parts(finding):
 
 
 def judged(one, classes, who, must_name):
-    """Whether what was said is right, unknown or wrong. Where nothing is to be decided, that is right."""
+    """Whether what was said is right, unknown or wrong. Where nothing is to be decided, or need not be (`None` is among
+    the classes), that is right."""
     pids, commands = who
     if one is None:
-        return "unknown" if classes else "right"
+        return "right" if None in classes or not classes else "unknown"
     if one["class"] not in classes:
         return "wrong"
     named = one["pid"] is not None or one["comm"] is not None
