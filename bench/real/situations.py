@@ -138,8 +138,8 @@ def holds_the_file(program, seconds, rng):
     return beside(seconds, [sys.executable, "-c", HOLDS_THE_FILE, os.path.join(program.folder, "shared")])
 
 
-# Name, program, what is done, classes that are right (none: nothing is to be decided; `None` among them: nothing need be), whether the culprit must be
-# named.
+# Name, program, what is done, classes that are right (none: nothing is to be decided; `None` among them: nothing need
+# be), whether the culprit must be named.
 ALL = [
     ("row lock of another session", Postgres, row_locks, {"lock_contention"}, True),
     ("two busy loops", Postgres, busy_loops, {"cpu_contention"}, True),
