@@ -36,6 +36,8 @@ CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
 # Sessions of builds before this commit do not count: judgement was changed in it.
 SINCE = "40b1cf3"
+# What is measured: results that were written meanwhile change the tree, and not that.
+COMMIT = made("")["commit"]
 # A disturbance that makes units of work less than this many times as long has no effect.
 EFFECT = 1.1
 # So long a program runs before the first trial, and between two.
@@ -183,7 +185,7 @@ def session(program_of, plan, calm_minutes, rng):
         shares = [event["machine_share"] for event in events if event["event"] == "ended"]
         line = {"p99_line": p99_line(watch_trace, disturbed)} if program.has_batches else {}
         return {
-            **line, "program": program.name, "figure": program.figure, **made(""), "calm_hours": round(calm / 3600, 5),
+            **line, "program": program.name, "figure": program.figure, **made(""), "commit": COMMIT, "calm_hours": round(calm / 3600, 5),
             "alarms": list(false_alarms(events, disturbed)), "machine_share": shares, "trials": rows,
         }
     finally:
@@ -259,6 +261,7 @@ def result(sessions):
         figures["p99_line_false_per_hour"] = rate(of_lines("above_in_calm"), hours)
     # Of several builds, the last one's name.
     of = made(f"make bench-real, TRIALS={TRIALS} CALM_MINUTES={CALM_MINUTES:g}, in parts")
+    of["commit"] = COMMIT
     return {"made": of, "figures": figures, "situations": list(summary(rows)), "calm": list(calm_of(sessions)),
             "causes": list(causes_of_engines.rows(rows)), "sessions": sessions}
 
@@ -287,7 +290,7 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = random.Random(SEED)
     began, sessions = time.monotonic(), before()
-    counted = not made("")["commit"].endswith("+")
+    counted = not COMMIT.endswith("+")
     if not counted:
         print("The tree differs from its commit: what follows is not written down.", flush=True)
     work = True
