@@ -96,14 +96,23 @@ pub fn between(before: &Rows, now: &Rows) -> Vec<Between> {
     out
 }
 
+/// The settings that hold at the end of a trace: whose, the name and the value. Of an entity the last row counts.
+pub(crate) fn current(catalog: &Rows) -> Vec<(EntityId, &str, &str)> {
+    let by_id: BTreeMap<EntityId, &Entity> = catalog.entity.iter().map(|e| (e.id, e)).collect();
+    let set = by_id.into_values().filter(|e| e.kind == EntityKind::Setting && e.to.is_none());
+    set.filter_map(|e| {
+        let (name, value) = e.name.split_once('=')?;
+        Some((e.parent?, name, value))
+    })
+    .collect()
+}
+
 /// The values that settings have in the end: of all hosts, and of all processes of a name.
 fn of_names(catalog: &Rows) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let by_id: HashMap<EntityId, &Entity> = catalog.entity.iter().map(|e| (e.id, e)).collect();
     let mut out: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    let is_set = |e: &&&Entity| e.kind == EntityKind::Setting && e.to.is_none();
-    for entity in by_id.values().filter(is_set) {
-        let owner = entity.parent.and_then(|owner| by_id.get(&owner));
-        let Some((owner, (name, value))) = owner.zip(entity.name.split_once('=')) else { continue };
+    for (owner, name, value) in current(catalog) {
+        let Some(owner) = by_id.get(&owner) else { continue };
         let whose = match owner.kind {
             EntityKind::Host => "host",
             _ => &*owner.name,
@@ -511,6 +520,12 @@ mod tests {
         ];
         assert_eq!(told, wanted);
         assert_eq!(between(&now, &now), []);
+        // One that has ended since does not hold any more.
+        let mut ended = now.clone();
+        let set = ended.entity.iter().find(|e| &*e.name == "--enforce-eager=on").unwrap();
+        ended.entity.push(Entity { to: Some(Ns(9)), ..set.clone() });
+        let told: Vec<String> = between(&now, &ended).iter().map(Between::text).collect();
+        assert_eq!(told, ["--enforce-eager (train): not set, was on"]);
         // Of what was not recorded nothing is known.
         assert_eq!(between(&Rows::default(), &now), []);
     }

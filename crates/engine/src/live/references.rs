@@ -379,15 +379,13 @@ pub(super) fn typical<'a>(
 /// The settings of a thread's process and host.
 fn settings(catalog: &Rows, thread: EntityId) -> BTreeMap<String, String> {
     let process = names(catalog, thread).and_then(|(thread, _)| thread.parent);
-    let of = |entity: &&Entity| {
-        let host =
-            |id: EntityId| catalog.entity.iter().any(|e| e.id == id && e.kind == EntityKind::Host);
-        entity.kind == EntityKind::Setting
-            && entity.to.is_none()
-            && entity.parent.is_some_and(|parent| Some(parent) == process || host(parent))
-    };
-    let set = catalog.entity.iter().filter(of).filter_map(|e| e.name.split_once('='));
-    set.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    let host =
+        |id: EntityId| catalog.entity.iter().any(|e| e.id == id && e.kind == EntityKind::Host);
+    crate::settings::current(catalog)
+        .into_iter()
+        .filter(|(owner, ..)| Some(*owner) == process || host(*owner))
+        .map(|(_, name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -261,19 +261,7 @@ fn tenant(out: &mut Screen, one: &TenantChange) {
         times(out, "latency", of.latency);
         times(out, "execution", of.execution);
         if !of.parts.is_empty() {
-            out.line(format_args!(
-                "    {:<26} {:>12} {:>12} {:>12}",
-                "ms a request", "base", "run", "change"
-            ));
-        }
-        for part in &of.parts {
-            out.line(format_args!(
-                "    {:<26} {:>12.4} {:>12.4} {:>+12.4}",
-                part.part.label(),
-                part.base_ms,
-                part.run_ms,
-                part.change_ms
-            ));
+            part_table(out, ("ms a request", "base"), &of.parts, 4);
         }
         let taken_off = of.taken_off_ms;
         if taken_off.base > 0.0 || taken_off.run > 0.0 {
@@ -303,17 +291,17 @@ fn work_text(out: &mut Screen, of: &WorkChange) {
          number of requests",
         of.change_s, of.by_requests_s
     ));
-    out.line(format_args!(
-        "    {:<26} {:>12} {:>12} {:>12}",
-        "ms for the same requests", "base's pace", "run", "change"
-    ));
-    for part in &of.parts {
+    part_table(out, ("ms for the same requests", "base's pace"), &of.parts, 3);
+}
+
+/// The parts of both runs, under what is measured and what the base's column is called.
+fn part_table(out: &mut Screen, (title, base): (&str, &str), parts: &[PartChange], digits: usize) {
+    out.line(format_args!("    {title:<26} {base:>12} {:>12} {:>12}", "run", "change"));
+    for part in parts {
+        let PartChange { base_ms, run_ms, change_ms, .. } = part;
         out.line(format_args!(
-            "    {:<26} {:>12.3} {:>12.3} {:>+12.3}",
-            part.part.label(),
-            part.base_ms,
-            part.run_ms,
-            part.change_ms
+            "    {:<26} {base_ms:>12.digits$} {run_ms:>12.digits$} {change_ms:>+12.digits$}",
+            part.part.label()
         ));
     }
 }
