@@ -328,7 +328,7 @@ impl Walk<'_> {
         // Memory is taken before it is missed; a second covers the 10 Hz of these counters and
         // the time that a cache takes to be needed again.
         let window = (from.saturating_sub(Ns::secs(1)), to.saturating_add(Ns::millis(100)));
-        let counted = |name| self.world.counted_most(name, None, &[], window);
+        let counted = |name| self.world.counted_most(name, None, |_| false, window);
         counted(gpuwhy_schema::names::PAGE_CACHE_EVICTED)
             .or_else(|| counted(gpuwhy_schema::names::RECLAIM))
     }
@@ -350,7 +350,7 @@ impl Walk<'_> {
         let most = evictors.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
         let taker = most.and_then(|(by, _)| match self.world.is_workload(*by) {
             // It freed its own pages, as somebody else needed the memory.
-            true => self.world.counted_most(gpuwhy_schema::names::RECLAIM, None, &[], near),
+            true => self.world.counted_most(gpuwhy_schema::names::RECLAIM, None, |_| false, near),
             false => Some(*by),
         });
         self.put((from, from_cold), PartKind::CacheMiss, taker);
@@ -612,7 +612,7 @@ impl Walk<'_> {
     }
 
     /// Who, outside the workload, sent most over a link that this thread's process sends over. Neither it nor whom it
-    /// exchanges messages with is in its own way.
+    /// exchanges messages with is in its own way, and what a worker of the kernel sends was somebody else's to send.
     fn link_user(
         &self,
         thread: EntityId,
@@ -624,7 +624,8 @@ impl Walk<'_> {
         // The per-process byte counters are read at 10 Hz.
         let near = (from.saturating_sub(Ns::millis(100)), to.saturating_add(Ns::millis(100)));
         let ends = [thread, other_end].map(|end| self.world.process(end));
-        self.world.counted_most(name, Some(&links), &ends, near)
+        let besides = |who: EntityId| ends.contains(&who) || self.world.is_kernel_worker(who);
+        self.world.counted_most(name, Some(&links), besides, near)
     }
 
     /// Continues at another thread, unless the walk has been there or has gone far enough.
@@ -776,7 +777,8 @@ impl Walk<'_> {
         // The per-process counters of disks are read at 10 Hz.
         let near =
             (window.0.saturating_sub(Ns::millis(100)), window.1.saturating_add(Ns::millis(100)));
-        let busiest = self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, &[], near);
+        let busiest =
+            self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, |_| false, near);
         self.put(window, PartKind::BlockQueue, busiest);
     }
 

@@ -418,6 +418,12 @@ impl World {
         self.entities.get(&id)
     }
 
+    /// Whether a process is a thread of the kernel that does what others left to it, by its name.
+    pub(crate) fn is_kernel_worker(&self, process: EntityId) -> bool {
+        let name = self.entity(process).map_or("", |entity| &*entity.name);
+        matches!(name.split('/').next(), Some("kworker" | "ksoftirqd"))
+    }
+
     /// The states of a thread that overlap the window, in the order of time.
     pub(crate) fn states(&self, thread: EntityId, window: Interval) -> &[Held] {
         let Some(list) = self.states.get(&thread) else { return &[] };
@@ -598,17 +604,17 @@ impl World {
         heaviest(weight)
     }
 
-    /// Who, outside the workload, had the largest total of a per-process counter in the window.
+    /// Who, outside the workload and but for those `besides`, had the largest total of a per-process counter in the window.
     pub(crate) fn counted_most(
         &self,
         name: &'static str,
         on: Option<&HashSet<EntityId>>,
-        besides: &[EntityId],
+        besides: impl Fn(EntityId) -> bool,
         window: Interval,
     ) -> Option<EntityId> {
         let mut weight: HashMap<EntityId, f64> = HashMap::new();
         for counted in self.by_process.get(name)? {
-            let is_own = self.is_workload(counted.process) || besides.contains(&counted.process);
+            let is_own = self.is_workload(counted.process) || besides(counted.process);
             if is_own || on.is_some_and(|on| !on.contains(&counted.on)) {
                 continue;
             }

@@ -175,6 +175,12 @@ impl Live {
         self.series.get(signature).is_some_and(|one| !one.is_anomalous())
     }
 
+    /// The series whose steps are as usual, and the numbers of the latest of these, oldest first: more than `least`.
+    pub fn usual(&self, least: usize) -> impl Iterator<Item = (&Signature, &[StepNo])> {
+        let calm = self.series.iter().filter(|(_, one)| !one.is_anomalous());
+        calm.map(|(signature, one)| (signature, one.learned())).filter(move |of| of.1.len() > least)
+    }
+
     /// Threads whose steps are followed.
     pub fn threads(&self) -> impl Iterator<Item = EntityId> {
         self.series.keys().map(|signature| signature.thread)

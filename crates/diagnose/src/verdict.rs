@@ -129,6 +129,7 @@ fn causes(
             culprit_ms: 0.0,
             culprit_support: None,
             members: Vec::new(),
+            trust: 1.0,
             excess_ms: ns / MS,
             confidence: ranked.confidence(rank, (class, ns), context),
             evidence_for: Vec::new(),
@@ -147,7 +148,9 @@ fn calibrated(first: &Cause, ranked: &Ranked<'_>, judgement: &Judgement) -> f64 
     let raw = first.confidence;
     let confidence = if raw > 0.0 { judgement.calibration.apply(raw) } else { raw };
     match first.instance_of {
-        Some(class) => confidence * (classes::of(class).trust)(&ranked.incident(class)),
+        Some(class) => {
+            confidence * first.trust * (classes::of(class).trust)(&ranked.incident(class))
+        }
         None => confidence,
     }
 }

@@ -128,7 +128,10 @@ fn limit(
             let since = incident.from.saturating_sub(within);
             let near = slowed.usual.iter().rev().take_while(|no| steps[**no].ts >= since).count();
             let far = slowed.usual.len() - near.max(at_least).min(slowed.usual.len());
-            slowed.usual.drain(..far);
+            // What is known costs nothing.
+            let near = slowed.usual.split_off(far);
+            slowed.usual.retain(|no| known.contains(steps[*no].id));
+            slowed.usual.extend(near);
         }
         if let Some((from, to)) = stretch {
             let within = |no: &StepNo| steps[*no].end() > from && steps[*no].ts < to;

@@ -528,6 +528,29 @@ fn whom_one_waits_for_is_not_in_its_own_way_on_a_link() {
     assert_eq!(scene.step("client/main", 0, 7), "run 1, >run(service) 1, network 4, run 1");
 }
 
+/// What somebody left to a worker of the kernel to send.
+#[test]
+fn a_worker_of_the_kernel_is_not_named_for_what_it_sends() {
+    let sent = |senders: &[(&'static str, f64)]| {
+        let mut scene = Scene::default();
+        scene
+            .thread("rank0/main", "RNNNNNR")
+            .thread("rank1/main", "RRRRRRR")
+            .message("rank1/main", Direction::Send, 100, 2)
+            .message("rank0/main", Direction::Receive, 100, 6)
+            .wake("rank0/main", 6, None)
+            .counted("rank0", names::NIC_TX_BYTES, 5, 10.0);
+        for (who, bytes) in senders {
+            scene.counted(who, names::NIC_TX_BYTES, 5, *bytes);
+        }
+        scene.step("rank0/main", 0, 7)
+    };
+    let worker = ("kworker/1:0", 1000.0);
+    assert_eq!(sent(&[worker]), "run 1, >run(rank1) 1, network 4, run 1");
+    let burst = ("burst", 100.0);
+    assert_eq!(sent(&[worker, burst]), "run 1, >run(rank1) 1, network(burst) 4, run 1");
+}
+
 #[test]
 fn a_sender_that_waits_for_room_is_the_networks_too() {
     let mut scene = Scene::default();

@@ -18,7 +18,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                same work takes longer then if the clock, a cache, memory bandwidth or the other thread of a core \
                is what is short, and no recorded row tells that from more work. One or two long steps may be a \
                habit of the program, as a checkpoint is, and a busy period in which more messages arrived, or of which none \
-               are known, may have had more to do. In each of these the confidence is multiplied by 0.4, so that the class is suspected and not decided.",
+               are known, may have had more to do. A program that reads files again, since they are no more in memory, runs for that. In each of these the confidence is multiplied by 0.4, so that the class is suspected and not decided.",
     verify: Verify {
         culprit: None,
         otherwise: "count what its threads execute while steps are slow and while they are not: `perf stat -e \
@@ -37,6 +37,15 @@ const SAME_WORK: f64 = 0.4;
 /// That matters if time on CPUs is at least this share of the excess.
 const MATTERS: f64 = 0.5;
 
+/// Files had to be read again if waits for that are this share of the excess: what a program runs to do so is no work of its
+/// own making.
+const READ_AGAIN: f64 = 0.1;
+
+/// Whether steps waited for data of files that had been in memory, for as much as that of the excess.
+fn reads_again(incident: &Incident<'_>) -> bool {
+    incident.growth(PartKind::CacheMiss) >= READ_AGAIN * incident.excess
+}
+
 /// Whether most of the excess was spent on CPUs by the program's own code.
 fn is_run(incident: &Incident<'_>) -> bool {
     incident.growth(PartKind::Run) > MATTERS * incident.excess
@@ -45,6 +54,13 @@ fn is_run(incident: &Incident<'_>) -> bool {
 fn statements(incident: &Incident<'_>, out: &mut Statements) {
     if !is_run(incident) {
         return;
+    }
+    if reads_again(incident) {
+        out.contradicting.push(Evidence::of(format!(
+            "it waited {:.3} ms a step more for data of files that had been in memory before: what it runs to read them again \
+             is not told from its other work",
+            incident.growth(PartKind::CacheMiss) / 1e6
+        )));
     }
     match incident.on_cpu.doubt() {
         Some(doubt) => {
@@ -64,5 +80,6 @@ fn statements(incident: &Incident<'_>, out: &mut Statements) {
 }
 
 fn trust(incident: &Incident<'_>) -> f64 {
-    if is_run(incident) && incident.on_cpu.doubt().is_some() { SAME_WORK } else { 1.0 }
+    let is_open = incident.on_cpu.doubt().is_some() || reads_again(incident);
+    if is_run(incident) && is_open { SAME_WORK } else { 1.0 }
 }

@@ -291,6 +291,11 @@ impl Series {
         self.baseline.fit().filter(|_| step.ts >= first + config.learn_for)
     }
 
+    /// The latest steps of which was learned what is usual, oldest first.
+    pub(crate) fn learned(&self) -> &[StepNo] {
+        &self.learned
+    }
+
     fn learn(&mut self, no: StepNo, dur: f64) {
         self.baseline.learn(dur);
         if self.learned.len() >= 2 * COMPARED {

@@ -76,6 +76,9 @@ pub struct Cause {
     /// Whose parts go if the culprit goes, each with the share of them that does.
     #[serde(skip)]
     pub(super) members: Vec<(EntityId, f64)>,
+    /// What its culprits leave of its confidence.
+    #[serde(skip)]
+    pub(super) trust: f64,
 }
 
 impl Cause {

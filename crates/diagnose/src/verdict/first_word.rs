@@ -73,6 +73,7 @@ mod tests {
             culprit_ms: 0.0,
             culprit_support: None,
             members: Vec::new(),
+            trust: 1.0,
             excess_ms: 0.0,
             confidence: 0.9,
             evidence_for: Vec::new(),

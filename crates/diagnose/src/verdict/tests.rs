@@ -505,6 +505,34 @@ fn a_process_that_takes_the_steps_is_not_named_where_its_demand_is_not_known() {
     assert_eq!(judged(&alone, 0).culprit, None);
 }
 
+/// Several took more of the CPUs than before, among them who works for the steps itself.
+#[test]
+fn who_works_for_the_steps_is_named_only_where_it_did_most_and_the_class_is_open_where_nobody_is() {
+    use PartKind::*;
+    let judge = |ranks: f64, others: &[(u32, &'static str, f64)]| {
+        let each = 8_000_000 / (1 + others.len() as i64);
+        let mut slow = vec![(Run, None, 4_000_000), (Gpu, None, 6_000_000)];
+        slow.push((Runnable, Some(WORKLOAD), each));
+        slow.extend(others.iter().map(|(id, ..)| (Runnable, Some(*id), each)));
+        let mut took = vec![(WORKLOAD, "ranks", 0.3, 0.3 + ranks)];
+        took.extend(others.iter().map(|(id, name, rise)| (*id, *name, 0.0, *rise)));
+        judged_of(&[&slow[..]; 40], 0, None, &took)
+    };
+    let alone = judge(0.9, &[]);
+    assert_eq!(alone.culprit.as_ref().and_then(|c| c.pid), Some(i64::from(WORKLOAD) + 1000));
+    // It took most more, and a third of what was waited for went to it.
+    let shared = judge(0.9, &[(20, "a", 0.4), (21, "b", 0.4)]);
+    assert_eq!((&shared.culprit, shared.outcome), (&None, Outcome::InsufficientEvidence));
+    assert!(against(&shared).contains("in its own way"), "{}", against(&shared));
+    assert_eq!(shared.causes[0].class, "cpu_contention");
+    // Somebody else did.
+    let hog = judge(0.0, &[(20, "hog", 0.9)]);
+    assert_eq!((hog.culprit.unwrap().pid, hog.outcome), (Some(1020), Outcome::Decided));
+    // Nobody took more: CPUs were taken away.
+    let fewer = judge(0.0, &[]);
+    assert_eq!((fewer.culprit, fewer.outcome), (None, Outcome::Decided));
+}
+
 /// It was in the way all the time; what it took, it took more of long after the onset.
 #[test]
 fn who_began_to_take_more_long_after_the_onset_did_not_begin_it() {
@@ -535,7 +563,8 @@ fn the_recorder_that_takes_more_once_something_is_slow_did_not_begin_it() {
         (0..80).map(|n| if n < 7 { &others[..] } else { &recorders[..] }).collect();
     let took = [(1, "job", 0.4, 0.4), (RECORDER, "gpuwhy", 0.02, 0.6)];
     let finding = judged_of(&slow, 0, None, &took);
-    assert_eq!((finding.class, &finding.culprit), ("cpu_contention", &None));
+    assert_eq!((finding.causes[0].class, &finding.culprit), ("cpu_contention", &None));
+    assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
     let against = &finding.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says.contains("to look into it")), "{against:?}");
     // It is named where it was in the way when that began.
@@ -616,6 +645,27 @@ fn code_that_runs_where_it_did_not_while_nobody_else_began_to_run_is_more_work()
     // Nor does a neighbour make a program run where it never ran.
     let beside = ran(4, 12, &[(1, "job", 0.5, 0.5), (2, "hog", 0.0, 0.95)]);
     assert_eq!((beside.class, beside.outcome), ("engine_software", Outcome::Decided));
+}
+
+/// Somebody emptied the page cache.
+#[test]
+fn what_a_program_runs_to_read_its_files_again_is_not_told_from_more_work() {
+    use PartKind::*;
+    let ms = 1_000_000;
+    let judge = |misses: i64| {
+        let slow = [
+            (Run, None, 4 * ms),
+            (Gpu, None, 6 * ms),
+            (CacheMiss, Some(2), misses * ms),
+            (Run, None, 12 * ms),
+        ];
+        judged_of(&[&slow[..]; 40], 0, None, &[(1, "job", 0.5, 0.5)])
+    };
+    let one = judge(1);
+    assert_eq!((one.class, one.outcome), ("engine_software", Outcome::Decided), "{}", one.summary);
+    let two = judge(2);
+    assert_eq!(two.outcome, Outcome::InsufficientEvidence, "{}", two.summary);
+    assert!(against(&two).contains("read them again"), "{}", against(&two));
 }
 
 #[test]

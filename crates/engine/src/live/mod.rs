@@ -11,7 +11,10 @@ mod off_cpu;
 mod recent;
 mod references;
 mod stacks;
+#[cfg(test)]
+mod testing;
 mod text;
+mod usual;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -37,6 +40,7 @@ pub use references::References;
 pub(crate) use references::seconds_since_1970;
 use stacks::Sampled;
 pub use text::wall_clock;
+use usual::Usual;
 
 /// A step in which our own judging began has begun this long before it at most.
 const OWN_BEFORE: Ns = Ns::millis(100);
@@ -139,6 +143,7 @@ pub struct LiveJudge {
     off_cpu: OffCpu,
     loads: Loads,
     references: Option<References>,
+    usual: Usual,
     /// The parts of the stored steps that an incident is compared with.
     stored_parts: HashMap<Id, Vec<Part>>,
     /// The latest steps by rank and number.
@@ -166,6 +171,7 @@ impl LiveJudge {
             off_cpu: OffCpu::default(),
             loads: Loads::default(),
             references: None,
+            usual: Usual::default(),
             stored_parts: HashMap::new(),
             numbered: VecDeque::new(),
             told: VecDeque::new(),
@@ -237,16 +243,40 @@ impl LiveJudge {
         self.detector.tell(detect::Slowed { usual, ..slowed });
     }
 
-    /// Whether usual steps of some series are to be sampled for the reference.
+    /// Whether usual steps are to be sampled, for later incidents or for the reference.
     pub fn is_sample_due(&self, now: Ns) -> bool {
-        self.references.as_ref().is_some_and(|references| references.to_sample(now).is_some())
+        let of_references = self.references.as_ref();
+        self.usual.is_due(now) && self.detector.usual(usual::STEPS).next().is_some()
+            || of_references.is_some_and(|references| references.to_sample(now).is_some())
     }
 
-    /// Samples usual steps of a series for the reference, if that is due: to be called in calm.
+    /// Samples usual steps, if that is due: to be called in calm.
     ///
     /// # Errors
     /// Their rows cannot be read.
     pub fn sample(&mut self, now: Ns) -> Result<()> {
+        self.sample_usual(now)?;
+        self.sample_for_reference(now)
+    }
+
+    /// For later incidents.
+    fn sample_usual(&mut self, now: Ns) -> Result<()> {
+        if !self.usual.is_due(now) {
+            return Ok(());
+        }
+        let (source, steps) = (self.recent.at(now, Rows::default()), self.detector.steps());
+        self.usual.forget(steps);
+        let covers = |step: &Step| source.covers(step);
+        let chosen = self.usual.choose(self.detector.usual(usual::STEPS), steps, now, covers);
+        let numbers: Vec<StepNo> =
+            chosen.iter().flat_map(|(_, numbers)| numbers).copied().collect();
+        let mut known = KnownParts::default();
+        known.extend(account(&source, steps, &numbers, &self.options.judging.accounting)?);
+        self.usual.take(chosen, now, steps, &known);
+        Ok(())
+    }
+
+    fn sample_for_reference(&mut self, now: Ns) -> Result<()> {
         let Some(references) = &mut self.references else { return Ok(()) };
         let Some((signature, level)) = references.to_sample(now) else { return Ok(()) };
         let source = self.recent.at(now, Rows::default());
@@ -649,14 +679,12 @@ impl LiveJudge {
             known.give(*step, parts.clone());
         }
         let source = self.recent.at(now, self.open_rows(open_states));
-        let found = investigate(
-            &source,
-            self.detector.steps(),
-            incident,
-            &self.options.judging,
-            budget,
-            &mut known,
-        )?;
+        let steps = self.detector.steps();
+        self.usual.forget(steps);
+        let incident =
+            &self.usual.complete(incident, steps, &mut known, |step| source.covers(step));
+        let found =
+            investigate(&source, steps, incident, &self.options.judging, budget, &mut known)?;
         self.open.iter().for_each(|(step, _)| known.forget(step.id));
         if let Some(current) = &mut self.current {
             current.known = known;

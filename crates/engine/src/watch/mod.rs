@@ -87,8 +87,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const GIVES_WAY: Duration = Duration::from_millis(100);
 /// How long the recording gives way while it takes what has gathered during a judgement.
 const CATCHES_UP: Duration = Duration::from_millis(50);
-/// How often suspicious series are looked at.
+/// How often suspicious series are looked at,
 const LOOK: Ns = Ns::millis(50);
+/// where a look takes no more CPU time than one part in so many of that: the steps of an incident that lasts are many,
+const LOOK_COST: i64 = 50;
+/// and no less often than this.
+const LOOK_AT_LEAST: Ns = Ns::millis(500);
 /// How often the recorder looks while nothing is slow or why was told, unless the kernel's ring fills: half of what it costs
 /// is by the look and not by the event.
 const CALM_HZ: u32 = 10;
@@ -126,6 +130,7 @@ pub struct Watcher {
     began: Instant,
     status_sent: Instant,
     looked: Ns,
+    look_every: Ns,
     start: gpuwhy_collect::Status,
     /// Up to when exact rows of the current incident were written.
     retained: Option<Ns>,
@@ -175,6 +180,7 @@ impl Watcher {
             began: now,
             status_sent: now,
             looked: Ns::ZERO,
+            look_every: LOOK,
             start,
             retained: None,
             judged: false,
@@ -203,7 +209,7 @@ impl Watcher {
             events.push(Event::Broken(self.explained(broken)?));
         }
         // A tick is as long as this, and comes some microseconds early or late.
-        if now >= self.looked.saturating_add(Ns(LOOK.0 / 10 * 9)) {
+        if now >= self.looked.saturating_add(Ns(self.look_every.0 / 10 * 9)) {
             self.looked = now;
             self.look(now, &mut events)?;
             self.recorder.set_calm_hz(if self.judge.is_awaited() { SLOW_HZ } else { CALM_HZ });
@@ -375,7 +381,11 @@ impl Watcher {
         let mut open = self.recorder.open_steps(since);
         open.extend(self.rounds.open(since, &self.recorder));
         self.judge.set_open(open, now);
-        match self.judge.look(now) {
+        let began = gpuwhy_collect::thread_time();
+        let phase = self.judge.look(now);
+        let took = gpuwhy_collect::thread_time() - began;
+        self.look_every = Ns(took.0 * LOOK_COST).clamp(LOOK, LOOK_AT_LEAST);
+        match phase {
             Phase::Calm => self.sample(now)?,
             Phase::Withdrawn(conclusion) => {
                 self.retained = None;

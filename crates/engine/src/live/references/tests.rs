@@ -1,131 +1,21 @@
 use std::path::Path;
 
-use gpuwhy_schema::{
-    Discipline, EntityKind, Lane, Lanes, SourceId, Span, State, ThreadState, TrackId, names,
-};
-use gpuwhy_store::Keep;
-
-use super::super::{LiveJudge, Options, Phase, Sorted, Verdict};
+use super::super::testing::{HELD_BACK, Takes, USUAL, World};
 use super::*;
 
-/// How long a step runs, and for how long its control group holds it back.
-struct Takes {
-    runs: f64,
-    throttled: f64,
+/// The program on a host with a setting, compared with a reference.
+fn world(reference: &Path, governor: &str) -> World {
+    let mut world = World::new(governor);
+    world.judge.set_references(References::open(reference).unwrap());
+    world
 }
-
-/// A program of the process `server`, and what is told of it.
-struct World {
-    judge: LiveJudge,
-    now: Ns,
-    n: u64,
-    thread: EntityId,
-    steps: TrackId,
-    states: TrackId,
-    slow: Vec<String>,
-    over: Vec<Verdict>,
-}
-
-impl World {
-    fn new(reference: &Path, governor: &str) -> World {
-        let keep = Keep { bytes: 16 << 20, duration: Ns::secs(30) };
-        let mut judge = LiveJudge::new(Options::default(), keep);
-        judge.set_references(References::open(reference).unwrap());
-        let mut lanes = Lanes::default();
-        let host = lanes.entity(EntityKind::Host, "h", |e| e.name = "node1".into());
-        lanes.entity(EntityKind::Setting, "h/0", |e| {
-            e.parent = Some(host);
-            e.name = format!("cpu.governor={governor}").as_str().into();
-        });
-        let process = lanes.entity(EntityKind::Process, "7@1", |e| {
-            e.parent = Some(host);
-            e.name = "server".into();
-            e.number = Some(7);
-        });
-        let thread = lanes.entity(EntityKind::Thread, "7/7@1", |e| {
-            e.parent = Some(process);
-            e.name = "engine".into();
-            e.number = Some(7);
-        });
-        let source = SourceId(1);
-        let steps = Lane::spans(names::STEPS, Discipline::Nested);
-        let steps = lanes.track(thread, None, steps, source);
-        let states = Lane::states(names::THREAD_STATE, Discipline::Sparse);
-        let states = lanes.track(thread, None, states, source);
-        let mut rows = Rows::default();
-        lanes.drain(&mut rows);
-        let exact = rows.clone();
-        judge.push(Sorted { aggregates: rows, exact });
-        let (slow, over) = (Vec::new(), Vec::new());
-        World { judge, now: Ns::secs(10), n: 0, thread, steps, states, slow, over }
-    }
-
-    /// Runs for so many seconds, and judges as the watcher does.
-    fn runs(&mut self, seconds: i64, takes: &Takes) {
-        let until = self.now + Ns::secs(seconds);
-        while self.now < until {
-            self.step(takes);
-            let now = self.now + Ns::millis(400);
-            match self.judge.look(now) {
-                Phase::Calm => {
-                    if self.judge.is_sample_due(now) {
-                        self.judge.sample(now).unwrap();
-                    }
-                }
-                Phase::Withdrawn(_) => {}
-                Phase::Lasts(incident) => {
-                    let slow = self.judge.begin(&incident, now);
-                    self.slow.extend(slow.map(|slow| slow.what));
-                    if self.judge.is_due(now) {
-                        self.judge.examine(&incident, now, Vec::new()).unwrap();
-                    }
-                }
-                Phase::Over(incident) => {
-                    let slow = self.judge.begin(&incident, now);
-                    self.slow.extend(slow.map(|slow| slow.what));
-                    let conclusion =
-                        self.judge.conclude(&incident, now, Vec::new()).unwrap().unwrap();
-                    assert!(conclusion.parts.iter().all(|part| !is_stored(part.step)));
-                    self.over.push(*conclusion.verdict);
-                }
-            }
-        }
-    }
-
-    fn step(&mut self, takes: &Takes) {
-        self.n += 1;
-        let noise = 1.0 + (self.n % 7) as f64 / 400.0;
-        let ns = |ms: f64| Ns((ms * 1e6 * noise) as i64);
-        let (runs, throttled) = (ns(takes.runs), ns(takes.throttled));
-        let (id, ts, dur) = (Id::new(1, self.n), self.now, runs + throttled);
-        let mut state = Vec::new();
-        let mut put = |at: Ns, dur: Ns, value: ThreadState| {
-            let (track, value) = (self.states, value.code());
-            let row = State { ts: at, dur: Some(dur), track, value, arg: Some(0) };
-            state.extend((dur > Ns::ZERO).then_some(row));
-        };
-        put(ts, runs, ThreadState::Running);
-        put(ts + runs, throttled, ThreadState::Throttled);
-        put(ts + dur, Ns::millis(1), ThreadState::Running);
-        self.now = ts + dur + Ns::millis(1);
-        let (track, thread, seq) = (self.steps, self.thread, self.n);
-        let span = Span { id, ts, dur: Some(dur), track, parent: None, name: "step".into() };
-        let step = gpuwhy_schema::Step { id, ts, thread, seq, size: None, rank: None };
-        let aggregates = Rows { span: vec![span], step: vec![step], ..Rows::default() };
-        let exact = Rows { state, ..Rows::default() };
-        self.judge.push(Sorted { aggregates, exact });
-    }
-}
-
-const USUAL: Takes = Takes { runs: 18.0, throttled: 0.0 };
-const HELD_BACK: Takes = Takes { runs: 18.0, throttled: 9.0 };
 
 /// A folder with a reference of two recordings.
 fn with_reference() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("server.json");
     for recording in 1..3 {
-        let mut world = World::new(&path, "performance");
+        let mut world = world(&path, "performance");
         world.runs(150, &USUAL);
         assert_eq!(world.slow.len(), 0, "{:?}", world.slow);
         assert_eq!(world.judge.write_reference(1_000).unwrap(), Some(1));
@@ -140,7 +30,7 @@ fn with_reference() -> (tempfile::TempDir, PathBuf) {
 fn a_server_that_is_held_back_from_its_first_step_on_is_told_with_its_cause() {
     let (_folder, path) = with_reference();
     let before = fs::read_to_string(&path).unwrap();
-    let mut world = World::new(&path, "powersave");
+    let mut world = world(&path, "powersave");
     world.runs(200, &HELD_BACK);
     assert_eq!(world.slow.len(), 1, "{:?}", world.slow);
     let slow = &world.slow[0];
@@ -159,7 +49,7 @@ fn a_server_that_is_held_back_from_its_first_step_on_is_told_with_its_cause() {
 #[test]
 fn a_server_that_takes_what_it_took_is_calm_and_adds_to_the_reference() {
     let (_folder, path) = with_reference();
-    let mut world = World::new(&path, "performance");
+    let mut world = world(&path, "performance");
     world.runs(150, &Takes { runs: 18.6, throttled: 0.0 });
     assert_eq!(world.slow.len(), 0, "{:?}", world.slow);
     assert_eq!(world.judge.write_reference(2_000).unwrap(), Some(1));
@@ -170,7 +60,7 @@ fn a_server_that_takes_what_it_took_is_calm_and_adds_to_the_reference() {
 #[test]
 fn a_disturbance_of_a_minute_is_one_incident_and_no_second_one_beside_the_reference() {
     let (_folder, path) = with_reference();
-    let mut world = World::new(&path, "performance");
+    let mut world = world(&path, "performance");
     world.runs(60, &USUAL);
     world.runs(60, &HELD_BACK);
     world.runs(60, &USUAL);
@@ -193,7 +83,7 @@ fn a_file_that_is_no_reference_is_refused_and_left_as_it_is() {
 fn a_reference_that_cannot_be_written_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gone/server.json");
-    let mut world = World::new(&path, "performance");
+    let mut world = world(&path, "performance");
     world.runs(150, &USUAL);
     let error = world.judge.write_reference(1).unwrap_err();
     assert!(error.to_string().contains("gone/server.json"), "{error}");
