@@ -48,6 +48,7 @@ def takes_longer(told):
 
 
 def begin(path):
+    import contextlib
     import gc
     import mmap
     import threading
@@ -57,6 +58,9 @@ def begin(path):
         with open(path, "r+b") as file:
             told = mmap.mmap(file.fileno(), 3)
         takes_longer(told)
+        with contextlib.suppress(ImportError):
+            # So that what is compiled is not loaded first.
+            compiles()
         heap = []
         while True:
             if told[0] == 1:

@@ -86,7 +86,8 @@ pub fn judge(
     let slow = incident.slowed.iter().map(|s| s.slow.len()).sum();
     let long = incident.slowed.first().and_then(|first| detect::long_among(steps, first));
     let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
-    let on_cpu = on_cpu.of_work(work).of_steps(slow).among(long);
+    let batches = incident.slowed.iter().all(|slowed| slowed.signature.mix.is_some());
+    let on_cpu = on_cpu.of_work(work).of_batches(batches).of_steps(slow).among(long);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);
     let mut causes = causes(&ranked, &stating, context, judgement);
     if causes.is_empty() {

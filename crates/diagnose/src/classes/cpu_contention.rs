@@ -13,9 +13,9 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                of CPUs, which say who ran meanwhile. \
                Who is to blame: of those who ran meanwhile, who began to take more of the CPUs than before \
              (`cpu_time` of processes); the others were displaced. Against it: nobody in particular was seen \
-             on the CPU. Who works for the steps itself is named only where most of it is its doing. Where some took more \
-             of the CPUs and none of them accounts for enough, the confidence is multiplied by 0.4: the work may be in \
-             its own way.",
+             on the CPU. Where who took more works for the steps itself, or \
+             nobody of those who did accounts for enough, the confidence is multiplied by 0.4: the work may be in its own \
+             way.",
     verify: Verify {
         culprit: Some(
             "move it away for a while and record again: `taskset -acp <other CPUs> {pid}`, or pause it: \

@@ -23,9 +23,10 @@ const BEFORE_WORTH: f64 = 0.2;
 /// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
 const RIVAL_WORTH: f64 = 0.1;
 
-/// What is left of the confidence where CPUs were waited for, some took more of them than before, and of these none is
-/// named: in trials of the benchmarks two of three such verdicts were wrong.
-const OF_NOBODY: f64 = 0.4;
+/// What is left of the confidence where CPUs were waited for and the work may be in its own way: who took more of them
+/// works for the steps itself, or nobody of those who did is named. In trials of the benchmarks two of three verdicts of
+/// the latter kind were wrong.
+const IN_ITS_OWN_WAY: f64 = 0.4;
 
 /// The rows of one incident's steps, from which statements are made.
 pub(super) struct Stating<'a> {
@@ -213,13 +214,19 @@ impl<'a> Stating<'a> {
             cause.members = blamed.parts(&ranking.displaced);
         }
         self.acquit(cause, &ranking);
-        if ranking.anybody_rose == Some(true) && cause.culprit.is_none() {
-            cause.trust = OF_NOBODY;
-            cause.evidence_against.push(Evidence::of(
+        let says = match &cause.culprit {
+            Some(culprit) if by_demand && own.contains(&EntityId(culprit.entity)) => {
+                format!("{culprit} works for these steps itself: more of its work, or more to do, looks the same")
+            }
+            None if ranking.anybody_rose == Some(true) => {
                 "of those who took more of the CPUs than before nobody accounts for enough of it: the work may be in its \
-                 own way",
-            ));
-        }
+                 own way"
+                    .to_owned()
+            }
+            _ => return,
+        };
+        cause.trust = IN_ITS_OWN_WAY;
+        cause.evidence_against.push(Evidence::of(says));
     }
 
     /// What shows that a candidate did not do it.

@@ -225,10 +225,12 @@ fn who_takes_the_steps_is_not_named_where_others_began_to_take_more_than_it_did(
     ];
     let named = |hog: f64| {
         let took = [(WORKLOAD, "ranks", 0.5, 0.8), (2, "hog", 0.0, hog)];
-        judged_of(&[&slow[..]; 40], 0, None, &took).culprit.unwrap().pid
+        let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+        (finding.outcome, finding.causes[0].culprit.as_ref().unwrap().pid)
     };
-    assert_eq!(named(0.5), Some(1002));
-    assert_eq!(named(0.1), Some(i64::from(WORKLOAD) + 1000), "it does more itself");
+    assert_eq!(named(0.5), (Outcome::Decided, Some(1002)));
+    let itself = (Outcome::InsufficientEvidence, Some(i64::from(WORKLOAD) + 1000));
+    assert_eq!(named(0.1), itself, "it does more itself");
 }
 
 #[test]
@@ -507,7 +509,7 @@ fn a_process_that_takes_the_steps_is_not_named_where_its_demand_is_not_known() {
 
 /// Several took more of the CPUs than before, among them who works for the steps itself.
 #[test]
-fn who_works_for_the_steps_is_named_only_where_it_did_most_and_the_class_is_open_where_nobody_is() {
+fn the_class_is_open_where_who_took_more_works_for_the_steps_itself_or_is_not_named() {
     use PartKind::*;
     let judge = |ranks: f64, others: &[(u32, &'static str, f64)]| {
         let each = 8_000_000 / (1 + others.len() as i64);
@@ -519,7 +521,10 @@ fn who_works_for_the_steps_is_named_only_where_it_did_most_and_the_class_is_open
         judged_of(&[&slow[..]; 40], 0, None, &took)
     };
     let alone = judge(0.9, &[]);
-    assert_eq!(alone.culprit.as_ref().and_then(|c| c.pid), Some(i64::from(WORKLOAD) + 1000));
+    assert_eq!(alone.outcome, Outcome::InsufficientEvidence, "{}", alone.summary);
+    let suspect = alone.causes[0].culprit.as_ref().and_then(|c| c.pid);
+    assert_eq!(suspect, Some(i64::from(WORKLOAD) + 1000));
+    assert!(against(&alone).contains("works for these steps itself"), "{}", against(&alone));
     // It took most more, and a third of what was waited for went to it.
     let shared = judge(0.9, &[(20, "a", 0.4), (21, "b", 0.4)]);
     assert_eq!((&shared.culprit, shared.outcome), (&None, Outcome::InsufficientEvidence));

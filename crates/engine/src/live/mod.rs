@@ -295,8 +295,8 @@ impl LiveJudge {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write_reference(&mut self, now_s: u64) -> Result<Option<usize>> {
-        let Some(references) = &mut self.references else { return Ok(None) };
+    pub fn write_reference(&self, now_s: u64) -> Result<Option<usize>> {
+        let Some(references) = &self.references else { return Ok(None) };
         let prices = |of: &detect::Signature| self.loads.first(of.thread, &of.name, of.mix?);
         references.write(&self.recent.catalog(), prices, now_s)
     }

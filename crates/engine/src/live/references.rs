@@ -219,17 +219,18 @@ impl References {
         }
     }
 
-    /// Adds what was seen to the file. Returns how many series there are in it; none if nothing was to be added.
+    /// Adds what was seen to the file as it was when the watch began, so that it may be written again and again. Returns
+    /// how many series there are in it; none if nothing was to be added.
     ///
     /// # Errors
     /// It cannot be written; the old one is left as it was.
     pub(super) fn write(
-        &mut self,
+        &self,
         catalog: &Rows,
         prices: impl Fn(&Signature) -> Option<roofline::Fit>,
         now_s: u64,
     ) -> Result<Option<usize>> {
-        let mut added = false;
+        let (mut file, mut added) = (self.file.clone(), false);
         for (signature, of) in &self.series {
             let Some((level, within)) = of.beside.level() else { continue };
             let fit = prices(signature);
@@ -245,15 +246,15 @@ impl References {
                 settings: settings(catalog, signature.thread),
                 ..Stored::default()
             };
-            self.file.add(of.key.clone(), level, fresh);
+            file.add(of.key.clone(), level, fresh);
             added = true;
         }
         if !added {
             return Ok(None);
         }
-        self.file.latest_s = now_s;
-        gpuwhy_store::write_file(&self.path, self.file.text().as_bytes())?;
-        Ok(Some(self.file.series.len()))
+        file.latest_s = now_s;
+        gpuwhy_store::write_file(&self.path, file.text().as_bytes())?;
+        Ok(Some(file.series.len()))
     }
 
     /// How many recordings of a series there are in the file, as text.

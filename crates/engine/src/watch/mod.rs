@@ -100,6 +100,8 @@ const CALM_HZ: u32 = 10;
 const SLOW_HZ: u32 = 20;
 /// Exact rows are written from this long before the first slow step on.
 const BEFORE: Ns = Ns::secs(5);
+/// How often the reference is written while the watch lasts: what is killed has lost no more of it.
+const REFERENCE_EVERY: Duration = Duration::from_secs(600);
 /// How often the status is an event.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -129,6 +131,7 @@ pub struct Watcher {
     findings_track: TrackId,
     began: Instant,
     status_sent: Instant,
+    reference_written: Instant,
     looked: Ns,
     look_every: Ns,
     start: gpuwhy_collect::Status,
@@ -179,6 +182,7 @@ impl Watcher {
             findings_track,
             began: now,
             status_sent: now,
+            reference_written: now,
             looked: Ns::ZERO,
             look_every: LOOK,
             start,
@@ -220,6 +224,12 @@ impl Watcher {
         self.output.commit(&mut self.recorder);
         let trouble = |says| Event::Trouble(Trouble { at_ns: now.0, says });
         events.extend(self.output.take_news().into_iter().map(trouble));
+        if self.reference_written.elapsed() >= REFERENCE_EVERY && self.judge.is_calm() {
+            self.reference_written = Instant::now();
+            let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
+            let written = self.judge.write_reference(seconds_since_1970());
+            events.extend(written.err().map(|error| trouble(why(&error))));
+        }
         if self.status_sent.elapsed() >= STATUS_EVERY {
             self.status_sent = Instant::now();
             events.push(Event::Status(self.status()));

@@ -53,8 +53,11 @@ fn a_server_that_takes_what_it_took_is_calm_and_adds_to_the_reference() {
     world.runs(150, &Takes { runs: 18.6, throttled: 0.0 });
     assert_eq!(world.slow.len(), 0, "{:?}", world.slow);
     assert_eq!(world.judge.write_reference(2_000).unwrap(), Some(1));
+    // As it is written while the watch lasts, and at its end.
+    world.runs(100, &Takes { runs: 18.6, throttled: 0.0 });
+    assert_eq!(world.judge.write_reference(3_000).unwrap(), Some(1));
     let file = File::parse(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!((file.series[0].levels.len(), file.latest_s), (3, 2_000));
+    assert_eq!((file.series[0].levels.len(), file.latest_s), (3, 3_000));
 }
 
 #[test]
