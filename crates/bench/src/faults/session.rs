@@ -67,7 +67,7 @@ pub fn run(
 ) -> Result<(Session, Vec<Row>)> {
     let mut stage = Stage::open(path, |options| options.everything = args.everything)?;
     let zero = gpuwhy_collect::now().0;
-    let (trials, rss_mib) = inject_all(&mut stage, seed, long, args, before)?;
+    let injected = inject_all(&mut stage, seed, long, args, before)?;
     let Stage { watcher, mut events, stolen, .. } = stage;
     let (last, ended) = watcher.finish()?;
     let at = gpuwhy_collect::now().0;
@@ -76,6 +76,7 @@ pub fn run(
     let source = TraceSource::open(path)?;
     let steps = units::steps::of_trace(&source)?;
     let series = series::series(&source)?;
+    let trials = &injected.trials;
     let windows: Vec<(i64, i64)> = trials.iter().map(|t| (t.onset(), t.end())).collect();
     let mut rows = Vec::new();
     for (number, trial) in trials.iter().enumerate() {
@@ -88,7 +89,7 @@ pub fn run(
         }
         rows.push(row);
     }
-    let session = session(seed, zero, &trials, &events, (&stolen, ended), rss_mib);
+    let session = session(seed, zero, injected, &events, (&stolen, ended));
     Ok((session, rows))
 }
 
@@ -99,13 +100,13 @@ fn inject_all(
     long: Duration,
     args: &Args,
     before: &[Row],
-) -> Result<(Vec<Trial>, Vec<f64>)> {
+) -> Result<Injected> {
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(1));
     let began = Instant::now();
     stage.run_for(WARM_UP)?;
     let mut trials: Vec<Trial> = Vec::new();
     let mut chosen: Vec<Row> = Vec::new();
-    let mut rss_mib: Vec<f64> = Vec::new();
+    let (mut failed, mut rss_mib): (Vec<(i64, i64)>, Vec<f64>) = (Vec::new(), Vec::new());
     while began.elapsed() + LAST_TRIAL < long {
         if rss_mib.len() as u64 <= began.elapsed().as_secs() / 60 {
             rss_mib.push((stage.watcher.status().rss_bytes as f64 / 1048576.0).round());
@@ -128,31 +129,43 @@ fn inject_all(
                 trials.push(Trial { label, second, choice, calm_before, busy });
             }
             Err(error) => {
-                terminal::fail(format_args!("{}: not injected: {error:#}", choice.kind.name()))
+                // Of two, one may have been at work.
+                failed.push((since, gpuwhy_collect::now().0));
+                terminal::fail(format_args!("{}: not injected: {error:#}", choice.kind.name()));
             }
         }
         stage.run_for(AFTER)?;
     }
     stage.calm(Duration::from_secs(10))?;
-    Ok((trials, rss_mib))
+    Ok(Injected { trials, failed, rss_mib })
+}
+
+/// What was done in a session.
+struct Injected {
+    trials: Vec<Trial>,
+    /// When something was tried that could not be done.
+    failed: Vec<(i64, i64)>,
+    /// The memory of the watcher, once a minute.
+    rss_mib: Vec<f64>,
 }
 
 /// What the session was as a whole.
 fn session(
     seed: u64,
     zero: i64,
-    trials: &[Trial],
+    injected: Injected,
     events: &[Timed],
     (stolen, ended): (&Stolen, Ended),
-    rss_mib: Vec<f64>,
 ) -> Session {
-    let faults = || trials.iter().filter(|trial| trial.is_fault());
+    let faults = injected.trials.iter().filter(|trial| trial.is_fault());
+    let busy: Vec<(i64, i64)> = faults.map(|trial| trial.busy).chain(injected.failed).collect();
     let disturbed: f64 =
-        faults().map(|t| (t.busy.1 - t.busy.0) as f64 / 1e9 + AFTER.as_secs_f64()).sum();
+        busy.iter().map(|(from, to)| (to - from) as f64 / 1e9 + AFTER.as_secs_f64()).sum();
     let touches = |from: i64, to: i64| {
         let near = AFTER.as_nanos() as i64;
-        faults().any(|t| from < t.busy.1 + near && to > t.busy.0)
+        busy.iter().any(|(begun, ended)| from < ended + near && to > *begun)
     };
+    let rss_mib = injected.rss_mib;
     let is_false = |v: &Verdict| !touches(v.finding.from_ns, v.finding.to_ns);
     let usual = stolen.share(i64::MIN / 2, i64::MAX / 2);
     let was_stolen = |v: &Verdict| {
