@@ -56,6 +56,7 @@ pub(crate) fn lower(
             e.line("mov.b64 #r0, 0");
         }
         Helper::CudaExit => e.line("exit"),
+        Helper::GridId => e.line("mov.u64 #r0, %gridid"),
         Helper::SmId => special(e, "smid"),
         Helper::WarpId => special(e, "warpid"),
         Helper::LaneId => special(e, "laneid"),

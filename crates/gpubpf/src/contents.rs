@@ -110,10 +110,11 @@ impl Layout {
         (words, addresses)
     }
 
-    /// Where an array of numbers of 64 bits begins that all threads share, and how many it has.
-    pub fn numbers(&self, name: &str) -> Option<(u64, u32)> {
+    /// Where an array begins that all threads share and whose values have so many bytes, a multiple of 8, and how many
+    /// values it has.
+    pub fn array(&self, name: &str, value_bytes: u32) -> Option<(u64, u32)> {
         let place = self.places.iter().find(|place| place.map.name == name)?;
-        let is = place.map.kind == MapKind::Array && place.map.value_size == 8;
+        let is = place.map.kind == MapKind::Array && place.map.value_size == value_bytes;
         is.then_some((place.at, place.map.max_entries))
     }
 

@@ -633,7 +633,7 @@ impl<'a> Walk<'a> {
                     from: None,
                 };
             }
-            Helper::PidTgid => result = any(Uniform::Grid),
+            Helper::PidTgid | Helper::GridId => result = any(Uniform::Grid),
             Helper::GlobalTimer | Helper::MembarSys => {}
             Helper::PrefetchL2 => {
                 path.cost.effect = path.cost.effect.max(Some(Effect::Prefetching))

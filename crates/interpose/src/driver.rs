@@ -53,6 +53,7 @@ functions! {
     fn context_pop = c"cuCtxPopCurrent_v2" (to: *mut Handle);
     fn primary_state = c"cuDevicePrimaryCtxGetState" (device: c_int, flags: *mut c_uint, active: *mut c_int);
     fn capture_mode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut c_int);
+    fn capture_status = c"cuStreamIsCapturing" (stream: Handle, to: *mut c_uint);
     fn stream_create = c"cuStreamCreate" (to: *mut Handle, flags: c_uint);
     fn stream_destroy = c"cuStreamDestroy_v2" (stream: Handle);
     fn stream_wait = c"cuStreamSynchronize" (stream: Handle);
@@ -158,6 +159,14 @@ pub fn relaxed<R>(f: impl FnOnce() -> R) -> R {
         capture_mode(&raw mut mode);
     }
     out
+}
+
+/// Whether what is launched on a stream becomes part of a graph.
+pub fn is_capturing(stream: Handle) -> bool {
+    let mut status = 0;
+    // CU_STREAM_CAPTURE_STATUS_NONE is 0. The legacy default stream answers with an error while others are captured, and
+    // is not captured itself.
+    capture_status(stream, &raw mut status) == SUCCESS && status != 0
 }
 
 /// A stream that waits for no other, in the calling thread's context.

@@ -23,9 +23,13 @@
 //! before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
 
 mod ask;
+mod calls;
 mod drain;
 mod driver;
+mod followed;
+mod functions;
 mod image;
+mod late;
 mod linker;
 mod load;
 mod lock;

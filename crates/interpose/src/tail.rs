@@ -4,10 +4,14 @@
 //! which less than half as many blocks run as did at most before it. A block counts as ended when its first thread has.
 //! Launches shorter than a bin are not seen, and tails below [`LEAST_NS`] are not told.
 
+use std::collections::VecDeque;
+
 use gpuwhy_wire::images::Running;
 
 /// Shorter tails are not told, ns.
 const LEAST_NS: u64 = 1_000_000;
+/// Times without work that are kept.
+const IDLE: usize = 1024;
 /// Bins that may yet be written to when they are read.
 const UNFINISHED: u64 = 2;
 
@@ -32,13 +36,19 @@ pub struct Tails {
     most: i64,
     /// The first bin of the tail that the device is in.
     few: Option<u64>,
+    /// The first bin of the time in which nothing runs, if the device is in one.
+    none: Option<u64>,
+    /// The last times in which nothing ran: the first bin of each, and the one behind it.
+    idle: VecDeque<(u64, u64)>,
 }
 
 impl Tails {
     /// From `at` on, by the device's clock.
     pub fn new(running: Running, at: u64) -> Tails {
         let base = vec![0; running.bins as usize];
-        Tails { running, base, next: at >> running.shift, now: 0, most: 0, few: None }
+        let next = at >> running.shift;
+        let (idle, none) = (VecDeque::new(), Some(next));
+        Tails { running, base, next, now: 0, most: 0, few: None, none, idle }
     }
 
     /// Reads the bins up to `until`, by the device's clock; `bin` is what a bin holds. The tails that ended.
@@ -53,7 +63,9 @@ impl Tails {
             let held = bin(at);
             let change = held.wrapping_sub(self.base[at as usize]) as i64;
             self.base[at as usize] = held;
+            let before = self.now;
             self.now = self.now.saturating_add(change).max(0);
+            self.rest(before == 0 && change == 0);
             self.most = self.most.max(self.now);
             if self.now > 0 && self.now.saturating_mul(2) < self.most {
                 self.few.get_or_insert(self.next);
@@ -70,6 +82,34 @@ impl Tails {
             self.next += 1;
         }
         tails
+    }
+
+    /// Whether nothing ran in the bin that is being read.
+    fn rest(&mut self, nothing: bool) {
+        if nothing {
+            self.none.get_or_insert(self.next);
+        } else if let Some(from) = self.none.take() {
+            if self.idle.len() == IDLE {
+                self.idle.pop_front();
+            }
+            self.idle.push_back((from, self.next));
+        }
+    }
+
+    /// Up to when bins were read, by the device's clock, ns.
+    pub fn known_until(&self) -> u64 {
+        self.next << self.running.shift
+    }
+
+    /// Since when nothing had run when a block began at `at`, by the device's clock, ns, to the beginning of a bin; `None`
+    /// where something ran. Launches that are shorter than a bin are not seen.
+    pub fn idle_before(&self, at: u64) -> Option<u64> {
+        let bin = at >> self.running.shift;
+        let now = self.none.map(|from| (from, self.next));
+        let mut all = self.idle.iter().copied().chain(now).rev();
+        // It began in the bin behind such a time, or within one, where it was too short to be seen.
+        let (from, _) = all.find(|(from, to)| (*from..=*to).contains(&bin))?;
+        Some(from << self.running.shift)
     }
 }
 
@@ -131,6 +171,20 @@ mod tests {
         device.blocks(16, 60 * BIN, 90 * BIN);
         let found = device.read(&mut tails, 120 * BIN);
         assert_eq!(found, [Tail { from: 30 * BIN, to: 60 * BIN, most: 17 }]);
+    }
+
+    #[test]
+    fn since_when_nothing_runs_is_known_of_each_begin() {
+        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 5 * BIN));
+        device.blocks(4, 20 * BIN, 30 * BIN);
+        device.blocks(4, 50 * BIN, 60 * BIN);
+        // Shorter than a bin.
+        device.blocks(1, 80 * BIN, 80 * BIN);
+        device.read(&mut tails, 92 * BIN);
+        assert_eq!(tails.known_until(), 90 * BIN);
+        let since = |at: u64| tails.idle_before(at * BIN + 7).map(|since| since / BIN);
+        assert_eq!([20, 50, 80, 89].map(since), [Some(5), Some(31), Some(61), Some(61)]);
+        assert_eq!([4, 25, 55, 60].map(since), [None; 4]);
     }
 
     #[test]

@@ -10,11 +10,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpuwhy_gpubpf::Attach;
 use gpuwhy_gpubpf::contents::Layout;
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{Plan, Table};
-use gpuwhy_wire::images::{self, Answer, Ask, Desk, MAX_IMAGE, Outcome, Running, Seat, State};
+use gpuwhy_gpubpf::splice::{Plan, Probe, Spliced, Table};
+use gpuwhy_wire::images::{
+    self, Answer, Ask, Desk, Late, Launches, MAX_IMAGE, Outcome, Running, Seat, State, name_hash,
+};
 
 use crate::cache::{Cache, Key, Made};
 
@@ -22,6 +25,8 @@ use crate::cache::{Cache, Key, Made};
 const MAX_IMAGES: usize = 1 << 16;
 /// The most connections at a time.
 const MAX_SEATS: usize = 64;
+/// The map in which programs tell when each launch began.
+pub(crate) const LAUNCHES: &str = "gpuwhy_launches";
 /// How long a program may take between an answer and what it says next: the driver compiles the image meanwhile.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -160,9 +165,11 @@ impl Controller {
             Ask::State { image, device, context } => {
                 let mut books = self.books();
                 let loaded = books.images.get_mut(image as usize);
-                let layout = loaded.as_ref().and_then(|loaded| loaded.layout.as_ref());
-                let (Some(bytes), Some(loaded)) = (layout.map(|layout| layout.bytes), loaded)
-                else {
+                let Some((loaded, bytes)) = loaded.and_then(|loaded| {
+                    let bytes =
+                        loaded.layout.as_ref()?.bytes + Late::bytes(loaded.followed().len());
+                    Some((loaded, bytes))
+                }) else {
                     return Err(std::io::ErrorKind::InvalidData.into());
                 };
                 let state = State::new(bytes)?;
@@ -214,8 +221,19 @@ impl Controller {
             }
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
             let text = [text.as_bytes(), &[0]].concat();
-            let (state_bytes, running) = (layout.bytes, running(layout));
-            images::Plan { image: number, state_bytes, words, places, switches, running, text }
+            let launches = launches(layout);
+            let kernels = followed(layout, &made).iter();
+            images::Plan {
+                image: number,
+                state_bytes: layout.bytes,
+                words,
+                places,
+                switches,
+                running: running(layout),
+                launches,
+                kernels: kernels.map(|(site, name)| (name_hash(name.as_bytes()), *site)).collect(),
+                text,
+            }
         });
         books.images.push(Loaded {
             pid,
@@ -271,8 +289,28 @@ impl Controller {
 
 /// Where the programs count the blocks that run: a map of this name, whose bins are 2 to the power of 16 ns long.
 fn running(layout: &Layout) -> Option<Running> {
-    let (at, bins) = layout.numbers("gpuwhy_running")?;
+    let (at, bins) = layout.array("gpuwhy_running", 8)?;
     bins.is_power_of_two().then_some(Running { at, bins, shift: 16 })
+}
+
+/// Where the programs tell when each launch began: a map of this name.
+fn launches(layout: &Layout) -> Option<Launches> {
+    let (at, slots) = layout.array(LAUNCHES, Launches::BYTES)?;
+    let is = slots.is_power_of_two() && u64::from(slots) <= images::MANY;
+    is.then_some(Launches { at, slots })
+}
+
+/// The sites where kernels begin whose launches are followed, and the kernels' names.
+fn followed<'a>(layout: &Layout, made: &'a Made) -> &'a [(u64, String)] {
+    let most = made.begins.len().min(images::MANY as usize);
+    if launches(layout).is_some() { &made.begins[..most] } else { &[] }
+}
+
+impl Loaded {
+    /// The kernels whose launches are followed.
+    pub fn followed(&self) -> &[(u64, String)] {
+        self.layout.as_ref().map_or(&[], |layout| followed(layout, &self.made))
+    }
 }
 
 /// A process's name; empty if it has gone.
@@ -308,16 +346,36 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         Ok(spliced) => spliced,
         Err(refusal) => return as_it_is(refusal.to_string()),
     };
+    let begins = begins(plan, &spliced);
     let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
     let why = spliced.sites.is_empty().then(|| "no probe belongs into it".to_owned());
     Made {
         text: why.is_none().then_some(spliced.text),
         why,
         kernels,
+        begins,
         ways: ways(bytes, arch),
         notes: spliced.notes,
         older,
     }
+}
+
+/// Where kernels begin, for programs that use the map of launches.
+fn begins(plan: &Plan, spliced: &Spliced) -> Vec<(u64, String)> {
+    let at_entry: Vec<&str> = plan
+        .probes()
+        .iter()
+        .filter(|probe| matches!(probe.attach, Attach::Entry(_)) && uses_launches(probe))
+        .map(|probe| probe.name.as_str())
+        .collect();
+    let sites = (0..).zip(&spliced.sites);
+    let begins = sites.filter(|(_, site)| at_entry.contains(&site.probe.as_str()));
+    begins.map(|(number, site)| (number, site.function.clone())).collect()
+}
+
+fn uses_launches(probe: &Probe) -> bool {
+    let maps = probe.verdict.iter().flat_map(|(program, _)| &program.maps);
+    maps.into_iter().any(|map| map.name == LAUNCHES)
 }
 
 /// The kernels of an image, by the way in which a probe reaches them.

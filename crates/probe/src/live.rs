@@ -26,7 +26,7 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
 use crate::programs::{Allowed, accepted};
-use crate::show;
+use crate::{desk, launches, show};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
@@ -253,6 +253,11 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     Some((maps, note))
 }
 
+/// Whether what a map tells is shown in another form.
+fn is_read_for_people(contents: &Contents) -> bool {
+    contents.map.name == desk::LAUNCHES
+}
+
 /// An image with probes, its kernels and maps.
 fn with_probes(screen: &mut Screen, loaded: &Loaded) {
     let place = format!("{} (pid {})", loaded.program, loaded.pid);
@@ -282,7 +287,10 @@ fn with_probes(screen: &mut Screen, loaded: &Loaded) {
                 .end()
                 .line(format_args!("on device {}, context {:#x}", state.device, state.context));
         }
-        show::maps(screen, &maps);
+        launches::show(screen, loaded, state);
+        let shown: Vec<Contents> =
+            maps.into_iter().filter(|maps| !is_read_for_people(maps)).collect();
+        show::maps(screen, &shown);
         if let Some(note) = note {
             screen.line(note);
         }
@@ -371,6 +379,7 @@ fn document(books: &Books) -> Value {
                         "failed_readings": failed,
                         "complete": state.state.is_closed() && note.is_none(),
                         "note": note,
+                        "launches": launches::document(loaded, state),
                         "maps": show::documents(&maps),
                     }))
                 })

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 mod cache;
 mod coverage;
 mod desk;
+mod launches;
 mod live;
 mod programs;
 mod show;

@@ -7,11 +7,11 @@ use super::MAX_IMAGE;
 use super::memory::Memory;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Bytes before the words.
-const HEAD: usize = 88;
-/// The most words of a table, and the most places of maps in it.
-const MANY: u64 = 1 << 16;
+const HEAD: usize = 112;
+/// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
+pub const MANY: u64 = 1 << 16;
 
 /// An image with probes in it: PTX text, the table that its programs read (`gpuwhy_probe`), and the memory of their maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,11 @@ pub struct Plan {
     pub switches: Vec<u32>,
     /// Where one of the maps counts the blocks that run.
     pub running: Option<Running>,
+    /// Where one of the maps has the last launches.
+    pub launches: Option<Launches>,
+    /// The kernels, by the hash of their names ([`name_hash`]), with the number of the site where each begins: what a
+    /// launch of that map says it is of.
+    pub kernels: Vec<(u64, u64)>,
     /// The PTX text.
     pub text: Vec<u8>,
 }
@@ -41,6 +46,43 @@ pub struct Running {
     pub bins: u32,
     /// A bin is so long: 2 to the power of this, ns.
     pub shift: u32,
+}
+
+/// An array in which programs write when each launch began: [`Launches::BYTES`] each, by the launch's number
+/// modulo the slots. Its words are that number and 1, the site where its kernel begins, and when its first block began by
+/// the device's clock, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launches {
+    /// The offset in the maps' memory.
+    pub at: u64,
+    /// How many slots it has, a power of two.
+    pub slots: u32,
+}
+
+impl Launches {
+    /// Bytes of a launch.
+    pub const BYTES: u32 = 24;
+
+    /// The offset in the maps' memory of a word of a slot.
+    pub fn word(&self, slot: u32, word: u32) -> u64 {
+        self.at + u64::from(Launches::BYTES) * u64::from(slot) + 8 * u64::from(word)
+    }
+
+    fn read(at: u64, slots: u64, state_bytes: u64) -> Option<Option<Launches>> {
+        if slots == 0 {
+            return Some(None);
+        }
+        let bytes = u64::from(Launches::BYTES) * slots.min(MANY);
+        let fits = at.is_multiple_of(8) && at.checked_add(bytes)? <= state_bytes;
+        let good = fits && slots.is_power_of_two() && slots <= MANY;
+        good.then_some(Some(Launches { at, slots: slots as u32 }))
+    }
+}
+
+/// The hash by which both ends know a kernel: FNV-1a of its name, mangled.
+pub fn name_hash(name: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    name.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 impl Running {
@@ -67,9 +109,12 @@ impl Plan {
         let places = self.places.iter().flat_map(|(word, at)| [u64::from(*word), *at]);
         let switches = self.switches.iter().map(|word| u64::from(*word));
         let running = self.running.map_or([0; 3], |r| [r.at, r.bins.into(), r.shift.into()]);
-        let all = numbers.into_iter().chain(counts).chain(running);
-        let all = all.chain(self.words.iter().copied());
-        out.extend(all.chain(places).chain(switches).flat_map(u64::to_le_bytes));
+        let launches = self.launches.map_or([0; 2], |l| [l.at, l.slots.into()]);
+        let all = numbers.into_iter().chain(counts).chain(running).chain(launches);
+        let all = all.chain([self.kernels.len() as u64]).chain(self.words.iter().copied());
+        let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
+        let all = all.chain(places).chain(switches).chain(kernels);
+        out.extend(all.flat_map(u64::to_le_bytes));
         out.extend_from_slice(&self.text);
         let memory = Memory::new(out.len())?;
         memory.write(0, &out);
@@ -93,10 +138,12 @@ impl Plan {
         for (number, value) in head.iter_mut().enumerate() {
             *value = word(8 * number)?;
         }
-        let [magic, version, image, state_bytes, words, places, switches, text, at, bins, shift] =
-            head;
+        let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
+        let [at, bins, shift, launched, slots, kernels] = rest;
         let running = Running::read(at, bins, shift, state_bytes)?;
-        if magic != MAGIC || version != VERSION || words.max(places).max(switches) > MANY {
+        let launches = Launches::read(launched, slots, state_bytes)?;
+        let most = words.max(places).max(switches).max(kernels);
+        if magic != MAGIC || version != VERSION || most > MANY {
             return None;
         }
         let mut at = HEAD;
@@ -113,9 +160,11 @@ impl Plan {
         };
         let places: Vec<(u32, u64)> = (0..places).map(|_| place()).collect::<Option<_>>()?;
         let switches: Vec<u32> = (0..switches).map(|_| inside(next()?)).collect::<Option<_>>()?;
+        let kernels: Vec<(u64, u64)> =
+            (0..kernels).map(|_| Some((next()?, next()?))).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
         let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
-        Some(Plan { image, state_bytes, words, places, switches, running, text })
+        Some(Plan { image, state_bytes, words, places, switches, running, launches, kernels, text })
     }
 }
 
@@ -135,6 +184,8 @@ mod tests {
             places: vec![(4, 0), (6, 88)],
             switches: vec![7],
             running: Some(Running { at: 32, bins: 8, shift: 16 }),
+            launches: Some(Launches { at: 32, slots: 2 }),
+            kernels: vec![(name_hash(b"_Z1kv"), 3)],
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -162,10 +213,16 @@ mod tests {
             (72, 7),
             (72, 16),
             (80, 33),
+            // Where the last launches are: offset, slots. The number of kernels.
+            (88, 56),
+            (96, 3),
+            (96, 4),
+            (104, MANY + 1),
+            (104, 1 << 13),
             // The word of a place; its offset; the word of a switch.
-            (152, 8),
-            (160, 89),
-            (184, 8),
+            (176, 8),
+            (184, 89),
+            (208, 8),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));

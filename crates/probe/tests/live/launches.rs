@@ -1,0 +1,103 @@
+//! How late launches begin, against the ledger of the driver that began them.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::common::text;
+use super::{COPY, Place, image};
+
+/// A launch in the ledger: called, begun, ended, ns.
+type Launch = [u64; 3];
+
+/// Launches of a kernel, as the stand-in began them.
+fn ledger(place: &Place, kernel: &str) -> Vec<Launch> {
+    let text = fs::read_to_string(place.dir.join("ledger")).unwrap();
+    text.lines()
+        .filter_map(|line| line.strip_prefix(kernel)?.strip_prefix(' '))
+        .map(|line| {
+            let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            numbers.try_into().unwrap()
+        })
+        .collect()
+}
+
+/// What the probe told of a program's launches, image by image.
+fn told(place: &Place, words: &[&str]) -> Vec<Value> {
+    let output = place
+        .probed(&[], words)
+        .env("GPUWHY_STANDIN_LEDGER", place.dir.join("ledger"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", super::said(&output));
+    let found: Value =
+        serde_json::from_slice(&fs::read(place.dir.join("found.json")).unwrap()).unwrap();
+    let images = found["images"].as_array().cloned().unwrap();
+    images.iter().map(|image| image["contexts"][0]["launches"].clone()).collect()
+}
+
+fn kernel<'a>(launches: &'a Value, name: &str) -> &'a Value {
+    let kernels = launches["kernels"].as_array().unwrap();
+    kernels.iter().find(|kernel| kernel["kernel"] == name).unwrap_or_else(|| panic!("{launches:#}"))
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name}: {value:#}"))
+}
+
+/// The latencies add up to those of the ledger, to a fiftieth and 20 ms for threads that were stopped meanwhile.
+fn adds_up(told: &Value, truth: &[Launch]) {
+    assert_eq!((number(told, "launches"), number(told, "not_known")), (truth.len() as u64, 0));
+    let sum: u64 = truth.iter().map(|[called, begun, _]| begun - called).sum();
+    let total = number(told, "total_ns");
+    assert!(total.abs_diff(sum) < sum / 50 + 20_000_000, "{total} ns, in the ledger {sum} ns");
+    let longest = truth.iter().map(|[called, begun, _]| begun - called).max().unwrap();
+    assert!(number(told, "longest_ns").abs_diff(longest) < longest / 50 + 20_000_000, "{told:#}");
+    println!(
+        "told {total} ns, in the ledger {sum} ns; longest {} of {longest}",
+        told["longest_ns"]
+    );
+}
+
+#[test]
+fn launches_that_queue_are_each_as_late_as_the_driver_began_them() {
+    let place = Place::with("launchlate");
+    let told = told(&place, &["./queues", "one", "40"]);
+    let truth = ledger(&place, "first");
+    adds_up(kernel(&told[0], "first"), &truth);
+    // What one time of launch tells, which the next call overwrites before the launch begins.
+    let seen =
+        |begun: u64| truth.iter().map(|[called, ..]| *called).filter(|at| *at <= begun).max();
+    let overwritten: u64 = truth.iter().map(|[_, begun, _]| begun - seen(*begun).unwrap()).sum();
+    let right: u64 = truth.iter().map(|[called, begun, _]| begun - called).sum();
+    println!("by their number {right} ns, by one time that is overwritten {overwritten} ns");
+    assert!(overwritten < right * 9 / 10);
+    assert_eq!((number(&told[0], "lost_on_device"), number(&told[0], "lost_on_host")), (0, 0));
+}
+
+#[test]
+fn launches_that_overtake_others_on_another_stream_keep_their_calls() {
+    let place = Place::with("launchlate");
+    let told = told(&place, &["./queues", "two", "40"]);
+    let (first, second) = (ledger(&place, "first"), ledger(&place, "second"));
+    assert!(!first.is_sorted_by_key(|[_, begun, _]| *begun), "they begin in another order");
+    adds_up(kernel(&told[0], "first"), &first);
+    adds_up(kernel(&told[0], "second"), &second);
+}
+
+#[test]
+fn launches_that_the_driver_refuses_are_none_and_those_of_graphs_are_not_known() {
+    let place = Place::with("launchlate");
+    let told_of = told(&place, &["./queues", "refused", "12"]);
+    adds_up(kernel(&told_of[0], "first"), &ledger(&place, "first"));
+    for load in ["library", "module"] {
+        let path = image("zstd.fatbin");
+        let told = told(&place, &["./loads", "asked", load, text(&path), COPY, "1", "5"]);
+        let copy = kernel(&told[0], COPY);
+        assert_eq!((number(copy, "launches"), number(copy, "not_known")), (5, 0), "{copy:#}");
+    }
+    let path = image("kernels.ptx");
+    let told = told(&place, &["./loads", "dlsym", "graph", text(&path), COPY, "1", "3"]);
+    let copy = kernel(&told[0], COPY);
+    assert_eq!((number(copy, "launches"), number(copy, "not_known")), (0, 3), "{copy:#}");
+}
