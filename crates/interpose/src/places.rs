@@ -166,23 +166,33 @@ pub fn launch(
     code
 }
 
-/// Writes a launch down.
-fn called(function: Handle, stream: Handle, per_thread: bool) -> Call {
-    /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-    const LEGACY: usize = 1;
-    const PER_THREAD: usize = 2;
-    let stream = match stream as usize {
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// The stream that a handle means: null is a default stream.
+fn stream_of(handle: usize, per_thread: bool) -> usize {
+    match handle {
         0 if per_thread => PER_THREAD,
         0 => LEGACY,
         other => other,
-    };
+    }
+}
+
+/// What tells streams apart; `own` is a number that each thread has for itself, as each has a default stream of its own.
+fn stream_key(stream: usize, own: usize) -> u64 {
+    (if stream == PER_THREAD { own } else { stream }) as u64
+}
+
+/// Writes a launch down.
+fn called(function: Handle, handle: Handle, per_thread: bool) -> Call {
+    let stream = stream_of(handle as usize, per_thread);
     let captured = driver::is_capturing(stream as Handle);
-    // Each thread's is a stream of its own: its number is the address of something that each thread has.
     let own = SEEN.try_with(|seen| core::ptr::from_ref(seen) as usize);
-    let stream = if stream == PER_THREAD { own.unwrap_or(PER_THREAD) } else { stream };
+    let stream = stream_key(stream, own.unwrap_or(PER_THREAD));
     let kind = if captured { Kind::Captured } else { Kind::Launch };
     let (context, function) = (driver::current() as u64, function as u64);
-    let call = Call { context, function, stream: stream as u64, at: now(), kind };
+    let call = Call { context, function, stream, at: now(), kind };
     CALLS.push(call);
     call
 }
@@ -442,4 +452,20 @@ pub fn forget_after_fork() {
     functions::forget_after_fork();
     CALLS.forget_after_fork();
     CHANGES.store(0, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_told_apart_as_the_driver_does() {
+        let key = |handle, per_thread, thread| stream_key(stream_of(handle, per_thread), thread);
+        assert_eq!(key(0, false, 70), key(1, false, 80), "the legacy default stream");
+        assert_eq!(key(0, true, 70), key(2, false, 70), "a thread's own");
+        assert_ne!(key(0, true, 70), key(0, true, 80), "two threads' own");
+        assert_ne!(key(0, true, 70), key(0, false, 70));
+        assert_eq!(key(0x500, true, 70), key(0x500, false, 80));
+        assert_ne!(key(0x500, true, 70), key(0x600, true, 70));
+    }
 }

@@ -19,6 +19,7 @@ mod input_load;
 mod input_starvation;
 mod interrupts;
 mod kernel_imbalance;
+mod launch_latency;
 mod lock_contention;
 mod memory_pressure;
 mod network;
@@ -55,6 +56,7 @@ pub const ALL: &[&ClassSpec] = &[
     &gc_pause::CLASS,
     &recompilation::CLASS,
     &kernel_imbalance::CLASS,
+    &launch_latency::CLASS,
     &input_starvation::CLASS,
     &own_sleep::CLASS,
     &engine_software::CLASS,
