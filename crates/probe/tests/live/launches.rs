@@ -71,7 +71,7 @@ fn launches_that_queue_are_each_as_late_as_the_driver_began_them() {
     let overwritten: u64 = truth.iter().map(|[_, begun, _]| begun - seen(*begun).unwrap()).sum();
     let right: u64 = truth.iter().map(|[called, begun, _]| begun - called).sum();
     println!("by their number {right} ns, by one time that is overwritten {overwritten} ns");
-    assert!(overwritten < right * 9 / 10);
+    assert!(overwritten < right / 2);
     assert_eq!((number(&told[0], "lost_on_device"), number(&told[0], "lost_on_host")), (0, 0));
 }
 

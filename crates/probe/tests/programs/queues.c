@@ -2,17 +2,19 @@
  *
  *   queues HOW COUNT
  *
- * HOW  one: COUNT launches on one stream, of 5 ms each, and the program waits for the last.
+ * HOW  one: COUNT launches on one stream, of 12 ms each, ten of them at once and the others as they run, so that some ten are
+ *      under way; the program waits for the last.
  *      two: every fourth launch is on a stream of its own, where nothing is before it, so that launches begin in another
  *      order than they were called in; and a launch of another kernel is behind each of those.
  *      steps: the program waits for each launch.
- *      refused: as one, and every second launch is refused.
+ *      refused: 5 ms each, and every second launch is refused.
  */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void *handle;
 
@@ -57,7 +59,8 @@ int main(int count, char **words) {
     CHECK(find(&second, module, "second"));
     int is_two = !strcmp(how, "two"), is_refused = !strcmp(how, "refused");
     for (int n = 0; n < launches; n++) {
-        uint32_t ms = 5;
+        int is_one = !strcmp(how, "one");
+        uint32_t ms = is_one ? 12 : 5;
         void *params[] = {&ms};
         handle on = NULL;
         int is_apart = is_two && n % 4 == 3;
@@ -66,6 +69,7 @@ int main(int count, char **words) {
         if (is_apart) CHECK(launch(second, 1, 1, 1, 32, 1, 1, 0, on, params, NULL));
         /* A stream that does not exist. */
         if (is_refused && n % 2 && !launch(first, 4, 1, 1, 32, 1, 1, 0, (handle)77, params, NULL)) return 5;
+        if (is_one && n >= 10) usleep(10000);
         if (!strcmp(how, "steps")) CHECK(wait());
     }
     CHECK(wait());
