@@ -49,6 +49,40 @@ impl Contents {
     }
 }
 
+/// The map in which kernels count what was sampled ([`Sampled`]).
+pub const SAMPLED: &str = "gpuwhy_sampled";
+
+/// In how many launches, blocks and warps programs ran, and how many there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Launches: all, and those in the sample.
+    pub launches: [u64; 2],
+    /// Blocks of all launches, and those in the sample.
+    pub blocks: [u64; 2],
+    /// Warps of all blocks, and those in the sample.
+    pub warps: [u64; 2],
+}
+
+impl Sampled {
+    /// What the maps say of it, if programs are sampled.
+    pub fn of(maps: &[Contents]) -> Option<Self> {
+        let counts = maps.iter().find(|contents| contents.map.name == SAMPLED)?;
+        let mut numbers = [0; 6];
+        for entry in &counts.entries {
+            let key = entry.key.first().copied().map_or(0, usize::from);
+            if let Some(number) = numbers.get_mut(key) {
+                *number = word(&entry.bytes, 0);
+            }
+        }
+        let [launches, kept_launches, blocks, kept_blocks, warps, kept_warps] = numbers;
+        Some(Self {
+            launches: [launches, kept_launches],
+            blocks: [blocks, kept_blocks],
+            warps: [warps, kept_warps],
+        })
+    }
+}
+
 /// All maps of a [`Table`] in one piece of memory, which is zero at first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {

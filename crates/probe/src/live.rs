@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -11,8 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gpuwhy_gpubpf::contents::Contents;
-use gpuwhy_gpubpf::splice::How;
+use gpuwhy_gpubpf::contents::{Contents, SAMPLED};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
@@ -25,7 +23,7 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
-use crate::programs::{Allowed, accepted};
+use crate::programs::{Allowed, Sampling, accepted};
 use crate::{desk, launches, show};
 
 /// The object that stands between the program and its driver.
@@ -53,12 +51,8 @@ pub(crate) struct Options {
     /// The command, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Run in one of N blocks
-    #[arg(long, value_name = "N", default_value = "1")]
-    one_block_in: NonZeroU32,
-    /// Run in one of N warps
-    #[arg(long, value_name = "N", default_value = "1")]
-    one_warp_in: NonZeroU32,
+    #[command(flatten)]
+    sampling: Sampling,
     /// Threads of the largest launch, for maps with a value per thread (1502); later threads are counted as lost
     #[arg(long, value_name = "COUNT", default_value_t = 1 << 20)]
     threads: u64,
@@ -111,16 +105,20 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn rules(options: &Options) -> Result<Rules> {
-    let how = How {
-        budget: options.allowed.budget(),
-        blocks: options.one_block_in,
-        warps: options.one_warp_in,
-        switch: true,
-    };
+    let how = options.sampling.how(&options.allowed, true);
     let (plan, mut made_of) = accepted(&options.object, how)?;
     made_of.push(format!("{how:?}").into_bytes());
-    if plan.table().maps.is_empty() {
+    let maps = plan.table().maps;
+    let has = |name| maps.iter().any(|(map, _)| map.name == name);
+    if maps.iter().all(|(map, _)| map.name == SAMPLED) {
         bail!("the programs have no map, so that nobody would see what they do");
+    }
+    if how.samples() && has(desk::LAUNCHES) {
+        bail!(
+            "the programs tell each launch (map `{}`), which calls are matched with: run them in all launches, blocks \
+             and warps, without --one-launch-in, --one-block-in and --one-warp-in",
+            desk::LAUNCHES
+        );
     }
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
@@ -380,6 +378,7 @@ fn document(books: &Books) -> Value {
                         "complete": state.state.is_closed() && note.is_none(),
                         "note": note,
                         "launches": launches::document(loaded, state),
+                        "sampled": show::sampled_document(&maps),
                         "maps": show::documents(&maps),
                     }))
                 })

@@ -101,3 +101,32 @@ fn launches_that_the_driver_refuses_are_none_and_those_of_graphs_are_not_known()
     let copy = kernel(&told[0], COPY);
     assert_eq!((number(copy, "launches"), number(copy, "not_known")), (0, 3), "{copy:#}");
 }
+
+#[test]
+fn a_sample_says_what_it_left_out_and_a_probe_that_needs_every_launch_refuses_it() {
+    let mut place = Place::new();
+    let path = image("zstd.fatbin");
+    let words = ["./loads", "asked", "library", text(&path), COPY, "1", "40"];
+    let options = ["--one-launch-in", "4", "--one-block-in", "2"];
+    let (found, said) = place.found(&options, &words);
+    let context = &found["images"][0]["contexts"][0];
+    let sampled = &context["sampled"];
+    let of = |what: &str| ["all", "sampled"].map(|which| number(&sampled[what], which));
+    let ([launches, kept], [blocks, in_blocks], [warps, in_warps]) =
+        (of("launches"), of("blocks"), of("warps"));
+    // 4 blocks of 2 warps each, of which half are in the sample.
+    assert_eq!((launches, blocks, warps), (40, 160, 320), "{found:#}");
+    assert!((8..=12).contains(&kept), "{kept} of 40");
+    assert_eq!((in_blocks, in_warps), (2 * kept, 4 * kept), "{found:#}");
+    assert_eq!(super::counted(&found), [[in_warps, 32 * 4 * in_warps]], "{found:#}");
+    let told = format!(
+        "ran in {kept} of 40 launches, {in_blocks} of 160 blocks and {in_warps} of 320 warps"
+    );
+    assert!(said.contains(&told), "{said}");
+    let (found, _) = place.found(&[], &words);
+    assert_eq!(found["images"][0]["contexts"][0]["sampled"], Value::Null);
+    place.object = super::skeleton(&place.dir, "launchlate");
+    let output = place.probed(&options, &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(super::said(&output).contains("run them in all launches"), "{}", super::said(&output));
+}
