@@ -152,6 +152,13 @@ impl Layout {
         is.then_some((place.at, place.map.max_entries))
     }
 
+    /// The rings: the map's number, how many SMs have one, and the offset of the first.
+    pub fn rings(&self) -> impl Iterator<Item = (usize, &Map, u64, u64)> {
+        let places = self.places.iter().enumerate();
+        let rings = places.filter(|(_, place)| place.map.kind == MapKind::Ring);
+        rings.map(|(number, place)| (number, &place.map, place.shards, place.at))
+    }
+
     /// What the maps hold, by a copy of their memory; what the copy lacks counts as zero.
     pub fn read(&self, memory: &[u8]) -> Vec<Contents> {
         let part = |at: u64, bytes: u64| {
@@ -210,7 +217,7 @@ fn records(map: &Map, values: &[u8]) -> Vec<Record> {
     for (sm, ring) in values.chunks_exact(ring as usize).enumerate() {
         let many = word(ring, 0).min(map.max_entries.into()) as usize;
         for slot in ring[64..].chunks_exact(slot).take(many) {
-            let size = (word(slot, 0) as usize).min(map.value_size as usize);
+            let size = (word(slot, 0) as u32).min(map.value_size) as usize;
             records.push(Record { sm: sm as u64, bytes: slot[8..8 + size].to_vec() });
         }
     }

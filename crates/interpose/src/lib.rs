@@ -36,6 +36,7 @@ mod load;
 mod lock;
 mod places;
 mod ring;
+mod rings;
 pub mod symbols;
 mod tail;
 mod types;

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;
 
-use gpuwhy_wire::images::{Answer, Ask, Late, Outcome, Plan, State};
+use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, Records, State};
 use gpuwhy_wire::now;
 
 use crate::ask::connect;
@@ -14,6 +14,7 @@ use crate::calls::{Call, Calls, Kind};
 use crate::driver::{self, Stream};
 use crate::followed::Followed;
 use crate::lock::Lock;
+use crate::rings::Rings;
 use crate::types::{Code, Handle, SUCCESS};
 use crate::{functions, guarded};
 
@@ -54,6 +55,8 @@ struct Place {
     on: Vec<bool>,
     /// Where maps tell of launches.
     followed: Option<Followed>,
+    /// Rings of records among the maps.
+    rings: Option<Rings>,
 }
 
 // SAFETY: handles of the driver, which any thread may use.
@@ -263,8 +266,7 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
     let (Answer::State, Some(fd)) = asker.answer(wait).map_err(|_| UNKNOWN)? else {
         return Err(UNKNOWN);
     };
-    let state =
-        State::of(fd, plan.state_bytes + Late::bytes(plan.kernels.len())).map_err(|_| UNKNOWN)?;
+    let state = State::of(fd, plan.shown_bytes()).map_err(|_| UNKNOWN)?;
     driver::relaxed(|| {
         let (table, room) = match image.of {
             Of::Module(module) => driver::global_of_module(module as Handle, TABLE)?,
@@ -287,8 +289,10 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
         let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
         // Without a clock of the device nothing is told of its launches.
         let followed = Followed::new(plan, &stream).ok().flatten();
+        // Without a kernel to give places back, rings keep their first records.
+        let rings = Rings::new(&plan.rings).ok().flatten();
         let (context, copied) = (context as usize, 0);
-        Ok(Place { context, device, maps, table, stream, state, copied, on, followed })
+        Ok(Place { context, device, maps, table, stream, state, copied, on, followed, rings })
     })
 }
 
@@ -311,9 +315,13 @@ impl Place {
 
     /// Copies the maps for the controller, in the place's context.
     fn show(&mut self, plan: &Plan) {
-        let Place { maps, stream, state, copied, .. } = self;
+        let Place { maps, stream, state, copied, rings, .. } = self;
         *copied = now();
         state.drain(*copied, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
+        if let Some(rings) = rings {
+            rings.take(state, &Records::new(state, plan.records_at()), false);
+            rings.give_back(*maps);
+        }
     }
 
     /// Tells what the copy says of launches, in the place's context. `whole`: every call that was made before it was told.
@@ -328,6 +336,9 @@ impl Place {
     fn close(&mut self, plan: &Plan) {
         if let Some(followed) = &mut self.followed {
             followed.finish(plan, &self.state);
+        }
+        if let Some(rings) = &mut self.rings {
+            rings.take(&self.state, &Records::new(&self.state, plan.records_at()), true);
         }
         self.state.close();
     }
@@ -402,7 +413,12 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
         // Kernels of it are over now, and their maps are nobody's.
         for place in gone.into_iter().flat_map(|image| image.places) {
             let _ = driver::within(place.context as Handle, || {
-                driver::relaxed(|| place.stream.end(place.maps));
+                driver::relaxed(|| {
+                    if let Some(rings) = place.rings {
+                        rings.end();
+                    }
+                    place.stream.end(place.maps);
+                });
                 Ok(())
             });
         }

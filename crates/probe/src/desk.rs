@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuwhy_gpubpf::Attach;
-use gpuwhy_gpubpf::contents::Layout;
+use gpuwhy_gpubpf::Map;
+use gpuwhy_gpubpf::contents::{Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{Plan, Probe, Spliced, Table};
 use gpuwhy_wire::images::{
-    self, Answer, Ask, Desk, Late, Launches, MAX_IMAGE, Outcome, Running, Seat, State, name_hash,
+    self, Answer, Ask, Desk, Launches, MAX_IMAGE, Outcome, Records, Ring, Running, Seat, State,
+    name_hash,
 };
 
 use crate::cache::{Cache, Key, Made};
@@ -27,6 +29,10 @@ const MAX_IMAGES: usize = 1 << 16;
 const MAX_SEATS: usize = 64;
 /// The map in which programs tell when each launch began.
 pub(crate) const LAUNCHES: &str = "gpuwhy_launches";
+/// The most bytes of records that are kept of an image in a context.
+const MAX_RECORDS: u64 = 256 << 20;
+/// How often records are taken.
+const TAKE: Duration = Duration::from_millis(20);
 /// How long a program may take between an answer and what it says next: the driver compiles the image meanwhile.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -43,6 +49,8 @@ pub(crate) struct Loaded {
     /// How the driver took it.
     pub outcome: Option<Outcome>,
     pub layout: Option<Layout>,
+    /// What the program was told, without the text.
+    plan: Option<images::Plan>,
     /// Its maps, context by context.
     pub states: Vec<Shown>,
 }
@@ -54,6 +62,29 @@ pub(crate) struct Shown {
     pub device: u32,
     pub context: u64,
     pub state: State,
+    /// Records of rings that were taken while kernels ran, by the map's number.
+    pub records: Vec<(u32, Record)>,
+    /// Bytes of these.
+    kept: u64,
+    /// Records beyond [`MAX_RECORDS`], and whether some were lost since what the program wrote was not right.
+    pub left_out: u64,
+    pub garbled: bool,
+}
+
+impl Shown {
+    /// Takes the records that have come; they begin so many bytes behind the beginning of the maps.
+    fn take_records(&mut self, at: u64) {
+        let Self { state, records, kept, left_out, garbled, .. } = self;
+        let right = Records::new(state, at).take(|map, sm, bytes| {
+            if *kept + bytes.len() as u64 > MAX_RECORDS {
+                *left_out += 1;
+                return;
+            }
+            *kept += bytes.len() as u64;
+            records.push((map, Record { sm: sm.into(), bytes }));
+        });
+        *garbled |= !right;
+    }
 }
 
 /// How images are treated.
@@ -79,6 +110,17 @@ pub(crate) struct Books {
     /// Images beyond [`MAX_IMAGES`].
     pub uncounted: usize,
     known: HashMap<Key, Arc<Made>>,
+}
+
+impl Books {
+    /// Takes the records of rings that have come.
+    pub fn take_records(&mut self) {
+        for loaded in &mut self.images {
+            if let Some(at) = loaded.records_at() {
+                loaded.states.iter_mut().for_each(|shown| shown.take_records(at));
+            }
+        }
+    }
 }
 
 /// The controller.
@@ -110,6 +152,12 @@ impl Controller {
         };
         let count = &count;
         std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    self.books().take_records();
+                    std::thread::sleep(TAKE);
+                }
+            });
             while !stop.load(Relaxed) {
                 let Some(seat) = desk.accept(Duration::from_millis(100)) else { continue };
                 // Who is turned away loads its own image.
@@ -166,8 +214,7 @@ impl Controller {
                 let mut books = self.books();
                 let loaded = books.images.get_mut(image as usize);
                 let Some((loaded, bytes)) = loaded.and_then(|loaded| {
-                    let bytes =
-                        loaded.layout.as_ref()?.bytes + Late::bytes(loaded.followed().len());
+                    let bytes = loaded.shown_bytes()?;
                     Some((loaded, bytes))
                 }) else {
                     return Err(std::io::ErrorKind::InvalidData.into());
@@ -176,7 +223,16 @@ impl Controller {
                 let programs = 0..self.table.switches.len();
                 programs.for_each(|program| state.switch(program, !self.rules.off));
                 let sent = seat.answer(Answer::State, Some(&state));
-                loaded.states.push(Shown { device, context, state });
+                let (records, kept, left_out, garbled) = (Vec::new(), 0, 0, false);
+                loaded.states.push(Shown {
+                    device,
+                    context,
+                    state,
+                    records,
+                    kept,
+                    left_out,
+                    garbled,
+                });
                 sent
             }
         }
@@ -214,13 +270,12 @@ impl Controller {
             return Ok(None);
         }
         let number = books.images.len() as u64;
-        let plan = layout.as_ref().zip(made.text.as_ref()).map(|(layout, text)| {
+        let plan = layout.as_ref().map(|layout| {
             let (mut words, places) = layout.words(&self.table);
             for (_, word) in self.table.switches.iter().filter(|_| self.rules.off) {
                 words[*word] = 0;
             }
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
-            let text = [text.as_bytes(), &[0]].concat();
             let launches = launches(layout);
             let kernels = followed(layout, &made).iter();
             images::Plan {
@@ -232,8 +287,13 @@ impl Controller {
                 running: running(layout),
                 launches,
                 kernels: kernels.map(|(site, name)| (name_hash(name.as_bytes()), *site)).collect(),
-                text,
+                rings: rings(layout),
+                text: Vec::new(),
             }
+        });
+        let sent = plan.as_ref().zip(made.text.as_ref()).map(|(plan, text)| images::Plan {
+            text: [text.as_bytes(), &[0]].concat(),
+            ..plan.clone()
         });
         books.images.push(Loaded {
             pid,
@@ -243,9 +303,10 @@ impl Controller {
             took: begin.elapsed(),
             outcome: None,
             layout,
+            plan,
             states: Vec::new(),
         });
-        Ok(plan)
+        Ok(sent)
     }
 
     /// The image with probes in it, made or kept.
@@ -300,6 +361,15 @@ fn launches(layout: &Layout) -> Option<Launches> {
     is.then_some(Launches { at, slots })
 }
 
+/// The rings of records among the maps.
+fn rings(layout: &Layout) -> Vec<Ring> {
+    let ring = |(number, map, sms, at): (usize, &Map, u64, u64)| {
+        let (slots, slot_bytes) = (map.ring_slots().try_into().ok()?, map.ring_slot() as u32);
+        Some(Ring { map: number as u32, sms: sms.try_into().ok()?, at, slots, slot_bytes })
+    };
+    layout.rings().filter_map(ring).collect()
+}
+
 /// The sites where kernels begin whose launches are followed, and the kernels' names.
 fn followed<'a>(layout: &Layout, made: &'a Made) -> &'a [(u64, String)] {
     let most = made.begins.len().min(images::MANY as usize);
@@ -307,6 +377,16 @@ fn followed<'a>(layout: &Layout, made: &'a Made) -> &'a [(u64, String)] {
 }
 
 impl Loaded {
+    /// Bytes that its maps take where they are shown.
+    fn shown_bytes(&self) -> Option<u64> {
+        self.plan.as_ref().map(images::Plan::shown_bytes)
+    }
+
+    /// Where records of rings come in, from the beginning of the maps; `None` if it has no ring.
+    pub fn records_at(&self) -> Option<u64> {
+        self.plan.as_ref().filter(|plan| !plan.rings.is_empty()).map(images::Plan::records_at)
+    }
+
     /// The kernels whose launches are followed.
     pub fn followed(&self) -> &[(u64, String)] {
         self.layout.as_ref().map_or(&[], |layout| followed(layout, &self.made))

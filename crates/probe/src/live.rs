@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gpuwhy_gpubpf::contents::{Contents, SAMPLED};
+use gpuwhy_gpubpf::contents::{Contents, Record, SAMPLED};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
-use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
+use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Records};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -94,7 +94,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         stop.store(true, Relaxed);
         status
     })?;
-    let books = controller.books();
+    let mut books = controller.books();
+    books.take_records();
     let _ = terminal::show_beside(&page(&books));
     if let Some(path) = &options.output {
         let document = format!("{:#}\n", document(&books));
@@ -231,8 +232,16 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
         maps
     });
     let torn = whole.is_none();
-    let maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    let mut maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    // Rings were emptied while kernels ran.
+    for (number, _, _, _) in layout.rings() {
+        let of = |(map, record): &(u32, Record)| (*map as usize == number).then(|| record.clone());
+        let records = &mut maps[number].records;
+        *records = shown.records.iter().filter_map(of).collect();
+        records.sort_by_key(|record| record.sm);
+    }
     let closed = shown.state.is_closed();
+    let left = loaded.records_at().map(|at| Records::new(&shown.state, at).left());
     let note = if drains == 0 {
         Some("the maps were never read".to_owned())
     } else if torn {
@@ -243,6 +252,12 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     } else if !closed {
         let age = gpuwhy_wire::now().saturating_sub(at) / 1_000_000;
         Some(format!("the program ended without a last reading; this one is {age} ms old"))
+    } else if shown.left_out > 0 {
+        Some(format!("{} more records than are kept were left out", shown.left_out))
+    } else if let Some(left) = left.filter(|left| *left > 0) {
+        Some(format!("{left} records found no room on their way here when the program ended"))
+    } else if shown.garbled {
+        Some("some records were lost: what the program wrote beside them was not right".to_owned())
     } else if failed > 0 {
         Some(format!("the last of {failed} readings that failed may be missing"))
     } else {

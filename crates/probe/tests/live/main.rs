@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod launches;
+mod rings;
 
 use std::fs;
 use std::path::{Path, PathBuf};

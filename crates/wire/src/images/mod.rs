@@ -19,6 +19,7 @@
 //! | `plan` | an image with probes, and what it needs |
 //! | `state` | what the maps hold, and when that was true |
 //! | `late` | how late launches began |
+//! | `records` | records of rings on their way to the controller |
 //! | `ends` | the two ends of the socket |
 
 mod ends;
@@ -26,13 +27,15 @@ mod late;
 pub(crate) mod memory;
 mod messages;
 mod plan;
+mod records;
 mod state;
 
 pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use late::Late;
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
-pub use plan::{Launches, MANY, Plan, Running, name_hash};
+pub use plan::{Launches, MANY, Plan, Ring, Running, name_hash};
+pub use records::Records;
 pub use state::State;
 
 /// The environment variable that names the controller's socket; without it nothing is asked.

@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::MAX_IMAGE;
+use super::late::Late;
 use super::memory::Memory;
+use super::records::Records;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
 const VERSION: u64 = 2;
 /// Bytes before the words.
-const HEAD: usize = 112;
+const HEAD: usize = 120;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
 pub const MANY: u64 = 1 << 16;
 
@@ -33,6 +35,8 @@ pub struct Plan {
     /// The kernels, by the hash of their names ([`name_hash`]), with the number of the site where each begins: what a
     /// launch of that map says it is of.
     pub kernels: Vec<(u64, u64)>,
+    /// The rings of records among the maps.
+    pub rings: Vec<Ring>,
     /// The PTX text.
     pub text: Vec<u8>,
 }
@@ -79,6 +83,58 @@ impl Launches {
     }
 }
 
+/// A ring of records for each SM, which a loader empties while kernels run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The map's number.
+    pub map: u32,
+    /// How many SMs have one.
+    pub sms: u32,
+    /// The offset in the maps' memory of the first one.
+    pub at: u64,
+    /// Slots of each, a power of two.
+    pub slots: u32,
+    /// Bytes of a slot: a word that is written last, with the record's number and 1 in the upper half and its size in the
+    /// lower one, and the record.
+    pub slot_bytes: u32,
+}
+
+impl Ring {
+    /// Bytes before the slots: the count of records, and that of places that are taken.
+    const HEAD: u64 = 64;
+
+    /// Bytes of the ring of an SM.
+    pub fn bytes(&self) -> u64 {
+        Ring::HEAD + u64::from(self.slots) * u64::from(self.slot_bytes)
+    }
+
+    /// The offset in the maps' memory of the slot of a record.
+    pub fn slot(&self, sm: u32, number: u64) -> u64 {
+        let slot = number & (u64::from(self.slots) - 1);
+        self.at + u64::from(sm) * self.bytes() + Ring::HEAD + slot * u64::from(self.slot_bytes)
+    }
+
+    fn words(&self) -> [u64; 3] {
+        let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        [pair(self.map, self.sms), self.at, pair(self.slots, self.slot_bytes)]
+    }
+
+    fn read([first, at, last]: [u64; 3], state_bytes: u64) -> Option<Ring> {
+        let ring = Ring {
+            map: first as u32,
+            sms: (first >> 32) as u32,
+            at,
+            slots: last as u32,
+            slot_bytes: (last >> 32) as u32,
+        };
+        let aligned = at.is_multiple_of(8) && ring.slot_bytes.is_multiple_of(8);
+        let sized = ring.slots.is_power_of_two() && ring.slot_bytes >= 16;
+        let end = || ring.bytes().checked_mul(ring.sms.into())?.checked_add(at);
+        let fits = aligned && sized && u64::from(ring.sms) <= MANY;
+        (fits && end()? <= state_bytes).then_some(ring)
+    }
+}
+
 /// The hash by which both ends know a kernel: FNV-1a of its name, mangled.
 pub fn name_hash(name: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -97,6 +153,16 @@ impl Running {
 }
 
 impl Plan {
+    /// Bytes that a [`State`](super::State) shows: the maps, how late launches are, and records on their way.
+    pub fn shown_bytes(&self) -> u64 {
+        self.records_at() + if self.rings.is_empty() { 0 } else { Records::BYTES }
+    }
+
+    /// Where [`Records`] begin, from the beginning of the maps.
+    pub fn records_at(&self) -> u64 {
+        self.state_bytes.next_multiple_of(8) + Late::bytes(self.kernels.len())
+    }
+
     /// In memory that can be sent.
     ///
     /// # Errors
@@ -111,9 +177,11 @@ impl Plan {
         let running = self.running.map_or([0; 3], |r| [r.at, r.bins.into(), r.shift.into()]);
         let launches = self.launches.map_or([0; 2], |l| [l.at, l.slots.into()]);
         let all = numbers.into_iter().chain(counts).chain(running).chain(launches);
-        let all = all.chain([self.kernels.len() as u64]).chain(self.words.iter().copied());
+        let more = [self.kernels.len() as u64, self.rings.len() as u64];
+        let all = all.chain(more).chain(self.words.iter().copied());
         let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
-        let all = all.chain(places).chain(switches).chain(kernels);
+        let rings = self.rings.iter().flat_map(Ring::words);
+        let all = all.chain(places).chain(switches).chain(kernels).chain(rings);
         out.extend(all.flat_map(u64::to_le_bytes));
         out.extend_from_slice(&self.text);
         let memory = Memory::new(out.len())?;
@@ -139,10 +207,10 @@ impl Plan {
             *value = word(8 * number)?;
         }
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
-        let [at, bins, shift, launched, slots, kernels] = rest;
+        let [at, bins, shift, launched, slots, kernels, rings] = rest;
         let running = Running::read(at, bins, shift, state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
-        let most = words.max(places).max(switches).max(kernels);
+        let most = words.max(places).max(switches).max(kernels).max(rings);
         if magic != MAGIC || version != VERSION || most > MANY {
             return None;
         }
@@ -162,9 +230,23 @@ impl Plan {
         let switches: Vec<u32> = (0..switches).map(|_| inside(next()?)).collect::<Option<_>>()?;
         let kernels: Vec<(u64, u64)> =
             (0..kernels).map(|_| Some((next()?, next()?))).collect::<Option<_>>()?;
+        let rings: Vec<Ring> = (0..rings)
+            .map(|_| Ring::read([next()?, next()?, next()?], state_bytes))
+            .collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
         let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
-        Some(Plan { image, state_bytes, words, places, switches, running, launches, kernels, text })
+        Some(Plan {
+            image,
+            state_bytes,
+            words,
+            places,
+            switches,
+            running,
+            launches,
+            kernels,
+            rings,
+            text,
+        })
     }
 }
 
@@ -186,6 +268,7 @@ mod tests {
             running: Some(Running { at: 32, bins: 8, shift: 16 }),
             launches: Some(Launches { at: 32, slots: 2 }),
             kernels: vec![(name_hash(b"_Z1kv"), 3)],
+            rings: vec![Ring { map: 1, sms: 1, at: 0, slots: 2, slot_bytes: 16 }],
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -219,10 +302,19 @@ mod tests {
             (96, 4),
             (104, MANY + 1),
             (104, 1 << 13),
+            // The number of rings.
+            (112, 2000),
             // The word of a place; its offset; the word of a switch.
-            (176, 8),
-            (184, 89),
-            (208, 8),
+            (184, 8),
+            (192, 89),
+            (216, 8),
+            // A ring: SMs, offset, slots.
+            (240, 2 << 32 | 1),
+            (248, 4),
+            (248, 8),
+            (256, 16 << 32 | 3),
+            (256, 8 << 32 | 2),
+            (256, 16 << 32),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
