@@ -72,7 +72,7 @@ pub struct Map {
     pub key_size: u32,
     /// Bytes of a value; of a ring, the most bytes of a record.
     pub value_size: u32,
-    /// The number of keys; of a ring, of records for each SM between two drains.
+    /// The number of keys; of a ring, of records for each SM at a time.
     pub max_entries: u32,
     /// `map_flags`, as for the kernel.
     pub flags: u32,

@@ -69,7 +69,7 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 static CALLS: Calls = Calls::new();
 /// Whether there is such an image.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
-/// Whether kernels were launched since [`launched`] was asked.
+/// Whether kernels were launched, or records came, since [`launched`] was asked.
 static LAUNCHED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -319,7 +319,10 @@ impl Place {
         *copied = now();
         state.drain(*copied, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
         if let Some(rings) = rings {
-            rings.take(state, &Records::new(state, plan.records_at()), false);
+            if rings.take(state, &Records::new(state, plan.records_at()), false) {
+                // More may come, although nothing is launched.
+                LAUNCHED.store(true, Relaxed);
+            }
             rings.give_back(*maps);
         }
     }

@@ -40,12 +40,15 @@ impl Rings {
         Ok(Some(Rings { rings: rings.iter().map(one).collect(), giver }))
     }
 
-    /// Takes what a copy holds, for the controller. `last`: nothing more is written.
-    pub fn take(&mut self, state: &State, records: &Records<'_>, last: bool) {
-        self.rings.iter_mut().for_each(|one| one.take(&|at| state.number(at), records, last));
+    /// Takes what a copy holds, for the controller. `last`: nothing more is written. Whether there was anything.
+    pub fn take(&mut self, state: &State, records: &Records<'_>, last: bool) -> bool {
+        let number = |at| state.number(at);
+        let came = self.rings.iter_mut().map(|one| one.take(&number, records, last));
+        let came = came.fold(false, |before, came| before | came);
         if last {
             records.tell_left(self.rings.iter().map(One::left).sum());
         }
+        came
     }
 
     /// Gives places back, if the last ones are; `maps` is the address of the maps. In the calling thread's context.
@@ -73,8 +76,8 @@ impl One {
         self.whole.iter().zip(&self.taken).map(|(whole, taken)| whole - taken).sum()
     }
 
-    fn take(&mut self, number: &dyn Fn(u64) -> u64, records: &Records<'_>, last: bool) {
-        let ring = self.ring;
+    fn take(&mut self, number: &dyn Fn(u64) -> u64, records: &Records<'_>, last: bool) -> bool {
+        let (ring, mut came) = (self.ring, false);
         for sm in 0..ring.sms {
             let at = sm as usize;
             // What is behind the last record has the number of a record before it.
@@ -85,6 +88,7 @@ impl One {
             let end = end.unwrap_or(first + u64::from(ring.slots));
             let until = if last { end } else { self.whole[at].min(end) };
             self.whole[at] = end;
+            came |= end > first;
             for n in first..until {
                 let slot = ring.slot(sm, n);
                 let bytes = (number(slot) as u32).min(ring.slot_bytes - 8);
@@ -96,6 +100,7 @@ impl One {
                 self.owed[at] += 1;
             }
         }
+        came
     }
 }
 
@@ -131,6 +136,7 @@ mod tests {
             }));
             all.clone()
         };
+        assert!(!one.take(&|_| 0, &records, false));
         write(&mut device, 0, 0, 10);
         write(&mut device, 1, 0, 20);
         write(&mut device, 1, 2, 22);
@@ -150,7 +156,7 @@ mod tests {
         assert_eq!(took(&device, &mut one), []);
         assert_eq!(took(&device, &mut one), [(1, 23), (1, 24), (1, 25), (1, 26)]);
         write(&mut device, 0, 1, 11);
-        one.take(&|at| device.get(&at).copied().unwrap_or(0), &records, true);
+        assert!(one.take(&|at| device.get(&at).copied().unwrap_or(0), &records, true));
         let mut last = Vec::new();
         assert!(records.take(|_, sm, bytes| last.push((sm, bytes[0]))));
         assert_eq!(last, [(0, 11)], "nothing more is written");
