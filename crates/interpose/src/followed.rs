@@ -64,14 +64,20 @@ impl Followed {
         let add = self.offset.add;
         if let Some((tails, running)) = self.tails.as_mut().zip(plan.running) {
             let bin = |bin: u32| state.number(running.at + 8 * u64::from(bin));
-            for Tail { from, to, most } in tails.read(at.wrapping_sub(add), bin) {
-                ring::tail(from.wrapping_add(add), to.wrapping_add(add), most);
+            // Without the other array a word that is never one.
+            let ended = |bin: u32| match running.ends {
+                0 => 0,
+                ends => state.number(ends + 8 * u64::from(bin)),
+            };
+            for Tail { from, to, most, site } in tails.read(at.wrapping_sub(add), bin, ended) {
+                let name = site.and_then(|site| plan.name(site));
+                ring::tail(from.wrapping_add(add), to.wrapping_add(add), most, name);
             }
         }
         if let Some((late, launches)) = self.late.as_mut().zip(plan.launches) {
             let slot = |slot, word| state.number(launches.word(slot, word));
-            for Gap { from, to } in late.read(whole, self.tails.as_ref(), self.offset, slot) {
-                ring::gap(from, to);
+            for Gap { from, to, site } in late.read(whole, self.tails.as_ref(), self.offset, slot) {
+                ring::gap(from, to, plan.name(site));
             }
             late.tell(state, plan.state_bytes);
         }

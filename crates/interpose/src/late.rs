@@ -26,11 +26,14 @@ const WAITING: usize = 1 << 14;
 pub struct Gap {
     pub from: u64,
     pub to: u64,
+    /// The site where the launch's kernel begins.
+    pub site: u64,
 }
 
 /// A launch as the device tells it.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
+    site: u64,
     /// By the device's clock, ns.
     begin: u64,
     /// Since when nothing had run, by the same clock; `None` where something did, or before that is known.
@@ -157,7 +160,8 @@ impl Lateness {
             if self.lost || kernel.captured || kernel.begun.len() >= WAITING {
                 kernel.unknown(1);
             } else {
-                kernel.begun.insert(number, Begun { begin, idle: None, placed: tails.is_none() });
+                let placed = tails.is_none();
+                kernel.begun.insert(number, Begun { site, begin, idle: None, placed });
             }
         }
         if before > 0 && self.newest - before > self.launches.slots.into() && !self.lost {
@@ -257,7 +261,7 @@ impl Kernel {
             self.changed = true;
             let idle = begun.idle.map(|since| since.wrapping_add(offset.add).max(called));
             if let Some(from) = idle.filter(|from| begin.saturating_sub(*from) >= LEAST_NS) {
-                gaps.push(Gap { from, to: begin });
+                gaps.push(Gap { from, to: begin, site: begun.site });
             }
         }
     }
@@ -282,13 +286,13 @@ mod tests {
         bins: Vec<u64>,
         tails: Tails,
         number: u64,
-        gaps: Vec<(u64, u64)>,
+        gaps: Vec<(u64, u64, u64)>,
     }
 
     impl Scene {
         fn new() -> Scene {
             let launches = Launches { at: 0, slots: SLOTS };
-            let running = Running { at: 0, bins: 8192, shift: 16 };
+            let running = Running { at: 0, bins: 8192, shift: 16, ends: 0 };
             Scene {
                 late: Lateness::new(launches, &[(11, 1), (22, 5), (11, 0)]),
                 slots: [[0; 3]; SLOTS as usize],
@@ -321,12 +325,12 @@ mod tests {
         }
 
         fn read_with(&mut self, until: u64, whole: bool) {
-            self.tails.read(until + AHEAD, |bin| self.bins[bin as usize]);
+            self.tails.read(until + AHEAD, |bin| self.bins[bin as usize], |_| 0);
             let offset = Offset { add: AHEAD.wrapping_neg(), wrong: 1000 };
             let slots = self.slots;
             let slot = |slot: u32, word: u32| slots[slot as usize][word as usize];
             let gaps = self.late.read(whole, Some(&self.tails), offset, slot);
-            self.gaps.extend(gaps.iter().map(|gap| (gap.from / MS, gap.to / MS)));
+            self.gaps.extend(gaps.iter().map(|gap| (gap.from / MS, gap.to / MS, gap.site)));
         }
 
         /// Known, unknown, longest and its number.
@@ -382,7 +386,7 @@ mod tests {
         let third = scene.call(0, 1, 32 * MS);
         scene.run(third, 0, 32 * MS + 900_000, 33 * MS);
         scene.read(60 * MS);
-        assert_eq!((scene.late(0)[0], scene.gaps), (3, vec![(3, 11)]));
+        assert_eq!((scene.late(0)[0], scene.gaps), (3, vec![(3, 11, 0)]));
     }
 
     /// Kernels that are shorter than a bin leave nothing in it.

@@ -22,6 +22,8 @@ pub struct Tail {
     pub to: u64,
     /// The most blocks that had run before.
     pub most: u64,
+    /// The site where the last block of it ended, where a map tells.
+    pub site: Option<u64>,
 }
 
 /// Follows the running blocks of a device.
@@ -51,8 +53,14 @@ impl Tails {
         Tails { running, base, next, now: 0, most: 0, few: None, none, idle }
     }
 
-    /// Reads the bins up to `until`, by the device's clock; `bin` is what a bin holds. The tails that ended.
-    pub fn read(&mut self, until: u64, bin: impl Fn(u32) -> u64) -> Vec<Tail> {
+    /// Reads the bins up to `until`, by the device's clock; `bin` is what a bin holds, and `ended` what the other array says
+    /// of it. The tails that ended.
+    pub fn read(
+        &mut self,
+        until: u64,
+        bin: impl Fn(u32) -> u64,
+        ended: impl Fn(u32) -> u64,
+    ) -> Vec<Tail> {
         let Running { bins, shift, .. } = self.running;
         let end = (until >> shift).saturating_sub(UNFINISHED);
         // What lies further back was idle: while kernels are launched, this is called more often.
@@ -70,8 +78,11 @@ impl Tails {
             if self.now > 0 && self.now.saturating_mul(2) < self.most {
                 self.few.get_or_insert(self.next);
             } else if let Some(from) = self.few.take() {
-                let tail =
-                    Tail { from: from << shift, to: self.next << shift, most: self.most as u64 };
+                // In the bin in which it ended, or the last one before.
+                let word = |at: u64| ended((at % u64::from(bins)) as u32);
+                let site = (from..=self.next).rev().find_map(|at| Running::ended(at, word(at)));
+                let (from, to) = (from << shift, self.next << shift);
+                let tail = Tail { from, to, most: self.most as u64, site };
                 if tail.to - tail.from >= LEAST_NS {
                     tails.push(tail);
                 }
@@ -117,11 +128,11 @@ impl Tails {
 mod tests {
     use super::*;
 
-    const RUNNING: Running = Running { at: 0, bins: 256, shift: 16 };
+    const RUNNING: Running = Running { at: 0, bins: 256, shift: 16, ends: 0 };
     const BIN: u64 = 1 << 16;
 
     /// A device on which blocks begin and end.
-    struct Device([u64; 256]);
+    struct Device([u64; 256], [u64; 256]);
 
     impl Device {
         fn blocks(&mut self, count: u64, from: u64, to: u64) {
@@ -130,31 +141,39 @@ mod tests {
             self.0[bin(to)] = self.0[bin(to)].wrapping_sub(count);
         }
 
+        /// The last block of a bin ended at a site.
+        fn ended(&mut self, site: u64, to: u64) {
+            self.1[((to >> 16) % 256) as usize] = (to >> 16) << 24 | (site + 1);
+        }
+
         fn read(&self, tails: &mut Tails, until: u64) -> Vec<Tail> {
-            tails.read(until, |bin| self.0[bin as usize])
+            tails.read(until, |bin| self.0[bin as usize], |bin| self.1[bin as usize])
         }
     }
 
     #[test]
     fn a_launch_that_waits_for_its_last_blocks_has_a_tail() {
-        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 1000 * BIN));
+        let (mut device, mut tails) = (Device([0; 256], [0; 256]), Tails::new(RUNNING, 1000 * BIN));
         device.blocks(100, 1010 * BIN, 1030 * BIN);
         device.blocks(2, 1010 * BIN, 1070 * BIN);
         // While it runs, nothing has ended.
         assert_eq!(device.read(&mut tails, 1050 * BIN), []);
         let found = device.read(&mut tails, 1100 * BIN);
-        assert_eq!(found, [Tail { from: 1030 * BIN, to: 1070 * BIN, most: 102 }]);
+        assert_eq!(found, [Tail { from: 1030 * BIN, to: 1070 * BIN, most: 102, site: None }]);
         // The same bins, a turn later.
         device.blocks(8, 1266 * BIN, 1290 * BIN);
         device.blocks(1, 1266 * BIN, 1320 * BIN);
+        // Of another kernel, before the tail; and the one that it waits for.
+        device.ended(3, 1289 * BIN);
+        device.ended(4, 1320 * BIN);
         assert_eq!(device.read(&mut tails, 1200 * BIN), []);
         let found = device.read(&mut tails, 1340 * BIN);
-        assert_eq!(found, [Tail { from: 1290 * BIN, to: 1320 * BIN, most: 9 }]);
+        assert_eq!(found, [Tail { from: 1290 * BIN, to: 1320 * BIN, most: 9, site: Some(4) }]);
     }
 
     #[test]
     fn even_blocks_short_tails_and_single_blocks_have_none() {
-        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        let (mut device, mut tails) = (Device([0; 256], [0; 256]), Tails::new(RUNNING, 0));
         device.blocks(64, 10 * BIN, 60 * BIN);
         // Less than a millisecond.
         device.blocks(64, 70 * BIN, 90 * BIN);
@@ -165,17 +184,18 @@ mod tests {
 
     #[test]
     fn a_launch_that_follows_without_a_gap_ends_the_tail() {
-        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        let (mut device, mut tails) = (Device([0; 256], [0; 256]), Tails::new(RUNNING, 0));
         device.blocks(16, 10 * BIN, 30 * BIN);
         device.blocks(1, 10 * BIN, 60 * BIN);
         device.blocks(16, 60 * BIN, 90 * BIN);
+        device.ended(6, 59 * BIN);
         let found = device.read(&mut tails, 120 * BIN);
-        assert_eq!(found, [Tail { from: 30 * BIN, to: 60 * BIN, most: 17 }]);
+        assert_eq!(found, [Tail { from: 30 * BIN, to: 60 * BIN, most: 17, site: Some(6) }]);
     }
 
     #[test]
     fn since_when_nothing_runs_is_known_of_each_begin() {
-        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 5 * BIN));
+        let (mut device, mut tails) = (Device([0; 256], [0; 256]), Tails::new(RUNNING, 5 * BIN));
         device.blocks(4, 20 * BIN, 30 * BIN);
         device.blocks(4, 50 * BIN, 60 * BIN);
         // Shorter than a bin.
@@ -189,13 +209,13 @@ mod tests {
 
     #[test]
     fn after_a_long_pause_the_next_launch_is_seen() {
-        let (mut device, mut tails) = (Device([0; 256]), Tails::new(RUNNING, 0));
+        let (mut device, mut tails) = (Device([0; 256], [0; 256]), Tails::new(RUNNING, 0));
         device.blocks(17, 9010 * BIN, 9020 * BIN);
         // One of them runs on.
         device.0[9020 % 256] = device.0[9020 % 256].wrapping_add(1);
         assert_eq!(device.read(&mut tails, 9030 * BIN), []);
         device.0[9050 % 256] = device.0[9050 % 256].wrapping_sub(1);
         let found = device.read(&mut tails, 9060 * BIN);
-        assert_eq!(found, [Tail { from: 9020 * BIN, to: 9050 * BIN, most: 17 }]);
+        assert_eq!(found, [Tail { from: 9020 * BIN, to: 9050 * BIN, most: 17, site: None }]);
     }
 }

@@ -15,10 +15,10 @@ use gpuwhy_gpubpf::Map;
 use gpuwhy_gpubpf::contents::{Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{Plan, Probe, Spliced, Table};
+use gpuwhy_gpubpf::splice::{Names, Plan, Probe, Spliced, Table};
 use gpuwhy_wire::images::{
-    self, Answer, Ask, Desk, Launches, MAX_IMAGE, Outcome, Records, Ring, Running, Seat, State,
-    name_hash,
+    self, Answer, Ask, Desk, Launches, MAX_IMAGE, Name, Outcome, Records, Ring, Running, Seat,
+    State, name_hash,
 };
 
 use crate::cache::{Cache, Key, Made};
@@ -29,6 +29,8 @@ const MAX_IMAGES: usize = 1 << 16;
 const MAX_SEATS: usize = 64;
 /// The map in which programs tell when each launch began.
 pub(crate) const LAUNCHES: &str = "gpuwhy_launches";
+/// The map in which programs tell which block ended last.
+const ENDED: &str = "gpuwhy_ended";
 /// The most bytes of records that are kept of an image in a context.
 const MAX_RECORDS: u64 = 256 << 20;
 /// How often records are taken.
@@ -288,6 +290,7 @@ impl Controller {
                 launches,
                 kernels: kernels.map(|(site, name)| (name_hash(name.as_bytes()), *site)).collect(),
                 rings: rings(layout),
+                names: names(&made),
                 text: Vec::new(),
             }
         });
@@ -351,7 +354,8 @@ impl Controller {
 /// Where the programs count the blocks that run: a map of this name, whose bins are 2 to the power of 16 ns long.
 fn running(layout: &Layout) -> Option<Running> {
     let (at, bins) = layout.array("gpuwhy_running", 8)?;
-    bins.is_power_of_two().then_some(Running { at, bins, shift: 16 })
+    let ends = layout.array(ENDED, 8).filter(|(_, others)| *others == bins).map_or(0, |(at, _)| at);
+    bins.is_power_of_two().then_some(Running { at, bins, shift: 16, ends })
 }
 
 /// Where the programs tell when each launch began: a map of this name.
@@ -426,7 +430,8 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         Ok(spliced) => spliced,
         Err(refusal) => return as_it_is(refusal.to_string()),
     };
-    let begins = begins(plan, &spliced);
+    let begins = sites(plan, &spliced, &[LAUNCHES], |attach| matches!(attach, Attach::Entry(_)));
+    let all = sites(plan, &spliced, &[LAUNCHES, ENDED], |_| true);
     let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
     let why = spliced.sites.is_empty().then(|| "no probe belongs into it".to_owned());
     Made {
@@ -434,28 +439,38 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         why,
         kernels,
         begins,
+        sites: all,
         ways: ways(bytes, arch),
         notes: spliced.notes,
         older,
     }
 }
 
-/// Where kernels begin, for programs that use the map of launches.
-fn begins(plan: &Plan, spliced: &Spliced) -> Vec<(u64, String)> {
-    let at_entry: Vec<&str> = plan
-        .probes()
-        .iter()
-        .filter(|probe| matches!(probe.attach, Attach::Entry(_)) && uses_launches(probe))
-        .map(|probe| probe.name.as_str())
-        .collect();
+/// The sites of programs that use one of these maps, with the kernels in which they lie.
+fn sites(
+    plan: &Plan,
+    spliced: &Spliced,
+    maps: &[&str],
+    of: impl Fn(&Attach) -> bool,
+) -> Vec<(u64, String)> {
+    let uses = |probe: &&Probe| {
+        let mut all = probe.verdict.iter().flat_map(|(program, _)| &program.maps);
+        of(&probe.attach) && all.any(|map| maps.contains(&map.name.as_str()))
+    };
+    let programs: Vec<&str> = plan.probes().iter().filter(uses).map(|p| p.name.as_str()).collect();
     let sites = (0..).zip(&spliced.sites);
-    let begins = sites.filter(|(_, site)| at_entry.contains(&site.probe.as_str()));
-    begins.map(|(number, site)| (number, site.function.clone())).collect()
+    let sites = sites.filter(|(_, site)| programs.contains(&site.probe.as_str()));
+    sites.map(|(number, site)| (number, site.function.clone())).collect()
 }
 
-fn uses_launches(probe: &Probe) -> bool {
-    let maps = probe.verdict.iter().flat_map(|(program, _)| &program.maps);
-    maps.into_iter().any(|map| map.name == LAUNCHES)
+/// What a program is told of the names of kernels.
+fn names(made: &Made) -> Vec<Name> {
+    let cut = |name: &str| name[..name.floor_char_boundary(Name::MOST)].to_owned();
+    let name = |(site, mangled): &(u64, String)| {
+        let readable = cut(Names::new(mangled).readable());
+        Name { site: *site, readable, mangled: cut(mangled) }
+    };
+    made.sites.iter().take(images::MANY as usize).map(name).collect()
 }
 
 /// The kernels of an image, by the way in which a probe reaches them.

@@ -77,6 +77,9 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     let judged = |how: &str| judged(&folder, &object, &program, how, "");
     let uneven = judged("uneven").expect("steps became slow");
     assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+    // The kernel by its name.
+    let says = uneven["causes"][0]["evidence_for"].to_string();
+    assert!(says.contains("most of it in `work`"), "{uneven:#}");
     // One block takes 8 ms longer than the others.
     let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
     assert!((6.5..9.0).contains(&excess), "{uneven:#}");
@@ -103,6 +106,8 @@ fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
     // From the launch 400 on they begin 8 ms later than they could.
     let late = judged("none", "work:400:8000").expect("steps became slow");
     assert_eq!(late["class"], "launch_latency", "{late:#}");
+    let says = late["causes"][0]["evidence_for"].to_string();
+    assert!(says.contains("most of it in `work`"), "{late:#}");
     let excess = late["causes"][0]["excess_ms"].as_f64().unwrap();
     assert!((6.5..9.0).contains(&excess), "{late:#}");
     let more = judged("more", "").expect("steps became slow");

@@ -10,6 +10,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                  launch on the host and its first block the GPU has nothing of the program to do.",
     spans: Some(NamedSpans {
         names: &["launch_latency"],
+        detailed: true,
         // Threads wait for their GPU in a loop, in short sleeps, or in a call of its driver.
         instead_of: &[PartKind::Gpu, PartKind::Run, PartKind::Timer, PartKind::Unknown],
     }),

@@ -78,7 +78,7 @@ pub fn of_part(kind: PartKind) -> Option<Class> {
 
 /// The class that a span points to by its name, when it lies in a step of its process.
 pub fn of_span(name: &str) -> Option<&'static ClassSpec> {
-    let named = |spec: &&&ClassSpec| spec.spans.is_some_and(|spans| spans.names.contains(&name));
+    let named = |spec: &&&ClassSpec| spec.spans.is_some_and(|spans| spans.contain(name));
     ALL.iter().find(named).copied()
 }
 

@@ -30,6 +30,14 @@ struct {
 	__type(value, __u64);
 } gpuwhy_running SEC(".maps");
 
+// The place where the last block of each such unit ended: that of the program plus 1 in 24 bits, above them the unit.
+struct {
+	__uint(type, GPU_ARRAY);
+	__uint(max_entries, BINS);
+	__type(key, __u32);
+	__type(value, __u64);
+} gpuwhy_ended SEC(".maps");
+
 static __attribute__((always_inline)) int is_first_thread(void)
 {
 	__u64 x, y, z;
@@ -71,7 +79,13 @@ int began(struct gpu_site *site)
 SEC("kretprobe/*")
 int ended(struct gpu_site *site)
 {
-	if (is_first_thread())
-		count(gpu_globaltimer(), -1);
+	if (!is_first_thread())
+		return 0;
+	__u64 now = gpu_globaltimer();
+	count(now, -1);
+	__u32 bin = (now >> 16) & (BINS - 1);
+	__u64 *ended = bpf_map_lookup_elem(&gpuwhy_ended, &bin);
+	if (ended)
+		*ended = now >> 16 << 24 | (site->site + 1);
 	return 0;
 }

@@ -34,7 +34,7 @@ pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use late::Late;
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
-pub use plan::{Launches, MANY, Plan, Ring, Running, name_hash};
+pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
 pub use records::Records;
 pub use state::State;
 

@@ -11,7 +11,7 @@ use super::records::Records;
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
 const VERSION: u64 = 2;
 /// Bytes before the words.
-const HEAD: usize = 120;
+const HEAD: usize = 136;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
 pub const MANY: u64 = 1 << 16;
 
@@ -37,6 +37,8 @@ pub struct Plan {
     pub kernels: Vec<(u64, u64)>,
     /// The rings of records among the maps.
     pub rings: Vec<Ring>,
+    /// The kernels' names, by the sites that lie in them.
+    pub names: Vec<Name>,
     /// The PTX text.
     pub text: Vec<u8>,
 }
@@ -50,6 +52,49 @@ pub struct Running {
     pub bins: u32,
     /// A bin is so long: 2 to the power of this, ns.
     pub shift: u32,
+    /// The offset of an array with as many words, where the last block of each bin that ended says so ([`Running::ended`]);
+    /// 0 if there is none.
+    pub ends: u64,
+}
+
+/// A kernel, by a site that lies in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The site's number.
+    pub site: u64,
+    /// The name as a programmer wrote it.
+    pub readable: String,
+    /// The name in the image.
+    pub mangled: String,
+}
+
+impl Name {
+    /// The longest name, bytes.
+    pub const MOST: usize = 512;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let (readable, mangled) = (self.readable.as_bytes(), self.mangled.as_bytes());
+        out.extend(self.site.to_le_bytes());
+        out.extend((readable.len() as u32).to_le_bytes());
+        out.extend((mangled.len() as u32).to_le_bytes());
+        out.extend_from_slice(readable);
+        out.extend_from_slice(mangled);
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
+
+    fn read(bytes: &[u8], at: &mut usize) -> Option<Name> {
+        let part = |from: usize, bytes_of: usize| bytes.get(from..from.checked_add(bytes_of)?);
+        let word = |from| Some(u64::from_le_bytes(part(from, 8)?.try_into().ok()?));
+        let (site, lengths) = (word(*at)?, word(*at + 8)?);
+        let (first, second) = (lengths as u32 as usize, (lengths >> 32) as usize);
+        if first.max(second) > Name::MOST {
+            return None;
+        }
+        let text = |from, length| Some(String::from_utf8_lossy(part(from, length)?).into_owned());
+        let (readable, mangled) = (text(*at + 16, first)?, text(*at + 16 + first, second)?);
+        *at += 16 + (first + second).next_multiple_of(8);
+        Some(Name { site, readable, mangled })
+    }
 }
 
 /// An array in which programs write when each launch began: [`Launches::BYTES`] each, by the launch's number
@@ -142,13 +187,24 @@ pub fn name_hash(name: &[u8]) -> u64 {
 }
 
 impl Running {
-    fn read(at: u64, bins: u64, shift: u64, state_bytes: u64) -> Option<Option<Running>> {
+    /// The site where the last block of a bin ended, by what its word in the other array holds: 1 more than the site in the
+    /// lower 24 bits, and the lower 40 bits of the bin, counted from the clock's zero. `None` if none has, or a turn earlier.
+    pub fn ended(bin: u64, word: u64) -> Option<u64> {
+        let site = word & 0xff_ffff;
+        (site > 0 && word >> 24 == bin & 0xff_ffff_ffff).then(|| site - 1)
+    }
+
+    fn read(words: [u64; 4], state_bytes: u64) -> Option<Option<Running>> {
+        let [at, bins, shift, ends] = words;
         if bins == 0 {
             return Some(None);
         }
-        let fits = at.is_multiple_of(8) && at.checked_add(8 * bins.min(MANY))? <= state_bytes;
-        let good = fits && bins.is_power_of_two() && bins <= MANY && shift <= 32;
-        good.then_some(Some(Running { at, bins: bins as u32, shift: shift as u32 }))
+        let fits = |at: u64| {
+            Some(at.is_multiple_of(8) && at.checked_add(8 * bins.min(MANY))? <= state_bytes)
+        };
+        let good =
+            fits(at)? && fits(ends)? && bins.is_power_of_two() && bins <= MANY && shift <= 32;
+        good.then_some(Some(Running { at, bins: bins as u32, shift: shift as u32, ends }))
     }
 }
 
@@ -156,6 +212,11 @@ impl Plan {
     /// Bytes that a [`State`](super::State) shows: the maps, how late launches are, and records on their way.
     pub fn shown_bytes(&self) -> u64 {
         self.records_at() + if self.rings.is_empty() { 0 } else { Records::BYTES }
+    }
+
+    /// The kernel in which a site lies.
+    pub fn name(&self, site: u64) -> Option<&Name> {
+        self.names.iter().find(|name| name.site == site)
     }
 
     /// Where [`Records`] begin, from the beginning of the maps.
@@ -174,15 +235,18 @@ impl Plan {
         let counts = counts.map(|count| count as u64);
         let places = self.places.iter().flat_map(|(word, at)| [u64::from(*word), *at]);
         let switches = self.switches.iter().map(|word| u64::from(*word));
-        let running = self.running.map_or([0; 3], |r| [r.at, r.bins.into(), r.shift.into()]);
+        let running = self.running;
+        let running = running.map_or([0; 4], |r| [r.at, r.bins.into(), r.shift.into(), r.ends]);
         let launches = self.launches.map_or([0; 2], |l| [l.at, l.slots.into()]);
         let all = numbers.into_iter().chain(counts).chain(running).chain(launches);
-        let more = [self.kernels.len() as u64, self.rings.len() as u64];
+        let more = [self.kernels.len(), self.rings.len(), self.names.len()];
+        let more = more.map(|count| count as u64);
         let all = all.chain(more).chain(self.words.iter().copied());
         let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
         let rings = self.rings.iter().flat_map(Ring::words);
         let all = all.chain(places).chain(switches).chain(kernels).chain(rings);
         out.extend(all.flat_map(u64::to_le_bytes));
+        self.names.iter().for_each(|name| name.put(&mut out));
         out.extend_from_slice(&self.text);
         let memory = Memory::new(out.len())?;
         memory.write(0, &out);
@@ -207,10 +271,10 @@ impl Plan {
             *value = word(8 * number)?;
         }
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
-        let [at, bins, shift, launched, slots, kernels, rings] = rest;
-        let running = Running::read(at, bins, shift, state_bytes)?;
+        let [at, bins, shift, ends, launched, slots, kernels, rings, names] = rest;
+        let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
-        let most = words.max(places).max(switches).max(kernels).max(rings);
+        let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
         if magic != MAGIC || version != VERSION || most > MANY {
             return None;
         }
@@ -233,6 +297,8 @@ impl Plan {
         let rings: Vec<Ring> = (0..rings)
             .map(|_| Ring::read([next()?, next()?, next()?], state_bytes))
             .collect::<Option<_>>()?;
+        let names: Vec<Name> =
+            (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
         let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
         Some(Plan {
@@ -245,6 +311,7 @@ impl Plan {
             launches,
             kernels,
             rings,
+            names,
             text,
         })
     }
@@ -265,10 +332,11 @@ mod tests {
             words: vec![0, 0, 0, 0, 0, 132, 0, 1],
             places: vec![(4, 0), (6, 88)],
             switches: vec![7],
-            running: Some(Running { at: 32, bins: 8, shift: 16 }),
+            running: Some(Running { at: 32, bins: 8, shift: 16, ends: 0 }),
             launches: Some(Launches { at: 32, slots: 2 }),
             kernels: vec![(name_hash(b"_Z1kv"), 3)],
             rings: vec![Ring { map: 1, sms: 1, at: 0, slots: 2, slot_bytes: 16 }],
+            names: vec![Name { site: 3, readable: "k()".into(), mangled: "_Z1kv".into() }],
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -291,30 +359,37 @@ mod tests {
             (40, MANY + 1),
             (48, 600),
             (56, 1 << 40),
-            // Where the running blocks are counted: offset, bins, shift.
+            // Where the running blocks are counted: offset, bins, shift, ends.
             (64, 40),
             (72, 7),
             (72, 16),
             (80, 33),
+            (88, 4),
+            (88, 40),
             // Where the last launches are: offset, slots. The number of kernels.
-            (88, 56),
-            (96, 3),
-            (96, 4),
-            (104, MANY + 1),
-            (104, 1 << 13),
-            // The number of rings.
-            (112, 2000),
+            (96, 56),
+            (104, 3),
+            (104, 4),
+            (112, MANY + 1),
+            (112, 1 << 13),
+            // The numbers of rings and of names.
+            (120, 2000),
+            (128, 2000),
             // The word of a place; its offset; the word of a switch.
-            (184, 8),
-            (192, 89),
-            (216, 8),
+            (200, 8),
+            (208, 89),
+            (232, 8),
             // A ring: SMs, offset, slots.
-            (240, 2 << 32 | 1),
-            (248, 4),
-            (248, 8),
-            (256, 16 << 32 | 3),
-            (256, 8 << 32 | 2),
-            (256, 16 << 32),
+            (256, 2 << 32 | 1),
+            (264, 4),
+            (264, 8),
+            (272, 16 << 32 | 3),
+            (272, 8 << 32 | 2),
+            (272, 16 << 32),
+            // The lengths of a name.
+            (288, 513),
+            (288, 513 << 32),
+            (288, 512 << 32 | 512),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
@@ -323,6 +398,15 @@ mod tests {
         for length in 0..HEAD + 8 * 8 {
             assert_eq!(Plan::of(&good[..length]), None, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn a_block_that_ended_a_turn_earlier_is_none() {
+        let word = (0x12_3456_7890_u64 & 0xff_ffff_ffff) << 24 | 6;
+        assert_eq!(Running::ended(0x12_3456_7890, word), Some(5));
+        assert_eq!(Running::ended(0x12_3456_7890 + 8192, word), None);
+        assert_eq!(Running::ended(0x12_3456_7890, word - 6), None, "nothing was written");
+        assert_eq!(Running::ended(0, 0), None);
     }
 
     proptest! {
