@@ -79,7 +79,7 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
     // The kernel by its name.
     let says = uneven["causes"][0]["evidence_for"].to_string();
-    assert!(says.contains("most of it in `work`"), "{uneven:#}");
+    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{uneven:#}");
     // One block takes 8 ms longer than the others.
     let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
     assert!((6.5..9.0).contains(&excess), "{uneven:#}");
@@ -104,10 +104,10 @@ fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
     let (object, program) = (probe(&folder, "launchlate"), program(&folder));
     let judged = |how: &str, late: &str| judged(&folder, &object, &program, how, late);
     // From the launch 400 on they begin 8 ms later than they could.
-    let late = judged("none", "work:400:8000").expect("steps became slow");
+    let late = judged("none", "_Z4workjj:400:8000").expect("steps became slow");
     assert_eq!(late["class"], "launch_latency", "{late:#}");
     let says = late["causes"][0]["evidence_for"].to_string();
-    assert!(says.contains("most of it in `work`"), "{late:#}");
+    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{late:#}");
     let excess = late["causes"][0]["excess_ms"].as_f64().unwrap();
     assert!((6.5..9.0).contains(&excess), "{late:#}");
     let more = judged("more", "").expect("steps became slow");
