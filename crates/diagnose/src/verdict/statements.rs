@@ -14,7 +14,7 @@ use crate::classes;
 use crate::detect::{Incident, Slowed, StepNo, Steps};
 use crate::evidence::{Evidence, Statements};
 use crate::excess::{Excess, first_in_the_way};
-use crate::spans::{SpanInStep, StepRows};
+use crate::spans::{SpanInStep, StepRows, most_in};
 
 /// A kind of part whose excess is a smaller share of all is not worth a statement.
 const PART_WORTH: f64 = 0.02;
@@ -135,15 +135,7 @@ impl<'a> Stating<'a> {
         let longest = spans().max_by_key(|span| span.to - span.from)?;
         let seen: HashSet<Id> = spans().map(|span| span.step).collect();
         let what = longest.name.split_once(": ").map_or(&*longest.name, |(what, _)| what);
-        // Of what they were, where their names say so: the one with most time.
-        let mut details: BTreeMap<&str, f64> = BTreeMap::new();
-        for span in spans() {
-            if let Some((_, detail)) = span.name.split_once(": ") {
-                *details.entry(detail).or_default() += (span.to - span.from).0 as f64;
-            }
-        }
-        let most = details.iter().max_by(|a, b| a.1.total_cmp(b.1));
-        let most = most.map_or(String::new(), |(detail, ns)| {
+        let most = most_in(spans()).map_or(String::new(), |(detail, ns)| {
             let each = ns / MS / self.excess.slow_steps.max(1) as f64;
             format!("; most of it in `{detail}`, {each:.3} ms a slow step")
         });
