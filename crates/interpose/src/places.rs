@@ -370,7 +370,7 @@ pub fn drain_all(last: bool) {
             let switches = &image.plan.switches;
             image.places.iter_mut().for_each(|place| place.within(|place| place.switch(switches)));
         }
-        drain(images, |_| true);
+        drain(images, |_, _| true);
         if last {
             for image in images {
                 image.places.iter_mut().for_each(|place| place.close(&image.plan));
@@ -380,17 +380,21 @@ pub fn drain_all(last: bool) {
 }
 
 /// Shows the maps of places, and tells what is known of launches: calls are taken after the copies, so that whatever has
-/// begun in a copy is among them.
-fn drain(images: &mut [Image], of: impl Fn(&Place) -> bool) {
+/// begun in a copy is among them. They are those of all images, so all images have to be here.
+fn drain(images: &mut [Image], of: impl Fn(Of, &Place) -> bool) {
     each_place(images, &of, Place::show);
     let whole = hand_out(images);
     each_place(images, &of, |place, plan| place.follow(plan, whole));
 }
 
 /// Calls `f` for places, in the context of each.
-fn each_place(images: &mut [Image], of: impl Fn(&Place) -> bool, f: impl Fn(&mut Place, &Plan)) {
+fn each_place(
+    images: &mut [Image],
+    of: impl Fn(Of, &Place) -> bool,
+    f: impl Fn(&mut Place, &Plan),
+) {
     for image in images {
-        let places = image.places.iter_mut().filter(|place| of(place));
+        let places = image.places.iter_mut().filter(|place| of(image.of, place));
         places.for_each(|place| place.within(|place| f(place, &image.plan)));
     }
 }
@@ -404,7 +408,7 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
         let is = |of: Of| [Of::Module(handle as usize), Of::Library(handle as usize)].contains(&of);
         IMAGES.with(|images| {
             let at = images.iter().position(|image| is(image.of))?;
-            drain(&mut images[at..=at], |_| true);
+            drain(images, |of, _| is(of));
             let mut image = images.swap_remove(at);
             image.places.iter_mut().for_each(|place| place.close(&image.plan));
             functions::forget(image.plan.image);
@@ -451,7 +455,7 @@ fn leave(
         return real();
     }
     IMAGES.with(|images| {
-        guarded((), || drain(images, &of));
+        guarded((), || drain(images, |_, place| of(place)));
         let code = real();
         if has_gone(code) {
             for image in images {

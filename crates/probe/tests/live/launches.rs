@@ -85,6 +85,15 @@ fn launches_that_overtake_others_on_another_stream_keep_their_calls() {
     adds_up(kernel(&told[0], "second"), &second);
 }
 
+/// The calls that are taken when a module is unloaded are those of all modules.
+#[test]
+fn a_module_that_is_unloaded_leaves_the_launches_of_others_their_calls() {
+    let place = Place::with("launchlate");
+    let told = told(&place, &["./queues", "unload", "15"]);
+    adds_up(kernel(&told[0], "first"), &ledger(&place, "first"));
+    assert_eq!(told.len(), 2);
+}
+
 #[test]
 fn launches_that_the_driver_refuses_are_none_and_those_of_graphs_are_not_known() {
     let place = Place::with("launchlate");

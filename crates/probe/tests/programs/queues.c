@@ -7,6 +7,7 @@
  *      two: every fourth launch is on a stream of its own, where nothing is before it, so that launches begin in another
  *      order than they were called in; and a launch of another kernel is behind each of those.
  *      steps: the program waits for each launch.
+ *      unload: 5 ms each, and before the program waits another module, of which a kernel was launched, is unloaded.
  *      refused: 5 ms each, and every second launch is refused.
  */
 #include <dlfcn.h>
@@ -46,6 +47,7 @@ int main(int count, char **words) {
     unsigned (*set)(handle) = dlsym(driver, "cuCtxSetCurrent");
     unsigned (*wait)(void) = dlsym(driver, "cuCtxSynchronize");
     unsigned (*load)(handle *, const void *) = dlsym(driver, "cuModuleLoadData");
+    unsigned (*unload)(handle) = dlsym(driver, "cuModuleUnload");
     unsigned (*find)(handle *, handle, const char *) = dlsym(driver, "cuModuleGetFunction");
     unsigned (*stream)(handle *, unsigned) = dlsym(driver, "cuStreamCreate");
     unsigned (*launch)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **,
@@ -71,6 +73,15 @@ int main(int count, char **words) {
         if (is_refused && n % 2 && !launch(first, 4, 1, 1, 32, 1, 1, 0, (handle)77, params, NULL)) return 5;
         if (is_one && n >= 10) usleep(10000);
         if (!strcmp(how, "steps")) CHECK(wait());
+    }
+    if (!strcmp(how, "unload")) {
+        handle other, function;
+        uint32_t ms = 1;
+        void *params[] = {&ms};
+        CHECK(load(&other, CODE));
+        CHECK(find(&function, other, "second"));
+        CHECK(launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+        CHECK(unload(other));
     }
     CHECK(wait());
     printf("%d launches\n", launches);
