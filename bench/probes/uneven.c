@@ -16,7 +16,7 @@ typedef void *handle;
 /* Each thread sleeps so many milliseconds, those of block 5 another number. */
 static const char *CODE =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry work(.param .u32 all, .param .u32 fifth) {\n"
+    ".visible .entry _Z4workjj(.param .u32 all, .param .u32 fifth) {\n"
     "    .reg .pred %p<3>;\n    .reg .b32 %r<5>;\n"
     "    ld.param.u32 %r1, [all];\n    ld.param.u32 %r2, [fifth];\n"
     "    mov.u32 %r3, %ctaid.x;\n    setp.eq.u32 %p1, %r3, 5;\n    selp.b32 %r4, %r2, %r1, %p1;\n"
@@ -53,7 +53,7 @@ int main(int count, char **words) {
     CHECK(retain(&context, 0));
     CHECK(set(context));
     CHECK(load(&module, CODE));
-    CHECK(find(&function, module, "work"));
+    CHECK(find(&function, module, "_Z4workjj"));
     for (int n = 0; n < steps; n++) {
         uint32_t all = is_more && n >= from ? slow : usual;
         uint32_t fifth = (is_more || is_uneven) && n >= from ? slow : usual;

@@ -1,6 +1,6 @@
 //! Spans in a step whose names point to a class of causes: a runtime that marks its own pauses, say.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_schema::{
     Class, Entity, EntityId, EntityKind, Id, Name, Ns, Part, PartKind, Rows, Span, TrackId,
@@ -95,6 +95,17 @@ pub fn spans_in_steps(rows: &Rows, steps: &[&Step], parts: &[Part]) -> Vec<SpanI
     out
 }
 
+/// Of what spans were, where their names say so behind `: `: the one with most time, and that time, ns.
+pub(crate) fn most_in<'a>(spans: impl Iterator<Item = &'a SpanInStep>) -> Option<(&'a str, f64)> {
+    let mut details: BTreeMap<&str, f64> = BTreeMap::new();
+    for span in spans {
+        if let Some((_, detail)) = span.name.split_once(": ") {
+            *details.entry(detail).or_default() += (span.to - span.from).0 as f64;
+        }
+    }
+    details.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
 /// Of a part of a step, the ns that lie in spans of the step which explain its kind, by class. `spans`
 /// are those of the step, sorted by their begin; what several of them cover counts once.
 pub(crate) fn covered(part: &Part, spans: &[&SpanInStep]) -> Vec<((Class, PartKind), f64)> {
@@ -117,6 +128,27 @@ mod tests {
     use super::*;
 
     const STEP: Id = Id(7);
+
+    #[test]
+    fn of_the_kernels_that_spans_name_the_one_with_most_time_is_told() {
+        let span = |name: &str, from: i64, to: i64| SpanInStep {
+            step: STEP,
+            class: Class::KernelImbalance,
+            name: name.into(),
+            track: TrackId(1),
+            from: Ns(from),
+            to: Ns(to),
+        };
+        let spans = [
+            span("kernel_imbalance", 0, 900),
+            span("kernel_imbalance: a(std::pair: b)", 0, 30),
+            span("kernel_imbalance: z()", 0, 40),
+            span("kernel_imbalance: a(std::pair: b)", 50, 80),
+        ];
+        assert_eq!(most_in(spans.iter()), Some(("a(std::pair: b)", 60.0)));
+        assert_eq!(most_in(spans[..3].iter()), Some(("z()", 40.0)));
+        assert_eq!(most_in(spans[..1].iter()), None);
+    }
 
     fn entity(id: u32, kind: EntityKind, parent: Option<u32>) -> Entity {
         Entity {

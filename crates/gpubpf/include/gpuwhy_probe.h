@@ -85,5 +85,6 @@ static __u64 (*gpu_sm_id)(void) = (void *)509;
 static __u64 (*gpu_warp_id)(void) = (void *)510;
 static __u64 (*gpu_lane_id)(void) = (void *)511;
 static void (*gpu_prefetch_l2)(void *address) = (void *)512; /* ours */
+static __u64 (*gpu_grid_id)(void) = (void *)513; /* ours: the number of the launch, in the order of launches */
 
 #endif

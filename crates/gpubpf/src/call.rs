@@ -56,6 +56,7 @@ pub(crate) fn lower(
             e.line("mov.b64 #r0, 0");
         }
         Helper::CudaExit => e.line("exit"),
+        Helper::GridId => e.line("mov.u64 #r0, %gridid"),
         Helper::SmId => special(e, "smid"),
         Helper::WarpId => special(e, "warpid"),
         Helper::LaneId => special(e, "laneid"),
@@ -304,15 +305,22 @@ fn output(e: &mut Emitter, options: &Options, state: &State) -> Result<(), Fault
     map_word(e, options, "#t0", index, Word::Values)?;
     e.line(&format!("mul.lo.s64 #t2, #t2, {ring}"));
     e.line("add.s64 #t0, #t0, #t2");
-    e.line("atom.relaxed.gpu.global.add.u64 #t1, [#t0], 1");
+    // A place is taken first, and given back where there was none; only who has one takes a number. So numbers have no
+    // gaps, and whoever empties the ring gives places back by the same counter.
+    e.line("atom.relaxed.gpu.global.add.u64 #t1, [#t0+8], 1");
     e.line(&format!("setp.ge.u64 #p0, #t1, {}", map.max_entries));
+    e.line("@#p0 red.relaxed.gpu.global.add.u64 [#t0+8], -1");
     e.line(&format!("@#p0 bra {lost}"));
+    e.line("atom.relaxed.gpu.global.add.u64 #t4, [#t0], 1");
+    e.line(&format!("and.b64 #t1, #t4, {}", map.ring_slots() - 1));
     e.line(&format!("mul.lo.s64 #t1, #t1, {}", map.ring_slot()));
     e.line("add.s64 #t0, #t0, #t1");
     copy(e, state, 4, size as u32, 64 + 8)?;
-    // The size is written last: who reads it sees the whole record.
-    e.line(&format!("mov.b64 #t1, {size}"));
-    e.line("st.release.gpu.global.u64 [#t0+64], #t1");
+    // The number and 1, and the size, are written last: who reads them sees the whole record.
+    e.line("add.s64 #t4, #t4, 1");
+    e.line("shl.b64 #t4, #t4, 32");
+    e.line(&format!("or.b64 #t4, #t4, {size}"));
+    e.line("st.release.gpu.global.u64 [#t0+64], #t4");
     e.line("mov.b64 #r0, 0");
     e.line(&format!("bra {done}"));
     e.label(&lost);

@@ -49,6 +49,40 @@ impl Contents {
     }
 }
 
+/// The map in which kernels count what was sampled ([`Sampled`]).
+pub const SAMPLED: &str = "gpuwhy_sampled";
+
+/// In how many launches, blocks and warps programs ran, and how many there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Launches: all, and those in the sample.
+    pub launches: [u64; 2],
+    /// Blocks of all launches, and those in the sample.
+    pub blocks: [u64; 2],
+    /// Warps of all blocks, and those in the sample.
+    pub warps: [u64; 2],
+}
+
+impl Sampled {
+    /// What the maps say of it, if programs are sampled.
+    pub fn of(maps: &[Contents]) -> Option<Self> {
+        let counts = maps.iter().find(|contents| contents.map.name == SAMPLED)?;
+        let mut numbers = [0; 6];
+        for entry in &counts.entries {
+            let key = entry.key.first().copied().map_or(0, usize::from);
+            if let Some(number) = numbers.get_mut(key) {
+                *number = word(&entry.bytes, 0);
+            }
+        }
+        let [launches, kept_launches, blocks, kept_blocks, warps, kept_warps] = numbers;
+        Some(Self {
+            launches: [launches, kept_launches],
+            blocks: [blocks, kept_blocks],
+            warps: [warps, kept_warps],
+        })
+    }
+}
+
 /// All maps of a [`Table`] in one piece of memory, which is zero at first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -110,11 +144,19 @@ impl Layout {
         (words, addresses)
     }
 
-    /// Where an array of numbers of 64 bits begins that all threads share, and how many it has.
-    pub fn numbers(&self, name: &str) -> Option<(u64, u32)> {
+    /// Where an array begins that all threads share and whose values have so many bytes, a multiple of 8, and how many
+    /// values it has.
+    pub fn array(&self, name: &str, value_bytes: u32) -> Option<(u64, u32)> {
         let place = self.places.iter().find(|place| place.map.name == name)?;
-        let is = place.map.kind == MapKind::Array && place.map.value_size == 8;
+        let is = place.map.kind == MapKind::Array && place.map.value_size == value_bytes;
         is.then_some((place.at, place.map.max_entries))
+    }
+
+    /// The rings: the map's number, how many SMs have one, and the offset of the first.
+    pub fn rings(&self) -> impl Iterator<Item = (usize, &Map, u64, u64)> {
+        let places = self.places.iter().enumerate();
+        let rings = places.filter(|(_, place)| place.map.kind == MapKind::Ring);
+        rings.map(|(number, place)| (number, &place.map, place.shards, place.at))
     }
 
     /// What the maps hold, by a copy of their memory; what the copy lacks counts as zero.
@@ -175,7 +217,7 @@ fn records(map: &Map, values: &[u8]) -> Vec<Record> {
     for (sm, ring) in values.chunks_exact(ring as usize).enumerate() {
         let many = word(ring, 0).min(map.max_entries.into()) as usize;
         for slot in ring[64..].chunks_exact(slot).take(many) {
-            let size = (word(slot, 0) as usize).min(map.value_size as usize);
+            let size = (word(slot, 0) as u32).min(map.value_size) as usize;
             records.push(Record { sm: sm as u64, bytes: slot[8..8 + size].to_vec() });
         }
     }

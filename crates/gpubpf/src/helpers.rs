@@ -1,6 +1,6 @@
 //! The helpers that a device program may call: their numbers, arguments and effects.
 //!
-//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 is ours.
+//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 and 513 are ours.
 
 use crate::insn::Reg;
 use crate::program::{MapKind, Program};
@@ -42,6 +42,9 @@ pub enum Helper {
     /// 512: `void prefetch_l2(void *address)`. bpftime's unmerged proposal has it as 509, which is
     /// the SM's number in what is merged.
     PrefetchL2,
+    /// 513: `u64 grid_id()`: the number of the launch in its context, which grows from launch to launch (PTX ISA,
+    /// `%gridid`).
+    GridId,
 }
 
 impl Helper {
@@ -64,6 +67,7 @@ impl Helper {
             510 => Self::WarpId,
             511 => Self::LaneId,
             512 => Self::PrefetchL2,
+            513 => Self::GridId,
             6 | 501 => {
                 let name = if id == 6 { "trace_printk" } else { "puts" };
                 return Err(format!(

@@ -72,7 +72,7 @@ pub struct Map {
     pub key_size: u32,
     /// Bytes of a value; of a ring, the most bytes of a record.
     pub value_size: u32,
-    /// The number of keys; of a ring, of records for each SM between two drains.
+    /// The number of keys; of a ring, of records for each SM at a time.
     pub max_entries: u32,
     /// `map_flags`, as for the kernel.
     pub flags: u32,
@@ -96,10 +96,16 @@ impl Map {
         }
     }
 
-    /// Bytes of one SM's ring: a header of 64 bytes, of which the first 8 count the records that
-    /// were asked for, then slots of 8 bytes (the record's size, written last) and a record.
+    /// Bytes of one SM's ring: a header of 64 bytes, of which the first 8 count the records and the next 8 the
+    /// places that are taken, then slots of 8 bytes (the record's number and 1 in the upper half, its size in the lower
+    /// one, written last) and a record, by its number modulo the slots.
     pub fn ring_bytes(&self) -> Option<u64> {
-        self.ring_slot().checked_mul(self.max_entries.into())?.checked_add(64)
+        self.ring_slot().checked_mul(self.ring_slots())?.checked_add(64)
+    }
+
+    /// The slots of a ring: a power of two, of which `max_entries` are in use at a time.
+    pub fn ring_slots(&self) -> u64 {
+        u64::from(self.max_entries).next_power_of_two()
     }
 
     /// The slots of a hash map: half as many again as its entries, and then up to the next power of two.

@@ -39,6 +39,11 @@ pub const SKELETONS: &[Skeleton] = &[
         program: include_str!("../skeleton/tools/tail.bpf.c"),
     },
     Skeleton {
+        name: "launchlate",
+        about: "How long launches take from the host's call until their first block runs, launch by launch",
+        program: include_str!("../skeleton/tools/launchlate.bpf.c"),
+    },
+    Skeleton {
         name: "contended",
         about: "Which words many threads change at once by atomic operations",
         program: include_str!("../skeleton/tools/contended.bpf.c"),

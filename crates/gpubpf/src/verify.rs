@@ -633,7 +633,7 @@ impl<'a> Walk<'a> {
                     from: None,
                 };
             }
-            Helper::PidTgid => result = any(Uniform::Grid),
+            Helper::PidTgid | Helper::GridId => result = any(Uniform::Grid),
             Helper::GlobalTimer | Helper::MembarSys => {}
             Helper::PrefetchL2 => {
                 path.cost.effect = path.cost.effect.max(Some(Effect::Prefetching))
@@ -700,9 +700,9 @@ impl<'a> Walk<'a> {
             return Err("the size of a record must be a constant of at most 4096".into());
         }
         self.readable(path, 4, max as i64)?;
-        // One atomic takes a place; where there is none, another counts the loss.
+        // One atomic takes a place, another the record's number; where there is none, two give it back and count the loss.
         path.cost.bytes += max + 24;
-        path.cost.atomics += 2;
+        path.cost.atomics += 3;
         Ok(())
     }
 

@@ -179,10 +179,14 @@ fn records_and_sums_arrive_and_a_full_ring_counts_what_it_drops() {
     words[4 + 3 * totals..][..3].copy_from_slice(&[BASE + 0x5000, 0, 0]);
     launch(&program, words, &mut memory);
     // Block 1 ran on SM 1: its ring took three of four records.
-    assert_eq!((word(&memory, ring), word(&memory, 0x4000)), (4, 2));
+    assert_eq!((word(&memory, ring), word(&memory, ring + 8), word(&memory, 0x4000)), (3, 3, 2));
     for place in 0..3 {
         let slot = ring + 64 + place * program.maps[events].ring_slot();
-        assert_eq!(word(&memory, slot), 64, "the size is there");
+        assert_eq!(
+            word(&memory, slot),
+            (place + 1) << 32 | 64,
+            "the number and the size are there"
+        );
         let record: Vec<u64> = (1..9).map(|n| word(&memory, slot + n * 8)).collect();
         let number = 4 + place;
         assert_eq!(record, [1, 0, 0, place, 0, 0, 1000 + number, 1 | place << 32]);

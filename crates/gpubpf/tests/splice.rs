@@ -315,11 +315,14 @@ fn several_objects_share_one_table() {
 #[test]
 fn one_in_n_blocks_and_warps_is_a_condition_of_the_probe() {
     let n = |n| NonZeroU32::new(n).unwrap();
-    let mut plan = Plan::new(How { blocks: n(10), warps: n(4), ..How::default() });
+    let mut plan = Plan::new(How { launches: n(8), blocks: n(10), warps: n(4), ..How::default() });
     plan.program(idle("kprobe/*"));
     let spliced = plan.splice(&Module::read(WALK).unwrap()).unwrap();
+    assert_eq!(without(&spliced), WALK);
     let inserted = &spliced.text[spliced.inserted[1].clone()];
-    for part in ["ld.const.u64", "%ctaid.z", "%nctaid.x", "%tid.y", "429496730;", "1073741824;"] {
+    let parts =
+        ["%gridid", "536870912;", "%ctaid.z", "%nctaid.x", "%tid.y", "429496730;", "1073741824;"];
+    for part in parts.into_iter().chain(["ld.const.u64"]) {
         assert!(inserted.contains(part), "{part}\n{inserted}");
     }
     // Of any 1000 neighbours, and of any stride, one in ten is let through.
@@ -344,7 +347,8 @@ fn ptxas_assembles_every_kind_of_probe_and_keeps_debug_information() {
         "gpu/tp/*",
         "gpu/insn/barriers",
     ];
-    for how in [How::default(), How { warps: NonZeroU32::new(3).unwrap(), ..quiet() }] {
+    let three = NonZeroU32::new(3).unwrap();
+    for how in [How::default(), How { launches: three, blocks: three, warps: three, ..quiet() }] {
         let mut plan = Plan::new(how);
         for section in sections {
             plan.program(reader(section, 0));

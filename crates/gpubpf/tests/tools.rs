@@ -94,6 +94,23 @@ fn uneven_blocks_and_those_that_came_late_are_in_their_records() {
     );
 }
 
+/// The launch's number is the simulator's first, the kernel the fourth of its module; its blocks are counted as they run.
+#[test]
+fn a_launch_is_told_by_its_number_once_when_its_first_block_begins() {
+    let (facts, maps) = run("launchlate", "uneven_blocks", 40, 32);
+    let launches = map(&maps, "gpuwhy_launches");
+    let [entry] = &launches.entries[..] else { panic!("{:?}", launches.entries) };
+    let [number, site, begin] = words(&entry.bytes)[..] else { panic!("three words") };
+    assert_eq!((words(&entry.key)[0], number, site), (1, 2, 3));
+    let (_, blocks) = run("blocks", "uneven_blocks", 40, 32);
+    let begins = map(&blocks, "blocks").records.iter().map(|r| words(&r.bytes)[4]);
+    assert!(begin.abs_diff(begins.min().unwrap()) < facts.cycles / 20, "{begin}");
+    // All that began have ended.
+    let running = by_key(map(&maps, "gpuwhy_running"));
+    assert_eq!(running.iter().fold(0, |sum: u64, (_, n)| sum.wrapping_add(*n)), 0, "{running:?}");
+    assert!(running[0].1 > 0, "{running:?}");
+}
+
 #[test]
 fn a_word_that_half_of_the_threads_change_is_named() {
     let (_, maps) = run("contended", "one_counter", 1, 256);

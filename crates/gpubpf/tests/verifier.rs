@@ -185,6 +185,7 @@ fn lanes_that_part_cost_both_ways() {
     // The SM is the same for a whole warp, the lane is not.
     let (whole, parted) = (accepted(&branch(509)), accepted(&branch(511)));
     assert_eq!((whole.paths, parted.paths), (1, 2));
+    assert_eq!(accepted(&branch(513)).paths, 1, "nor is the launch's number another one within it");
     assert_eq!(parted.warp_instructions, 2 * whole.warp_instructions);
     let budget = Budget { warp_instructions: 5, ..Budget::default() };
     assert!(verify(&branch(509), budget).is_ok());

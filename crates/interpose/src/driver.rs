@@ -53,8 +53,10 @@ functions! {
     fn context_pop = c"cuCtxPopCurrent_v2" (to: *mut Handle);
     fn primary_state = c"cuDevicePrimaryCtxGetState" (device: c_int, flags: *mut c_uint, active: *mut c_int);
     fn capture_mode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut c_int);
+    fn capture_status = c"cuStreamIsCapturing" (stream: Handle, to: *mut c_uint);
     fn stream_create = c"cuStreamCreate" (to: *mut Handle, flags: c_uint);
     fn stream_destroy = c"cuStreamDestroy_v2" (stream: Handle);
+    fn stream_query = c"cuStreamQuery" (stream: Handle);
     fn stream_wait = c"cuStreamSynchronize" (stream: Handle);
     fn allocate_memory = c"cuMemAlloc_v2" (to: *mut u64, bytes: usize);
     fn free_memory = c"cuMemFree_v2" (at: u64);
@@ -160,6 +162,14 @@ pub fn relaxed<R>(f: impl FnOnce() -> R) -> R {
     out
 }
 
+/// Whether what is launched on a stream becomes part of a graph.
+pub fn is_capturing(stream: Handle) -> bool {
+    let mut status = 0;
+    // CU_STREAM_CAPTURE_STATUS_NONE is 0. The legacy default stream answers with an error while others are captured, and
+    // is not captured itself.
+    capture_status(stream, &raw mut status) == SUCCESS && status != 0
+}
+
 /// A stream that waits for no other, in the calling thread's context.
 #[derive(Debug)]
 pub struct Stream(Handle);
@@ -224,13 +234,87 @@ pub struct Clock {
     at: u64,
 }
 
+/// Loads a kernel of ours into the calling thread's context.
+fn kernel_of(text: &CStr, name: &CStr) -> Result<Handle> {
+    let (mut module, mut kernel) = (null_mut(), null_mut());
+    done(module_load(&raw mut module, text.as_ptr().cast()))?;
+    done(module_function(&raw mut kernel, module, name.as_ptr()))?;
+    Ok(kernel)
+}
+
+/// Subtracts numbers from counters that lie at equal distances: thread by thread.
+const GIVE: &CStr = c".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry gpuwhy_give(.param .u64 to, .param .u64 stride, .param .u64 from, .param .u32 count) {
+    .reg .pred %p<2>;
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<9>;
+    ld.param.u64 %rd1, [to];
+    ld.param.u64 %rd2, [stride];
+    ld.param.u64 %rd3, [from];
+    ld.param.u32 %r1, [count];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r2, 128, %r3;
+    setp.ge.u32 %p1, %r4, %r1;
+    @%p1 ret;
+    mul.wide.u32 %rd4, %r4, 8;
+    add.s64 %rd4, %rd3, %rd4;
+    ld.global.u64 %rd5, [%rd4];
+    neg.s64 %rd5, %rd5;
+    cvt.u64.u32 %rd6, %r4;
+    mul.lo.s64 %rd6, %rd6, %rd2;
+    add.s64 %rd6, %rd1, %rd6;
+    red.global.add.u64 [%rd6], %rd5;
+    ret;
+}
+";
+
+/// Gives places of rings back, in one context, on a stream of its own.
+#[derive(Debug)]
+pub struct Giver {
+    kernel: Handle,
+    stream: Stream,
+    /// Device memory for the numbers.
+    at: u64,
+}
+
+impl Giver {
+    /// For so many rings at a time, in the calling thread's context.
+    pub fn new(most: usize) -> Result<Giver> {
+        let kernel = kernel_of(GIVE, c"gpuwhy_give")?;
+        let stream = Stream::new()?;
+        let at = stream.zeros(8 * most)?;
+        Ok(Giver { kernel, stream, at })
+    }
+
+    /// Subtracts numbers from counters that lie `stride` bytes apart, from `to` on, some time later. Whether it will: not
+    /// where the last ones are still to come.
+    pub fn give(&self, to: u64, stride: u64, numbers: &[u64]) -> bool {
+        if stream_query(self.stream.0) != SUCCESS || self.stream.put(self.at, numbers).is_err() {
+            return false;
+        }
+        let (mut to, mut stride, mut from) = (to, stride, self.at);
+        let mut count = numbers.len() as c_uint;
+        let words = [&raw mut to, &raw mut stride, &raw mut from].map(<*mut u64>::cast::<c_void>);
+        let mut params = [words[0], words[1], words[2], (&raw mut count).cast()];
+        let (blocks, none, params) = (count.div_ceil(128), null_mut(), params.as_mut_ptr());
+        let code =
+            launch_kernel(self.kernel, blocks, 1, 1, 128, 1, 1, 0, self.stream.0, params, none);
+        code == SUCCESS
+    }
+
+    /// Ends it, in its context.
+    pub fn end(self) {
+        self.stream.end(self.at);
+    }
+}
+
 impl Clock {
     /// In the calling thread's context.
     pub fn new(stream: &Stream) -> Result<Clock> {
-        let (mut module, mut kernel) = (null_mut(), null_mut());
-        done(module_load(&raw mut module, CLOCK.as_ptr().cast()))?;
-        done(module_function(&raw mut kernel, module, c"gpuwhy_clock".as_ptr()))?;
-        Ok(Clock { kernel, at: stream.zeros(8)? })
+        Ok(Clock { kernel: kernel_of(CLOCK, c"gpuwhy_clock")?, at: stream.zeros(8)? })
     }
 
     /// What is to be added to the device's clock for ours, ns, by the reading of several that took least time, and how

@@ -12,7 +12,8 @@
 //! and launch attributes are right; if the driver refuses it, the program's own is loaded. Before the first launch in
 //! a context, the maps of the probes get memory on its device (`places`). A thread copies them to memory that the
 //! controller has mapped, ten times a second while kernels are launched, and the last time when the image is
-//! unloaded, its context is destroyed or the program exits (`drain`).
+//! unloaded, its context is destroyed or the program exits (`drain`). Where a map tells when launches begin, each call is
+//! written down before the driver is asked (`calls`) and matched with what the map says (`late`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
 //! prints or fails, and no panic leaves it: what goes wrong loads the program's own image. Calls of the program are
@@ -23,14 +24,19 @@
 //! before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
 
 mod ask;
+mod calls;
 mod drain;
 mod driver;
+mod followed;
+mod functions;
 mod image;
+mod late;
 mod linker;
 mod load;
 mod lock;
 mod places;
 mod ring;
+mod rings;
 pub mod symbols;
 mod tail;
 mod types;

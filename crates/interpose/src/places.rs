@@ -4,16 +4,19 @@ use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use std::collections::BTreeMap;
 
-use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, Running, State};
+use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, Records, State};
 use gpuwhy_wire::now;
 
 use crate::ask::connect;
-use crate::driver::{self, Clock, Stream};
+use crate::calls::{Call, Calls, Kind};
+use crate::driver::{self, Stream};
+use crate::followed::Followed;
 use crate::lock::Lock;
-use crate::tail::{Tail, Tails};
+use crate::rings::Rings;
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{guarded, ring};
+use crate::{functions, guarded};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
@@ -46,52 +49,14 @@ struct Place {
     table: u64,
     stream: Stream,
     state: State,
+    /// When the maps were copied to it, ns.
+    copied: u64,
     /// The switches as the device has them.
     on: Vec<bool>,
-    /// Where a map counts the blocks that run.
+    /// Where maps tell of launches.
     followed: Option<Followed>,
-}
-
-/// The running blocks of a device, and its clock.
-struct Followed {
-    clock: Clock,
-    /// What is to be added to the device's clock for ours, ns, and when it was compared.
-    offset: i64,
-    compared: u64,
-    tails: Tails,
-}
-
-/// How often clocks are compared, ns.
-const COMPARE_NS: u64 = 10_000_000_000;
-/// A comparison that took longer does not count, ns.
-const PROMPT_NS: u64 = 1_000_000;
-
-impl Followed {
-    fn new(running: Running, stream: &Stream) -> Result<Followed, Code> {
-        let clock = Clock::new(stream)?;
-        let ((offset, _), compared) = (clock.offset(stream)?, now());
-        let tails = Tails::new(running, compared.wrapping_sub(offset as u64));
-        Ok(Followed { clock, offset, compared, tails })
-    }
-
-    /// Tells the tails that have ended; `at` is when the maps were copied.
-    fn tell(&mut self, at: u64, running: Running, state: &State, stream: &Stream) {
-        let offset = self.offset as u64;
-        let tails = self
-            .tails
-            .read(at.wrapping_sub(offset), |bin| state.number(running.at + 8 * u64::from(bin)));
-        for Tail { from, to, most } in tails {
-            ring::tail(from.wrapping_add(offset), to.wrapping_add(offset), most);
-        }
-        if at.saturating_sub(self.compared) > COMPARE_NS {
-            self.compared = at;
-            // A device that was busy tells its clock too late.
-            match self.clock.offset(stream) {
-                Ok((offset, took)) if took < PROMPT_NS => self.offset = offset,
-                _ => {}
-            }
-        }
-    }
+    /// Rings of records among the maps.
+    rings: Option<Rings>,
 }
 
 // SAFETY: handles of the driver, which any thread may use.
@@ -100,7 +65,11 @@ unsafe impl Send for Place {}
 static IMAGES: Lock<Vec<Image>> = Lock::new(Vec::new());
 /// Counts what may need a new place: images that are loaded, libraries that are used. 0 while there is none.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
-/// Whether kernels were launched since [`launched`] was asked.
+/// Launches, where images tell when theirs begin ([`FOLLOWS`]).
+static CALLS: Calls = Calls::new();
+/// Whether there is such an image.
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+/// Whether kernels were launched, or records came, since [`launched`] was asked.
 static LAUNCHED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -110,6 +79,9 @@ thread_local! {
 
 /// An image with probes was loaded.
 pub fn take(of: Of, plan: Plan) -> Outcome {
+    if plan.launches.is_some() {
+        FOLLOWS.store(true, SeqCst);
+    }
     let mut image = Image { of, plan, used: false, places: Vec::new() };
     let outcome = match of {
         Of::Module(_) => match place(&image, driver::current()) {
@@ -177,6 +149,103 @@ pub fn before_launch() {
     });
 }
 
+/// A kernel is about to be launched on a stream, by `real`. `per_thread`: its default stream is the thread's own.
+#[inline]
+pub fn launch(
+    function: Handle,
+    stream: Handle,
+    per_thread: bool,
+    real: impl FnOnce() -> Code,
+) -> Code {
+    before_launch();
+    if !FOLLOWS.load(Relaxed) {
+        return real();
+    }
+    let call = guarded(None, || Some(called(function, stream, per_thread)));
+    let code = real();
+    if let Some(call) = call.filter(|call| code != SUCCESS && call.kind == Kind::Launch) {
+        guarded((), || CALLS.push(Call { kind: Kind::Refused, ..call }));
+    }
+    code
+}
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// The stream that a handle means: null is a default stream.
+fn stream_of(handle: usize, per_thread: bool) -> usize {
+    match handle {
+        0 if per_thread => PER_THREAD,
+        0 => LEGACY,
+        other => other,
+    }
+}
+
+/// What tells streams apart; `own` is a number that each thread has for itself, as each has a default stream of its own.
+fn stream_key(stream: usize, own: usize) -> u64 {
+    (if stream == PER_THREAD { own } else { stream }) as u64
+}
+
+/// Writes a launch down.
+fn called(function: Handle, handle: Handle, per_thread: bool) -> Call {
+    let stream = stream_of(handle as usize, per_thread);
+    let captured = driver::is_capturing(stream as Handle);
+    let own = SEEN.try_with(|seen| core::ptr::from_ref(seen) as usize);
+    let stream = stream_key(stream, own.unwrap_or(PER_THREAD));
+    let kind = if captured { Kind::Captured } else { Kind::Launch };
+    let (context, function) = (driver::current() as u64, function as u64);
+    let call = Call { context, function, stream, at: now(), kind };
+    CALLS.push(call);
+    call
+}
+
+/// The program got a function of a module, or a kernel of a library.
+pub fn got(of: Of, name: &[u8], handle: u64) {
+    if !FOLLOWS.load(Relaxed) {
+        return;
+    }
+    guarded((), || {
+        IMAGES.with(|images| {
+            if let Some(image) = images.iter().find(|image| image.of == of) {
+                functions::got(&image.plan, name, handle);
+            }
+        });
+    });
+}
+
+/// The program got the function of a kernel.
+pub fn also(kernel: Handle, function: u64) {
+    if FOLLOWS.load(Relaxed) {
+        guarded((), || functions::also(kernel as u64, function));
+    }
+}
+
+/// Gives launches to the places that they were made in. Whether all that were made are among them.
+fn hand_out(images: &mut [Image]) -> bool {
+    if !FOLLOWS.load(Relaxed) {
+        return true;
+    }
+    let mut of_images: BTreeMap<u64, Vec<(usize, Call)>> = BTreeMap::new();
+    let taken = CALLS.take(|call| {
+        if let Some((image, kernel)) = functions::kernel(call.function) {
+            of_images.entry(image).or_default().push((kernel, call));
+        }
+    });
+    for image in images {
+        let calls = of_images.remove(&image.plan.image).unwrap_or_default();
+        for place in &mut image.places {
+            let Some(followed) = &mut place.followed else { continue };
+            if taken.lost {
+                followed.calls_lost();
+            }
+            let here = calls.iter().filter(|(_, call)| call.context == place.context as u64);
+            here.for_each(|(kernel, call)| followed.call(*kernel, *call));
+        }
+    }
+    taken.whole
+}
+
 fn unfilled(image: u64, code: Code) {
     if let Some((asker, _)) = connect() {
         let _ = asker.say(Ask::Loaded { image, outcome: Outcome::Unfilled(code) }, None);
@@ -197,7 +266,7 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
     let (Answer::State, Some(fd)) = asker.answer(wait).map_err(|_| UNKNOWN)? else {
         return Err(UNKNOWN);
     };
-    let state = State::of(fd, plan.state_bytes).map_err(|_| UNKNOWN)?;
+    let state = State::of(fd, plan.shown_bytes()).map_err(|_| UNKNOWN)?;
     driver::relaxed(|| {
         let (table, room) = match image.of {
             Of::Module(module) => driver::global_of_module(module as Handle, TABLE)?,
@@ -218,9 +287,12 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
             return Err(code);
         }
         let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
-        // Without a clock of the device nothing is told of its blocks.
-        let followed = plan.running.and_then(|running| Followed::new(running, &stream).ok());
-        Ok(Place { context: context as usize, device, maps, table, stream, state, on, followed })
+        // Without a clock of the device nothing is told of its launches.
+        let followed = Followed::new(plan, &stream).ok().flatten();
+        // Without a kernel to give places back, rings keep their first records.
+        let rings = Rings::new(&plan.rings).ok().flatten();
+        let (context, copied) = (context as usize, 0);
+        Ok(Place { context, device, maps, table, stream, state, copied, on, followed, rings })
     })
 }
 
@@ -241,14 +313,37 @@ impl Place {
         });
     }
 
-    /// Shows the controller what the maps hold, in the place's context.
+    /// Copies the maps for the controller, in the place's context.
     fn show(&mut self, plan: &Plan) {
-        let Place { maps, stream, state, followed, .. } = self;
-        let at = now();
-        state.drain(at, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
-        if let Some((followed, running)) = followed.as_mut().zip(plan.running) {
-            followed.tell(at, running, state, stream);
+        let Place { maps, stream, state, copied, rings, .. } = self;
+        *copied = now();
+        state.drain(*copied, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
+        if let Some(rings) = rings {
+            if rings.take(state, &Records::new(state, plan.records_at()), false) {
+                // More may come, although nothing is launched.
+                LAUNCHED.store(true, Relaxed);
+            }
+            rings.give_back(*maps);
         }
+    }
+
+    /// Tells what the copy says of launches, in the place's context. `whole`: every call that was made before it was told.
+    fn follow(&mut self, plan: &Plan, whole: bool) {
+        if let Some(followed) = &mut self.followed {
+            followed.read(self.copied, plan, &self.state, whole);
+            followed.compare(self.copied, &self.stream);
+        }
+    }
+
+    /// Nothing more comes.
+    fn close(&mut self, plan: &Plan) {
+        if let Some(followed) = &mut self.followed {
+            followed.finish(plan, &self.state);
+        }
+        if let Some(rings) = &mut self.rings {
+            rings.take(&self.state, &Records::new(&self.state, plan.records_at()), true);
+        }
+        self.state.close();
     }
 
     /// Turns programs on and off as the controller wants them.
@@ -271,19 +366,37 @@ pub fn launched() -> bool {
 /// Shows all maps, and sets switches. `last`: nothing more comes.
 pub fn drain_all(last: bool) {
     IMAGES.with(|images| {
-        for image in images {
-            let plan = &image.plan;
-            for place in &mut image.places {
-                place.within(|place| {
-                    place.switch(&plan.switches);
-                    place.show(plan);
-                });
-                if last {
-                    place.state.close();
-                }
+        for image in images.iter_mut() {
+            let switches = &image.plan.switches;
+            image.places.iter_mut().for_each(|place| place.within(|place| place.switch(switches)));
+        }
+        drain(images, |_, _| true);
+        if last {
+            for image in images {
+                image.places.iter_mut().for_each(|place| place.close(&image.plan));
             }
         }
     });
+}
+
+/// Shows the maps of places, and tells what is known of launches: calls are taken after the copies, so that whatever has
+/// begun in a copy is among them. They are those of all images, so all images have to be here.
+fn drain(images: &mut [Image], of: impl Fn(Of, &Place) -> bool) {
+    each_place(images, &of, Place::show);
+    let whole = hand_out(images);
+    each_place(images, &of, |place, plan| place.follow(plan, whole));
+}
+
+/// Calls `f` for places, in the context of each.
+fn each_place(
+    images: &mut [Image],
+    of: impl Fn(Of, &Place) -> bool,
+    f: impl Fn(&mut Place, &Plan),
+) {
+    for image in images {
+        let places = image.places.iter_mut().filter(|place| of(image.of, place));
+        places.for_each(|place| place.within(|place| f(place, &image.plan)));
+    }
 }
 
 /// A module or library is about to be unloaded, by `real`.
@@ -295,13 +408,10 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
         let is = |of: Of| [Of::Module(handle as usize), Of::Library(handle as usize)].contains(&of);
         IMAGES.with(|images| {
             let at = images.iter().position(|image| is(image.of))?;
+            drain(images, |of, _| is(of));
             let mut image = images.swap_remove(at);
-            for place in &mut image.places {
-                place.within(|place| {
-                    place.show(&image.plan);
-                    place.state.close();
-                });
-            }
+            image.places.iter_mut().for_each(|place| place.close(&image.plan));
+            functions::forget(image.plan.image);
             Some(image)
         })
     });
@@ -310,7 +420,12 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
         // Kernels of it are over now, and their maps are nobody's.
         for place in gone.into_iter().flat_map(|image| image.places) {
             let _ = driver::within(place.context as Handle, || {
-                driver::relaxed(|| place.stream.end(place.maps));
+                driver::relaxed(|| {
+                    if let Some(rings) = place.rings {
+                        rings.end();
+                    }
+                    place.stream.end(place.maps);
+                });
                 Ok(())
             });
         }
@@ -340,19 +455,14 @@ fn leave(
         return real();
     }
     IMAGES.with(|images| {
-        guarded((), || {
-            for image in images.iter_mut() {
-                let places = image.places.iter_mut().filter(|place| of(place));
-                places.for_each(|place| place.within(|place| place.show(&image.plan)));
-            }
-        });
+        guarded((), || drain(images, |_, place| of(place)));
         let code = real();
         if has_gone(code) {
             for image in images {
                 image
                     .places
                     .extract_if(.., |place| of(place))
-                    .for_each(|place| place.state.close());
+                    .for_each(|mut place| place.close(&image.plan));
             }
         }
         code
@@ -362,5 +472,23 @@ fn leave(
 /// In a forked child: images and places are the parent's.
 pub fn forget_after_fork() {
     IMAGES.forget_after_fork(Vec::new());
+    functions::forget_after_fork();
+    CALLS.forget_after_fork();
     CHANGES.store(0, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_told_apart_as_the_driver_does() {
+        let key = |handle, per_thread, thread| stream_key(stream_of(handle, per_thread), thread);
+        assert_eq!(key(0, false, 70), key(1, false, 80), "the legacy default stream");
+        assert_eq!(key(0, true, 70), key(2, false, 70), "a thread's own");
+        assert_ne!(key(0, true, 70), key(0, true, 80), "two threads' own");
+        assert_ne!(key(0, true, 70), key(0, false, 70));
+        assert_eq!(key(0x500, true, 70), key(0x500, false, 80));
+        assert_ne!(key(0x500, true, 70), key(0x600, true, 70));
+    }
 }

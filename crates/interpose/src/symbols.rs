@@ -11,6 +11,7 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::linker::{c_library, look_up, real_dlsym};
+use crate::places::Of;
 use crate::types::{Code, Handle, SUCCESS};
 use crate::{load, places};
 
@@ -145,6 +146,12 @@ hooks! {
     fn cuModuleLoadFatBinary(to: *mut Handle, image: *const c_void) |real| {
         load::module(to, load::Source::Memory(image), || real(to, image), None)
     };
+    c"cuModuleGetFunction" since 2000:
+    fn cuModuleGetFunction(to: *mut Handle, module: Handle, name: *const c_char) |real| {
+        let code = real(to, module, name);
+        got(code, Of::Module(module as usize), to, name);
+        code
+    };
     c"cuModuleUnload" since 2000:
     fn cuModuleUnload(module: Handle) |real| places::unload(module, || real(module));
 
@@ -174,7 +181,15 @@ hooks! {
     c"cuLibraryGetKernel" since 12000:
     fn cuLibraryGetKernel(to: *mut Handle, library: Handle, name: *const c_char) |real| {
         places::used(library);
-        real(to, library, name)
+        let code = real(to, library, name);
+        got(code, Of::Library(library as usize), to, name);
+        code
+    };
+    c"cuKernelGetFunction" since 12000:
+    fn cuKernelGetFunction(to: *mut Handle, kernel: Handle) |real| {
+        let code = real(to, kernel);
+        also(code, kernel, to);
+        code
     };
     c"cuLibraryGetModule" since 12000:
     fn cuLibraryGetModule(to: *mut Handle, library: Handle) |real| {
@@ -192,44 +207,46 @@ hooks! {
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
-        places::before_launch();
-        real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+        places::launch(function, stream, false, || {
+            real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+        })
     };
     c"cuLaunchKernel" since 7000 per thread true:
     fn cuLaunchKernel_ptsz(
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
-        places::before_launch();
-        real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+        places::launch(function, stream, true, || {
+            real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+        })
     };
     c"cuLaunchKernelEx" since 11060:
     fn cuLaunchKernelEx(how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) |real| {
-        places::before_launch();
-        real(how, function, params, extra)
+        places::launch(function, stream_of(how), false, || real(how, function, params, extra))
     };
     c"cuLaunchKernelEx" since 11060 per thread true:
     fn cuLaunchKernelEx_ptsz(
         how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
-        places::before_launch();
-        real(how, function, params, extra)
+        places::launch(function, stream_of(how), true, || real(how, function, params, extra))
     };
     c"cuLaunchCooperativeKernel" since 9000:
     fn cuLaunchCooperativeKernel(
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void
     ) |real| {
-        places::before_launch();
-        real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
+        places::launch(function, stream, false, || {
+            real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
+        })
     };
     c"cuLaunchCooperativeKernel" since 9000 per thread true:
     fn cuLaunchCooperativeKernel_ptsz(
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void
     ) |real| {
-        places::before_launch();
-        real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
+        places::launch(function, stream, true, || {
+            real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
+        })
     };
     c"cuGraphLaunch" since 10000:
     fn cuGraphLaunch(graph: Handle, stream: Handle) |real| {
@@ -248,6 +265,32 @@ hooks! {
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) |real| places::release(device, || real(device));
     c"cuDevicePrimaryCtxReset" since 11000:
     fn cuDevicePrimaryCtxReset_v2(device: c_int) |real| places::release(device, || real(device));
+}
+
+/// The stream of a `CUlaunchConfig`: behind seven numbers of 32 bits, and four bytes of padding.
+fn stream_of(how: *const c_void) -> Handle {
+    if how.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the driver is about to read it there as well; no alignment is assumed.
+    unsafe { how.byte_add(32).cast::<Handle>().read_unaligned() }
+}
+
+/// The driver has given a function of a module or library by its name.
+fn got(code: Code, of: Of, to: *mut Handle, name: *const c_char) {
+    if code == SUCCESS && !to.is_null() && !name.is_null() {
+        // SAFETY: the driver took it as a C string, and has written the function to `to`.
+        let (name, handle) = unsafe { (CStr::from_ptr(name), to.read()) };
+        places::got(of, name.to_bytes(), handle as u64);
+    }
+}
+
+/// The driver has given the function of a kernel.
+fn also(code: Code, kernel: Handle, to: *mut Handle) {
+    if code == SUCCESS && !to.is_null() {
+        // SAFETY: the driver has just written the function there.
+        places::also(kernel, unsafe { to.read() } as u64);
+    }
 }
 
 /// What `cuGetProcAddress` has given, with ours in its place.

@@ -25,6 +25,10 @@ pub(crate) struct Made {
     pub why: Option<String>,
     /// The kernels that a probe is attached to: name, readable name, sites.
     pub kernels: Vec<(String, String, usize)>,
+    /// Where each kernel begins, for the programs that are attached there: the site's number, and the kernel's name.
+    pub begins: Vec<(u64, String)>,
+    /// The kernels in which sites of programs lie that tell of launches: the site's number, and the kernel's name.
+    pub sites: Vec<(u64, String)>,
     /// All kernels of the image by the way in which a probe reaches them.
     pub ways: Vec<(String, usize)>,
     /// What could not be reached.
@@ -47,7 +51,7 @@ impl Key {
     /// Of everything that decides what comes out.
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
-        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 1"));
+        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 3"));
         for part in parts {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);

@@ -10,11 +10,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpuwhy_gpubpf::contents::Layout;
+use gpuwhy_gpubpf::Attach;
+use gpuwhy_gpubpf::Map;
+use gpuwhy_gpubpf::contents::{Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{Plan, Table};
-use gpuwhy_wire::images::{self, Answer, Ask, Desk, MAX_IMAGE, Outcome, Running, Seat, State};
+use gpuwhy_gpubpf::splice::{Names, Plan, Probe, Spliced, Table};
+use gpuwhy_wire::images::{
+    self, Answer, Ask, Desk, Launches, MAX_IMAGE, Name, Outcome, Records, Ring, Running, Seat,
+    State, name_hash,
+};
 
 use crate::cache::{Cache, Key, Made};
 
@@ -22,6 +27,14 @@ use crate::cache::{Cache, Key, Made};
 const MAX_IMAGES: usize = 1 << 16;
 /// The most connections at a time.
 const MAX_SEATS: usize = 64;
+/// The map in which programs tell when each launch began.
+pub(crate) const LAUNCHES: &str = "gpuwhy_launches";
+/// The map in which programs tell which block ended last.
+const ENDED: &str = "gpuwhy_ended";
+/// The most bytes of records that are kept of an image in a context.
+const MAX_RECORDS: u64 = 256 << 20;
+/// How often records are taken.
+const TAKE: Duration = Duration::from_millis(20);
 /// How long a program may take between an answer and what it says next: the driver compiles the image meanwhile.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -38,6 +51,8 @@ pub(crate) struct Loaded {
     /// How the driver took it.
     pub outcome: Option<Outcome>,
     pub layout: Option<Layout>,
+    /// What the program was told, without the text.
+    plan: Option<images::Plan>,
     /// Its maps, context by context.
     pub states: Vec<Shown>,
 }
@@ -49,6 +64,29 @@ pub(crate) struct Shown {
     pub device: u32,
     pub context: u64,
     pub state: State,
+    /// Records of rings that were taken while kernels ran, by the map's number.
+    pub records: Vec<(u32, Record)>,
+    /// Bytes of these.
+    kept: u64,
+    /// Records beyond [`MAX_RECORDS`], and whether some were lost since what the program wrote was not right.
+    pub left_out: u64,
+    pub garbled: bool,
+}
+
+impl Shown {
+    /// Takes the records that have come; they begin so many bytes behind the beginning of the maps.
+    fn take_records(&mut self, at: u64) {
+        let Self { state, records, kept, left_out, garbled, .. } = self;
+        let right = Records::new(state, at).take(|map, sm, bytes| {
+            if *kept + bytes.len() as u64 > MAX_RECORDS {
+                *left_out += 1;
+                return;
+            }
+            *kept += bytes.len() as u64;
+            records.push((map, Record { sm: sm.into(), bytes }));
+        });
+        *garbled |= !right;
+    }
 }
 
 /// How images are treated.
@@ -74,6 +112,17 @@ pub(crate) struct Books {
     /// Images beyond [`MAX_IMAGES`].
     pub uncounted: usize,
     known: HashMap<Key, Arc<Made>>,
+}
+
+impl Books {
+    /// Takes the records of rings that have come.
+    pub fn take_records(&mut self) {
+        for loaded in &mut self.images {
+            if let Some(at) = loaded.records_at() {
+                loaded.states.iter_mut().for_each(|shown| shown.take_records(at));
+            }
+        }
+    }
 }
 
 /// The controller.
@@ -105,6 +154,12 @@ impl Controller {
         };
         let count = &count;
         std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    self.books().take_records();
+                    std::thread::sleep(TAKE);
+                }
+            });
             while !stop.load(Relaxed) {
                 let Some(seat) = desk.accept(Duration::from_millis(100)) else { continue };
                 // Who is turned away loads its own image.
@@ -160,16 +215,26 @@ impl Controller {
             Ask::State { image, device, context } => {
                 let mut books = self.books();
                 let loaded = books.images.get_mut(image as usize);
-                let layout = loaded.as_ref().and_then(|loaded| loaded.layout.as_ref());
-                let (Some(bytes), Some(loaded)) = (layout.map(|layout| layout.bytes), loaded)
-                else {
+                let Some((loaded, bytes)) = loaded.and_then(|loaded| {
+                    let bytes = loaded.shown_bytes()?;
+                    Some((loaded, bytes))
+                }) else {
                     return Err(std::io::ErrorKind::InvalidData.into());
                 };
                 let state = State::new(bytes)?;
                 let programs = 0..self.table.switches.len();
                 programs.for_each(|program| state.switch(program, !self.rules.off));
                 let sent = seat.answer(Answer::State, Some(&state));
-                loaded.states.push(Shown { device, context, state });
+                let (records, kept, left_out, garbled) = (Vec::new(), 0, 0, false);
+                loaded.states.push(Shown {
+                    device,
+                    context,
+                    state,
+                    records,
+                    kept,
+                    left_out,
+                    garbled,
+                });
                 sent
             }
         }
@@ -207,15 +272,31 @@ impl Controller {
             return Ok(None);
         }
         let number = books.images.len() as u64;
-        let plan = layout.as_ref().zip(made.text.as_ref()).map(|(layout, text)| {
+        let plan = layout.as_ref().map(|layout| {
             let (mut words, places) = layout.words(&self.table);
             for (_, word) in self.table.switches.iter().filter(|_| self.rules.off) {
                 words[*word] = 0;
             }
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();
-            let text = [text.as_bytes(), &[0]].concat();
-            let (state_bytes, running) = (layout.bytes, running(layout));
-            images::Plan { image: number, state_bytes, words, places, switches, running, text }
+            let launches = launches(layout);
+            let kernels = followed(layout, &made).iter();
+            images::Plan {
+                image: number,
+                state_bytes: layout.bytes,
+                words,
+                places,
+                switches,
+                running: running(layout),
+                launches,
+                kernels: kernels.map(|(site, name)| (name_hash(name.as_bytes()), *site)).collect(),
+                rings: rings(layout),
+                names: names(&made),
+                text: Vec::new(),
+            }
+        });
+        let sent = plan.as_ref().zip(made.text.as_ref()).map(|(plan, text)| images::Plan {
+            text: [text.as_bytes(), &[0]].concat(),
+            ..plan.clone()
         });
         books.images.push(Loaded {
             pid,
@@ -225,9 +306,10 @@ impl Controller {
             took: begin.elapsed(),
             outcome: None,
             layout,
+            plan,
             states: Vec::new(),
         });
-        Ok(plan)
+        Ok(sent)
     }
 
     /// The image with probes in it, made or kept.
@@ -271,8 +353,48 @@ impl Controller {
 
 /// Where the programs count the blocks that run: a map of this name, whose bins are 2 to the power of 16 ns long.
 fn running(layout: &Layout) -> Option<Running> {
-    let (at, bins) = layout.numbers("gpuwhy_running")?;
-    bins.is_power_of_two().then_some(Running { at, bins, shift: 16 })
+    let (at, bins) = layout.array("gpuwhy_running", 8)?;
+    let ends = layout.array(ENDED, 8).filter(|(_, others)| *others == bins).map_or(0, |(at, _)| at);
+    bins.is_power_of_two().then_some(Running { at, bins, shift: 16, ends })
+}
+
+/// Where the programs tell when each launch began: a map of this name.
+fn launches(layout: &Layout) -> Option<Launches> {
+    let (at, slots) = layout.array(LAUNCHES, Launches::BYTES)?;
+    let is = slots.is_power_of_two() && u64::from(slots) <= images::MANY;
+    is.then_some(Launches { at, slots })
+}
+
+/// The rings of records among the maps.
+fn rings(layout: &Layout) -> Vec<Ring> {
+    let ring = |(number, map, sms, at): (usize, &Map, u64, u64)| {
+        let (slots, slot_bytes) = (map.ring_slots().try_into().ok()?, map.ring_slot() as u32);
+        Some(Ring { map: number as u32, sms: sms.try_into().ok()?, at, slots, slot_bytes })
+    };
+    layout.rings().filter_map(ring).collect()
+}
+
+/// The sites where kernels begin whose launches are followed, and the kernels' names.
+fn followed<'a>(layout: &Layout, made: &'a Made) -> &'a [(u64, String)] {
+    let most = made.begins.len().min(images::MANY as usize);
+    if launches(layout).is_some() { &made.begins[..most] } else { &[] }
+}
+
+impl Loaded {
+    /// Bytes that its maps take where they are shown.
+    fn shown_bytes(&self) -> Option<u64> {
+        self.plan.as_ref().map(images::Plan::shown_bytes)
+    }
+
+    /// Where records of rings come in, from the beginning of the maps; `None` if it has no ring.
+    pub fn records_at(&self) -> Option<u64> {
+        self.plan.as_ref().filter(|plan| !plan.rings.is_empty()).map(images::Plan::records_at)
+    }
+
+    /// The kernels whose launches are followed.
+    pub fn followed(&self) -> &[(u64, String)] {
+        self.layout.as_ref().map_or(&[], |layout| followed(layout, &self.made))
+    }
 }
 
 /// A process's name; empty if it has gone.
@@ -308,16 +430,47 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         Ok(spliced) => spliced,
         Err(refusal) => return as_it_is(refusal.to_string()),
     };
+    let begins = sites(plan, &spliced, &[LAUNCHES], |attach| matches!(attach, Attach::Entry(_)));
+    let all = sites(plan, &spliced, &[LAUNCHES, ENDED], |_| true);
     let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
     let why = spliced.sites.is_empty().then(|| "no probe belongs into it".to_owned());
     Made {
         text: why.is_none().then_some(spliced.text),
         why,
         kernels,
+        begins,
+        sites: all,
         ways: ways(bytes, arch),
         notes: spliced.notes,
         older,
     }
+}
+
+/// The sites of programs that use one of these maps, with the kernels in which they lie.
+fn sites(
+    plan: &Plan,
+    spliced: &Spliced,
+    maps: &[&str],
+    of: impl Fn(&Attach) -> bool,
+) -> Vec<(u64, String)> {
+    let uses = |probe: &&Probe| {
+        let mut all = probe.verdict.iter().flat_map(|(program, _)| &program.maps);
+        of(&probe.attach) && all.any(|map| maps.contains(&map.name.as_str()))
+    };
+    let programs: Vec<&str> = plan.probes().iter().filter(uses).map(|p| p.name.as_str()).collect();
+    let sites = (0..).zip(&spliced.sites);
+    let sites = sites.filter(|(_, site)| programs.contains(&site.probe.as_str()));
+    sites.map(|(number, site)| (number, site.function.clone())).collect()
+}
+
+/// What a program is told of the names of kernels.
+fn names(made: &Made) -> Vec<Name> {
+    let cut = |name: &str| name[..name.floor_char_boundary(Name::MOST)].to_owned();
+    let name = |(site, mangled): &(u64, String)| {
+        let readable = cut(Names::new(mangled).readable());
+        Name { site: *site, readable, mangled: cut(mangled) }
+    };
+    made.sites.iter().take(images::MANY as usize).map(name).collect()
 }
 
 /// The kernels of an image, by the way in which a probe reaches them.

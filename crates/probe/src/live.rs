@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -11,11 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gpuwhy_gpubpf::contents::Contents;
-use gpuwhy_gpubpf::splice::How;
+use gpuwhy_gpubpf::contents::{Contents, Record, SAMPLED};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
-use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
+use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Records};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -25,8 +23,8 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
-use crate::programs::{Allowed, accepted};
-use crate::show;
+use crate::programs::{Allowed, Sampling, accepted};
+use crate::{desk, launches, show};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
@@ -53,12 +51,8 @@ pub(crate) struct Options {
     /// The command, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Run in one of N blocks
-    #[arg(long, value_name = "N", default_value = "1")]
-    one_block_in: NonZeroU32,
-    /// Run in one of N warps
-    #[arg(long, value_name = "N", default_value = "1")]
-    one_warp_in: NonZeroU32,
+    #[command(flatten)]
+    sampling: Sampling,
     /// Threads of the largest launch, for maps with a value per thread (1502); later threads are counted as lost
     #[arg(long, value_name = "COUNT", default_value_t = 1 << 20)]
     threads: u64,
@@ -100,7 +94,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         stop.store(true, Relaxed);
         status
     })?;
-    let books = controller.books();
+    let mut books = controller.books();
+    books.take_records();
     let _ = terminal::show_beside(&page(&books));
     if let Some(path) = &options.output {
         let document = format!("{:#}\n", document(&books));
@@ -111,16 +106,20 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn rules(options: &Options) -> Result<Rules> {
-    let how = How {
-        budget: options.allowed.budget(),
-        blocks: options.one_block_in,
-        warps: options.one_warp_in,
-        switch: true,
-    };
+    let how = options.sampling.how(&options.allowed, true);
     let (plan, mut made_of) = accepted(&options.object, how)?;
     made_of.push(format!("{how:?}").into_bytes());
-    if plan.table().maps.is_empty() {
+    let maps = plan.table().maps;
+    let has = |name| maps.iter().any(|(map, _)| map.name == name);
+    if maps.iter().all(|(map, _)| map.name == SAMPLED) {
         bail!("the programs have no map, so that nobody would see what they do");
+    }
+    if how.samples() && has(desk::LAUNCHES) {
+        bail!(
+            "the programs tell each launch (map `{}`), which calls are matched with: run them in all launches, blocks \
+             and warps, without --one-launch-in, --one-block-in and --one-warp-in",
+            desk::LAUNCHES
+        );
     }
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
@@ -233,8 +232,16 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
         maps
     });
     let torn = whole.is_none();
-    let maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    let mut maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    // Rings were emptied while kernels ran.
+    for (number, _, _, _) in layout.rings() {
+        let of = |(map, record): &(u32, Record)| (*map as usize == number).then(|| record.clone());
+        let records = &mut maps[number].records;
+        *records = shown.records.iter().filter_map(of).collect();
+        records.sort_by_key(|record| record.sm);
+    }
     let closed = shown.state.is_closed();
+    let left = loaded.records_at().map(|at| Records::new(&shown.state, at).left());
     let note = if drains == 0 {
         Some("the maps were never read".to_owned())
     } else if torn {
@@ -245,12 +252,23 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     } else if !closed {
         let age = gpuwhy_wire::now().saturating_sub(at) / 1_000_000;
         Some(format!("the program ended without a last reading; this one is {age} ms old"))
+    } else if shown.left_out > 0 {
+        Some(format!("{} more records than are kept were left out", shown.left_out))
+    } else if let Some(left) = left.filter(|left| *left > 0) {
+        Some(format!("{left} records found no room on their way here when the program ended"))
+    } else if shown.garbled {
+        Some("some records were lost: what the program wrote beside them was not right".to_owned())
     } else if failed > 0 {
         Some(format!("the last of {failed} readings that failed may be missing"))
     } else {
         None
     };
     Some((maps, note))
+}
+
+/// Whether what a map tells is shown in another form.
+fn is_read_for_people(contents: &Contents) -> bool {
+    contents.map.name == desk::LAUNCHES
 }
 
 /// An image with probes, its kernels and maps.
@@ -282,7 +300,10 @@ fn with_probes(screen: &mut Screen, loaded: &Loaded) {
                 .end()
                 .line(format_args!("on device {}, context {:#x}", state.device, state.context));
         }
-        show::maps(screen, &maps);
+        launches::show(screen, loaded, state);
+        let shown: Vec<Contents> =
+            maps.into_iter().filter(|maps| !is_read_for_people(maps)).collect();
+        show::maps(screen, &shown);
         if let Some(note) = note {
             screen.line(note);
         }
@@ -371,6 +392,8 @@ fn document(books: &Books) -> Value {
                         "failed_readings": failed,
                         "complete": state.state.is_closed() && note.is_none(),
                         "note": note,
+                        "launches": launches::document(loaded, state),
+                        "sampled": show::sampled_document(&maps),
                         "maps": show::documents(&maps),
                     }))
                 })

@@ -7,7 +7,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,12 +24,13 @@ use serde_json::{Value, json};
 mod cache;
 mod coverage;
 mod desk;
+mod launches;
 mod live;
 mod programs;
 mod show;
 mod simulate;
 
-use programs::{Allowed, object, ptx, reason, refused};
+use programs::{Allowed, Sampling, object, ptx, reason, refused};
 
 /// Write, verify and cost eBPF programs for GPU kernels, put them into kernels, tell which can be reached
 #[derive(Debug, Parser)]
@@ -77,12 +77,8 @@ enum Command {
         /// The module to write
         #[arg(short, long, value_name = "OUT.ptx")]
         output: PathBuf,
-        /// Run in one of N blocks
-        #[arg(long, value_name = "N", default_value = "1")]
-        one_block_in: NonZeroU32,
-        /// Run in one of N warps
-        #[arg(long, value_name = "N", default_value = "1")]
-        one_warp_in: NonZeroU32,
+        #[command(flatten)]
+        sampling: Sampling,
         /// Leave out the switch by which a program is turned on after loading: it is always on
         #[arg(long)]
         always_on: bool,
@@ -170,23 +166,8 @@ fn run(command: &Command) -> Result<ExitCode> {
             let how = How { budget: allowed.budget(), ..How::default() };
             check(&plan(object, how)?, *json)
         }
-        Command::Splice {
-            object,
-            kernels,
-            device,
-            output,
-            one_block_in,
-            one_warp_in,
-            always_on,
-            allowed,
-            json,
-        } => {
-            let how = How {
-                budget: allowed.budget(),
-                blocks: *one_block_in,
-                warps: *one_warp_in,
-                switch: !always_on,
-            };
+        Command::Splice { object, kernels, device, output, sampling, always_on, allowed, json } => {
+            let how = sampling.how(allowed, !always_on);
             splice(&plan(object, how)?, kernels, *device, output, *json)
         }
     }

@@ -1,5 +1,6 @@
 //! Objects of programs: reading them, what they may cost, and why one is refused.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +24,33 @@ impl Allowed {
     pub(crate) fn budget(&self) -> Budget {
         let effect = if self.controlling { Effect::Controlling } else { Effect::Prefetching };
         Budget { warp_instructions: self.budget, effect }
+    }
+}
+
+/// In which launches, blocks and warps programs run.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Sampling {
+    /// Run in one of N launches; how many there were is counted
+    #[arg(long, value_name = "N", default_value = "1")]
+    one_launch_in: NonZeroU32,
+    /// Run in one of N blocks of these
+    #[arg(long, value_name = "N", default_value = "1")]
+    one_block_in: NonZeroU32,
+    /// Run in one of N warps of these
+    #[arg(long, value_name = "N", default_value = "1")]
+    one_warp_in: NonZeroU32,
+}
+
+impl Sampling {
+    /// How programs are put into kernels.
+    pub(crate) fn how(self, allowed: &Allowed, switch: bool) -> How {
+        How {
+            budget: allowed.budget(),
+            launches: self.one_launch_in,
+            blocks: self.one_block_in,
+            warps: self.one_warp_in,
+            switch,
+        }
     }
 }
 

@@ -1,16 +1,25 @@
 //! What maps hold, for people and as JSON.
 
 use gpuwhy_gpubpf::MapKind;
-use gpuwhy_gpubpf::contents::Contents;
+use gpuwhy_gpubpf::contents::{Contents, SAMPLED, Sampled};
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
 /// How many values and records of a map are shown.
 const SHOWN: usize = 20;
 
-/// Each map with its first values and records.
+/// Each map with its first values and records, after what was sampled.
 pub(crate) fn maps(screen: &mut Screen, maps: &[Contents]) {
-    for contents in maps {
+    if let Some(Sampled { launches, blocks, warps }) = Sampled::of(maps) {
+        let of = |[all, kept]: [u64; 2]| format!("{kept} of {all}");
+        screen.end().line(format_args!(
+            "the programs ran in {} launches, {} blocks and {} warps; what they counted is of these alone",
+            of(launches),
+            of(blocks),
+            of(warps)
+        ));
+    }
+    for contents in maps.iter().filter(|contents| contents.map.name != SAMPLED) {
         let Contents { map, entries, records, lost } = contents;
         screen.end().bold(format_args!("map {}", map.name)).end();
         for entry in entries.iter().take(SHOWN) {
@@ -53,9 +62,17 @@ fn shown(bytes: &[u8]) -> String {
     numbers.join(" ")
 }
 
-/// The same as JSON, whole.
+/// In how many launches, blocks and warps programs ran, and how many there were; `null` where they ran in all.
+pub(crate) fn sampled_document(maps: &[Contents]) -> Value {
+    let Some(Sampled { launches, blocks, warps }) = Sampled::of(maps) else { return Value::Null };
+    let of = |[all, kept]: [u64; 2]| json!({ "all": all, "sampled": kept });
+    json!({ "launches": of(launches), "blocks": of(blocks), "warps": of(warps) })
+}
+
+/// The maps as JSON, whole.
 pub(crate) fn documents(maps: &[Contents]) -> Value {
     maps.iter()
+        .filter(|contents| contents.map.name != SAMPLED)
         .map(|Contents { map, entries, records, lost }| {
             let entries: Vec<Value> = entries
                 .iter()

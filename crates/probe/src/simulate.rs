@@ -10,12 +10,12 @@ use gpuwhy_collect::SharedArray;
 use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
-use gpuwhy_gpubpf::splice::{How, Names, Plan};
+use gpuwhy_gpubpf::splice::{Names, Plan};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
-use crate::programs::{Allowed, accepted, ptx, read};
+use crate::programs::{Allowed, Sampling, accepted, ptx, read};
 use crate::show;
 
 /// A kernel, its launch, and the programs that are put into it.
@@ -70,6 +70,8 @@ pub(crate) struct Options {
     /// The most instructions that all warps of a launch may issue
     #[arg(long, value_name = "COUNT", default_value_t = Config::default().limits.instructions)]
     instructions: u64,
+    #[command(flatten)]
+    sampling: Sampling,
     #[command(flatten)]
     allowed: Allowed,
     /// Print one JSON document
@@ -333,7 +335,7 @@ fn plan(options: &Options) -> Result<Option<Plan>> {
     if options.object.is_empty() {
         return Ok(None);
     }
-    let how = How { budget: options.allowed.budget(), ..How::default() };
+    let how = options.sampling.how(&options.allowed, true);
     Ok(Some(accepted(&options.object, how)?.0))
 }
 
@@ -466,6 +468,7 @@ fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &
     document["with_programs"] = numbers(ran);
     document["sites"] = json!(sites);
     document["changed_parameters"] = json!(changed);
+    document["sampled"] = show::sampled_document(&ran.maps);
     document["maps"] = show::documents(&ran.maps);
     document
 }

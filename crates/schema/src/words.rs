@@ -300,6 +300,8 @@ choice! {
         Recompilation = "recompilation",
         /// Launches waited for a few of their blocks while most of the GPU had nothing to do.
         KernelImbalance = "kernel_imbalance",
+        /// A launch was under way and the GPU had nothing of the program to do.
+        LaunchLatency = "launch_latency",
         /// A worker of the program's data loader computed for longer than the work could wait.
         InputStarvation = "input_starvation",
         /// The program slept because it asked to.

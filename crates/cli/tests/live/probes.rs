@@ -8,11 +8,10 @@ use serde_json::Value;
 
 use crate::{alone, built, folder, gpuwhy, may_record, said};
 
-/// The probe `tail`, compiled by its own Makefile.
-fn tail(folder: &Path) -> PathBuf {
-    let dir = folder.join("tail");
-    let new =
-        Command::new(built("gpuwhy-probe")).args(["new", "--tool", "tail"]).arg(&dir).output();
+/// A probe of `probe new`, compiled by its own Makefile.
+fn probe(folder: &Path, tool: &str) -> PathBuf {
+    let dir = folder.join(tool);
+    let new = Command::new(built("gpuwhy-probe")).args(["new", "--tool", tool]).arg(&dir).output();
     let new = new.unwrap();
     assert!(new.status.success(), "{}", said(&new));
     let made = Command::new("make").arg("-C").arg(&dir).output().unwrap();
@@ -32,7 +31,7 @@ fn program(folder: &Path) -> PathBuf {
 }
 
 /// The finding that lost most in a run of a program whose steps become slow in this way.
-fn judged(folder: &Path, object: &Path, program: &Path, how: &str) -> Option<Value> {
+fn judged(folder: &Path, object: &Path, program: &Path, how: &str, late: &str) -> Option<Value> {
     let trace = folder.join(format!("{how}.trace"));
     let libraries = folder.join("libraries");
     let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
@@ -47,6 +46,7 @@ fn judged(folder: &Path, object: &Path, program: &Path, how: &str) -> Option<Val
         .args([how, "600", "400"])
         .env("GPUWHY_STANDIN", folder.join("machine"))
         .env("GPUWHY_STANDIN_EXECUTES", "1")
+        .env("GPUWHY_STANDIN_LATE", late)
         .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
         .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
         .env("LD_LIBRARY_PATH", &libraries)
@@ -73,10 +73,13 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     let (_keep, folder) = folder();
     std::fs::create_dir(folder.join("machine")).unwrap();
     gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
-    let (object, program) = (tail(&folder), program(&folder));
-    let judged = |how: &str| judged(&folder, &object, &program, how);
+    let (object, program) = (probe(&folder, "tail"), program(&folder));
+    let judged = |how: &str| judged(&folder, &object, &program, how, "");
     let uneven = judged("uneven").expect("steps became slow");
     assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+    // The kernel by its name.
+    let says = uneven["causes"][0]["evidence_for"].to_string();
+    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{uneven:#}");
     // One block takes 8 ms longer than the others.
     let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
     assert!((6.5..9.0).contains(&excess), "{uneven:#}");
@@ -85,4 +88,30 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     if let Some(none) = judged("none") {
         assert_ne!(none["class"], "kernel_imbalance", "{none:#}");
     }
+}
+
+/// Of steps that take three times as long, those whose launches begin late are told from those whose kernels have more to
+/// do, and from those whose launches wait for a block.
+#[test]
+fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (_keep, folder) = folder();
+    std::fs::create_dir(folder.join("machine")).unwrap();
+    gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
+    let (object, program) = (probe(&folder, "launchlate"), program(&folder));
+    let judged = |how: &str, late: &str| judged(&folder, &object, &program, how, late);
+    // From the launch 400 on they begin 8 ms later than they could.
+    let late = judged("none", "_Z4workjj:400:8000").expect("steps became slow");
+    assert_eq!(late["class"], "launch_latency", "{late:#}");
+    let says = late["causes"][0]["evidence_for"].to_string();
+    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{late:#}");
+    let excess = late["causes"][0]["excess_ms"].as_f64().unwrap();
+    assert!((6.5..9.0).contains(&excess), "{late:#}");
+    let more = judged("more", "").expect("steps became slow");
+    assert_ne!(more["class"], "launch_latency", "{more:#}");
+    let uneven = judged("uneven", "").expect("steps became slow");
+    assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
 }

@@ -10,6 +10,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                  the more objects the program makes, and nothing else of the machine is busy.",
     spans: Some(NamedSpans {
         names: &["gc", "GC", "gc.collect", "gc_collect", "GC pause", "Garbage Collection"],
+        detailed: false,
         instead_of: &[
             PartKind::Run,
             PartKind::Lock,

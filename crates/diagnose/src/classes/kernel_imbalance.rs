@@ -10,6 +10,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                  long sequences beside short ones in a batch, experts that get most tokens.",
     spans: Some(NamedSpans {
         names: &["kernel_imbalance"],
+        detailed: true,
         instead_of: &[PartKind::Gpu, PartKind::Unknown],
     }),
     evidence: "For it: spans of the step's process called `kernel_imbalance` that lie in slow steps: times in which less \
@@ -37,6 +38,19 @@ mod tests {
         let finding = judged(PartKind::Gpu, "kernel_imbalance");
         assert_eq!(finding.class, "kernel_imbalance", "{}", finding.summary);
         assert!((finding.causes[0].excess_ms - 8.0).abs() < 1e-6, "{}", finding.summary);
+    }
+
+    #[test]
+    fn the_kernel_that_such_spans_name_is_told() {
+        let finding = judged(PartKind::Gpu, "kernel_imbalance: gemm<float>(float*)");
+        assert_eq!(finding.class, "kernel_imbalance", "{}", finding.summary);
+        let says: Vec<&str> =
+            finding.causes[0].evidence_for.iter().map(|evidence| evidence.says.as_str()).collect();
+        let wanted = "most of it in `gemm<float>(float*)`, 8.000 ms a slow step";
+        assert!(says.iter().any(|says| says.ends_with(wanted)), "{says:?}");
+        // A name that only begins like it is none.
+        let other = judged(PartKind::Gpu, "kernel_imbalance of mine");
+        assert_ne!(other.class, "kernel_imbalance");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod input_load;
 mod input_starvation;
 mod interrupts;
 mod kernel_imbalance;
+mod launch_latency;
 mod lock_contention;
 mod memory_pressure;
 mod network;
@@ -55,6 +56,7 @@ pub const ALL: &[&ClassSpec] = &[
     &gc_pause::CLASS,
     &recompilation::CLASS,
     &kernel_imbalance::CLASS,
+    &launch_latency::CLASS,
     &input_starvation::CLASS,
     &own_sleep::CLASS,
     &engine_software::CLASS,
@@ -76,7 +78,7 @@ pub fn of_part(kind: PartKind) -> Option<Class> {
 
 /// The class that a span points to by its name, when it lies in a step of its process.
 pub fn of_span(name: &str) -> Option<&'static ClassSpec> {
-    let named = |spec: &&&ClassSpec| spec.spans.is_some_and(|spans| spans.names.contains(&name));
+    let named = |spec: &&&ClassSpec| spec.spans.is_some_and(|spans| spans.contain(name));
     ALL.iter().find(named).copied()
 }
 

@@ -10,6 +10,7 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                  (the last of an epoch, a longer sequence), and the next step of that size is as quick as any.",
     spans: Some(NamedSpans {
         names: &["recompilation", "compile"],
+        detailed: false,
         instead_of: &[
             PartKind::Run,
             PartKind::Lock,

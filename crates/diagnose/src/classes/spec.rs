@@ -156,9 +156,20 @@ impl Misses {
 pub struct NamedSpans {
     /// Their names.
     pub names: &'static [&'static str],
+    /// Whether a name may go on with `: ` and what it was, as `kernel_imbalance: gemm(float*)`.
+    pub detailed: bool,
     /// Kinds of part that such a span explains: the excess of what lies inside it points to this class
     /// instead of the kind's own.
     pub instead_of: &'static [PartKind],
+}
+
+impl NamedSpans {
+    /// Whether a span of this name is one.
+    pub(crate) fn contain(&self, name: &str) -> bool {
+        let of = |(name, _)| name;
+        let name = if self.detailed { name.split_once(": ").map_or(name, of) } else { name };
+        self.names.contains(&name)
+    }
 }
 
 /// How a user verifies a cause.

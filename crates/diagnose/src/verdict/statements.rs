@@ -14,7 +14,7 @@ use crate::classes;
 use crate::detect::{Incident, Slowed, StepNo, Steps};
 use crate::evidence::{Evidence, Statements};
 use crate::excess::{Excess, first_in_the_way};
-use crate::spans::{SpanInStep, StepRows};
+use crate::spans::{SpanInStep, StepRows, most_in};
 
 /// A kind of part whose excess is a smaller share of all is not worth a statement.
 const PART_WORTH: f64 = 0.02;
@@ -139,10 +139,14 @@ impl<'a> Stating<'a> {
         let spans = || self.rows.spans.iter().filter(of_class);
         let longest = spans().max_by_key(|span| span.to - span.from)?;
         let seen: HashSet<Id> = spans().map(|span| span.step).collect();
+        let what = longest.name.split_once(": ").map_or(&*longest.name, |(what, _)| what);
+        let most = most_in(spans()).map_or(String::new(), |(detail, ns)| {
+            let each = ns / MS / self.excess.slow_steps.max(1) as f64;
+            format!("; most of it in `{detail}`, {each:.3} ms a slow step")
+        });
         Some(Evidence {
             says: format!(
-                "spans `{}`: {:.3} ms a step before, {:.3} ms during; in {} of {} slow steps",
-                longest.name,
+                "spans `{what}`: {:.3} ms a step before, {:.3} ms during; in {} of {} slow steps{most}",
                 usual / MS,
                 slow / MS,
                 seen.len(),

@@ -16,6 +16,7 @@ mod names;
 mod needs;
 mod points;
 mod registers;
+mod sample;
 mod write;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -40,7 +41,9 @@ use write::{Insertion, Site};
 pub struct How {
     /// What each program may cost and do.
     pub budget: Budget,
-    /// It runs in one of so many blocks.
+    /// It runs in one of so many launches.
+    pub launches: NonZeroU32,
+    /// It runs in one of so many blocks of these.
     pub blocks: NonZeroU32,
     /// It runs in one of so many warps of these.
     pub warps: NonZeroU32,
@@ -51,7 +54,14 @@ pub struct How {
 impl Default for How {
     fn default() -> Self {
         let all = NonZeroU32::MIN;
-        Self { budget: Budget::default(), blocks: all, warps: all, switch: true }
+        Self { budget: Budget::default(), launches: all, blocks: all, warps: all, switch: true }
+    }
+}
+
+impl How {
+    /// Whether programs are left out of any launch, block or warp.
+    pub fn samples(&self) -> bool {
+        [self.launches, self.blocks, self.warps].iter().any(|n| n.get() > 1)
     }
 }
 
@@ -237,7 +247,9 @@ impl Plan {
 
     /// The table that a spliced module declares.
     pub fn table(&self) -> Table {
-        let maps = self.maps.iter().cloned().zip((TABLE_HEADER..).step_by(3)).collect();
+        let sampled = self.how.samples().then(sample::map);
+        let maps =
+            self.maps.iter().cloned().chain(sampled).zip((TABLE_HEADER..).step_by(3)).collect();
         let first = self.first_switch();
         let names = self.probes.iter().map(|probe| probe.name.clone());
         let switches = if self.how.switch { names.zip(first..).collect() } else { Vec::new() };
@@ -245,7 +257,7 @@ impl Plan {
     }
 
     fn first_switch(&self) -> usize {
-        TABLE_HEADER + 3 * self.maps.len()
+        TABLE_HEADER + 3 * (self.maps.len() + usize::from(self.how.samples()))
     }
 
     /// Puts the programs into a module.
@@ -272,6 +284,7 @@ impl Plan {
             splicer.probe(*probe, kernels)?;
         }
         let kernels = splicer.kernels(&matches);
+        splicer.census(&kernels)?;
         if splicer.sites.is_empty() {
             splicer.notes.push("its kernels match, and have no such place".into());
             return Ok(unchanged(kernels, splicer.notes));
@@ -409,6 +422,29 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
                         self.files.get(&file).map(|path| format!("{path}:{line}"))
                     }),
                 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where programs are sampled: the counts of what is left out, at the beginning of each kernel that has sites.
+    fn census(&mut self, kernels: &[KernelReport]) -> Result<(), Refusal> {
+        let how = &self.plan.how;
+        if !how.samples() {
+            return Ok(());
+        }
+        let text = sample::census(&self.base, how, TABLE_HEADER + 3 * self.plan.maps.len());
+        needs::check(&text, &self.head, "1 in N")?;
+        for function in self.module.functions() {
+            let is = |kernel: &&KernelReport| kernel.name == function.name && kernel.sites > 0;
+            if !function.kernel || !kernels.iter().any(|kernel| is(&kernel)) {
+                continue;
+            }
+            let (found, _) = points(self.module, function, &Attach::Entry("*".into()), &self.files);
+            for point in found {
+                let line = if point.rank == 0 { "\n" } else { "" };
+                self.insertions.push((point.at, point.rank, format!("{line}{text}\t")));
+                self.grown += text.len() + 8;
             }
         }
         Ok(())

@@ -73,7 +73,7 @@ const NEEDS: &[(&str, u32, u32)] = &[
 ];
 
 /// Special registers that are younger than the PTX that everybody has.
-const REGISTERS: &[(&str, u32, u32)] = &[("%globaltimer", 31, 30)];
+const REGISTERS: &[(&str, u32, u32)] = &[("%globaltimer", 31, 30), ("%gridid", 30, 20)];
 
 /// Refuses a block of text that needs more than the module is for.
 pub(super) fn check(block: &str, head: &Head, program: &str) -> Result<(), Refusal> {

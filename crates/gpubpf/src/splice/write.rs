@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::How;
 use super::points::{Point, Word};
 use super::registers::Width;
+use super::{How, sample};
 use crate::options::TABLE;
 
 /// What all sites of a probe share.
@@ -84,23 +84,7 @@ impl Site<'_> {
                 8 * self.switch
             );
         }
-        let (blocks, warps) = (self.how.blocks.get(), self.how.warps.get());
-        if blocks > 1 || warps > 1 {
-            // The block's number in the grid.
-            text += &linear(base, "ctaid", "nctaid", 1);
-        }
-        if blocks > 1 {
-            text += &one_in(base, 1, blocks);
-        }
-        if warps > 1 {
-            text += &linear(base, "tid", "ntid", 2);
-            let _ = write!(
-                text,
-                "\tshr.u32 %{base}w2, %{base}w2, 5;\n\tshl.b32 %{base}w1, %{base}w1, 5;\n\
-                 \tadd.s32 %{base}w1, %{base}w1, %{base}w2;\n"
-            );
-            text += &one_in(base, 1, warps);
-        }
+        text += &sample::gates(base, self.how);
         text
     }
 
@@ -136,27 +120,4 @@ impl Site<'_> {
             }
         };
     }
-}
-
-/// The number of a block or thread, x fastest, into the 32-bit register `to`.
-fn linear(base: &str, index: &str, size: &str, to: u32) -> String {
-    let mut text = format!("\tmov.u32 %{base}w{to}, %{index}.z;\n");
-    for axis in ['y', 'x'] {
-        let _ = write!(
-            text,
-            "\tmov.u32 %{base}w3, %{size}.{axis};\n\tmov.u32 %{base}w4, %{index}.{axis};\n\
-             \tmad.lo.s32 %{base}w{to}, %{base}w{to}, %{base}w3, %{base}w4;\n"
-        );
-    }
-    text
-}
-
-/// Lets one in `n` of the numbers in the register `of` through. They are spread by the golden ratio,
-/// so that every `n` neighbours have one among them and no stride of the kernel misses all.
-fn one_in(base: &str, of: u32, n: u32) -> String {
-    let below = (1_u64 << 32).div_ceil(u64::from(n));
-    format!(
-        "\tmul.lo.u32 %{base}w5, %{base}w{of}, 0x9E3779B1;\n\tsetp.ge.u32 %{base}p1, %{base}w5, {below};\n\
-         \t@%{base}p1 bra.uni {base}end;\n"
-    )
 }

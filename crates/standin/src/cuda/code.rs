@@ -15,6 +15,8 @@ pub(super) struct Execution {
     pub(super) functions: HashMap<usize, Function>,
     /// Launches that were captured.
     pub(super) captured: Vec<Captured>,
+    /// Launches so far of the kernel whose launches begin late.
+    pub(super) launches: u64,
 }
 
 pub(super) struct Loaded {

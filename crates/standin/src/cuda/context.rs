@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
+use std::mem::ManuallyDrop;
 
 use super::driver::{CONTEXT_BYTES, CURRENT, Handle, device, driver, gpu_of, ready, working};
 use super::submit::Call;
@@ -11,8 +12,10 @@ use crate::cupti::cbid;
 use crate::machine::pid;
 
 thread_local! {
-    /// The contexts below this thread's.
-    static PUSHED: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+    /// The contexts below this thread's. Never dropped: handlers of the exit still push and pop, as they may with the real
+    /// driver.
+    static PUSHED: ManuallyDrop<RefCell<Vec<Handle>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 fn create_context(to: Out<Handle>, ordinal: c_int) -> Status {
@@ -51,13 +54,13 @@ exported! {
         if !driver()?.contexts.contains_key(&context) {
             return Err(Code::InvalidContext);
         }
-        PUSHED.with_borrow_mut(|pushed| pushed.push(CURRENT.replace(context)));
+        PUSHED.with(|pushed| pushed.borrow_mut().push(CURRENT.replace(context)));
         Ok(())
     }
 
     fn cuCtxPopCurrent_v2(to: Out<Handle>) {
         ready()?;
-        let below = PUSHED.with_borrow_mut(Vec::pop).ok_or(Code::InvalidContext)?;
+        let below = PUSHED.with(|pushed| pushed.borrow_mut().pop()).ok_or(Code::InvalidContext)?;
         let popped = CURRENT.replace(below);
         if !to.is_null() {
             to.put(popped)?;

@@ -85,6 +85,8 @@ pub(super) enum Node {
         shared: i32,
         /// Which of the launches to execute ([`Execution`]) it is.
         run: Option<usize>,
+        /// When it was executed: it began then, ns; 0 if it only takes time.
+        begin: u64,
     },
     Copy {
         kind: CopyKind,

@@ -5,6 +5,7 @@
 //! reported at the launch; the reason is printed, since a test should say why.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::OnceLock;
 
 use gpuwhy_gpubpf::image::{ELF_MAGIC, FATBIN_MAGIC, is_binary, ptx_for};
@@ -28,6 +29,43 @@ const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 pub(super) fn executes() -> bool {
     static EXECUTES: OnceLock<bool> = OnceLock::new();
     *EXECUTES.get_or_init(|| std::env::var("GPUWHY_STANDIN_EXECUTES").is_ok_and(|v| v == "1"))
+}
+
+/// How an execution went.
+#[derive(Clone, Copy)]
+pub(super) struct Ran {
+    pub(super) cycles: u64,
+    /// When it began, ns of CLOCK_MONOTONIC.
+    pub(super) begin: u64,
+}
+
+/// Launches of a kernel that begin late: `KERNEL:FROM:US`, all but the first FROM of this process by so many us.
+struct Late {
+    of: String,
+    from: u64,
+    ns: u64,
+}
+
+fn late() -> Option<&'static Late> {
+    static LATE: OnceLock<Option<Late>> = OnceLock::new();
+    let read = || {
+        let text = std::env::var("GPUWHY_STANDIN_LATE").ok()?;
+        let mut words = text.split(':');
+        let (of, from) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        Some(Late { of, from, ns: words.next()?.parse::<u64>().ok()? * 1000 })
+    };
+    LATE.get_or_init(read).as_ref()
+}
+
+/// Adds a launch to the ledger, for tests to compare with: its kernel, and when it was called, began and ended, ns of
+/// CLOCK_MONOTONIC.
+fn note(kernel: &str, called: u64, begin: u64, end: u64) {
+    let Some(path) = std::env::var_os("GPUWHY_STANDIN_LEDGER") else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{kernel} {called} {begin} {end}"));
+    if let Err(why) = written {
+        eprintln!("gpuwhy-standin: the ledger: {why}");
+    }
 }
 
 fn failed(code: Code, why: &dyn std::fmt::Display) -> Code {
@@ -187,15 +225,16 @@ impl Driver {
     }
 
     /// Executes a launch that was kept.
-    pub(super) fn execute_kept(&mut self, kept: usize, stream: Handle) -> Result<u64, Code> {
+    pub(super) fn execute_kept(&mut self, kept: usize, stream: Handle) -> Result<Ran, Code> {
         let captured = self.code.captured.get(kept).cloned().ok_or(Code::InvalidHandle)?;
         self.execute(&captured, stream)
     }
 
-    /// Executes a launch. How many cycles it took.
-    /// It begins when the work before it on the stream has ended; the device's clock is that of the day.
-    pub(super) fn execute(&mut self, launch: &Captured, stream: Handle) -> Result<u64, Code> {
-        let begin = now().max(self.stream(stream)?.0.until);
+    /// Executes a launch. It begins when the work before it on the stream has ended, or later if a test asks for that; the
+    /// device's clock is that of the day.
+    pub(super) fn execute(&mut self, launch: &Captured, stream: Handle) -> Result<Ran, Code> {
+        let called = now();
+        let begin = called.max(self.stream(stream)?.0.until) + self.late(&launch.function.name);
         let module = self.module_with(launch.function.of)?;
         let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
         let device = self.code.devices.get_mut(&loaded.device).ok_or(Code::InvalidDevice)?;
@@ -210,7 +249,19 @@ impl Driver {
                 parameters: &launch.parameters,
             },
         );
-        Ok(launched.map_err(|why| failed(Code::LaunchFailed, &why))?.cycles)
+        let cycles = launched.map_err(|why| failed(Code::LaunchFailed, &why))?.cycles;
+        note(&launch.function.name, called, begin, begin + cycles);
+        Ok(Ran { cycles, begin })
+    }
+
+    /// How much later than it could a launch of a kernel begins, ns.
+    fn late(&mut self, kernel: &str) -> u64 {
+        let Some(Late { of, from, ns }) = late() else { return 0 };
+        if kernel != of {
+            return 0;
+        }
+        self.code.launches += 1;
+        if self.code.launches > *from { *ns } else { 0 }
     }
 
     /// Device memory of the current context's device.

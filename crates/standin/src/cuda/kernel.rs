@@ -38,10 +38,13 @@ fn launch(function: Handle, shape: Shape, stream: Handle, params: Out<Out<u8>>) 
         let name = *driver.functions.get(&function).ok_or(Code::InvalidHandle)?;
         let Shape { grid, block, shared } = shape;
         let captured = driver.captured(function, grid, block, shared, params)?;
-        let (work, run) = match captured {
-            None => (params.get()?.cast::<u64>(0).get()?, None),
-            Some(launch) if driver.is_capturing(stream)? => (0, Some(driver.keep(launch))),
-            Some(launch) => (driver.execute(&launch, stream)?, None),
+        let (work, run, begin) = match captured {
+            None => (params.get()?.cast::<u64>(0).get()?, None, 0),
+            Some(launch) if driver.is_capturing(stream)? => (0, Some(driver.keep(launch)), 0),
+            Some(launch) => {
+                let ran = driver.execute(&launch, stream)?;
+                (ran.cycles, None, ran.begin)
+            }
         };
         let node = Node::Kernel {
             name,
@@ -50,6 +53,7 @@ fn launch(function: Handle, shape: Shape, stream: Handle, params: Out<Out<u8>>) 
             block: block.map(|n| n as i32),
             shared: shared as i32,
             run,
+            begin,
         };
         driver.submit(stream, node, call.correlation)
     };

@@ -81,6 +81,7 @@ names! {
     "cuStreamCreate" = cuStreamCreate,
     "cuStreamDestroy" = cuStreamDestroy_v2,
     "cuStreamEndCapture" = cuStreamEndCapture,
+    "cuStreamIsCapturing" = cuStreamIsCapturing,
     "cuStreamQuery" = cuStreamQuery,
     "cuStreamSynchronize" = cuStreamSynchronize,
     "cuThreadExchangeStreamCaptureMode" = cuThreadExchangeStreamCaptureMode,

@@ -66,6 +66,12 @@ exported! {
         Ok(())
     }
 
+    fn cuStreamIsCapturing(stream: Handle, to: Out<c_uint>) {
+        // CU_STREAM_CAPTURE_STATUS_NONE and _ACTIVE.
+        let captured = driver()?.is_capturing(stream)?;
+        Ok(to.put(captured.into())?)
+    }
+
     fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>) {
         // Global, thread-local, relaxed; whether work may be captured is not asked here.
         match mode.get()? {

@@ -24,7 +24,12 @@ impl Driver {
             nodes.push(node);
             return Ok(0);
         }
-        let at = now();
+        // The simulator's own time is not the kernel's.
+        let at = if let Node::Kernel { begin: begin @ 1.., .. } = node {
+            begin.min(now())
+        } else {
+            now()
+        };
         let run = schedule(working(context.device)?, at, stream.until, &node);
         stream.until = run.end;
         let launch = Launch { context, stream: stream.id, correlation, graph: 0, node: 0, at };
@@ -48,7 +53,7 @@ impl Driver {
         let mut graph = self.executables.get(&graph).ok_or(Code::InvalidHandle)?.clone();
         for node in &mut graph.nodes {
             if let Node::Kernel { work, run: Some(run), .. } = node {
-                *work = self.execute_kept(*run, stream)?;
+                *work = self.execute_kept(*run, stream)?.cycles;
             }
         }
         let (stream, context) = self.stream(stream)?;
@@ -92,7 +97,7 @@ pub(super) fn node_id(graph: u32, index: usize) -> u64 {
 /// Schedules work on a GPU.
 fn schedule(gpu: &Gpu, at: u64, after: u64, node: &Node) -> Run {
     match *node {
-        Node::Kernel { work, .. } => gpu.launch(at, after, pid(), work),
+        Node::Kernel { work, begin, .. } => gpu.launch(at, after.max(begin), pid(), work),
         Node::Copy { kind, bytes, .. } => gpu.copy(at, after, pid(), bytes, kind.direction()),
         Node::Set { bytes, .. } => gpu.copy(at, after, pid(), bytes, Direction::Within),
     }

@@ -18,18 +18,24 @@
 //! | `memory` | memory that both ends have mapped |
 //! | `plan` | an image with probes, and what it needs |
 //! | `state` | what the maps hold, and when that was true |
+//! | `late` | how late launches began |
+//! | `records` | records of rings on their way to the controller |
 //! | `ends` | the two ends of the socket |
 
 mod ends;
+mod late;
 pub(crate) mod memory;
 mod messages;
 mod plan;
+mod records;
 mod state;
 
 pub use ends::{Asker, Desk, Seat, close_image, open_image};
+pub use late::Late;
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
-pub use plan::{Plan, Running};
+pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
+pub use records::Records;
 pub use state::State;
 
 /// The environment variable that names the controller's socket; without it nothing is asked.

@@ -4,14 +4,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::MAX_IMAGE;
+use super::late::Late;
 use super::memory::Memory;
+use super::records::Records;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Bytes before the words.
-const HEAD: usize = 88;
-/// The most words of a table, and the most places of maps in it.
-const MANY: u64 = 1 << 16;
+const HEAD: usize = 136;
+/// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
+pub const MANY: u64 = 1 << 16;
 
 /// An image with probes in it: PTX text, the table that its programs read (`gpuwhy_probe`), and the memory of their maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,15 @@ pub struct Plan {
     pub switches: Vec<u32>,
     /// Where one of the maps counts the blocks that run.
     pub running: Option<Running>,
+    /// Where one of the maps has the last launches.
+    pub launches: Option<Launches>,
+    /// The kernels, by the hash of their names ([`name_hash`]), with the number of the site where each begins: what a
+    /// launch of that map says it is of.
+    pub kernels: Vec<(u64, u64)>,
+    /// The rings of records among the maps.
+    pub rings: Vec<Ring>,
+    /// The kernels' names, by the sites that lie in them.
+    pub names: Vec<Name>,
     /// The PTX text.
     pub text: Vec<u8>,
 }
@@ -41,20 +52,178 @@ pub struct Running {
     pub bins: u32,
     /// A bin is so long: 2 to the power of this, ns.
     pub shift: u32,
+    /// The offset of an array with as many words, where the last block of each bin that ended says so ([`Running::ended`]);
+    /// 0 if there is none.
+    pub ends: u64,
+}
+
+/// A kernel, by a site that lies in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The site's number.
+    pub site: u64,
+    /// The name as a programmer wrote it.
+    pub readable: String,
+    /// The name in the image.
+    pub mangled: String,
+}
+
+impl Name {
+    /// The longest name, bytes.
+    pub const MOST: usize = 512;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let (readable, mangled) = (self.readable.as_bytes(), self.mangled.as_bytes());
+        out.extend(self.site.to_le_bytes());
+        out.extend((readable.len() as u32).to_le_bytes());
+        out.extend((mangled.len() as u32).to_le_bytes());
+        out.extend_from_slice(readable);
+        out.extend_from_slice(mangled);
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
+
+    fn read(bytes: &[u8], at: &mut usize) -> Option<Name> {
+        let part = |from: usize, bytes_of: usize| bytes.get(from..from.checked_add(bytes_of)?);
+        let word = |from| Some(u64::from_le_bytes(part(from, 8)?.try_into().ok()?));
+        let (site, lengths) = (word(*at)?, word(*at + 8)?);
+        let (first, second) = (lengths as u32 as usize, (lengths >> 32) as usize);
+        if first.max(second) > Name::MOST {
+            return None;
+        }
+        let text = |from, length| Some(String::from_utf8_lossy(part(from, length)?).into_owned());
+        let (readable, mangled) = (text(*at + 16, first)?, text(*at + 16 + first, second)?);
+        *at += 16 + (first + second).next_multiple_of(8);
+        Some(Name { site, readable, mangled })
+    }
+}
+
+/// An array in which programs write when each launch began: [`Launches::BYTES`] each, by the launch's number
+/// modulo the slots. Its words are that number and 1, the site where its kernel begins, and when its first block began by
+/// the device's clock, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launches {
+    /// The offset in the maps' memory.
+    pub at: u64,
+    /// How many slots it has, a power of two.
+    pub slots: u32,
+}
+
+impl Launches {
+    /// Bytes of a launch.
+    pub const BYTES: u32 = 24;
+
+    /// The offset in the maps' memory of a word of a slot.
+    pub fn word(&self, slot: u32, word: u32) -> u64 {
+        self.at + u64::from(Launches::BYTES) * u64::from(slot) + 8 * u64::from(word)
+    }
+
+    fn read(at: u64, slots: u64, state_bytes: u64) -> Option<Option<Launches>> {
+        if slots == 0 {
+            return Some(None);
+        }
+        let bytes = u64::from(Launches::BYTES) * slots.min(MANY);
+        let fits = at.is_multiple_of(8) && at.checked_add(bytes)? <= state_bytes;
+        let good = fits && slots.is_power_of_two() && slots <= MANY;
+        good.then_some(Some(Launches { at, slots: slots as u32 }))
+    }
+}
+
+/// A ring of records for each SM, which a loader empties while kernels run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The map's number.
+    pub map: u32,
+    /// How many SMs have one.
+    pub sms: u32,
+    /// The offset in the maps' memory of the first one.
+    pub at: u64,
+    /// Slots of each, a power of two.
+    pub slots: u32,
+    /// Bytes of a slot: a word that is written last, with the record's number and 1 in the upper half and its size in the
+    /// lower one, and the record.
+    pub slot_bytes: u32,
+}
+
+impl Ring {
+    /// Bytes before the slots: the count of records, and that of places that are taken.
+    const HEAD: u64 = 64;
+
+    /// Bytes of the ring of an SM.
+    pub fn bytes(&self) -> u64 {
+        Ring::HEAD + u64::from(self.slots) * u64::from(self.slot_bytes)
+    }
+
+    /// The offset in the maps' memory of the slot of a record.
+    pub fn slot(&self, sm: u32, number: u64) -> u64 {
+        let slot = number & (u64::from(self.slots) - 1);
+        self.at + u64::from(sm) * self.bytes() + Ring::HEAD + slot * u64::from(self.slot_bytes)
+    }
+
+    fn words(&self) -> [u64; 3] {
+        let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        [pair(self.map, self.sms), self.at, pair(self.slots, self.slot_bytes)]
+    }
+
+    fn read([first, at, last]: [u64; 3], state_bytes: u64) -> Option<Ring> {
+        let ring = Ring {
+            map: first as u32,
+            sms: (first >> 32) as u32,
+            at,
+            slots: last as u32,
+            slot_bytes: (last >> 32) as u32,
+        };
+        let aligned = at.is_multiple_of(8) && ring.slot_bytes.is_multiple_of(8);
+        let sized = ring.slots.is_power_of_two() && ring.slot_bytes >= 16;
+        let end = || ring.bytes().checked_mul(ring.sms.into())?.checked_add(at);
+        let fits = aligned && sized && u64::from(ring.sms) <= MANY;
+        (fits && end()? <= state_bytes).then_some(ring)
+    }
+}
+
+/// The hash by which both ends know a kernel: FNV-1a of its name, mangled.
+pub fn name_hash(name: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    name.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 impl Running {
-    fn read(at: u64, bins: u64, shift: u64, state_bytes: u64) -> Option<Option<Running>> {
+    /// The site where the last block of a bin ended, by what its word in the other array holds: 1 more than the site in the
+    /// lower 24 bits, and the lower 40 bits of the bin, counted from the clock's zero. `None` if none has, or a turn earlier.
+    pub fn ended(bin: u64, word: u64) -> Option<u64> {
+        let site = word & 0xff_ffff;
+        (site > 0 && word >> 24 == bin & 0xff_ffff_ffff).then(|| site - 1)
+    }
+
+    fn read(words: [u64; 4], state_bytes: u64) -> Option<Option<Running>> {
+        let [at, bins, shift, ends] = words;
         if bins == 0 {
             return Some(None);
         }
-        let fits = at.is_multiple_of(8) && at.checked_add(8 * bins.min(MANY))? <= state_bytes;
-        let good = fits && bins.is_power_of_two() && bins <= MANY && shift <= 32;
-        good.then_some(Some(Running { at, bins: bins as u32, shift: shift as u32 }))
+        let fits = |at: u64| {
+            Some(at.is_multiple_of(8) && at.checked_add(8 * bins.min(MANY))? <= state_bytes)
+        };
+        let good =
+            fits(at)? && fits(ends)? && bins.is_power_of_two() && bins <= MANY && shift <= 32;
+        good.then_some(Some(Running { at, bins: bins as u32, shift: shift as u32, ends }))
     }
 }
 
 impl Plan {
+    /// Bytes that a [`State`](super::State) shows: the maps, how late launches are, and records on their way.
+    pub fn shown_bytes(&self) -> u64 {
+        self.records_at() + if self.rings.is_empty() { 0 } else { Records::BYTES }
+    }
+
+    /// The kernel in which a site lies.
+    pub fn name(&self, site: u64) -> Option<&Name> {
+        self.names.iter().find(|name| name.site == site)
+    }
+
+    /// Where [`Records`] begin, from the beginning of the maps.
+    pub fn records_at(&self) -> u64 {
+        self.state_bytes.next_multiple_of(8) + Late::bytes(self.kernels.len())
+    }
+
     /// In memory that can be sent.
     ///
     /// # Errors
@@ -66,10 +235,18 @@ impl Plan {
         let counts = counts.map(|count| count as u64);
         let places = self.places.iter().flat_map(|(word, at)| [u64::from(*word), *at]);
         let switches = self.switches.iter().map(|word| u64::from(*word));
-        let running = self.running.map_or([0; 3], |r| [r.at, r.bins.into(), r.shift.into()]);
-        let all = numbers.into_iter().chain(counts).chain(running);
-        let all = all.chain(self.words.iter().copied());
-        out.extend(all.chain(places).chain(switches).flat_map(u64::to_le_bytes));
+        let running = self.running;
+        let running = running.map_or([0; 4], |r| [r.at, r.bins.into(), r.shift.into(), r.ends]);
+        let launches = self.launches.map_or([0; 2], |l| [l.at, l.slots.into()]);
+        let all = numbers.into_iter().chain(counts).chain(running).chain(launches);
+        let more = [self.kernels.len(), self.rings.len(), self.names.len()];
+        let more = more.map(|count| count as u64);
+        let all = all.chain(more).chain(self.words.iter().copied());
+        let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
+        let rings = self.rings.iter().flat_map(Ring::words);
+        let all = all.chain(places).chain(switches).chain(kernels).chain(rings);
+        out.extend(all.flat_map(u64::to_le_bytes));
+        self.names.iter().for_each(|name| name.put(&mut out));
         out.extend_from_slice(&self.text);
         let memory = Memory::new(out.len())?;
         memory.write(0, &out);
@@ -93,10 +270,12 @@ impl Plan {
         for (number, value) in head.iter_mut().enumerate() {
             *value = word(8 * number)?;
         }
-        let [magic, version, image, state_bytes, words, places, switches, text, at, bins, shift] =
-            head;
-        let running = Running::read(at, bins, shift, state_bytes)?;
-        if magic != MAGIC || version != VERSION || words.max(places).max(switches) > MANY {
+        let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
+        let [at, bins, shift, ends, launched, slots, kernels, rings, names] = rest;
+        let running = Running::read([at, bins, shift, ends], state_bytes)?;
+        let launches = Launches::read(launched, slots, state_bytes)?;
+        let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
+        if magic != MAGIC || version != VERSION || most > MANY {
             return None;
         }
         let mut at = HEAD;
@@ -113,9 +292,28 @@ impl Plan {
         };
         let places: Vec<(u32, u64)> = (0..places).map(|_| place()).collect::<Option<_>>()?;
         let switches: Vec<u32> = (0..switches).map(|_| inside(next()?)).collect::<Option<_>>()?;
+        let kernels: Vec<(u64, u64)> =
+            (0..kernels).map(|_| Some((next()?, next()?))).collect::<Option<_>>()?;
+        let rings: Vec<Ring> = (0..rings)
+            .map(|_| Ring::read([next()?, next()?, next()?], state_bytes))
+            .collect::<Option<_>>()?;
+        let names: Vec<Name> =
+            (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
         let text = bytes.get(at..at.checked_add(text)?)?.to_vec();
-        Some(Plan { image, state_bytes, words, places, switches, running, text })
+        Some(Plan {
+            image,
+            state_bytes,
+            words,
+            places,
+            switches,
+            running,
+            launches,
+            kernels,
+            rings,
+            names,
+            text,
+        })
     }
 }
 
@@ -134,7 +332,11 @@ mod tests {
             words: vec![0, 0, 0, 0, 0, 132, 0, 1],
             places: vec![(4, 0), (6, 88)],
             switches: vec![7],
-            running: Some(Running { at: 32, bins: 8, shift: 16 }),
+            running: Some(Running { at: 32, bins: 8, shift: 16, ends: 0 }),
+            launches: Some(Launches { at: 32, slots: 2 }),
+            kernels: vec![(name_hash(b"_Z1kv"), 3)],
+            rings: vec![Ring { map: 1, sms: 1, at: 0, slots: 2, slot_bytes: 16 }],
+            names: vec![Name { site: 3, readable: "k()".into(), mangled: "_Z1kv".into() }],
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -157,15 +359,36 @@ mod tests {
             (40, MANY + 1),
             (48, 600),
             (56, 1 << 40),
-            // Where the running blocks are counted: offset, bins, shift.
+            // Where the running blocks are counted: offset, bins, shift, ends.
             (64, 40),
             (72, 7),
             (72, 16),
             (80, 33),
+            (88, 4),
+            (88, 40),
+            // Where the last launches are: offset, slots. The number of kernels.
+            (96, 56),
+            (104, 3),
+            (104, 4),
+            (112, MANY + 1),
+            (112, 1 << 13),
+            // The numbers of rings and of names.
+            (120, 2000),
+            (128, 2000),
             // The word of a place; its offset; the word of a switch.
-            (152, 8),
-            (160, 89),
-            (184, 8),
+            (200, 8),
+            (208, 89),
+            (232, 8),
+            // A ring: SMs, offset, slots.
+            (256, 2 << 32 | 1),
+            (264, 4),
+            (264, 8),
+            (272, 16 << 32 | 3),
+            (272, 8 << 32 | 2),
+            (272, 16 << 32),
+            // The lengths of a name.
+            (288, 513),
+            (288, 513 << 32),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
@@ -174,6 +397,15 @@ mod tests {
         for length in 0..HEAD + 8 * 8 {
             assert_eq!(Plan::of(&good[..length]), None, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn a_block_that_ended_a_turn_earlier_is_none() {
+        let word = (0x12_3456_7890_u64 & 0xff_ffff_ffff) << 24 | 6;
+        assert_eq!(Running::ended(0x12_3456_7890, word), Some(5));
+        assert_eq!(Running::ended(0x12_3456_7890 + 8192, word), None);
+        assert_eq!(Running::ended(0x12_3456_7890, word - 6), None, "nothing was written");
+        assert_eq!(Running::ended(0, 0), None);
     }
 
     proptest! {

@@ -95,6 +95,14 @@ impl State {
         at.map_or(0, |at| self.get(at))
     }
 
+    /// Writes a number of 64 bits, by its offset from the beginning of the maps; nothing beyond the end.
+    pub(super) fn put(&self, at: u64, value: u64) {
+        let at = usize::try_from(at).ok().and_then(|at| at.checked_add(HEADER_BYTES));
+        if let Some(at) = at {
+            self.set(at, value);
+        }
+    }
+
     /// As [`State::maps`], whatever happens meanwhile.
     pub fn torn(&self, bytes: u64) -> Vec<u8> {
         self.0.read(HEADER_BYTES, usize::try_from(bytes).unwrap_or(usize::MAX))

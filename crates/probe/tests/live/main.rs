@@ -1,7 +1,10 @@
 //! `gpuwhy probe run -- COMMAND`: programs that know nothing of probes, over a driver that executes their kernels
 //! (`gpuwhy-standin`). What they print must be what they print alone, and the maps must hold what was launched.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod launches;
+mod rings;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,9 +53,17 @@ impl Place {
         gpu::link_libraries(&dir.join("lib"), &built("libgpuwhy_standin.so")).unwrap();
         fs::create_dir(dir.join("machine")).unwrap();
         compile(&dir, "loads", "loads.c", &["-ldl"]);
+        compile(&dir, "queues", "queues.c", &["-ldl"]);
         compile(&dir, "linked", "loads.c", &["-DLINKED", "-Llib", "-lcuda", "-ldl"]);
         let object = skeleton(&dir, "counts");
         Place { _keep: keep, dir, object }
+    }
+
+    /// With another probe of `probe new`.
+    fn with(tool: &str) -> Place {
+        let mut place = Place::new();
+        place.object = skeleton(&place.dir, tool);
+        place
     }
 
     /// A command's environment: the driver and two GPUs.
