@@ -126,6 +126,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write("agent_socket", "agent-two-rings", &[&[128, 3, 64], &*settings, &*settings].concat())?;
     write("agent_socket", "agent-no-ring", &[&[128, 0, 64], &*settings, b"?"].concat())?;
 
+    let [plan, record] = gpuwhy_wire::fuzzing::valid_images();
+    write("probe_images", "plan", &plan)?;
+    write("probe_images", "record", &record)?;
+
     correlator_lines(&write)?;
     let report = tmp.path().join("report.sqlite");
     nsys_report(&report)?;

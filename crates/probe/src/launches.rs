@@ -16,7 +16,7 @@ fn all<'a>(
     let maps = loaded.layout.as_ref().map_or(0, |layout| layout.bytes);
     let kernels = loaded.followed().iter().enumerate();
     let late = kernels.map(move |(n, (_, name))| (name.as_str(), shown.state.late(maps, n)));
-    late.filter(|(_, late)| late.known + late.unknown > 0)
+    late.filter(|(_, late)| late.known > 0 || late.unknown > 0)
 }
 
 /// How often launches were lost before they were read: on the device, and on the host.
@@ -61,7 +61,7 @@ pub(crate) fn show(screen: &mut Screen, loaded: &Loaded, shown: &Shown) {
         screen.line("  none");
     }
     let [device, host] = lost(loaded, shown);
-    if device + host > 0 {
+    if device > 0 || host > 0 {
         screen.line(format_args!(
             "  launches came faster than they were read: {device} times on the device, {host} times on the host"
         ));

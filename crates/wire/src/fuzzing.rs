@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::images::{Late, Plan, Records, State};
 use crate::map::{Options, Ring};
 use crate::record::{Event, Record};
 use crate::socket::{RawEnd, Received, Server, ServerOptions, Settings, hello};
@@ -73,6 +74,65 @@ pub fn client_receives(data: &[u8]) {
             Received::Nothing | Received::Closed => {}
         }
     }
+}
+
+/// What the ends of a probed program read of each other: a plan, whose head is right if the first byte is even, or else
+/// words that the program wrote into memory which the controller reads records and launches from.
+pub fn images(data: &[u8]) {
+    let Some((kind, data)) = data.split_first() else { return };
+    if kind % 2 == 0 {
+        let Some(plan) = Plan::of(data) else { return };
+        let (bytes, shown) = (plan.state_bytes, plan.shown_bytes());
+        assert!(shown >= bytes && plan.records_at() <= shown);
+        assert!(plan.places.iter().all(|(_, at)| *at < bytes));
+        assert!(plan.rings.iter().all(|ring| ring.slot(ring.sms.saturating_sub(1), 0) < bytes));
+        let last = plan.launches.map(|all| all.word(all.slots.saturating_sub(1), 0));
+        assert!(last.is_none_or(|at| at < bytes));
+        return;
+    }
+    const AT: u64 = 64;
+    let all = AT + Late::bytes(1) + Records::BYTES;
+    let state = State::new(all).expect("memory");
+    for twelve in data.chunks_exact(12) {
+        let (at, value) = twelve.split_at(4);
+        let at = u32::from_le_bytes(at.try_into().unwrap_or_default());
+        // Most of what is read lies near the beginning.
+        let within = if at % 2 == 0 { 2048 } else { all };
+        state.put(
+            8 * (u64::from(at) % (within / 8)),
+            u64::from_le_bytes(value.try_into().unwrap_or_default()),
+        );
+    }
+    let late = state.late(AT, 0);
+    assert!(late.quantile(0.5) <= late.quantile(1.0));
+    let records = Records::new(&state, AT + Late::bytes(1));
+    let mut taken = 0;
+    records.take(|_, _, record| taken += record.len() as u64);
+    assert!(taken <= Records::BYTES);
+    records.take(|_, _, _| panic!("what was taken is gone"));
+}
+
+/// A plan, and words that are a record: seeds.
+pub fn valid_images() -> [Vec<u8>; 2] {
+    let plan = Plan {
+        image: 7,
+        state_bytes: 64,
+        words: vec![1, 2],
+        places: vec![(0, 8)],
+        ..Plan::default()
+    };
+    let memory = plan.share().expect("memory for a small plan");
+    let records = (64 + Late::bytes(1)) / 8;
+    let word = |number: u64, value: u64| {
+        [&(number as u32 * 2).to_le_bytes()[..], &value.to_le_bytes()].concat()
+    };
+    let words = [
+        word(records, 24),
+        word(records + 3, 3 << 32 | 8),
+        word(records + 4, 5),
+        word(records + 5, 6),
+    ];
+    [[vec![0], memory.read(0, memory.len())].concat(), [vec![1], words.concat()].concat()]
 }
 
 /// Settings that were received, sent and received again.

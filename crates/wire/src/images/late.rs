@@ -54,9 +54,9 @@ impl Late {
     /// What a share of the known launches did not exceed, ns: the end of the bin in which it lies, and at most the longest.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (share * self.known as f64).ceil() as u64;
-        let mut so_far = 0;
+        let mut so_far = 0_u64;
         let bin = self.bins.iter().position(|count| {
-            so_far += count;
+            so_far = count.saturating_add(so_far);
             so_far >= wanted.max(1)
         });
         bin.map_or(0, |bin| (2_u64 << bin).wrapping_sub(1)).min(self.longest)
@@ -120,6 +120,8 @@ mod tests {
         assert_eq!((late.bins[0], late.bins[12]), (2, 3));
         assert_eq!((late.quantile(0.4), late.quantile(0.5), late.quantile(1.0)), (1, 5000, 5000));
         assert_eq!((Late::default().quantile(0.5), Late::bytes(0)), (0, 0));
+        let hostile = Late { known: u64::MAX, bins: [u64::MAX; BINS], ..late.clone() };
+        assert_eq!(hostile.quantile(1.0), 1);
         late.count(6, u64::MAX);
         assert_eq!((late.bins[63], late.quantile(1.0), late.total), (1, u64::MAX, u64::MAX));
     }

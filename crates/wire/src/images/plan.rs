@@ -10,6 +10,8 @@ use super::records::Records;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
 const VERSION: u64 = 2;
+/// Bytes of all maps at most.
+const MOST_BYTES: u64 = 1 << 40;
 /// Bytes before the words.
 const HEAD: usize = 136;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
@@ -262,7 +264,7 @@ impl Plan {
         Plan::of(&memory.read(0, memory.len())).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn of(bytes: &[u8]) -> Option<Plan> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Plan> {
         let word = |at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
         };
@@ -275,7 +277,7 @@ impl Plan {
         let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
         let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
-        if magic != MAGIC || version != VERSION || most > MANY {
+        if magic != MAGIC || version != VERSION || most > MANY || state_bytes > MOST_BYTES {
             return None;
         }
         let mut at = HEAD;
@@ -353,6 +355,9 @@ mod tests {
         let memory = example().share().unwrap();
         let good = memory.read(0, memory.len());
         assert_eq!(Plan::of(&good), Some(example()));
+        let mut large = good.clone();
+        large[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(Plan::of(&large), None, "no machine has as much memory");
         // The counts.
         for (at, value) in [
             (32, 9000),

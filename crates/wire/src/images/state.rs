@@ -96,7 +96,7 @@ impl State {
     }
 
     /// Writes a number of 64 bits, by its offset from the beginning of the maps; nothing beyond the end.
-    pub(super) fn put(&self, at: u64, value: u64) {
+    pub(crate) fn put(&self, at: u64, value: u64) {
         let at = usize::try_from(at).ok().and_then(|at| at.checked_add(HEADER_BYTES));
         if let Some(at) = at {
             self.set(at, value);
