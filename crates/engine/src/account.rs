@@ -1,12 +1,12 @@
 //! Where the time of selected steps went: their rows are read a few seconds at a time and walked over
 //! by `derive`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::{Accounted, Accounting};
 use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
-use gpuwhy_diagnose::spans::{SpanInStep, StepRows, spans_in_steps};
-use gpuwhy_schema::{self as schema, Id, Ns, Part, TrackId};
+use gpuwhy_diagnose::spans::{SpanInStep, StepRows, correspondents, spans_in_steps};
+use gpuwhy_schema::{self as schema, EntityId, Id, Ns, Part, TrackId};
 
 use crate::error::Result;
 use crate::source::RowSource;
@@ -20,13 +20,14 @@ const STRETCH: Ns = Ns::secs(4);
 /// The track of rounds, which no row of the trace lies on.
 const NO_TRACK: TrackId = TrackId(u32::MAX);
 
-/// Parts of the steps that were accounted for, by step, so that no step is accounted for twice, and the
-/// spans in these steps that point to a class of causes.
+/// Parts of the steps that were accounted for, by step, so that no step is accounted for twice, the
+/// spans in these steps that point to a class of causes, and who exchanged messages with those who take the steps.
 #[derive(Clone, Debug, Default)]
 pub struct KnownParts {
     by_step: HashMap<Id, Vec<Part>>,
     spans: HashMap<Id, Vec<SpanInStep>>,
     helpers: HashMap<Id, Vec<Part>>,
+    correspondents: BTreeSet<EntityId>,
 }
 
 impl KnownParts {
@@ -44,6 +45,7 @@ impl KnownParts {
             parts: parts.cloned().collect(),
             spans: spans.cloned().collect(),
             helpers: helpers.cloned().collect(),
+            correspondents: self.correspondents.clone(),
         }
     }
 
@@ -68,6 +70,7 @@ impl KnownParts {
         for part in rows.helpers {
             self.helpers.entry(part.step).or_default().push(part);
         }
+        self.correspondents.extend(rows.correspondents);
     }
 
     /// Forgets the parts of a step that has not ended: it has others when it is examined again.
@@ -97,6 +100,7 @@ pub fn account(
     let mut selected: Vec<&Step> = selected.iter().map(|&no| &steps[no]).collect();
     selected.sort_by_key(|s| s.ts);
     let workload = workload(steps);
+    let threads: HashSet<EntityId> = workload.iter().map(|step| step.thread).collect();
     let mut known = StepRows::default();
     let mut rest = &selected[..];
     while let Some(first) = rest.first() {
@@ -117,6 +121,7 @@ pub fn account(
         rows.step.extend(workload.iter().cloned());
         let Accounted { parts, helpers } = gpuwhy_derive::account(&rows, accounting);
         known.spans.extend(spans_in_steps(&rows, stretch, &parts));
+        known.correspondents.extend(correspondents(&rows, &threads));
         known.parts.extend(parts.into_iter().filter(|part| ids.contains(&part.step)));
         known.helpers.extend(helpers.into_iter().filter(|part| ids.contains(&part.step)));
     }

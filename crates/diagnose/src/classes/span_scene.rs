@@ -60,7 +60,7 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
     let all: Vec<&Step> = steps.iter().collect();
     let parts: Vec<Part> = steps.iter().flat_map(|s| parts(s, kind)).collect();
     let spans = spans_in_steps(&rows, &all, &parts);
-    let of_steps = StepRows { parts, spans, helpers: Vec::new() };
+    let of_steps = StepRows { parts, spans, ..StepRows::default() };
     let steps = Steps::from(steps);
     let found = incidents(&steps, &Detection::default());
     assert_eq!(found.len(), 1, "{found:?}");

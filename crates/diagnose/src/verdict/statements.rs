@@ -40,7 +40,7 @@ pub(super) struct Stating<'a> {
     losses: Vec<(Ns, f64)>,
     /// The processes that take the steps,
     workload: HashSet<EntityId>,
-    /// and those besides who work for usual ones.
+    /// and those besides who work for usual ones, or exchange messages with them.
     partners: HashSet<EntityId>,
 }
 
@@ -81,7 +81,8 @@ impl<'a> Stating<'a> {
             s.slow.iter().map(lost).collect::<Vec<_>>()
         };
         let losses = incident.slowed.iter().flat_map(lost).collect();
-        let partners = partners(rows, &slow, context);
+        let mut partners = partners(rows, &slow, context);
+        partners.extend(&rows.correspondents);
         Stating { incident, rows, excess, context, slow, losses, workload, partners }
     }
 

@@ -48,6 +48,8 @@ fn judged_from(
 const THREAD: u32 = 99;
 /// The process whose steps they are.
 const WORKLOAD: u32 = 9;
+/// Exchanges messages with those who take the steps.
+const CORRESPONDENT: u32 = 60;
 /// The process that recorded.
 const RECORDER: u32 = 8;
 
@@ -163,7 +165,8 @@ fn judged_as(
     }
     let demands = Demands::new(&tracks, &used, (incident.from, incident.to));
     let context = JudgeContext::new(&rows).with_readings(readings).with_demands(demands);
-    let rows = StepRows { parts, ..StepRows::default() };
+    let correspondents = [EntityId(CORRESPONDENT)].into();
+    let rows = StepRows { parts, correspondents, ..StepRows::default() };
     judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
 
@@ -530,6 +533,10 @@ fn the_class_is_open_where_who_took_more_works_for_the_steps_itself_or_is_not_na
     assert_eq!((&shared.culprit, shared.outcome), (&None, Outcome::InsufficientEvidence));
     assert!(against(&shared).contains("in its own way"), "{}", against(&shared));
     assert_eq!(shared.causes[0].class, "cpu_contention");
+    // As the server that an engine's clients talk to.
+    let server = judge(0.0, &[(CORRESPONDENT, "server", 0.9)]);
+    assert_eq!(server.outcome, Outcome::InsufficientEvidence, "{}", server.summary);
+    assert!(against(&server).contains("server (pid 1060) works for these"), "{}", against(&server));
     // Somebody else did.
     let hog = judge(0.0, &[(20, "hog", 0.9)]);
     assert_eq!((hog.culprit.unwrap().pid, hog.outcome), (Some(1020), Outcome::Decided));
