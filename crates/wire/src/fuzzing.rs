@@ -98,10 +98,8 @@ pub fn images(data: &[u8]) {
         let at = u32::from_le_bytes(at.try_into().unwrap_or_default());
         // Most of what is read lies near the beginning.
         let within = if at % 2 == 0 { 2048 } else { all };
-        state.put(
-            8 * (u64::from(at) % (within / 8)),
-            u64::from_le_bytes(value.try_into().unwrap_or_default()),
-        );
+        let word = u64::from(at / 2) % (within / 8);
+        state.put(8 * word, u64::from_le_bytes(value.try_into().unwrap_or_default()));
     }
     let late = state.late(AT, 0);
     assert!(late.quantile(0.5) <= late.quantile(1.0));
@@ -132,7 +130,11 @@ pub fn valid_images() -> [Vec<u8>; 2] {
         word(records + 4, 5),
         word(records + 5, 6),
     ];
-    [[vec![0], memory.read(0, memory.len())].concat(), [vec![1], words.concat()].concat()]
+    let plan = memory.read(0, memory.len());
+    // Memory is whole pages.
+    let used =
+        plan.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
+    [[&[0], &plan[..used]].concat(), [vec![1], words.concat()].concat()]
 }
 
 /// Settings that were received, sent and received again.

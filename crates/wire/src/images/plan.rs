@@ -413,6 +413,16 @@ mod tests {
         assert_eq!(Running::ended(0, 0), None);
     }
 
+    #[test]
+    fn the_seeds_of_the_fuzz_target_are_a_plan_and_a_record() {
+        let [plan, record] = crate::fuzzing::valid_images();
+        assert!(Plan::of(&plan[1..]).is_some());
+        crate::fuzzing::images(&plan);
+        crate::fuzzing::images(&record);
+        let seed = |name| std::fs::read(format!("../../fuzz/corpus/probe_images/{name}")).unwrap();
+        assert!([seed("plan"), seed("record")] == [plan, record], "run the program `seeds`");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_a_plan_or_none(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), head in any::<bool>()) {
