@@ -499,52 +499,41 @@ fn a_rank_that_waits_for_a_rank_behind_a_hog_waits_behind_the_hog() {
     assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >runnable(h) 4, >run(rank1) 1, run 1");
 }
 
-#[test]
-fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
+/// Where a step's time went of which `who` waits for bytes that `peer` hands over after 2 ms and that arrive after 6, while
+/// these sent so much over its link.
+fn waits_for_bytes(who: &str, peer: &str, sent: &[(&str, f64)]) -> String {
+    let (main, other) = (format!("{who}/main"), format!("{peer}/main"));
     let mut scene = Scene::default();
     scene
-        .thread("rank0/main", "RNNNNNR")
-        .thread("rank1/main", "RRRRRRR")
-        .message("rank1/main", Direction::Send, 100, 2)
-        .message("rank0/main", Direction::Receive, 100, 6)
-        .wake("rank0/main", 6, None)
-        .counted("rank0", names::NIC_TX_BYTES, 5, 10.0)
-        .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
-    assert_eq!(scene.step("rank0/main", 0, 7), "run 1, >run(rank1) 1, network(burst) 4, run 1");
+        .thread(&main, "RNNNNNR")
+        .thread(&other, "RRRRRRR")
+        .message(&other, Direction::Send, 100, 2)
+        .message(&main, Direction::Receive, 100, 6)
+        .wake(&main, 6, None)
+        .counted(who, names::NIC_TX_BYTES, 5, 10.0);
+    for (sender, bytes) in sent {
+        scene.counted(sender, names::NIC_TX_BYTES, 5, *bytes);
+    }
+    scene.step(&main, 0, 7)
+}
+
+#[test]
+fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
+    let found = waits_for_bytes("rank0", "rank1", &[("burst", 1000.0)]);
+    assert_eq!(found, "run 1, >run(rank1) 1, network(burst) 4, run 1");
 }
 
 /// The service that is asked sends most of all over that link.
 #[test]
 fn whom_one_waits_for_is_not_in_its_own_way_on_a_link() {
-    let mut scene = Scene::default();
-    scene
-        .thread("client/main", "RNNNNNR")
-        .thread("service/main", "RRRRRRR")
-        .message("service/main", Direction::Send, 100, 2)
-        .message("client/main", Direction::Receive, 100, 6)
-        .wake("client/main", 6, None)
-        .counted("client", names::NIC_TX_BYTES, 5, 10.0)
-        .counted("service", names::NIC_TX_BYTES, 5, 1000.0);
-    assert_eq!(scene.step("client/main", 0, 7), "run 1, >run(service) 1, network 4, run 1");
+    let found = waits_for_bytes("client", "service", &[("service", 1000.0)]);
+    assert_eq!(found, "run 1, >run(service) 1, network 4, run 1");
 }
 
 /// What somebody left to a worker of the kernel to send.
 #[test]
 fn a_worker_of_the_kernel_is_not_named_for_what_it_sends() {
-    let sent = |senders: &[(&'static str, f64)]| {
-        let mut scene = Scene::default();
-        scene
-            .thread("rank0/main", "RNNNNNR")
-            .thread("rank1/main", "RRRRRRR")
-            .message("rank1/main", Direction::Send, 100, 2)
-            .message("rank0/main", Direction::Receive, 100, 6)
-            .wake("rank0/main", 6, None)
-            .counted("rank0", names::NIC_TX_BYTES, 5, 10.0);
-        for (who, bytes) in senders {
-            scene.counted(who, names::NIC_TX_BYTES, 5, *bytes);
-        }
-        scene.step("rank0/main", 0, 7)
-    };
+    let sent = |sent: &[(&str, f64)]| waits_for_bytes("rank0", "rank1", sent);
     let worker = ("kworker/1:0", 1000.0);
     assert_eq!(sent(&[worker]), "run 1, >run(rank1) 1, network 4, run 1");
     let burst = ("burst", 100.0);

@@ -166,6 +166,8 @@ impl<'a> Stating<'a> {
         ranked: &Ranked<'_>,
     ) {
         let own: HashSet<EntityId> = self.workload.union(&self.partners).copied().collect();
+        // Of processes that are blamed together all work for the steps, or none.
+        let works = |id: EntityId| by_demand && own.contains(&id);
         let ranking = culprits::ranked(self.excess, kinds, by_demand, self.context, &own);
         let total = cause.excess_ms * MS;
         let mut suspects = Vec::new();
@@ -207,8 +209,7 @@ impl<'a> Stating<'a> {
                 continue;
             }
             let support = guilt.support(self.lasted(), ranked.enough());
-            let works = by_demand && blamed.members.iter().any(|id| own.contains(id));
-            if guilt.is_too_little(support, works || self.context.records(blamed.id)) {
+            if guilt.is_too_little(support, works(blamed.id) || self.context.records(blamed.id)) {
                 cause.others.push((culprit, excess / MS));
                 continue;
             }
@@ -220,7 +221,7 @@ impl<'a> Stating<'a> {
         }
         self.acquit(cause, &ranking);
         let says = match &cause.culprit {
-            Some(culprit) if by_demand && own.contains(&EntityId(culprit.entity)) => {
+            Some(culprit) if works(EntityId(culprit.entity)) => {
                 format!("{culprit} works for these steps itself: more of its work, or more to do, looks the same")
             }
             None if ranking.anybody_rose == Some(true) => {
