@@ -62,6 +62,13 @@ fn judged(folder: &Path, object: &Path, program: &Path, how: &str, late: &str) -
     document["findings"].as_array()?.first().cloned()
 }
 
+/// The stand-in's machine and libraries in a folder, a probe of this name, and the program.
+fn prepared(folder: &Path, tool: &str) -> (PathBuf, PathBuf) {
+    std::fs::create_dir(folder.join("machine")).unwrap();
+    gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
+    (probe(folder, tool), program(folder))
+}
+
 /// Of launches that take three times as long, those that wait for one block are told from those that have more to do;
 /// where nothing changes nothing is told.
 #[test]
@@ -71,9 +78,7 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     }
     let _alone = alone();
     let (_keep, folder) = folder();
-    std::fs::create_dir(folder.join("machine")).unwrap();
-    gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
-    let (object, program) = (probe(&folder, "tail"), program(&folder));
+    let (object, program) = prepared(&folder, "tail");
     let judged = |how: &str| judged(&folder, &object, &program, how, "");
     let uneven = judged("uneven").expect("steps became slow");
     assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
@@ -99,9 +104,7 @@ fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
     }
     let _alone = alone();
     let (_keep, folder) = folder();
-    std::fs::create_dir(folder.join("machine")).unwrap();
-    gpu::link_libraries(&folder.join("libraries"), &built("libgpuwhy_standin.so")).unwrap();
-    let (object, program) = (probe(&folder, "launchlate"), program(&folder));
+    let (object, program) = prepared(&folder, "launchlate");
     let judged = |how: &str, late: &str| judged(&folder, &object, &program, how, late);
     // From the launch 400 on they begin 8 ms later than they could.
     let late = judged("none", "_Z4workjj:400:8000").expect("steps became slow");
