@@ -2,7 +2,7 @@
 //!
 //! # What it sees
 //! The spans that the engine's own threads mark ([`names::RPC_WAIT`]), and those of its workers: at the end of one called
-//! [`names::WORKER_RESPONSE`] the engine has an answer, and the worker has nothing to do until its next span.
+//! [`names::WORKER_RESPONSE`], or before, the engine has an answer, and the worker has nothing to do until its next span.
 //!
 //! # Why it matters
 //! Both sides poll: they run all the time, and which of them held the other up their states do not say.
@@ -27,8 +27,8 @@ pub(crate) struct EngineWait {
 pub(crate) struct Engines {
     /// When threads of engines waited for their workers.
     waits: HashMap<EntityId, Vec<(Ns, Ns)>>,
-    /// When workers had answered, and when they began something.
-    answers: HashMap<EntityId, Vec<Ns>>,
+    /// From when to when workers answered, and when they began something.
+    answers: HashMap<EntityId, Vec<(Ns, Ns)>>,
     begun: HashMap<EntityId, Vec<Ns>>,
 }
 
@@ -39,7 +39,7 @@ impl Engines {
         if name == names::RPC_WAIT {
             self.waits.entry(thread).or_default().push((ts, end));
         } else if name == names::WORKER_RESPONSE {
-            self.answers.entry(thread).or_default().push(end);
+            self.answers.entry(thread).or_default().push((ts, end));
         } else if name.starts_with("Worker::") || name.starts_with("ModelRunner::") {
             self.begun.entry(thread).or_default().push(ts);
         }
@@ -52,15 +52,15 @@ impl Engines {
         let (Some((engine, mut waits)), None) = (engines.next(), engines.next()) else {
             return out;
         };
-        self.answers
-            .values_mut()
-            .chain(self.begun.values_mut())
-            .for_each(|list| list.sort_unstable());
+        self.answers.values_mut().for_each(|list| list.sort_unstable());
+        self.begun.values_mut().for_each(|list| list.sort_unstable());
         waits.sort_unstable();
         for (from, to) in waits {
-            // Until the worker that answered last.
+            // Until the worker that answered last. An engine that polls has the answer before the worker's call that gives it
+            // returns.
             let last = self.answers.iter().filter_map(|(worker, answers)| {
-                let last = *answers[..answers.partition_point(|at| *at <= to)].last()?;
+                let begun = answers.partition_point(|(begun, _)| *begun <= to);
+                let last = answers[..begun].last()?.1.min(to);
                 (last > from).then_some((last, *worker))
             });
             if let Some((to, awaited)) = last.max() {
@@ -69,7 +69,7 @@ impl Engines {
         }
         for (worker, answers) in &self.answers {
             let Some(begun) = self.begun.get(worker) else { continue };
-            for &from in answers {
+            for &(_, from) in answers {
                 if let Some(&to) = begun.get(begun.partition_point(|at| *at < from)) {
                     out.entry(*worker).or_default().push(EngineWait { from, to, awaited: engine });
                 }

@@ -15,6 +15,7 @@ pub mod baseline;
 pub mod calibration;
 pub mod change;
 pub mod classes;
+pub mod correspondents;
 pub mod demand;
 pub mod detect;
 pub mod evidence;

@@ -209,6 +209,12 @@ impl OnCpu {
         somewhere > SLOWED_ALONE && self.peers.is_some_and(as_fast)
     }
 
+    /// Whether steps that take so many times as long come and go without anybody's doing: those that are measured by their
+    /// batches, up to twice as long.
+    pub(crate) fn comes_and_goes(&self, times: f64) -> bool {
+        self.batches && times < OF_BATCHES
+    }
+
     /// How many times as long it ran in all.
     fn times(&self) -> f64 {
         (self.most.1 + self.elsewhere.1) / (self.most.0 + self.elsewhere.0).max(1.0)

@@ -1,12 +1,13 @@
 //! Spans in a step whose names point to a class of causes: a runtime that marks its own pauses, say.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_schema::{
     Class, Entity, EntityId, EntityKind, Id, Name, Ns, Part, PartKind, Rows, Span, TrackId,
 };
 
 use crate::classes::{self, ClassSpec};
+use crate::correspondents::Correspondents;
 use crate::detect::Step;
 use crate::evidence::Pointer;
 
@@ -43,25 +44,8 @@ pub struct StepRows {
     pub spans: Vec<SpanInStep>,
     /// What the helpers of their threads did, as `gpuwhy_derive::Accounted::helpers` tells it.
     pub helpers: Vec<Part>,
-    /// The processes that exchanged messages meanwhile with those that take the steps.
-    pub correspondents: BTreeSet<EntityId>,
-}
-
-/// The processes that exchanged messages, in `rows`, with one of those whose `threads` take steps.
-pub fn correspondents(rows: &Rows, threads: &HashSet<EntityId>) -> BTreeSet<EntityId> {
-    if rows.message.is_empty() {
-        return BTreeSet::new();
-    }
-    let parents: HashMap<EntityId, EntityId> =
-        rows.entity.iter().filter_map(|e| Some((e.id, e.parent?))).collect();
-    let workload: HashSet<EntityId> =
-        threads.iter().filter_map(|thread| parents.get(thread)).copied().collect();
-    let ends = || rows.message.iter().filter_map(|m| Some((m.flow, *parents.get(&m.thread)?)));
-    let flows: HashSet<u64> =
-        ends().filter(|(_, process)| workload.contains(process)).map(|(flow, _)| flow).collect();
-    let others =
-        ends().filter(|(flow, process)| flows.contains(flow) && !workload.contains(process));
-    others.map(|(_, process)| process).collect()
+    /// Who exchanged something meanwhile with those that take the steps.
+    pub correspondents: Correspondents,
 }
 
 /// The spans of `rows` that lie in one of `steps`, whose `parts` these are, and point to a class by their names.
@@ -147,41 +131,6 @@ mod tests {
     use super::*;
 
     const STEP: Id = Id(7);
-
-    #[test]
-    fn who_exchanges_messages_with_a_rank_takes_part_in_its_work_and_its_neighbours_do_not() {
-        let entity = |id: u32, kind, parent: Option<u32>| Entity {
-            id: EntityId(id),
-            kind,
-            key: format!("{id}").into(),
-            name: "a".into(),
-            number: None,
-            parent: parent.map(EntityId),
-            from: None,
-            to: None,
-        };
-        // Process n has thread 10 n.
-        let processes = (1..6).map(|n| entity(n, EntityKind::Process, None));
-        let threads = (1..6).map(|n| entity(10 * n, EntityKind::Thread, Some(n)));
-        let message = |thread: u32, flow: u64| gpuwhy_schema::Message {
-            id: Id(1),
-            ts: Ns::ZERO,
-            thread: EntityId(thread),
-            direction: gpuwhy_schema::Direction::Send,
-            flow,
-            bytes: 1,
-            position: 0,
-        };
-        // 1 and 2 are ranks that talk to each other, 3 asks 1, 4 talks to 5.
-        let talk = [(10, 1), (20, 1), (10, 2), (30, 2), (40, 3), (50, 3)];
-        let rows = Rows {
-            entity: processes.chain(threads).collect(),
-            message: talk.map(|(thread, flow)| message(thread, flow)).to_vec(),
-            ..Rows::default()
-        };
-        let ranks = [EntityId(10), EntityId(20)].into();
-        assert_eq!(correspondents(&rows, &ranks), [EntityId(3)].into());
-    }
 
     #[test]
     fn of_the_kernels_that_spans_name_the_one_with_most_time_is_told() {

@@ -1,11 +1,12 @@
 //! Where the time of selected steps went: their rows are read a few seconds at a time and walked over
 //! by `derive`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use gpuwhy_derive::{Accounted, Accounting};
+use gpuwhy_diagnose::correspondents::Correspondents;
 use gpuwhy_diagnose::detect::{Step, StepNo, Steps};
-use gpuwhy_diagnose::spans::{SpanInStep, StepRows, correspondents, spans_in_steps};
+use gpuwhy_diagnose::spans::{SpanInStep, StepRows, spans_in_steps};
 use gpuwhy_schema::{self as schema, EntityId, Id, Ns, Part, TrackId};
 
 use crate::error::Result;
@@ -21,13 +22,13 @@ const STRETCH: Ns = Ns::secs(4);
 const NO_TRACK: TrackId = TrackId(u32::MAX);
 
 /// Parts of the steps that were accounted for, by step, so that no step is accounted for twice, the
-/// spans in these steps that point to a class of causes, and who exchanged messages with those who take the steps.
+/// spans in these steps that point to a class of causes, and who exchanged something with those who take the steps.
 #[derive(Clone, Debug, Default)]
 pub struct KnownParts {
     by_step: HashMap<Id, Vec<Part>>,
     spans: HashMap<Id, Vec<SpanInStep>>,
     helpers: HashMap<Id, Vec<Part>>,
-    correspondents: BTreeSet<EntityId>,
+    correspondents: Correspondents,
 }
 
 impl KnownParts {
@@ -121,7 +122,7 @@ pub fn account(
         rows.step.extend(workload.iter().cloned());
         let Accounted { parts, helpers } = gpuwhy_derive::account(&rows, accounting);
         known.spans.extend(spans_in_steps(&rows, stretch, &parts));
-        known.correspondents.extend(correspondents(&rows, &threads));
+        known.correspondents.extend(Correspondents::new(&rows, &threads));
         known.parts.extend(parts.into_iter().filter(|part| ids.contains(&part.step)));
         known.helpers.extend(helpers.into_iter().filter(|part| ids.contains(&part.step)));
     }

@@ -964,6 +964,17 @@ fn an_engine_that_polls_waits_for_what_its_worker_does() {
     assert_eq!(scene.step("engine/main", 0, 10), parts);
 }
 
+/// The engine has the answer before the worker's call that gives it returns.
+#[test]
+fn an_engine_that_polls_waits_until_it_sees_the_answer() {
+    let mut scene = Scene::default();
+    scene.thread("engine/main", "RRRRRRRRRR").thread("worker/main", "RRXXXXRRRR");
+    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 8]);
+    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [7, 9]);
+    let parts = "run 1, >run 1, >stopped(worker) 4, >run 2, run 2";
+    assert_eq!(scene.step("engine/main", 0, 10), parts);
+}
+
 /// An engine whose main thread waits for the interpreter lock from 3 to 8, which another thread of it has; its worker runs.
 fn engine_without_its_lock() -> Scene {
     let mut scene = Scene::default();

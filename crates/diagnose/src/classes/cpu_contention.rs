@@ -13,8 +13,9 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
                of CPUs, which say who ran meanwhile. \
                Who is to blame: of those who ran meanwhile, who began to take more of the CPUs than before \
              (`cpu_time` of processes); the others were displaced. Against it: nobody in particular was seen \
-             on the CPU. Where who took more works for the steps itself, or \
-             nobody of those who did accounts for enough, the confidence is multiplied by 0.4: the work may be in its own \
+             on the CPU. Where who took more works for the steps itself, \
+             nobody of those who did accounts for enough, or nobody did and steps that are measured by their batches took \
+             less than twice as long, the confidence is multiplied by 0.4: the work may be in its own \
              way.",
     verify: Verify {
         culprit: Some(

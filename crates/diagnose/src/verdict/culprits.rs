@@ -20,7 +20,9 @@ pub(super) const WORTH: f64 = 0.1;
 const MOST: usize = 4;
 /// Of a group, one that accounts for this share is a culprit by itself, unless more demand is what convicts.
 const HOLDS_IT_ALONE: f64 = 2.0 / 3.0;
-/// Who was never seen in the way may have displaced others who were, from this rise on, in CPUs.
+/// Who was in the way for more than this share of the time in usual steps was so before too.
+pub(super) const BEFORE_WORTH: f64 = 0.2;
+/// Who rose by so many CPUs may have displaced others, who were in the way for that.
 const DISPLACES: f64 = 0.1;
 
 /// A culprit with the parts that are blamed on it.
@@ -84,14 +86,17 @@ pub(super) fn ranked(
 ) -> Ranking {
     let demands = Some(context.demands()).filter(|demands| by_demand && demands.are_known());
     let Some(demands) = demands else {
-        let groups = groups(excess, kinds, context, |_| (false, false), !by_demand);
+        // Of those of one name in the way of a CPU the ones that were so before too are not told from others by demand.
+        let is_new = |usual: f64, slow: f64| by_demand && usual <= BEFORE_WORTH * slow;
+        let side = |_, usual, slow| (is_new(usual, slow), false);
+        let groups = groups(excess, kinds, context, side, !by_demand);
         let is_own = |b: &Blamed| by_demand && b.members.iter().any(|id| workload.contains(id));
         let grew = groups.into_values().filter(|b| b.excess() > 0.0);
         let (own, others): (Vec<Blamed>, Vec<Blamed>) = grew.partition(is_own);
         return Ranking { blamed: sorted(others), own: sorted(own), ..Ranking::default() };
     };
     let side = |id: EntityId, demand: Demand| (demand.grew(), workload.contains(&id));
-    let mut groups = groups(excess, kinds, context, |id| side(id, demands.of(id)), false);
+    let mut groups = groups(excess, kinds, context, |id, _, _| side(id, demands.of(id)), false);
     let of_group = demands.grouped(|id, demand| Some((context.group(id), side(id, demand))));
     let rises_of = |own: bool| -> f64 {
         let of = of_group.iter().filter(|((_, (_, is_own)), together)| {
@@ -115,9 +120,10 @@ pub(super) fn ranked(
         all.into_iter().partition(|b| rise(b) > 0.0 && !(others_did && is_own(b)));
     let displaced = sorted(displaced.into_iter().filter(|b| b.excess() > 0.0).collect());
     let through: f64 = displaced.iter().map(Blamed::excess).sum();
-    let rises: f64 = guilty.iter().map(rise).sum();
+    let displaces = |b: &Blamed| Some(rise(b)).filter(|rise| *rise >= DISPLACES).unwrap_or(0.0);
+    let rises: f64 = guilty.iter().map(displaces).sum();
     for blamed in &mut guilty {
-        blamed.through_others = through * rise(blamed) / rises.max(f64::MIN_POSITIVE);
+        blamed.through_others = through * displaces(blamed) / rises.max(f64::MIN_POSITIVE);
     }
     let anybody_rose = Some(!guilty.is_empty());
     let blamed = sorted(guilty.into_iter().filter(|b| b.excess() > 0.0).collect());
@@ -132,7 +138,7 @@ impl Blamed {
     }
 }
 
-/// Whether somebody took more than before, and is of the workload.
+/// Whether somebody took more than before, or was not in the way before where that is not known, and is of the workload.
 type Side = (bool, bool);
 
 /// A group, and on which side its members are.
@@ -144,7 +150,7 @@ fn groups(
     excess: &Excess,
     kinds: &[PartKind],
     context: &JudgeContext<'_>,
-    side: impl Fn(EntityId) -> Side,
+    side: impl Fn(EntityId, f64, f64) -> Side,
     apart: bool,
 ) -> BTreeMap<Key, Blamed> {
     let mut sums: BTreeMap<EntityId, (f64, f64)> = BTreeMap::new();
@@ -159,15 +165,15 @@ fn groups(
     for (&id, (usual, slow)) in &sums {
         *of_groups.entry(context.group(id)).or_default() += slow - usual;
     }
-    let key_of = |id: EntityId, excess: f64| {
-        let group = context.group(id);
+    let key_of = |id: EntityId, usual: f64, slow: f64| {
+        let (group, excess) = (context.group(id), slow - usual);
         let alone = apart && excess > 0.0 && excess >= HOLDS_IT_ALONE * of_groups[&group];
-        (if alone { Group::Alone(id) } else { group }, side(id))
+        (if alone { Group::Alone(id) } else { group }, side(id, usual, slow))
     };
     let mut most: BTreeMap<Key, f64> = BTreeMap::new();
     let mut groups: BTreeMap<Key, Blamed> = BTreeMap::new();
     for (id, (usual, slow)) in sums {
-        let key = key_of(id, slow - usual);
+        let key = key_of(id, usual, slow);
         let blamed = groups
             .entry(key.clone())
             .or_insert_with(|| Blamed { members: Vec::new(), ..Blamed::absent(id) });

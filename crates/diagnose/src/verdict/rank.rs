@@ -36,6 +36,8 @@ pub(super) struct Ranked<'a> {
     resamples: usize,
     /// How far the steps that were compared suffice.
     enough: f64,
+    /// How many times as long as usual the slow ones took.
+    times: f64,
     /// Where the program ran for longer, and who else ran.
     on_cpu: OnCpu,
     from: Ns,
@@ -69,6 +71,7 @@ impl<'a> Ranked<'a> {
             firsts: firsts(series, judgement.resamples, &contradicted),
             resamples: judgement.resamples,
             enough: enough(excess),
+            times: times(excess),
             kinds,
             on_cpu,
             from,
@@ -101,6 +104,11 @@ impl<'a> Ranked<'a> {
         let weight = if rank == 0 { (share / HELD_BY_FIRST).min(1.0) } else { share };
         let lossless = if context.has_lost(class) { WITH_LOSS } else { 1.0 };
         first / self.resamples.max(1) as f64 * explained * weight * self.enough * lossless
+    }
+
+    /// Whether steps take as much longer without anybody's doing.
+    pub(super) fn comes_and_goes(&self) -> bool {
+        self.on_cpu.comes_and_goes(self.times)
     }
 
     /// How far the steps that were compared suffice.
@@ -137,10 +145,15 @@ fn firsts(
     firsts
 }
 
+/// How many times as long as usual slow steps took.
+fn times(excess: &Excess) -> f64 {
+    excess.slow / excess.usual.max(1.0)
+}
+
 /// How far the steps that were compared suffice. A step that took ten times as long as usual counts
 /// for ten that took twice as long, and so on.
 fn enough(excess: &Excess) -> f64 {
-    let times = excess.slow / excess.usual.max(1.0);
+    let times = times(excess);
     let weight = if times >= MUCH_SLOWER { times } else { 1.0 };
     let slow = excess.slow_steps as f64 * weight;
     1.0 - 0.5f64.powf(slow.min(excess.usual_steps as f64) / 3.0)

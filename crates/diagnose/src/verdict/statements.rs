@@ -18,8 +18,6 @@ use crate::spans::{SpanInStep, StepRows, most_in};
 
 /// A kind of part whose excess is a smaller share of all is not worth a statement.
 const PART_WORTH: f64 = 0.02;
-/// A culprit that was in the way for this share of the time before the onset too is less convincing.
-const BEFORE_WORTH: f64 = 0.2;
 /// Another cause, or time that nothing explains, speaks against a cause from this share of the growth.
 const RIVAL_WORTH: f64 = 0.1;
 
@@ -82,7 +80,7 @@ impl<'a> Stating<'a> {
         };
         let losses = incident.slowed.iter().flat_map(lost).collect();
         let mut partners = partners(rows, &slow, context);
-        partners.extend(&rows.correspondents);
+        partners.extend(rows.correspondents.processes());
         Stating { incident, rows, excess, context, slow, losses, workload, partners }
     }
 
@@ -229,6 +227,10 @@ impl<'a> Stating<'a> {
                  own way"
                     .to_owned()
             }
+            None if ranking.anybody_rose == Some(false) && ranked.comes_and_goes() => {
+                "steps that are measured by their batches take that much longer now and then: the work may be in its own way"
+                    .to_owned()
+            }
             _ => return,
         };
         cause.trust = IN_ITS_OWN_WAY;
@@ -327,7 +329,7 @@ impl<'a> Stating<'a> {
                 blamed.through_others / MS
             )));
         }
-        if blamed.demand.is_none() && blamed.usual > BEFORE_WORTH * blamed.slow {
+        if blamed.demand.is_none() && blamed.usual > culprits::BEFORE_WORTH * blamed.slow {
             cause.evidence_against.push(Evidence::of(format!(
                 "{culprit} was in the way before the onset too ({usual_ms:.3} ms a step)"
             )));

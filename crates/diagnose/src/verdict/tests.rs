@@ -1,9 +1,11 @@
 use gpuwhy_schema::{Entity, EntityKind, Id, Ns, Part, Rows, SourceId, SourceState, Track, names};
 
 use super::*;
+use crate::correspondents::Correspondents;
 use crate::demand::Demands;
-use crate::detect::{Detection, Step, incidents};
+use crate::detect::{Detection, Expected, Step, incidents};
 use crate::gpu::Readings;
+use crate::roofline::Mix;
 
 /// A part: kind, who is blamed, ns.
 type Made = (PartKind, Option<u32>, i64);
@@ -32,7 +34,7 @@ fn judged_of(
     clock: Option<(f64, f64)>,
     took: &[(u32, &str, f64, f64)],
 ) -> Finding {
-    judged_as(slow, dropped, clock, took, |_| Ns::ZERO)
+    judged_as(Scene { dropped, clock, took, ..Scene::new(slow) })
 }
 
 /// The same of what processes took, each so long after the onset.
@@ -41,7 +43,7 @@ fn judged_from(
     took: &[(u32, &str, f64, f64)],
     begins: impl Fn(u32) -> Ns,
 ) -> Finding {
-    judged_as(slow, 0, None, took, begins)
+    judged_as(Scene { took, begins: &begins, ..Scene::new(slow) })
 }
 
 /// The thread whose steps are judged.
@@ -53,19 +55,50 @@ const CORRESPONDENT: u32 = 60;
 /// The process that recorded.
 const RECORDER: u32 = 8;
 
-fn judged_as(
-    slow: &[&[Made]],
+/// What happens to a program.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    /// What its 200 usual steps are made of,
+    usual: &'a [Made],
+    /// and each of the slow ones after them.
+    slow: &'a [&'a [Made]],
+    /// Events that were lost.
     dropped: u64,
+    /// The clock of a GPU before and in the slow steps.
     clock: Option<(f64, f64)>,
-    took: &[(u32, &str, f64, f64)],
-    begins: impl Fn(u32) -> Ns,
-) -> Finding {
-    let usual = [(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)];
+    /// Pid - 1000 and command of processes, and what they took of the CPUs before and during the incident,
+    took: &'a [(u32, &'a str, f64, f64)],
+    /// from so long after the onset.
+    begins: &'a dyn Fn(u32) -> Ns,
+    /// Whether what they took was recorded.
+    counts: bool,
+    /// What its steps are expected to take.
+    expected: Expected,
+}
+
+impl<'a> Scene<'a> {
+    /// Of slow steps, and nothing else.
+    fn new(slow: &'a [&'a [Made]]) -> Scene<'a> {
+        Scene {
+            usual: &[(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)],
+            slow,
+            dropped: 0,
+            clock: None,
+            took: &[],
+            begins: &|_| Ns::ZERO,
+            counts: true,
+            expected: Expected::Alike,
+        }
+    }
+}
+
+fn judged_as(scene: Scene<'_>) -> Finding {
+    let Scene { usual, slow, dropped, clock, took, begins, counts, expected } = scene;
     let mut steps = Vec::new();
     let mut parts = Vec::new();
     let mut at = Ns::ZERO;
     for n in 0..200 + slow.len() as u64 {
-        let made = if n < 200 { &usual[..] } else { slow[n as usize - 200] };
+        let made = if n < 200 { usual } else { slow[n as usize - 200] };
         let jitter = (n % 7) as i64 * 10_000;
         let ts = at.max(Ns::millis(50 * n as i64));
         at = ts;
@@ -86,7 +119,7 @@ fn judged_as(
             name: "step".into(),
             size: None,
             ran: None,
-            expected: Default::default(),
+            expected,
         });
     }
     let entity = |id, name: &str| Entity {
@@ -153,19 +186,20 @@ fn judged_as(
         name: names::CPU_TIME.into(),
         ..track.clone()
     };
-    let tracks: Vec<Track> = took.iter().map(|t| cpu_time(t.0)).collect();
+    let counted = if counts { took } else { &[] };
+    let tracks: Vec<Track> = counted.iter().map(|t| cpu_time(t.0)).collect();
     let mut used = Vec::new();
     let last = incident.to.0 / 100_000_000 + 1;
     for tick in 1..=last.max(130) {
         let ts = Ns::millis(tick * 100);
-        for (n, _, before, during) in took {
+        for (n, _, before, during) in counted {
             let value = if ts > incident.from + begins(*n) { during } else { before } * 1e8;
             used.push(gpuwhy_schema::Counter { ts, track: gpuwhy_schema::TrackId(100 + n), value });
         }
     }
     let demands = Demands::new(&tracks, &used, (incident.from, incident.to));
     let context = JudgeContext::new(&rows).with_readings(readings).with_demands(demands);
-    let correspondents = [EntityId(CORRESPONDENT)].into();
+    let correspondents = Correspondents::known([EntityId(CORRESPONDENT)]);
     let rows = StepRows { parts, correspondents, ..StepRows::default() };
     judge(&steps, &incident, &rows, &context, &Judgement::default())
 }
@@ -245,6 +279,59 @@ fn where_nobody_takes_more_than_before_nobody_is_named() {
     assert_eq!((finding.class, &finding.culprit), ("cpu_contention", &None));
     let against = &finding.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says.contains("nobody took more")), "{against:?}");
+}
+
+/// What a batch takes is not all in its size.
+#[test]
+fn steps_of_batches_that_wait_somewhat_longer_while_nobody_takes_more_are_not_decided() {
+    use PartKind::*;
+    let judge = |waited| {
+        let slow = [(Run, None, 4_000_000), (Runnable, Some(1), waited), (Gpu, None, 6_000_000)];
+        let expected = Expected::Priced { mix: Mix::Decode, ns: 1e7, first_ns: None };
+        let took = &[(1, "job", 0.9, 0.9)][..];
+        judged_as(Scene { took, expected, ..Scene::new(&[&slow[..]; 40]) })
+    };
+    let longer = judge(6_000_000);
+    assert_eq!((longer.class, longer.outcome), ("unexplained", Outcome::InsufficientEvidence));
+    assert!(against(&longer).contains("now and then"), "{}", against(&longer));
+    assert_eq!(judge(14_000_000).outcome, Outcome::Decided);
+}
+
+/// A kernel thread ran a little more than before, while the ranks waited for each other.
+#[test]
+fn who_is_hardly_in_the_way_and_takes_little_more_displaced_nobody() {
+    use PartKind::*;
+    let slow = [
+        (Run, None, 4_000_000),
+        (Runnable, Some(1), 5_000_000),
+        (Runnable, Some(2), 50_000),
+        (Gpu, None, 6_000_000),
+    ];
+    let named = |rise| {
+        let took = [(1, "job", 0.9, 0.9), (2, "rcu", 0.01, 0.01 + rise)];
+        judged_of(&[&slow[..]; 40], 0, None, &took).culprit.and_then(|culprit| culprit.pid)
+    };
+    assert_eq!((named(0.06), named(0.3)), (None, Some(1002)));
+}
+
+/// It is not known yet who takes more; a client and two hogs have one name.
+#[test]
+fn who_was_in_the_way_before_is_not_blamed_for_others_of_its_name() {
+    use PartKind::*;
+    const CLIENT: u32 = 29;
+    let usual =
+        &[(Run, None, 4_000_000), (Runnable, Some(CLIENT), 1_000_000), (Gpu, None, 5_000_000)][..];
+    let slow = [
+        (Run, None, 4_000_000),
+        (Runnable, Some(CLIENT), 3_500_000),
+        (Runnable, Some(30), 2_500_000),
+        (Runnable, Some(31), 2_500_000),
+        (Gpu, None, 6_000_000),
+    ];
+    let took = &[CLIENT, 30, 31].map(|id| (id, "python3", 0.0, 0.0))[..];
+    let finding = judged_as(Scene { usual, took, counts: false, ..Scene::new(&[&slow[..]; 40]) });
+    let culprit = finding.culprit.unwrap();
+    assert_eq!((culprit.pid, culprit.processes), (Some(1030), 2));
 }
 
 /// None of them is in the way for long, all of them together are.
