@@ -571,6 +571,33 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_a_rank_that_collects_its_garbage_waits_for_that() {
+        use PartKind::*;
+        // Rank 1 runs 6 longer, of which 5 are a collection; rank 0 waits 6 longer for it.
+        let late = |run: f64, collects: f64| Profile {
+            dur: run + 10.0,
+            parts: vec![((Run, None), run), ((Gpu, None), 10.0)],
+            spans: vec![((Class::GcPause, Run), collects)],
+            ..Profile::default()
+        };
+        let waits = |run: f64| Profile {
+            dur: 12.0 + run,
+            parts: vec![((Run, None), 2.0), ((Gpu, None), 10.0)],
+            awaited: vec![(EntityId(1), (Run, None), run)],
+            ..Profile::default()
+        };
+        let (usual1, slow1) = (late(2.0, 0.0), late(8.0, 5.0));
+        let (usual0, slow0) = (waits(0.5), waits(6.5));
+        let series = [
+            Compared::new(EntityId(1), vec![&usual1], vec![&slow1]),
+            Compared::new(EntityId(0), vec![&usual0], vec![&slow0]),
+        ];
+        let classes = Excess::of(&series).classes(&[]);
+        let of = |class| (classes[&class] * 1e9).round() / 1e9;
+        assert_eq!((of(Class::GcPause), of(Class::EngineSoftware)), (5.0, 1.0));
+    }
+
+    #[test]
     fn what_grew_a_little_does_not_explain_a_long_wait_for_whoever_it_grew_in() {
         use PartKind::*;
         // One holds a lock for 300 ms; its own steps wait 3 ms longer for a CPU.

@@ -71,6 +71,10 @@ functions! {
         to: *mut Handle, image: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint,
         more: *mut c_int, more_values: *mut *mut c_void, more_count: c_uint
     );
+    fn link_data = c"cuLinkAddData_v2" (
+        link: Handle, kind: c_int, data: *mut c_void, bytes: usize, name: *const c_char, count: c_uint,
+        options: *mut c_int, values: *mut *mut c_void
+    );
     fn module_global = c"cuModuleGetGlobal_v2" (
         to: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char
     );
@@ -365,6 +369,21 @@ pub fn load_library(
     more_count: c_uint,
 ) -> Code {
     library_load(to, text, options, values, count, more, more_values, more_count)
+}
+
+/// Adds text to a link, with the program's name for it and its options.
+#[allow(clippy::too_many_arguments)]
+pub fn link_text(
+    link: Handle,
+    kind: c_int,
+    text: *const c_void,
+    bytes: usize,
+    name: *const c_char,
+    count: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+) -> Code {
+    link_data(link, kind, text.cast_mut(), bytes, name, count, options, values)
 }
 
 /// Address and size of a variable of a module.

@@ -12,7 +12,8 @@
 //! and launch attributes are right; if the driver refuses it, the program's own is loaded. Before the first launch in
 //! a context, the maps of the probes get memory on its device (`places`). A thread copies them to memory that the
 //! controller has mapped, ten times a second while kernels are launched, and the last time when the image is
-//! unloaded, its context is destroyed or the program exits (`drain`). Where a map tells when launches begin, each call is
+//! unloaded, its context is destroyed or the program exits (`drain`). Images that are linked from parts get theirs on the
+//! way (`links`). Where a map tells when launches begin, each call is
 //! written down before the driver is asked (`calls`) and matched with what the map says (`late`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
@@ -20,8 +21,7 @@
 //! never repeated and never left out. It is a second object beside `inject`: that one is loaded by the driver and by
 //! NCCL, and must not have the driver's names.
 //!
-//! *What it does not reach.* Functions that are not in the table, such as `cuLinkAddData`; images that are loaded
-//! before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
+//! *What it does not reach.* Functions that are not in the table; images that are loaded before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
 
 mod ask;
 mod calls;
@@ -32,6 +32,7 @@ mod functions;
 mod image;
 mod late;
 mod linker;
+mod links;
 mod load;
 mod lock;
 mod places;

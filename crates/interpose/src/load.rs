@@ -7,7 +7,7 @@ use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
 use crate::ask::connect;
 use crate::places::{self, Of};
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{drain, driver, guarded, image};
+use crate::{drain, driver, guarded, image, links};
 
 /// Where an image comes from.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub enum Source {
 }
 
 /// What the controller makes of an image; the connection takes what became of it.
-fn plan(source: Source) -> Option<(Asker, Plan)> {
+pub fn plan(source: Source) -> Option<(Asker, Plan)> {
     let (asker, wait) = connect()?;
     let (arch, sms) = driver::devices()?;
     let file = match source {
@@ -31,6 +31,13 @@ fn plan(source: Source) -> Option<(Asker, Plan)> {
     (plan.text.last() == Some(&0)).then_some((asker, plan))
 }
 
+/// Tells the controller what became of an image, if it is still there.
+pub fn say(image: u64, outcome: Outcome) {
+    if let Some((asker, _)) = connect() {
+        let _ = asker.say(Ask::Loaded { image, outcome }, None);
+    }
+}
+
 /// Loads another image in the place of the program's own; if it is refused, the program's own.
 fn load(
     source: Source,
@@ -38,6 +45,16 @@ fn load(
     other: impl FnOnce(*const c_void) -> Code,
     take: impl FnOnce(Plan) -> Outcome,
 ) -> Code {
+    if let Some(plan) = guarded(None, || links::linked(source)) {
+        // It has its probes already.
+        guarded((), drain::start);
+        let (code, image) = (own(), plan.image);
+        guarded((), || match code {
+            SUCCESS => say(image, take(plan)),
+            refused => say(image, Outcome::Refused(refused)),
+        });
+        return code;
+    }
     let Some((asker, plan)) = guarded(None, || plan(source)) else { return own() };
     let image = plan.image;
     guarded((), drain::start);

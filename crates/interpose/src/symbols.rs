@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use crate::linker::{c_library, look_up, real_dlsym};
 use crate::places::Of;
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{load, places};
+use crate::{links, load, places};
 
 /// The driver has no such function.
 const NOT_FOUND: Code = 500;
@@ -200,6 +200,38 @@ hooks! {
     fn cuLibraryEnumerateKernels(to: *mut Handle, count: c_uint, library: Handle) |real| {
         places::used(library);
         real(to, count, library)
+    };
+
+    c"cuLinkAddData" since 6050:
+    fn cuLinkAddData_v2(
+        link: Handle, kind: c_int, data: *mut c_void, bytes: usize, name: *const c_char, count: c_uint,
+        options: *mut c_int, values: *mut *mut c_void
+    ) |real| {
+        // Both may call it, one after the other.
+        let real = core::cell::RefCell::new(real);
+        let with = |kind, data: *const c_void, bytes| {
+            (real.borrow_mut())(link, kind, data.cast_mut(), bytes, name, count, options, values)
+        };
+        links::add(link, kind, load::Source::Memory(data), || with(kind, data, bytes), with)
+    };
+    c"cuLinkAddFile" since 6050:
+    fn cuLinkAddFile_v2(
+        link: Handle, kind: c_int, path: *const c_char, count: c_uint, options: *mut c_int, values: *mut *mut c_void
+    ) |real| {
+        links::add(link, kind, load::Source::File(path), || real(link, kind, path, count, options, values), |kind, text, bytes| {
+            crate::driver::link_text(link, kind, text, bytes, path, count, options, values)
+        })
+    };
+    c"cuLinkComplete" since 5050:
+    fn cuLinkComplete(link: Handle, to: *mut *mut c_void, bytes: *mut usize) |real| {
+        let code = real(link, to, bytes);
+        links::completed(link, code, to);
+        code
+    };
+    c"cuLinkDestroy" since 5050:
+    fn cuLinkDestroy(link: Handle) |real| {
+        links::ended(link);
+        real(link)
     };
 
     c"cuLaunchKernel" since 4000:

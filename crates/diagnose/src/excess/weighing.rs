@@ -176,7 +176,8 @@ pub struct Weighing {
     awaited: Vec<(EntityId, Key)>,
     /// By the thread whose helpers they are.
     helpers: Vec<(EntityId, Key)>,
-    spans: Vec<(Class, PartKind)>,
+    /// By the thread whose steps they lie in.
+    spans: Vec<(EntityId, (Class, PartKind))>,
     /// Who was waited for, and who waited.
     waiters: Vec<(EntityId, EntityId)>,
     /// How often each step of a side is counted.
@@ -207,7 +208,10 @@ impl Weighing {
                     let of = profile.helpers.iter();
                     of.map(|(k, ns)| (helpers.of((one.thread, *k)), *ns)).collect()
                 },
-                spans: profile.spans.iter().map(|(key, ns)| (spans.of(*key), *ns)).collect(),
+                spans: {
+                    let of = profile.spans.iter();
+                    of.map(|(key, ns)| (spans.of((one.thread, *key)), *ns)).collect()
+                },
                 waited_for: {
                     let ranks: BTreeSet<EntityId> =
                         profile.awaited.iter().map(|(rank, ..)| *rank).collect();
@@ -298,13 +302,16 @@ impl Weighing {
             let all = keys.iter().copied().zip(sums.iter().map(|[usual, slow]| (*usual, *slow)));
             all.filter(|(_, (usual, slow))| *usual != 0.0 || *slow != 0.0)
         }
-        let by_thread = |keys, sums| {
-            let mut grown: BTreeMap<EntityId, Grown> = BTreeMap::new();
+        fn by_thread<K: Copy + Ord>(
+            keys: &[(EntityId, K)],
+            sums: &[Sum],
+        ) -> BTreeMap<EntityId, BTreeMap<K, (f64, f64)>> {
+            let mut grown: BTreeMap<EntityId, BTreeMap<K, (f64, f64)>> = BTreeMap::new();
             for ((thread, key), ns) in of(keys, sums) {
                 grown.entry(thread).or_default().insert(key, ns);
             }
             grown
-        };
+        }
         let Sums { dur, misses, cold, own, awaited, helpers, spans, waited } = &self.sums;
         let both = |sum: &Sum| Misses { usual: sum[USUAL], slow: sum[SLOW] };
         let mut waiters: BTreeMap<EntityId, usize> = BTreeMap::new();
@@ -320,11 +327,12 @@ impl Weighing {
                 parts: BTreeMap::new(),
                 misses: both(misses),
                 cold: both(cold),
-                spans: of(&self.spans, spans).collect(),
+                spans: BTreeMap::new(),
             },
             own: by_thread(&self.own, own),
             awaited: by_thread(&self.awaited, awaited),
             helpers: by_thread(&self.helpers, helpers),
+            spans: by_thread(&self.spans, spans),
             waiters,
         }
     }
@@ -339,6 +347,8 @@ struct Weighed {
     awaited: BTreeMap<EntityId, Grown>,
     /// What its helpers waited for while it ran grew by.
     helpers: BTreeMap<EntityId, Grown>,
+    /// Of what each thread's own steps took, what lies in spans that point to a class.
+    spans: BTreeMap<EntityId, BTreeMap<(Class, PartKind), (f64, f64)>>,
     /// How many waited for each thread.
     waiters: BTreeMap<EntityId, usize>,
 }
@@ -347,7 +357,7 @@ impl Weighed {
     /// The excess, where what the waiting for a rank grew by is distributed in the proportions in which
     /// that rank's own steps grew, as far as that growth explains it.
     fn distribute(self) -> Excess {
-        let Weighed { mut out, mut own, awaited, helpers, waiters } = self;
+        let Weighed { mut out, mut own, awaited, helpers, spans, waiters } = self;
         for (thread, waited) in helpers {
             if let Some(own) = own.get_mut(&thread) {
                 told_by_helpers(own, &waited);
@@ -377,9 +387,24 @@ impl Weighed {
                 sum.0 += usual;
                 sum.1 += usual + left * (slow - usual);
             }
-            for (key, ns) in late.into_iter().filter(|_| explained > 0.0) {
+            if explained <= 0.0 {
+                continue;
+            }
+            // What its own steps grew by in spans the others waited for as well.
+            for (key, (usual, slow)) in spans.get(&rank).into_iter().flatten() {
+                let of_kind = late.iter().filter(|((kind, _), _)| *kind == key.1);
+                let of_kind: f64 = of_kind.map(|(_, ns)| ns).sum();
+                let grew = (slow - usual).clamp(0.0, of_kind);
+                out.spans.entry(*key).or_default().1 += explained * grew / all;
+            }
+            for (key, ns) in late {
                 out.parts.entry(key).or_default().1 += explained * ns / all;
             }
+        }
+        for (key, (usual, slow)) in spans.into_values().flatten() {
+            let sum = out.spans.entry(key).or_default();
+            sum.0 += usual;
+            sum.1 += slow;
         }
         for (key, (usual, slow)) in own.into_values().flatten() {
             let sum = out.parts.entry(key).or_default();

@@ -146,6 +146,9 @@ fn a_probe_counts_in_programs_that_know_nothing_of_it_however_they_come_to_their
             ("library", fatbin),
             ("libraryfile", ptx),
             ("graph", ptx),
+            ("link", ptx),
+            ("link", fatbin),
+            ("linkfile", ptx),
         ] {
             let (found, _) = place.found(&[], &[program, way, load, path, COPY, "1", "3"]);
             assert_eq!(counted(&found), [of_launches(3)], "{way}, {load}: {found:#}");
@@ -200,6 +203,17 @@ fn uncompressed(text: &[u8]) -> Vec<u8> {
     all.extend(entry);
     all.extend(body);
     all
+}
+
+/// Of two links with the same image one is given up.
+#[test]
+fn what_was_to_be_linked_and_was_not_is_told() {
+    let place = Place::new();
+    let path = image("zstd.fatbin");
+    let (found, told) = place.found(&[], &["./loads", "asked", "unlinked", text(&path), COPY]);
+    assert_eq!(counted(&found), [[0, 0], of_launches(1)], "{found:#}");
+    assert!(told.contains("probes lie in 1 of 2 images"), "{told}");
+    assert!(told.contains("the program did not say what became of it"), "{told}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
  *   loads WAY LOAD IMAGE KERNEL [DEVICES [LAUNCHES [END]]]
  *
  * WAY   linked: against libcuda.  dlsym: each function by its name.  asked: cuGetProcAddress, as CUDA's run time.
- * LOAD  module, moduleex, fatbinary, wrapper (a module by __cudaFatCudaBinary), file, library, libraryfile, graph
+ * LOAD  module, moduleex, fatbinary, wrapper (a module by __cudaFatCudaBinary), file, library, libraryfile, graph,
+ *       link, linkfile (linked with another part), unlinked (a link that is given up before)
  * END   exit, _exit, kill, unload, fork
  *
  * The kernel takes two pointers; what the second one points to afterwards is printed, device by device.
@@ -43,6 +44,12 @@ typedef uint64_t address;
       (handle *, const char *, int *, void **, unsigned, int *, void **, unsigned)) \
     F(cuLibraryUnload, "cuLibraryUnload", (handle)) \
     F(cuLibraryGetKernel, "cuLibraryGetKernel", (handle *, handle, const char *)) \
+    F(cuLinkCreate_v2, "cuLinkCreate", (unsigned, int *, void **, handle *)) \
+    F(cuLinkAddData_v2, "cuLinkAddData", \
+      (handle, int, void *, size_t, const char *, unsigned, int *, void **)) \
+    F(cuLinkAddFile_v2, "cuLinkAddFile", (handle, int, const char *, unsigned, int *, void **)) \
+    F(cuLinkComplete, "cuLinkComplete", (handle, void **, size_t *)) \
+    F(cuLinkDestroy, "cuLinkDestroy", (handle)) \
     F(cuStreamCreate, "cuStreamCreate", (handle *, unsigned)) \
     F(cuStreamBeginCapture_v2, "cuStreamBeginCapture", (handle, unsigned)) \
     F(cuStreamEndCapture, "cuStreamEndCapture", (handle, handle *)) \
@@ -89,7 +96,7 @@ static void check(unsigned code, const char *what) {
 }
 #define CHECK(call) check(call, #call)
 
-static char *contents(const char *path) {
+static char *contents(const char *path, size_t *bytes_read) {
     FILE *file = fopen(path, "rb");
     if (!file) exit(5);
     fseek(file, 0, SEEK_END);
@@ -98,7 +105,36 @@ static char *contents(const char *path) {
     char *bytes = calloc(1, size + 64);
     if (fread(bytes, 1, size, file) != (size_t)size) exit(5);
     fclose(file);
+    *bytes_read = size;
     return bytes;
+}
+
+/* Another kernel, which nobody launches. */
+static char OTHER[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry other() {\n    ret;\n}\n";
+
+/* What is linked from an image and another part; the link has ended, as Numba's has, when it is loaded. */
+static void *linked(const char *load, char *image, size_t bytes, const char *path) {
+    enum { PTX = 1, FATBINARY = 2 };
+    size_t length = strlen(path);
+    int kind = length > 4 && !strcmp(path + length - 4, ".ptx") ? PTX : FATBINARY;
+    handle link;
+    void *found, *copy;
+    if (!strcmp(load, "unlinked")) {
+        CHECK(cuLinkCreate_v2(0, NULL, NULL, &link));
+        CHECK(cuLinkAddData_v2(link, kind, image, bytes + 1, path, 0, NULL, NULL));
+        CHECK(cuLinkDestroy(link));
+    }
+    CHECK(cuLinkCreate_v2(0, NULL, NULL, &link));
+    if (!strcmp(load, "linkfile"))
+        CHECK(cuLinkAddFile_v2(link, kind, path, 0, NULL, NULL));
+    else
+        CHECK(cuLinkAddData_v2(link, kind, image, bytes + 1, path, 0, NULL, NULL));
+    CHECK(cuLinkAddData_v2(link, PTX, OTHER, sizeof OTHER, "other", 0, NULL, NULL));
+    CHECK(cuLinkComplete(link, &found, &bytes));
+    copy = calloc(1, bytes + 64);
+    memcpy(copy, found, bytes);
+    CHECK(cuLinkDestroy(link));
+    return copy;
 }
 
 int main(int count, char **words) {
@@ -108,7 +144,8 @@ int main(int count, char **words) {
     const char *end = count > 7 ? words[7] : "exit";
     find(words[1]);
     CHECK(cuInit(0));
-    char *image = contents(path);
+    size_t bytes;
+    char *image = contents(path, &bytes);
     struct {
         unsigned magic, version;
         const void *data;
@@ -140,6 +177,8 @@ int main(int count, char **words) {
                 CHECK(cuModuleLoadFatBinary(&module, image));
             else if (!strcmp(load, "file"))
                 CHECK(cuModuleLoad(&module, path));
+            else if (strstr(load, "link"))
+                CHECK(cuModuleLoadData(&module, linked(load, image, bytes, path)));
             else
                 return 2;
             CHECK(cuModuleGetFunction(&function, module, kernel));

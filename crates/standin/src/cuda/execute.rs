@@ -97,7 +97,7 @@ fn bytes_at(image: Out<u8>) -> Result<Vec<u8>, Code> {
 }
 
 /// The PTX text of an image that the device would compile, or that its machine code carries.
-fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
+pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
     let text = if is_binary(&bytes) {
         ptx_for(&bytes, ARCH).map_err(|why| failed(Code::InvalidImage, &why))?.text
     } else {

@@ -23,7 +23,7 @@
 //! | `submit` | scheduling work, and calls that wait and are reported to CUPTI |
 //! | `code` | what is loaded where kernels are executed |
 //! | `execute` | kernels that are executed, and memory that holds bytes |
-//! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `memory`, `error` | the exported functions |
+//! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `link`, `memory`, `error` | the exported functions |
 //! | `names` | `cuGetProcAddress` |
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
@@ -36,6 +36,7 @@ mod execute;
 mod graph;
 mod kernel;
 mod library;
+mod link;
 mod memory;
 mod names;
 mod stream;

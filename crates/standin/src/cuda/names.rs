@@ -8,6 +8,7 @@ use super::error::*;
 use super::graph::*;
 use super::kernel::*;
 use super::library::*;
+use super::link::*;
 use super::memory::*;
 use super::stream::*;
 use super::{Code, Status, status};
@@ -63,6 +64,11 @@ names! {
     "cuLibraryLoadData" = cuLibraryLoadData,
     "cuLibraryLoadFromFile" = cuLibraryLoadFromFile,
     "cuLibraryUnload" = cuLibraryUnload,
+    "cuLinkAddData" = cuLinkAddData_v2,
+    "cuLinkAddFile" = cuLinkAddFile_v2,
+    "cuLinkComplete" = cuLinkComplete,
+    "cuLinkCreate" = cuLinkCreate_v2,
+    "cuLinkDestroy" = cuLinkDestroy,
     "cuMemAlloc" = cuMemAlloc_v2,
     "cuMemFree" = cuMemFree_v2,
     "cuMemcpyDtoH" = cuMemcpyDtoH_v2,
