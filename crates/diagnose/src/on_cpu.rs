@@ -181,6 +181,11 @@ impl OnCpu {
         OnCpu { work, ..self }
     }
 
+    /// Whether nobody marked the steps: they are busy periods.
+    pub(crate) fn is_of_busy_periods(&self) -> bool {
+        self.work != Work::Marked
+    }
+
     /// The same of steps that are measured by their batches, or not.
     pub fn of_batches(self, batches: bool) -> OnCpu {
         OnCpu { batches, ..self }

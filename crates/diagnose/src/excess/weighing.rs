@@ -15,6 +15,9 @@ use crate::stats::Random;
 /// Usual and slow ns, by part and blame.
 type Grown = BTreeMap<Key, (f64, f64)>;
 
+/// Usual and slow ns in spans, by the class that they point to and the part.
+type InSpans = BTreeMap<(Class, PartKind), (f64, f64)>;
+
 /// What grew, and by how much.
 fn more(grown: &Grown) -> Vec<(Key, f64)> {
     let grown = grown.iter().map(|(key, (usual, slow))| (*key, slow - usual));
@@ -348,7 +351,7 @@ struct Weighed {
     /// What its helpers waited for while it ran grew by.
     helpers: BTreeMap<EntityId, Grown>,
     /// Of what each thread's own steps took, what lies in spans that point to a class.
-    spans: BTreeMap<EntityId, BTreeMap<(Class, PartKind), (f64, f64)>>,
+    spans: BTreeMap<EntityId, InSpans>,
     /// How many waited for each thread.
     waiters: BTreeMap<EntityId, usize>,
 }
