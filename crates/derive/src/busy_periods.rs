@@ -13,6 +13,8 @@
 //! # What fools it
 //! - A thread that waits for the answer of somebody whom it asked is taken for idle meanwhile: which descriptor it
 //!   waits for is not recorded.
+//! - A thread of a pool that waits for its next connection waits for another thread, as for a lock. Such a period has
+//!   messages of two connections; where hardly any other of the thread has, it is left out ([`Connections`]).
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
 //!   thread ran for longer says nothing, unless it received as many messages as in others ([`Received`]).
 
@@ -49,6 +51,44 @@ pub fn is_received(message: &Message) -> bool {
     message.direction == Direction::Receive && message.bytes > 0
 }
 
+/// An event loop changes its connection from one period to another at least once in so many.
+const CHANGES_ONE_IN: u64 = 20;
+
+/// The first and the last connection by which a thread sent or received something in a period, and whether there were
+/// several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+    /// Whether one of both is not all there were.
+    pub several: bool,
+}
+
+/// The connections of one thread, from busy period to busy period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    last: Option<u64>,
+    periods: u64,
+    changes: u64,
+}
+
+impl Connections {
+    /// Takes the flows of the next period.
+    pub fn take(&mut self, flows: Flows) {
+        self.periods += 1;
+        let changed = flows.several || self.last.is_some_and(|last| last != flows.first);
+        self.changes += u64::from(changed);
+        self.last = Some(flows.last);
+    }
+
+    /// Whether the thread serves one connection after another, so that in a period of several it waited for the next one.
+    pub fn is_one_at_a_time(&self) -> bool {
+        self.changes * CHANGES_ONE_IN < self.periods
+    }
+}
+
 /// Messages that are remembered until the period that they were received in ends.
 const REMEMBERED: usize = 1024;
 
@@ -56,6 +96,8 @@ const REMEMBERED: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     at: VecDeque<Ns>,
+    /// From when to when it sent and received by one connection and no other, and by which.
+    flows: VecDeque<(Ns, Ns, u64)>,
     /// It has received something, ever.
     any: bool,
 }
@@ -63,6 +105,15 @@ pub struct Received {
 impl Received {
     /// Takes the thread's next message.
     pub fn take(&mut self, message: &Message) {
+        match self.flows.back_mut().filter(|(.., flow)| *flow == message.flow) {
+            Some((_, last, _)) => *last = (*last).max(message.ts),
+            None => {
+                if self.flows.len() == REMEMBERED {
+                    self.flows.pop_front();
+                }
+                self.flows.push_back((message.ts, message.ts, message.flow));
+            }
+        }
         if !is_received(message) {
             return;
         }
@@ -71,6 +122,17 @@ impl Received {
             self.at.pop_front();
         }
         self.at.push_back(message.ts);
+    }
+
+    /// By which connections it sent or received in a period, if it did; forgets what it did before.
+    pub fn flows(&mut self, from: Ns, to: Ns) -> Option<Flows> {
+        while self.flows.front().is_some_and(|(_, last, _)| *last < from) {
+            self.flows.pop_front();
+        }
+        let within = self.flows.iter().take_while(|(first, ..)| *first <= to);
+        let ids = within.map(|(.., flow)| *flow);
+        let (first, last) = (ids.clone().next()?, ids.clone().last()?);
+        Some(Flows { first, last, several: ids.count() > 1 })
     }
 
     /// How many it received in a period, and forgets them with all before. None of a thread that has never received
@@ -144,6 +206,37 @@ mod tests {
         let counted =
             [(20, 30), (35, 40), (44, 50)].map(|(from, to)| received.within(Ns(from), Ns(to)));
         assert_eq!(counted, [Some(3), Some(0), Some(1)]);
+    }
+
+    /// The flows of one period after the other: first, last and whether there were several.
+    fn flows_of(periods: &[(i64, i64)]) -> Vec<Option<(u64, u64, bool)>> {
+        let mut received = Received::default();
+        for (at, flow) in [(10, 1), (20, 1), (30, 2), (40, 2), (90, 2), (95, 3)] {
+            let direction = if at % 20 == 0 { Direction::Send } else { Direction::Receive };
+            received.take(&Message { flow, ..message(at, direction) });
+        }
+        let flows = periods.iter().map(|(from, to)| received.flows(Ns(*from), Ns(*to)));
+        flows.map(|flows| flows.map(|f| (f.first, f.last, f.several))).collect()
+    }
+
+    #[test]
+    fn the_connections_of_a_period_are_told() {
+        let of = flows_of(&[(5, 15), (15, 35), (50, 92), (88, 99), (100, 110)]);
+        assert_eq!(of[..3], [Some((1, 1, false)), Some((1, 2, true)), Some((2, 2, false))]);
+        assert_eq!(of[3..], [Some((2, 3, true)), None]);
+    }
+
+    #[test]
+    fn a_thread_that_changes_its_connection_now_and_then_serves_one_at_a_time() {
+        let after = |changes_every: u64| {
+            let mut connections = Connections::default();
+            for period in 0..100 {
+                let flow = period / changes_every;
+                connections.take(Flows { first: flow, last: flow, several: false });
+            }
+            connections.is_one_at_a_time()
+        };
+        assert_eq!([after(100), after(30), after(2), after(1)], [true, true, false, false]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuwhy_derive::busy_periods::{BusyPeriods, is_received};
+use gpuwhy_derive::busy_periods::{BusyPeriods, Connections, Flows, is_received};
 use gpuwhy_diagnose::detect::Step;
 use gpuwhy_schema::{Entity, EntityId, Finding, Message, Name, Ns, State, names};
 
@@ -18,11 +18,13 @@ const THREADS: usize = 1024;
 /// Of more busy periods one in so many is looked at.
 const PERIODS: usize = 1 << 20;
 
-/// A busy period, and how many messages its thread received in it, if it ever received one.
+/// A busy period, how many messages its thread received in it, if it ever received one, and by which connections it sent
+/// and received.
 struct Period {
     from: Ns,
     to: Ns,
     messages: Option<i64>,
+    flows: Option<Flows>,
 }
 
 /// The busy periods of a trace, ordered by their ends.
@@ -39,6 +41,7 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
     let mut periods = of_threads(source, &processes)?;
     periods.retain(|_, list| list.len() >= NEEDED);
     count_messages(source, &mut periods)?;
+    periods.values_mut().for_each(without_pauses);
     let entities: HashMap<EntityId, &Entity> =
         source.entities_and_tracks().entity.iter().map(|e| (e.id, e)).collect();
     let mut of_process: HashMap<EntityId, usize> = HashMap::new();
@@ -90,10 +93,19 @@ fn of_threads(
             };
             let (periods, list) = of.entry(*thread).or_default();
             let period = periods.take(&row);
-            list.extend(period.map(|(from, to)| Period { from, to, messages: None }));
+            list.extend(period.map(|(from, to)| Period { from, to, messages: None, flows: None }));
         }
     }
     Ok(of.into_iter().map(|(thread, (_, list))| (thread, list)).collect())
+}
+
+/// Leaves out periods of a thread that serves one connection at a time in which it waited for the next one.
+fn without_pauses(list: &mut Vec<Period>) {
+    let mut connections = Connections::default();
+    list.iter().filter_map(|period| period.flows).for_each(|flows| connections.take(flows));
+    if connections.is_one_at_a_time() {
+        list.retain(|period| period.flows.is_none_or(|flows| !flows.several));
+    }
 }
 
 /// Counts the messages that were received in the busy periods of threads, for those that received any.
@@ -103,14 +115,21 @@ fn count_messages(
 ) -> Result<()> {
     for rows in source.trace().read::<Message>(EVER) {
         let rows = rows?;
-        for message in rows.iter().filter(|message| is_received(message)) {
+        for message in &rows {
             let Some(list) = periods.get_mut(&message.thread) else { continue };
-            if list[0].messages.is_none() {
+            let counts = is_received(message);
+            if counts && list[0].messages.is_none() {
                 list.iter_mut().for_each(|period| period.messages = Some(0));
             }
             let at = list.partition_point(|period| period.to < message.ts);
-            let within = list.get_mut(at).filter(|period| period.from <= message.ts);
-            if let Some(count) = within.and_then(|period| period.messages.as_mut()) {
+            let Some(period) = list.get_mut(at).filter(|period| period.from <= message.ts) else {
+                continue;
+            };
+            let (first, last, several) = (message.flow, message.flow, false);
+            let flows = period.flows.get_or_insert(Flows { first, last, several });
+            flows.several |= flows.last != message.flow;
+            flows.last = message.flow;
+            if let Some(count) = period.messages.as_mut().filter(|_| counts) {
                 *count += 1;
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuwhy_collect::Recorder;
-use gpuwhy_derive::busy_periods::{BusyPeriods, Received};
+use gpuwhy_derive::busy_periods::{BusyPeriods, Connections, Received};
 use gpuwhy_schema::{
     Discipline, EntityId, Lane, Message, Ns, Rows, SourceId, Span, State, Step, TrackId, names,
 };
@@ -55,6 +55,7 @@ struct Ended {
 #[derive(Default)]
 struct Followed {
     periods: BusyPeriods,
+    connections: Connections,
     /// How many it has had, up to [`FIRST`].
     had: u32,
     /// Periods that were not compared since one was.
@@ -147,6 +148,13 @@ impl LiveBusy {
         if followed.skipped < self.one_in {
             return None;
         }
+        let received = self.received.get_mut(&thread);
+        if let Some(flows) = received.and_then(|all| all.flows(from, to)) {
+            followed.connections.take(flows);
+            if flows.several && followed.connections.is_one_at_a_time() {
+                return None;
+            }
+        }
         followed.skipped = 0;
         let messages = self.received.get_mut(&thread).and_then(|all| all.within(from, to));
         Some(Ended { thread, from, to, messages })
@@ -235,6 +243,37 @@ mod tests {
         assert_eq!(counted.len(), 1000 - FIRST as usize, "after the first ten seconds");
         assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);
         assert_eq!(counted[counted.len() - 10], Some(5));
+    }
+
+    /// Threads that serve two connections: one after the other, and in turns. In each hundredth period each has messages of both.
+    #[test]
+    fn a_thread_that_waits_for_its_next_connection_has_no_busy_period() {
+        let (track, thread) = (TrackId(1), EntityId(1));
+        let compared = |in_turns: bool| {
+            let mut busy = LiveBusy::default();
+            busy.known.insert(track, (thread, None));
+            let of = |period: i64| {
+                let at = Ns::millis(10 * period);
+                let message = |n: i64, flow: i64| Message {
+                    id: Id(1),
+                    ts: at + Ns::millis(1 + n),
+                    thread,
+                    direction: Direction::Receive,
+                    flow: flow as u64,
+                    bytes: 100,
+                    position: 0,
+                };
+                let flow = if in_turns { period % 2 } else { period / 100 };
+                busy.receive(&[message(0, flow)]);
+                if period % 100 == 99 {
+                    busy.receive(&[message(1, flow + 1)]);
+                }
+                busy.ended(&waits(track, at + Ns::millis(9))).is_some()
+            };
+            (0..2000).map(of).filter(|is_compared| *is_compared).count()
+        };
+        let all = 1000 - FIRST as usize;
+        assert_eq!((compared(true), compared(false)), (all, all - 10));
     }
 
     #[test]
