@@ -1,6 +1,8 @@
 //! Gives out entities, tracks and sources, each once, and keeps the rows that declare them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+
+use foldhash::HashMap;
 
 use crate::cell::Name;
 use crate::{Discipline, Entity, EntityId, EntityKind, Measure, Ns, Rows, Shape};
