@@ -5,19 +5,20 @@
 //! import, and a value one for its batch: most values come again, and a number that comes again is not even written out.
 //! The texts of a batch are the dictionary that its file needs.
 
-use std::fmt;
-use std::hash::BuildHasher as _;
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_array::builder::{StringBuilder, UInt64Builder};
-use foldhash::HashMap;
 
 use crate::{Attr, Id, Name, schema};
 
 /// Places in which values are looked for: a power of two. One that has lost its place to another gets a second number,
 /// which costs a text and nothing else.
 const PLACES: usize = 1 << 13;
+/// 2⁶⁴ divided by the golden ratio: the high bits of a product with it are spread evenly (Fibonacci hashing, Knuth 6.4).
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// No number.
 const NONE: u32 = u32::MAX;
 
@@ -57,8 +58,9 @@ impl Texts {
     }
 
     /// Adds a text and says its number.
-    fn push(&mut self, text: &str) -> u32 {
-        self.all.push_str(text);
+    fn push(&mut self, text: impl fmt::Display) -> u32 {
+        // Writing to a string does not fail.
+        let _ = write!(self.all, "{text}");
         self.ends.push(self.all.len());
         self.ends.len() as u32 - 1
     }
@@ -137,7 +139,6 @@ pub struct AttrColumns {
     /// it is negative, and the hash of a text.
     integers: Vec<(u64, bool, u32)>,
     texts: Vec<(u64, u32)>,
-    hasher: foldhash::fast::FixedState,
 }
 
 impl AttrColumns {
@@ -166,8 +167,7 @@ impl AttrColumns {
 
     #[inline]
     fn integer(&mut self, id: Id, key: AttrKey, bits: u64, is_negative: bool) {
-        // Fibonacci hashing (Knuth 6.4): the high bits of a product with 2⁶⁴ divided by the golden ratio.
-        let place = (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51) as usize % PLACES;
+        let place = place(bits.wrapping_mul(GOLDEN));
         if self.integers.is_empty() {
             self.integers = vec![(0, false, NONE); PLACES];
         }
@@ -175,12 +175,11 @@ impl AttrColumns {
         let number = match held {
             (same, sign, number) if same == bits && sign == is_negative && number != NONE => number,
             _ => {
-                let mut buffer = itoa::Buffer::new();
-                let text = match is_negative {
-                    true => buffer.format(bits as i64),
-                    false => buffer.format(bits),
+                let texts = &mut self.rows.value_texts;
+                let number = match is_negative {
+                    true => texts.push(bits as i64),
+                    false => texts.push(bits),
                 };
-                let number = self.rows.value_texts.push(text);
                 self.integers[place] = (bits, is_negative, number);
                 number
             }
@@ -190,8 +189,8 @@ impl AttrColumns {
 
     /// Adds a row whose value is a text; what is no UTF-8 is replaced.
     pub fn push_text(&mut self, id: Id, key: AttrKey, text: &[u8]) {
-        let hash = self.hasher.hash_one(text);
-        let place = (hash >> 51) as usize % PLACES;
+        let hash = hash(text);
+        let place = place(hash);
         if self.texts.is_empty() {
             self.texts = vec![(0, NONE); PLACES];
         }
@@ -201,7 +200,7 @@ impl AttrColumns {
         let number = if is_same {
             number
         } else {
-            let number = self.rows.value_texts.push(&String::from_utf8_lossy(text));
+            let number = self.rows.value_texts.push(String::from_utf8_lossy(text));
             self.texts[place] = (hash, number);
             number
         };
@@ -255,6 +254,22 @@ impl AttrColumns {
         }
         Some(taken)
     }
+}
+
+fn place(hash: u64) -> usize {
+    (hash >> (64 - PLACES.ilog2())) as usize
+}
+
+/// A number for a text. Texts that have the same one take the place from each other, and nothing worse.
+fn hash(text: &[u8]) -> u64 {
+    let mut all = text.len() as u64;
+    let mut add = |word: u64| all = (all.rotate_left(23) ^ word).wrapping_mul(GOLDEN);
+    let (words, rest) = text.as_chunks::<8>();
+    words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    add(u64::from_le_bytes(last));
+    all ^ all >> 29
 }
 
 impl fmt::Debug for AttrColumns {

@@ -175,7 +175,7 @@ impl Cell for Option<Name> {
 /// Names seen before, so that equal names share one allocation.
 #[derive(Debug, Default)]
 pub struct Names {
-    known: foldhash::HashSet<Name>,
+    known: std::collections::HashSet<Name>,
     last: Option<Name>,
 }
 

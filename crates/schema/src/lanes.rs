@@ -1,8 +1,6 @@
 //! Gives out entities, tracks and sources, each once, and keeps the rows that declare them.
 
-use std::collections::{BTreeMap, HashSet};
-
-use foldhash::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::cell::Name;
 use crate::{Discipline, Entity, EntityId, EntityKind, Measure, Ns, Rows, Shape};
