@@ -483,7 +483,7 @@ mod tests {
         assert_eq!((found.rule, found.cost), (Rule::Placement, Some(39 * S / 10)));
         assert!(found.says.contains("Move a from x to y, and b there"), "{}", found.says);
         let none = |facts: HostsFacts| assert_eq!(hosts_finding(&facts), None);
-        none(HostsFacts { gpu: (4 * S, 3 * S), ..facts.clone() });
+        none(HostsFacts { cpu: (S, S), gpu: (4 * S, 3 * S), ..facts.clone() });
         none(HostsFacts { wanted: 60 * S, ..facts.clone() });
         none(HostsFacts { moves: Vec::new(), ..facts });
     }

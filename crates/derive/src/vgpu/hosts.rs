@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(advise(&[host(4), without], &guests, EVEN), []);
         // Its CPUs are in use.
         assert_eq!(advise(&[host(2), host(2)], &guests, EVEN), []);
-        let found = advise(&[host(4), host(3)], &guests, EVEN);
+        let found = advise(&[host(2), host(3)], &guests, EVEN);
         assert_eq!(found, [Change { guest: 0, to: 1, instead: None }]);
         assert_eq!(advise(&[host(4)], &guests[..2], EVEN), []);
     }
