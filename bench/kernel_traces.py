@@ -59,6 +59,7 @@ def large(results):
         [GPUWHY, "bench", "trace-data", "--ctf", str(LARGE), "-o", ctf], check=True, capture_output=True, text=True
     ).stdout
     label = json.loads(told)
+    shutil.rmtree(trace, ignore_errors=True)
     taken = run([GPUWHY, "import", ctf, "-o", trace, "--force", "--json"], timeout=3600)
     if "error" in taken:
         raise SystemExit(taken["error"])
@@ -110,6 +111,8 @@ def main():
             rounds = {tool: [] for tool in commands}
             for _ in range(ROUNDS):
                 for tool, command in commands.items():
+                    # To remove what the round before has left is no part of an import.
+                    shutil.rmtree(trace, ignore_errors=True)
                     rounds[tool].append(run(command))
             events = json.loads(rounds["gpuwhy import"][0]["says"])["about"]["events"]
             for tool, all_of in rounds.items():

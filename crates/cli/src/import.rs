@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use gpuwhy_formats::importer::{self, Batch, Import};
 use gpuwhy_formats::importers;
 use gpuwhy_formats::left_out::FileLeftOut;
-use gpuwhy_schema::terminal;
+use gpuwhy_schema::{AttrBatch, terminal};
 use gpuwhy_store::{Bulk, Options};
 use serde_json::json;
 
@@ -67,7 +67,7 @@ impl Sink<'_> {
         if self.stop.load(Ordering::Relaxed) {
             bail!("interrupted; nothing was left behind");
         }
-        let attr_rows = attrs.as_ref().map_or(0, |attrs| attrs.num_rows());
+        let attr_rows = attrs.as_ref().map_or(0, AttrBatch::len);
         self.rows += (rows.len() + attr_rows) as u64;
         self.writer.append_attrs(attrs)?;
         self.writer.append(&mut rows)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, vgpu, window};
+use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, hosts, vgpu, window};
 use gpuwhy_schema::terminal;
 
 use crate::exit;
@@ -14,9 +14,10 @@ use crate::exit;
 /// Arguments of `vgpu`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A trace with the events of a kernel's GPU driver, as `gpuwhy import` makes of CTF
-    #[arg(value_name = "T.trace")]
-    trace: PathBuf,
+    /// A trace with the events of a kernel's GPU driver, as `gpuwhy import` makes of CTF; of several, each is of a host,
+    /// and machines are placed over them
+    #[arg(required = true, value_name = "T.trace")]
+    traces: Vec<PathBuf>,
     /// Count only what ends at this time or later, on the clock of the trace: 12.5s, 300ms
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     from: Option<Duration>,
@@ -56,7 +57,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         weights: args.weights.clone().unwrap_or_default(),
         against: args.against.clone().map(base),
     };
-    let found = vgpu(&args.trace, &options)?;
+    let [trace] = &args.traces[..] else {
+        anyhow::ensure!(args.html.is_none(), "--html draws one trace; give one");
+        let found = hosts(&args.traces, &options)?;
+        match args.json {
+            true => terminal::say_json(&serde_json::to_string_pretty(&found)?)?,
+            false => terminal::show(&found.text())?,
+        }
+        return Ok(if found.found_something() { ExitCode::SUCCESS } else { exit::nothing() });
+    };
+    let found = vgpu(trace, &options)?;
     if let Some(path) = &args.html {
         gpuwhy_store::write_file(path, found.html().as_bytes())?;
     }

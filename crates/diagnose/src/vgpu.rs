@@ -50,6 +50,8 @@ pub enum Rule {
     GuestLimited,
     /// Virtual CPUs of machines are in each other's way, and would be less so on other CPUs.
     Placement,
+    /// Tenants want more of the device's memory than there is.
+    MemoryOvercommit,
 }
 
 impl Rule {
@@ -61,6 +63,7 @@ impl Rule {
             Rule::Saturation => "saturation",
             Rule::GuestLimited => "guest_limited",
             Rule::Placement => "placement",
+            Rule::MemoryOvercommit => "memory_overcommit",
         }
     }
 }
@@ -143,6 +146,113 @@ pub fn placement_finding(one: &PlacementFacts) -> Option<Finding> {
             foretold as f64 / MS,
             one.preemptions.1,
         ),
+    })
+}
+
+/// Several hosts and what moves of machines between them would change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostsFacts {
+    /// Which machine moves first.
+    pub tenant: String,
+    /// The moves, in words.
+    pub moves: Vec<String>,
+    /// How long virtual CPUs waited for CPUs, and how long they would with the moves, ns.
+    pub cpu: (i64, i64),
+    /// How long requests waited for other tenants, and how long they would with the moves, ns.
+    pub gpu: (i64, i64),
+    /// For how long machines wanted CPUs and GPUs in sum, ns.
+    pub wanted: i64,
+}
+
+/// Whether machines should be moved to other hosts.
+pub fn hosts_finding(one: &HostsFacts) -> Option<Finding> {
+    let (waited, foretold) = (one.cpu.0 + one.gpu.0, one.cpu.1 + one.gpu.1);
+    let worth = share(waited, one.wanted) > WAITED && share(foretold, waited) < LEFT;
+    (worth && !one.moves.is_empty()).then(|| Finding {
+        rule: Rule::Placement,
+        tenant: one.tenant.clone(),
+        culprit: None,
+        cost: Some(waited - foretold),
+        counterfactual: None,
+        fairness: None,
+        says: format!(
+            "on their hosts, requests waited {:.3} s for other tenants, and virtual CPUs {:.3} s for CPUs. Move {}: about \
+             {:.3} s and {:.3} s would be left",
+            one.gpu.0 as f64 / 1e9,
+            one.cpu.0 as f64 / 1e9,
+            one.moves.join("; "),
+            one.gpu.1 as f64 / 1e9,
+            one.cpu.1 as f64 / 1e9,
+        ),
+    })
+}
+
+/// What left the memory of devices, and who asked for memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryFacts {
+    /// How often something had to leave.
+    pub evictions: usize,
+    /// Bytes that left, in sum.
+    pub evicted: u64,
+    /// The least bytes of all buffers when something had to leave, and the most at any time; 0 where events do not tell.
+    pub live: (u64, u64),
+    /// Who asked for memory: the most bytes of each at any time.
+    pub holders: Vec<(String, u64)>,
+}
+
+/// Fewer evictions say nothing: now and then a buffer that nobody uses makes room.
+const FEW_EVICTIONS: usize = 10;
+/// What left must be this share of what tenants hold, so that it is memory that they use.
+const EVICTED: f64 = 0.25;
+/// Where events do not tell what they hold, it must be so many bytes.
+const EVICTED_BYTES: u64 = 256 << 20;
+/// Holders that are named.
+const NAMED: usize = 3;
+
+/// Whether tenants want more memory than a device has.
+pub fn memory_finding(one: &MemoryFacts) -> Option<Finding> {
+    let (first, peak) = one.live;
+    let much = match peak {
+        0 => one.evicted >= EVICTED_BYTES,
+        peak => one.evicted as f64 >= EVICTED * peak as f64,
+    };
+    if one.evictions < FEW_EVICTIONS || !much {
+        return None;
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut holders = one.holders.clone();
+    holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let named = holders.iter().take(NAMED);
+    let named: Vec<String> =
+        named.map(|(who, bytes)| format!("{who} {:.0} MiB", mib(*bytes))).collect();
+    let mut says = format!(
+        "memory: {} times something had to leave the device's memory to make room, {:.0} MiB in sum",
+        one.evictions,
+        mib(one.evicted)
+    );
+    if peak > 0 {
+        says += &format!(
+            ". Tenants asked for at most {:.0} MiB, most of it {}: that is more than the device has",
+            mib(peak),
+            named.join(", "),
+        );
+    }
+    // While buffers are still being made, the first that has to leave says how much fits.
+    if first < peak {
+        says += &format!(
+            ", by at least {:.0} MiB, since it began with {:.0} MiB",
+            mib(peak - first),
+            mib(first)
+        );
+    }
+    Some(Finding {
+        rule: Rule::MemoryOvercommit,
+        tenant: holders.first().map_or_else(|| "all tenants".to_owned(), |(who, _)| who.clone()),
+        culprit: None,
+        cost: None,
+        counterfactual: None,
+        fairness: None,
+        says,
     })
 }
 
@@ -358,6 +468,49 @@ mod tests {
         none(PlacementFacts { ran: 90 * S, ..facts.clone() });
         none(PlacementFacts { preemptions: (19, 0.0), ..facts.clone() });
         none(PlacementFacts { moves: Vec::new(), ..facts });
+    }
+
+    #[test]
+    fn machines_go_to_other_hosts_where_that_takes_off_much_of_what_they_wait() {
+        let facts = HostsFacts {
+            tenant: "a".into(),
+            moves: vec!["a from x to y, and b there".into()],
+            cpu: (S, S / 10),
+            gpu: (4 * S, S),
+            wanted: 20 * S,
+        };
+        let found = hosts_finding(&facts).unwrap();
+        assert_eq!((found.rule, found.cost), (Rule::Placement, Some(39 * S / 10)));
+        assert!(found.says.contains("Move a from x to y, and b there"), "{}", found.says);
+        let none = |facts: HostsFacts| assert_eq!(hosts_finding(&facts), None);
+        none(HostsFacts { cpu: (S, S), gpu: (4 * S, 3 * S), ..facts.clone() });
+        none(HostsFacts { wanted: 60 * S, ..facts.clone() });
+        none(HostsFacts { moves: Vec::new(), ..facts });
+    }
+
+    #[test]
+    fn memory_that_leaves_again_and_again_is_told_with_who_holds_most() {
+        let facts = MemoryFacts {
+            evictions: 400,
+            evicted: 3 << 30,
+            live: (1 << 30, 3 << 29),
+            holders: vec![("a".into(), 1 << 29), ("b".into(), 1 << 30)],
+        };
+        let found = memory_finding(&facts).unwrap();
+        assert_eq!((found.rule, found.tenant.as_str()), (Rule::MemoryOvercommit, "b"));
+        for words in
+            ["400 times", "3072 MiB in sum", "by at least 512 MiB", "b 1024 MiB, a 512 MiB"]
+        {
+            assert!(found.says.contains(words), "{words}: {}", found.says);
+        }
+        let none = |facts: MemoryFacts| assert_eq!(memory_finding(&facts), None);
+        // Room for a few buffers that nobody uses any more.
+        none(MemoryFacts { evictions: 9, ..facts.clone() });
+        none(MemoryFacts { evicted: 300 << 20, ..facts.clone() });
+        // What tenants hold is not told: only much counts.
+        let unknown = MemoryFacts { live: (0, 0), holders: Vec::new(), ..facts };
+        assert_eq!(memory_finding(&unknown).unwrap().tenant, "all tenants");
+        none(MemoryFacts { evicted: 255 << 20, ..unknown });
     }
 
     #[test]

@@ -31,6 +31,14 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// Something that is said of one trace is asked of several.
+    #[error(
+        "{option} compares with one trace: give one, or leave the option out to place machines over several hosts"
+    )]
+    OneTrace {
+        /// The option.
+        option: &'static str,
+    },
     /// The operating system refused.
     #[error("cannot {action} `{}`", path.display())]
     Io {

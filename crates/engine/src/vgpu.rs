@@ -7,6 +7,7 @@
 
 pub mod against;
 mod fields;
+mod hosts;
 mod lanes;
 mod order;
 mod page;
@@ -24,7 +25,9 @@ use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait
 use gpuwhy_derive::vgpu::model::takes;
 use gpuwhy_derive::vgpu::rules::RULES;
 use gpuwhy_derive::vgpu::{Model, Request, Stage, slices};
-use gpuwhy_diagnose::vgpu::{Finding, PlacementFacts, TenantFacts, findings, placement_finding};
+use gpuwhy_diagnose::vgpu::{
+    Finding, MemoryFacts, PlacementFacts, TenantFacts, findings, memory_finding, placement_finding,
+};
 use gpuwhy_schema::{EntityId, EntityKind, Mark, TrackId};
 use serde::Serialize;
 
@@ -33,6 +36,7 @@ use crate::source::{EVER, TraceSource};
 use against::Comparison;
 use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
+pub use hosts::{GuestReport, HostMoveReport, HostReport, HostsReport, hosts};
 pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
 pub use vcpus::{MachineReport, PreemptedReport, VcpuReport};
@@ -174,6 +178,15 @@ pub struct FindingReport {
     pub says: String,
 }
 
+/// What had to leave the device's memory so that something else fitted.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct EvictionReport {
+    /// How often.
+    pub times: u64,
+    /// Bytes that left, or that room was made for, in sum.
+    pub bytes: u64,
+}
+
 /// Events that did not fit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MisfitReport {
@@ -210,6 +223,8 @@ pub struct Report {
     pub engines: Vec<EngineReport>,
     /// Memory by whoever asked for it: bytes at the end, and at most.
     pub memory: BTreeMap<String, (u64, u64)>,
+    /// What had to leave the device's memory in the window, by whose threads needed the room.
+    pub evictions: BTreeMap<String, EvictionReport>,
     /// The threads of virtual machines on the host's CPUs; `None` where none is known, or no states of threads are.
     pub vcpus: Option<VcpuReport>,
     /// Where virtual CPUs would wait less; `None` where no machine is known.
@@ -298,6 +313,7 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
         placement::report(of, &model, &requests, window, vcpus.machine_by_machine)
     });
     report.findings.extend(report.placement.as_ref().and_then(misplaced));
+    report.findings.extend(overcommitted(&model, &report, window));
     report.what_if = what_if::report(&model, &requests, &options.what_if, &options.weights.0);
     let title = path.display().to_string();
     if let Some(base) = &options.against {
@@ -430,6 +446,7 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         tenants,
         engines: engines.collect(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
+        evictions: evictions(model, window),
         vcpus: None,
         placement: None,
         what_if: Vec::new(),
@@ -577,6 +594,29 @@ fn misplaced(of: &PlacementReport) -> Option<FindingReport> {
         ran: ns(of.ran_s),
     };
     placement_finding(&facts).map(told)
+}
+
+fn evictions(model: &Model, window: (i64, i64)) -> BTreeMap<String, EvictionReport> {
+    let mut all: BTreeMap<String, EvictionReport> = BTreeMap::new();
+    for one in model.evictions.iter().filter(|one| (window.0..window.1).contains(&one.at)) {
+        let sum = all.entry(one.by.clone()).or_default();
+        sum.times += 1;
+        sum.bytes = sum.bytes.saturating_add(one.bytes);
+    }
+    all
+}
+
+/// Whether tenants want more memory than there is.
+fn overcommitted(model: &Model, of: &Report, window: (i64, i64)) -> Option<FindingReport> {
+    let inside = model.evictions.iter().filter(|one| (window.0..window.1).contains(&one.at));
+    let first = inside.map(|one| one.live).min().unwrap_or(0);
+    let facts = MemoryFacts {
+        evictions: of.evictions.values().map(|one| one.times as usize).sum(),
+        evicted: of.evictions.values().fold(0, |sum: u64, one| sum.saturating_add(one.bytes)),
+        live: (first, model.all_memory.peak),
+        holders: of.memory.iter().map(|(who, (_, most))| (who.clone(), *most)).collect(),
+    };
+    memory_finding(&facts).map(told)
 }
 
 fn told(one: Finding) -> FindingReport {

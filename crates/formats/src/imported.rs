@@ -13,7 +13,7 @@ pub(crate) fn import(path: &Path) -> Result<(Rows, Summary)> {
     let mut import = importers::find(&paths)?.open(&paths, &Options { threads: 1 })?;
     let mut all = Rows::default();
     while let Some(batch) = import.next()? {
-        all.append(&mut batch.into_rows().unwrap());
+        all.append(&mut batch.into_rows());
     }
     Ok((all, import.summary()))
 }

@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use arrow_array::RecordBatch;
-use gpuwhy_schema::{Attr, ClockError, CopyKind, Migration, Name, Rows, SchemaError, Table as _};
+use gpuwhy_schema::{Attr, AttrBatch, ClockError, CopyKind, Migration, Name, Rows};
 
 use crate::left_out::FileLeftOut;
 use crate::{Error, Result};
@@ -71,7 +70,7 @@ pub struct Batch {
     /// The rows, with ids and times of the trace that is being made.
     pub rows: Rows,
     /// Rows of `attr` as columns, beside those in `rows`.
-    pub attrs: Option<RecordBatch>,
+    pub attrs: Option<AttrBatch>,
     /// About how much has been read by now, from 0 to 1.
     pub done: f64,
 }
@@ -83,14 +82,11 @@ impl Batch {
     }
 
     /// All rows as rows.
-    ///
-    /// # Errors
-    /// The columns are not those of `attr`.
-    pub fn into_rows(mut self) -> Result<Rows, SchemaError> {
-        for batch in self.attrs.iter() {
-            self.rows.attr.append(&mut Attr::rows(batch)?);
-        }
-        Ok(self.rows)
+    pub fn into_rows(mut self) -> Rows {
+        let attrs = self.attrs.iter().flat_map(AttrBatch::iter);
+        let attrs = attrs.map(|(id, key, value)| Attr { id, key: key.into(), value: value.into() });
+        self.rows.attr.extend(attrs);
+        self.rows
     }
 }
 

@@ -64,20 +64,20 @@ pub fn bands(states: &[State], view: &View, name: impl Fn(&State) -> String) -> 
             _ => all.push(band),
         }
     }
-    let levels = view.levels.iter().map(|&during| band_level(&all, during)).collect();
+    let levels = view.levels.iter().map(|&during| band_level(&all, during, COLUMNS)).collect();
     Lane::Bands { values: values.names, levels }
 }
 
-fn band_level(all: &[Band], during: Interval) -> Level<Band> {
+fn band_level(all: &[Band], during: Interval, most: usize) -> Level<Band> {
     let first = all.partition_point(|b| b.1 <= during.from);
     let last = all.partition_point(|b| b.0 < during.to).max(first);
     let inside = &all[first..last];
     let clip = |b: &Band| Band(b.0.max(during.from), b.1.min(during.to), b.2);
-    if inside.len() <= COLUMNS {
+    if inside.len() <= most {
         return Level { during, items: inside.iter().map(clip).collect() };
     }
     let mut at = 0;
-    let held = columns(during).map(|column| {
+    let held = columns(during, most).map(|column| {
         let mut held: Vec<(u32, i64)> = Vec::new();
         while let Some(band) = inside.get(at) {
             if band.0 >= column.to {
@@ -231,11 +231,11 @@ pub fn counter(rows: &[Counter], measure: Measure, unit: &str, view: &View) -> L
             all.push(piece);
         }
     }
-    let levels = view.levels.iter().map(|&during| line_level(&all, during)).collect();
+    let levels = view.levels.iter().map(|&during| line_level(&all, during, COLUMNS)).collect();
     Lane::Line { unit, levels }
 }
 
-fn line_level(all: &[Piece], during: Interval) -> Level<Piece> {
+fn line_level(all: &[Piece], during: Interval, most: usize) -> Level<Piece> {
     let first = all.partition_point(|p| p.1 <= during.from);
     let last = all.partition_point(|p| p.0 < during.to).max(first);
     let inside = &all[first..last];
@@ -246,14 +246,14 @@ fn line_level(all: &[Piece], during: Interval) -> Level<Piece> {
         }
         _ => items.push(piece),
     };
-    if inside.len() <= COLUMNS {
+    if inside.len() <= most {
         for p in inside {
             push(Piece(p.0.max(during.from), p.1.min(during.to), digits(p.2), digits(p.3)));
         }
         return Level { during, items };
     }
     let mut at = 0;
-    for column in columns(during) {
+    for column in columns(during, most) {
         let (mut sum, mut seen, mut greatest) = (0.0, 0, f64::NEG_INFINITY);
         while let Some(piece) = inside.get(at) {
             if piece.0 >= column.to {
@@ -285,18 +285,27 @@ fn digits(value: f64) -> f64 {
     if power.is_finite() && power > 0.0 { (value * power).round() / power } else { value }
 }
 
-fn columns(during: Interval) -> impl Iterator<Item = Interval> {
+fn columns(during: Interval, count: usize) -> impl Iterator<Item = Interval> {
     let edge = move |i: usize| {
-        let part = i128::from(during.len()) * i as i128 / COLUMNS as i128;
+        let part = i128::from(during.len()) * i as i128 / count.max(1) as i128;
         during.from.saturating_add(part as i64)
     };
-    (0..COLUMNS).map(move |i| Interval { from: edge(i), to: edge(i + 1) }).filter(|c| !c.is_empty())
+    (0..count).map(move |i| Interval { from: edge(i), to: edge(i + 1) }).filter(|c| !c.is_empty())
 }
 
 /// Into how many parts a tile of a pyramid is cut.
 const PARTS: i64 = 8;
-/// Columns of a level of shares.
-const SHARE_COLUMNS: i64 = 500;
+/// Columns of a level, of which a level of shares has one, since a column has a share for each value.
+const SHARES: i64 = 4;
+
+/// How much of tracks is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// How often tiles are cut into parts, at most.
+    pub depth: usize,
+    /// Columns of a tile: [`COLUMNS`], or fewer where a page would be too large.
+    pub columns: usize,
+}
 
 /// A track in ever more detail: the whole, its eighths, their eighths, as long as a level leaves something out.
 #[derive(Clone, Debug, PartialEq)]
@@ -307,7 +316,7 @@ pub struct Pyramid<T> {
     pub finest: Option<i64>,
 }
 
-/// Cuts the time from 0 to `length` into tiles, `depth` times at most. `level` makes a tile of a stretch, and says how
+/// Cuts the time from 0 to `length` into tiles. `level` makes a tile of a stretch, and says how
 /// long its columns are if it leaves something out.
 fn pyramid<T>(
     length: i64,
@@ -348,38 +357,48 @@ fn inside<T>(all: &[T], during: Interval, span: impl Fn(&T) -> (i64, i64)) -> &[
     &all[first..last]
 }
 
-fn column(during: Interval, count: usize) -> Option<i64> {
-    (count > COLUMNS).then(|| (during.len() / COLUMNS as i64).max(1))
+fn column(during: Interval, count: usize, most: usize) -> Option<i64> {
+    (count > most).then(|| (during.len() / most.max(1) as i64).max(1))
 }
 
 /// Bands in the order of time, without overlap, in ever more detail.
-pub fn band_pyramid(all: &[Band], length: i64, depth: usize) -> Pyramid<Band> {
+pub fn band_pyramid(all: &[Band], length: i64, Detail { depth, columns }: Detail) -> Pyramid<Band> {
     pyramid(length, depth, |during| {
         let count = inside(all, during, |one| (one.0, one.1)).len();
-        (band_level(all, during), column(during, count))
+        (band_level(all, during, columns), column(during, count, columns))
     })
 }
 
 /// A measurement in the order of time, without overlap, in ever more detail.
-pub fn line_pyramid(all: &[Piece], length: i64, depth: usize) -> Pyramid<Piece> {
+pub fn line_pyramid(
+    all: &[Piece],
+    length: i64,
+    Detail { depth, columns }: Detail,
+) -> Pyramid<Piece> {
     pyramid(length, depth, |during| {
         let count = inside(all, during, |one| (one.0, one.1)).len();
-        (line_level(all, during), column(during, count))
+        (line_level(all, during, columns), column(during, count, columns))
     })
 }
 
 /// What share of each column each of `values` values had, in ever more detail as long as columns have several values.
-pub fn share_pyramid(all: &[Band], values: usize, length: i64, depth: usize) -> Pyramid<Shares> {
+pub fn share_pyramid(
+    all: &[Band],
+    values: usize,
+    length: i64,
+    Detail { depth, columns }: Detail,
+) -> Pyramid<Shares> {
+    let columns = (columns as i64 / SHARES).max(1);
     pyramid(length, depth, |during| {
         let bands = inside(all, during, |one| (one.0, one.1));
-        let level = share_level(bands, values, during);
-        let is_thinned = bands.len() as i64 > SHARE_COLUMNS / 4;
-        (level, is_thinned.then(|| (during.len() / SHARE_COLUMNS).max(1)))
+        let level = share_level(bands, values, during, columns);
+        let is_thinned = bands.len() as i64 > columns / 4;
+        (level, is_thinned.then(|| (during.len() / columns).max(1)))
     })
 }
 
-fn share_level(bands: &[Band], values: usize, during: Interval) -> Level<Shares> {
-    let columns = SHARE_COLUMNS.min(during.len());
+fn share_level(bands: &[Band], values: usize, during: Interval, most: i64) -> Level<Shares> {
+    let columns = most.min(during.len());
     let edge = |at: i64| {
         during.from + (i128::from(during.len()) * i128::from(at) / i128::from(columns)) as i64
     };
@@ -413,7 +432,7 @@ pub fn thin_steps(points: &[StepPoint], during: Interval) -> Vec<StepPoint> {
         return points.to_vec();
     }
     let mut thin = Vec::with_capacity(2 * COLUMNS);
-    for column in columns(during) {
+    for column in columns(during, COLUMNS) {
         let first = points.partition_point(|p| p.at < column.from);
         let last = points.partition_point(|p| p.at < column.to).max(first);
         let inside = &points[first..last];
@@ -467,15 +486,16 @@ mod tests {
             .map(|n| Band(n / 2 * 4 + n % 2 * 3, n / 2 * 4 + 3 + n % 2, (n % 2) as u32))
             .collect();
         let length = 8 * 160_000;
-        let none = band_pyramid(&all, length, 0);
+        let whole = |depth| Detail { depth, columns: COLUMNS };
+        let none = band_pyramid(&all, length, whole(0));
         assert_eq!((none.levels.len(), none.finest), (1, Some(length / 2_000)));
         // The first eighth, its eighths with 10,000 bands, and theirs with 1,250.
-        let some = band_pyramid(&all, length, 3);
+        let some = band_pyramid(&all, length, whole(3));
         assert_eq!((some.levels.len(), some.finest), (1 + 1 + 8 + 64, None));
         let finest = &some.levels[10..];
         let items: Vec<Band> = finest.iter().flat_map(|level| level.items.clone()).collect();
         assert_eq!(items, all);
-        let shares = share_pyramid(&all, 2, length, 0);
+        let shares = share_pyramid(&all, 2, length, whole(0));
         let first = &shares.levels[0].items[0];
         assert_eq!((first.2.clone(), first.0), (vec![75.0, 25.0], 0));
         let last = shares.levels[0].items.last().unwrap();

@@ -28,7 +28,7 @@ pub mod text;
 mod units;
 mod words;
 
-pub use attr_columns::AttrColumns;
+pub use attr_columns::{AttrBatch, AttrColumns, AttrKey, Texts};
 pub use cell::{Name, Names, Role, UnknownWord};
 pub use clock_error::ClockError;
 pub use lanes::{Lane, Lanes, STACKS_LAST, remembered};

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use arrow_array::RecordBatch;
-use gpuwhy_schema::Rows;
+use gpuwhy_schema::{AttrBatch, Rows};
 
 use crate::dir::{Dir, Durability, Lock};
 use crate::manifest::Manifest;
@@ -27,7 +26,7 @@ const LEAST_ROWS: usize = 16 << 10;
 #[derive(Debug, Default)]
 struct Pending {
     rows: Rows,
-    attrs: Vec<RecordBatch>,
+    attrs: Vec<AttrBatch>,
 }
 
 /// The one writer of a new trace, all of whose rows are at hand.
@@ -93,9 +92,9 @@ impl Bulk {
     }
 
     /// Takes rows of `attr` that are columns already.
-    pub fn append_attrs(&mut self, attrs: Option<RecordBatch>) -> Result<()> {
+    pub fn append_attrs(&mut self, attrs: Option<AttrBatch>) -> Result<()> {
         let Some(attrs) = attrs else { return Ok(()) };
-        let count = attrs.num_rows();
+        let count = attrs.len();
         self.pending.attrs.push(attrs);
         self.added(count)
     }

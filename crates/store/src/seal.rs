@@ -5,13 +5,14 @@
 //! that no manifest names are not read, and a journal that the manifest has passed is not either.
 
 use std::any::Any;
+use std::collections::hash_map::Entry;
 use std::path::Path;
 
 use arrow_array::RecordBatch;
 use foldhash::{HashMap, HashSet};
 use gpuwhy_schema::{
-    Attr, Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack, State, Table,
-    Track, TrackId, schema,
+    Attr, AttrBatch, Clock, EachTable, Entity, EntityKind, Frame, Id, Ns, Rows, Source, Stack,
+    State, Table, Track, TrackId, schema,
 };
 
 use crate::dir::{Dir, journal_name};
@@ -188,12 +189,17 @@ impl Sealer {
             if !repeated {
                 self.latest_state = self.latest_state.max(Some(row.ts));
             }
-            let newer = self.last.get(&row.track).is_none_or(|last| {
-                // An ended row replaces its open twin.
-                (row.ts, row.dur.is_some()) >= (last.ts, last.dur.is_some())
-            });
-            if newer {
-                self.last.insert(row.track, row);
+            match self.last.entry(row.track) {
+                Entry::Vacant(place) => {
+                    place.insert(row);
+                }
+                Entry::Occupied(mut place) => {
+                    let last = place.get();
+                    // An ended row replaces its open twin.
+                    if (row.ts, row.dur.is_some()) >= (last.ts, last.dur.is_some()) {
+                        place.insert(row);
+                    }
+                }
             }
         }
         // One that ended before the latest segment's last state reaches into no later segment: of the
@@ -232,7 +238,7 @@ impl Sealer {
         &mut self,
         segment: u32,
         rows: &mut Rows,
-        attrs: Vec<RecordBatch>,
+        attrs: Vec<AttrBatch>,
     ) -> Result<Sealed> {
         let mut made = Made::new(&self.dir, segment);
         (made.pyramid, made.attrs) = (self.pyramid.take(), attrs);
@@ -358,7 +364,7 @@ struct Made {
     sealed: Sealed,
     pyramid: Option<Builder>,
     /// Rows of `attr` besides those that come as rows.
-    attrs: Vec<RecordBatch>,
+    attrs: Vec<AttrBatch>,
 }
 
 impl Made {
@@ -402,19 +408,26 @@ impl Made {
 
     fn write<T: Table>(&mut self, path: &str, batches: &[RecordBatch]) -> Result<()> {
         let file = segment::write::<T>(&self.dir, path, self.segment, batches)?;
+        self.wrote(file);
+        Ok(())
+    }
+
+    fn wrote(&mut self, file: File) {
         self.sealed.rows += file.rows;
         self.files.push(file);
-        Ok(())
     }
 
     /// Writes the file of `attr`, whose rows have no order.
     fn put_attrs(&mut self, rows: &mut Vec<Attr>) -> Result<()> {
         let mut batches = std::mem::take(&mut self.attrs);
         if !rows.is_empty() {
-            batches.push(Attr::batch(&std::mem::take(rows)));
+            batches.push(AttrBatch::of(&std::mem::take(rows)));
         }
-        batches.iter().for_each(|batch| learn_shards(batch, &mut self.shards));
-        self.write::<Attr>(&format!("{}/{:05}.parquet", Attr::NAME, self.segment), &batches)
+        batches.iter().for_each(|batch| shards_of(&batch.ids, &mut self.shards));
+        let path = format!("{}/{:05}.parquet", Attr::NAME, self.segment);
+        let file = segment::write_attrs(&self.dir, &path, self.segment, &batches)?;
+        self.wrote(file);
+        Ok(())
     }
 }
 
@@ -472,9 +485,14 @@ pub(crate) fn learn_shards(batch: &RecordBatch, shards: &mut impl Extend<u16>) {
     let ids = batch
         .column_by_name("id")
         .and_then(|c| c.as_primitive_opt::<arrow_array::types::UInt64Type>());
-    let Some(ids) = ids else { return };
+    if let Some(ids) = ids {
+        shards_of(ids.values(), shards);
+    }
+}
+
+fn shards_of(ids: &[u64], shards: &mut impl Extend<u16>) {
     let mut last = None;
-    for &id in ids.values() {
+    for &id in ids {
         let shard = Some(Id(id).shard());
         if shard != last {
             shards.extend(shard);

@@ -13,7 +13,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, SchemaRef};
 use gpuwhy_guard::guarded;
-use gpuwhy_schema::{Ns, Table, schema};
+use gpuwhy_schema::{Attr, AttrBatch, Ns, Table, schema};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -25,9 +25,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
+use crate::beneath::Written;
 use crate::dir::Dir;
-use crate::manifest;
-use crate::{Error, Result};
+use crate::{Error, Result, attr_file, manifest};
 
 /// Rows of a row group: what a reader must decode at least when it wants one row.
 const GROUP_ROWS: usize = 64 * 1024;
@@ -121,9 +121,11 @@ pub(crate) fn sorted<T: Table>(batch: RecordBatch) -> RecordBatch {
     if times.disorder().is_none() {
         return batch;
     }
-    let mut order: Vec<u32> = (0..batch.num_rows() as u32).collect();
-    order.sort_by_key(|&row| times.key(row as usize));
-    take(&batch, order)
+    // With the keys beside the rows, and the rows themselves as the last part of the key.
+    let rows = 0..batch.num_rows() as u32;
+    let mut order: Vec<_> = rows.map(|row| (times.key(row as usize), row)).collect();
+    order.sort_unstable();
+    take(&batch, order.into_iter().map(|(_, row)| row).collect())
 }
 
 /// These rows of a batch, in this order.
@@ -141,22 +143,11 @@ pub(crate) fn write<T: Table>(
 ) -> Result<manifest::File> {
     let extents = batches.iter().filter_map(|batch| Times::of::<T>(batch)?.extent());
     let extent = extents.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 + b.2));
-    let ((), bytes) = dir.commit(relative, |file, path| {
-        let write = || -> Result<(), ParquetError> {
-            let properties = properties::<T>();
-            let mut writer = ArrowWriter::try_new(file, schema::<T>(), Some(properties))?;
-            batches.iter().try_for_each(|batch| writer.write(batch))?;
-            writer.close()?;
-            Ok(())
-        };
-        write().map_err(|source| match source {
-            // What the disk said, not what Parquet says that the disk said.
-            ParquetError::External(e) => match e.downcast::<std::io::Error>() {
-                Ok(e) => Error::io("write", path)(*e),
-                Err(e) => parquet_error(path, "while writing", ParquetError::External(e)),
-            },
-            source => parquet_error(path, "while writing", source),
-        })
+    let bytes = commit(dir, relative, |file| {
+        let mut writer = ArrowWriter::try_new(file, schema::<T>(), Some(properties::<T>()))?;
+        batches.iter().try_for_each(|batch| writer.write(batch))?;
+        writer.close()?;
+        Ok(())
     })?;
     Ok(manifest::File {
         table: T::NAME.into(),
@@ -169,6 +160,48 @@ pub(crate) fn write<T: Table>(
         open: extent.map_or(0, |e| e.2),
         repeats_from: None,
     })
+}
+
+/// Writes rows of `attr` whose texts are numbered; see [`crate::attr_file`].
+pub(crate) fn write_attrs(
+    dir: &Dir,
+    relative: &str,
+    segment: u32,
+    batches: &[AttrBatch],
+) -> Result<manifest::File> {
+    let bytes = commit(dir, relative, |file| {
+        attr_file::write(file, properties::<Attr>(), batches, GROUP_ROWS)
+    })?;
+    Ok(manifest::File {
+        table: Attr::NAME.into(),
+        path: relative.into(),
+        segment,
+        rows: batches.iter().map(|batch| batch.len() as u64).sum(),
+        bytes,
+        min_start: None,
+        max_end: None,
+        open: 0,
+        repeats_from: None,
+    })
+}
+
+/// Lets `write` write a file, and says how many bytes it has.
+fn commit(
+    dir: &Dir,
+    relative: &str,
+    write: impl FnOnce(&mut Written) -> Result<(), ParquetError>,
+) -> Result<u64> {
+    let ((), bytes) = dir.commit(relative, |file, path| {
+        write(file).map_err(|source| match source {
+            // What the disk said, not what Parquet says that the disk said.
+            ParquetError::External(e) => match e.downcast::<std::io::Error>() {
+                Ok(e) => Error::io("write", path)(*e),
+                Err(e) => parquet_error(path, "while writing", ParquetError::External(e)),
+            },
+            source => parquet_error(path, "while writing", source),
+        })
+    })?;
+    Ok(bytes)
 }
 
 fn parquet_error(path: &Path, place: impl Into<String>, source: ParquetError) -> Error {

@@ -374,6 +374,115 @@ fn a_tenant_that_gets_another_weight_is_seen_by_its_slices_and_memory_is_told_by
     }
 }
 
+#[test]
+fn tenants_that_want_more_memory_than_there_is_are_told_and_others_are_not() {
+    let (_guard, folder) = folder();
+    let tenant = |mib: u64, buffers: usize| Vgpu {
+        buffers: vec![mib << 20; buffers],
+        ..Vgpu::with(load(5, 3_000, 200))
+    };
+    let vgpus = vec![tenant(32, 8), tenant(32, 6), tenant(16, 2)];
+    let all = (8 * 32 + 6 * 32 + 2 * 16) << 20;
+    let with = |memory| gvt::run(&Setup { memory, ..Setup::kernel(vgpus.clone(), 7) });
+    let narrow = with(all - (96 << 20));
+    let report = analysed(&narrow, &folder, &[]);
+    nothing_misfits(&report);
+    let finding = found(&report, "memory_overcommit").unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!(finding["tenant"], "vGPU 1");
+    let evictions = report["evictions"].as_object().unwrap();
+    let sum = |key| evictions.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("times"), sum("bytes")), narrow.evicted);
+    let says = finding["says"].as_str().unwrap();
+    let times = format!("memory: {} times", narrow.evicted.0);
+    assert!(
+        says.contains(&times) && says.contains("at most 480 MiB, most of it vGPU 1 256 MiB"),
+        "{says}"
+    );
+    // All fits, to the last byte.
+    let report = analysed(&with(all), &folder, &[]);
+    assert!(found(&report, "memory_overcommit").is_none(), "{report:#}");
+    assert_eq!(report["evictions"], serde_json::json!({}));
+}
+
+/// Several hosts, a trace each, as users ask about them.
+fn placed(hosts: &[Trace], folder: &Path) -> Value {
+    let mut traces = Vec::new();
+    for (at, host) in hosts.iter().enumerate() {
+        let ctf = folder.join(format!("ctf{at}"));
+        let _ = std::fs::remove_dir_all(&ctf);
+        gvt::ctf::write(&host.events, &ctf).unwrap();
+        let out = folder.join(format!("h{at}.trace"));
+        let (ctf, out) = (ctf.to_str().unwrap(), out.to_str().unwrap().to_owned());
+        let output = gpuwhy(&["import", ctf, "-o", &out, "--force"]);
+        assert!(output.status.success(), "{}", said(&output));
+        traces.push(out);
+    }
+    let traces: Vec<&str> = traces.iter().map(String::as_str).collect();
+    let output = gpuwhy(&[&["vgpu", "--json"], &traces[..]].concat());
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn machines_are_placed_over_hosts_and_wait_as_much_as_was_foretold_after_the_moves() {
+    let (_guard, folder) = folder();
+    let vcpu = |cpu, runs_ms: i64| Pinned { cpu, runs: runs_ms * MS, halts: 300_000 };
+    // Requests that differ, so that two that render do not fall into step.
+    let renders = |runs, thinks_us| {
+        let mut one = Vgpu::with(Load { spread: 0.9, ..load(runs, thinks_us, 250) });
+        one.vcpus = vec![vcpu(0, 0)];
+        one
+    };
+    let computes = |runs_ms| {
+        let mut one = Vgpu::with(load(1, 5_000, 8));
+        one.vcpus = vec![vcpu(0, 0), vcpu(0, runs_ms)];
+        one
+    };
+    // Two that render on one host, two that compute on the other, each with a CPU for itself but for its first.
+    let hosts = |kinds: [[char; 2]; 2]| {
+        kinds.map(|kinds| {
+            let mut vgpus: Vec<Vgpu> = kinds
+                .iter()
+                .map(|kind| if *kind == 'r' { renders(10, 6_000) } else { computes(40) })
+                .collect();
+            for (at, one) in vgpus.iter_mut().enumerate() {
+                one.vcpus
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(n, vcpu)| vcpu.cpu = (at * 2 + n) as u32);
+            }
+            gvt::run(&Setup { lasts: 2_000 * MS, ..Setup::kernel(vgpus, 7) })
+        })
+    };
+    let before = placed(&hosts([['r', 'r'], ['c', 'c']]), &folder);
+    let findings = before["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{:#} {:#}", before["hosts"], before["moves"]);
+    let moves = before["moves"].as_array().unwrap();
+    assert_eq!(moves.len(), 1, "{moves:#?}");
+    assert_eq!((&moves[0]["from_host"], &moves[0]["to_host"]), (&"h0".into(), &"h1".into()));
+    let sum = |of: &Value, key: &str| -> f64 {
+        let hosts = of["hosts"].as_array().unwrap().iter();
+        hosts.map(|host| number(&host[key]) / number(&host["length_s"])).sum()
+    };
+    // As somebody would do it who reads the report; where nobody comes instead, one host has three machines.
+    let after = placed(&hosts([['r', 'c'], ['r', 'c']]), &folder);
+    let (was, foretold) = (sum(&before, "waited_gpu_s"), sum(&before, "waited_gpu_foretold_s"));
+    let is = sum(&after, "waited_gpu_s");
+    println!("{was} of the time, {foretold} foretold, {is} after; {}", moves[0]);
+    assert!(is < 0.5 * was, "{was} of the time waited, {foretold} foretold, {is} after the move");
+    assert!((foretold - is).abs() < 0.15 * was, "{was} waited, {foretold} foretold, {is} after");
+    // Nothing more is to be had.
+    assert_eq!(after["moves"], serde_json::json!([]), "{:#}", after["hosts"]);
+    assert_eq!(after["findings"], serde_json::json!([]));
+    for (host, uses) in [("h0", "gpu"), ("h1", "cpu")] {
+        let all = before["hosts"].as_array().unwrap();
+        let machines = &all.iter().find(|one| one["name"] == host).unwrap()["machines"];
+        let phases = |one: &Value| one["phases"].as_array().unwrap().clone();
+        let is_so = |one: &Value| phases(one).iter().any(|phase| phase["uses"] == uses);
+        assert!(machines.as_array().unwrap().iter().all(is_so), "{host}: {machines:#}");
+    }
+}
+
 /// What a page's script draws.
 fn drawn(page: &str) -> Value {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();

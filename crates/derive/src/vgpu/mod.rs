@@ -12,6 +12,7 @@
 //! the engine ended, whichever is later.
 
 pub mod event;
+pub mod hosts;
 pub mod metrics;
 pub mod model;
 pub mod parts;

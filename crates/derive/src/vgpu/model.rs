@@ -18,6 +18,8 @@ use super::rules::{self, Action, Key, RULES, Rule, fields};
 
 /// Requests that are held at most; further ones are counted and left out.
 const REQUESTS: usize = 20_000_000;
+/// The device's own memory among the places of TTM (include/drm/ttm/ttm_placement.h).
+const VRAM: i64 = 2;
 /// Buffers of which the size is remembered at most.
 const OBJECTS: usize = 1 << 22;
 
@@ -72,6 +74,19 @@ pub struct Memory {
     pub peak: u64,
 }
 
+/// Something had to leave the device's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// When, ns.
+    pub at: i64,
+    /// Bytes that left, or that room was made for.
+    pub bytes: u64,
+    /// Bytes of all buffers that were made and are not gone, as far as events tell.
+    pub live: u64,
+    /// Whose thread needed the room.
+    pub by: String,
+}
+
 /// Events that did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
@@ -104,6 +119,10 @@ pub struct Model {
     pub groups: BTreeMap<i64, String>,
     /// Memory by whoever asked for it.
     pub memory: BTreeMap<String, Memory>,
+    /// The same of all together.
+    pub all_memory: Memory,
+    /// What had to leave the device's memory, in the order of time.
+    pub evictions: Vec<Eviction>,
     /// Events that did not fit.
     pub misfits: Misfits,
     /// How many events there were of each rule.
@@ -143,6 +162,7 @@ impl Model {
             Action::Slice => self.slice(event),
             Action::ObjectMade => self.object_made(event),
             Action::ObjectGone => self.object_gone(event),
+            Action::Evicted => self.evicted(event),
             Action::To(_) | Action::Out => self.transition(event, rule, place),
         }
     }
@@ -491,22 +511,17 @@ impl Model {
             self.misfits.nameless += 1;
             return;
         };
-        let group = event.tid.and_then(|tid| self.groups.get(&tid));
-        let owner = match (event.comm, event.tid) {
-            _ if group.is_some() => group.cloned().unwrap_or_default(),
-            (Some(comm), Some(tid)) => format!("{comm} ({tid})"),
-            (None, Some(tid)) => format!("thread {tid}"),
-            _ => "not known".to_owned(),
-        };
+        let owner = self.asks(event);
         if self.objects.len() >= OBJECTS {
             self.misfits.left_out += 1;
             return;
         }
         let size = u64::try_from(size).unwrap_or(0);
-        let memory = self.memory.entry(owner.clone()).or_default();
-        memory.made += 1;
-        memory.live = memory.live.saturating_add(size);
-        memory.peak = memory.peak.max(memory.live);
+        for memory in [self.memory.entry(owner.clone()).or_default(), &mut self.all_memory] {
+            memory.made += 1;
+            memory.live = memory.live.saturating_add(size);
+            memory.peak = memory.peak.max(memory.live);
+        }
         // An address that is made twice went in between, unseen.
         if let Some((before, size)) = self.objects.insert(object, (owner, size)) {
             self.misfits.repeated += 1;
@@ -525,6 +540,37 @@ impl Model {
         if let Some(memory) = self.memory.get_mut(owner) {
             memory.live = memory.live.saturating_sub(size);
         }
+        self.all_memory.live = self.all_memory.live.saturating_sub(size);
+    }
+
+    /// Who asks for memory by an event: the machine of the thread, or the thread.
+    fn asks(&self, event: &Event<'_>) -> String {
+        let group = event.tid.and_then(|tid| self.groups.get(&tid));
+        match (group, event.comm, event.tid) {
+            (Some(group), ..) => group.clone(),
+            (None, Some(comm), Some(tid)) => format!("{comm} ({tid})"),
+            (None, None, Some(tid)) => format!("thread {tid}"),
+            (None, _, None) => "not known".to_owned(),
+        }
+    }
+
+    fn evicted(&mut self, event: &Event<'_>) {
+        let places = event.integer(fields::FROM_PLACE).zip(event.integer(fields::TO_PLACE));
+        // What moves between other places, or comes to the device, makes no room there.
+        if places.is_some_and(|(from, to)| from != VRAM || to == VRAM) {
+            return;
+        }
+        let Some(size) = event.integer(fields::SIZE) else {
+            self.misfits.nameless += 1;
+            return;
+        };
+        if self.evictions.len() >= OBJECTS {
+            self.misfits.left_out += 1;
+            return;
+        }
+        let (bytes, by) = (u64::try_from(size).unwrap_or(0), self.asks(event));
+        let live = self.all_memory.live;
+        self.evictions.push(Eviction { at: event.time, bytes, live, by });
     }
 
     /// The engine of an event; `None` if it names none.

@@ -30,6 +30,8 @@ pub enum Action {
     ObjectMade,
     /// A buffer is no more.
     ObjectGone,
+    /// Something has to leave the device's memory, so that something else fits.
+    Evicted,
 }
 
 /// What a tracepoint does.
@@ -87,8 +89,12 @@ pub mod fields {
     pub const COMPLETED: &[&str] = &["completed"];
     /// The address of a buffer.
     pub const OBJECT: &[&str] = &["obj"];
-    /// Its bytes.
-    pub const SIZE: &[&str] = &["size"];
+    /// Its bytes, and those that room is made for.
+    pub const SIZE: &[&str] = &["size", "bo_size"];
+    /// Where a buffer goes and comes from, as the memory manager TTM numbers places.
+    pub const TO_PLACE: &[&str] = &["new_placement"];
+    /// Where it comes from.
+    pub const FROM_PLACE: &[&str] = &["old_placement"];
     /// The address of a job's fence.
     pub const FENCE: &[&str] = &["fence"];
     /// All that the model asks for.
@@ -122,11 +128,14 @@ pub mod fields {
         "completed",
         "obj",
         "size",
+        "bo_size",
+        "new_placement",
+        "old_placement",
         "fence",
     ];
 }
 
-use Action::{ObjectGone, ObjectMade, Out, Slice, To};
+use Action::{Evicted, ObjectGone, ObjectMade, Out, Slice, To};
 use Key::{Fence, Global, Job, Request, Workload};
 use Stage::{Done, HostQueued, Notified, Ready, Retired, Running, VgpuQueued, VgpuSubmitted};
 
@@ -156,6 +165,7 @@ pub const RULES: &[Rule] = &[
     rule("i915_gem_request_retire", To(Retired), Request, false),
     rule("i915_gem_object_create", ObjectMade, Request, false),
     rule("i915_gem_object_destroy", ObjectGone, Request, false),
+    rule("i915_gem_evict", Evicted, Request, false),
     // i915 since Linux 4.17.
     rule("i915_request_queue", To(HostQueued), Request, true),
     rule("i915_request_add", To(HostQueued), Request, true),
@@ -168,6 +178,7 @@ pub const RULES: &[Rule] = &[
     rule("amdgpu_cs_ioctl", To(HostQueued), Fence, true),
     rule("amdgpu_sched_run_job", To(Running), Fence, true),
     rule("dma_fence_signaled", To(Done), Fence, false),
+    rule("amdgpu_bo_move", Evicted, Fence, false),
     // The DRM scheduler before Linux 6.17, where the run names the fence by its address.
     rule("drm_sched_job", To(HostQueued), Job, true),
     rule("drm_run_job", To(Running), Job, true),
@@ -191,7 +202,7 @@ mod tests {
     fn whatever_is_asked_for_is_kept() {
         let asked = [
             DEVICE, CONTEXT, SEQUENCE, RING, CLASS, INSTANCE, GLOBAL, VGPU, WORKLOAD, LEFT,
-            TIMELINE, CLIENT, ID, COMPLETED, OBJECT, SIZE, FENCE,
+            TIMELINE, CLIENT, ID, COMPLETED, OBJECT, SIZE, TO_PLACE, FROM_PLACE, FENCE,
         ];
         assert_eq!(asked.concat(), ALL);
     }

@@ -200,6 +200,25 @@ fn memory_is_of_who_asked_for_it() {
 }
 
 #[test]
+fn what_has_to_leave_the_devices_memory_is_kept_with_what_lives_then() {
+    let (model, _) = followed(
+        "1 i915_gem_object_create obj=0x10 size=4096
+         2 i915_gem_object_create obj=0x20 size=8192
+         3 i915_gem_evict dev=0 size=512
+         4 i915_gem_object_destroy obj=0x20
+         5 amdgpu_bo_move bo=0x10 bo_size=64 new_placement=1 old_placement=2
+         6 amdgpu_bo_move bo=0x10 bo_size=64 new_placement=2 old_placement=1
+         7 amdgpu_bo_move bo=0x10 bo_size=64 new_placement=1 old_placement=0
+         8 amdgpu_bo_move bo=0x10 bo_size=64 new_placement=2 old_placement=2",
+    );
+    // To the device, between others, and within it makes no room.
+    let all = model.evictions.iter().map(|one| (one.at, one.bytes, one.live, one.by.as_str()));
+    let by = "glxgears (7)";
+    assert_eq!(all.collect::<Vec<_>>(), [(3, 512, 12288, by), (5, 64, 4096, by)]);
+    assert_eq!((model.all_memory.live, model.all_memory.peak), (4096, 12288));
+}
+
+#[test]
 fn a_request_whose_end_was_lost_waits_no_longer_than_until_a_later_one_of_its_context_ended() {
     let job = |number: i64, from: i64| {
         format!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_derive::vgpu::vcpu::{self, Party, Phase};
 use gpuwhy_derive::vgpu::{Request, Stage};
-use gpuwhy_report::detail::{Pyramid, band_pyramid, line_pyramid, share_pyramid};
+use gpuwhy_report::detail::{Detail, Pyramid, band_pyramid, line_pyramid, share_pyramid};
 use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
 
 use super::{Vgpu, order};
@@ -28,9 +28,9 @@ pub(super) struct Lanes {
     pub not_drawn: usize,
 }
 
-/// Draws everything, with so many levels of tiles below the first.
-pub(super) fn lanes(of: &Vgpu, depth: usize) -> Lanes {
-    let mut out = Draw { window: of.window, depth, lanes: Lanes::default() };
+/// Draws everything, with as much detail.
+pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
+    let mut out = Draw { window: of.window, detail, lanes: Lanes::default() };
     for engine in order::engines(&of.model) {
         let known = &of.model.engines[engine];
         let group = format!("device {}", known.device);
@@ -45,7 +45,7 @@ pub(super) fn lanes(of: &Vgpu, depth: usize) -> Lanes {
 
 struct Draw {
     window: (i64, i64),
-    depth: usize,
+    detail: Detail,
     lanes: Lanes,
 }
 
@@ -89,12 +89,12 @@ impl Draw {
     }
 
     fn bands(&mut self, at: (&str, &str), values: Vec<String>, bands: &[Band]) {
-        let pyramid = band_pyramid(bands, self.length(), self.depth);
+        let pyramid = band_pyramid(bands, self.length(), self.detail);
         self.track(at, pyramid, |p| Lane::Bands { values, levels: p.levels });
     }
 
     fn line(&mut self, at: (&str, &str), unit: &str, pieces: &[Piece]) {
-        let pyramid = line_pyramid(pieces, self.length(), self.depth);
+        let pyramid = line_pyramid(pieces, self.length(), self.detail);
         self.track(at, pyramid, |p| Lane::Line { unit: unit.into(), levels: p.levels });
     }
 
@@ -113,7 +113,7 @@ impl Draw {
         if bands.is_empty() {
             return;
         }
-        let shares = share_pyramid(&bands, values.len(), self.length(), self.depth);
+        let shares = share_pyramid(&bands, values.len(), self.length(), self.detail);
         let stacked = values.clone();
         let label = format!("{name}, use by tenant");
         self.track((group, &label), shares, |p| Lane::Stack { values: stacked, levels: p.levels });

@@ -1,5 +1,6 @@
 //! The page: lanes, the matrix, and the tables behind them.
 
+use gpuwhy_report::detail::{COLUMNS, Detail};
 use gpuwhy_report::table::{Cell, Row, Table};
 use gpuwhy_report::vgpu::{Matrix, Vgpu as Page, render};
 
@@ -13,18 +14,24 @@ const DEPTH: usize = 6;
 /// Requests that the table lists: those that waited longest.
 const LISTED: usize = 200;
 
+/// Times that the columns of the first level are halved at most, where it does not fit: fewer than some dozen show nothing.
+const HALVED: u32 = 5;
+
 /// The page, with as much detail as fits. From the coarsest level on: each takes up to 8 times as much as the one before, and
 /// the finest of a large trace would take more memory than the trace.
 pub(super) fn html(of: &Vgpu) -> String {
+    within(of, LIMIT)
+}
+
+/// The page within so many bytes, unless tables alone are more.
+fn within(of: &Vgpu, limit: usize) -> String {
     let mut page = about(of);
     let mut best = String::new();
     for depth in 0..=DEPTH {
-        let drawn = lanes(of, depth);
+        let drawn = lanes(of, Detail { depth, columns: COLUMNS });
         let is_all = drawn.finest.is_none();
-        page.notes = notes(&drawn);
-        (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
-        let text = render(&page);
-        if text.len() > LIMIT && depth > 0 {
+        let text = with(&mut page, drawn, 0);
+        if text.len() > limit {
             break;
         }
         best = text;
@@ -32,7 +39,41 @@ pub(super) fn html(of: &Vgpu) -> String {
             break;
         }
     }
-    best
+    if best.is_empty() { coarser(of, page, limit) } else { best }
+}
+
+/// The page of a trace with so many lanes that their first level is too large: with fewer columns, and if that is not
+/// enough, with the first lanes alone.
+fn coarser(of: &Vgpu, mut page: Page, limit: usize) -> String {
+    let mut text = String::new();
+    for halved in 1..=HALVED {
+        let drawn = lanes(of, Detail { depth: 0, columns: COLUMNS >> halved });
+        text = with(&mut page, drawn, 0);
+        if text.len() <= limit {
+            return text;
+        }
+    }
+    let mut kept = page.tracks.len();
+    while text.len() > limit && kept > 0 {
+        kept /= 2;
+        let mut drawn = lanes(of, Detail { depth: 0, columns: COLUMNS >> HALVED });
+        let left_out = drawn.tracks.len() - kept;
+        drawn.tracks.truncate(kept);
+        text = with(&mut page, drawn, left_out);
+    }
+    text
+}
+
+/// The page with these lanes, where so many others are left out.
+fn with(page: &mut Page, drawn: Lanes, left_out: usize) -> String {
+    page.notes = notes(&drawn);
+    if left_out > 0 {
+        page.notes.push(format!(
+            "{left_out} lanes are not drawn, since the page would be too large; they count in all numbers."
+        ));
+    }
+    (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
+    render(page)
 }
 
 fn notes(drawn: &Lanes) -> Vec<String> {
@@ -392,5 +433,57 @@ fn memory(report: &Report) -> Table {
         columns: vec!["who", "at the end, MiB", "at most, MiB"],
         rows: report.memory.iter().map(of).collect(),
         ..Table::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_derive::vgpu::event::Field;
+    use gpuwhy_derive::vgpu::{Event, Model};
+
+    use super::*;
+
+    /// A trace of so many tenants with so many jobs each.
+    fn shared(tenants: i64, jobs: i64) -> Vgpu {
+        let mut model = Model::default();
+        for n in 0..tenants * jobs {
+            let (tenant, job, at) = (n % tenants, n / tenants, n * 1_000);
+            for (name, after) in [
+                ("drm_sched_job_queue", 0),
+                ("drm_sched_job_run", 300),
+                ("drm_sched_job_done", 900),
+            ] {
+                let fields = [
+                    ("fence_context", Field::Integer(tenant)),
+                    ("fence_seqno", Field::Integer(job)),
+                    ("client_id", Field::Integer(tenant)),
+                    ("name", Field::Text("gfx")),
+                ];
+                let time = at + after;
+                model.event(&Event { time, name, tid: None, comm: None, fields: &fields });
+            }
+        }
+        let requests = model.finish();
+        let window = (0, tenants * jobs * 1_000);
+        let report = super::super::report(&model, &requests, window);
+        Vgpu { report, title: "t".into(), model, requests, on_cpus: None, window }
+    }
+
+    #[test]
+    fn a_page_has_its_limit_however_many_lanes_there_are() {
+        let of = shared(60, 800);
+        let whole = within(&of, usize::MAX);
+        let mut lanes = usize::MAX;
+        for limit in [whole.len() - 1, 2_000_000, 500_000, 200_000] {
+            let page = within(&of, limit);
+            assert!(page.len() <= limit, "{} bytes of {limit}", page.len());
+            assert!(page.contains("The finest level has a column for each"), "{limit}");
+            let left_out = page.contains("lanes are not drawn");
+            let drawn = page.matches("\"label\":").count();
+            assert!(drawn <= lanes && drawn > 0, "{drawn} of {lanes} lanes at {limit}");
+            assert_eq!(left_out, drawn < whole.matches("\"label\":").count(), "{limit}");
+            lanes = drawn;
+        }
+        assert!(lanes < 120, "the smallest page leaves lanes out, and draws {lanes}");
     }
 }

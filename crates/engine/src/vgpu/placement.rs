@@ -107,6 +107,12 @@ fn vcpu((machine, number, states): (usize, usize, &[Stretch]), window: (i64, i64
     Some(Vcpu { machine, number, cpu, runs, waits, wants })
 }
 
+/// Which machine each virtual CPU is of, by its name, and the share of the time that it wants a CPU.
+pub(super) fn wants(on_cpus: &OnCpus, window: (i64, i64)) -> Vec<(&str, f64)> {
+    let all = on_cpus.vcpus().filter_map(|one| vcpu(one, window));
+    all.map(|one| (on_cpus.name(Party::Machine(one.machine)), one.wants)).collect()
+}
+
 /// The advice for the machines of a trace, from what they did within a window; `preemptions` is how often machines took
 /// CPUs from others.
 pub(super) fn report(

@@ -14,16 +14,22 @@ impl Report {
     /// It, for a terminal.
     pub fn text(&self) -> Screen {
         let mut out = Screen::new(false);
+        self.put(&mut out);
+        out
+    }
+
+    /// Adds it to a screen.
+    pub(super) fn put(&self, out: &mut Screen) {
         if let Some(against) = &self.against {
-            against.text(&mut out, (self.from_s, self.to_s));
-            findings(&mut out, self);
-            return out;
+            against.text(out, (self.from_s, self.to_s));
+            findings(out, self);
+            return;
         }
         if self.events.is_empty() && self.vcpus.is_none() {
             out.line(
                 "the trace holds no event of a GPU's driver that is known here; see docs/vgpu.md",
             );
-            return out;
+            return;
         }
         let (from, to) = (self.from_s, self.to_s);
         let seconds = to - from;
@@ -45,13 +51,13 @@ impl Report {
                 ("hardware queue", engine.hardware_queue),
                 ("execution", engine.execution),
             ] {
-                times(&mut out, &format!("{what:<14}"), of);
+                times(out, &format!("{what:<14}"), of);
             }
         }
         if !self.tenants.is_empty() {
             out.end().line("tenants");
         }
-        self.tenants.iter().for_each(|one| tenant(&mut out, one));
+        self.tenants.iter().for_each(|one| tenant(out, one));
         if !self.memory.is_empty() {
             out.end().line("memory, by the tenant whose threads asked for it, or by the thread; what a guest allocates within its own is not seen");
         }
@@ -59,16 +65,19 @@ impl Report {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             out.line(format_args!("  {who}: {:.1} MiB, at most {:.1} MiB", mib(*live), mib(*peak)));
         }
+        for (who, one) in &self.evictions {
+            let mib = one.bytes as f64 / f64::from(1 << 20);
+            out.line(format_args!("  {who} needed room: {} evictions, {mib:.1} MiB", one.times));
+        }
         if let Some(vcpus) = &self.vcpus {
-            on_cpus(&mut out, vcpus);
+            on_cpus(out, vcpus);
         }
         if let Some(of) = &self.placement {
-            placement(&mut out, of);
+            placement(out, of);
         }
-        self.what_if.iter().for_each(|one| what_if(&mut out, one));
-        findings(&mut out, self);
-        not_known(&mut out, self);
-        out
+        self.what_if.iter().for_each(|one| what_if(out, one));
+        findings(out, self);
+        not_known(out, self);
     }
 }
 

@@ -105,6 +105,7 @@ impl<'a> Bits<'a> {
     }
 
     /// An unsigned integer of 1 to 64 bits.
+    #[inline]
     fn unsigned(&mut self, size: u32, is_big: bool) -> Result<u64, Stop> {
         let end = self.at + u64::from(size);
         if end > self.end {
@@ -112,10 +113,21 @@ impl<'a> Bits<'a> {
         }
         let start = (self.at / 8 - self.from) as usize;
         let shift = (self.at % 8) as u32;
+        // Most lie within the next eight bytes, which are read at once.
+        if shift + size <= 64
+            && let Some(word) = self.window.get(start..).and_then(<[u8]>::first_chunk)
+        {
+            self.at = end;
+            return Ok(if is_big {
+                u64::from_be_bytes(*word) << shift >> (64 - size)
+            } else {
+                u64::from_le_bytes(*word) >> shift & u64::MAX >> (64 - size)
+            });
+        }
         let count = (shift + size).div_ceil(8) as usize;
         let bytes = self.window.get(start..start + count).ok_or(Stop::More)?;
         self.at = end;
-        let mask = if size == 64 { u64::MAX } else { (1 << size) - 1 };
+        let mask = u64::MAX >> (64 - size);
         if count > 8 {
             let mut wide = [0; 16];
             wide[..count].copy_from_slice(bytes);

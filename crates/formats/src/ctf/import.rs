@@ -18,8 +18,6 @@ use crate::kernel::event::{EventType, RawEvent, Value};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut};
 
-/// Rows that are handed out at once, about.
-const BATCH: usize = 1 << 16;
 /// Types of events that the summary lists.
 const LISTED: usize = 12;
 
@@ -251,7 +249,7 @@ impl Import for CtfImport {
         if self.is_finished {
             return Ok(None);
         }
-        while self.kernel.held() < BATCH {
+        while !self.kernel.is_full() {
             match self.traces.next()? {
                 Some(stream) => self.read(stream)?,
                 None => {
@@ -322,17 +320,17 @@ impl<'a> Filler<'a> {
     fn add(&mut self, value: Value) {
         match (self.depth, value) {
             (0 | 1, value) => self.event.values.push(value),
-            (_, Value::Unsigned(n)) => {
-                drop(std::io::Write::write_fmt(&mut self.event.text, format_args!("{n}")))
-            }
-            (_, Value::Signed(n)) => {
-                drop(std::io::Write::write_fmt(&mut self.event.text, format_args!("{n}")))
-            }
+            (_, Value::Unsigned(n)) => self.number(n),
+            (_, Value::Signed(n)) => self.number(n),
             (_, Value::Float(n)) => {
                 drop(std::io::Write::write_fmt(&mut self.event.text, format_args!("{n}")))
             }
             (_, Value::Text(_) | Value::Absent) => {}
         }
+    }
+
+    fn number(&mut self, number: impl itoa::Integer) {
+        self.event.text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     fn separate(&mut self) {

@@ -238,19 +238,16 @@ impl Stream {
                 return Ok(false);
             }
         }
-        let model = self.part.model.clone();
-        let class = model.streams.get(&self.class);
-        let header = class.and_then(|class| class.event_header.as_ref());
-        let (clock, start) = (self.state.clock, self.at);
+        let start = self.at;
         self.state.found.event = None;
-        if let Some(header) = header {
-            self.attempt(|stream, bits| {
-                stream.state.clock = clock;
-                stream.state.decode(header, bits, &mut Nothing)
-            })?;
-        }
+        self.decode(|stream, _, state, bits| {
+            match stream.and_then(|class| class.event_header.as_ref()) {
+                Some(header) => state.decode(header, bits, &mut Nothing),
+                None => Ok(()),
+            }
+        })?;
         let id = self.state.found.event.unwrap_or(0);
-        let known = class.and_then(|class| class.events.get(&id));
+        let known = self.class().and_then(|class| class.events.get(&id));
         let Some(&event) = known else {
             self.at = start;
             return Err(self.damaged(format!("an event of the unknown id {id}")));
@@ -270,30 +267,57 @@ impl Stream {
     /// # Errors
     /// The file cannot be read or is damaged.
     pub fn body<S: Sink>(&mut self, sink: &mut S, part: impl Fn(&mut S, Body)) -> Result<()> {
-        let model = self.part.model.clone();
-        let class = model.streams.get(&self.class);
-        let event = &model.events[self.event];
-        let (clock, from) = (self.state.clock, self.at);
-        let parts = [
-            (Body::StreamContext, class.and_then(|class| class.event_context.as_ref())),
-            (Body::Context, event.context.as_ref()),
-            (Body::Fields, event.fields.as_ref()),
-        ];
-        self.attempt(|stream, bits| {
-            stream.state.clock = clock;
+        let from = self.at;
+        let event = self.event;
+        self.decode(|stream, events, state, bits| {
+            let event = &events[event];
             part(sink, Body::Anew);
+            let of_stream = stream.and_then(|class| class.event_context.as_ref());
+            let parts = [
+                (Body::StreamContext, of_stream),
+                (Body::Context, event.context.as_ref()),
+                (Body::Fields, event.fields.as_ref()),
+            ];
             for (name, class) in parts {
                 if let Some(class) = class {
                     part(sink, name);
-                    stream.state.decode(class, bits, sink)?;
+                    state.decode(class, bits, sink)?;
                 }
             }
             Ok(())
         })?;
-        if self.at == from && class.is_none_or(|class| class.event_header.is_none()) {
+        if self.at == from && self.class().is_none_or(|class| class.event_header.is_none()) {
             return Err(self.damaged("an event that takes no bits"));
         }
         Ok(())
+    }
+
+    /// Decodes a part of an event by the classes of its stream and of all events. Nearly always the window holds it, and
+    /// nothing of the stream is moved or counted for it; else `decode` is called again.
+    fn decode(
+        &mut self,
+        mut decode: impl FnMut(
+            Option<&StreamClass>,
+            &[EventClass],
+            &mut State,
+            &mut Bits<'_>,
+        ) -> Result<(), Stop>,
+    ) -> Result<()> {
+        let clock = self.state.clock;
+        self.state.begin();
+        let mut bits = self.bits(&self.window);
+        let model = &*self.part.model;
+        let class = model.streams.get(&self.class);
+        if decode(class, &model.events, &mut self.state, &mut bits).is_ok() {
+            self.at = bits.at;
+            return Ok(());
+        }
+        let model = self.part.model.clone();
+        let class = model.streams.get(&self.class);
+        self.attempt(|stream, bits| {
+            stream.state.clock = clock;
+            decode(class, &model.events, &mut stream.state, bits)
+        })
     }
 
     /// Decodes from the present place, with as large a window as it takes, and goes on behind it.

@@ -13,6 +13,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::Name;
 use regex::bytes::Regex;
 
+use super::frequent;
 use crate::kernel::event::{RawEvent, Value};
 
 /// Fields of one event at most; others are left out and counted.
@@ -160,7 +161,20 @@ impl Fields {
             true => SYS_EXIT,
             false => event,
         };
-        for pattern in BY_EVENT.get(key).into_iter().flatten() {
+        let patterns = BY_EVENT.get(key);
+        if let Some((number, texts)) = frequent::groups(key, text)
+            && let Some(pattern) = patterns.and_then(|all| all.get(number))
+        {
+            for ((name, how), text) in pattern.groups.iter().zip(texts) {
+                self.names.push(name.clone());
+                match text {
+                    Some(text) => push(text, *how, raw),
+                    None => raw.values.push(Value::Absent),
+                }
+            }
+            return;
+        }
+        for pattern in patterns.into_iter().flatten() {
             if let Some(captures) = pattern.regex.captures(text) {
                 for (number, (name, how)) in pattern.groups.iter().enumerate() {
                     self.names.push(name.clone());
@@ -350,4 +364,55 @@ fn device(text: &str) -> Option<Value> {
     let (major, minor) = text.split_once(',')?;
     let (major, minor): (u64, u64) = (major.parse().ok()?, minor.parse().ok()?);
     (major < 1 << 12 && minor < 1 << 20).then_some(Value::Unsigned(major << 20 | minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the first pattern of an event that fits a text finds: its number, and its groups.
+    fn by_pattern<'a>(event: &str, text: &'a [u8]) -> Option<(usize, Vec<Option<&'a [u8]>>)> {
+        BY_EVENT[event].iter().enumerate().find_map(|(number, pattern)| {
+            let captures = pattern.regex.captures(text)?;
+            let groups = captures.iter().skip(1).map(|group| group.map(|found| found.as_bytes()));
+            Some((number, groups.collect()))
+        })
+    }
+
+    #[test]
+    fn frequent_events_are_taken_apart_as_their_patterns_do() {
+        let names =
+            ["a", "", "a b", "x:1 [2]", "a ==> b", "p pid=1", "q prio=2", "=", "r CPU:1", "]"];
+        let mut quick = 0;
+        for (a, b) in names.iter().flat_map(|a| names.iter().map(move |b| (a, b))) {
+            for (state, end) in [("R", ""), ("S+", " "), ("x y", ""), ("", ""), ("\u{b}", "]")] {
+                let switches = [
+                    format!(
+                        "prev_comm={a} prev_pid=7 prev_prio=-2 prev_state={state} ==> next_comm={b} \
+                         next_pid=-1 next_prio=120{end}"
+                    ),
+                    format!("{a}:7 [-2] {state} ==> {b}:8 [120]{end}"),
+                    format!("{a}:-7 [-2] {state} ==> {b}:8 [120]{end}"),
+                ];
+                let wakeups = [
+                    format!("comm={a} pid=7 prio=-2 target_cpu=3{end}"),
+                    format!("comm={a} pid=7 prio=120 success=1 target_cpu=3{end}"),
+                    format!("{a}:7 [120] success=1 CPU:3{end}"),
+                    format!("{a}:7 [-20]{b}{end}"),
+                    format!("{a}:7 [120] success=-1 CPU:-3{end}"),
+                ];
+                let switches = switches.iter().map(|text| ("sched_switch", text));
+                for (event, text) in switches.chain(wakeups.iter().map(|t| ("sched_waking", t))) {
+                    let Some((number, groups)) = frequent::groups(event, text.as_bytes()) else {
+                        continue;
+                    };
+                    quick += 1;
+                    let expected = by_pattern(event, text.as_bytes()).expect(text);
+                    let groups = groups[..expected.1.len()].to_vec();
+                    assert_eq!((number, groups), expected, "{event}: {text}");
+                }
+            }
+        }
+        assert!(quick > 500, "{quick} texts were taken apart from their ends");
+    }
 }

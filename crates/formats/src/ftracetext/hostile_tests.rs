@@ -79,7 +79,7 @@ fn several_files_are_merged_by_time_and_their_clocks_are_not_said_to_be_one() {
         importers::find(&paths).unwrap().open(&paths, &Options { threads: 1 }).unwrap();
     let mut all = Rows::default();
     while let Some(batch) = import.next().unwrap() {
-        all.append(&mut batch.into_rows().unwrap());
+        all.append(&mut batch.into_rows());
     }
     assert_eq!(import.summary().about["earlier_than_one_before"], 0);
     assert_eq!(import.summary().about["events"], 18);

@@ -14,6 +14,7 @@
 //! `name-tid [cpu] time:` is its head.
 
 mod fields;
+mod frequent;
 mod import;
 mod line;
 

@@ -5,6 +5,8 @@
 //! of ftrace and perf), and LTTng puts `irq_` before the names of softirqs. The places of the fields are looked up
 //! once a type.
 
+use gpuwhy_schema::Name;
+
 use super::event::EventType;
 
 /// The place of a field among the values of an event.
@@ -34,7 +36,7 @@ pub(super) enum Action {
     /// A packet is queued to a network device.
     Transmit { device: Place, length: Place },
     /// A system call begins.
-    Enter { call: String },
+    Enter { call: Name },
     /// The same, with the number of the call alone.
     EnterNumber { id: Place },
     /// A system call returns.
@@ -122,7 +124,7 @@ fn call(name: &str, at: &dyn Fn(&[&str]) -> Place) -> Action {
     }
     let begins = ["syscall_entry_", "compat_syscall_entry_", "sys_enter_", "compat_sys_", "sys_"];
     match rest(&begins) {
-        Some(call) if !call.is_empty() => Action::Enter { call: call.to_owned() },
+        Some(call) if !call.is_empty() => Action::Enter { call: call.into() },
         _ => Action::Other,
     }
 }

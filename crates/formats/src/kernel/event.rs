@@ -10,7 +10,6 @@
 //! *Invariant:* an event has one value for each declared field; a field that this event lacks is
 //! [`Value::Absent`].
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -90,25 +89,6 @@ impl Value {
     }
 }
 
-impl Value {
-    /// The same as [`Value::show`]; `None` of a field that an event lacks.
-    pub fn text<'a>(&self, bytes: &'a [u8], buffer: &'a mut itoa::Buffer) -> Option<Cow<'a, str>> {
-        Some(match self {
-            Value::Absent => return None,
-            Value::Unsigned(value) => Cow::Borrowed(buffer.format(*value)),
-            Value::Signed(value) => Cow::Borrowed(buffer.format(*value)),
-            Value::Text(range) => {
-                String::from_utf8_lossy(bytes.get(range.clone()).unwrap_or_default())
-            }
-            Value::Float(_) => {
-                let mut out = String::new();
-                self.show(bytes, &mut out);
-                Cow::Owned(out)
-            }
-        })
-    }
-}
-
 impl RawEvent {
     /// Forgets values and texts, and keeps their memory.
     pub fn clear(&mut self) {
@@ -153,24 +133,6 @@ impl RawEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_value_has_one_text_however_it_is_asked_for() {
-        let bytes = b"a\xffb";
-        for value in [
-            Value::Unsigned(u64::MAX),
-            Value::Signed(i64::MIN),
-            Value::Float(0.5),
-            Value::Text(0..3),
-            Value::Text(1..1),
-            Value::Text(7..9),
-        ] {
-            let mut shown = String::new();
-            value.show(bytes, &mut shown);
-            assert_eq!(value.text(bytes, &mut itoa::Buffer::new()).as_deref(), Some(&*shown));
-        }
-        assert_eq!(Value::Absent.text(bytes, &mut itoa::Buffer::new()), None);
-    }
 
     #[test]
     fn a_field_is_found_by_any_of_its_spellings_and_has_its_value() {

@@ -11,8 +11,6 @@ use crate::Result;
 use crate::importer::{Batch, Import, Summary};
 use crate::left_out::FileLeftOut;
 
-/// Rows that are handed out at once, about.
-const BATCH: usize = 1 << 16;
 /// Types of events that the summary lists.
 const LISTED: usize = 12;
 
@@ -101,7 +99,7 @@ impl<F: Feed> Import for FeedImport<F> {
         if self.is_finished {
             return Ok(None);
         }
-        while self.kernel.held() < BATCH {
+        while !self.kernel.is_full() {
             if !self.feed.next(&mut self.kernel)? {
                 self.is_finished = true;
                 self.finish();

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
-    AttrColumns, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark, Measure, Name,
-    Names, Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
+    AttrColumns, AttrKey, Discipline, EntityId, EntityKind, Id, Io, IoOp, Lane, Lanes, Mark,
+    Measure, Name, Names, Ns, Rows, SourceId, Span, State, TrackId, WakeContext, names,
 };
 
 use super::action::{Action, Place, Stage, action};
-use super::event::{EventType, RawEvent};
+use super::event::{EventType, RawEvent, Value};
 use super::sums::Sum;
 use super::tasks::Tasks;
 use crate::importer::Batch;
@@ -28,6 +28,11 @@ use crate::importer::Batch;
 const LANES: [&str; 2] = ["irq", "softirq"];
 const IRQ: usize = 0;
 const SOFTIRQ: usize = 1;
+/// Rows that are handed out at once, about, and after how many events they are counted.
+const BATCH: usize = 1 << 16;
+const COUNTED: u64 = 64;
+/// The attribute of a system call that says what it returned.
+const RESULT: &str = "ret";
 /// What is summed of a disk's requests.
 const DISK_SUMS: [Lane<'static>; 2] = [
     Lane::counter(names::DISK_BYTES, "By", Measure::Delta),
@@ -97,6 +102,10 @@ struct Host {
 #[derive(Debug)]
 struct Kind {
     what: EventType,
+    /// The numbers of its fields' names.
+    keys: Vec<AttrKey>,
+    /// The number of [`RESULT`].
+    result: AttrKey,
     action: Action,
     host: usize,
     count: u64,
@@ -154,7 +163,9 @@ impl KernelRows {
     /// Declares a type of event of a host; the number is that of [`RawEvent::kind`].
     pub fn declare(&mut self, what: EventType, host: usize) -> usize {
         let action = action(&what);
-        self.kinds.push(Kind { what, action, host, count: 0 });
+        let keys = what.fields.iter().map(|field| self.attrs.key(field)).collect();
+        let result = self.attrs.key(&self.names.name(RESULT));
+        self.kinds.push(Kind { what, keys, result, action, host, count: 0 });
         self.kinds.len() - 1
     }
 
@@ -196,9 +207,10 @@ impl KernelRows {
         Batch { rows, attrs: self.attrs.take(), done }
     }
 
-    /// How many rows are held.
-    pub fn held(&self) -> usize {
-        self.rows.len() + self.attrs.len()
+    /// Whether so many rows are held that they are to be taken. They are counted now and then, since there are many
+    /// tables.
+    pub fn is_full(&self) -> bool {
+        self.tally.events.is_multiple_of(COUNTED) && self.rows.len() + self.attrs.len() >= BATCH
     }
 
     /// Makes the rows of an event. Events come in the order of their times; one of an undeclared type is left out.
@@ -348,10 +360,11 @@ impl At<'_> {
                 self.transmit(*device, *length, now);
                 self.mark();
             }
-            Action::Enter { call } => self.enter_call(call, now),
+            Action::Enter { call } => self.enter_call(call.clone(), now),
             Action::EnterNumber { id } => {
                 let number = event.integer(*id).map_or("?".into(), |number| number.to_string());
-                self.enter_call(&format!("syscall {number}"), now);
+                let call = self.names.name(&format!("syscall {number}"));
+                self.enter_call(call, now);
             }
             Action::Return { result } => self.return_call(*result, now),
         }
@@ -594,9 +607,9 @@ impl At<'_> {
         sum.add(length as f64, now, now, self.rows);
     }
 
-    fn enter_call(&mut self, call: &str, now: i64) {
+    fn enter_call(&mut self, name: Name, now: i64) {
         let Some(tid) = self.tid().filter(|tid| *tid > 0) else { return self.mark() };
-        let (id, name) = (self.id(), self.names.name(call));
+        let id = self.id();
         self.close_call(tid, now);
         self.attributes(id);
         let task = self.host[self.kind.host].tasks.task(tid, self.lanes);
@@ -607,9 +620,8 @@ impl At<'_> {
         let Some(tid) = self.tid().filter(|tid| *tid > 0) else { return self.mark() };
         if let Some(id) = self.close_call(tid, now)
             && let Some(result) = result.and_then(|result| self.event.values.get(result))
-            && let Some(value) = result.text(&self.event.text, &mut itoa::Buffer::new())
         {
-            self.attrs.push(id, "ret", &value);
+            attribute(self.attrs, id, self.kind.result, result, &self.event.text);
         }
     }
 
@@ -649,11 +661,25 @@ impl At<'_> {
 
     /// The fields of the event as attributes of a row.
     fn attributes(&mut self, id: Id) {
-        let mut buffer = itoa::Buffer::new();
-        for (key, value) in self.kind.what.fields.iter().zip(&self.event.values) {
-            if let Some(value) = value.text(&self.event.text, &mut buffer) {
-                self.attrs.push(id, key, &value);
-            }
+        for (key, value) in self.kind.keys.iter().zip(&self.event.values) {
+            attribute(self.attrs, id, *key, value, &self.event.text);
+        }
+    }
+}
+
+/// A field as an attribute of a row, unless the event lacks it; texts lie in `bytes`.
+fn attribute(attrs: &mut AttrColumns, id: Id, key: AttrKey, value: &Value, bytes: &[u8]) {
+    match value {
+        Value::Absent => {}
+        Value::Unsigned(value) => attrs.push_unsigned(id, key, *value),
+        Value::Signed(value) => attrs.push_signed(id, key, *value),
+        Value::Text(range) => {
+            attrs.push_text(id, key, bytes.get(range.clone()).unwrap_or_default());
+        }
+        Value::Float(_) => {
+            let mut text = String::new();
+            value.show(bytes, &mut text);
+            attrs.push_text(id, key, text.as_bytes());
         }
     }
 }

@@ -37,7 +37,7 @@ fn rows_of(scene: &str) -> Rows {
         kernel.event(&event);
     }
     kernel.finish();
-    kernel.take(1.0).into_rows().unwrap()
+    kernel.take(1.0).into_rows()
 }
 
 /// Rows as text, in the order of their times.

@@ -56,12 +56,30 @@ type Tile = HashMap<Lane, Vec<Cell>>;
 struct Level {
     level: u32,
     tiles: BTreeMap<i64, Tile>,
+    /// The tile that the last cell was added to, and its number: most go to the same one. It is not among the others.
+    last: (i64, Tile),
     held: usize,
 }
 
 impl Level {
     fn new(level: u32) -> Level {
-        Level { level, tiles: BTreeMap::new(), held: 0 }
+        Level { level, tiles: BTreeMap::new(), last: (0, Tile::new()), held: 0 }
+    }
+
+    fn tile(&mut self, number: i64) -> &mut Tile {
+        if self.last.0 != number {
+            self.put_back();
+            self.last = (number, self.tiles.remove(&number).unwrap_or_default());
+        }
+        &mut self.last.1
+    }
+
+    /// Puts the last tile to the others.
+    fn put_back(&mut self) {
+        let (number, tile) = std::mem::take(&mut self.last);
+        if !tile.is_empty() {
+            self.tiles.insert(number, tile);
+        }
     }
 
     fn add(&mut self, lane: Lane, mut cell: Cell) {
@@ -70,22 +88,8 @@ impl Level {
             // Of a run, what lies in this tile; the rest goes to the next ones.
             let beyond = cell.bucket + i64::from(cell.run) - ((tile + 1) << TILE);
             let part = Cell { run: cell.run - beyond.max(0) as u32, ..cell };
-            let lanes = self.tiles.entry(tile).or_default();
-            let cells = lanes.entry(lane).or_insert_with(|| Vec::with_capacity(SOME));
-            // Of what a lane does in a bucket, most is like the last few cells.
-            let last = cells.iter_mut().rev().take(4).find(|last| {
-                (last.bucket, last.value, last.run, part.run) == (part.bucket, part.value, 0, 0)
-            });
-            let sums = last.and_then(|last| {
-                let count = last.count.checked_add(part.count)?;
-                let held = last.held.checked_add(part.held)?;
-                (last.count, last.held) = (count, held);
-                Some(())
-            });
-            if sums.is_none() {
-                cells.push(part);
-                self.held += 1;
-            }
+            let cells = self.tile(tile).entry(lane).or_insert_with(|| Vec::with_capacity(SOME));
+            self.held += usize::from(push(cells, part));
             if part.run == cell.run {
                 return;
             }
@@ -93,6 +97,45 @@ impl Level {
             cell.run -= part.run;
         }
     }
+
+    /// Adds cells of a lane, whose place is looked up once for those of the same tile.
+    fn add_all(&mut self, lane: Lane, mut rest: &[Cell]) {
+        while let Some(first) = rest.first() {
+            let tile = first.bucket >> TILE;
+            let end = (tile + 1) << TILE;
+            let is_within = |cell: &&Cell| {
+                cell.bucket >> TILE == tile && cell.bucket + i64::from(cell.run) <= end
+            };
+            let within = rest.iter().take_while(is_within).count();
+            if within == 0 {
+                self.add(lane, *first);
+                rest = &rest[1..];
+                continue;
+            }
+            let (these, after) = rest.split_at(within);
+            rest = after;
+            let cells = self.tile(tile).entry(lane).or_insert_with(|| Vec::with_capacity(SOME));
+            let more = these.iter().filter(|cell| push(cells, **cell)).count();
+            self.held += more;
+        }
+    }
+}
+
+/// Adds a cell to those of its lane; false if it became part of another one.
+fn push(cells: &mut Vec<Cell>, cell: Cell) -> bool {
+    // Of what a lane does in a bucket, most is like the last few cells.
+    let last = cells.iter_mut().rev().take(4).find(|last| {
+        (last.bucket, last.value, last.run, cell.run) == (cell.bucket, cell.value, 0, 0)
+    });
+    if let Some(last) = last
+        && let Some(count) = last.count.checked_add(cell.count)
+        && let Some(held) = last.held.checked_add(cell.held)
+    {
+        (last.count, last.held) = (count, held);
+        return false;
+    }
+    cells.push(cell);
+    true
 }
 
 /// Where chunks go.
@@ -267,6 +310,7 @@ impl Builder {
     /// adds them to the next level.
     fn flush(&mut self, at: usize, all: bool) -> Result<()> {
         let done = (self.newest >> self.levels[at].level >> TILE).saturating_sub(LONG_TILES);
+        self.levels[at].put_back();
         loop {
             let level = &mut self.levels[at];
             let crowded = level.held > MOST;
@@ -293,12 +337,19 @@ impl Builder {
 
     fn tiles(&mut self, at: usize, tiles: Vec<(i64, Tile)>) -> Result<()> {
         let level = self.levels[at].level;
-        let mut lanes: BTreeMap<Lane, Vec<Cell>> = BTreeMap::new();
-        for (lane, mut cells) in tiles.into_iter().flat_map(|(_, tile)| tile) {
-            lanes.entry(lane).or_default().append(&mut cells);
-        }
+        let mut lanes: Vec<(Lane, Vec<Cell>)> =
+            tiles.into_iter().flat_map(|(_, tile)| tile).collect();
+        // Tiles are in order, and those of a lane stay so.
+        lanes.sort_by_key(|(lane, _)| *lane);
+        lanes.dedup_by(|(lane, cells), (last, all)| {
+            let is_same = lane == last;
+            if is_same {
+                all.append(cells);
+            }
+            is_same
+        });
         let (mut from, mut to) = (i64::MAX, i64::MIN);
-        for cells in lanes.values_mut() {
+        for (_, cells) in &mut lanes {
             merge(cells, level);
             for cell in &*cells {
                 from = from.min(cell.bucket);
@@ -312,10 +363,15 @@ impl Builder {
         }
         self.chunk(Holds::Cells(level), (from, to), &bytes)?;
         let Some(next) = self.levels.get_mut(at + 1) else { return Ok(()) };
+        let mut raised = Vec::new();
         for (lane, cells) in lanes {
             for cell in cells {
-                raise(lane, cell, level, next.level, |cell| next.add(lane, cell));
+                raise(lane, cell, level, next.level, |cell| {
+                    push(&mut raised, cell);
+                });
             }
+            next.add_all(lane, &raised);
+            raised.clear();
         }
         Ok(())
     }

@@ -144,6 +144,16 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "block_rq_issue", fields: BLOCK },
     Kind { name: "block_rq_complete", fields: BLOCK },
     Kind {
+        name: "i915_gem_evict",
+        fields: &[
+            ("dev", U32),
+            ("vm", Unsigned(64)),
+            ("size", Unsigned(64)),
+            ("align", Unsigned(64)),
+            ("flags", U32),
+        ],
+    },
+    Kind {
         name: "net_dev_queue",
         fields: &[("skbaddr", Unsigned(64)), ("len", U32), ("name", Text)],
     },

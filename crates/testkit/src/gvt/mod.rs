@@ -60,6 +60,8 @@ pub struct Vgpu {
     pub loads: Vec<Load>,
     /// When its machine is shut down, ns.
     pub leaves: Option<i64>,
+    /// The buffers that its requests use, bytes.
+    pub buffers: Vec<u64>,
     /// Its machine's virtual CPUs, 8 at most; the first also thinks for the loads. Without any, thinking takes no CPU.
     pub vcpus: Vec<Pinned>,
 }
@@ -67,12 +69,19 @@ pub struct Vgpu {
 impl Vgpu {
     /// A virtual GPU of weight 4 with one load.
     pub fn with(load: Load) -> Vgpu {
-        Vgpu { weight: 4, changes: Vec::new(), loads: vec![load], leaves: None, vcpus: Vec::new() }
+        Vgpu { loads: vec![load], ..Vgpu::idle(4) }
     }
 
     /// A virtual GPU that is there and does nothing.
     pub fn idle(weight: u32) -> Vgpu {
-        Vgpu { weight, changes: Vec::new(), loads: Vec::new(), leaves: None, vcpus: Vec::new() }
+        Vgpu {
+            weight,
+            changes: Vec::new(),
+            loads: Vec::new(),
+            leaves: None,
+            buffers: vec![64 << 20],
+            vcpus: Vec::new(),
+        }
     }
 }
 
@@ -101,6 +110,8 @@ pub struct Setup {
     pub seed: u64,
     /// The host's own threads.
     pub tasks: Vec<Pinned>,
+    /// Bytes that the device can hold of the buffers; those of whoever had the device the longest ago leave.
+    pub memory: u64,
     /// It goes on at least until then, ns; it ends when all requests are done.
     pub lasts: i64,
 }
@@ -108,7 +119,8 @@ pub struct Setup {
 impl Setup {
     /// The kernel's scheduler over these, until all requests are done.
     pub fn kernel(vgpus: Vec<Vgpu>, seed: u64) -> Setup {
-        Setup { vgpus, policy: Policy::KERNEL, seed, tasks: Vec::new(), lasts: 0 }
+        let policy = Policy::KERNEL;
+        Setup { vgpus, policy, seed, tasks: Vec::new(), memory: u64::MAX, lasts: 0 }
     }
 }
 
@@ -178,6 +190,8 @@ pub struct Trace {
     pub accounts: Vec<Account>,
     /// The truth of the CPUs; empty if no thread is pinned.
     pub taken: Taken,
+    /// How often buffers had to leave the device, and their bytes.
+    pub evicted: (u64, u64),
     /// When it ended, ns.
     pub ended: i64,
 }

@@ -97,6 +97,8 @@ struct Host<'a> {
     stage: u64,
     random: u64,
     cpus: Option<Cpus>,
+    /// The buffers in the device's memory: whose, which, and their bytes; what was used the longest ago comes first.
+    present: Vec<(usize, usize, u64)>,
 }
 
 /// Simulates until all requests are done, and at least as long as the set-up says.
@@ -158,6 +160,7 @@ impl<'a> Host<'a> {
             stage: 0,
             random: setup.seed | 1,
             cpus: Cpus::new(setup),
+            present: Vec::new(),
         };
         host.trace.accounts = vec![Account::default(); setup.vgpus.len()];
         for (at, vgpu) in setup.vgpus.iter().enumerate() {
@@ -293,13 +296,42 @@ impl<'a> Host<'a> {
     }
 
     fn object(&mut self, vgpu: usize, made: bool) {
-        let address = 0xffff_8881_0000_0000u64 as i64 + (vgpu as i64) * 0x1000;
-        match made {
-            true => {
-                let values = [address, 64 << 20];
-                self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_create", &values);
+        let setup = self.setup;
+        for (number, size) in (0i64..).zip(&setup.vgpus[vgpu].buffers) {
+            let address =
+                0xffff_8881_0000_0000u64 as i64 + (vgpu as i64) * 0x1000 + number * 0x100_0000;
+            match made {
+                true => {
+                    let values = [address, *size as i64];
+                    self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_create", &values);
+                }
+                false => self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_destroy", &[address]),
             }
-            false => self.emit(Host::vcpu(vgpu), 0, "i915_gem_object_destroy", &[address]),
+        }
+        if !made {
+            self.present.retain(|one| one.0 != vgpu);
+        }
+    }
+
+    /// The buffers of a virtual GPU come into the device's memory, and others leave it for them.
+    fn bind(&mut self, vgpu: usize, thread: (i32, &'static str)) {
+        let setup = self.setup;
+        for (buffer, size) in setup.vgpus[vgpu].buffers.iter().enumerate() {
+            let known = self.present.iter().position(|one| *one == (vgpu, buffer, *size));
+            if let Some(at) = known {
+                self.present.remove(at);
+            }
+            let held = |of: &[(usize, usize, u64)]| of.iter().map(|one| one.2).sum::<u64>();
+            while known.is_none()
+                && !self.present.is_empty()
+                && held(&self.present) + size > setup.memory
+            {
+                let (.., left) = self.present.remove(0);
+                self.trace.evicted.0 += 1;
+                self.trace.evicted.1 += left;
+                self.emit(thread, 1_000, "i915_gem_evict", &[0, 1, left as i64, 0, 0]);
+            }
+            self.present.push((vgpu, buffer, *size));
         }
     }
 
@@ -353,6 +385,7 @@ impl<'a> Host<'a> {
                 global,
             };
             self.engines[engine] = Some(run);
+            self.bind(vgpu, thread);
             let (context, ring) = (context(vgpu), engine as i64);
             let (sequence, global) = (i64::from(sequence), i64::from(global));
             let submit = [0, vgpu as i64 + 1, ring, work.address, context, sequence];
