@@ -31,9 +31,9 @@ mod series;
 mod steps;
 mod surge;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use gpuwhy_schema::{EntityId, Ns};
+use gpuwhy_schema::{EntityId, Id, Ns, Part, PartKind};
 
 use crate::baseline::{Baseline, Fit};
 
@@ -207,7 +207,38 @@ impl Narrowed {
         limited.0.slowed.iter_mut().for_each(limit);
         limited
     }
+
+    /// Without series of busy periods of which a single one was long, if nothing in its `parts` says what it waited for and
+    /// other series are left. A thread of a pool that waits for its next connection waits for another thread, as for a lock;
+    /// and what it did between two disturbances would make them one.
+    pub fn without_pauses(mut self, steps: &Steps, parts: &[Part]) -> Narrowed {
+        let mut unknown: HashMap<Id, i64> = HashMap::new();
+        for part in parts.iter().filter(|part| part.kind == PartKind::Unknown) {
+            *unknown.entry(part.step).or_default() += part.dur.0;
+        }
+        let is_pause = |slowed: &Slowed| match slowed.slow[..] {
+            [no] if slowed.signature.is_busy_period() => {
+                let step = &steps[no];
+                let unknown = unknown.get(&step.id).copied().unwrap_or(0);
+                unknown as f64 >= PAUSE * step.dur.0 as f64
+            }
+            _ => false,
+        };
+        if self.0.slowed.iter().all(is_pause) || !self.0.slowed.iter().any(is_pause) {
+            return self;
+        }
+        self.0.slowed.retain(|slowed| !is_pause(slowed));
+        let slowed = || self.0.slowed.iter();
+        let from = slowed().map(|slowed| merge::from(steps, slowed)).min();
+        let to = slowed().map(|slowed| merge::to(steps, slowed)).max();
+        self.0.from = from.unwrap_or(self.0.from).max(self.0.from);
+        self.0.to = to.unwrap_or(self.0.to).min(self.0.to);
+        self
+    }
 }
+
+/// Nothing says what a busy period waited for if this share of it is accounted for by nothing.
+const PAUSE: f64 = 0.9;
 
 /// The incident hung if no more steps than this hold most of the time that it cost,
 const FEW: usize = 3;

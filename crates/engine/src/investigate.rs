@@ -103,6 +103,7 @@ pub fn investigate(
     known.extend(account(source, steps, &new, &options.accounting)?);
     let examined: Vec<Id> = selected.iter().map(|&no| steps[no].id).collect();
     let rows = known.of(&examined);
+    let incident = incident.without_pauses(steps, &rows.parts);
     let catalog = source.catalog();
     let context = JudgeContext::new(&catalog)
         .with_readings(source.gpu_readings(&incident)?)

@@ -31,6 +31,7 @@ mod followed;
 mod functions;
 mod image;
 mod late;
+mod linked;
 mod linker;
 mod links;
 mod load;

@@ -7,7 +7,7 @@ use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
 use crate::ask::connect;
 use crate::places::{self, Of};
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{drain, driver, guarded, image, links};
+use crate::{drain, driver, guarded, image, linked};
 
 /// Where an image comes from.
 #[derive(Clone, Copy)]
@@ -45,7 +45,11 @@ fn load(
     other: impl FnOnce(*const c_void) -> Code,
     take: impl FnOnce(Plan) -> Outcome,
 ) -> Code {
-    if let Some(plan) = guarded(None, || links::linked(source)) {
+    let was_linked = |source| match source {
+        Source::Memory(address) => linked::take(address),
+        Source::File(_) => None,
+    };
+    if let Some(plan) = guarded(None, || was_linked(source)) {
         // It has its probes already.
         guarded((), drain::start);
         let (code, image) = (own(), plan.image);

@@ -16,7 +16,7 @@ use crate::followed::Followed;
 use crate::lock::Lock;
 use crate::rings::Rings;
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{functions, guarded, links};
+use crate::{functions, guarded, linked};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
@@ -473,7 +473,7 @@ fn leave(
 pub fn forget_after_fork() {
     IMAGES.forget_after_fork(Vec::new());
     functions::forget_after_fork();
-    links::forget_after_fork();
+    linked::forget_after_fork();
     CALLS.forget_after_fork();
     CHANGES.store(0, SeqCst);
 }

@@ -1,4 +1,4 @@
-use gpuwhy_schema::{EntityId, Id, names};
+use gpuwhy_schema::{EntityId, Id, Part, PartKind, names};
 
 use super::*;
 use crate::live::{Live, Look};
@@ -528,4 +528,53 @@ fn long_steps_among_usual_ones_are_told_apart_from_steps_that_are_all_slower() {
     assert!((13..=20).contains(&many) && (times - 20.0).abs() < 1.0, "{many} {times}");
     let all = format!("{}{}{}", ".".repeat(60), "9".repeat(40), ".".repeat(60));
     assert_eq!(among(steps(1, &all, 7)), None);
+}
+
+/// A thread of a pool waits for its next connection from 4 to 18 s; then another one's busy periods take a tenth of a second.
+#[test]
+fn a_thread_that_paused_does_not_lengthen_the_incident_after_it() {
+    let step = |thread: u32, n: usize, at: i64, dur: i64| Step {
+        id: Id::new(thread as u16, n as u64),
+        ts: Ns::millis(at),
+        dur: Ns::millis(dur),
+        thread: EntityId(thread),
+        rank: None,
+        name: names::BUSY_PERIOD.into(),
+        size: None,
+        ran: None,
+        expected: Default::default(),
+    };
+    let of_pool =
+        (0..200).map(|n| step(1, n, 20 * n as i64, 1)).chain([step(1, 200, 4000, 14_000)]);
+    let usual = (0..900).map(|n| step(2, n, 20 * n as i64, 1));
+    let slow = (0..30).map(|n| step(2, 900 + n, 18_000 + 110 * n as i64, 100));
+    let mut all: Vec<Step> = of_pool.chain(usual).chain(slow).collect();
+    all.sort_by_key(|step| step.end());
+    let slow: Vec<StepNo> = (0..all.len())
+        .filter(|n| all[*n].dur >= Ns::millis(100))
+        .map(|n| StepNo(n as u64))
+        .collect();
+    let steps = Steps::from(all.clone());
+    let incident = incident_of(&steps, &slow).unwrap();
+    let between = |kind, of: u32| {
+        let incident = Narrowed(incident.clone());
+        let parts: Vec<Part> = slow
+            .iter()
+            .map(|no| &steps[*no])
+            .map(|step| {
+                let kind = if step.thread == EntityId(of) { kind } else { PartKind::Lock };
+                let (ts, dur, thread) = (step.ts, step.dur, step.thread);
+                Part { step: step.id, ts, dur, kind, thread, blame: None, hops: 0 }
+            })
+            .collect();
+        let left = incident.without_pauses(&steps, &parts);
+        (left.slowed.len(), left.from.0 / 1_000_000, left.to.0 / 1_000_000)
+    };
+    assert_eq!(between(PartKind::Unknown, 1), (1, 18_000, 21_290));
+    assert_eq!(between(PartKind::Lock, 1), (2, 4000, 21_290), "it is known what it waited for");
+    assert_eq!(
+        between(PartKind::Unknown, 2),
+        (2, 4000, 21_290),
+        "many that nothing explains are no pause"
+    );
 }

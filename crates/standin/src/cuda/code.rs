@@ -13,10 +13,18 @@ pub(super) struct Execution {
     pub(super) libraries: HashMap<usize, Library>,
     /// Functions of modules, and kernels of libraries.
     pub(super) functions: HashMap<usize, Function>,
+    pub(super) links: HashMap<usize, Link>,
     /// Launches that were captured.
     pub(super) captured: Vec<Captured>,
     /// Launches so far of the kernel whose launches begin late.
     pub(super) launches: u64,
+}
+
+/// A link under way, or its result.
+#[derive(Default)]
+pub(super) struct Link {
+    pub(super) parts: Vec<String>,
+    pub(super) linked: Option<Box<[u8]>>,
 }
 
 pub(super) struct Loaded {

@@ -9,7 +9,6 @@ use std::sync::{LazyLock, OnceLock};
 use gpuwhy_testkit::gpu::Gpu;
 
 use super::code::Execution;
-use super::link::Link;
 use super::{Code, Status};
 use crate::c::Static;
 use crate::cupti::{CopyKind, MemoryKind};
@@ -38,7 +37,6 @@ pub(super) struct Driver {
     pub(super) modules: HashMap<Handle, ()>,
     pub(super) functions: HashMap<Handle, Static>,
     pub(super) code: Execution,
-    pub(super) links: HashMap<Handle, Link>,
     pub(super) graphs: HashMap<Handle, Graph>,
     pub(super) executables: HashMap<Handle, Graph>,
     /// Bytes and device by address.

@@ -4,17 +4,11 @@ use std::ffi::{c_int, c_uint};
 
 use gpuwhy_gpubpf::image::is_binary;
 
+use super::code::Link;
 use super::driver::{Handle, driver, handle};
 use super::execute::{executes, file, memory, text_of};
 use super::{Code, Status, status};
 use crate::c::{Out, Text};
-
-/// A link under way, or its result.
-#[derive(Default)]
-pub(super) struct Link {
-    parts: Vec<String>,
-    linked: Option<Box<[u8]>>,
-}
 
 /// `CUjitInputType`
 const PTX: c_int = 1;
@@ -26,7 +20,7 @@ fn add(link: Handle, kind: c_int, bytes: Vec<u8>) -> Status {
     }
     let text = text_of(bytes)?;
     let mut driver = driver()?;
-    let link = driver.links.get_mut(&link).ok_or(Code::InvalidHandle)?;
+    let link = driver.code.links.get_mut(&link).ok_or(Code::InvalidHandle)?;
     link.parts.push(text);
     Ok(())
 }
@@ -50,7 +44,7 @@ fn linked(parts: &[String]) -> Result<Box<[u8]>, Code> {
 exported! {
     fn cuLinkCreate_v2(_count: c_uint, _options: Out<c_int>, _values: Out<usize>, to: Out<Handle>) {
         let link = handle();
-        driver()?.links.insert(link, Link::default());
+        driver()?.code.links.insert(link, Link::default());
         Ok(to.put(link)?)
     }
 
@@ -69,13 +63,13 @@ exported! {
 
     fn cuLinkComplete(link: Handle, to: Out<usize>, bytes: Out<usize>) {
         let mut driver = driver()?;
-        let link = driver.links.get_mut(&link).ok_or(Code::InvalidHandle)?;
+        let link = driver.code.links.get_mut(&link).ok_or(Code::InvalidHandle)?;
         let linked = link.linked.insert(linked(&link.parts)?);
         bytes.put(linked.len())?;
         Ok(to.put(linked.as_ptr() as usize)?)
     }
 
     fn cuLinkDestroy(link: Handle) {
-        driver()?.links.remove(&link).map(drop).ok_or(Code::InvalidHandle)
+        driver()?.code.links.remove(&link).map(drop).ok_or(Code::InvalidHandle)
     }
 }
