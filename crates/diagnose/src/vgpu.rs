@@ -125,19 +125,32 @@ const LEFT: f64 = 0.7;
 /// Fewer preemptions of machines by machines say nothing.
 const FEW_PREEMPTIONS: u64 = 20;
 
-/// Whether virtual CPUs should be moved.
-pub fn placement_finding(one: &PlacementFacts) -> Option<Finding> {
-    let (waited, foretold) = one.waited;
-    let worth = share(waited, one.ran) > WAITED && share(foretold, waited) < LEFT;
-    let often = one.preemptions.0 >= FEW_PREEMPTIONS;
-    (worth && often && !one.moves.is_empty()).then(|| Finding {
+/// A finding that moves would leave `foretold` of what was `waited`, ns, in the time for which machines `wanted` something; none
+/// if that is not worth them.
+fn worth_moving(
+    tenant: &str,
+    moves: &[String],
+    (waited, foretold): (i64, i64),
+    wanted: i64,
+    says: impl FnOnce() -> String,
+) -> Option<Finding> {
+    let worth = share(waited, wanted) > WAITED && share(foretold, waited) < LEFT;
+    (worth && !moves.is_empty()).then(|| Finding {
         rule: Rule::Placement,
-        tenant: one.tenant.clone(),
+        tenant: tenant.to_owned(),
         culprit: None,
         cost: Some(waited - foretold),
         counterfactual: None,
         fairness: None,
-        says: format!(
+        says: says(),
+    })
+}
+
+/// Whether virtual CPUs should be moved.
+pub fn placement_finding(one: &PlacementFacts) -> Option<Finding> {
+    let (waited, foretold) = one.waited;
+    let says = || {
+        format!(
             "virtual CPUs waited {:.3} ms for CPUs, and machines took CPUs from others {} times. Move {}: about \
              {:.0} ms and {:.0} times would be left",
             waited as f64 / MS,
@@ -145,8 +158,10 @@ pub fn placement_finding(one: &PlacementFacts) -> Option<Finding> {
             one.moves.join("; "),
             foretold as f64 / MS,
             one.preemptions.1,
-        ),
-    })
+        )
+    };
+    let found = worth_moving(&one.tenant, &one.moves, one.waited, one.ran, says);
+    found.filter(|_| one.preemptions.0 >= FEW_PREEMPTIONS)
 }
 
 /// Several hosts and what moves of machines between them would change.
@@ -166,16 +181,9 @@ pub struct HostsFacts {
 
 /// Whether machines should be moved to other hosts.
 pub fn hosts_finding(one: &HostsFacts) -> Option<Finding> {
-    let (waited, foretold) = (one.cpu.0 + one.gpu.0, one.cpu.1 + one.gpu.1);
-    let worth = share(waited, one.wanted) > WAITED && share(foretold, waited) < LEFT;
-    (worth && !one.moves.is_empty()).then(|| Finding {
-        rule: Rule::Placement,
-        tenant: one.tenant.clone(),
-        culprit: None,
-        cost: Some(waited - foretold),
-        counterfactual: None,
-        fairness: None,
-        says: format!(
+    let waits = (one.cpu.0 + one.gpu.0, one.cpu.1 + one.gpu.1);
+    worth_moving(&one.tenant, &one.moves, waits, one.wanted, || {
+        format!(
             "on their hosts, requests waited {:.3} s for other tenants, and virtual CPUs {:.3} s for CPUs. Move {}: about \
              {:.3} s and {:.3} s would be left",
             one.gpu.0 as f64 / 1e9,
@@ -183,7 +191,7 @@ pub fn hosts_finding(one: &HostsFacts) -> Option<Finding> {
             one.moves.join("; "),
             one.gpu.1 as f64 / 1e9,
             one.cpu.1 as f64 / 1e9,
-        ),
+        )
     })
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpuwhy_derive::vgpu::metrics::{self, Metrics, Spread, TenantUse, Usage, Wait};
-use gpuwhy_derive::vgpu::model::takes;
+use gpuwhy_derive::vgpu::model::{Eviction, takes};
 use gpuwhy_derive::vgpu::rules::RULES;
 use gpuwhy_derive::vgpu::{Model, Request, Stage, slices};
 use gpuwhy_diagnose::vgpu::{
@@ -596,9 +596,14 @@ fn misplaced(of: &PlacementReport) -> Option<FindingReport> {
     placement_finding(&facts).map(told)
 }
 
+/// The evictions of a window.
+fn evicted(model: &Model, window: (i64, i64)) -> impl Iterator<Item = &Eviction> {
+    model.evictions.iter().filter(move |one| (window.0..window.1).contains(&one.at))
+}
+
 fn evictions(model: &Model, window: (i64, i64)) -> BTreeMap<String, EvictionReport> {
     let mut all: BTreeMap<String, EvictionReport> = BTreeMap::new();
-    for one in model.evictions.iter().filter(|one| (window.0..window.1).contains(&one.at)) {
+    for one in evicted(model, window) {
         let sum = all.entry(one.by.clone()).or_default();
         sum.times += 1;
         sum.bytes = sum.bytes.saturating_add(one.bytes);
@@ -608,8 +613,7 @@ fn evictions(model: &Model, window: (i64, i64)) -> BTreeMap<String, EvictionRepo
 
 /// Whether tenants want more memory than there is.
 fn overcommitted(model: &Model, of: &Report, window: (i64, i64)) -> Option<FindingReport> {
-    let inside = model.evictions.iter().filter(|one| (window.0..window.1).contains(&one.at));
-    let first = inside.map(|one| one.live).min().unwrap_or(0);
+    let first = evicted(model, window).map(|one| one.live).min().unwrap_or(0);
     let facts = MemoryFacts {
         evictions: of.evictions.values().map(|one| one.times as usize).sum(),
         evicted: of.evictions.values().fold(0, |sum: u64, one| sum.saturating_add(one.bytes)),

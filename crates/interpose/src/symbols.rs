@@ -207,18 +207,17 @@ hooks! {
         link: Handle, kind: c_int, data: *mut c_void, bytes: usize, name: *const c_char, count: c_uint,
         options: *mut c_int, values: *mut *mut c_void
     ) |real| {
-        // Both may call it, one after the other.
-        let real = core::cell::RefCell::new(real);
-        let with = |kind, data: *const c_void, bytes| {
-            (real.borrow_mut())(link, kind, data.cast_mut(), bytes, name, count, options, values)
-        };
-        links::add(link, kind, load::Source::Memory(data), || with(kind, data, bytes), with)
+        let own = || real(link, kind, data, bytes, name, count, options, values);
+        links::add(link, kind, load::Source::Memory(data), own, |kind, text, bytes| {
+            crate::driver::link_text(link, kind, text, bytes, name, count, options, values)
+        })
     };
     c"cuLinkAddFile" since 6050:
     fn cuLinkAddFile_v2(
         link: Handle, kind: c_int, path: *const c_char, count: c_uint, options: *mut c_int, values: *mut *mut c_void
     ) |real| {
-        links::add(link, kind, load::Source::File(path), || real(link, kind, path, count, options, values), |kind, text, bytes| {
+        let own = || real(link, kind, path, count, options, values);
+        links::add(link, kind, load::Source::File(path), own, |kind, text, bytes| {
             crate::driver::link_text(link, kind, text, bytes, path, count, options, values)
         })
     };

@@ -952,27 +952,26 @@ fn what_a_worker_of_the_loader_computes_is_input() {
     assert_eq!(drawn().step("job/main", 0, 7), parts);
 }
 
-/// The engine polls for its worker's answer; the spans say that it waits.
-#[test]
-fn an_engine_that_polls_waits_for_what_its_worker_does() {
+/// A step from 0 to 10 of an engine that polls for its worker's answer, from when to when the spans say that it waits, and that
+/// the worker answers. The worker was stopped before it began.
+fn polled(waits: [i64; 2], answers: [i64; 2]) -> String {
     let mut scene = Scene::default();
     scene.thread("engine/main", "RRRRRRRRRR").thread("worker/main", "RRXXXXRRRR");
-    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 9]);
-    // It was stopped before it began, and the engine took a while to see that it had ended.
-    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [7, 8]);
-    let parts = "run 1, >run 1, >stopped(worker) 4, >run 2, run 2";
-    assert_eq!(scene.step("engine/main", 0, 10), parts);
+    scene.call("engine/main", names::STEPS, names::RPC_WAIT, waits);
+    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, answers);
+    scene.step("engine/main", 0, 10)
 }
 
-/// The engine has the answer before the worker's call that gives it returns.
+#[test]
+fn an_engine_that_polls_waits_for_what_its_worker_does() {
+    // The engine took a while to see that it had ended.
+    assert_eq!(polled([1, 9], [7, 8]), "run 1, >run 1, >stopped(worker) 4, >run 2, run 2");
+}
+
 #[test]
 fn an_engine_that_polls_waits_until_it_sees_the_answer() {
-    let mut scene = Scene::default();
-    scene.thread("engine/main", "RRRRRRRRRR").thread("worker/main", "RRXXXXRRRR");
-    scene.call("engine/main", names::STEPS, names::RPC_WAIT, [1, 8]);
-    scene.call("worker/main", names::STEPS, names::WORKER_RESPONSE, [7, 9]);
-    let parts = "run 1, >run 1, >stopped(worker) 4, >run 2, run 2";
-    assert_eq!(scene.step("engine/main", 0, 10), parts);
+    // It has that before the worker's call that gives it returns.
+    assert_eq!(polled([1, 8], [7, 9]), "run 1, >run 1, >stopped(worker) 4, >run 2, run 2");
 }
 
 /// An engine whose main thread waits for the interpreter lock from 3 to 8, which another thread of it has; its worker runs.

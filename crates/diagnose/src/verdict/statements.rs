@@ -38,7 +38,7 @@ pub(super) struct Stating<'a> {
     losses: Vec<(Ns, f64)>,
     /// The processes that take the steps,
     workload: HashSet<EntityId>,
-    /// and those besides who work for usual ones, or exchange messages with them.
+    /// and those besides who work for usual ones, or exchange messages or wakeups with them.
     partners: HashSet<EntityId>,
 }
 

@@ -148,15 +148,15 @@ impl LiveBusy {
         if followed.skipped < self.one_in {
             return None;
         }
-        let received = self.received.get_mut(&thread);
-        if let Some(flows) = received.and_then(|all| all.flows(from, to)) {
+        let mut received = self.received.get_mut(&thread);
+        if let Some(flows) = received.as_mut().and_then(|all| all.flows(from, to)) {
             followed.connections.take(flows);
             if flows.several && followed.connections.is_one_at_a_time() {
                 return None;
             }
         }
         followed.skipped = 0;
-        let messages = self.received.get_mut(&thread).and_then(|all| all.within(from, to));
+        let messages = received.and_then(|all| all.within(from, to));
         Some(Ended { thread, from, to, messages })
     }
 
