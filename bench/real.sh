@@ -5,7 +5,7 @@
 # whole run takes most of a day. It can be had in parts, of MINUTES each: what was done is kept in
 # bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
-# MariaDB, nginx, node and PyTorch where they are missing. vLLM takes part if `make llm-env` was run.
+# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask and PyTorch where they are missing. vLLM takes part if `make llm-env` was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
@@ -17,6 +17,11 @@ command -v redis-server >/dev/null || wanted+=(redis-server redis-tools)
 command -v mariadbd >/dev/null || wanted+=(mariadb-server)
 command -v nginx >/dev/null || wanted+=(nginx)
 command -v node >/dev/null || wanted+=(nodejs)
+command -v memcached >/dev/null || wanted+=(memcached)
+command -v javac >/dev/null || wanted+=(default-jdk-headless)
+command -v go >/dev/null || wanted+=(golang-go)
+command -v puma >/dev/null || wanted+=(puma)
+command -v gunicorn >/dev/null || wanted+=(gunicorn python3-flask)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 /usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)
 if ((${#wanted[@]})); then

@@ -1,6 +1,6 @@
 """A client that asks a server at a rate and logs how long each answer took: asks.py FOLDER KIND ADDRESS PER_SECOND.
 
-KIND is redis, http or mariadb; ADDRESS a Unix socket, or `host:port/path` of http.
+KIND is redis, memcached, http or mariadb; ADDRESS a Unix socket, or `host:port/path` of http.
 """
 
 import os
@@ -25,6 +25,25 @@ def redis(address):
             server.sendall(b"LRANGE list 0 99\r\n")
         answer = server.recv(1 << 16)
         while not answer.endswith(b"\r\n"):
+            answer += server.recv(1 << 16)
+
+    return ask
+
+
+def memcached(address):
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(address)
+
+    def ask():
+        key = random.randrange(1000)
+        if random.random() < 0.7:
+            server.sendall(f"get k{key}\r\n".encode())
+            ends = (b"END\r\n",)
+        else:
+            server.sendall(f"set k{key} 0 0 100\r\n{'v' * 100}\r\n".encode())
+            ends = (b"STORED\r\n",)
+        answer = server.recv(1 << 16)
+        while not answer.endswith(ends):
             answer += server.recv(1 << 16)
 
     return ask
@@ -60,7 +79,7 @@ def mariadb(address):
 
 
 def main(folder, kind, address, per_second):
-    ask = {"redis": redis, "http": http, "mariadb": mariadb}[kind](address)
+    ask = {"redis": redis, "memcached": memcached, "http": http, "mariadb": mariadb}[kind](address)
     with open(os.path.join(folder, "steps"), "w", buffering=1) as log:
         while True:
             began = time.monotonic_ns()

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,16 @@ def compiler(program, seconds, rng):
         loop.wait()
     shutil.rmtree(folder, ignore_errors=True)
     return {loop.pid for loop in loops}, {"cc1", "as", "cc", "gcc", "sh"}
+
+
+def pauses(program, seconds, rng):
+    """The operator stops the program and lets it go on, again and again."""
+    for _ in until(seconds):
+        os.kill(program.pid, signal.SIGSTOP)
+        time.sleep(0.1)
+        os.kill(program.pid, signal.SIGCONT)
+        time.sleep(0.2)
+    return {program.pid, os.getpid()}, set()
 
 
 # Writes over a file of its own and waits until that is on the disk, again and again.

@@ -9,6 +9,7 @@ import sys
 import time
 
 import engine
+import runtimes
 import servers
 import torch_loop
 from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, serves, short_processes, syncs, until
@@ -165,5 +166,6 @@ ALL = [
     ("its server computes", Files, serves(2), {"engine_software"}, True),
     ("its server sleeps beside one that syncs", Files, beside_one_that_syncs, {"own_sleep"}, True),
     *servers.ALL,
+    *runtimes.ALL,
     *engine.ALL,
 ]
