@@ -1,146 +1,181 @@
 //! Busy periods of threads that wait for work, do it, and wait again: what a server's threads do.
 //!
 //! # What it sees
-//! States of a thread. A wait for any of several descriptors (`epoll_wait`, `poll`, `select`) is a wait for work, and so
-//! is a read from a pipe or a socket that has nothing yet. A busy period lasts from the end of such a wait, when the
-//! thread could go on, to the begin of the next. The term is queueing theory's. Waiting for a CPU, for a disk, for a lock
-//! or for a time is part of it, and being idle is not.
+//! States of a thread, and what it sent and received by TCP. A wait for any of several descriptors (`epoll_wait`, `poll`,
+//! `select`) is a wait for work, and so is a read from a pipe or a socket that has nothing yet. A busy period lasts from
+//! the end of such a wait, when the thread could go on, to the begin of the next. The term is queueing theory's. Waiting
+//! for a CPU, for a disk, for a lock or for a time is part of it, and being idle is not.
+//!
+//! A thread that answers what it receives, one after the other, has periods by its messages: from the end of the last
+//! wait before it received something to its last sending before its next wait. Whatever it waits for in between is a part
+//! of them, and whatever it waits for after that is none: a thread of a pool waits for its next connection as for a lock.
 //!
 //! # Why it matters
 //! Requests come when clients send them, so that a server has no rounds. Yet what is in its way makes its busy
 //! periods longer.
 //!
 //! # What fools it
-//! - A thread that waits for the answer of somebody whom it asked is taken for idle meanwhile: which descriptor it
-//!   waits for is not recorded.
-//! - A thread of a pool that waits for its next connection waits for another thread, as for a lock. Such a period has
-//!   messages of two connections; where hardly any other of the thread has, it is left out ([`Connections`]).
+//! - A thread that waits by TCP for the answer of somebody whom it asked is taken for idle meanwhile: which end of a
+//!   connection asks is not recorded.
+//! - Threads between which requests wander (goroutines) receive what others answer. They have periods by their waits.
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
-//!   thread ran for longer says nothing, unless it received as many messages as in others ([`Received`]).
-
-use std::collections::VecDeque;
+//!   thread ran for longer says nothing, unless it received as many messages as in others.
 
 use gpuwhy_schema::{Direction, Message, Ns, State, ThreadState};
 
 use crate::syscall::{self, Wait};
 
-/// The busy periods of one thread, from its states as they end.
-#[derive(Clone, Copy, Debug, Default)]
+/// Answers after which it is known whether a thread answers what it receives, one after the other.
+const ANSWERS: u32 = 20;
+/// So many of these may have been something else.
+const EXCEPTIONS: u32 = 1;
+
+/// A busy period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// When the wait for work before it ended.
+    pub from: Ns,
+    /// When the next one began.
+    pub to: Ns,
+    /// How many messages the thread received in it; none of one that never received any.
+    pub messages: Option<i64>,
+}
+
+/// What a thread did last with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// It received something by this flow, and whether it has waited for more since.
+    Received { flow: u64, waited: bool },
+    /// It sent something, and whether it has slept since.
+    Sent { at: Ns, slept: bool },
+}
+
+/// Whether a thread answers what it receives, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    /// Not yet known.
+    Counted {
+        answers: u32,
+        exceptions: u32,
+    },
+    Yes,
+    No,
+}
+
+/// The busy periods of one thread, from its waits as they end and its messages.
+#[derive(Clone, Copy, Debug)]
 pub struct BusyPeriods {
-    /// When the last wait for work ended.
+    /// When the open period began.
     since: Option<Ns>,
+    /// What was received in it; none of a thread that never received anything.
+    received: Option<i64>,
+    last: Option<Last>,
+    answers: Answers,
+    /// When the thread last slept to.
+    awake: Option<Ns>,
+}
+
+impl Default for BusyPeriods {
+    fn default() -> BusyPeriods {
+        let answers = Answers::Counted { answers: 0, exceptions: 0 };
+        BusyPeriods { since: None, received: None, last: None, answers, awake: None }
+    }
 }
 
 impl BusyPeriods {
-    /// Takes the next state that has ended; the busy period that ends where it begins, if one does.
-    pub fn take(&mut self, state: &State) -> Option<(Ns, Ns)> {
+    /// Takes the next state that has ended, after the messages before its end; the busy period that ends where it begins, if
+    /// one does.
+    pub fn take(&mut self, state: &State) -> Option<Period> {
         let sleeps = state.value == ThreadState::Sleep.code();
         let (from, dur) = (state.ts, state.dur.filter(|_| sleeps)?);
-        let wait = syscall::wait(state.arg.unwrap_or(-1));
-        let is_idle = matches!(wait, Wait::Poll | Wait::Read | Wait::Receive);
-        if !is_idle || self.since.is_some_and(|since| from < since) {
+        if self.awake.is_some_and(|awake| from < awake) {
             return None;
         }
-        let began = self.since.replace(from.saturating_add(dur))?;
-        (began < from).then_some((began, from))
-    }
-}
-
-/// Whether a thread received something by a message.
-pub fn is_received(message: &Message) -> bool {
-    message.direction == Direction::Receive && message.bytes > 0
-}
-
-/// An event loop changes its connection from one period to another at least once in so many.
-const CHANGES_ONE_IN: u64 = 20;
-
-/// The first and the last connection by which a thread sent or received something in a period, and whether there were
-/// several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flows {
-    /// The first.
-    pub first: u64,
-    /// The last.
-    pub last: u64,
-    /// Whether one of both is not all there were.
-    pub several: bool,
-}
-
-/// The connections of one thread, from busy period to busy period.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Connections {
-    last: Option<u64>,
-    periods: u64,
-    changes: u64,
-}
-
-impl Connections {
-    /// Takes the flows of the next period.
-    pub fn take(&mut self, flows: Flows) {
-        self.periods += 1;
-        let changed = flows.several || self.last.is_some_and(|last| last != flows.first);
-        self.changes += u64::from(changed);
-        self.last = Some(flows.last);
+        let to = from.saturating_add(dur);
+        self.awake = Some(to);
+        let wait = syscall::wait(state.arg.unwrap_or(-1));
+        let is_idle = matches!(wait, Wait::Poll | Wait::Read | Wait::Receive);
+        match &mut self.last {
+            Some(Last::Received { waited, .. }) => *waited |= is_idle,
+            Some(Last::Sent { slept, .. }) => *slept = true,
+            None => {}
+        }
+        match self.answers {
+            // Whatever comes before the next request is a pause.
+            Answers::Yes if matches!(self.last, Some(Last::Sent { .. })) => {
+                self.since.take().and_then(|since| self.ended(since, from))
+            }
+            Answers::No | Answers::Counted { .. } if is_idle => {
+                self.since.replace(to).and_then(|since| self.ended(since, from))
+            }
+            _ => None,
+        }
     }
 
-    /// Whether the thread serves one connection after another, so that in a period of several it waited for the next one.
-    pub fn is_one_at_a_time(&self) -> bool {
-        self.changes * CHANGES_ONE_IN < self.periods
-    }
-}
-
-/// Messages that are remembered until the period that they were received in ends.
-const REMEMBERED: usize = 1024;
-
-/// What one thread received from stream sockets, to be counted by its periods.
-#[derive(Clone, Debug, Default)]
-pub struct Received {
-    at: VecDeque<Ns>,
-    /// From when to when it sent and received by one connection and no other, and by which.
-    flows: VecDeque<(Ns, Ns, u64)>,
-    /// It has received something, ever.
-    any: bool,
-}
-
-impl Received {
-    /// Takes the thread's next message.
-    pub fn take(&mut self, message: &Message) {
-        match self.flows.back_mut().filter(|(.., flow)| *flow == message.flow) {
-            Some((_, last, _)) => *last = (*last).max(message.ts),
-            None => {
-                if self.flows.len() == REMEMBERED {
-                    self.flows.pop_front();
-                }
-                self.flows.push_back((message.ts, message.ts, message.flow));
+    /// Takes the next message of the thread; the busy period that ends before it, if one does: of a thread that has its next
+    /// request at hand.
+    pub fn exchange(&mut self, message: &Message) -> Option<Period> {
+        match message.direction {
+            Direction::Send => {
+                self.count_sent();
+                self.last = Some(Last::Sent { at: message.ts, slept: false });
+                None
+            }
+            Direction::Receive if message.bytes == 0 => None,
+            Direction::Receive => {
+                let ended = self.request(message);
+                self.last = Some(Last::Received { flow: message.flow, waited: false });
+                *self.received.get_or_insert(0) += 1;
+                ended
             }
         }
-        if !is_received(message) {
-            return;
-        }
-        self.any = true;
-        if self.at.len() == REMEMBERED {
-            self.at.pop_front();
-        }
-        self.at.push_back(message.ts);
     }
 
-    /// By which connections it sent or received in a period, if it did; forgets what it did before.
-    pub fn flows(&mut self, from: Ns, to: Ns) -> Option<Flows> {
-        while self.flows.front().is_some_and(|(_, last, _)| *last < from) {
-            self.flows.pop_front();
+    fn request(&mut self, message: &Message) -> Option<Period> {
+        let next_at_hand = match self.last {
+            Some(Last::Received { flow, waited }) => {
+                let unanswered = flow != message.flow;
+                self.count(unanswered, false);
+                if self.answers == Answers::Yes && (unanswered || waited) {
+                    // What came before needed no answer.
+                    (self.since, self.received) = (self.awake, self.received.map(|_| 0));
+                }
+                None
+            }
+            Some(Last::Sent { at, slept }) => Some(at).filter(|_| !slept),
+            None => None,
+        };
+        if self.answers != Answers::Yes {
+            return None;
         }
-        let within = self.flows.iter().take_while(|(first, ..)| *first <= to);
-        let ids = within.map(|(.., flow)| *flow);
-        let (first, last) = (ids.clone().next()?, ids.clone().last()?);
-        Some(Flows { first, last, several: ids.count() > 1 })
+        let ended = match (self.since, next_at_hand) {
+            (Some(since), Some(at)) => self.ended(since, at),
+            _ => None,
+        };
+        self.since = next_at_hand.or(self.since).or(self.awake).or(Some(message.ts));
+        ended
     }
 
-    /// How many it received in a period, and forgets them with all before. None of a thread that has never received
-    /// anything, since what asks it for work is not known, and none if there were too many to be remembered.
-    pub fn within(&mut self, from: Ns, to: Ns) -> Option<i64> {
-        let until = self.at.iter().take_while(|at| **at <= to).count();
-        let of_period = self.at.drain(..until).filter(|at| *at >= from).count();
-        (self.any && of_period < REMEMBERED).then_some(of_period as i64)
+    fn count_sent(&mut self) {
+        let unasked = matches!(self.last, Some(Last::Sent { slept: true, .. }));
+        self.count(unasked, matches!(self.last, Some(Last::Received { .. })));
+    }
+
+    /// Counts an answer, and what a thread that answers one request after the other does not do.
+    fn count(&mut self, exception: bool, answer: bool) {
+        let Answers::Counted { answers, exceptions } = &mut self.answers else { return };
+        *exceptions += u32::from(exception);
+        *answers += u32::from(answer);
+        if *answers == ANSWERS {
+            self.answers = if *exceptions <= EXCEPTIONS { Answers::Yes } else { Answers::No };
+            self.since = self.since.filter(|_| self.answers == Answers::No);
+        }
+    }
+
+    fn ended(&mut self, from: Ns, to: Ns) -> Option<Period> {
+        let messages = self.received;
+        self.received = messages.map(|_| 0);
+        (from < to).then_some(Period { from, to, messages })
     }
 }
 
@@ -149,11 +184,6 @@ mod tests {
     use gpuwhy_schema::{EntityId, Id, TrackId};
 
     use super::*;
-
-    fn message(at: i64, direction: Direction) -> Message {
-        let (id, thread) = (Id(1), EntityId(1));
-        Message { id, ts: Ns(at), thread, direction, flow: 1, bytes: 10, position: 0 }
-    }
 
     const EPOLL_WAIT: i64 = 232;
     const READ: i64 = 0;
@@ -166,7 +196,7 @@ mod tests {
 
     fn of(states: &[State]) -> Vec<(i64, i64)> {
         let mut periods = BusyPeriods::default();
-        states.iter().filter_map(|s| periods.take(s)).map(|(from, to)| (from.0, to.0)).collect()
+        states.iter().filter_map(|s| periods.take(s)).map(|p| (p.from.0, p.to.0)).collect()
     }
 
     #[test]
@@ -195,60 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn a_period_has_the_messages_that_were_received_in_it() {
-        let mut received = Received::default();
-        assert_eq!(received.within(Ns(0), Ns(10)), None);
-        for at in [5, 20, 21, 30, 45] {
-            received.take(&message(at, Direction::Receive));
-            received.take(&message(at + 1, Direction::Send));
-        }
-        received.take(&Message { bytes: 0, ..message(46, Direction::Receive) });
-        let counted =
-            [(20, 30), (35, 40), (44, 50)].map(|(from, to)| received.within(Ns(from), Ns(to)));
-        assert_eq!(counted, [Some(3), Some(0), Some(1)]);
-    }
-
-    /// The flows of one period after the other: first, last and whether there were several.
-    fn flows_of(periods: &[(i64, i64)]) -> Vec<Option<(u64, u64, bool)>> {
-        let mut received = Received::default();
-        for (at, flow) in [(10, 1), (20, 1), (30, 2), (40, 2), (90, 2), (95, 3)] {
-            let direction = if at % 20 == 0 { Direction::Send } else { Direction::Receive };
-            received.take(&Message { flow, ..message(at, direction) });
-        }
-        let flows = periods.iter().map(|(from, to)| received.flows(Ns(*from), Ns(*to)));
-        flows.map(|flows| flows.map(|f| (f.first, f.last, f.several))).collect()
-    }
-
-    #[test]
-    fn the_connections_of_a_period_are_told() {
-        let of = flows_of(&[(5, 15), (15, 35), (50, 92), (88, 99), (100, 110)]);
-        assert_eq!(of[..3], [Some((1, 1, false)), Some((1, 2, true)), Some((2, 2, false))]);
-        assert_eq!(of[3..], [Some((2, 3, true)), None]);
-    }
-
-    #[test]
-    fn a_thread_that_changes_its_connection_now_and_then_serves_one_at_a_time() {
-        let after = |changes_every: u64| {
-            let mut connections = Connections::default();
-            for period in 0..100 {
-                let flow = period / changes_every;
-                connections.take(Flows { first: flow, last: flow, several: false });
-            }
-            connections.is_one_at_a_time()
-        };
-        assert_eq!([after(100), after(30), after(2), after(1)], [true, true, false, false]);
-    }
-
-    #[test]
-    fn more_messages_than_are_remembered_are_not_counted() {
-        let mut received = Received::default();
-        (0..5000).for_each(|at| received.take(&message(at, Direction::Receive)));
-        assert_eq!(received.within(Ns(0), Ns(5000)), None);
-        (5001..5101).for_each(|at| received.take(&message(at, Direction::Receive)));
-        assert_eq!(received.within(Ns(5001), Ns(6000)), Some(100));
-    }
-
-    #[test]
     fn states_that_come_late_make_no_period() {
         let states = [
             state(500, 600, ThreadState::Sleep, EPOLL_WAIT),
@@ -256,5 +232,114 @@ mod tests {
             state(700, 800, ThreadState::Sleep, EPOLL_WAIT),
         ];
         assert_eq!(of(&states), [(600, 700)]);
+    }
+
+    /// What a thread does, and when.
+    #[derive(Clone, Copy)]
+    enum Does {
+        Sleeps(i64, i64, i64),
+        Receives(i64, u64),
+        Sends(i64),
+    }
+    use Does::{Receives, Sends, Sleeps};
+
+    /// The periods of a thread that does this again and again, each time after so long: begin and end within one time, and how
+    /// much was received, of the times from the 25th on.
+    fn again(every: i64, does: &[Does]) -> Vec<(i64, i64, Option<i64>)> {
+        let mut periods = BusyPeriods::default();
+        let mut found = Vec::new();
+        for round in 0..30 {
+            let begun = round * every;
+            let message = |at: i64, direction, flow| Message {
+                id: Id(1),
+                ts: Ns(begun + at),
+                thread: EntityId(1),
+                direction,
+                flow,
+                bytes: 10,
+                position: 0,
+            };
+            for one in does {
+                let period = match *one {
+                    Sleeps(from, to, call) => {
+                        periods.take(&state(begun + from, begun + to, ThreadState::Sleep, call))
+                    }
+                    Receives(at, flow) => periods.exchange(&message(at, Direction::Receive, flow)),
+                    Sends(at) => periods.exchange(&message(at, Direction::Send, 9)),
+                };
+                let of = period.filter(|_| round >= 25);
+                found.extend(of.map(|p| (p.from.0 % every, p.to.0 - p.from.0, p.messages)));
+            }
+        }
+        found
+    }
+
+    fn each_time<T: Clone>(one: T) -> Vec<T> {
+        vec![one; 5]
+    }
+
+    #[test]
+    fn a_thread_of_a_pool_is_idle_while_it_waits_for_the_next_connection() {
+        let does = [Sleeps(0, 40, FUTEX), Receives(50, 1), Sleeps(55, 75, FUTEX), Sends(80)];
+        assert_eq!(again(100, &does), each_time((40, 60, Some(1))), "till 100, its next wait");
+    }
+
+    #[test]
+    fn what_a_thread_waits_for_before_its_answer_is_a_part_of_the_period() {
+        let does = [Sleeps(0, 40, EPOLL_WAIT), Receives(50, 1), Sleeps(55, 75, READ), Sends(80)];
+        assert_eq!(again(100, &does), each_time((40, 60, Some(1))));
+    }
+
+    #[test]
+    fn a_thread_that_finds_its_next_request_at_hand_has_a_period_for_each() {
+        let does = [Receives(10, 1), Sends(30), Receives(35, 2), Sends(90)];
+        let found = again(100, &does);
+        assert_eq!(found[..2], [(30, 60, Some(1)), (90, 40, Some(1))]);
+        assert_eq!(found.len(), 10);
+    }
+
+    #[test]
+    fn what_needs_no_answer_begins_no_period() {
+        let does = [
+            Sleeps(0, 40, READ),
+            Receives(45, 1),
+            Sends(50),
+            Sleeps(51, 52, READ),
+            Receives(53, 1),
+        ];
+        assert_eq!(again(100, &does), each_time((40, 11, Some(1))));
+    }
+
+    #[test]
+    fn a_thread_that_takes_further_requests_before_it_answers_has_periods_by_its_waits() {
+        let does = [
+            Sleeps(0, 40, EPOLL_WAIT),
+            Receives(41, 1),
+            Sleeps(45, 50, EPOLL_WAIT),
+            Receives(51, 2),
+            Sends(55),
+            Sends(56),
+        ];
+        let found = again(100, &does);
+        assert_eq!(found[..2], [(50, 50, Some(1)), (40, 5, Some(1))]);
+    }
+
+    #[test]
+    fn a_thread_that_sends_unasked_has_periods_by_its_waits() {
+        let does = [
+            Sleeps(0, 40, EPOLL_WAIT),
+            Receives(41, 1),
+            Sends(42),
+            Sleeps(45, 50, EPOLL_WAIT),
+            Sends(60),
+        ];
+        let found = again(100, &does);
+        assert_eq!(found[..2], [(50, 50, Some(0)), (40, 5, Some(1))]);
+    }
+
+    #[test]
+    fn of_a_thread_that_never_received_anything_no_messages_are_told() {
+        let does = [Sleeps(0, 40, EPOLL_WAIT)];
+        assert_eq!(again(100, &does), each_time((40, 60, None)));
     }
 }

@@ -1,8 +1,8 @@
 //! Busy periods of the threads of a recording without steps and rounds: see [`gpuwhy_derive::busy_periods`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use gpuwhy_derive::busy_periods::{BusyPeriods, Connections, Flows, is_received};
+use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_diagnose::detect::Step;
 use gpuwhy_schema::{Entity, EntityId, Finding, Message, Name, Ns, State, names};
 
@@ -17,15 +17,8 @@ const NEEDED: usize = 100;
 const THREADS: usize = 1024;
 /// Of more busy periods one in so many is looked at.
 const PERIODS: usize = 1 << 20;
-
-/// A busy period, how many messages its thread received in it, if it ever received one, and by which connections it sent
-/// and received.
-struct Period {
-    from: Ns,
-    to: Ns,
-    messages: Option<i64>,
-    flows: Option<Flows>,
-}
+/// Of more messages none is looked at.
+const MESSAGES: usize = 1 << 22;
 
 /// The busy periods of a trace, ordered by their ends.
 ///
@@ -40,8 +33,6 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
         busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
     let mut periods = of_threads(source, &processes)?;
     periods.retain(|_, list| list.len() >= NEEDED);
-    count_messages(source, &mut periods)?;
-    periods.values_mut().for_each(without_pauses);
     let entities: HashMap<EntityId, &Entity> =
         source.entities_and_tracks().entity.iter().map(|e| (e.id, e)).collect();
     let mut of_process: HashMap<EntityId, usize> = HashMap::new();
@@ -84,6 +75,7 @@ fn of_threads(
     source: &TraceSource,
     threads: &HashMap<EntityId, EntityId>,
 ) -> Result<HashMap<EntityId, Vec<Period>>> {
+    let mut messages = messages_of(source, threads)?;
     let tracks = state_tracks(source);
     let mut of: HashMap<EntityId, (BusyPeriods, Vec<Period>)> = HashMap::new();
     for rows in source.trace().read::<State>(EVER) {
@@ -92,47 +84,34 @@ fn of_threads(
                 continue;
             };
             let (periods, list) = of.entry(*thread).or_default();
-            let period = periods.take(&row);
-            list.extend(period.map(|(from, to)| Period { from, to, messages: None, flows: None }));
+            let end = row.ts.saturating_add(row.dur.unwrap_or(Ns::ZERO));
+            if let Some(messages) = messages.get_mut(thread) {
+                while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
+                    list.extend(periods.exchange(&message));
+                }
+            }
+            list.extend(periods.take(&row));
         }
     }
     Ok(of.into_iter().map(|(thread, (_, list))| (thread, list)).collect())
 }
 
-/// Leaves out periods of a thread that serves one connection at a time in which it waited for the next one.
-fn without_pauses(list: &mut Vec<Period>) {
-    let mut connections = Connections::default();
-    list.iter().filter_map(|period| period.flows).for_each(|flows| connections.take(flows));
-    if connections.is_one_at_a_time() {
-        list.retain(|period| period.flows.is_none_or(|flows| !flows.several));
-    }
-}
-
-/// Counts the messages that were received in the busy periods of threads, for those that received any.
-fn count_messages(
+/// What each thread sent and received by stream sockets. None of all, if it was too much to be held.
+fn messages_of(
     source: &TraceSource,
-    periods: &mut HashMap<EntityId, Vec<Period>>,
-) -> Result<()> {
+    threads: &HashMap<EntityId, EntityId>,
+) -> Result<HashMap<EntityId, VecDeque<Message>>> {
+    let (mut of, mut held) = (HashMap::<EntityId, VecDeque<Message>>::new(), 0);
     for rows in source.trace().read::<Message>(EVER) {
-        let rows = rows?;
-        for message in &rows {
-            let Some(list) = periods.get_mut(&message.thread) else { continue };
-            let counts = is_received(message);
-            if counts && list[0].messages.is_none() {
-                list.iter_mut().for_each(|period| period.messages = Some(0));
-            }
-            let at = list.partition_point(|period| period.to < message.ts);
-            let Some(period) = list.get_mut(at).filter(|period| period.from <= message.ts) else {
-                continue;
-            };
-            let (first, last, several) = (message.flow, message.flow, false);
-            let flows = period.flows.get_or_insert(Flows { first, last, several });
-            flows.several |= flows.last != message.flow;
-            flows.last = message.flow;
-            if let Some(count) = period.messages.as_mut().filter(|_| counts) {
-                *count += 1;
+        for message in rows? {
+            if threads.contains_key(&message.thread) {
+                of.entry(message.thread).or_default().push_back(message);
+                held += 1;
             }
         }
+        if held > MESSAGES {
+            return Ok(HashMap::new());
+        }
     }
-    Ok(())
+    Ok(of)
 }

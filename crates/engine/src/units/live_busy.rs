@@ -3,12 +3,13 @@
 //! They are written as steps of their threads, as [live rounds](super::live_rounds) are: the trace of `gpuwhy watch`
 //! holds exact rows around findings only, so they could not be found in it again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::Recorder;
-use gpuwhy_derive::busy_periods::{BusyPeriods, Connections, Received};
+use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_schema::{
-    Discipline, EntityId, Lane, Message, Ns, Rows, SourceId, Span, State, Step, TrackId, names,
+    Discipline, EntityId, Lane, Message, Ns, Rows, SourceId, Span, State, Step, ThreadState,
+    TrackId, names,
 };
 
 /// Programs that mark steps are given so long to begin with them.
@@ -24,6 +25,9 @@ const KNOWN: usize = 16_384;
 /// is.
 const COMPARED: u32 = 2000;
 
+/// Messages of a thread that are not looked at yet, at most.
+const QUEUED: usize = 4096;
+
 /// Finds busy periods in states as they arrive.
 #[derive(Default)]
 pub(super) struct LiveBusy {
@@ -32,8 +36,10 @@ pub(super) struct LiveBusy {
     /// The threads of tracks of states; of a thread that is not followed nothing else is known.
     known: HashMap<TrackId, (EntityId, Option<Followed>)>,
     followed: usize,
-    /// What those that are followed received.
-    received: HashMap<EntityId, Received>,
+    /// What those that are followed sent and received and is not looked at yet.
+    messages: HashMap<EntityId, VecDeque<Message>>,
+    /// Waits that ended, until all messages before their ends have arrived: they come from another source.
+    held: Vec<State>,
     /// The second of the latest period, and how many ended in that.
     second: i64,
     count: u32,
@@ -43,19 +49,10 @@ pub(super) struct LiveBusy {
     outputs: HashSet<TrackId>,
 }
 
-/// A busy period that ended, and how many messages its thread received in it, where that is known.
-struct Ended {
-    thread: EntityId,
-    from: Ns,
-    to: Ns,
-    messages: Option<i64>,
-}
-
 /// A thread that is followed.
 #[derive(Default)]
 struct Followed {
     periods: BusyPeriods,
-    connections: Connections,
     /// How many it has had, up to [`FIRST`].
     had: u32,
     /// Periods that were not compared since one was.
@@ -81,15 +78,18 @@ impl LiveBusy {
         if self.known.len() > KNOWN {
             self.forget(recorder);
         }
-        self.receive(&rows.message);
+        self.queue(&rows.message);
         let (mut tracks, mut spans, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-        for state in &rows.state {
-            let Some(Ended { thread, from, to, messages }) = self.ended(state) else { continue };
+        let sleeps = |state: &&State| state.value == ThreadState::Sleep.code();
+        let ended = rows.state.iter().filter(sleeps).cloned().collect();
+        let waits = std::mem::replace(&mut self.held, ended);
+        let ended: Vec<_> = waits.iter().flat_map(|wait| self.ended(wait)).collect();
+        for (thread, state_track, period) in ended {
             let process = recorder.entity(thread).and_then(|thread| thread.parent);
             if process.is_some_and(&has_others) {
                 continue;
             }
-            let Some((_, Some(followed))) = self.known.get_mut(&state.track) else { continue };
+            let Some((_, Some(followed))) = self.known.get_mut(&state_track) else { continue };
             let track = *followed.output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
                 let track = recorder.track(thread, lane, source);
@@ -99,9 +99,10 @@ impl LiveBusy {
             });
             let (id, seq) = (recorder.next_id(), followed.seq);
             followed.seq += 1;
-            let (name, dur) = (names::BUSY_PERIOD.into(), Some(to - from));
-            spans.push(Span { id, ts: from, dur, track, parent: None, name });
-            steps.push(Step { id, ts: from, thread, seq, size: messages, rank: None });
+            let Period { from: ts, to, messages: size } = period;
+            let (name, dur) = (names::BUSY_PERIOD.into(), Some(to - ts));
+            spans.push(Span { id, ts, dur, track, parent: None, name });
+            steps.push(Step { id, ts, thread, seq, size, rank: None });
         }
         rows.span.append(&mut spans);
         rows.step.append(&mut steps);
@@ -109,55 +110,62 @@ impl LiveBusy {
     }
 
     /// Takes what threads sent and received.
-    fn receive(&mut self, messages: &[Message]) {
+    fn queue(&mut self, messages: &[Message]) {
         for message in messages {
-            if let Some(received) = self.received.get_mut(&message.thread) {
-                received.take(message);
+            let Some(queue) = self.messages.get_mut(&message.thread) else { continue };
+            if queue.len() == QUEUED {
+                queue.pop_front();
             }
+            queue.push_back(message.clone());
         }
     }
 
-    /// The busy period that a state ended, if it is to be compared.
-    fn ended(&mut self, state: &State) -> Option<Ended> {
-        let end = state.ts.saturating_add(state.dur?);
-        let first = *self.first.get_or_insert(end);
-        let (thread, followed) = self.known.get_mut(&state.track)?;
+    /// The busy periods that the end of a wait, or a message before it, ended, of those that are to be compared; with their
+    /// thread.
+    fn ended(&mut self, wait: &State) -> Vec<(EntityId, TrackId, Period)> {
+        let mut found: Vec<Period> = Vec::new();
+        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return Vec::new() };
+        self.first.get_or_insert(end);
+        let Some((thread, followed)) = self.known.get_mut(&wait.track) else { return Vec::new() };
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
-            self.received.entry(*thread).or_default();
+            self.messages.entry(*thread).or_default();
         }
-        let followed = followed.as_mut()?;
-        let (from, to) = followed.periods.take(state)?;
-        if end < first.saturating_add(PATIENCE) {
-            return None;
+        let (thread, Some(followed)) = (*thread, followed) else { return Vec::new() };
+        if let Some(messages) = self.messages.get_mut(&thread) {
+            while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
+                found.extend(followed.periods.exchange(&message));
+            }
+        }
+        found.extend(followed.periods.take(wait));
+        found.retain(|period| self.is_compared(wait.track, period));
+        found.into_iter().map(|period| (thread, wait.track, period)).collect()
+    }
+
+    /// Whether a period is to be compared with others.
+    fn is_compared(&mut self, track: TrackId, period: &Period) -> bool {
+        let Some((_, Some(followed))) = self.known.get_mut(&track) else { return false };
+        if self.first.is_none_or(|first| period.to < first.saturating_add(PATIENCE)) {
+            return false;
         }
         if followed.had < FIRST {
             followed.had += 1;
-            return None;
+            return false;
         }
         followed.skipped += 1;
-        let thread = *thread;
         // How many are left out only grows, since what a second loses is compared with earlier ones.
-        let second = to.0.div_euclid(1_000_000_000);
+        let second = period.to.0.div_euclid(1_000_000_000);
         if second != self.second {
             (self.second, self.count) = (second, 0);
         }
         self.count += 1;
         self.one_in = self.one_in.max(self.count.div_ceil(COMPARED));
-        if followed.skipped < self.one_in {
-            return None;
+        let is_compared = followed.skipped >= self.one_in;
+        if is_compared {
+            followed.skipped = 0;
         }
-        let mut received = self.received.get_mut(&thread);
-        if let Some(flows) = received.as_mut().and_then(|all| all.flows(from, to)) {
-            followed.connections.take(flows);
-            if flows.several && followed.connections.is_one_at_a_time() {
-                return None;
-            }
-        }
-        followed.skipped = 0;
-        let messages = received.and_then(|all| all.within(from, to));
-        Some(Ended { thread, from, to, messages })
+        is_compared
     }
 
     /// Whether there were any.
@@ -178,7 +186,7 @@ impl LiveBusy {
             self.known.retain(|_, (_, followed)| followed.is_some());
         }
         let threads: HashSet<EntityId> = self.known.values().map(|(thread, _)| *thread).collect();
-        self.received.retain(|thread, _| threads.contains(thread));
+        self.messages.retain(|thread, _| threads.contains(thread));
         // Tracks that were made before have been seen among the rows by now.
         let outputs = self.known.values().filter_map(|(_, followed)| followed.as_ref()?.output);
         self.outputs = outputs.collect();
@@ -188,7 +196,7 @@ impl LiveBusy {
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::{Direction, Id, ThreadState};
+    use gpuwhy_schema::{Direction, Id};
 
     use super::*;
 
@@ -206,7 +214,7 @@ mod tests {
         busy.known.insert(track, (EntityId(1), None));
         let in_second = |(second, many): (usize, &i64)| {
             let at = |n: i64| Ns((second as i64 * many + n) * 1_000_000_000 / many);
-            (0..*many).filter(|n| busy.ended(&waits(track, at(*n))).is_some()).count()
+            (0..*many).map(|n| busy.ended(&waits(track, at(n))).len()).sum()
         };
         seconds.iter().enumerate().map(in_second).collect()
     }
@@ -236,44 +244,13 @@ mod tests {
                 bytes: 100,
                 position: 0,
             };
-            busy.receive(&(0..many).map(message).collect::<Vec<_>>());
+            busy.queue(&(0..many).map(message).collect::<Vec<_>>());
             let ended = busy.ended(&waits(track, at + Ns::millis(9)));
-            counted.extend(ended.map(|ended| ended.messages));
+            counted.extend(ended.iter().map(|(.., period)| period.messages));
         }
-        assert_eq!(counted.len(), 1000 - FIRST as usize, "after the first ten seconds");
+        assert_eq!(counted.len(), 999 - FIRST as usize, "after the first ten seconds");
         assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);
         assert_eq!(counted[counted.len() - 10], Some(5));
-    }
-
-    /// Threads that serve two connections: one after the other, and in turns. In each hundredth period each has messages of both.
-    #[test]
-    fn a_thread_that_waits_for_its_next_connection_has_no_busy_period() {
-        let (track, thread) = (TrackId(1), EntityId(1));
-        let compared = |in_turns: bool| {
-            let mut busy = LiveBusy::default();
-            busy.known.insert(track, (thread, None));
-            let of = |period: i64| {
-                let at = Ns::millis(10 * period);
-                let message = |n: i64, flow: i64| Message {
-                    id: Id(1),
-                    ts: at + Ns::millis(1 + n),
-                    thread,
-                    direction: Direction::Receive,
-                    flow: flow as u64,
-                    bytes: 100,
-                    position: 0,
-                };
-                let flow = if in_turns { period % 2 } else { period / 100 };
-                busy.receive(&[message(0, flow)]);
-                if period % 100 == 99 {
-                    busy.receive(&[message(1, flow + 1)]);
-                }
-                busy.ended(&waits(track, at + Ns::millis(9))).is_some()
-            };
-            (0..2000).map(of).filter(|is_compared| *is_compared).count()
-        };
-        let all = 1000 - FIRST as usize;
-        assert_eq!((compared(true), compared(false)), (all, all - 10));
     }
 
     #[test]
