@@ -221,16 +221,18 @@ class Memcached(Server):
         return ["memcached", self.socket]
 
 
+# It sleeps with the lock: both are true.
+HELD = {*LOCK, "own_sleep"}
 PAUSED = ("it is stopped", pauses, {"collective_straggler"}, False)
 SHORT = ("many short processes", short_processes, CPU, True)
 # As in situations.py.
 ALL = [
     (name, program, *rest)
     for program, of in (
-        (Java, [HOGS, QUOTA, SHORT, ("a request holds a lock", asked("/lock", 0.05), LOCK, False),
+        (Java, [HOGS, QUOTA, SHORT, ("a request holds a lock", asked("/lock", 0.05), HELD, False),
                 ("it collects garbage", asked("/garbage", 0.1), {"gc_pause", *MORE}, False)]),
         (Go, [HOGS, QUOTA, ("a compiler", compiler, CPU, True),
-              ("a request holds a lock", asked("/lock", 0.05), LOCK, False)]),
+              ("a request holds a lock", asked("/lock", 0.05), HELD, False)]),
         (Flask, [HOGS, SHORT, ("other answers take long", asked("/sleeps", 0.0, 2), {"own_sleep", "queueing"}, False),
                  ("other answers are computed for long", asked("/slow", 0.0, 2), MORE | CPU, False)]),
         (Puma, [HOGS, QUOTA, ("an answer is computed for long", asked("/slow", 0.05), {"gil_contention", *LOCK, *MORE}, False)]),

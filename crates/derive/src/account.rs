@@ -384,6 +384,8 @@ impl Walk<'_> {
             Wait::Futex | Wait::Gil | Wait::Poll => self.world.woken_at_last(thread, &held),
             _ => None,
         };
+        // An interrupt ends a wait for a lock or condition if its time is up.
+        let is_over = woken.is_some_and(|woken| woken.waker.is_none());
         let woken = woken.filter(|woken| woken.waker.is_some()).or_else(timed_out);
         let waker = woken.and_then(|woken| woken.waker);
         let handed_over = woken.zip(waker).is_some_and(|(woken, by)| {
@@ -408,6 +410,7 @@ impl Walk<'_> {
                         let how = walk.gave_up(waker, thread, &held);
                         walk.follow(waker, piece, walk.through(thread, via, waker, how));
                     }
+                    None if is_over => walk.put_as(piece, via, PartKind::Timer),
                     None => walk.put(piece, PartKind::Unknown, None),
                 })
             }
@@ -559,6 +562,14 @@ impl Walk<'_> {
         }
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
+        // Who polls for room has sent before; one that has received something waits for what it will answer.
+        let last = self.world.message_before(thread, held.from, Direction::Receive);
+        if message.direction == Direction::Send
+            && syscall::wait(held.arg) == Wait::Poll
+            && last.is_some_and(|last| self.world.sent_since(thread, last.ts, held.from).is_none())
+        {
+            return false;
+        }
         let Some(peer) = self.world.other_end(&message) else {
             let user = self.link_user(thread, thread, window);
             self.put(window, PartKind::Network, user);

@@ -536,6 +536,11 @@ impl World {
         before.iter().rev().find(|m| m.direction == direction).copied()
     }
 
+    /// What a thread sent last within `(from, to)`.
+    pub(crate) fn sent_since(&self, thread: EntityId, from: Ns, to: Ns) -> Option<Sent> {
+        self.message_before(thread, to, Direction::Send).filter(|sent| sent.ts > from)
+    }
+
     /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.
     pub(crate) fn handed_over(&self, flow: u64, position: u32, around: Ns) -> Option<Sent> {
         let list = self.flows.get(&(flow, Direction::Send))?;

@@ -75,14 +75,7 @@ pub fn judge(
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
     let (stretches, peers) = where_it_ran(&series);
-    let mut busy = incident.slowed.iter().filter(|s| s.signature.is_busy_period());
-    let work = match busy.next().map(|first| detect::asked_as_before(steps, first)) {
-        None => Work::Marked,
-        Some(Some(messages)) if busy.all(|s| detect::asked_as_before(steps, s).is_some()) => {
-            Work::Asked(messages)
-        }
-        Some(_) => Work::Any,
-    };
+    let work = work(steps, incident);
     let slow = incident.slowed.iter().map(|s| s.slow.len()).sum();
     let long = incident.slowed.first().and_then(|first| detect::long_among(steps, first));
     let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
@@ -150,9 +143,32 @@ fn calibrated(first: &Cause, ranked: &Ranked<'_>, judgement: &Judgement) -> f64 
     let confidence = if raw > 0.0 { judgement.calibration.apply(raw) } else { raw };
     match first.instance_of {
         Some(class) => {
-            confidence * first.trust * (classes::of(class).trust)(&ranked.incident(class))
+            let trust = first.trust * (classes::of(class).trust)(&ranked.incident(class));
+            confidence * trust * ranked.of_two()
         }
         None => confidence,
+    }
+}
+
+/// As much was asked for as before if this share of what was lost is known to be so.
+const KNOWN: f64 = 0.5;
+
+/// How much work the steps of an incident were, as far as that is known.
+fn work(steps: &Steps, incident: &Narrowed) -> Work {
+    let busy = incident.slowed.iter().filter(|s| s.signature.is_busy_period());
+    let busy: Vec<_> = busy.collect();
+    if busy.is_empty() {
+        return Work::Marked;
+    }
+    let lost = |s: &Slowed| (mean_excess(steps, s) * s.slow.len() as f64).max(0.0);
+    let all: f64 = busy.iter().map(|s| lost(s)).sum();
+    let asked = busy.iter().filter_map(|s| Some((lost(s), detect::asked_as_before(steps, s)?)));
+    let asked: Vec<_> = asked.collect();
+    let known: f64 = asked.iter().map(|(lost, _)| lost).sum();
+    let most = asked.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    match most {
+        Some((_, messages)) if known >= KNOWN * all => Work::Asked(*messages),
+        _ => Work::Any,
     }
 }
 

@@ -541,6 +541,22 @@ fn a_worker_of_the_kernel_is_not_named_for_what_it_sends() {
 }
 
 #[test]
+fn a_server_that_polls_before_it_answers_waits_for_no_room() {
+    let answered = |sent: Option<i64>| {
+        let mut scene = Scene::default();
+        scene.thread("server/1", "RREEEER").wake("server/1", 6, None);
+        scene.message("server/1", Direction::Receive, 100, 1);
+        if let Some(at) = sent {
+            scene.message("server/1", Direction::Send, 100, at);
+        }
+        scene.message("server/1", Direction::Send, 200, 6);
+        scene.step("server/1", 0, 7)
+    };
+    assert_eq!(answered(None), "run 2, unknown 4, run 1");
+    assert_eq!(answered(Some(2)), "run 2, network 4, run 1", "the rest of an answer");
+}
+
+#[test]
 fn a_sender_that_waits_for_room_is_the_networks_too() {
     let mut scene = Scene::default();
     scene
@@ -926,6 +942,24 @@ fn a_thread_that_computes_and_has_the_interpreter_lock_is_told_to_hold_it() {
     assert_eq!(said, expected);
 }
 
+/// `Thread.sleep` of Java, `time.sleep` of a thread of Go and timed waits for a condition are futexes with a time-out.
+#[test]
+fn a_wait_for_a_condition_whose_time_is_up_is_a_sleep() {
+    let drawn = || {
+        let mut scene = Scene::default();
+        scene.thread("java/1", "RFFFFRR").thread("java/2", "RFFFFFFR");
+        scene.wake("java/1", 5, None).wake("java/2", 7, Some("java/1"));
+        scene
+    };
+    assert_eq!(drawn().step("java/1", 0, 6), "run 1, timer(java) 4, run 1");
+    // Who waits for such a one waits for its sleep.
+    assert_eq!(drawn().step("java/2", 0, 8), "run 1, >timer(java) 4, >run 2, run 1");
+    // Of a wait of which nothing is known, how it ended included, it is not.
+    let mut scene = Scene::default();
+    scene.thread("java/1", "RFFFFR");
+    assert_eq!(scene.step("java/1", 0, 6), "run 1, unknown 4, run 1");
+}
+
 #[test]
 fn what_a_worker_of_the_loader_computes_is_input() {
     let drawn = || {
@@ -1071,12 +1105,4 @@ fn what_the_threads_of_a_loader_wait_for_among_themselves_is_no_lock_that_it_hol
     scene.wake("server/a", 4, Some("server/b")).wake("server/b", 3, None);
     let parts = ">>lock(server) 4, >lock(server) 1, run 1";
     assert_eq!(scene.step("job/main", 0, 6), parts);
-}
-
-#[test]
-fn a_wait_that_timed_out_and_was_not_taken_up_again_is_not_understood() {
-    let mut scene = Scene::default();
-    scene.thread("job/1", "RFFFRRRRRFFRR").thread("job/2", "RRRRRRRRRRRSS");
-    scene.wake("job/1", 4, None).wake("job/1", 11, Some("job/2"));
-    assert_eq!(scene.step("job/1", 0, 13), "run 1, unknown 3, run 5, >run 2, run 2");
 }

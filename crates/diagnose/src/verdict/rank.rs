@@ -18,6 +18,10 @@ const WORTH: f64 = 0.02;
 const HELD_BY_FIRST: f64 = 0.6;
 /// What lost events leave of the confidence in a class.
 const WITH_LOSS: f64 = 0.9;
+/// Of so few slow steps, resamples do not tell how stable the first class is.
+const FEW: usize = 3;
+/// A class is no more likely than another one that holds this share of what it holds.
+const AS_MUCH: f64 = 0.8;
 /// Slow steps that took this many times as long as usual count for that many.
 const MUCH_SLOWER: f64 = 10.0;
 
@@ -38,6 +42,7 @@ pub(super) struct Ranked<'a> {
     enough: f64,
     /// How many times as long as usual the slow ones took.
     times: f64,
+    slow_steps: usize,
     /// Where the program ran for longer, and who else ran.
     on_cpu: OnCpu,
     from: Ns,
@@ -72,6 +77,7 @@ impl<'a> Ranked<'a> {
             resamples: judgement.resamples,
             enough: enough(excess),
             times: times(excess),
+            slow_steps: excess.slow_steps,
             kinds,
             on_cpu,
             from,
@@ -109,6 +115,13 @@ impl<'a> Ranked<'a> {
     /// Whether steps take as much longer without anybody's doing.
     pub(super) fn comes_and_goes(&self) -> bool {
         self.on_cpu.comes_and_goes(self.times)
+    }
+
+    /// What is left of the confidence in the first class, after calibration, if another one holds as much of a few steps.
+    pub(super) fn of_two(&self) -> f64 {
+        let [first, second] = [0, 1].map(|n| self.list.get(n).map_or(0.0, |(_, ns)| *ns));
+        let tied = self.slow_steps <= FEW && second > AS_MUCH * first;
+        if tied { 0.5 } else { 1.0 }
     }
 
     /// How far the steps that were compared suffice.

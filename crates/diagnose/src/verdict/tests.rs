@@ -477,6 +477,18 @@ fn two_equal_causes_are_believed_less_than_one() {
 }
 
 #[test]
+fn of_few_steps_with_two_equal_causes_none_is_believed() {
+    use PartKind::*;
+    let step =
+        |other| [(Run, None, 4_000_000), (Network, None, 8_200_000_000), (Lock, None, other)];
+    let one = judged_steps(&[&step(1_000_000_000)[..]], 0);
+    assert_eq!((one.outcome, one.class), (Outcome::Decided, "network"), "{}", one.summary);
+    let tied = judged_steps(&[&step(7_800_000_000)[..]], 0);
+    assert_eq!(tied.outcome, Outcome::InsufficientEvidence, "{}", tied.summary);
+    assert_eq!(tied.causes[0].class, "network");
+}
+
+#[test]
 fn lost_records_speak_against_every_cause() {
     use PartKind::*;
     let slow = [(Run, None, 4_000_000), (Lock, Some(2), 9_000_000), (Gpu, None, 6_000_000)];
