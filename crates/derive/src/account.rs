@@ -384,8 +384,8 @@ impl Walk<'_> {
             Wait::Futex | Wait::Gil | Wait::Poll => self.world.woken_at_last(thread, &held),
             _ => None,
         };
-        // An interrupt ends a wait for a lock or condition if its time is up.
-        let is_over = woken.is_some_and(|woken| woken.waker.is_none());
+        // The clock's interrupt ends a wait for a lock, a condition or descriptors if its time is up.
+        let is_over = woken.is_some_and(|woken| woken.by_interrupt);
         let woken = woken.filter(|woken| woken.waker.is_some()).or_else(timed_out);
         let waker = woken.and_then(|woken| woken.waker);
         let handed_over = woken.zip(waker).is_some_and(|(woken, by)| {
@@ -423,6 +423,9 @@ impl Walk<'_> {
             },
             _ => self.or_gpu(thread, window, |walk, piece| match waker {
                 Some(waker) => walk.follow(waker, piece, Via::Peer),
+                None if is_over && wait == Wait::Poll => {
+                    walk.put_as(piece, via, PartKind::Timer);
+                }
                 None => walk.put_as(piece, via, PartKind::Unknown),
             }),
         }

@@ -47,6 +47,8 @@ pub(crate) struct Woken {
     pub ts: Ns,
     /// Only a waker that ran in its own context.
     pub waker: Option<EntityId>,
+    /// An interrupt of the hardware woke it: its time was up, if it waited for no device.
+    pub by_interrupt: bool,
 }
 
 /// One block request.
@@ -216,7 +218,9 @@ impl World {
         for row in &rows.wakeup {
             let believed = row.context == WakeContext::Task && row.waker != Some(row.woken);
             let waker = row.waker.filter(|_| believed);
-            self.wakeups.entry(row.woken).or_default().push(Woken { ts: row.ts, waker });
+            let by_interrupt = row.context == WakeContext::Hardirq;
+            let woken = Woken { ts: row.ts, waker, by_interrupt };
+            self.wakeups.entry(row.woken).or_default().push(woken);
         }
         for list in self.wakeups.values_mut() {
             list.sort_by_key(|w| w.ts);
@@ -464,7 +468,9 @@ impl World {
                 }
                 continue;
             }
-            if next.arg != held.arg {
+            // What has got its message across did what it had waited for.
+            let exchanged = self.message_after(thread, held.to, next.from).is_some();
+            if next.arg != held.arg || exchanged {
                 return None;
             }
             let woken = self.woken(thread, next.from, next.to);

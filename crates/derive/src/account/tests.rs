@@ -542,9 +542,10 @@ fn a_worker_of_the_kernel_is_not_named_for_what_it_sends() {
 
 #[test]
 fn a_server_that_polls_before_it_answers_waits_for_no_room() {
-    let answered = |sent: Option<i64>| {
+    let answered = |context, sent: Option<i64>| {
         let mut scene = Scene::default();
         scene.thread("server/1", "RREEEER").wake("server/1", 6, None);
+        scene.rows.wakeup[0].context = context;
         scene.message("server/1", Direction::Receive, 100, 1);
         if let Some(at) = sent {
             scene.message("server/1", Direction::Send, 100, at);
@@ -552,8 +553,10 @@ fn a_server_that_polls_before_it_answers_waits_for_no_room() {
         scene.message("server/1", Direction::Send, 200, 6);
         scene.step("server/1", 0, 7)
     };
-    assert_eq!(answered(None), "run 2, unknown 4, run 1");
-    assert_eq!(answered(Some(2)), "run 2, network 4, run 1", "the rest of an answer");
+    use WakeContext::{Hardirq, Softirq};
+    assert_eq!(answered(Hardirq, None), "run 2, timer(server) 4, run 1", "its time was up");
+    assert_eq!(answered(Softirq, None), "run 2, unknown 4, run 1", "something arrived");
+    assert_eq!(answered(Softirq, Some(2)), "run 2, network 4, run 1", "the rest of an answer");
 }
 
 #[test]
@@ -954,6 +957,19 @@ fn a_wait_for_a_condition_whose_time_is_up_is_a_sleep() {
     assert_eq!(drawn().step("java/1", 0, 6), "run 1, timer(java) 4, run 1");
     // Who waits for such a one waits for its sleep.
     assert_eq!(drawn().step("java/2", 0, 8), "run 1, >timer(java) 4, >run 2, run 1");
+    // The next wait is for the next request, and not the same one again.
+    let mut scene = Scene::default();
+    scene.thread("java/1", "RFFFFRFFFFR").thread("java/2", "EEEEEEEEEER");
+    scene.wake("java/1", 5, None).wake("java/1", 10, Some("java/2"));
+    let states = &mut scene.rows.state;
+    let ran = states.iter().position(|s| s.ts == Ns(5 * MS) && s.dur == Some(Ns(MS))).unwrap();
+    (states[ran].ts, states[ran].dur) = (Ns(6 * MS - 100_000), Some(Ns(100_000)));
+    let woke = states.iter().position(|s| s.ts == Ns(MS) && s.dur == Some(Ns(4 * MS))).unwrap();
+    states[woke].dur = Some(Ns(5 * MS - 100_000));
+    scene.rows.wakeup[0].ts = Ns(6 * MS - 100_000);
+    scene.message("java/1", Direction::Send, 100, 6);
+    scene.rows.message[0].ts = Ns(6 * MS - 50_000);
+    assert_eq!(scene.step("java/1", 0, 6), "run 1, timer(java) 4, run 0");
     // Of a wait of which nothing is known, how it ended included, it is not.
     let mut scene = Scene::default();
     scene.thread("java/1", "RFFFFR");
