@@ -4,8 +4,8 @@
 //! of its block instead. What that changes is refused:
 //!
 //! - Barriers and operations of a warp do not wait for threads that have ended. So no barrier of the whole block may lie
-//!   between a branch at which threads of the block may part and where they meet again ([`barriers`]), and no operation of
-//!   a warp between one at which lanes may part and a return that some of them may take instead ([`warps`]).
+//!   between a branch at which threads of the block may part and where they meet again (`Judge::barriers`), and no operation of
+//!   a warp between one at which lanes may part and a return that some of them may take instead (`Judge::warps`).
 //! - What a kernel began has to have ended with it: barriers in memory, copies in bulk, the tensor cores' groups,
 //!   registers that warps gave away.
 //! - A kernel that knows more of its grid than `%ctaid` and `%nctaid`: clusters, cooperative launches, launches of its own,
