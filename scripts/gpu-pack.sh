@@ -24,9 +24,9 @@ chmod 755 "$into"/*
 cc -O2 -Wall -o "$into/gpuprobe" bench/gpu/probe.c -ldl
 cc -O2 -Wall -o "$into/loads" crates/probe/tests/programs/loads.c -ldl
 mkdir "$into/kernels"
-cp bench/gpu/clocks.ptx crates/gpubpf/tests/kernels/{basic,gemm}.ptx crates/gpubpf/tests/fatbin/{kernels.ptx,zstd.fatbin,lz4.fatbin} \
+cp bench/gpu/clocks.ptx bench/probes/steal.ptx crates/gpubpf/tests/kernels/{basic,gemm}.ptx crates/gpubpf/tests/fatbin/{kernels.ptx,zstd.fatbin,lz4.fatbin} \
     "$into/kernels"
-for tool in counts returns tail blocks work; do
+for tool in counts returns tail blocks work reversed longest; do
     "$target/release/gpuwhy-probe" new --tool "$tool" "$into/kernels/$tool" >/dev/null
     make --silent -C "$into/kernels/$tool"
     mv "$into/kernels/$tool/probe.bpf.o" "$into/kernels/$tool.bpf.o"

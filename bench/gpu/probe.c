@@ -6,7 +6,7 @@
  *   probe run MODULE KERNEL GRID BLOCK ROUNDS LAUNCHES WORDS PARAM...
  *     ROUNDS rounds of LAUNCHES launches and one wait: how long a launch took by the clock and of the caller's CPU, and the
  *     first WORDS words of 64 bits and a checksum of what each memory holds in the end. GRID and BLOCK: X or X,Y.
- *     PARAM: u32:N, f32:X, zeros:BYTES, random:COUNT (floats).
+ *     PARAM: u32:N, f32:X, zeros:BYTES, random:COUNT (floats), uneven:COUNT (0 or, for a tenth of them and the last, 8).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -131,14 +131,16 @@ static int run(int count, char **words) {
             float number = atof(value);
             memcpy(&values[i], &number, sizeof number);
         } else {
-            int is_random = !strncmp(kind, "random", 6);
-            sizes[i] = strtoull(value, NULL, 0) * (is_random ? 4 : 1);
+            int is_random = !strncmp(kind, "random", 6), is_uneven = !strncmp(kind, "uneven", 6);
+            sizes[i] = strtoull(value, NULL, 0) * (is_random || is_uneven ? 4 : 1);
             float *bytes = calloc(1, sizes[i] + 8);
             uint64_t state = 0x9e3779b97f4a7c15ull;
             for (size_t at = 0; is_random && at < sizes[i] / 4; at++) {
                 state ^= state << 13, state ^= state >> 7, state ^= state << 17;
                 bytes[at] = (float)(state >> 40) / (1 << 23) - 1;
             }
+            for (uint32_t at = 0, all = sizes[i] / 4; is_uneven && at < all; at++)
+                ((uint32_t *)bytes)[at] = at + 1 == all || (at * 2654435761u >> 16) % 10 == 0 ? 8 : 0;
             CHECK(allocate(&values[i], sizes[i]));
             CHECK(put(values[i], bytes, sizes[i]));
             free(bytes);

@@ -208,10 +208,50 @@ def part_torch(folder):
     return f"{with_probes} of {len(found['images'])} images with probes, the same output; kernels: {ways}", data
 
 
+def part_steal(folder):
+    """A kernel whose blocks are uneven, as it is and where its blocks take their turns themselves, in three orders."""
+    blocks, work = ("2400", "3") if STANDIN else ("40000", "300")
+    ways = {"native": (), "native again": ()}
+    for order in ("in order", "reversed", "longest"):
+        objects = () if order == "in order" else ("--object", os.path.join(KERNELS, f"{order}.bpf.o"))
+        command, into = probed(folder, "--steal", "uneven", "--budget", "100000", *objects)
+        ways[order] = tuple(command)
+    rows, wrong = {}, []
+    for prologue in (0, 10) if STANDIN else (0, 10, 100, 1000):
+        us, sums, stolen = {way: [] for way in ways}, {}, {}
+        # Interleaved: a GPU's clock drifts.
+        for _ in range(1 if STANDIN else 3):
+            for way, under in ways.items():
+                told = launched("steal.ptx", "uneven", blocks, "64", f"uneven:{blocks}", f"zeros:{4 * 64 * int(blocks)}",
+                                f"u32:{prologue}", f"u32:{work}", f"u32:{blocks}", rounds=3, launches=2 if STANDIN else 20,
+                                under=under)  # fmt: skip
+                us[way] += told["us"]
+                sums.setdefault(way, [memory["sum"] for memory in told["memory"]])
+                if under:
+                    with open(into) as file:
+                        stolen[way] = json.load(file)["images"][0]["stealing"]["kernels"][0]["launches"]
+        base = statistics.median(us["native"])
+        rows[prologue] = {
+            way: {"us": figure(values), "ratio": statistics.median(values) / base, "launches": stolen.get(way),
+                  "same_output": sums[way] == sums["native"]}
+            for way, values in us.items()
+        }  # fmt: skip
+        for way, row in rows[prologue].items():
+            if not row["same_output"] or (row["launches"] is not None and not row["launches"]["stolen"]):
+                wrong.append(f"{way} at {prologue}: {row['launches']}, same output: {row['same_output']}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return "; ".join(
+        f"prologue {prologue}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
+        for prologue, of in rows.items()
+    ), rows
+
+
 PARTS = {
     "probe-conformance": (60, part_conformance),
     "probe-swap": (90, part_swap),
     "probe-clocks": (60, part_clocks),
     "probe-cost": (240, part_cost),
+    "probe-steal": (60, part_steal),
     "probe-torch": (200, part_torch),
 }

@@ -41,6 +41,8 @@ typedef signed long long __s64;
  *   gpu/insnret/WHAT[/KERNEL]       or a pattern of the opcode (ld.shared.*); insnret: after them
  *   gpu/line/FILE:LINE[/KERNEL]     before a source line
  *   gpu/tp/NAME[/KERNEL]            at a tracepoint of gpuwhy_tracepoint.h
+ *   gpu/order/KERNEL                where a block of a kernel that steals work (--steal) asks for the next
+ *                                   one; what the program returns is its number (x + X * (y + Y * z))
  *
  * What the program's argument points to there:
  */
@@ -56,6 +58,12 @@ struct gpu_access { /* __memcapture, gpu/insn, gpu/insnret */
 struct gpu_tracepoint { /* gpu/tp */
 	__u64 site;
 	__u64 argument[8]; /* 0 where the tracepoint has fewer */
+};
+
+struct gpu_order { /* gpu/order */
+	__u64 turn;    /* how many blocks were asked for before, from 0 */
+	__u64 blocks;  /* how many there are */
+	__u64 grid[3]; /* in x, y and z */
 };
 
 #define GPU_LOAD 1

@@ -64,6 +64,8 @@ pub enum Attach {
         /// In which kernels.
         kernel: String,
     },
+    /// `gpu/order/KERNEL`: which block of a kernel that steals work (`probe run --steal`) is the next.
+    Order(String),
     /// A section of ours that says nothing that can be attached to, with the reason.
     Unclear(String),
     /// Anything else, for the host.
@@ -94,17 +96,27 @@ impl Attach {
             | Self::Line { kernel, .. }
             | Self::Tracepoint { kernel, .. } => Some(kernel),
             Self::Accesses => Some("*"),
-            Self::Unclear(_) | Self::Host => None,
+            Self::Order(_) | Self::Unclear(_) | Self::Host => None,
+        }
+    }
+
+    /// The pattern of the kernels whose blocks it puts in order.
+    pub fn orders(&self) -> Option<&str> {
+        match self {
+            Self::Order(kernel) => Some(kernel),
+            _ => None,
         }
     }
 
     /// How many 8-byte words `r1` points to there: the number of the site first, then what is known
-    /// of the instruction (address, bytes, kind) or the arguments of the tracepoint.
+    /// of the instruction (address, bytes, kind) or the arguments of the tracepoint. Of an order of blocks: the turn,
+    /// how many blocks there are, and the grid's three sides.
     pub fn context_words(&self) -> usize {
         match self {
             Self::Entry(_) | Self::Return(_) | Self::Line { .. } => 1,
             Self::Accesses | Self::Instructions { .. } => 4,
             Self::Tracepoint { .. } => 1 + TRACEPOINT_ARGUMENTS,
+            Self::Order(_) => 5,
             Self::Unclear(_) | Self::Host => 0,
         }
     }
@@ -127,8 +139,9 @@ fn ours(rest: &str) -> Attach {
         },
         "tp" => Attach::Tracepoint { name: first.to_owned(), kernel: kernel.to_owned() },
         "line" => line(rest),
+        "order" => Attach::Order(rest.to_owned()),
         _ => Attach::Unclear(format!(
-            "`gpu/{kind}` is not known; there are gpu/insn, gpu/insnret, gpu/line and gpu/tp"
+            "`gpu/{kind}` is not known; there are gpu/insn, gpu/insnret, gpu/line, gpu/tp and gpu/order"
         )),
     }
 }
@@ -189,6 +202,8 @@ mod tests {
                 r#"Line { file: "src/k.cu", line: 17, kernel: "gemm*" }"#,
             ),
             ("gpu/line/k.cu:17/ns::f", r#"Line { file: "k.cu", line: 17, kernel: "ns::f" }"#),
+            ("gpu/order/ns::f", r#"Order("ns::f")"#),
+            ("gpu/order", "Unclear(\"`gpu/order` lacks what it is attached to\")"),
             ("gpu/tp/phase", r#"Tracepoint { name: "phase", kernel: "*" }"#),
             ("gpu/line/k.cu", "Unclear(\"`gpu/line/k.cu` is not FILE:NUMBER\")"),
             ("gpu/line/k.cu:0", "Unclear(\"`gpu/line/k.cu:0` is not FILE:NUMBER\")"),

@@ -17,6 +17,7 @@ pub mod contents;
 mod emit;
 mod error;
 mod flow;
+mod graph;
 mod hash;
 mod helpers;
 pub mod image;

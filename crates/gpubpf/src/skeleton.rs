@@ -53,6 +53,21 @@ pub const SKELETONS: &[Skeleton] = &[
         about: "How long threads are in a kernel, as a histogram",
         program: include_str!("../skeleton/tools/returns.bpf.c"),
     },
+    Skeleton {
+        name: "reversed",
+        about: "The blocks of kernels that steal work, from the last to the first",
+        program: include_str!("../skeleton/tools/reversed.bpf.c"),
+    },
+    Skeleton {
+        name: "strided",
+        about: "The blocks of kernels that steal work, every eighth first",
+        program: include_str!("../skeleton/tools/strided.bpf.c"),
+    },
+    Skeleton {
+        name: "longest",
+        about: "The blocks of kernels that steal work, those first that took longest in an earlier launch",
+        program: include_str!("../skeleton/tools/longest.bpf.c"),
+    },
 ];
 
 impl Skeleton {

@@ -101,14 +101,16 @@ pub(crate) fn verified(
         walk.all()?;
     }
     let Cost { instructions, atomics, of_warp: once, bytes, effect } = walk.worst;
+    // One thread of a block says which one is next.
+    let lanes = if Attach::from_section(&program.section).orders().is_some() { 1 } else { LANES };
     // Paths part only where lanes disagree; other branches are taken by whole warps.
-    let paths = (walk.diverging + 1).min(LANES);
+    let paths = (walk.diverging + 1).min(lanes);
     let certificate = Certificate {
         thread_instructions: instructions,
         paths,
         warp_instructions: instructions * paths,
-        warp_atomics: atomics * LANES + once,
-        warp_bytes: bytes * LANES,
+        warp_atomics: atomics * lanes + once,
+        warp_bytes: bytes * lanes,
         effect: effect.unwrap_or(Effect::Observing),
     };
     if certificate.warp_instructions > budget.warp_instructions {
@@ -502,7 +504,7 @@ impl<'a> Walk<'a> {
         let attach = Attach::from_section(&self.program.section);
         let accesses = matches!(attach, Attach::Accesses | Attach::Instructions { .. });
         match (path.reg(base), offset / 8) {
-            (Held::Context, 0) => Uniform::Const,
+            (Held::Context, 0) if attach.orders().is_none() => Uniform::Const,
             (Held::Context, 2 | 3) if accesses => Uniform::Const,
             _ => Uniform::Lane,
         }

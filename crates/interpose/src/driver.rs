@@ -79,6 +79,12 @@ functions! {
         to: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char
     );
     fn module_function = c"cuModuleGetFunction" (to: *mut Handle, module: Handle, name: *const c_char);
+    fn library_kernel = c"cuLibraryGetKernel" (to: *mut Handle, library: Handle, name: *const c_char);
+    fn kernel_function = c"cuKernelGetFunction" (to: *mut Handle, kernel: Handle);
+    fn set_attribute = c"cuFuncSetAttribute" (function: Handle, which: c_int, value: c_int);
+    fn resident_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (
+        to: *mut c_int, function: Handle, threads: c_int, shared: usize
+    );
     fn launch_kernel = c"cuLaunchKernel" (
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
@@ -384,6 +390,49 @@ pub fn link_text(
     values: *mut *mut c_void,
 ) -> Code {
     link_data(link, kind, text.cast_mut(), bytes, name, count, options, values)
+}
+
+/// A function of a module.
+pub fn function_of_module(module: Handle, name: &CStr) -> Result<Handle> {
+    let mut function = null_mut();
+    done(module_function(&raw mut function, module, name.as_ptr()))?;
+    Ok(function)
+}
+
+/// A kernel of a library.
+pub fn kernel_of_library(library: Handle, name: &CStr) -> Result<Handle> {
+    let mut kernel = null_mut();
+    done(library_kernel(&raw mut kernel, library, name.as_ptr()))?;
+    Ok(kernel)
+}
+
+/// The function that a kernel of a library is in the calling thread's context.
+pub fn function_of_kernel(kernel: Handle) -> Result<Handle> {
+    let mut function = null_mut();
+    done(kernel_function(&raw mut function, kernel))?;
+    Ok(function)
+}
+
+/// How many blocks of so many threads, with so many bytes of shared memory beside the function's own, run at once on the
+/// device of the calling thread's context.
+pub fn resident(function: Handle, threads: u32, shared: u32) -> Result<u64> {
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+    const DYNAMIC_SHARED: c_int = 8;
+    const MULTIPROCESSORS: c_int = 16;
+    /// What a launch may add to a function's shared memory without having asked for more.
+    const USUAL: u32 = 40 << 10;
+    if shared > USUAL {
+        done(set_attribute(function, DYNAMIC_SHARED, shared as c_int))?;
+    }
+    let (mut each, mut sms) = (0, 0);
+    done(resident_blocks(&raw mut each, function, threads as c_int, shared as usize))?;
+    done(device_attribute(&raw mut sms, MULTIPROCESSORS, device()?))?;
+    Ok(u64::try_from(each).unwrap_or(0) * u64::try_from(sms).unwrap_or(0))
+}
+
+/// Whether all that was put on a stream has ended.
+pub fn is_idle(stream: Handle) -> bool {
+    stream_query(stream) == SUCCESS
 }
 
 /// Address and size of a variable of a module.

@@ -14,7 +14,8 @@
 //! controller has mapped, ten times a second while kernels are launched, and the last time when the image is
 //! unloaded, its context is destroyed or the program exits (`drain`). Images that are linked from parts get theirs on the
 //! way (`links`). Where a map tells when launches begin, each call is
-//! written down before the driver is asked (`calls`) and matched with what the map says (`late`).
+//! written down before the driver is asked (`calls`) and matched with what the map says (`late`). Where the image has a kernel
+//! that steals work beside the program's own, it is launched in that one's place (`steal`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
 //! prints or fails, and no panic leaves it: what goes wrong loads the program's own image. Calls of the program are
@@ -39,6 +40,8 @@ mod lock;
 mod places;
 mod ring;
 mod rings;
+mod steal;
+mod streams;
 pub mod symbols;
 mod tail;
 mod types;

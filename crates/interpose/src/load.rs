@@ -5,8 +5,8 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
 
 use crate::ask::connect;
-use crate::places::{self, Of};
-use crate::types::{Code, Handle, SUCCESS};
+use crate::places;
+use crate::types::{Code, Handle, Of, SUCCESS};
 use crate::{drain, driver, guarded, image, linked};
 
 /// Where an image comes from.

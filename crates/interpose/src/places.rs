@@ -15,20 +15,14 @@ use crate::driver::{self, Stream};
 use crate::followed::Followed;
 use crate::lock::Lock;
 use crate::rings::Rings;
-use crate::types::{Code, Handle, SUCCESS};
-use crate::{functions, guarded, linked};
+use crate::streams::{PER_THREAD, stream_of};
+use crate::types::{Code, Handle, Of, SUCCESS};
+use crate::{functions, guarded, linked, steal};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
 /// `CUresult` for what is not as it should be, and for what the controller did not give.
 const UNKNOWN: Code = 999;
-
-/// What an image became, as a number: threads of ours use it as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
-    Module(usize),
-    Library(usize),
-}
 
 /// An image with probes.
 struct Image {
@@ -69,6 +63,8 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 static CALLS: Calls = Calls::new();
 /// Whether there is such an image.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
+/// Whether there is an image with kernels that can steal.
+static STEALS: AtomicBool = AtomicBool::new(false);
 /// Whether kernels were launched, or records came, since [`launched`] was asked.
 static LAUNCHED: AtomicBool = AtomicBool::new(false);
 
@@ -81,6 +77,9 @@ thread_local! {
 pub fn take(of: Of, plan: Plan) -> Outcome {
     if plan.launches.is_some() {
         FOLLOWS.store(true, SeqCst);
+    }
+    if plan.stealing.is_some() {
+        STEALS.store(true, SeqCst);
     }
     let mut image = Image { of, plan, used: false, places: Vec::new() };
     let outcome = match of {
@@ -169,19 +168,6 @@ pub fn launch(
     code
 }
 
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
-
-/// The stream that a handle means: null is a default stream.
-fn stream_of(handle: usize, per_thread: bool) -> usize {
-    match handle {
-        0 if per_thread => PER_THREAD,
-        0 => LEGACY,
-        other => other,
-    }
-}
-
 /// What tells streams apart; `own` is a number that each thread has for itself, as each has a default stream of its own.
 fn stream_key(stream: usize, own: usize) -> u64 {
     (if stream == PER_THREAD { own } else { stream }) as u64
@@ -202,13 +188,14 @@ fn called(function: Handle, handle: Handle, per_thread: bool) -> Call {
 
 /// The program got a function of a module, or a kernel of a library.
 pub fn got(of: Of, name: &[u8], handle: u64) {
-    if !FOLLOWS.load(Relaxed) {
+    if !FOLLOWS.load(Relaxed) && !STEALS.load(Relaxed) {
         return;
     }
     guarded((), || {
         IMAGES.with(|images| {
             if let Some(image) = images.iter().find(|image| image.of == of) {
                 functions::got(&image.plan, name, handle);
+                steal::got(&image.plan, of, name, handle);
             }
         });
     });
@@ -218,6 +205,9 @@ pub fn got(of: Of, name: &[u8], handle: u64) {
 pub fn also(kernel: Handle, function: u64) {
     if FOLLOWS.load(Relaxed) {
         guarded((), || functions::also(kernel as u64, function));
+    }
+    if STEALS.load(Relaxed) {
+        guarded((), || steal::also(kernel as u64, function));
     }
 }
 
@@ -276,7 +266,9 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
             return Err(UNKNOWN);
         }
         let stream = Stream::new()?;
-        let maps = stream.zeros((plan.state_bytes as usize).max(8))?;
+        // Records of launches lie behind the maps.
+        let records = plan.state_bytes.next_multiple_of(256);
+        let maps = stream.zeros((records + steal::bytes(plan)).max(8) as usize)?;
         let mut words = plan.words.clone();
         for (word, at) in &plan.places {
             words[*word as usize] = maps + at;
@@ -286,6 +278,7 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
             stream.end(maps);
             return Err(code);
         }
+        steal::place(plan, context as usize, maps + records, &state);
         let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
         // Without a clock of the device nothing is told of its launches.
         let followed = Followed::new(plan, &stream).ok().flatten();
@@ -315,8 +308,9 @@ impl Place {
 
     /// Copies the maps for the controller, in the place's context.
     fn show(&mut self, plan: &Plan) {
-        let Place { maps, stream, state, copied, rings, .. } = self;
+        let Place { context, maps, stream, state, copied, rings, .. } = self;
         *copied = now();
+        steal::show(plan, *context, state);
         state.drain(*copied, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
         if let Some(rings) = rings {
             if rings.take(state, &Records::new(state, plan.records_at()), false) {
@@ -412,6 +406,7 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
             let mut image = images.swap_remove(at);
             image.places.iter_mut().for_each(|place| place.close(&image.plan));
             functions::forget(image.plan.image);
+            steal::forget(image.plan.image, None);
             Some(image)
         })
     });
@@ -459,10 +454,10 @@ fn leave(
         let code = real();
         if has_gone(code) {
             for image in images {
-                image
-                    .places
-                    .extract_if(.., |place| of(place))
-                    .for_each(|mut place| place.close(&image.plan));
+                image.places.extract_if(.., |place| of(place)).for_each(|mut place| {
+                    place.close(&image.plan);
+                    steal::forget(image.plan.image, Some(place.context));
+                });
             }
         }
         code
@@ -473,6 +468,7 @@ fn leave(
 pub fn forget_after_fork() {
     IMAGES.forget_after_fork(Vec::new());
     functions::forget_after_fork();
+    steal::forget_after_fork();
     linked::forget_after_fork();
     CALLS.forget_after_fork();
     CHANGES.store(0, SeqCst);

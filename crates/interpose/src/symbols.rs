@@ -11,9 +11,8 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::linker::{c_library, look_up, real_dlsym};
-use crate::places::Of;
-use crate::types::{Code, Handle, SUCCESS};
-use crate::{links, load, places};
+use crate::types::{Code, Handle, Of, SUCCESS};
+use crate::{links, load, places, steal};
 
 /// The driver has no such function.
 const NOT_FOUND: Code = 500;
@@ -86,8 +85,7 @@ macro_rules! hooks {
                 let real = unsafe {
                     core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Code>(real)
                 };
-                #[allow(unused_mut)]
-                let mut $real = |$($arg: $type),*| {
+                let $real = |$($arg: $type),*| {
                     // SAFETY: the program's own arguments, or an image in the place of its own.
                     unsafe { real($($arg),*) }
                 };
@@ -238,8 +236,11 @@ hooks! {
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
+        let shape = steal::Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
         places::launch(function, stream, false, || {
-            real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            steal::launch(function, &shape, stream, false, true, params, extra, |function, [gx, gy, gz], params, extra| {
+                real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            })
         })
     };
     c"cuLaunchKernel" since 7000 per thread true:
@@ -247,19 +248,26 @@ hooks! {
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
+        let shape = steal::Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
         places::launch(function, stream, true, || {
-            real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            steal::launch(function, &shape, stream, true, true, params, extra, |function, [gx, gy, gz], params, extra| {
+                real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            })
         })
     };
     c"cuLaunchKernelEx" since 11060:
     fn cuLaunchKernelEx(how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) |real| {
-        places::launch(function, stream_of(how), false, || real(how, function, params, extra))
+        places::launch(function, stream_of(how), false, || {
+            steal::launch_config(how, function, false, params, extra, real)
+        })
     };
     c"cuLaunchKernelEx" since 11060 per thread true:
     fn cuLaunchKernelEx_ptsz(
         how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
-        places::launch(function, stream_of(how), true, || real(how, function, params, extra))
+        places::launch(function, stream_of(how), true, || {
+            steal::launch_config(how, function, true, params, extra, real)
+        })
     };
     c"cuLaunchCooperativeKernel" since 9000:
     fn cuLaunchCooperativeKernel(
@@ -288,6 +296,17 @@ hooks! {
     fn cuGraphLaunch_ptsz(graph: Handle, stream: Handle) |real| {
         places::before_launch();
         real(graph, stream)
+    };
+
+    c"cuStreamDestroy" since 4000:
+    fn cuStreamDestroy_v2(stream: Handle) |real| {
+        steal::stream_ends(stream);
+        real(stream)
+    };
+    c"cuStreamDestroy" since 2000:
+    fn cuStreamDestroy(stream: Handle) |real| {
+        steal::stream_ends(stream);
+        real(stream)
     };
 
     c"cuCtxDestroy" since 4000:

@@ -9,3 +9,10 @@ pub type Handle = *mut c_void;
 
 /// No error.
 pub const SUCCESS: Code = 0;
+
+/// What an image became, as a number: threads of ours use it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Module(usize),
+    Library(usize),
+}

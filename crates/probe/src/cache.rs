@@ -35,6 +35,28 @@ pub(crate) struct Made {
     pub notes: Vec<String>,
     /// Where the driver would have loaded machine code for a newer device than the PTX is for: both.
     pub older: Option<(String, String)>,
+    /// The kernels that can steal work.
+    #[serde(default)]
+    pub stealing: Vec<Steals>,
+    /// The kernels that were named for that and do not: readable name, and each reason.
+    #[serde(default)]
+    pub not_stealing: Vec<(String, Vec<String>)>,
+}
+
+/// A kernel that can steal work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Steals {
+    pub kernel: String,
+    pub readable: String,
+    /// Its own parameters, and where the one that is added lies behind them.
+    pub parameters: u32,
+    pub at: u32,
+    /// Only in blocks in which 32 threads in x are a warp.
+    pub rows: bool,
+    /// The program that orders its blocks.
+    pub order: Option<String>,
+    /// Its blocks ask the hardware.
+    pub by_hardware: bool,
 }
 
 /// A directory of them.
@@ -51,7 +73,7 @@ impl Key {
     /// Of everything that decides what comes out.
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
-        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 3"));
+        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 4"));
         for part in parts {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);

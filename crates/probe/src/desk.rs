@@ -15,13 +15,13 @@ use gpuwhy_gpubpf::Map;
 use gpuwhy_gpubpf::contents::{Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{Names, Plan, Probe, Spliced, Table};
+use gpuwhy_gpubpf::splice::{self, Names, NotStealing, Plan, Probe, Spliced, Table};
 use gpuwhy_wire::images::{
     self, Answer, Ask, Desk, Launches, MAX_IMAGE, Name, Outcome, Records, Ring, Running, Seat,
-    State, name_hash,
+    State, Stolen, Thief, name_hash,
 };
 
-use crate::cache::{Cache, Key, Made};
+use crate::cache::{Cache, Key, Made, Steals};
 
 /// The most images of which something is kept.
 const MAX_IMAGES: usize = 1 << 16;
@@ -291,6 +291,7 @@ impl Controller {
                 kernels: kernels.map(|(site, name)| (name_hash(name.as_bytes()), *site)).collect(),
                 rings: rings(layout),
                 names: names(&made),
+                stealing: stealing(&self.table, &made),
                 text: Vec::new(),
             }
         });
@@ -391,6 +392,22 @@ impl Loaded {
         self.plan.as_ref().filter(|plan| !plan.rings.is_empty()).map(images::Plan::records_at)
     }
 
+    /// How each kernel that can steal was launched, in all contexts.
+    pub fn stolen(&self) -> Vec<(&Steals, Stolen)> {
+        let at = self.plan.as_ref().map_or(0, images::Plan::stolen_at);
+        let sum = |kernel: usize| {
+            let mut sum = Stolen::default();
+            self.states.iter().for_each(|shown| sum.add(&shown.state.stolen(at, kernel)));
+            sum
+        };
+        self.made
+            .stealing
+            .iter()
+            .enumerate()
+            .map(|(kernel, steals)| (steals, sum(kernel)))
+            .collect()
+    }
+
     /// The kernels whose launches are followed.
     pub fn followed(&self) -> &[(u64, String)] {
         self.layout.as_ref().map_or(&[], |layout| followed(layout, &self.made))
@@ -433,7 +450,18 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
     let begins = sites(plan, &spliced, &[LAUNCHES], |attach| matches!(attach, Attach::Entry(_)));
     let all = sites(plan, &spliced, &[LAUNCHES, ENDED], |_| true);
     let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
-    let why = spliced.sites.is_empty().then(|| "no probe belongs into it".to_owned());
+    let nothing = if plan.steals() {
+        "no probe belongs into it, and no kernel of it steals"
+    } else {
+        "no probe belongs into it"
+    };
+    let has_none = spliced.sites.is_empty() && spliced.stealing.is_empty();
+    let why = has_none.then(|| nothing.to_owned());
+    let stealing = spliced.stealing.into_iter().map(steals).collect();
+    let told = |not: NotStealing| {
+        (not.readable, not.reasons.iter().map(ToString::to_string).collect::<Vec<String>>())
+    };
+    let not_stealing = spliced.not_stealing.into_iter().map(told).collect();
     Made {
         text: why.is_none().then_some(spliced.text),
         why,
@@ -443,7 +471,39 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         ways: ways(bytes, arch),
         notes: spliced.notes,
         older,
+        stealing,
+        not_stealing,
     }
+}
+
+fn steals(of: splice::Stealing) -> Steals {
+    let splice::Stealing { kernel, readable, parameters, at, rows, order, by_hardware } = of;
+    Steals { kernel, readable, parameters, at, rows, order, by_hardware }
+}
+
+/// What a program is told of the kernels that can steal.
+fn stealing(table: &Table, made: &Made) -> Option<images::Stealing> {
+    const {
+        assert!(images::Stealing::PARAMETER_BYTES == splice::PARAMETER_BYTES as usize);
+    }
+    let switch = table.switches.iter().position(|(name, _)| name == splice::STEAL)?;
+    let ordered = made.stealing.iter().any(|steals| steals.order.is_some());
+    let kernels = made.stealing.iter().take(images::MANY as usize);
+    let kernels: Vec<Thief> = kernels
+        .map(|steals| Thief {
+            name: name_hash(steals.kernel.as_bytes()),
+            parameters: steals.parameters,
+            at: steals.at,
+            rows: steals.rows,
+            by_hardware: steals.by_hardware,
+        })
+        .collect();
+    let record_bytes = splice::Record::bytes(ordered);
+    (!kernels.is_empty()).then_some(images::Stealing {
+        switch: switch as u32,
+        record_bytes,
+        kernels,
+    })
 }
 
 /// The sites of programs that use one of these maps, with the kernels in which they lie.

@@ -24,7 +24,7 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
 use crate::programs::{Allowed, Sampling, accepted};
-use crate::{desk, launches, show};
+use crate::{desk, launches, show, steal};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
@@ -46,8 +46,12 @@ Example: how many warps enter each kernel, and how many bytes they load
 To run a kernel without a GPU: gpuwhy probe simulate")]
 pub(crate) struct Options {
     /// What clang -target bpf wrote: its programs are put into the kernels
-    #[arg(long, value_name = "OBJECT", required = true)]
+    #[arg(long, value_name = "OBJECT", required_unless_present = "steal")]
     object: Vec<PathBuf>,
+    /// Let the blocks of these kernels (a name or pattern) take their turns themselves, as many as run at once; programs
+    /// in sections gpu/order/KERNEL say in which order. Which kernels do, and why others do not, is told
+    #[arg(long, value_name = "KERNEL")]
+    steal: Vec<String>,
     /// The command, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -107,11 +111,20 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn rules(options: &Options) -> Result<Rules> {
     let how = options.sampling.how(&options.allowed, true);
-    let (plan, mut made_of) = accepted(&options.object, how)?;
-    made_of.push(format!("{how:?}").into_bytes());
+    let (mut plan, mut made_of) = accepted(&options.object, how)?;
+    plan.steal(&options.steal);
+    made_of.push(format!("{how:?} {:?}", options.steal).into_bytes());
+    if let Some(order) = plan.probes().iter().find(|probe| probe.attach.orders().is_some())
+        && options.steal.is_empty()
+    {
+        bail!(
+            "program `{}` orders the blocks of kernels that steal work; name them with --steal",
+            order.name
+        );
+    }
     let maps = plan.table().maps;
     let has = |name| maps.iter().any(|(map, _)| map.name == name);
-    if maps.iter().all(|(map, _)| map.name == SAMPLED) {
+    if maps.iter().all(|(map, _)| map.name == SAMPLED) && options.steal.is_empty() {
         bail!("the programs have no map, so that nobody would see what they do");
     }
     if how.samples() && has(desk::LAUNCHES) {
@@ -290,6 +303,7 @@ fn with_probes(screen: &mut Screen, loaded: &Loaded) {
     for note in &loaded.made.notes {
         screen.line(format_args!("  {note}"));
     }
+    steal::show(screen, loaded);
     if loaded.states.is_empty() {
         screen.line("  no kernel of it was launched");
     }
@@ -335,6 +349,7 @@ fn page(books: &Books) -> Screen {
             with_probes(&mut screen, loaded);
             continue;
         }
+        steal::show_refused(&mut screen, loaded);
         let (count, ways) = others.entry(fate).or_default();
         *count += 1;
         for (way, kernels) in &loaded.made.ways {
@@ -408,6 +423,7 @@ fn document(books: &Books) -> Value {
                 "kernels": kernels,
                 "ways": ways,
                 "notes": made.notes,
+                "stealing": steal::document(loaded),
                 "contexts": contexts,
             })
         })

@@ -29,6 +29,7 @@ mod live;
 mod programs;
 mod show;
 mod simulate;
+mod steal;
 
 use programs::{Allowed, Sampling, object, ptx, reason, refused};
 

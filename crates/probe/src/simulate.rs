@@ -1,6 +1,7 @@
 //! `gpuwhy probe simulate`: a kernel without a GPU, as it is and with probes: what it computes, what the
 //! probes count, and what they cost in instructions.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -9,8 +10,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use gpuwhy_collect::SharedArray;
 use gpuwhy_gpubpf::image::Arch;
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Launch, Maps};
-use gpuwhy_gpubpf::splice::{Names, Plan};
+use gpuwhy_gpubpf::sim::{Config, Contents, Counts, Device, Facts, Image, Launch, Maps};
+use gpuwhy_gpubpf::splice::{Names, Plan, Record, Stealing};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
@@ -50,6 +51,13 @@ pub(crate) struct Options {
     /// Threads of a block in each direction
     #[arg(long, value_name = "X[,Y[,Z]]", default_value = "32")]
     block: Sides,
+    /// Let the kernel's blocks take their turns themselves as well, and compare; a program of --object in a section
+    /// gpu/order/KERNEL says in which order
+    #[arg(long)]
+    steal: bool,
+    /// Launch so often, and count the last launch
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    launches: NonZeroU32,
     /// Bytes of shared memory that the launch adds
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     shared: u64,
@@ -239,6 +247,9 @@ impl<'a> Shared<'a> {
 /// What a launch left.
 struct Ran {
     cycles: u64,
+    /// Cycles that SMs had nothing more to do, until the last one was done.
+    idle: u64,
+    blocks: u64,
     total: Counts,
     /// Each parameter's memory at the end; empty where it is a number.
     memory: Vec<Vec<u8>>,
@@ -264,42 +275,99 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     {
         bail!("parameter {} has no memory that could be saved", save.parameter);
     }
-    let without = launch(options, &module, &kernel, &given, None)
+    let without = launch(options, &module, &kernel, &given, None, None)
         .with_context(|| format!("`{name}`, as it is"))?;
     let plan = plan(options)?;
-    let with = match &plan {
-        None => None,
-        Some(plan) => {
-            let spliced = plan.splice(&module).with_context(|| format!("`{name}`"))?;
-            let sites = spliced.kernels.iter().find(|k| k.name == kernel).map_or(0, |k| k.sites);
-            if sites == 0 {
-                let notes = spliced.notes.join("; ");
-                bail!(
-                    "no program belongs to kernel `{kernel}`{}{notes}",
-                    if notes.is_empty() { "" } else { ": " }
-                );
-            }
-            let module = Module::read(&spliced.text)
-                .with_context(|| format!("`{name}`, with programs in it"))?;
-            let ran = launch(options, &module, &kernel, &given, Some(plan))
-                .with_context(|| format!("`{name}`, with programs in it"))?;
-            Some((ran, sites))
+    let mut columns = Columns { without, with: None, stealing: None };
+    if let Some(plan) = plan.as_ref().filter(|plan| has_probes(plan) || !options.steal) {
+        let spliced = plan.splice(&module).with_context(|| format!("`{name}`"))?;
+        let sites = spliced.kernels.iter().find(|k| k.name == kernel).map_or(0, |k| k.sites);
+        if sites == 0 {
+            let notes = spliced.notes.join("; ");
+            bail!(
+                "no program belongs to kernel `{kernel}`{}{notes}",
+                if notes.is_empty() { "" } else { ": " }
+            );
         }
-    };
-    let last = with.as_ref().map_or(&without, |(ran, _)| ran);
+        let module = Module::read(&spliced.text)
+            .with_context(|| format!("`{name}`, with programs in it"))?;
+        let ran = launch(options, &module, &kernel, &given, Some(plan), None)
+            .with_context(|| format!("`{name}`, with programs in it"))?;
+        columns.with = Some((ran, sites));
+    }
+    if options.steal {
+        let plan = plan.unwrap_or_else(|| Plan::new(options.sampling.how(&options.allowed, true)));
+        let stolen = stealing(options, &module, &kernel, &given, plan);
+        columns.stealing = Some(stolen.with_context(|| format!("`{name}`, stealing"))?);
+    }
     for Save { parameter, path } in &options.save {
-        std::fs::write(path, &last.memory[*parameter])
+        std::fs::write(path, &columns.last().memory[*parameter])
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     // A pointer that a kernel stores differs from run to run only if the layout of memory does, and it is the same.
-    let changed: Vec<usize> =
-        (0..given.len()).filter(|at| last.memory[*at] != without.memory[*at]).collect();
+    let differs =
+        |at: &usize| columns.others().any(|ran| ran.memory[*at] != columns.without.memory[*at]);
+    let changed: Vec<usize> = (0..given.len()).filter(differs).collect();
     if options.json {
-        terminal::say_json(&format!("{:#}", document(&kernel, &without, with.as_ref(), &changed)))?;
+        terminal::say_json(&format!("{:#}", document(&kernel, &columns, &changed)))?;
     } else {
-        terminal::show(&page(&kernel, &without, with.as_ref(), &changed))?;
+        terminal::show(&page(&kernel, &columns, &changed))?;
     }
     Ok(if changed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A kernel as it is, with programs in it at so many sites, and where it steals work, with the program that orders its blocks.
+struct Columns {
+    without: Ran,
+    with: Option<(Ran, usize)>,
+    stealing: Option<(Ran, Option<String>)>,
+}
+
+impl Columns {
+    fn others(&self) -> impl Iterator<Item = &Ran> {
+        let with = self.with.iter().map(|(ran, _)| ran);
+        with.chain(self.stealing.iter().map(|(ran, _)| ran))
+    }
+
+    fn last(&self) -> &Ran {
+        self.others().last().unwrap_or(&self.without)
+    }
+}
+
+/// Whether any of the programs belongs into a kernel.
+fn has_probes(plan: &Plan) -> bool {
+    plan.probes().iter().any(|probe| probe.attach.kernel().is_some())
+}
+
+/// Runs the kernel that steals in the place of `kernel`, with the programs in it.
+fn stealing(
+    options: &Options,
+    module: &Module,
+    kernel: &str,
+    given: &[Option<Vec<u8>>],
+    mut plan: Plan,
+) -> Result<(Ran, Option<String>)> {
+    plan.steal(&[kernel.to_owned()]);
+    let spliced = plan.splice(module)?;
+    if let Some(not) = spliced.not_stealing.iter().find(|not| not.kernel == kernel) {
+        let reasons: Vec<String> = not.reasons.iter().map(ToString::to_string).collect();
+        bail!("{} may not steal: {}", not.readable, reasons.join("; "));
+    }
+    let steals = spliced.stealing.iter().find(|steals| steals.kernel == kernel);
+    let steals = steals.context("the kernel has no text")?;
+    if steals.by_hardware {
+        bail!(
+            "its blocks would ask the hardware of the device that it is for (clusterlaunchcontrol), which the simulator \
+             does not know"
+        );
+    }
+    let [x, y, z] = options.block.0;
+    if steals.rows && x % 32 != 0 && (y != 1 || z != 1) {
+        bail!("it may steal in blocks whose side in x is a multiple of 32, or the only one");
+    }
+    let module = Module::read(&spliced.text)?;
+    let ran = launch(options, &module, kernel, given, Some(&plan), Some(steals))?;
+    Ok((ran, steals.order.clone()))
 }
 
 /// The kernel that is meant, by its mangled name.
@@ -339,6 +407,44 @@ fn plan(options: &Options) -> Result<Option<Plan>> {
     Ok(Some(accepted(&options.object, how)?.0))
 }
 
+/// Launches a kernel, or the one that steals in its place, as often as that was asked for. What the last launch did.
+fn launches(
+    options: &Options,
+    device: &mut Device,
+    image: &Image,
+    launch: &Launch,
+    steals: Option<&Stealing>,
+) -> Result<(Facts, u64)> {
+    let total = launch.grid.iter().map(|side| u64::from(*side)).product();
+    let Some(steals) = steals else {
+        let mut facts = Facts::default();
+        for _ in 0..options.launches.get() {
+            facts = device.launch(image, launch)?;
+        }
+        return Ok((facts, total));
+    };
+    let record = vec![0; Record::bytes(steals.order.is_some()) as usize];
+    let record = device.upload(&record).context("the device has no room for the record")?;
+    let (name, mut parameters) = (steals.name(), launch.parameters.to_vec());
+    parameters.push(Stealing::parameter(record, launch.grid, 0).to_vec());
+    let one = Launch { kernel: &name, grid: [1, 1, 1], parameters: &parameters, ..launch.clone() };
+    let blocks = (u64::from(device.occupancy(image, &one)?) * device.sms()).min(total);
+    let grid = launch.grid;
+    parameters.pop();
+    parameters.push(Stealing::parameter(record, grid, blocks as u32).to_vec());
+    let one = Launch {
+        kernel: &name,
+        grid: [blocks as u32, 1, 1],
+        parameters: &parameters,
+        ..launch.clone()
+    };
+    let mut facts = Facts::default();
+    for _ in 0..options.launches.get() {
+        facts = device.launch(image, &one)?;
+    }
+    Ok((facts, blocks))
+}
+
 /// Runs a kernel on a device of its own.
 fn launch(
     options: &Options,
@@ -346,6 +452,7 @@ fn launch(
     kernel: &str,
     given: &[Option<Vec<u8>>],
     plan: Option<&Plan>,
+    steals: Option<&Stealing>,
 ) -> Result<Ran> {
     let mut config = Config { sms: options.sms, ..Config::default() };
     config.limits.instructions = options.instructions;
@@ -395,13 +502,14 @@ fn launch(
     };
     let launch =
         Launch { kernel, grid, block, dynamic_shared: options.shared, parameters: &parameters };
-    let facts = device.launch(&image, &launch).map_err(|error| {
-        let unknown = match missing.as_slice() {
-            [] => String::new(),
-            some => format!("; of this kernel the simulator does not know {}", some.join(", ")),
-        };
-        anyhow!("{error}{unknown}")
-    })?;
+    let (facts, blocks) =
+        launches(options, &mut device, &image, &launch, steals).map_err(|error| {
+            let unknown = match missing.as_slice() {
+                [] => String::new(),
+                some => format!("; of this kernel the simulator does not know {}", some.join(", ")),
+            };
+            anyhow!("{error:#}{unknown}")
+        })?;
     let memory = places
         .iter()
         .map(|place| match place {
@@ -413,14 +521,17 @@ fn launch(
         shared.iter().try_for_each(|one| one.end(maps, &device))?;
     }
     let maps = maps.map(|maps| maps.read(&device)).unwrap_or_default();
-    Ok(Ran { cycles: facts.cycles, total: facts.total, memory, maps })
+    let idle = facts.sms.iter().map(|sm| facts.cycles - sm).sum();
+    Ok(Ran { cycles: facts.cycles, idle, blocks, total: facts.total, memory, maps })
 }
 
 /// The counts of a launch, with their names.
-fn counts(ran: &Ran) -> [(&'static str, u64); 6] {
+fn counts(ran: &Ran) -> [(&'static str, u64); 8] {
     let Counts { instructions, requests, sectors, bank_conflicts, atomics, .. } = ran.total;
     [
         ("cycles", ran.cycles),
+        ("cycles of SMs without work at the end", ran.idle),
+        ("blocks of the launch", ran.blocks),
         ("instructions of warps", instructions),
         ("memory requests", requests),
         ("sectors of 32 bytes", sectors),
@@ -429,30 +540,45 @@ fn counts(ran: &Ran) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn page(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usize]) -> Screen {
+fn page(kernel: &str, columns: &Columns, changed: &[usize]) -> Screen {
     let mut screen = terminal::screen(|name| std::env::var_os(name));
     screen.bold(Names::new(kernel).readable()).end();
-    let Some((with, sites)) = with else {
-        for (what, count) in counts(without) {
-            screen.line(format_args!("{count:>14}  {what}"));
-        }
-        return screen;
-    };
-    screen.line(format_args!("{:>14}{:>14}  with programs at {sites} sites", "as it is", "with"));
-    for ((what, before), (_, after)) in counts(without).into_iter().zip(counts(with)) {
-        screen.line(format_args!("{before:>14}{after:>14}  {what}"));
+    let Columns { without, with, stealing } = columns;
+    let mut heads = vec![("as it is", without)];
+    let mut told = Vec::new();
+    if let Some((ran, sites)) = with {
+        heads.push(("with", ran));
+        told.push(format!("with programs at {sites} sites"));
     }
-    match changed {
-        [] => screen.line("The kernel left the same in the memory that it was given."),
-        some => screen
-            .bold(format_args!("The kernel left something else in parameters {some:?}."))
-            .end(),
-    };
-    show::maps(&mut screen, &with.maps);
+    if let Some((ran, order)) = stealing {
+        heads.push(("stealing", ran));
+        told.push(match order {
+            Some(order) => format!("stealing in the order of `{order}`"),
+            None => "stealing in order".to_owned(),
+        });
+    }
+    if heads.len() > 1 {
+        let line: String = heads.iter().map(|(head, _)| format!("{head:>14}")).collect();
+        screen.line(format_args!("{line}  {}", told.join(", ")));
+    }
+    for (at, (what, _)) in counts(without).into_iter().enumerate() {
+        let line: String =
+            heads.iter().map(|(_, ran)| format!("{:>14}", counts(ran)[at].1)).collect();
+        screen.line(format_args!("{line}  {what}"));
+    }
+    if heads.len() > 1 {
+        match changed {
+            [] => screen.line("The kernel left the same in the memory that it was given."),
+            some => screen
+                .bold(format_args!("The kernel left something else in parameters {some:?}."))
+                .end(),
+        };
+    }
+    show::maps(&mut screen, &columns.last().maps);
     screen
 }
 
-fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &[usize]) -> Value {
+fn document(kernel: &str, columns: &Columns, changed: &[usize]) -> Value {
     let numbers = |ran: &Ran| -> Value {
         counts(ran)
             .into_iter()
@@ -462,9 +588,14 @@ fn document(kernel: &str, without: &Ran, with: Option<&(Ran, usize)>, changed: &
     let mut document = json!({
         "kernel": kernel,
         "readable": Names::new(kernel).readable(),
-        "as_it_is": numbers(without),
+        "as_it_is": numbers(&columns.without),
     });
-    let Some((ran, sites)) = with else { return document };
+    if let Some((ran, order)) = &columns.stealing {
+        document["stealing"] = numbers(ran);
+        document["order"] = json!(order);
+        document["changed_parameters"] = json!(changed);
+    }
+    let Some((ran, sites)) = &columns.with else { return document };
     document["with_programs"] = numbers(ran);
     document["sites"] = json!(sites);
     document["changed_parameters"] = json!(changed);

@@ -109,7 +109,7 @@ fn what_cannot_be_run_is_an_error_that_says_what_to_do() {
     let (object, path) = (object(folder.path()), kernels());
     let path = path.to_str().unwrap();
     for (args, code, says) in [
-        (vec!["run", path], 2, "--object"),
+        (vec!["run", "--", "true"], 2, "--object"),
         (vec!["simulate"], 2, "<KERNELS>"),
         (vec!["run", "--simulate", path], 1, "say which with --kernel: "),
         (
@@ -162,6 +162,64 @@ fn what_cannot_be_run_is_an_error_that_says_what_to_do() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("as it is"), "{said}");
+}
+
+#[test]
+fn a_kernel_that_steals_computes_the_same_in_any_order_and_what_it_costs_is_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (probes, dir) = (object(folder.path()), folder.path().join("reversed"));
+    probe(&["new", dir.to_str().unwrap(), "--tool", "reversed"]);
+    let built = Command::new("make").arg("-C").arg(&dir).output().unwrap();
+    assert!(built.status.success());
+    let order = dir.join("probe.bpf.o");
+    let (probes, order) = (probes.to_str().unwrap(), order.to_str().unwrap());
+    // One block at a time, so that there is something to be stolen.
+    let few = ["--steal", "--sms", "1", "--shared", "200000", "--json"];
+    for (objects, named) in [
+        (vec![], Value::Null),
+        (vec![order], "reversed".into()),
+        (vec![probes, order], "reversed".into()),
+    ] {
+        let with: Vec<&str> = objects.iter().flat_map(|object| ["--object", *object]).collect();
+        let output = saxpy(&[&few[..], &with].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(document["changed_parameters"], serde_json::json!([]), "{document:#}");
+        assert_eq!(document["order"], named, "{document:#}");
+        let of = |column: &str, what: &str| document[column][what].as_u64().unwrap();
+        assert_eq!(
+            (of("as_it_is", "blocks_of_the_launch"), of("stealing", "blocks_of_the_launch")),
+            (3, 1)
+        );
+        assert!(
+            of("stealing", "atomic_operations") >= 4,
+            "three blocks, and the last number: {document:#}"
+        );
+        assert!(of("stealing", "cycles") > of("as_it_is", "cycles"), "{document:#}");
+    }
+    let said = String::from_utf8(saxpy(&["--steal", "--object", order]).stdout).unwrap();
+    assert!(said.contains("as it is      stealing  stealing in the order of `reversed`"), "{said}");
+    let refused = folder.path().join("refused.ptx");
+    let kernel = "@%p1 ret;\n bar.sync 0;\n ret;\n}\n";
+    let text = format!(
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry leaves() {{\n .reg .pred %p<2>;\n .reg .b32 \
+         %r<2>;\n mov.u32 %r1, %tid.x;\n setp.gt.u32 %p1, %r1, 40;\n {kernel}"
+    );
+    fs::write(&refused, &text).unwrap();
+    let path = refused.to_str().unwrap();
+    for (text, says) in [
+        (&text, "leaves may not steal: line 10, `bar.sync 0;`: some threads"),
+        (
+            &text.replace("8.0", "8.6").replace("sm_90", "sm_100").replace("@%p1 ret;", ""),
+            "would ask the hardware",
+        ),
+    ] {
+        fs::write(&refused, text).unwrap();
+        let output = probe(&["simulate", path, "--steal", "--block", "64"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
 }
 
 #[test]

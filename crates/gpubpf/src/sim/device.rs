@@ -178,6 +178,13 @@ impl Device {
         Ok(image)
     }
 
+    /// How many blocks of a launch an SM holds at once.
+    pub fn occupancy(&self, image: &Image, launch: &Launch) -> Result<u32, LaunchError> {
+        let launched = self.prepare(image, launch)?;
+        let shape = |reason| LaunchError::Shape { kernel: launch.kernel.to_owned(), reason };
+        residents(&launched, &self.config).map(|blocks| blocks as u32).map_err(shape)
+    }
+
     /// Runs a kernel to its end. Blocks go to SMs in their order; of the SMs that of the earliest
     /// clock issues next, of its warps the one that has waited longest: the same launch gives the
     /// same result and the same facts.
@@ -200,6 +207,7 @@ impl Device {
         let ended = run.run().map_err(|fault| LaunchError::Fault(Box::new(fault)));
         let end = run.sms.iter().map(|sm| sm.clock).max().unwrap_or(begin);
         let mut facts = run.facts;
+        facts.sms = run.sms.iter().map(|sm| sm.clock - begin).collect();
         self.time = end;
         ended?;
         facts.cycles = end - begin;

@@ -65,6 +65,8 @@ pub struct WarpFacts {
 pub struct Facts {
     /// Cycles of the simulated clock from the launch to its last warp's end.
     pub cycles: u64,
+    /// The same until the last warp of each SM had ended; 0 where none ran.
+    pub sms: Vec<u64>,
     /// Sums over all warps.
     pub total: Counts,
     /// Each warp, in the order in which they ended; at most [`super::Limits::warp_facts`].

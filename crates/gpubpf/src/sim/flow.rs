@@ -1,8 +1,7 @@
 //! Where lanes that part at a branch meet again: at the branch's immediate post-dominator.
-//!
-//! Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the graph turned around.
 
 use super::code::{Inst, Op};
+use crate::graph;
 
 /// Sets [`Inst::meet`] of every branch.
 pub(crate) fn meeting_points(code: &mut [Inst]) {
@@ -87,72 +86,6 @@ impl Blocks {
     fn post_dominators(&self, code: &[Inst]) -> Vec<Option<usize>> {
         let end = self.ranges.len();
         let next: Vec<Vec<usize>> = (0..end).map(|block| self.successors(code, block)).collect();
-        let mut before = vec![Vec::new(); end + 1];
-        for (block, successors) in next.iter().enumerate() {
-            for &successor in successors {
-                before[successor].push(block);
-            }
-        }
-        let order = post_order(&before, end);
-        let mut number = vec![usize::MAX; end + 1];
-        for (at, &block) in order.iter().enumerate() {
-            number[block] = at;
-        }
-        let mut found: Vec<Option<usize>> = vec![None; end + 1];
-        found[end] = Some(end);
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for &block in order.iter().rev().filter(|&&block| block != end) {
-                let mut candidate = None;
-                for &successor in next[block].iter().filter(|&&s| found[s].is_some()) {
-                    candidate = Some(match candidate {
-                        None => successor,
-                        Some(other) => intersect(&found, &number, other, successor),
-                    });
-                }
-                if candidate != found[block] {
-                    found[block] = candidate;
-                    changed = true;
-                }
-            }
-        }
-        found.truncate(end);
-        found
+        graph::post_dominators(&next)
     }
-}
-
-fn intersect(found: &[Option<usize>], number: &[usize], mut a: usize, mut b: usize) -> usize {
-    while a != b {
-        while number[a] < number[b] {
-            a = found[a].unwrap_or(b);
-        }
-        while number[b] < number[a] {
-            b = found[b].unwrap_or(a);
-        }
-    }
-    a
-}
-
-/// The nodes from `root` on, each after those that it leads to.
-fn post_order(edges: &[Vec<usize>], root: usize) -> Vec<usize> {
-    let mut order = Vec::new();
-    let mut seen = vec![false; edges.len()];
-    seen[root] = true;
-    let mut stack = vec![(root, 0)];
-    while let Some((node, at)) = stack.last_mut() {
-        match edges[*node].get(*at) {
-            Some(&next) => {
-                *at += 1;
-                if !std::mem::replace(&mut seen[next], true) {
-                    stack.push((next, 0));
-                }
-            }
-            None => {
-                order.push(*node);
-                stack.pop();
-            }
-        }
-    }
-    order
 }

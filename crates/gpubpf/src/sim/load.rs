@@ -68,6 +68,12 @@ impl Image {
         Some(function.parameters.iter().map(|p| p.bytes).collect())
     }
 
+    /// Where each of them lies in a buffer of all.
+    pub fn parameter_places(&self, kernel: &str) -> Option<Vec<u32>> {
+        let function = self.functions.iter().find(|f| f.kernel && f.name == kernel)?;
+        Some(function.parameters.iter().map(|p| p.at).collect())
+    }
+
     /// What the instructions are that the simulator does not know, each once: opcodes, or what of an
     /// instruction is not understood. A launch that reaches one of them ends there.
     pub fn missing(&self, function: &str) -> Vec<String> {

@@ -17,6 +17,7 @@ mod needs;
 mod points;
 mod registers;
 mod sample;
+mod steal;
 mod write;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -34,7 +35,11 @@ use crate::reader::Object;
 use crate::verify::{Budget, Certificate, verified};
 pub use names::Names;
 use points::points;
+pub use steal::{NotStealing, ORDERED, PARAMETER_BYTES, Record, Rule, SUFFIX, Stealing, Unsafe};
 use write::{Insertion, Site};
+
+/// The name of the switch by which kernels steal.
+pub const STEAL: &str = "blocksteal";
 
 /// How programs are put into kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +93,8 @@ pub struct Plan {
     how: How,
     maps: Vec<Map>,
     probes: Vec<Probe>,
+    /// The kernels that steal, by patterns.
+    steal: Vec<String>,
 }
 
 /// The table in constant memory: the symbol `gpuwhy_probe`, an array of 64-bit words, all 0 at first.
@@ -95,7 +102,7 @@ pub struct Plan {
 /// Words 0 to 3 are the process (`pid << 32 | tid`, as helper 14 gives it) and three reserved ones.
 /// For each map follow the address of its values, the number of its shards (threads or SMs; 0 where
 /// it has none) and the address of the 64-bit counter of what was lost. For each program follows its
-/// switch: 0 is off.
+/// switch: 0 is off. Where kernels are to steal, the last word says whether they do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// How many words it has.
@@ -144,6 +151,10 @@ pub struct Spliced {
     pub sites: Vec<SiteReport>,
     /// What could not be reached, and why.
     pub notes: Vec<String>,
+    /// Kernels beside which one stands that steals.
+    pub stealing: Vec<Stealing>,
+    /// Kernels that were named for that, and why they do not.
+    pub not_stealing: Vec<NotStealing>,
 }
 
 /// Why a module is not spliced.
@@ -194,7 +205,7 @@ pub enum Refusal {
 impl Plan {
     /// An empty plan.
     pub fn new(how: How) -> Self {
-        Self { how, maps: Vec::new(), probes: Vec::new() }
+        Self { how, maps: Vec::new(), probes: Vec::new(), steal: Vec::new() }
     }
 
     /// Adds every program of an object. One that is refused is kept with the reason, since an object
@@ -203,7 +214,7 @@ impl Plan {
         let first_map = self.maps.len();
         self.maps.extend(object.maps().iter().cloned());
         for entry in object.entries() {
-            let (verdict, of_warp) = self.verified(object.link(entry));
+            let (verdict, of_warp) = self.verified(object.link(entry), &entry.attach);
             self.probes.push(Probe {
                 name: entry.name.clone(),
                 section: entry.section.clone(),
@@ -221,7 +232,7 @@ impl Plan {
         self.maps.extend(program.maps.iter().cloned());
         let (name, section) = (program.name.clone(), program.section.clone());
         let attach = Attach::from_section(&section);
-        let (verdict, of_warp) = self.verified(Ok(program));
+        let (verdict, of_warp) = self.verified(Ok(program), &attach);
         self.probes.push(Probe { name, section, attach, verdict, first_map, of_warp });
     }
 
@@ -229,9 +240,14 @@ impl Plan {
     fn verified(
         &self,
         program: Result<Program, Fault>,
+        attach: &Attach,
     ) -> (Result<(Program, Certificate), Fault>, BTreeSet<usize>) {
+        let mut budget = self.how.budget;
+        if attach.orders().is_some() {
+            budget.effect = budget.effect.min(steal::ORDER_EFFECT);
+        }
         let accepted = program.and_then(|program| {
-            let (certificate, of_warp) = verified(&program, self.how.budget)?;
+            let (certificate, of_warp) = verified(&program, budget)?;
             Ok(((program, certificate), of_warp))
         });
         match accepted {
@@ -252,6 +268,7 @@ impl Plan {
             self.maps.iter().cloned().chain(sampled).zip((TABLE_HEADER..).step_by(3)).collect();
         let first = self.first_switch();
         let names = self.probes.iter().map(|probe| probe.name.clone());
+        let names = names.chain(self.steals().then(|| STEAL.to_owned()));
         let switches = if self.how.switch { names.zip(first..).collect() } else { Vec::new() };
         Table { words: first + switches.len(), maps, switches }
     }
@@ -260,8 +277,13 @@ impl Plan {
         TABLE_HEADER + 3 * (self.maps.len() + usize::from(self.how.samples()))
     }
 
-    /// Puts the programs into a module.
+    /// Puts the programs into a module, and beside kernels that are to steal those that do.
     pub fn splice(&self, module: &Module) -> Result<Spliced, Refusal> {
+        let spliced = self.splice_programs(module)?;
+        if self.steals() { self.add_stealing(module, spliced) } else { Ok(spliced) }
+    }
+
+    fn splice_programs(&self, module: &Module) -> Result<Spliced, Refusal> {
         let matches = self.matches(module)?;
         let unchanged = |kernels, notes| Spliced {
             text: module.text().to_owned(),
@@ -269,9 +291,14 @@ impl Plan {
             kernels,
             sites: Vec::new(),
             notes,
+            stealing: Vec::new(),
+            not_stealing: Vec::new(),
         };
         if matches.is_empty() {
-            let notes = vec!["no kernel of the module is one that a program is attached to".into()];
+            let told = "no kernel of the module is one that a program is attached to".to_owned();
+            // Programs that order blocks belong to none.
+            let attached = self.probes.iter().any(|probe| probe.attach.kernel().is_some());
+            let notes = if attached || !self.steals() { vec![told] } else { Vec::new() };
             return Ok(unchanged(Vec::new(), notes));
         }
         let head = needs::head(module)?;
@@ -546,7 +573,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         let mut seen = HashSet::new();
         self.notes.retain(|note| seen.insert(note.clone()));
         let (inserted, sites, notes) = (ranges, self.sites, self.notes);
-        Ok(Spliced { text: whole, inserted, kernels, sites, notes })
+        let (stealing, not_stealing) = (Vec::new(), Vec::new());
+        Ok(Spliced { text: whole, inserted, kernels, sites, notes, stealing, not_stealing })
     }
 }
 

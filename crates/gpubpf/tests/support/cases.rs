@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::sim::{Config, Contents, Device, Facts, Launch, Maps};
+use gpuwhy_gpubpf::sim::{Config, Contents, Device, Facts, Image, Launch, LaunchError, Maps};
 use gpuwhy_gpubpf::splice::Table;
 
 /// One parameter.
@@ -110,6 +110,17 @@ impl Case {
         config: Config,
         probes: Option<&Table>,
     ) -> Result<(Facts, Vec<Contents>), String> {
+        self.run_by(text, config, probes, |device, image, launch| device.launch(image, launch))
+    }
+
+    /// The same, launched by somebody else.
+    pub fn run_by(
+        &self,
+        text: &str,
+        config: Config,
+        probes: Option<&Table>,
+        by: impl FnOnce(&mut Device, &Image, &Launch) -> Result<Facts, LaunchError>,
+    ) -> Result<(Facts, Vec<Contents>), String> {
         let module = Module::read(text).map_err(|e| e.to_string())?;
         let mut device = Device::new(config);
         let image = device.load(&module).map_err(|e| e.to_string())?;
@@ -143,7 +154,7 @@ impl Case {
             None => None,
             Some(table) => Some(Maps::bind(&mut device, &image, table, self.threads(), 0)?),
         };
-        let facts = device.launch(&image, &launch).map_err(|e| e.to_string())?;
+        let facts = by(&mut device, &image, &launch).map_err(|e| e.to_string())?;
         let buffers = self.parameters.iter().filter_map(|parameter| match parameter {
             Parameter::Buffer { bytes, after, kind, tolerance, .. } => {
                 Some((*bytes, after, kind, *tolerance))

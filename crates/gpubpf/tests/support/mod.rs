@@ -9,5 +9,6 @@ pub mod probed;
 pub mod programs;
 pub mod ptx;
 pub mod ptxas;
+pub mod stolen;
 pub mod vectors;
 pub mod warps;

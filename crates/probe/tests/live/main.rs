@@ -5,6 +5,7 @@
 mod common;
 mod launches;
 mod rings;
+mod stealing;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,14 @@ impl Place {
         self.set(&mut command);
         command.args(["run", "--object", text(&self.object), "--output", "found.json"]);
         command.args(options).arg("--").args(words);
+        command
+    }
+
+    /// The program, with the options and no probe.
+    fn stealing(&self, options: &[&str], words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwhy-probe"));
+        self.set(&mut command);
+        command.args(["run", "--output", "found.json"]).args(options).arg("--").args(words);
         command
     }
 

@@ -31,6 +31,41 @@ pub(super) fn executes() -> bool {
     *EXECUTES.get_or_init(|| std::env::var("GPUWHY_STANDIN_EXECUTES").is_ok_and(|v| v == "1"))
 }
 
+/// The parameters of a launch: the address of each, or all in one buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Parameters {
+    pub(super) each: Out<Out<u8>>,
+    pub(super) extra: Out<usize>,
+}
+
+impl Parameters {
+    /// The bytes of each, by their sizes and where each lies in a buffer.
+    fn bytes(self, sizes: &[u32], places: &[u32]) -> Result<Vec<Vec<u8>>, Code> {
+        if !self.each.is_null() || self.extra.is_null() {
+            let one =
+                |(at, bytes): (usize, &u32)| Ok(self.each.get_at(at)?.bytes(*bytes as usize)?);
+            return sizes.iter().enumerate().map(one).collect();
+        }
+        // CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE, and 0 behind them.
+        let (mut from, mut all) = (None, None);
+        for pair in 0.. {
+            match (self.extra.get_at(2 * pair)?, self.extra.get_at(2 * pair + 1)) {
+                (0, _) => break,
+                (1, at) => from = Some(Out::<u8>::at(at?)),
+                (2, at) => all = Some(Out::<usize>::at(at?).get()?),
+                _ => return Err(Code::InvalidValue),
+            }
+        }
+        let buffer = from.zip(all).ok_or(Code::InvalidValue)?;
+        let buffer = buffer.0.bytes(buffer.1)?;
+        let one = |(at, bytes): (&u32, &u32)| {
+            let part = buffer.get(*at as usize..(*at + *bytes) as usize);
+            part.map(<[u8]>::to_vec).ok_or(Code::InvalidValue)
+        };
+        places.iter().zip(sizes).map(one).collect()
+    }
+}
+
 /// How an execution went.
 #[derive(Clone, Copy)]
 pub(super) struct Ran {
@@ -203,15 +238,38 @@ impl Driver {
         grid: [u32; 3],
         block: [u32; 3],
         shared: u32,
-        params: Out<Out<u8>>,
+        params: Parameters,
     ) -> Result<Option<Captured>, Code> {
         let Some(function) = self.code.functions.get(&function).cloned() else { return Ok(None) };
         let module = self.module_with(function.of)?;
         let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
         let sizes = loaded.image.parameters(&function.name).ok_or(Code::NotFound)?;
-        let one = |(at, bytes): (usize, &u32)| Ok(params.get_at(at)?.bytes(*bytes as usize)?);
-        let parameters = sizes.iter().enumerate().map(one).collect::<Result<_, Code>>()?;
+        let places = loaded.image.parameter_places(&function.name).ok_or(Code::NotFound)?;
+        let parameters =
+            if sizes.is_empty() { Vec::new() } else { params.bytes(&sizes, &places)? };
         Ok(Some(Captured { function, grid, block, shared, parameters }))
+    }
+
+    /// How many blocks of a function a multiprocessor runs at once.
+    pub(super) fn occupancy(
+        &mut self,
+        function: Handle,
+        threads: u32,
+        shared: u64,
+    ) -> Result<u32, Code> {
+        let function = self.code.functions.get(&function).cloned().ok_or(Code::InvalidHandle)?;
+        let module = self.module_with(function.of)?;
+        let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
+        let sizes = loaded.image.parameters(&function.name).ok_or(Code::NotFound)?;
+        let device = self.code.devices.get(&loaded.device).ok_or(Code::InvalidDevice)?;
+        let launch = Launch {
+            kernel: &function.name,
+            grid: [1, 1, 1],
+            block: [threads, 1, 1],
+            dynamic_shared: shared,
+            parameters: &sizes.iter().map(|bytes| vec![0; *bytes as usize]).collect::<Vec<_>>(),
+        };
+        device.occupancy(&loaded.image, &launch).map_err(|why| failed(Code::InvalidValue, &why))
     }
 
     fn module_with(&mut self, of: Handle) -> Result<Handle, Code> {

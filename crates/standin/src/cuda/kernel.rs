@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use super::driver::{Handle, Node, driver, handle};
-use super::execute::{executes, file, memory};
+use super::execute::{Parameters, executes, file, memory};
 use super::submit::Call;
 use super::{Code, Status, status};
 use crate::c::{Out, Static, Text};
@@ -31,7 +31,7 @@ struct Shape {
 }
 
 /// The first parameter is how long the kernel takes at the nominal clock, ns, unless it is executed.
-fn launch(function: Handle, shape: Shape, stream: Handle, params: Out<Out<u8>>) -> Status {
+fn launch(function: Handle, shape: Shape, stream: Handle, params: Parameters) -> Status {
     let call = Call::begin(cbid::LAUNCH_KERNEL);
     let launch = || {
         let mut driver = driver()?;
@@ -39,7 +39,7 @@ fn launch(function: Handle, shape: Shape, stream: Handle, params: Out<Out<u8>>) 
         let Shape { grid, block, shared } = shape;
         let captured = driver.captured(function, grid, block, shared, params)?;
         let (work, run, begin) = match captured {
-            None => (params.get()?.cast::<u64>(0).get()?, None, 0),
+            None => (params.each.get()?.cast::<u64>(0).get()?, None, 0),
             Some(launch) if driver.is_capturing(stream)? => (0, Some(driver.keep(launch)), 0),
             Some(launch) => {
                 let ran = driver.execute(&launch, stream)?;
@@ -117,15 +117,15 @@ exported! {
     fn cuLaunchKernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle, params: Out<Out<u8>>,
-        _extra: Out<usize>,
+        extra: Out<usize>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(function, Shape { grid, block, shared }, stream, params)
+        launch(function, Shape { grid, block, shared }, stream, Parameters { each: params, extra })
     }
 
     /// `CUlaunchConfig`: seven numbers, then the stream; attributes are not looked at.
     fn cuLaunchKernelEx(
-        how: Out<c_uint>, function: Handle, params: Out<Out<u8>>, _extra: Out<usize>,
+        how: Out<c_uint>, function: Handle, params: Out<Out<u8>>, extra: Out<usize>,
     ) {
         let mut numbers = [0; 7];
         for (i, number) in numbers.iter_mut().enumerate() {
@@ -133,6 +133,18 @@ exported! {
         }
         let [gx, gy, gz, bx, by, bz, shared] = numbers;
         let stream = how.cast::<Handle>(32).get()?;
-        launch(function, Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared }, stream, params)
+        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
+        launch(function, shape, stream, Parameters { each: params, extra })
+    }
+
+    /// No attribute is looked at.
+    fn cuFuncSetAttribute(function: Handle, _which: c_int, _value: c_int) {
+        driver()?.functions.get(&function).map(|_| ()).ok_or(Code::InvalidHandle)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        to: Out<c_int>, function: Handle, threads: c_int, shared: usize,
+    ) {
+        Ok(to.put(driver()?.occupancy(function, threads as u32, shared as u64)? as c_int)?)
     }
 }

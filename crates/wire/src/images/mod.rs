@@ -20,6 +20,7 @@
 //! | `state` | what the maps hold, and when that was true |
 //! | `late` | how late launches began |
 //! | `records` | records of rings on their way to the controller |
+//! | `stealing` | kernels that can steal work, and how they were launched |
 //! | `ends` | the two ends of the socket |
 
 mod ends;
@@ -29,6 +30,7 @@ mod messages;
 mod plan;
 mod records;
 mod state;
+mod stealing;
 
 pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use late::Late;
@@ -37,6 +39,7 @@ pub use messages::{Answer, Ask, Outcome};
 pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
 pub use records::Records;
 pub use state::State;
+pub use stealing::{Stealing, Stolen, Thief};
 
 /// The environment variable that names the controller's socket; without it nothing is asked.
 pub const PROBES_ENV: &str = "GPUWHY_PROBES";

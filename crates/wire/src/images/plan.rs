@@ -7,13 +7,14 @@ use super::MAX_IMAGE;
 use super::late::Late;
 use super::memory::Memory;
 use super::records::Records;
+use super::stealing::{Stealing, Stolen};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Bytes of all maps at most.
 const MOST_BYTES: u64 = 1 << 40;
 /// Bytes before the words.
-const HEAD: usize = 136;
+const HEAD: usize = 160;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
 pub const MANY: u64 = 1 << 16;
 
@@ -41,6 +42,8 @@ pub struct Plan {
     pub rings: Vec<Ring>,
     /// The kernels' names, by the sites that lie in them.
     pub names: Vec<Name>,
+    /// Kernels that can steal work.
+    pub stealing: Option<Stealing>,
     /// The PTX text.
     pub text: Vec<u8>,
 }
@@ -211,8 +214,15 @@ impl Running {
 }
 
 impl Plan {
-    /// Bytes that a [`State`](super::State) shows: the maps, how late launches are, and records on their way.
+    /// Bytes that a [`State`](super::State) shows: the maps, how late launches are, records on their way, and how kernels
+    /// that can steal were launched.
     pub fn shown_bytes(&self) -> u64 {
+        let kernels = self.stealing.as_ref().map_or(0, |stealing| stealing.kernels.len());
+        self.stolen_at() + Stolen::BYTES * kernels as u64
+    }
+
+    /// Where it is said how kernels that can steal were launched, from the beginning of the maps.
+    pub fn stolen_at(&self) -> u64 {
         self.records_at() + if self.rings.is_empty() { 0 } else { Records::BYTES }
     }
 
@@ -243,10 +253,12 @@ impl Plan {
         let all = numbers.into_iter().chain(counts).chain(running).chain(launches);
         let more = [self.kernels.len(), self.rings.len(), self.names.len()];
         let more = more.map(|count| count as u64);
-        let all = all.chain(more).chain(self.words.iter().copied());
+        let all = all.chain(more).chain(Stealing::head(self.stealing.as_ref()));
+        let all = all.chain(self.words.iter().copied());
         let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
         let rings = self.rings.iter().flat_map(Ring::words);
-        let all = all.chain(places).chain(switches).chain(kernels).chain(rings);
+        let thieves = self.stealing.iter().flat_map(Stealing::words);
+        let all = all.chain(places).chain(switches).chain(kernels).chain(rings).chain(thieves);
         out.extend(all.flat_map(u64::to_le_bytes));
         self.names.iter().for_each(|name| name.put(&mut out));
         out.extend_from_slice(&self.text);
@@ -273,10 +285,11 @@ impl Plan {
             *value = word(8 * number)?;
         }
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
-        let [at, bins, shift, ends, launched, slots, kernels, rings, names] = rest;
+        let [at, bins, shift, ends, launched, slots, kernels, rings, names, stealing @ ..] = rest;
         let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
         let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
+        let most = most.max(stealing[0]).max(stealing[1]);
         if magic != MAGIC || version != VERSION || most > MANY || state_bytes > MOST_BYTES {
             return None;
         }
@@ -299,6 +312,7 @@ impl Plan {
         let rings: Vec<Ring> = (0..rings)
             .map(|_| Ring::read([next()?, next()?, next()?], state_bytes))
             .collect::<Option<_>>()?;
+        let stealing = Stealing::read(stealing, &mut next)?;
         let names: Vec<Name> =
             (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
@@ -314,6 +328,7 @@ impl Plan {
             kernels,
             rings,
             names,
+            stealing,
             text,
         })
     }
@@ -325,6 +340,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::stealing::Thief;
     use super::*;
 
     fn example() -> Plan {
@@ -339,6 +355,17 @@ mod tests {
             kernels: vec![(name_hash(b"_Z1kv"), 3)],
             rings: vec![Ring { map: 1, sms: 1, at: 0, slots: 2, slot_bytes: 16 }],
             names: vec![Name { site: 3, readable: "k()".into(), mangled: "_Z1kv".into() }],
+            stealing: Some(Stealing {
+                switch: 1,
+                record_bytes: 128,
+                kernels: vec![Thief {
+                    name: name_hash(b"_Z1kv"),
+                    parameters: 2,
+                    at: 16,
+                    rows: true,
+                    by_hardware: false,
+                }],
+            }),
             text: b".version 8.0\n\0".to_vec(),
         }
     }
@@ -380,20 +407,31 @@ mod tests {
             // The numbers of rings and of names.
             (120, 2000),
             (128, 2000),
+            // Kernels that steal: how many, the switch, bytes of a record.
+            (136, MANY + 1),
+            (144, MANY + 1),
+            (152, 0),
+            (152, 100),
+            (152, 1 << 21),
             // The word of a place; its offset; the word of a switch.
-            (200, 8),
-            (208, 89),
-            (232, 8),
+            (224, 8),
+            (232, 89),
+            (256, 8),
             // A ring: SMs, offset, slots.
-            (256, 2 << 32 | 1),
-            (264, 4),
-            (264, 8),
-            (272, 16 << 32 | 3),
-            (272, 8 << 32 | 2),
-            (272, 16 << 32),
+            (280, 2 << 32 | 1),
+            (288, 4),
+            (288, 8),
+            (296, 16 << 32 | 3),
+            (296, 8 << 32 | 2),
+            (296, 16 << 32),
+            // Of a kernel that steals: parameters, the place of the one more, and whether 32 threads in x are a warp.
+            (312, 16 << 32 | 4097),
+            (312, 4 << 32),
+            (312, 1 << 52),
+            (320, 4),
             // The lengths of a name.
-            (288, 513),
-            (288, 513 << 32),
+            (336, 513),
+            (336, 513 << 32),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
