@@ -565,12 +565,9 @@ impl Walk<'_> {
         }
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
-        // Who polls for room has sent before; one that has received something waits for what it will answer.
-        let last = self.world.message_before(thread, held.from, Direction::Receive);
-        if message.direction == Direction::Send
-            && syscall::wait(held.arg) == Wait::Poll
-            && last.is_some_and(|last| self.world.sent_since(thread, last.ts, held.from).is_none())
-        {
+        let polls_to_send =
+            message.direction == Direction::Send && syscall::wait(held.arg) == Wait::Poll;
+        if polls_to_send && self.world.owes_answer(thread, held.from) {
             return false;
         }
         let Some(peer) = self.world.other_end(&message) else {

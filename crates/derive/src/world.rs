@@ -542,9 +542,12 @@ impl World {
         before.iter().rev().find(|m| m.direction == direction).copied()
     }
 
-    /// What a thread sent last within `(from, to)`.
-    pub(crate) fn sent_since(&self, thread: EntityId, from: Ns, to: Ns) -> Option<Sent> {
-        self.message_before(thread, to, Direction::Send).filter(|sent| sent.ts > from)
+    /// Whether the last message of a thread before `ts` is one that it received. Who waits for room has sent before; this
+    /// one waits for what it will answer.
+    pub(crate) fn owes_answer(&self, thread: EntityId, ts: Ns) -> bool {
+        let last = |direction| self.message_before(thread, ts, direction).map(|m| m.ts);
+        let received = last(Direction::Receive);
+        received.is_some() && last(Direction::Send) <= received
     }
 
     /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.

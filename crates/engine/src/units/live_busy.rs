@@ -83,13 +83,17 @@ impl LiveBusy {
         let sleeps = |state: &&State| state.value == ThreadState::Sleep.code();
         let ended = rows.state.iter().filter(sleeps).cloned().collect();
         let waits = std::mem::replace(&mut self.held, ended);
-        let ended: Vec<_> = waits.iter().flat_map(|wait| self.ended(wait)).collect();
-        for (thread, state_track, period) in ended {
+        let mut ended: Vec<(TrackId, Period)> = Vec::new();
+        for wait in &waits {
+            ended.extend(self.ended(wait).into_iter().map(|period| (wait.track, period)));
+        }
+        for (state_track, period) in ended {
+            let Some((thread, Some(followed))) = self.known.get_mut(&state_track) else { continue };
+            let thread = *thread;
             let process = recorder.entity(thread).and_then(|thread| thread.parent);
             if process.is_some_and(&has_others) {
                 continue;
             }
-            let Some((_, Some(followed))) = self.known.get_mut(&state_track) else { continue };
             let track = *followed.output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
                 let track = recorder.track(thread, lane, source);
@@ -120,27 +124,26 @@ impl LiveBusy {
         }
     }
 
-    /// The busy periods that the end of a wait, or a message before it, ended, of those that are to be compared; with their
-    /// thread.
-    fn ended(&mut self, wait: &State) -> Vec<(EntityId, TrackId, Period)> {
-        let mut found: Vec<Period> = Vec::new();
-        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return Vec::new() };
+    /// The busy periods that the end of a wait, or a message before it, ended, of those that are to be compared.
+    fn ended(&mut self, wait: &State) -> Vec<Period> {
+        let mut found = Vec::new();
+        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return found };
         self.first.get_or_insert(end);
-        let Some((thread, followed)) = self.known.get_mut(&wait.track) else { return Vec::new() };
+        let Some((thread, followed)) = self.known.get_mut(&wait.track) else { return found };
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
             self.messages.entry(*thread).or_default();
         }
-        let (thread, Some(followed)) = (*thread, followed) else { return Vec::new() };
-        if let Some(messages) = self.messages.get_mut(&thread) {
+        let Some(followed) = followed else { return found };
+        if let Some(messages) = self.messages.get_mut(thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
                 found.extend(followed.periods.exchange(&message));
             }
         }
         found.extend(followed.periods.take(wait));
         found.retain(|period| self.is_compared(wait.track, period));
-        found.into_iter().map(|period| (thread, wait.track, period)).collect()
+        found
     }
 
     /// Whether a period is to be compared with others.
@@ -246,7 +249,7 @@ mod tests {
             };
             busy.queue(&(0..many).map(message).collect::<Vec<_>>());
             let ended = busy.ended(&waits(track, at + Ns::millis(9)));
-            counted.extend(ended.iter().map(|(.., period)| period.messages));
+            counted.extend(ended.iter().map(|period| period.messages));
         }
         assert_eq!(counted.len(), 999 - FIRST as usize, "after the first ten seconds");
         assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);

@@ -478,20 +478,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
     }
 
     fn compile(&mut self, number: usize, probe: &Probe) -> Result<Fragment, Refusal> {
-        let named = |fault| Refusal::Program { program: probe.name.clone(), fault };
-        let (program, _) = probe.verdict.as_ref().map_err(|fault| named(fault.clone()))?;
-        let words = 0..probe.attach.context_words();
-        let options = Options {
-            prefix: format!("{}{number}_", self.base),
-            addresses: Addresses::Shared { first: probe.first_map },
-            context: words.map(|word| Site::context(&self.base, word)).collect(),
-            of_warp: probe.of_warp.clone(),
-            ..Options::default()
-        };
-        let fragment = compile::fragment(program, &options).map_err(named)?;
-        needs::check(&fragment.body, &self.head, &probe.name)?;
-        self.declarations.push_str(&fragment.declarations);
-        Ok(fragment)
+        let with = Options { of_warp: probe.of_warp.clone(), ..Options::default() };
+        compiled(probe, number, &self.base, &self.head, &mut self.declarations, with)
     }
 
     /// The kernels, and the functions that they reach and no other kernel does.
@@ -576,6 +564,31 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         let (stealing, not_stealing) = (Vec::new(), Vec::new());
         Ok(Spliced { text: whole, inserted, kernels, sites, notes, stealing, not_stealing })
     }
+}
+
+/// The program of a probe in PTX, under names of its own; `with` says how, beside where its context and maps are. What it
+/// declares is added to `declarations`.
+fn compiled(
+    probe: &Probe,
+    number: usize,
+    base: &str,
+    head: &needs::Head,
+    declarations: &mut String,
+    with: Options,
+) -> Result<Fragment, Refusal> {
+    let named = |fault| Refusal::Program { program: probe.name.clone(), fault };
+    let (program, _) = probe.verdict.as_ref().map_err(|fault| named(fault.clone()))?;
+    let words = 0..probe.attach.context_words();
+    let options = Options {
+        prefix: format!("{base}{number}_"),
+        addresses: Addresses::Shared { first: probe.first_map },
+        context: words.map(|word| Site::context(base, word)).collect(),
+        ..with
+    };
+    let fragment = compile::fragment(program, &options).map_err(named)?;
+    needs::check(&fragment.body, head, &probe.name)?;
+    declarations.push_str(&fragment.declarations);
+    Ok(fragment)
 }
 
 /// Which functions each function calls, and notes on calls whose target the text does not tell.

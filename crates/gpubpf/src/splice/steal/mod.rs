@@ -18,11 +18,9 @@ use std::fmt::Write as _;
 
 use super::needs::{self, Head};
 use super::points::points;
-use super::write::Site;
 use super::{Names, Plan, Probe, Refusal, Spliced};
 use crate::attach::Attach;
-use crate::compile;
-use crate::options::{Addresses, Options, TABLE};
+use crate::options::{Options, TABLE};
 use crate::ptx::{Function, Kind, MAX_TEXT, Module};
 use rules::{Allowed, judge};
 pub use rules::{Rule, Unsafe};
@@ -402,21 +400,11 @@ impl<'a, 'm, 'p> Stealer<'a, 'm, 'p> {
             |probe: &Probe| probe.attach.orders().is_some_and(|pattern| names.matches(pattern));
         let Some(at) = self.plan.probes.iter().position(orders) else { return Ok(None) };
         let probe = &self.plan.probes[at];
-        let named = |fault| Refusal::Program { program: probe.name.clone(), fault };
-        let (program, _) = probe.verdict.as_ref().map_err(|fault| named(fault.clone()))?;
-        let words = 0..probe.attach.context_words();
-        let options = Options {
-            prefix: format!("{}{number}_", self.base),
-            addresses: Addresses::Shared { first: probe.first_map },
-            context: words.map(|word| Site::context(&self.base, word)).collect(),
-            result: Some(format!("%{}d2", self.base)),
-            // One thread runs it.
-            of_warp: Default::default(),
-            ..Options::default()
-        };
-        let fragment = compile::fragment(program, &options).map_err(named)?;
-        needs::check(&fragment.body, &self.head, &probe.name)?;
-        self.declarations.push_str(&fragment.declarations);
+        // One thread runs it, so that nothing is of a warp.
+        let result = Some(format!("%{}d2", self.base));
+        let with = Options { result, ..Options::default() };
+        let declarations = &mut self.declarations;
+        let fragment = super::compiled(probe, number, &self.base, &self.head, declarations, with)?;
         let word = self.plan.first_switch() + at;
         let switch = self.plan.how.switch.then(|| format!("{TABLE}+{}", 8 * word));
         Ok(Some((Order { fragment: fragment.body, switch }, probe.name.clone())))
