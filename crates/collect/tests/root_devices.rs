@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -411,6 +412,48 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     for message in rows {
         assert!(trace.rows.mark.iter().any(|m| m.id == message.id && m.ts == message.ts));
     }
+}
+
+#[test]
+fn root_both_ends_of_a_unix_socket_agree_on_the_flow_and_datagrams_are_no_messages() {
+    let Some((trace, ())) = record(&[std::process::id()], || {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let (from, to) = UnixDatagram::pair().unwrap();
+        // Messages are recorded from this process's first context switch on.
+        std::thread::sleep(Duration::from_millis(50));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut buffer = [0; 700];
+                for _ in 0..20 {
+                    there.read_exact(&mut buffer).unwrap();
+                    there.write_all(&buffer[..70]).unwrap();
+                }
+            });
+            let mut answer = [0; 70];
+            for _ in 0..20 {
+                here.write_all(&[1; 700]).unwrap();
+                here.read_exact(&mut answer).unwrap();
+                from.send(&[1; 33]).unwrap();
+                to.recv(&mut [0; 33]).unwrap();
+            }
+        });
+    }) else {
+        return;
+    };
+    let rows: Vec<&Message> =
+        trace.rows.message.iter().filter(|m| [700, 70, 33].contains(&m.bytes)).collect();
+    let flow_of = |bytes| {
+        let of = |direction| {
+            let matches = rows.iter().filter(|m| m.direction == direction && m.bytes == bytes);
+            matches.map(|m| m.flow).collect::<Vec<_>>()
+        };
+        let (sent, received) = (of(Direction::Send), of(Direction::Receive));
+        assert_eq!((sent.len(), received.len()), (20, 20), "{rows:?}");
+        assert!(sent.iter().chain(&received).all(|flow| *flow == sent[0]), "{rows:?}");
+        sent[0]
+    };
+    assert_ne!(flow_of(700), flow_of(70), "each direction is its own");
+    assert!(rows.iter().all(|m| m.bytes != 33 && m.position == 0), "{rows:?}");
 }
 
 #[test]

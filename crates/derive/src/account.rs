@@ -32,7 +32,7 @@ use gpuwhy_schema::{
 use crate::gpu::Doing;
 use crate::intervals::{Interval, clip, subtract, union};
 use crate::syscall::{self, Wait};
-use crate::world::{Held, Request, Woken, World};
+use crate::world::{Held, Request, Sent, Woken, World};
 
 /// Threads that had the interpreter lock one after another during one wait for it that are told apart.
 const HOLDERS: usize = 64;
@@ -557,10 +557,9 @@ impl Walk<'_> {
                 _ => Direction::Receive,
             };
             let last = self.world.message_before(thread, held.from, direction);
-            let Some(peer) = last.and_then(|last| self.world.other_end(&last)) else {
-                return false;
-            };
-            self.peer(peer, window, direction);
+            let ends = last.and_then(|last| Some((last, self.world.other_end(&last)?)));
+            let Some((last, peer)) = ends else { return false };
+            self.peer(peer, window, &last);
             return true;
         }
         let until = held.to.saturating_add(self.accounting.message_within);
@@ -571,6 +570,9 @@ impl Walk<'_> {
             return false;
         }
         let Some(peer) = self.world.other_end(&message) else {
+            if message.is_local() {
+                return false;
+            }
             let user = self.link_user(thread, thread, window);
             self.put(window, PartKind::Network, user);
             return true;
@@ -584,7 +586,7 @@ impl Walk<'_> {
             Direction::Send => None,
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
-        self.peer(peer, (window.0, handed), message.direction);
+        self.peer(peer, (window.0, handed), &message);
         let user = self.link_user(thread, peer, (handed, window.1));
         self.put((handed, window.1), PartKind::Network, user);
         true
@@ -592,7 +594,7 @@ impl Walk<'_> {
 
     /// What the peer did while the step's thread waited for it: what it spent in the transport is
     /// the network's, the rest is followed.
-    fn peer(&mut self, peer: EntityId, window: Interval, direction: Direction) {
+    fn peer(&mut self, peer: EntityId, window: Interval, message: &Sent) {
         if window.0 >= window.1 {
             return;
         }
@@ -600,11 +602,11 @@ impl Walk<'_> {
         let transport: Vec<Interval> = world
             .states(peer, window)
             .iter()
-            .filter(|h| h.state == ThreadState::Sleep)
+            .filter(|h| h.state == ThreadState::Sleep && !message.is_local())
             .filter(|h| {
                 let toward = matches!(syscall::wait(h.arg), Wait::Send | Wait::Write);
                 let back = matches!(syscall::wait(h.arg), Wait::Receive | Wait::Read | Wait::Poll);
-                match direction {
+                match message.direction {
                     Direction::Receive => toward,
                     Direction::Send => back,
                 }

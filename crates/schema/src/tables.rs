@@ -487,7 +487,8 @@ tables! {
         flow: u64,
         /// Bytes of this call.
         bytes: u64,
-        /// The stream position after this call (TCP `write_seq` or `copied_seq`, modulo 2^32).
+        /// The stream position after this call (TCP `write_seq` or `copied_seq`, modulo 2^32); 0 of a Unix socket, on
+        /// which nothing is under way.
         position: u32,
     }
 

@@ -5,9 +5,11 @@
 
 #include "kernel.h"
 
+#define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define SOCK_DGRAM 2
 
 /* States of TCP sockets. */
 #define TCP_SYN_SENT 2
@@ -33,6 +35,8 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
+	__u16 sk_type;
+	struct socket *sk_socket;
 } CORE;
 
 #endif

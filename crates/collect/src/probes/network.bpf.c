@@ -44,6 +44,18 @@ struct tcp_sock {
 	__u32 write_seq;
 } CORE;
 
+struct inode {
+	unsigned long i_ino;
+} CORE;
+
+struct socket_alloc {
+	struct inode vfs_inode;
+} CORE;
+
+struct unix_sock {
+	struct sock *peer;
+} CORE;
+
 struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
@@ -173,7 +185,7 @@ struct {
 /* A send or receive of a thread of interest. */
 struct message {
 	struct head head; /* ts: when the call returned */
-	__u8 local[16];   /* IPv4 as ::ffff:a.b.c.d */
+	__u8 local[16];   /* IPv4 as ::ffff:a.b.c.d; of a Unix socket ffff:ffff:ffff:ffff and its inode's number */
 	__u8 remote[16];
 	__u16 local_port;
 	__u16 remote_port;
@@ -500,27 +512,28 @@ int BPF_PROG(tcp_retransmit_skb)
 	return 0;
 }
 
-static __always_inline int message(struct sock *sk, int bytes, bool receive)
+/* Its number, as `ss -x` shows it; 0 of one that nobody has accepted yet. */
+static __always_inline __u64 inode_of(struct sock *sk)
 {
-	struct knobs *knobs = knobs_now();
-	struct message *message;
-	__u64 now;
-	__u16 family;
+	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
 
-	if (bytes <= 0 || !knobs || knobs->without_messages)
-		return 0;
-	/* Most threads never were of interest: reading the clock for them would be waste. */
-	if (!of_interest(0) || sk->sk_protocol != IPPROTO_TCP)
-		return 0;
-	now = bpf_ktime_get_ns();
-	if (!of_interest(now))
-		return 0;
-	family = sk->__sk_common.skc_family;
-	if (family != AF_INET && family != AF_INET6)
-		return 0;
-	message = reserve(ONLY_KIND, sizeof(*message), now, (__u32)bpf_get_current_pid_tgid());
-	if (!message)
-		return 0;
+	return socket ? BPF_CORE_READ((struct socket_alloc *)socket, vfs_inode.i_ino) : 0;
+}
+
+static __always_inline void unix_ends(struct sock *sk, struct message *message)
+{
+	__u64 *local = (__u64 *)message->local, *remote = (__u64 *)message->remote;
+	struct sock *peer = BPF_CORE_READ((struct unix_sock *)sk, peer);
+
+	local[0] = remote[0] = ~0ULL;
+	local[1] = inode_of(sk);
+	remote[1] = peer ? inode_of(peer) : 0;
+	message->local_port = message->remote_port = 0;
+	message->position = 0;
+}
+
+static __always_inline void tcp_ends(struct sock *sk, struct message *message, __u16 family, bool receive)
+{
 	if (family == AF_INET) {
 		__u32 *local = (__u32 *)message->local, *remote = (__u32 *)message->remote;
 
@@ -534,10 +547,44 @@ static __always_inline int message(struct sock *sk, int bytes, bool receive)
 	}
 	message->local_port = sk->__sk_common.skc_num;
 	message->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
-	message->tgid = bpf_get_current_pid_tgid() >> 32;
-	message->bytes = bytes;
 	message->position = receive ? BPF_CORE_READ((struct tcp_sock *)sk, copied_seq) :
 				      BPF_CORE_READ((struct tcp_sock *)sk, write_seq);
+}
+
+static __always_inline bool is_stream(struct sock *sk, __u16 family)
+{
+	if (family == AF_UNIX)
+		return bpf_core_type_exists(struct unix_sock) && sk->sk_type != SOCK_DGRAM;
+	return (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
+}
+
+static __always_inline int message(struct sock *sk, int bytes, bool receive)
+{
+	struct knobs *knobs = knobs_now();
+	struct message *message;
+	__u64 now;
+	__u16 family;
+
+	if (bytes <= 0 || !knobs || knobs->without_messages)
+		return 0;
+	/* Most threads never were of interest: reading the clock for them would be waste. */
+	if (!of_interest(0))
+		return 0;
+	family = sk->__sk_common.skc_family;
+	if (!is_stream(sk, family))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (!of_interest(now))
+		return 0;
+	message = reserve(ONLY_KIND, sizeof(*message), now, (__u32)bpf_get_current_pid_tgid());
+	if (!message)
+		return 0;
+	if (family == AF_UNIX)
+		unix_ends(sk, message);
+	else
+		tcp_ends(sk, message, family, receive);
+	message->tgid = bpf_get_current_pid_tgid() >> 32;
+	message->bytes = bytes;
 	message->receive = receive;
 	message->pad = 0;
 	submit(message);

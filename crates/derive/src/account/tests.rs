@@ -523,6 +523,31 @@ fn from_the_moment_the_bytes_were_handed_over_the_wait_is_the_networks() {
     assert_eq!(found, "run 1, >run(rank1) 1, network(burst) 4, run 1");
 }
 
+/// A Unix socket has no positions, and what is sent is there. Who waits for room waits for the one who reads.
+#[test]
+fn no_network_lies_between_the_ends_of_a_unix_socket() {
+    let mut scene = Scene::default();
+    scene
+        .thread("client/1", "RNNNNNR")
+        .thread("db/2", "RRRQQRR")
+        .cpu("...hh..")
+        .message("db/2", Direction::Send, 0, 2)
+        .message("db/2", Direction::Send, 0, 6)
+        .message("client/1", Direction::Receive, 0, 6)
+        .wake("client/1", 6, None)
+        .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
+    let found = scene.step("client/1", 0, 7);
+    assert_eq!(found, "run 1, >run(db) 2, >runnable(h) 2, >run(db) 1, run 1");
+    let end_not_recorded = |position| {
+        let mut scene = Scene::default();
+        scene.thread("client/1", "RNNNNNR").thread("db/2", "RRRRRRR");
+        scene.wake("client/1", 6, Some("db/2"));
+        scene.message("client/1", Direction::Receive, position, 6).step("client/1", 0, 7)
+    };
+    assert_eq!(end_not_recorded(100), "run 1, network 5, run 1");
+    assert_eq!(end_not_recorded(0), "run 1, >run(db) 5, run 1");
+}
+
 /// The service that is asked sends most of all over that link.
 #[test]
 fn whom_one_waits_for_is_not_in_its_own_way_on_a_link() {
