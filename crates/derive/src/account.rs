@@ -579,11 +579,11 @@ impl Walk<'_> {
         };
         // From then on the bytes were the transport's business.
         let sent = match message.direction {
-            Direction::Receive => {
+            Direction::Receive if !message.is_local() => {
                 self.world.handed_over(message.flow, message.position, message.ts).map(|m| m.ts)
             }
             // A sender that sleeps waits for room, which its peer makes by receiving.
-            Direction::Send => None,
+            Direction::Send | Direction::Receive => None,
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
         self.peer(peer, (window.0, handed), &message);
@@ -598,11 +598,14 @@ impl Walk<'_> {
         if window.0 >= window.1 {
             return;
         }
+        if message.is_local() {
+            return self.follow(peer, window, Via::Peer);
+        }
         let world = self.world;
         let transport: Vec<Interval> = world
             .states(peer, window)
             .iter()
-            .filter(|h| h.state == ThreadState::Sleep && !message.is_local())
+            .filter(|h| h.state == ThreadState::Sleep)
             .filter(|h| {
                 let toward = matches!(syscall::wait(h.arg), Wait::Send | Wait::Write);
                 let back = matches!(syscall::wait(h.arg), Wait::Receive | Wait::Read | Wait::Poll);

@@ -1,8 +1,8 @@
 //! Busy periods of threads that wait for work, do it, and wait again: what a server's threads do.
 //!
 //! # What it sees
-//! States of a thread, and what it sent and received by TCP or a Unix socket. A wait for any of several descriptors (`epoll_wait`, `poll`,
-//! `select`) is a wait for work, and so is a read from a pipe or a socket that has nothing yet. A busy period lasts from
+//! States of a thread, and what it sent and received by TCP or a Unix socket. A wait for any of several descriptors
+//! (`epoll_wait`, `poll`, `select`) is a wait for work, and so is a read from a pipe or a socket that has nothing yet. A busy period lasts from
 //! the end of such a wait, when the thread could go on, to the begin of the next. The term is queueing theory's. Waiting
 //! for a CPU, for a disk, for a lock or for a time is part of it, and being idle is not.
 //!

@@ -87,13 +87,10 @@ pub(crate) struct Sent {
     pub position: u32,
 }
 
-/// The position of what is sent through a Unix socket.
-const UNPOSITIONED: u32 = 0;
-
 impl Sent {
-    /// Whether no network lies between the ends: what is sent has arrived.
+    /// Whether no network lies between the ends, which are those of a Unix socket: what is sent has arrived.
     pub fn is_local(&self) -> bool {
-        self.position == UNPOSITIONED
+        self.position == 0
     }
 }
 
@@ -560,11 +557,8 @@ impl World {
         received.is_some() && last(Direction::Send) <= received
     }
 
-    /// When the sender had handed over all bytes up to `position` of `flow`, and who it was; none of a Unix socket.
+    /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.
     pub(crate) fn handed_over(&self, flow: u64, position: u32, around: Ns) -> Option<Sent> {
-        if position == UNPOSITIONED {
-            return None;
-        }
         let list = self.flows.get(&(flow, Direction::Send))?;
         // Positions wrap at 2^32 but grow with time, so a look back over what was sent shortly
         // before is enough; what was sent later than it was received cannot be it.
