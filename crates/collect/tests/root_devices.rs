@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -414,6 +414,20 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     }
 }
 
+/// A request that is sent before its connection is accepted, and an answer that is read after the other end is closed.
+fn ask_by_path(socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let mut here = UnixStream::connect(socket).unwrap();
+    here.write_all(&[1; 500]).unwrap();
+    let serving = std::thread::spawn(move || {
+        let (mut there, _) = listener.accept().unwrap();
+        there.read_exact(&mut [0; 500]).unwrap();
+        there.write_all(&[1; 50]).unwrap();
+    });
+    serving.join().unwrap();
+    here.read_exact(&mut [0; 50]).unwrap();
+}
+
 #[test]
 fn root_both_ends_of_a_unix_socket_agree_on_the_flow_and_datagrams_are_no_messages() {
     let Some((trace, ())) = record(&[std::process::id()], || {
@@ -437,23 +451,31 @@ fn root_both_ends_of_a_unix_socket_agree_on_the_flow_and_datagrams_are_no_messag
                 to.recv(&mut [0; 33]).unwrap();
             }
         });
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            ask_by_path(&folder.path().join("socket"));
+        }
     }) else {
         return;
     };
-    let rows: Vec<&Message> =
-        trace.rows.message.iter().filter(|m| [700, 70, 33].contains(&m.bytes)).collect();
-    let flow_of = |bytes| {
-        let of = |direction| {
-            let matches = rows.iter().filter(|m| m.direction == direction && m.bytes == bytes);
-            matches.map(|m| m.flow).collect::<Vec<_>>()
-        };
-        let (sent, received) = (of(Direction::Send), of(Direction::Receive));
-        assert_eq!((sent.len(), received.len()), (20, 20), "{rows:?}");
-        assert!(sent.iter().chain(&received).all(|flow| *flow == sent[0]), "{rows:?}");
-        sent[0]
+    let flows_of = |bytes, direction| {
+        let matches = |m: &&Message| m.direction == direction && m.bytes == bytes;
+        trace.rows.message.iter().filter(matches).map(|m| m.flow).collect::<Vec<_>>()
     };
-    assert_ne!(flow_of(700), flow_of(70), "each direction is its own");
-    assert!(rows.iter().all(|m| m.bytes != 33 && m.position == 0), "{rows:?}");
+    let flows: Vec<Vec<u64>> = [700, 70, 500, 50]
+        .into_iter()
+        .map(|bytes| {
+            let sent = flows_of(bytes, Direction::Send);
+            assert_eq!(sent.len(), 20, "{bytes} bytes");
+            assert_eq!(sent, flows_of(bytes, Direction::Receive), "{bytes} bytes");
+            sent
+        })
+        .collect();
+    let distinct: std::collections::HashSet<u64> = flows.iter().flatten().copied().collect();
+    // One pair of sockets, and twenty connections; each direction is its own.
+    assert_eq!(distinct.len(), 2 + 40, "{flows:?}");
+    assert!(trace.rows.message.iter().all(|m| m.bytes != 33), "datagrams");
+    assert!(trace.rows.message.iter().all(|m| m.bytes > 700 || m.position == 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use gpuwhy_testkit::gpu;
 use serde_json::Value;
 
-use crate::{alone, built, folder, gpuwhy, may_record, said};
+use crate::{alone, built, folder, gpuwhy, in_one_of_three_tries, may_record, said};
 
 /// A probe of `probe new`, compiled by its own Makefile.
 fn probe(folder: &Path, tool: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn judged(folder: &Path, object: &Path, program: &Path, how: &str, late: &str) -
     let trace = folder.join(format!("{how}.trace"));
     let libraries = folder.join("libraries");
     let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
-        .args(["record", "--json", "-o"])
+        .args(["record", "--json", "--force", "-o"])
         .arg(&trace)
         .arg("--inject-library")
         .arg(built("libgpuwhy_inject.so"))
@@ -43,7 +43,7 @@ fn judged(folder: &Path, object: &Path, program: &Path, how: &str, late: &str) -
         .arg(built("gpuwhy-probe"))
         .args(["run", "--no-cache", "--object"])
         .args([object, Path::new("--"), program])
-        .args([how, "600", "400"])
+        .args([how, "500", "400", "4", "24"])
         .env("GPUWHY_STANDIN", folder.join("machine"))
         .env("GPUWHY_STANDIN_EXECUTES", "1")
         .env("GPUWHY_STANDIN_LATE", late)
@@ -69,7 +69,7 @@ fn prepared(folder: &Path, tool: &str) -> (PathBuf, PathBuf) {
     (probe(folder, tool), program(folder))
 }
 
-/// Of launches that take three times as long, those that wait for one block are told from those that have more to do;
+/// Of launches that take several times as long, those that wait for one block are told from those that have more to do;
 /// where nothing changes nothing is told.
 #[test]
 fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more_to_do() {
@@ -79,23 +79,25 @@ fn root_a_kernel_that_waits_for_one_of_its_blocks_is_told_from_one_that_has_more
     let _alone = alone();
     let (_keep, folder) = folder();
     let (object, program) = prepared(&folder, "tail");
-    let judged = |how: &str| judged(&folder, &object, &program, how, "");
-    let uneven = judged("uneven").expect("steps became slow");
-    assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
-    // The kernel by its name.
-    let says = uneven["causes"][0]["evidence_for"].to_string();
-    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{uneven:#}");
-    // One block takes 8 ms longer than the others.
-    let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
-    assert!((6.5..9.0).contains(&excess), "{uneven:#}");
-    let more = judged("more").expect("steps became slow");
-    assert_ne!(more["class"], "kernel_imbalance", "{more:#}");
-    if let Some(none) = judged("none") {
-        assert_ne!(none["class"], "kernel_imbalance", "{none:#}");
-    }
+    in_one_of_three_tries(|| {
+        let judged = |how: &str| judged(&folder, &object, &program, how, "");
+        let uneven = judged("uneven").expect("steps became slow");
+        assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+        // The kernel by its name.
+        let says = uneven["causes"][0]["evidence_for"].to_string();
+        assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{uneven:#}");
+        // One block takes 20 ms longer than the others.
+        let excess = uneven["causes"][0]["excess_ms"].as_f64().unwrap();
+        assert!((12.0..22.0).contains(&excess), "{uneven:#}");
+        let more = judged("more").expect("steps became slow");
+        assert_ne!(more["class"], "kernel_imbalance", "{more:#}");
+        if let Some(none) = judged("none") {
+            assert_ne!(none["class"], "kernel_imbalance", "{none:#}");
+        }
+    });
 }
 
-/// Of steps that take three times as long, those whose launches begin late are told from those whose kernels have more to
+/// Of steps that take several times as long, those whose launches begin late are told from those whose kernels have more to
 /// do, and from those whose launches wait for a block.
 #[test]
 fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
@@ -105,16 +107,18 @@ fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
     let _alone = alone();
     let (_keep, folder) = folder();
     let (object, program) = prepared(&folder, "launchlate");
-    let judged = |how: &str, late: &str| judged(&folder, &object, &program, how, late);
-    // From the launch 400 on they begin 8 ms later than they could.
-    let late = judged("none", "_Z4workjj:400:8000").expect("steps became slow");
-    assert_eq!(late["class"], "launch_latency", "{late:#}");
-    let says = late["causes"][0]["evidence_for"].to_string();
-    assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{late:#}");
-    let excess = late["causes"][0]["excess_ms"].as_f64().unwrap();
-    assert!((6.5..9.0).contains(&excess), "{late:#}");
-    let more = judged("more", "").expect("steps became slow");
-    assert_ne!(more["class"], "launch_latency", "{more:#}");
-    let uneven = judged("uneven", "").expect("steps became slow");
-    assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+    in_one_of_three_tries(|| {
+        let judged = |how: &str, late: &str| judged(&folder, &object, &program, how, late);
+        // From the launch 400 on they begin 20 ms later than they could.
+        let late = judged("none", "_Z4workjj:400:20000").expect("steps became slow");
+        assert_eq!(late["class"], "launch_latency", "{late:#}");
+        let says = late["causes"][0]["evidence_for"].to_string();
+        assert!(says.contains("most of it in `work(unsigned int, unsigned int)`"), "{late:#}");
+        let excess = late["causes"][0]["excess_ms"].as_f64().unwrap();
+        assert!((12.0..22.0).contains(&excess), "{late:#}");
+        let more = judged("more", "").expect("steps became slow");
+        assert_ne!(more["class"], "launch_latency", "{more:#}");
+        let uneven = judged("uneven", "").expect("steps became slow");
+        assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
+    });
 }

@@ -36,7 +36,6 @@ struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
 	__u16 sk_type;
-	struct socket *sk_socket;
 } CORE;
 
 #endif

@@ -44,14 +44,6 @@ struct tcp_sock {
 	__u32 write_seq;
 } CORE;
 
-struct inode {
-	unsigned long i_ino;
-} CORE;
-
-struct socket_alloc {
-	struct inode vfs_inode;
-} CORE;
-
 struct unix_sock {
 	struct sock *peer;
 } CORE;
@@ -185,7 +177,7 @@ struct {
 /* A send or receive of a thread of interest. */
 struct message {
 	struct head head; /* ts: when the call returned */
-	__u8 local[16];   /* IPv4 as ::ffff:a.b.c.d; of a Unix socket ffff:ffff:ffff:ffff and its inode's number */
+	__u8 local[16];   /* IPv4 as ::ffff:a.b.c.d; of a Unix socket ffff:ffff:ffff:ffff and its cookie */
 	__u8 remote[16];
 	__u16 local_port;
 	__u16 remote_port;
@@ -512,22 +504,19 @@ int BPF_PROG(tcp_retransmit_skb)
 	return 0;
 }
 
-/* Its number, as `ss -x` shows it; 0 of one that nobody has accepted yet. */
-static __always_inline __u64 inode_of(struct sock *sk)
-{
-	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
-
-	return socket ? BPF_CORE_READ((struct socket_alloc *)socket, vfs_inode.i_ino) : 0;
-}
-
+/*
+ * Its two ends by their cookies, as `ss -xe` shows them (`sk:`). A socket has its own before it is accepted and after it is
+ * closed, and holds a reference of its peer until it is released itself, which it is not within a call that sends or
+ * receives.
+ */
 static __always_inline void unix_ends(struct sock *sk, struct message *message)
 {
 	__u64 *local = (__u64 *)message->local, *remote = (__u64 *)message->remote;
-	struct sock *peer = BPF_CORE_READ((struct unix_sock *)sk, peer);
+	struct unix_sock *known = bpf_skc_to_unix_sock(sk);
 
 	local[0] = remote[0] = ~0ULL;
-	local[1] = inode_of(sk);
-	remote[1] = peer ? inode_of(peer) : 0;
+	local[1] = bpf_get_socket_cookie(sk);
+	remote[1] = known ? bpf_get_socket_cookie(known->peer) : 0;
 	message->local_port = message->remote_port = 0;
 	message->position = 0;
 }
