@@ -34,8 +34,8 @@ SEED = int(os.environ.get("SEED", "1"))
 # So long each program is left alone in the end, a part of it after each session's trials.
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
-# Sessions of builds before this commit do not count: judgement was changed in it.
-SINCE = "58f665f"
+# Sessions of builds before this commit do not count: they had another judge.
+SINCE = "f72ab5a"
 # What is measured: results that were written meanwhile change the tree, and not that.
 COMMIT = made("")["commit"]
 # A disturbance that makes units of work less than this many times as long has no effect.
