@@ -564,26 +564,28 @@ impl Walk<'_> {
         }
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
+        // Who sends through a Unix socket, or makes room in it, wakes whoever waits for that: the waker tells more, since this
+        // may have been a wait for something else, after which there was something to exchange.
+        if message.is_local() {
+            return false;
+        }
         let polls_to_send =
             message.direction == Direction::Send && syscall::wait(held.arg) == Wait::Poll;
         if polls_to_send && self.world.owes_answer(thread, held.from) {
             return false;
         }
         let Some(peer) = self.world.other_end(&message) else {
-            if message.is_local() {
-                return false;
-            }
             let user = self.link_user(thread, thread, window);
             self.put(window, PartKind::Network, user);
             return true;
         };
         // From then on the bytes were the transport's business.
         let sent = match message.direction {
-            Direction::Receive if !message.is_local() => {
+            Direction::Receive => {
                 self.world.handed_over(message.flow, message.position, message.ts).map(|m| m.ts)
             }
             // A sender that sleeps waits for room, which its peer makes by receiving.
-            Direction::Send | Direction::Receive => None,
+            Direction::Send => None,
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
         self.peer(peer, (window.0, handed), &message);

@@ -15,6 +15,7 @@
 //! | `GPUWHY_STANDIN_CUDA` | version of the driver; 13000, or 12080 for one of CUDA 12 |
 //! | `GPUWHY_STANDIN_EXECUTES` | 1: kernels are executed in a simulator, and memory holds bytes |
 //! | `GPUWHY_STANDIN_REFUSES` | a text: PTX that contains it is refused (`CUDA_ERROR_INVALID_PTX`) |
+//! | `GPUWHY_STANDIN_REFUSES_LAUNCHES` | a kernel whose launches are refused when it is executed (`CUDA_ERROR_INVALID_VALUE`) |
 //! | `GPUWHY_STANDIN_LATE` | `KERNEL:FROM:US`: launches of a kernel that is executed begin so many us later than they could, after the first FROM |
 //! | `GPUWHY_STANDIN_LEDGER` | a file: each launch that is executed is added to it, with when it was called, began and ended |
 //! | `GPUWHY_STANDIN_CUPTI` | version of CUPTI's API; 130001, or 26 if CUDA is 12 |

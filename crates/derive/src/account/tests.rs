@@ -534,7 +534,7 @@ fn no_network_lies_between_the_ends_of_a_unix_socket() {
         .message("db/2", Direction::Send, 0, 2)
         .message("db/2", Direction::Send, 0, 6)
         .message("client/1", Direction::Receive, 0, 6)
-        .wake("client/1", 6, None)
+        .wake("client/1", 6, Some("db/2"))
         .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
     let found = scene.step("client/1", 0, 7);
     assert_eq!(found, "run 1, >run(db) 2, >runnable(h) 2, >run(db) 1, run 1");
@@ -546,6 +546,21 @@ fn no_network_lies_between_the_ends_of_a_unix_socket() {
     };
     assert_eq!(end_not_recorded(100), "run 1, network 5, run 1");
     assert_eq!(end_not_recorded(0), "run 1, >run(db) 5, run 1");
+}
+
+/// A loader hands its batch over through a pipe; the descriptors of its memory are fetched afterwards through a Unix socket, from
+/// a thread of it that does nothing else.
+#[test]
+fn what_is_exchanged_through_a_unix_socket_after_a_wait_is_not_what_it_was_for() {
+    let mut scene = Scene::default();
+    scene
+        .thread("rank/1", "RIIIIIRR")
+        .thread("loader/2", "RRRRRRSS")
+        .thread("server/3", "IIIIIIRI")
+        .wake("rank/1", 6, Some("loader/2"))
+        .message("server/3", Direction::Send, 0, 7)
+        .message("rank/1", Direction::Receive, 0, 7);
+    assert_eq!(scene.step("rank/1", 0, 8), "run 1, >run(loader) 5, run 2");
 }
 
 /// The service that is asked sends most of all over that link.

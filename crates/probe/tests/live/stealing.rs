@@ -80,6 +80,21 @@ fn a_stream_that_is_destroyed_with_work_on_it_keeps_its_record() {
     assert_eq!(launches(&stealing), wanted, "{told}");
 }
 
+/// Whatever the driver has against them, the program's own kernel is launched in their place.
+#[test]
+fn launches_that_the_driver_refuses_are_made_as_the_program_asked_for_them() {
+    let place = place();
+    for (how, count) in [("each", "5"), ("buffer", "3"), ("config", "3")] {
+        let words = ["./uneven", "module", how, count];
+        let mut command = place.stealing(&["--steal", "uneven"], &words);
+        command.env("GPUWHY_STANDIN_REFUSES_LAUNCHES", "uneven_with_policy");
+        let (stealing, told) = told(&place, command, &words);
+        let wanted = [("refused".to_owned(), count.parse().unwrap())];
+        assert_eq!(launches(&stealing), wanted, "{how}: {told}");
+        assert!(told.contains("that the driver refused so did not"), "{told}");
+    }
+}
+
 #[test]
 fn a_kernel_that_may_not_steal_is_refused_with_its_line_and_the_reason() {
     let place = place();

@@ -291,6 +291,11 @@ impl Driver {
     /// Executes a launch. It begins when the work before it on the stream has ended, or later if a test asks for that; the
     /// device's clock is that of the day.
     pub(super) fn execute(&mut self, launch: &Captured, stream: Handle) -> Result<Ran, Code> {
+        if std::env::var("GPUWHY_STANDIN_REFUSES_LAUNCHES")
+            .is_ok_and(|kernel| kernel == launch.function.name)
+        {
+            return Err(Code::InvalidValue);
+        }
         let called = now();
         let begin = called.max(self.stream(stream)?.0.until) + self.late(&launch.function.name);
         let module = self.module_with(launch.function.of)?;
