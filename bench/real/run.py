@@ -288,6 +288,10 @@ def missing(plan, program, sessions):
 def main():
     # A shell starts what it runs in the background with this ignored, and `watch` keeps that for what it runs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Without it loaders and engines are strangers: what is said of them is not what a user would be told.
+    package = os.path.join(os.path.dirname(os.path.realpath(GPUWHY)), "gpuwhy-python")
+    if not os.path.isdir(package):
+        sys.exit(f"bench real: there is no {package}; `make release` makes it")
     rng = random.Random(SEED)
     began, sessions = time.monotonic(), before()
     counted = not COMMIT.endswith("+")
