@@ -144,8 +144,10 @@ http {{ access_log off; server {{ listen 127.0.0.1:18080; root {self.folder}; gz
         return ["http", "127.0.0.1:18080/file#"]
 
     def end(self):
-        subprocess.run(["pkill", "-P", str(self.pid)])
+        # Its worker would be started again while the master lives, and hold the port when that is gone.
+        workers = subprocess.run(["pgrep", "-P", str(self.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
         super().end()
+        subprocess.run(["kill", "-KILL", *workers], **QUIET)
 
 
 NODE = """
