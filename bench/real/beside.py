@@ -136,7 +136,7 @@ def quota(program, seconds, rng):
     """The operator allows the program less of a CPU than it takes."""
     group = "/sys/fs/cgroup/cpu/gpuwhy-bench"
     os.makedirs(group, exist_ok=True)
-    pids = [program.pid, *map(int, subprocess.run(["pgrep", "-P", str(program.pid)], capture_output=True).stdout.split())]
+    pids = [program.pid, *program.others()]
     allowed = program.allowed or cpus_of(pids) / 2
     for name, value in (("cpu.cfs_period_us", 100_000), ("cpu.cfs_quota_us", max(1_000, int(100_000 * allowed)))):
         put(os.path.join(group, name), value)

@@ -34,6 +34,11 @@ class Program:
         there is none."""
         return None
 
+    def others(self):
+        """The processes that its first one started."""
+        pids = subprocess.run(["pgrep", "-P", str(self.pid)], capture_output=True, text=True).stdout.split()
+        return set(map(int, pids))
+
     def end(self):
         """Ends what `watch` does not."""
 

@@ -153,22 +153,11 @@ class Web(Server):
     def asked(self):
         return ["http", "127.0.0.1:18082/"]
 
-    def others(self):
-        """Its processes beside the first."""
-        pids = subprocess.run(["pgrep", "-P", str(self.pid)], capture_output=True, text=True).stdout.split()
-        return set(map(int, pids))
-
     def file(self, name, text):
         path = os.path.join(self.folder, name)
         with open(path, "w") as out:
             out.write(text)
         return path
-
-    def end(self):
-        others = self.others()
-        super().end()
-        for pid in others:
-            subprocess.run(["kill", "-9", str(pid)], check=False)
 
 
 class Java(Web):

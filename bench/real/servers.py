@@ -46,9 +46,13 @@ class Server(Program):
         return logged(self.steps, begin, end)
 
     def end(self):
+        # While the first process lives it starts them again, and they hold its port when it is gone.
+        others = self.others()
         for one in (self.client, self.server):
             one.kill()
             one.wait()
+        for pid in others:
+            subprocess.run(["kill", "-KILL", str(pid)], **QUIET)
 
 
 class Redis(Server):
@@ -142,12 +146,6 @@ http {{ access_log off; server {{ listen 127.0.0.1:18080; root {self.folder}; gz
 
     def asked(self):
         return ["http", "127.0.0.1:18080/file#"]
-
-    def end(self):
-        # Its worker would be started again while the master lives, and hold the port when that is gone.
-        workers = subprocess.run(["pgrep", "-P", str(self.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
-        super().end()
-        subprocess.run(["kill", "-KILL", *workers], **QUIET)
 
 
 NODE = """

@@ -48,8 +48,7 @@ def checkpoints(program, seconds, rng):
         session.stdout.readline()
 
     pid = in_a_session(program, seconds, checkpoint)
-    names = subprocess.run(["pgrep", "-P", str(program.pid)], capture_output=True, text=True).stdout.split()
-    return {pid, *map(int, names)}, set()
+    return {pid, *program.others()}, set()
 
 
 def told(what, who):

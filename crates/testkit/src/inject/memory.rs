@@ -46,7 +46,7 @@ pub(super) fn hog(target: &Ready, intensity: f64) -> Result<Disturbance> {
 
 /// Bytes that are touched at once.
 const PIECE: usize = 4 << 20;
-/// Pause after each piece. Touching one takes 1 to 4 ms of CPU time, of a CPU that nobody else wants: the fault should be
+/// Pause after each piece. Touching one takes some milliseconds of CPU time, of a CPU that nobody else wants: the fault should be
 /// the missing memory, not a busy CPU.
 const PAUSE_NS: u64 = 5_000_000;
 
