@@ -403,7 +403,7 @@ impl Walk<'_> {
             }),
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
-            Wait::Gil => self.gil(window, woken),
+            Wait::Gil => self.gil(thread, window, via, woken),
             Wait::Futex | Wait::FileLock => {
                 self.or_gpu(thread, window, |walk, piece| match waker {
                     Some(waker) => {
@@ -433,25 +433,35 @@ impl Walk<'_> {
 
     /// A wait for Python's interpreter lock: who gave it up had it since it got it itself, and until then had it who gave
     /// it to that one.
-    fn gil(&mut self, window: Interval, woken: Option<Woken>) {
+    fn gil(&mut self, thread: EntityId, window: Interval, via: Via, woken: Option<Woken>) {
+        let unknown = match self.has_an_interpreter_for_itself(thread, via) {
+            true => PartKind::Unknown,
+            false => PartKind::Gil,
+        };
         let given = woken.and_then(|woken| Some((woken.waker?, woken.ts)));
         let Some((mut holder, mut to)) = given else {
-            return self.put(window, PartKind::Gil, None);
+            return self.put(window, unknown, None);
         };
         let mut left = vec![window];
         for _ in 0..HOLDERS {
             let got = self.world.got_gil(holder, (window.0, to));
             let from = got.map_or(window.0, |(at, _)| at);
             for piece in clip(&left, (from, to.max(window.0))) {
-                self.follow(holder, piece, Via::Gil);
+                self.follow(holder, piece, self.through(thread, via, holder, Via::Gil));
             }
             left = left.iter().flat_map(|piece| subtract(*piece, &[(from, to)])).collect();
             let Some((at, giver)) = got else { break };
             (holder, to) = (giver, at);
         }
         for piece in left {
-            self.put(piece, PartKind::Gil, None);
+            self.put(piece, unknown, None);
         }
+    }
+
+    /// Whether a thread that was reached `via` something belongs to no process of the work, nor to the other side of
+    /// its engine.
+    fn has_an_interpreter_for_itself(&self, thread: EntityId, via: Via) -> bool {
+        via != Via::Rank && !self.world.is_workload(thread)
     }
 
     /// What `waker` did when it ended a wait of `thread` for a lock or condition. A wait for a result lasts until the
@@ -467,11 +477,16 @@ impl Walk<'_> {
     }
 
     /// How a waker is reached from a thread that was itself reached `via` something. The threads of another
-    /// process wait for each other as it likes: what holds the step is what that process was asked for, as a
-    /// batch of a loader, and a lock only where the step waits for a lock of it.
+    /// process wait for each other as it likes, and for its interpreter's lock: what holds the step is what that
+    /// process was asked for, as a batch of a loader, and a lock only where the step waits for a lock of it.
     fn through(&self, thread: EntityId, via: Via, waker: EntityId, how: Via) -> Via {
         let within = self.world.process(thread) == self.world.process(waker);
-        if how == Via::Futex && within && self.is_other(thread) { via } else { how }
+        let theirs = match how {
+            Via::Futex => self.is_other(thread),
+            Via::Gil => self.has_an_interpreter_for_itself(thread, via),
+            _ => false,
+        };
+        if within && theirs { via } else { how }
     }
 
     /// As `kind`, unless the thread is somebody else who holds what the step waits for.
@@ -565,8 +580,11 @@ impl Walk<'_> {
         let until = held.to.saturating_add(self.accounting.message_within);
         let Some(message) = self.world.message_after(thread, held.to, until) else { return false };
         // Who sends through a Unix socket, or makes room in it, wakes whoever waits for that: the waker tells more, since this
-        // may have been a wait for something else, after which there was something to exchange.
-        if message.is_local() {
+        // may have been a wait for something else, after which there was something to exchange. A call that receives or sends
+        // is for nothing else.
+        let for_it = matches!(syscall::wait(held.arg), Wait::Receive | Wait::Send);
+        let waker = || self.world.woken(thread, held.from, held.to).and_then(|woken| woken.waker);
+        if message.is_local() && (!for_it || waker().is_some()) {
             return false;
         }
         let polls_to_send =

@@ -538,14 +538,22 @@ fn no_network_lies_between_the_ends_of_a_unix_socket() {
         .counted("burst", names::NIC_TX_BYTES, 5, 1000.0);
     let found = scene.step("client/1", 0, 7);
     assert_eq!(found, "run 1, >run(db) 2, >runnable(h) 2, >run(db) 1, run 1");
-    let end_not_recorded = |position| {
+    let waits = || {
         let mut scene = Scene::default();
         scene.thread("client/1", "RNNNNNR").thread("db/2", "RRRRRRR");
+        scene
+    };
+    let end_not_recorded = |position| {
+        let mut scene = waits();
         scene.wake("client/1", 6, Some("db/2"));
         scene.message("client/1", Direction::Receive, position, 6).step("client/1", 0, 7)
     };
     assert_eq!(end_not_recorded(100), "run 1, network 5, run 1");
     assert_eq!(end_not_recorded(0), "run 1, >run(db) 5, run 1");
+    // Who woke it was not recorded.
+    let mut scene = waits();
+    scene.message("db/2", Direction::Send, 0, 6).message("client/1", Direction::Receive, 0, 6);
+    assert_eq!(scene.step("client/1", 0, 7), "run 1, >run(db) 5, run 1");
 }
 
 /// A loader hands its batch over through a pipe; the descriptors of its memory are fetched afterwards through a Unix socket, from
@@ -1154,6 +1162,19 @@ fn what_the_threads_of_a_loader_wait_for_among_themselves_is_no_lock_that_it_hol
     scene.wake("loader/feeder", 4, Some("loader/main")).wake("loader/main", 3, None);
     let parts = ">>timer(loader) 3, >>run(loader) 1, >run(loader) 1, run 1";
     assert_eq!(scene.step("job/main", 0, 6), parts);
+    // Nor the lock of its interpreter.
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "EEEEER")
+        .thread("loader/feeder", "GGGGR")
+        .thread("loader/main", "SRRRR");
+    scene.wake("job/main", 5, Some("loader/feeder")).wake("loader/feeder", 4, Some("loader/main"));
+    let parts = ">>timer(loader) 1, >>run(loader) 3, >run(loader) 1, run 1";
+    assert_eq!(scene.step("job/main", 0, 6), parts);
+    let mut scene = Scene::default();
+    scene.thread("job/main", "EEEEER").thread("loader/feeder", "GGGGR");
+    scene.wake("job/main", 5, Some("loader/feeder")).wake("loader/feeder", 4, None);
+    assert_eq!(scene.step("job/main", 0, 6), ">unknown 4, >run(loader) 1, run 1");
     // But a process that holds a lock does so whatever its threads do.
     let mut scene = Scene::default();
     scene.thread("job/main", "FFFFFR").thread("server/a", "FFFFR").thread("server/b", "SSSR");
