@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gpuwhy_collect::{Config, Metrics};
+use gpuwhy_collect::{Config, EventPattern, Metrics};
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
 use gpuwhy_engine::record::{Recording, RecordingSummary};
@@ -35,6 +35,10 @@ pub struct Args {
     /// Record the threads of all processes exactly that hold a virtual CPU of KVM now, for `gpuwhy vgpu`
     #[arg(long)]
     vms: bool,
+    /// Tracepoints that become marks with their fields, such as drm:* or sched:sched_process_exec; may be repeated. Those of
+    /// GPU drivers by which `gpuwhy vgpu` judges are recorded in any case
+    #[arg(long = "kernel-event", value_name = "SYSTEM:EVENT")]
+    kernel_events: Vec<EventPattern>,
     /// Size of the ring buffer between kernel and recorder in KiB, rounded up to a power of two
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=262_144))]
     ring_kib: u32,
@@ -75,6 +79,7 @@ impl Args {
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
             metrics: Metrics::at(&served.metrics, &served.slo),
+            kernel_events: Some(self.kernel_events.clone()),
             off: off.clone(),
         }
     }

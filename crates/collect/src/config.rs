@@ -7,6 +7,7 @@ use gpuwhy_schema::Ns;
 use gpuwhy_wire::Settings;
 
 use crate::error::CollectError;
+use crate::event_pattern::EventPattern;
 use crate::probes::engine_metrics::Latency;
 
 /// Slots of a new ring for marked steps ([`Config::wire`]): 2 MiB. A step is a few records of 64
@@ -158,6 +159,8 @@ pub struct Config {
     pub nccl_ras: Option<RasAddress>,
     /// Engines that are asked how their requests fare, all the time.
     pub metrics: Option<Metrics>,
+    /// Tracepoints that become marks with their fields, besides those of GPU drivers; `None` for none of these either.
+    pub kernel_events: Option<Vec<EventPattern>>,
     /// Probes switched off, by name.
     pub off: Vec<String>,
 }
@@ -176,6 +179,7 @@ impl Default for Config {
             agent_socket: None,
             nccl_ras: None,
             metrics: None,
+            kernel_events: None,
             off: Vec::new(),
         }
     }

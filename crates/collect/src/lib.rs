@@ -5,7 +5,8 @@
 //! change that, and the recording goes on with the others.
 //!
 //! *Kernel side.* Probes are tracepoints (`tp_btf`) and uprobe multi links only: they need
-//! CAP_BPF and CAP_PERFMON, neither tracefs nor kprobes, and so work on locked-down kernels. Exact
+//! CAP_BPF and CAP_PERFMON, neither tracefs nor kprobes, and so work on locked-down kernels; `kernel_events` alone
+//! reads tracefs, as it takes tracepoints of any kind. Exact
 //! events of threads of interest go through one ring that is drained every tick without wakeups;
 //! everything else is summed in the kernel, in pages that user space maps and reads without a
 //! system call. The ring, every map and every queue is bounded; what does not fit is counted.
@@ -25,6 +26,7 @@ mod context;
 mod delta_counter;
 mod elf;
 mod error;
+mod event_pattern;
 mod event_rows;
 mod every;
 #[doc(hidden)]
@@ -51,9 +53,11 @@ pub use config::{
     Config, InvalidStep, Metrics, RasAddress, SocketConfig, Target, UprobeStep, WIRE_RING_SLOTS,
 };
 pub use error::CollectError;
+pub use event_pattern::EventPattern;
 pub use gpuwhy_wire::Settings;
 pub use probe::OpenStep;
 pub use probes::engine_metrics::Latency;
+pub use probes::kernel_events::GPU_EVENTS;
 pub use procfs::virtual_machines;
 pub use recorder::Recorder;
 pub use shed::Shed;

@@ -8,6 +8,7 @@ pub(crate) mod cgroup;
 pub(crate) mod engine_metrics;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
+pub(crate) mod kernel_events;
 pub(crate) mod memory;
 pub(crate) mod nccl_calls;
 pub(crate) mod nccl_ras;
@@ -53,6 +54,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &engine_metrics::PROBE,
     &python::PROBE,
     &python_gc::PROBE,
+    &kernel_events::PROBE,
 ];
 
 impl Config {

@@ -634,3 +634,15 @@ fn told(one: Finding) -> FindingReport {
         says: one.says,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_collect::GPU_EVENTS;
+    use gpuwhy_derive::vgpu::rules::RULES;
+
+    #[test]
+    fn what_the_model_knows_is_what_record_asks_the_kernel_for() {
+        let known: Vec<&str> = RULES.iter().map(|rule| rule.event).collect();
+        assert_eq!(known, GPU_EVENTS);
+    }
+}

@@ -87,11 +87,13 @@ sources! {
     ENGINE_METRICS = "engine_metrics" [],
     /// Statements of NCCL's RAS.
     NCCL_RAS = "nccl_ras" [],
+    /// Tracepoints of GPU drivers and others that the user named, by BPF.
+    KERNEL_EVENTS = "bpf:kernel_events" [],
 }
 
 /// Whether any class rests on a source of this kind: that one saw less than all speaks against no verdict otherwise.
 pub fn is_evidence(kind: &str) -> bool {
-    kind != ENGINE_METRICS.kind
+    ![ENGINE_METRICS.kind, KERNEL_EVENTS.kind].contains(&kind)
 }
 
 /// The classes that a source of this kind is evidence for; empty if it is evidence for all, or if the

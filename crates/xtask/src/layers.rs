@@ -41,6 +41,7 @@ const ROWS: &[Row] = &[
     // `loom` is compiled into its own test build only.
     Row { others: Some(&["libc", "loom"]), ..row("wire", &[]) },
     Row { others: Some(&["arrow-ipc", "parquet", "thiserror"]), ..row("guard", &[]) },
+    Row { others: Some(&["memchr"]), pure: true, ..row("tracepoint", &["schema"]) },
     // eBPF to PTX, from bytes to text; no file, no process.
     Row {
         others: Some(&["cpp_demangle", "lz4_flex", "object", "thiserror", "zstd"]),
@@ -52,8 +53,11 @@ const ROWS: &[Row] = &[
     Row { pure: true, ..row("diagnose", &["schema"]) },
     // Floor 3: these three never see each other.
     row("store", &["schema", "guard"]),
-    Row { tests: &["testkit", "standin", "gpubpf"], ..row("collect", &["schema", "wire"]) },
-    row("formats", &["schema", "guard"]),
+    Row {
+        tests: &["testkit", "standin", "gpubpf"],
+        ..row("collect", &["schema", "tracepoint", "wire"])
+    },
+    row("formats", &["schema", "guard", "tracepoint"]),
     // Judgement on one side, the network on the other; of hosts it knows nothing.
     row("fleet", &["schema", "diagnose"]),
     // Floor 4.

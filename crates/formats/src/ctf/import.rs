@@ -14,9 +14,9 @@ use super::stream::{Body, Counts};
 use super::trace::Traces;
 use crate::Result;
 use crate::importer::{Batch, Import, Summary};
-use crate::kernel::event::{EventType, RawEvent, Value};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut};
+use gpuwhy_tracepoint::{EventType, RawEvent, Value};
 
 /// Types of events that the summary lists.
 const LISTED: usize = 12;

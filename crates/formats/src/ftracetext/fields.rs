@@ -14,7 +14,7 @@ use gpuwhy_schema::Name;
 use regex::bytes::Regex;
 
 use super::frequent;
-use crate::kernel::event::{RawEvent, Value};
+use gpuwhy_tracepoint::{RawEvent, Value};
 
 /// Fields of one event at most; others are left out and counted.
 pub(super) const FIELDS: usize = 64;

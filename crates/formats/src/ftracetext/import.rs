@@ -13,11 +13,11 @@ use serde_json::json;
 
 use super::fields::{FIELDS, Fields};
 use super::line::{self, Line, Time, What};
-use crate::kernel::event::{EventType, RawEvent};
 use crate::kernel::feed::{About, Feed};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, OUT_OF_RANGE};
 use crate::{Error, Result, signature};
+use gpuwhy_tracepoint::{EventType, RawEvent};
 
 /// Bytes of a line at most.
 const LINE: usize = 1 << 16;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::import::TextFeed;
-use crate::kernel::event::{EventType, RawEvent, Value};
 use crate::kernel::feed::Feed as _;
 use crate::kernel::rows::KernelRows;
 use crate::{importers, shared_data};
+use gpuwhy_tracepoint::{EventType, RawEvent, Value};
 
 /// An event: when, where, by whom, which, and its fields.
 type Event = (i64, Option<u32>, Option<i64>, String, BTreeMap<String, Value>);

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::line::{self, Time, What};
-use crate::kernel::event::RawEvent;
+use gpuwhy_tracepoint::RawEvent;
 
 /// A line in short: `comm tid pid cpu time name | text`.
 fn short(text: &str) -> String {
@@ -80,7 +80,7 @@ fn fields(event: &str, text: &str) -> String {
     fields.read(event, text.as_bytes(), &mut raw);
     assert_eq!(fields.names.len(), raw.values.len());
     let shown = |place: usize| match &raw.values[place] {
-        crate::kernel::event::Value::Text(_) => format!("{:?}", raw.shown(place).unwrap()),
+        gpuwhy_tracepoint::Value::Text(_) => format!("{:?}", raw.shown(place).unwrap()),
         _ => raw.shown(place).unwrap_or("absent".into()),
     };
     let all = fields.names.iter().enumerate();

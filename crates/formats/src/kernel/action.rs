@@ -7,7 +7,7 @@
 
 use gpuwhy_schema::Name;
 
-use super::event::EventType;
+use gpuwhy_tracepoint::EventType;
 
 /// The place of a field among the values of an event.
 pub(super) type Place = Option<usize>;

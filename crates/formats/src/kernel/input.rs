@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::format::Machine;
 use crate::{Error, Result};
+use gpuwhy_tracepoint::Machine;
 
 /// A text of the file at most, without its zero byte.
 const TEXT: usize = 1 << 16;

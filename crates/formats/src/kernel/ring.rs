@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::format::{Field, Machine};
+use gpuwhy_tracepoint::{Field, Machine};
 
 /// The bits of a page's length that say that events before it were lost, and that their number follows the events.
 const MISSED: u64 = 1 << 31;

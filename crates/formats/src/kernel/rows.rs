@@ -19,10 +19,10 @@ use gpuwhy_schema::{
 };
 
 use super::action::{Action, Place, Stage, action};
-use super::event::{EventType, RawEvent, Value};
 use super::sums::Sum;
 use super::tasks::Tasks;
 use crate::importer::Batch;
+use gpuwhy_tracepoint::{EventType, RawEvent, Value};
 
 /// Span lanes of a CPU: interrupt handlers, and softirqs.
 const LANES: [&str; 2] = ["irq", "softirq"];

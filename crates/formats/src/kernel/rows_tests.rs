@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::{Rows, ThreadState, names};
 
-use super::event::{EventType, RawEvent, Value};
 use super::rows::KernelRows;
+use gpuwhy_tracepoint::{EventType, RawEvent, Value};
 
 /// Events, a line each: `TIME CPU NAME field=value …`.
 fn rows_of(scene: &str) -> Rows {

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use super::format::Format;
 use super::input::Input;
 use super::ring::PageLayout;
 use crate::Result;
+use gpuwhy_tracepoint::Format;
 
 /// How such data begin.
 pub(crate) const MAGIC: &[u8] = b"\x17\x08\x44tracing";

@@ -6,10 +6,10 @@ use std::io::{BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::layout::Attr;
-use crate::kernel::format::Machine;
 use crate::kernel::input::Input;
 use crate::kernel::tracing_data::{MAGIC, TracingData};
 use crate::{Error, Result};
+use gpuwhy_tracepoint::Machine;
 
 /// How files begin: on little-endian machines, and on big-endian ones.
 pub(super) const LITTLE: &[u8] = b"PERFILE2";

@@ -12,11 +12,11 @@ use super::file::PerfFile;
 use super::layout::{Attr, Sample, TRACEPOINT};
 use super::records::{COMM, FINISHED_ROUND, FORK, LOST, LOST_SAMPLES, Records, SAMPLE};
 use crate::Result;
-use crate::kernel::event::{EventType, RawEvent, Value};
 use crate::kernel::feed::{About, Feed};
-use crate::kernel::format::Format;
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, NO_TIME, OUT_OF_RANGE};
+use gpuwhy_tracepoint::Format;
+use gpuwhy_tracepoint::{EventType, RawEvent, Value};
 
 /// Bytes of records that wait for their turn at most; beyond that the earliest goes first.
 const HELD: usize = 256 << 20;

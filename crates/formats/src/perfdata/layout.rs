@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::kernel::format::Machine;
+use gpuwhy_tracepoint::Machine;
 
 /// Bits of `sample_type`, in the order in which a sample has them.
 const IP: u64 = 1;

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use super::build::zipped;
 use super::import::PerfFeed;
-use crate::kernel::event::RawEvent;
-use crate::kernel::format::Format;
 use crate::kernel::rows::KernelRows;
+use gpuwhy_tracepoint::Format;
+use gpuwhy_tracepoint::RawEvent;
 
 fn data() -> Option<PathBuf> {
     crate::shared_data().map(|data| data.join("kernel/perf"))

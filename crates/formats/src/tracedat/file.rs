@@ -5,10 +5,10 @@ use std::io::{BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::pack::Packing;
-use crate::kernel::format::Machine;
 use crate::kernel::input::Input;
 use crate::kernel::tracing_data::{MAGIC, TracingData};
 use crate::{Error, Result};
+use gpuwhy_tracepoint::Machine;
 
 /// Bytes of one option and of a section that is unpacked at most.
 const OPTION: u64 = 64 << 20;

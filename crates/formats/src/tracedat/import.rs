@@ -11,11 +11,11 @@ use serde_json::json;
 use super::cpu::CpuStream;
 use super::file::DatFile;
 use crate::Result;
-use crate::kernel::event::{EventType, RawEvent};
 use crate::kernel::feed::{About, Feed};
-use crate::kernel::format::{Field, Format};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, OUT_OF_RANGE};
+use gpuwhy_tracepoint::{EventType, RawEvent};
+use gpuwhy_tracepoint::{Field, Format};
 
 /// How many types of events there can be: their numbers have 16 bits.
 const TYPES: usize = 1 << 16;

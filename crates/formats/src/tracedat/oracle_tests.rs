@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::import::DatFeed;
-use crate::kernel::event::{RawEvent, Value};
-use crate::kernel::format::Format;
 use crate::kernel::rows::KernelRows;
+use gpuwhy_tracepoint::Format;
+use gpuwhy_tracepoint::{RawEvent, Value};
 
 fn data() -> Option<PathBuf> {
     crate::shared_data().map(|data| data.join("kernel/tracecmd"))

@@ -14,7 +14,7 @@ use std::io::Write as _;
 
 use gpuwhy_schema::Name;
 
-use super::event::{RawEvent, Value};
+use crate::event::{RawEvent, Value};
 
 /// Fields of one event at most.
 const FIELDS: usize = 4096;
@@ -43,7 +43,8 @@ enum Shape {
 
 /// A field of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub struct Field {
+    /// As the kernel calls it.
     pub name: Name,
     /// The byte of the event that it begins at.
     pub offset: usize,
@@ -54,7 +55,8 @@ pub(crate) struct Field {
 
 /// How numbers are written on the machine that was traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub struct Machine {
+    /// The most significant byte comes first.
     pub is_big: bool,
     /// Bytes of a `long`, and of a pointer.
     pub long: usize,
@@ -62,12 +64,14 @@ pub(crate) struct Machine {
 
 /// A type of event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Format {
+pub struct Format {
     /// The number that its events begin with.
     pub id: u64,
+    /// Without its system.
     pub name: String,
     /// Those that all events have.
     pub common: Vec<Field>,
+    /// Its own.
     pub fields: Vec<Field>,
 }
 
@@ -131,6 +135,17 @@ impl Format {
     /// The field of this name that all events have.
     pub fn common(&self, name: &str) -> Option<&Field> {
         self.common.iter().find(|field| &*field.name == name)
+    }
+
+    /// How many bytes its events take; `None` where that is not the same for all.
+    pub fn length(&self) -> Option<usize> {
+        let all = self.common.iter().chain(&self.fields);
+        all.map(|field| match field.shape {
+            Shape::Elsewhere { .. } => None,
+            _ if field.size == 0 => None,
+            _ => Some(field.offset + field.size),
+        })
+        .try_fold(0, |length, end| Some(length.max(end?)))
     }
 
     /// Adds the values of an event's fields. One that does not lie within the event is absent; how many there are
@@ -334,6 +349,7 @@ mod tests {
         for machine in [LITTLE, BIG] {
             let format = Format::parse(FORMAT, machine).unwrap();
             assert_eq!((format.id, &*format.name, format.common.len()), (77, "all_kinds", 2));
+            assert_eq!(format.length(), None, "texts elsewhere, and one to the end");
             let mut event = RawEvent::default();
             assert_eq!(format.values(&record(machine), machine, &mut event), 1);
             let shown: Vec<String> = (0..format.fields.len())
@@ -346,6 +362,18 @@ mod tests {
                             late=absent rest=tail";
             assert_eq!(shown.join(" "), expected);
         }
+    }
+
+    #[test]
+    fn a_format_of_plain_fields_says_how_long_its_events_are() {
+        let fields = "\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n\
+                      \tfield:char comm[16];\toffset:12;\tsize:16;\tsigned:1;\n";
+        let of = |more: &str| Format::parse(&format!("name: x\nID: 1\n{fields}{more}"), LITTLE);
+        assert_eq!(of("").unwrap().length(), Some(28));
+        let elsewhere = "field:__data_loc char[] t; offset:28; size:4; signed:0;";
+        assert_eq!(of(elsewhere).unwrap().length(), None);
+        let to_the_end = "field:char t[]; offset:28; size:0; signed:0;";
+        assert_eq!(of(to_the_end).unwrap().length(), None);
     }
 
     #[test]
