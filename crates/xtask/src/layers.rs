@@ -336,7 +336,7 @@ mod tests {
         check("diagnose -> gpuwhy-derive", "`diagnose` uses `derive`; of ours it may use schema");
         check(
             "collect -> gpuwhy-formats (build)",
-            "`collect` uses `formats`; of ours it may use schema, wire",
+            "`collect` uses `formats`; of ours it may use schema, tracepoint, wire",
         );
         check(
             "formats -> gpuwhy-collect (dev)",
@@ -344,7 +344,7 @@ mod tests {
         );
         check(
             "collect -> gpuwhy-testkit",
-            "`collect` uses `testkit`; of ours it may use schema, wire",
+            "`collect` uses `testkit`; of ours it may use schema, tracepoint, wire",
         );
     }
 
