@@ -340,7 +340,7 @@ mod tests {
         );
         check(
             "formats -> gpuwhy-collect (dev)",
-            "`formats` uses `collect` in tests; of ours it may use schema, guard",
+            "`formats` uses `collect` in tests; of ours it may use schema, guard, tracepoint",
         );
         check(
             "collect -> gpuwhy-testkit",
