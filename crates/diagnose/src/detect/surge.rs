@@ -41,10 +41,10 @@ const SCALES: f64 = 5.0;
 const LEAST_SCALE: f64 = 0.15;
 /// if it loses as much more than any but one of those remembered,
 const BEYOND: f64 = 1.25;
-/// and more than the median by half of what the steps take in a second usually, by this many ns at least, and no more
+/// and more than the median by a fifth of what the steps take in a second usually, by this many ns at least, and no more
 /// is asked for than a twentieth of the time.
 const LEAST: (f64, f64) = (5e6, 5e7);
-const LEAST_SHARE: f64 = 0.5;
+const LEAST_SHARE: f64 = 0.2;
 /// Two in a row are an anomaly; one is, from so many times the limit on.
 const ALONE: f64 = 4.0;
 /// An anomaly of so few windows is a burst.

@@ -578,3 +578,28 @@ fn a_thread_that_paused_does_not_lengthen_the_incident_after_it() {
         "many that nothing explains are no pause"
     );
 }
+
+/// Answers of 2.6 ms, forty a second, of which one in six has to wait for the time slice of a busy loop: no single one
+/// is far out, and the others take as long as ever.
+#[test]
+fn a_few_answers_that_wait_a_little_are_told_by_what_they_lose_in_a_second() {
+    let mut random = Random::new(5);
+    let mut drawn = |n: i64, ms: f64| {
+        let noise = 1.0 + 0.25 * (random.below(2001) as f64 / 1000.0 - 1.0);
+        let of = steps(1, ".", n as u64).swap_remove(0);
+        Step {
+            id: Id::new(1, n as u64),
+            ts: Ns::millis(25 * n),
+            dur: Ns((ms * noise * 1e6) as i64),
+            ..of
+        }
+    };
+    let waits = |n: i64| (1600..1920).contains(&n) && n % 6 == 0;
+    let all: Vec<Step> = (0..2400).map(|n| drawn(n, if waits(n) { 6.6 } else { 2.6 })).collect();
+    let said = said(&all);
+    assert!(said.starts_with("1 series, ") && !said.contains(';'), "{said}");
+    let (from, to) = said.rsplit_once(", ").unwrap().1.split_once("..").unwrap();
+    let (from, to): (i64, i64) =
+        (from.parse().unwrap(), to.trim_end_matches(" ms").parse().unwrap());
+    assert!((39_000..42_000).contains(&from) && (46_000..49_000).contains(&to), "{said}");
+}
