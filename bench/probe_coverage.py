@@ -3,9 +3,9 @@
 import glob
 import json
 import os
-import resource
 import subprocess
 import sys
+import tempfile
 import time
 
 from measure import GPUWHY, made, write
@@ -40,14 +40,17 @@ def fetched(wheel):
 
 def looked_into(path):
     """What `probe coverage` says of all kernels of a wheel, with what it took."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = subprocess.run([GPUWHY + "-probe", "coverage", "--json", "--kernels", "*", path], capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # 1: something could not be read, which the document says.
-    if ran.returncode not in (0, 1):
-        sys.exit(f"{path}: {ran.stderr}")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads(ran.stdout), {"wall_s": time.monotonic() - began, "cpu_s": cpu, "rss_mib": after.ru_maxrss / 1024}
+    began = time.monotonic()
+    command = [GPUWHY + "-probe", "coverage", "--json", "--kernels", "*", path]
+    with tempfile.TemporaryFile() as out:
+        _, status, used = os.wait4(subprocess.Popen(command, stdout=out).pid, 0)
+        # 1: something could not be read, which the document says.
+        if os.waitstatus_to_exitcode(status) not in (0, 1):
+            sys.exit(f"{path}: exit status {status}")
+        out.seek(0)
+        document = json.load(out)
+    cpu = used.ru_utime + used.ru_stime
+    return document, {"wall_s": time.monotonic() - began, "cpu_s": cpu, "rss_mib": used.ru_maxrss / 1024}
 
 
 def row(wheel, document, took):
