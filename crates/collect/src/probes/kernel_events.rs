@@ -14,12 +14,13 @@
 //! *What it costs the target*: a copy of 144 or 496 bytes an event.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{Attr, EntityId, Lane, Mark, Name, Ns, SourceId, TrackId, names, sources};
 use gpuwhy_tracepoint::{Format, Machine, RawEvent};
-use libbpf_rs::{TracepointCategory, TracepointOpts};
+use libbpf_rs::{Link, TracepointCategory, TracepointOpts};
 
 use crate::bpf::{Head, LoadedObject, bpf_object, from_bytes, run_time, shared_with_c};
 use crate::config::Config;
@@ -101,6 +102,8 @@ shared_with_c! {
 /// A tracepoint of this kernel.
 #[derive(Debug)]
 struct Tracepoint {
+    /// Where tracefs describes it.
+    folder: PathBuf,
     system: String,
     name: String,
 }
@@ -144,7 +147,7 @@ fn tracepoints(named: &[EventPattern]) -> Result<Vec<Tracepoint>, CollectError> 
                 (is_wanted, *is_found) = (is_wanted || is_like, *is_found || is_like);
             }
             if is_wanted {
-                found.push(Tracepoint { system: system.clone(), name });
+                found.push(Tracepoint { folder: event.path(), system: system.clone(), name });
             }
         }
     }
@@ -207,24 +210,15 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
                 continue;
             }
         };
-        let cookie = rows.kinds.len() as u64;
-        let options = TracepointOpts { cookie, ..TracepointOpts::default() };
-        let program = kind.program();
-        let mut programs = loaded.object.progs_mut();
-        let program = programs.find(|one| one.name().to_string_lossy() == program);
-        let category = TracepointCategory::Custom(one.system.clone());
-        let link =
-            program.map(|one_of| one_of.attach_tracepoint_with_opts(category, &one.name, options));
-        match link {
-            Some(Ok(link)) => loaded.links.push(link),
-            Some(Err(source)) if named.is_empty() => {
+        match attach(&loaded, &one, &kind, rows.kinds.len() as u64) {
+            Ok(link) => loaded.links.push(link),
+            Err(source) if named.is_empty() => {
                 not_read.push(format!("{of}: {source}"));
                 continue;
             }
-            Some(Err(source)) => {
+            Err(source) => {
                 return Err(CollectError::Attach { probe: "kernel_events", target: of, source });
             }
-            None => continue,
         }
         rows.kinds.push(kind);
     }
@@ -235,12 +229,25 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     Ok(Box::new(KernelEvents { loaded, rows }))
 }
 
+/// Attaches the program that copies a tracepoint's fields; `cookie` is the number by which its records name it.
+fn attach(
+    loaded: &LoadedObject,
+    tracepoint: &Tracepoint,
+    kind: &Kind,
+    cookie: u64,
+) -> Result<Link, libbpf_rs::Error> {
+    let wanted = kind.program();
+    let found = loaded.object.progs_mut().find(|one| one.name().to_string_lossy() == wanted);
+    let missing = || libbpf_rs::Error::from(io::Error::from(io::ErrorKind::NotFound));
+    let category = TracepointCategory::Custom(tracepoint.system.clone());
+    let options = TracepointOpts { cookie, ..TracepointOpts::default() };
+    found.ok_or_else(missing)?.attach_tracepoint_with_opts(category, &tracepoint.name, options)
+}
+
 /// A tracepoint by its format file.
 fn described(tracepoint: &Tracepoint) -> Result<Kind, String> {
-    let root = root().map_err(|error| error.to_string())?;
-    let path = root.join(&tracepoint.system).join(&tracepoint.name).join("format");
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    Ok(Kind::new(Format::parse(&text, MACHINE)?))
+    let text = fs::read_to_string(tracepoint.folder.join("format"));
+    Ok(Kind::new(Format::parse(&text.map_err(|error| error.to_string())?, MACHINE)?))
 }
 
 /// How this machine writes numbers.

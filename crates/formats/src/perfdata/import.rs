@@ -15,8 +15,7 @@ use crate::Result;
 use crate::kernel::feed::{About, Feed};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, NO_TIME, OUT_OF_RANGE};
-use gpuwhy_tracepoint::Format;
-use gpuwhy_tracepoint::{EventType, RawEvent, Value};
+use gpuwhy_tracepoint::{EventType, Format, RawEvent, Value};
 
 /// Bytes of records that wait for their turn at most; beyond that the earliest goes first.
 const HELD: usize = 256 << 20;

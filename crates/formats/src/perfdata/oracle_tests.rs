@@ -6,8 +6,7 @@ use std::process::Command;
 use super::build::zipped;
 use super::import::PerfFeed;
 use crate::kernel::rows::KernelRows;
-use gpuwhy_tracepoint::Format;
-use gpuwhy_tracepoint::RawEvent;
+use gpuwhy_tracepoint::{Format, RawEvent};
 
 fn data() -> Option<PathBuf> {
     crate::shared_data().map(|data| data.join("kernel/perf"))

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::kernel::feed::{About, Feed};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, NO_TIME, OUT_OF_RANGE};
-use gpuwhy_tracepoint::{self, EventType, RawEvent};
+use gpuwhy_tracepoint::{EventType, RawEvent, Value as FieldValue};
 
 /// Bytes of events that wait for their turn at most; beyond that the earliest goes first.
 const HELD: usize = 128 << 20;
@@ -393,7 +393,7 @@ impl OneFile {
             let fields = kind.fields.iter().map(|field| field.1.clone()).collect();
             kernel.declare(EventType { name: kind.name.clone(), fields }, self.host)
         });
-        event.values.resize(kind.fields.len(), gpuwhy_tracepoint::Value::Absent);
+        event.values.resize(kind.fields.len(), FieldValue::Absent);
         for (number, value) in fields(body).flatten() {
             let place = kind.fields.iter().position(|field| field.0 == number);
             if let Some(place) = place {
@@ -418,7 +418,7 @@ impl OneFile {
             match (number, value.bytes()) {
                 (1, Some(bytes)) => called = Some(text(bytes)),
                 (2, Some(field)) => {
-                    let (mut name, mut value) = (None, gpuwhy_tracepoint::Value::Absent);
+                    let (mut name, mut value) = (None, FieldValue::Absent);
                     for (number, part) in fields(field).flatten() {
                         match number {
                             1 => name = part.bytes().map(text),
@@ -499,19 +499,17 @@ fn signed(value: Value<'_>) -> Option<i64> {
 }
 
 /// A value as events have them.
-fn value_of(value: Value<'_>, holds: Holds, text: &mut Vec<u8>) -> gpuwhy_tracepoint::Value {
+fn value_of(value: Value<'_>, holds: Holds, text: &mut Vec<u8>) -> FieldValue {
     match (value, holds) {
         (Value::Bytes(bytes), _) => {
             let from = text.len();
             text.extend_from_slice(bytes);
-            gpuwhy_tracepoint::Value::Text(from..text.len())
+            FieldValue::Text(from..text.len())
         }
-        (value, Holds::Signed) => value.number().map_or(gpuwhy_tracepoint::Value::Absent, |n| {
-            gpuwhy_tracepoint::Value::Signed(n as i64)
-        }),
-        (value, _) => value
-            .number()
-            .map_or(gpuwhy_tracepoint::Value::Absent, gpuwhy_tracepoint::Value::Unsigned),
+        (value, Holds::Signed) => {
+            value.number().map_or(FieldValue::Absent, |n| FieldValue::Signed(n as i64))
+        }
+        (value, _) => value.number().map_or(FieldValue::Absent, FieldValue::Unsigned),
     }
 }
 

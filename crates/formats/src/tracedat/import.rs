@@ -14,8 +14,7 @@ use crate::Result;
 use crate::kernel::feed::{About, Feed};
 use crate::kernel::rows::KernelRows;
 use crate::left_out::{FileLeftOut, LeftOut, OUT_OF_RANGE};
-use gpuwhy_tracepoint::{EventType, RawEvent};
-use gpuwhy_tracepoint::{Field, Format};
+use gpuwhy_tracepoint::{EventType, Field, Format, RawEvent};
 
 /// How many types of events there can be: their numbers have 16 bits.
 const TYPES: usize = 1 << 16;

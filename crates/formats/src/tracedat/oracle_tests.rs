@@ -7,8 +7,7 @@ use std::process::Command;
 
 use super::import::DatFeed;
 use crate::kernel::rows::KernelRows;
-use gpuwhy_tracepoint::Format;
-use gpuwhy_tracepoint::{RawEvent, Value};
+use gpuwhy_tracepoint::{Format, RawEvent, Value};
 
 fn data() -> Option<PathBuf> {
     crate::shared_data().map(|data| data.join("kernel/tracecmd"))
