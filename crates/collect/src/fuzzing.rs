@@ -16,6 +16,7 @@ use crate::cgroup_path::{Mounts, main_membership, memberships, owners};
 use crate::context::Context;
 use crate::event_rows::{Devices, EventRows};
 use crate::guest::Guest;
+use crate::probes::drm_clients::fdinfo::Client;
 use crate::procfs::{Proc, Stat, mappings, namespace_pids};
 use crate::quota;
 
@@ -45,6 +46,9 @@ pub fn proc_texts(data: &[u8]) {
         if let Some(folder) = mounts.folder(membership) {
             assert!(!folder.split('/').any(|s| s == "..") || text.contains(".."), "{folder}");
         }
+    }
+    if let Some(client) = Client::parse(&text) {
+        assert!(!client.driver.is_empty() && client.engines.len() < 100);
     }
     for mapping in mappings(&text) {
         let _ = mapping.contains(mapping.from) && mapping.file_offset(mapping.from) > 0;

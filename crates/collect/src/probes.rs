@@ -5,6 +5,7 @@
 
 pub(crate) mod block_io;
 pub(crate) mod cgroup;
+pub(crate) mod drm_clients;
 pub(crate) mod engine_metrics;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
@@ -49,6 +50,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &cgroup::PROBE,
     &settings::PROBE,
     &nvml::PROBE,
+    &drm_clients::PROBE,
     &nccl_calls::PROBE,
     &nccl_ras::PROBE,
     &engine_metrics::PROBE,

@@ -99,6 +99,9 @@ fn root_a_tracepoint_that_there_is_not_is_an_error_that_names_it() {
     let refused = |pattern: &str| recorder(&[pattern]).err().unwrap().to_string();
     let said = refused("nobody:has_this");
     assert!(said.contains("no tracepoint like `nobody:has_this`"), "{said}");
+    // What ftrace writes itself is listed among tracepoints.
+    let said = refused("ftrace:print");
+    assert!(said.contains("no tracepoint like `ftrace:print`"), "{said}");
     let said = refused("*:*");
     assert!(said.contains("more than 256"), "{said}");
 }

@@ -6,6 +6,7 @@
 //! of the tracepoints that the model knows are held in memory, and no others.
 
 pub mod against;
+mod counted;
 mod fields;
 mod hosts;
 mod lanes;
@@ -34,6 +35,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
 use against::Comparison;
+pub use counted::{CountedReport, SharingReport};
 use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use hosts::{GuestReport, HostMoveReport, HostReport, HostsReport, hosts};
@@ -221,6 +223,10 @@ pub struct Report {
     pub tenants: Vec<TenantReport>,
     /// By engine.
     pub engines: Vec<EngineReport>,
+    /// How each GPU is shared, and what can be known then.
+    pub sharing: Vec<SharingReport>,
+    /// How much of GPUs each process had, by what drivers count and sample.
+    pub counted: Vec<CountedReport>,
     /// Memory by whoever asked for it: bytes at the end, and at most.
     pub memory: BTreeMap<String, (u64, u64)>,
     /// What had to leave the device's memory in the window, by whose threads needed the room.
@@ -308,6 +314,11 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     let (model, requests, guests) = follow(&source)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
     let mut report = report(&model, &requests, window);
+    report.sharing = counted::sharing(&source, &model);
+    report.counted = counted::counted(&source, window)?;
+    if requests.is_empty() && !report.counted.is_empty() {
+        report.provenance = "counts and samples of drivers";
+    }
     report.vcpus = on_cpus.as_ref().map(|of| of.report(window));
     report.placement = on_cpus.as_ref().zip(report.vcpus.as_ref()).map(|(of, vcpus)| {
         placement::report(of, &model, &requests, window, vcpus.machine_by_machine)
@@ -382,6 +393,7 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
     // What is asked for before the first request belongs to the machine that sends it.
     let mut model = Model::default();
     model.groups = guests.groups(source);
+    model.clients = counted::clients(source)?;
     for (place, mark) in marks.iter().enumerate() {
         let thread = thread(mark).map(|one| (one.tid, one.comm));
         model.event(&event(mark, &fields.of(place), thread));
@@ -445,13 +457,15 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         to_s: window.1 as f64 / 1e9,
         tenants,
         engines: engines.collect(),
+        sharing: Vec::new(),
+        counted: Vec::new(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
         evictions: evictions(model, window),
         vcpus: None,
         placement: None,
         what_if: Vec::new(),
         findings: judged(model, requests, &usage, &all),
-        events: RULES.iter().zip(model.counts).filter(|(_, n)| *n > 0).map(counted).collect(),
+        events: RULES.iter().zip(model.counts.0).filter(|(_, n)| *n > 0).map(counted).collect(),
         missing: model.missing(),
         misfits: misfits(model),
         against: None,
@@ -476,7 +490,11 @@ fn misfits(model: &Model) -> MisfitReport {
 }
 
 fn percent(time: i64, of: &Metrics) -> f64 {
-    100.0 * time as f64 / (of.window.1 - of.window.0).max(1) as f64
+    percent_of(time as f64, of.window)
+}
+
+fn percent_of(time: f64, window: (i64, i64)) -> f64 {
+    100.0 * time / (window.1 - window.0).max(1) as f64
 }
 
 /// The slices of a tenant within the window.

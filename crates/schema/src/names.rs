@@ -215,6 +215,14 @@ pub const PROCESS_SM_UTILIZATION: &str = "gpu.sm_utilization";
 /// Counter track of a process (gauge, By): its memory on a GPU; its parent is that GPU's track
 /// [`GPU_MEMORY_USED`].
 pub const PROCESS_GPU_MEMORY: &str = "gpu.memory";
+/// Counter track of an engine (delta, ns): time that all clients of its driver were seen to have it.
+pub const ENGINE_TIME: &str = "engine_time";
+/// Counter track of a process (delta, ns): time that it had an engine of a GPU; its parent is that engine's track
+/// [`ENGINE_TIME`].
+pub const PROCESS_ENGINE_TIME: &str = "gpu.engine_time";
+/// Mark track of a process: when it was first seen as client of a GPU's driver; the value is the client's number, which
+/// tracepoints of the DRM scheduler call `client_id`.
+pub const DRM_CLIENTS: &str = "drm_clients";
 /// Mark track of a GPU: `xid` with its number as value, `gpu lost`, `gpu back`, errors of its
 /// memory, changes of its partitions.
 pub const GPU_EVENTS: &str = "events";

@@ -89,11 +89,13 @@ sources! {
     NCCL_RAS = "nccl_ras" [],
     /// Tracepoints of GPU drivers and others that the user named, by BPF.
     KERNEL_EVENTS = "bpf:kernel_events" [],
+    /// What drivers of GPUs count of each of their clients.
+    DRM_CLIENTS = "drm_clients" [],
 }
 
 /// Whether any class rests on a source of this kind: that one saw less than all speaks against no verdict otherwise.
 pub fn is_evidence(kind: &str) -> bool {
-    ![ENGINE_METRICS.kind, KERNEL_EVENTS.kind].contains(&kind)
+    ![ENGINE_METRICS.kind, KERNEL_EVENTS.kind, DRM_CLIENTS.kind].contains(&kind)
 }
 
 /// The classes that a source of this kind is evidence for; empty if it is evidence for all, or if the

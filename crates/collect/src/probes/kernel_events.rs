@@ -73,6 +73,8 @@ pub const GPU_EVENTS: &[&str] = &[
     "drm_sched_job_queue",
     "drm_sched_job_run",
     "drm_sched_job_done",
+    "virtio_gpu_cmd_queue",
+    "virtio_gpu_cmd_response",
 ];
 /// Every kernel has this one, drivers or not: by itself it is no reason to record.
 const ALWAYS: &str = "dma_fence";
@@ -136,7 +138,9 @@ fn tracepoints(named: &[EventPattern]) -> Result<Vec<Tracepoint>, CollectError> 
     let root = root()?;
     let mut found = Vec::new();
     let mut is_found = vec![false; named.len()];
-    for system in fs::read_dir(root).into_iter().flatten().flatten() {
+    // What ftrace writes itself is listed here too, and is no tracepoint.
+    let systems = fs::read_dir(root).into_iter().flatten().flatten();
+    for system in systems.filter(|system| system.file_name() != "ftrace") {
         let Ok(events) = fs::read_dir(system.path()) else { continue };
         let system = system.file_name().to_string_lossy().into_owned();
         for event in events.flatten().filter(|event| event.path().is_dir()) {

@@ -50,6 +50,7 @@ enum Id {
     Workload(i64, i64, i64),
     Fence(i64, u32),
     Job(i64),
+    Command(i64, usize, i64),
 }
 
 /// What is left of a virtual GPU's slice when the device is taken from it.
@@ -106,6 +107,16 @@ pub struct Misfits {
     pub unknown_objects: u64,
 }
 
+/// How many events there were of each rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts(pub [u64; RULES.len()]);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts([0; RULES.len()])
+    }
+}
+
 /// Follows events.
 #[derive(Debug, Default)]
 pub struct Model {
@@ -117,6 +128,8 @@ pub struct Model {
     pub slices: Vec<Slice>,
     /// Who stands for a thread, by its number: what it asks for counts as theirs.
     pub groups: BTreeMap<i64, String>,
+    /// Whose a client of a driver is, by its number.
+    pub clients: BTreeMap<i64, String>,
     /// Memory by whoever asked for it.
     pub memory: BTreeMap<String, Memory>,
     /// The same of all together.
@@ -126,7 +139,7 @@ pub struct Model {
     /// Events that did not fit.
     pub misfits: Misfits,
     /// How many events there were of each rule.
-    pub counts: [u64; RULES.len()],
+    pub counts: Counts,
     /// The time of the first event and of the last.
     pub span: Option<(i64, i64)>,
     requests: Vec<Live>,
@@ -154,7 +167,7 @@ impl Model {
         let Some(place) = RULES.iter().position(|rule| rule.event == event.short_name()) else {
             return;
         };
-        self.counts[place] += 1;
+        self.counts.0[place] += 1;
         let span = self.span.get_or_insert((event.time, event.time));
         span.1 = span.1.max(event.time);
         let rule = &RULES[place];
@@ -180,7 +193,7 @@ impl Model {
     /// What cannot be told because events are missing that a vendor's events go together with.
     pub fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let any = |prefix: &str| {
-            RULES.iter().zip(self.counts).any(|(r, n)| n > 0 && r.event.starts_with(prefix))
+            RULES.iter().zip(self.counts.0).any(|(r, n)| n > 0 && r.event.starts_with(prefix))
         };
         let old = any("i915_gem_request");
         let wanted = |rule: &Rule| match rule.event {
@@ -188,7 +201,7 @@ impl Model {
             event if event.starts_with("i915_gem_request") => old,
             _ => false,
         };
-        let absent = RULES.iter().zip(self.counts).filter(|(rule, n)| *n == 0 && wanted(rule));
+        let absent = RULES.iter().zip(self.counts.0).filter(|(rule, n)| *n == 0 && wanted(rule));
         absent.map(|(r, _)| (r.event, r.without)).filter(|(_, what)| !what.is_empty()).collect()
     }
 
@@ -295,7 +308,10 @@ impl Model {
         let client = event.integer(fields::CLIENT);
         let (key, name) = match (vgpu, client, event.tid) {
             (Some(id), ..) => (TenantKey::Vgpu(id), format!("vGPU {id}")),
-            (None, Some(id), _) => (TenantKey::Client(id), format!("client {id}")),
+            (None, Some(id), _) => {
+                let whose = self.clients.get(&id).map(|who| format!("{who}, "));
+                (TenantKey::Client(id), format!("{}client {id}", whose.unwrap_or_default()))
+            }
             (None, None, Some(tid)) if tid > 0 => {
                 let comm = event.comm.unwrap_or("thread");
                 (TenantKey::Thread(tid), format!("{comm} ({tid})"))
@@ -391,7 +407,8 @@ impl Model {
             Action::To(Stage::Notified) => {
                 if stage == Stage::Running {
                     self.leaves(at, event.time, false);
-                } else if stage < Stage::Running && rule.key == Key::Workload {
+                } else if stage < Stage::Running && matches!(rule.key, Key::Workload | Key::Command)
+                {
                     self.unseen_execution(at, event.time);
                 }
                 self.enter(at, Stage::Notified, event.time);
@@ -461,10 +478,11 @@ impl Model {
         }
     }
 
-    /// Only GVT-g's events are traced: it ran after it was handed over and after what ran before it.
+    /// Only GVT-g's events are traced, or a guest's: it ran after it was handed over and after what ran before it.
     fn unseen_execution(&mut self, at: usize, now: i64) {
         let live = &mut self.requests[at];
-        match live.request.when(Stage::VgpuSubmitted) {
+        let handed = live.request.when(Stage::VgpuSubmitted);
+        match handed.or(live.request.when(Stage::GuestSubmitted)) {
             Some(handed) => {
                 live.handed = Some(handed);
                 self.leaves(at, now, false);
@@ -639,6 +657,11 @@ fn id(event: &Event<'_>, key: Key, device: i64, engine: usize) -> Option<Id> {
         }
         Key::Fence => Id::Fence(event.integer(fields::CONTEXT)?, sequence()?),
         Key::Job => Id::Job(event.integer(fields::FENCE)?),
+        Key::Command => {
+            let fence = || event.integer(fields::FENCE_ID).filter(|n| *n != 0);
+            let number = sequence().map(i64::from).or_else(fence);
+            Id::Command(device, engine, number?)
+        }
     })
 }
 

@@ -15,6 +15,8 @@ pub enum Key {
     Fence,
     /// The number of the job and later its fence (DRM scheduler before 6.17).
     Job,
+    /// Device, queue and number of a command of a guest's driver; its fence where commands have no numbers (virtio-gpu).
+    Command,
 }
 
 /// What an event does.
@@ -97,6 +99,8 @@ pub mod fields {
     pub const FROM_PLACE: &[&str] = &["old_placement"];
     /// The address of a job's fence.
     pub const FENCE: &[&str] = &["fence"];
+    /// The number of the fence of a guest's command; 0 if it has none.
+    pub const FENCE_ID: &[&str] = &["fence_id"];
     /// All that the model asks for.
     pub const ALL: &[&str] = &[
         "dev",
@@ -132,12 +136,15 @@ pub mod fields {
         "new_placement",
         "old_placement",
         "fence",
+        "fence_id",
     ];
 }
 
 use Action::{Evicted, ObjectGone, ObjectMade, Out, Slice, To};
-use Key::{Fence, Global, Job, Request, Workload};
-use Stage::{Done, HostQueued, Notified, Ready, Retired, Running, VgpuQueued, VgpuSubmitted};
+use Key::{Command, Fence, Global, Job, Request, Workload};
+use Stage::{
+    Done, GuestSubmitted, HostQueued, Notified, Ready, Retired, Running, VgpuQueued, VgpuSubmitted,
+};
 
 /// Every tracepoint that the model knows.
 pub const RULES: &[Rule] = &[
@@ -187,6 +194,9 @@ pub const RULES: &[Rule] = &[
     rule("drm_sched_job_queue", To(HostQueued), Fence, true),
     rule("drm_sched_job_run", To(Running), Fence, true),
     rule("drm_sched_job_done", To(Done), Fence, false),
+    // A guest of virtio-gpu, which sees what it asks for and when the host has answered.
+    rule("virtio_gpu_cmd_queue", To(GuestSubmitted), Command, true),
+    rule("virtio_gpu_cmd_response", To(Notified), Command, false),
 ];
 
 /// What an event does, by its name without the system.
@@ -202,7 +212,7 @@ mod tests {
     fn whatever_is_asked_for_is_kept() {
         let asked = [
             DEVICE, CONTEXT, SEQUENCE, RING, CLASS, INSTANCE, GLOBAL, VGPU, WORKLOAD, LEFT,
-            TIMELINE, CLIENT, ID, COMPLETED, OBJECT, SIZE, TO_PLACE, FROM_PLACE, FENCE,
+            TIMELINE, CLIENT, ID, COMPLETED, OBJECT, SIZE, TO_PLACE, FROM_PLACE, FENCE, FENCE_ID,
         ];
         assert_eq!(asked.concat(), ALL);
     }

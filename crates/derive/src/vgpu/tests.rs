@@ -261,3 +261,34 @@ fn what_two_cover_and_what_neither_does_is_found_in_one_pass() {
     assert_eq!(one.uncovered(3, 8), []);
     assert_eq!(one.uncovered(50, 50), []);
 }
+
+#[test]
+fn a_guests_commands_take_until_the_host_answers() {
+    // The times are those of Perfetto's own test of virtio-gpu.
+    let (model, requests) = followed(
+        "1345090723759 virtio_gpu:virtio_gpu_cmd_queue ctx_id=27 dev=4 fence_id=67980 name=control seqno=143910 type=519 vq=0
+         1345090746311 virtio_gpu:virtio_gpu_cmd_queue ctx_id=27 dev=4 fence_id=0 name=control seqno=143911 type=515 vq=0
+         1345090750000 virtio_gpu:virtio_gpu_cmd_queue ctx_id=0 dev=4 fence_id=0 name=cursor seqno=143911 type=768 vq=1
+         1345091904071 virtio_gpu:virtio_gpu_cmd_response ctx_id=27 dev=4 fence_id=67980 name=control seqno=143910 type=4352 vq=0
+         1345091913446 virtio_gpu:virtio_gpu_cmd_response ctx_id=0 dev=4 fence_id=0 name=control seqno=143911 type=4352 vq=0",
+    );
+    let engines: Vec<&str> = model.engines.iter().map(|one| &*one.name).collect();
+    assert_eq!(engines, ["control", "cursor"]);
+    let lasted = |one: &Request| Some(one.ended()? - one.queued().or(one.began())?);
+    let all: Vec<_> = requests.iter().map(lasted).collect();
+    assert_eq!(all, [Some(1_180_312), Some(1_167_135), None]);
+    // The host answers a queue in its order: the second began when the first was answered.
+    assert_eq!(stretches(&requests[1]), [(1_345_091_904_071, 1_345_091_913_446, false)]);
+    assert_eq!(model.misfits, super::model::Misfits::default());
+}
+
+#[test]
+fn commands_of_kernels_that_do_not_number_them_are_known_by_their_fences() {
+    let (model, requests) = followed(
+        "10 virtio_gpu_cmd_queue vdev=4 vq=0 name=control type=0x207 fence_id=7 ctx_id=3
+         20 virtio_gpu_cmd_queue vdev=4 vq=0 name=control type=0x203 fence_id=0 ctx_id=3
+         90 virtio_gpu_cmd_response vdev=4 vq=0 name=control type=0x1100 fence_id=7 ctx_id=3",
+    );
+    assert_eq!(requests.iter().map(Request::ended).collect::<Vec<_>>(), [Some(90)]);
+    assert_eq!(model.misfits.nameless, 1, "a command without a number and without a fence");
+}

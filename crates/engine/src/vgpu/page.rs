@@ -177,6 +177,7 @@ fn name(text: &str) -> Cell {
 fn tables(of: &Vgpu) -> Vec<Table> {
     let mut out = of.report.against.as_ref().map_or(Vec::new(), against::page::tables);
     out.extend([engines(&of.report), tenants(&of.report), waits(&of.report)]);
+    out.extend([counted(&of.report), sharing(&of.report)]);
     out.extend([slices(of), longest(of)]);
     out.extend(on_cpus(&of.report));
     out.extend([what_if(&of.report), memory(&of.report)]);
@@ -248,6 +249,39 @@ fn tenants(report: &Report) -> Table {
             "with work, s",
         ],
         rows: report.tenants.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+fn counted(report: &Report) -> Table {
+    let of = |one: &super::CountedReport| {
+        row(vec![
+            name(&one.gpu),
+            name(one.engine.as_deref().unwrap_or("")),
+            name(&one.process),
+            Cell::Number(one.utilisation, 2),
+            name(one.provenance),
+            Cell::thousandths(one.every_s),
+            Cell::Count(one.readings as u64),
+        ])
+    };
+    Table {
+        id: "counted",
+        title: "Use by process, as drivers count or sample it".into(),
+        columns: vec!["GPU", "engine", "process", "use, %", "from", "every, s", "readings"],
+        rows: report.counted.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+fn sharing(report: &Report) -> Table {
+    let of =
+        |one: &super::SharingReport| row(vec![name(&one.gpu), name(one.scheme), name(one.permits)]);
+    Table {
+        id: "sharing",
+        title: "How GPUs are shared".into(),
+        columns: vec!["GPU", "scheme", "what can be known"],
+        rows: report.sharing.iter().map(of).collect(),
         ..Table::default()
     }
 }

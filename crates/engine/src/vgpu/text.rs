@@ -5,7 +5,7 @@ use gpuwhy_schema::text::Screen;
 use super::placement::PlacementReport;
 use super::vcpus::VcpuReport;
 use super::what_if::WhatIfReport;
-use super::{Report, TenantReport, Times};
+use super::{CountedReport, Report, TenantReport, Times};
 
 /// Phases of a machine that are listed.
 const LISTED: usize = 12;
@@ -25,15 +25,22 @@ impl Report {
             findings(out, self);
             return;
         }
-        if self.events.is_empty() && self.vcpus.is_none() {
+        if self.events.is_empty() && self.vcpus.is_none() && self.counted.is_empty() {
             out.line(
-                "the trace holds no event of a GPU's driver that is known here; see docs/vgpu.md",
+                "the trace holds no event and no count of a GPU's driver that is known here; see docs/vgpu.md",
             );
             return;
         }
         let (from, to) = (self.from_s, self.to_s);
         let seconds = to - from;
         out.line(format_args!("{from:.6} to {to:.6} s ({seconds:.3} s); {}", self.provenance));
+        if !self.sharing.is_empty() {
+            out.end().line("how GPUs are shared, and what can be known then");
+        }
+        for one in &self.sharing {
+            out.line(format_args!("  {}: {}: {}", one.gpu, one.scheme, one.permits));
+        }
+        counted(out, &self.counted);
         if !self.engines.is_empty() {
             out.end().line("engines");
         }
@@ -78,6 +85,21 @@ impl Report {
         self.what_if.iter().for_each(|one| what_if(out, one));
         findings(out, self);
         not_known(out, self);
+    }
+}
+
+/// What drivers count and sample.
+fn counted(out: &mut Screen, all: &[CountedReport]) {
+    if !all.is_empty() {
+        out.end().line("use of GPUs by process, as their drivers count or sample it");
+    }
+    for one in all {
+        let engine = one.engine.as_deref().map_or(String::new(), |name| format!(" {name}"));
+        let busy = one.busy_ms.map_or(String::new(), |ms| format!(", {ms:.3} ms"));
+        out.line(format_args!(
+            "  {}{engine}: {} {:.2} %{busy}; {} every {:.1} s, {} readings",
+            one.gpu, one.process, one.utilisation, one.provenance, one.every_s, one.readings
+        ));
     }
 }
 

@@ -1,0 +1,273 @@
+//! Who had how much of a GPU by what its driver counts or samples, and how GPUs are shared.
+//!
+//! Counts say how much, and not who waited for whom: that takes the events of requests.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use gpuwhy_derive::vgpu::Model;
+use gpuwhy_derive::vgpu::request::TenantKey;
+use gpuwhy_schema::{Counter, Entity, EntityId, EntityKind, Mark, Ns, Rows, Track, TrackId, names};
+use serde::Serialize;
+
+use super::percent_of;
+use crate::error::Result;
+use crate::source::{EVER, TraceSource};
+
+/// What MPS calls the process through which others use a GPU.
+const MPS: &str = "nvidia-cuda-mps-";
+
+/// How much of a GPU a process had in the window, as its driver counts or samples it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CountedReport {
+    /// The GPU.
+    pub gpu: String,
+    /// The engine, or the kind of several alike; `None` where the driver tells none apart.
+    pub engine: Option<String>,
+    /// The process: name and pid.
+    pub process: String,
+    /// Its use, % of the window; where there are several engines of the kind, of all of them.
+    pub utilisation: f64,
+    /// How long it had an engine, ms, where the driver counts it.
+    pub busy_ms: Option<f64>,
+    /// From what the number is: `counter`, which misses nothing, or `sampled`.
+    pub provenance: &'static str,
+    /// Between two readings, s: the median. A number may be off by what was had in so long at each border of the window.
+    pub every_s: f64,
+    /// Readings in the window.
+    pub readings: usize,
+}
+
+/// How a GPU is shared, and what can be known then.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharingReport {
+    /// The GPU, by its name or the number of its device.
+    pub gpu: String,
+    /// The scheme.
+    pub scheme: &'static str,
+    /// What is known of each tenant under it, and what is not.
+    pub permits: &'static str,
+}
+
+/// Tracks of processes under those of engines and GPUs.
+struct Share<'a> {
+    process: &'a Entity,
+    /// The engine, or the GPU where the driver tells none apart.
+    on: &'a Entity,
+    counts: bool,
+    /// Time and value of the readings in the window, and the one before.
+    readings: Vec<(i64, f64)>,
+}
+
+/// Entities and tracks of a trace, by their ids.
+struct Known<'a> {
+    entities: HashMap<EntityId, &'a Entity>,
+    tracks: HashMap<TrackId, &'a Track>,
+}
+
+impl<'a> Known<'a> {
+    fn of(rows: &'a Rows) -> Known<'a> {
+        Known {
+            entities: rows.entity.iter().map(|one| (one.id, one)).collect(),
+            tracks: rows.track.iter().map(|one| (one.id, one)).collect(),
+        }
+    }
+
+    /// The process of a track and what its parent track is of.
+    fn share(&self, track: &Track) -> Option<(&'a Entity, &'a Entity)> {
+        let parent = self.tracks.get(&track.parent?)?;
+        Some((self.entities.get(&track.entity)?, self.entities.get(&parent.entity)?))
+    }
+
+    fn name(&self, id: Option<EntityId>) -> String {
+        let entity = id.and_then(|id| self.entities.get(&id));
+        entity.map_or_else(|| "not known".to_owned(), |one| one.name.to_string())
+    }
+}
+
+/// A process by its name and pid.
+fn process(one: &Entity) -> String {
+    one.number.map_or_else(|| one.name.to_string(), |pid| format!("{} ({pid})", one.name))
+}
+
+/// Who had how much within the window.
+pub(super) fn counted(source: &TraceSource, window: (i64, i64)) -> Result<Vec<CountedReport>> {
+    let known = Known::of(source.entities_and_tracks());
+    let mut shares: BTreeMap<TrackId, Share<'_>> = BTreeMap::new();
+    for track in known.tracks.values() {
+        let counts = &*track.name == names::PROCESS_ENGINE_TIME;
+        if !counts && &*track.name != names::PROCESS_SM_UTILIZATION {
+            continue;
+        }
+        if let Some((process, on)) = known.share(track) {
+            shares.insert(track.id, Share { process, on, counts, readings: Vec::new() });
+        }
+    }
+    if shares.is_empty() {
+        return Ok(Vec::new());
+    }
+    for rows in source.trace().read::<Counter>(Ns(window.0)..Ns(window.1)) {
+        for row in rows? {
+            if let Some(share) = shares.get_mut(&row.track) {
+                share.readings.push((row.ts.0, row.value));
+            }
+        }
+    }
+    let mut out: Vec<CountedReport> =
+        shares.into_values().filter_map(|share| share.report(&known, window)).collect();
+    out.sort_by(|a, b| {
+        let place = |one: &CountedReport| (one.gpu.clone(), one.engine.clone());
+        place(a).cmp(&place(b)).then(b.utilisation.total_cmp(&a.utilisation))
+    });
+    Ok(out)
+}
+
+impl Share<'_> {
+    fn report(mut self, known: &Known<'_>, window: (i64, i64)) -> Option<CountedReport> {
+        self.readings.sort_by_key(|(ts, _)| *ts);
+        if self.readings.is_empty() {
+            return None;
+        }
+        let mut gaps: Vec<i64> = self.readings.windows(2).map(|w| w[1].0 - w[0].0).collect();
+        gaps.sort_unstable();
+        let every = gaps.get(gaps.len() / 2).copied().unwrap_or(window.1 - window.0);
+        let (utilisation, busy) = if self.counts {
+            let busy: f64 = self.readings.iter().map(|(_, ns)| ns).sum();
+            let engines = self.on.number.unwrap_or(1).max(1) as f64;
+            (percent_of(busy / engines, window), Some(busy / super::MS))
+        } else {
+            (self.mean(every), None)
+        };
+        let (gpu, engine) = match self.on.kind {
+            EntityKind::Engine => (known.name(self.on.parent), Some(self.on.name.to_string())),
+            _ => (self.on.name.to_string(), None),
+        };
+        Some(CountedReport {
+            gpu,
+            engine,
+            process: process(self.process),
+            utilisation,
+            busy_ms: busy,
+            provenance: if self.counts { "counter" } else { "sampled" },
+            every_s: every as f64 / 1e9,
+            readings: self.readings.len(),
+        })
+    }
+
+    /// The mean of samples: each holds until the next one, and no longer than twice as long as usual.
+    fn mean(&self, every: i64) -> f64 {
+        let (mut sum, mut time) = (0.0, 0.0);
+        for (i, (ts, value)) in self.readings.iter().enumerate() {
+            let next = self.readings.get(i + 1).map_or(ts + every, |(next, _)| *next);
+            let held = (next - ts).min(2 * every) as f64;
+            sum += value * held;
+            time += held;
+        }
+        if time > 0.0 { sum / time } else { self.readings[0].1 }
+    }
+}
+
+/// Whose the clients of drivers are, by their numbers.
+pub(super) fn clients(source: &TraceSource) -> Result<BTreeMap<i64, String>> {
+    let known = Known::of(source.entities_and_tracks());
+    let of_process = |track: &&&Track| &*track.name == names::DRM_CLIENTS;
+    let tracks: HashMap<TrackId, &Entity> = known
+        .tracks
+        .values()
+        .filter(of_process)
+        .filter_map(|track| Some((track.id, *known.entities.get(&track.entity)?)))
+        .collect();
+    let mut out = BTreeMap::new();
+    if tracks.is_empty() {
+        return Ok(out);
+    }
+    for rows in source.trace().read::<Mark>(EVER) {
+        for mark in rows? {
+            if let (Some(one), Some(id)) = (tracks.get(&mark.track), mark.value) {
+                out.entry(id as i64).or_insert_with(|| process(one));
+            }
+        }
+    }
+    Ok(out)
+}
+
+const GVT: (&str, &str) = (
+    "mediated device (GVT-g)",
+    "exact intervals of requests by virtual GPU, waits and their causes, slices and debts; memory within a guest is not known",
+);
+const SCHEDULER: (&str, &str) = (
+    "time-slicing by the driver's scheduler",
+    "exact intervals of requests by client, waits and their causes",
+);
+const ONE: (&str, &str) = ("whole, to one process", "its use; nobody else waits");
+const SEVERAL: (&str, &str) = (
+    "time-slicing between processes",
+    "use and memory by process, counted or sampled; who waited for whom is not known without events of the driver",
+);
+const MIG: (&str, &str) = (
+    "slices of the hardware (MIG)",
+    "memory by slice and process; NVML does not tell how much a slice is used",
+);
+const VIRTUAL: (&str, &str) = (
+    "virtual GPUs of NVIDIA's driver (vGPU)",
+    "memory by virtual GPU; processes of guests are not known to the host",
+);
+const THROUGH_MPS: (&str, &str) = (
+    "shared context (MPS)",
+    "use by client, sampled; kernels of several clients run at once, so that shares do not say who waited",
+);
+
+/// How each GPU is shared, as far as the trace tells.
+pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport> {
+    let rows = source.entities_and_tracks();
+    let known = Known::of(rows);
+    let mut out = Vec::new();
+    let mut devices: BTreeMap<i64, (bool, usize)> = BTreeMap::new();
+    for tenant in &model.tenants {
+        let one = devices.entry(tenant.device).or_default();
+        one.0 |= matches!(tenant.key, TenantKey::Vgpu(_));
+        one.1 += 1;
+    }
+    for (device, (virtual_gpus, tenants)) in devices {
+        let (scheme, permits) = match (virtual_gpus, tenants) {
+            (true, _) => GVT,
+            (false, 1) => ONE,
+            (false, _) => SCHEDULER,
+        };
+        out.push(SharingReport { gpu: format!("device {device}"), scheme, permits });
+    }
+    let used =
+        [names::PROCESS_ENGINE_TIME, names::PROCESS_SM_UTILIZATION, names::PROCESS_GPU_MEMORY];
+    let mut users: HashMap<EntityId, BTreeSet<EntityId>> = HashMap::new();
+    for track in rows.track.iter().filter(|track| used.contains(&&*track.name)) {
+        let Some((process, on)) = known.share(track) else { continue };
+        let gpu = if on.kind == EntityKind::Engine { on.parent.unwrap_or(on.id) } else { on.id };
+        users.entry(gpu).or_default().insert(process.id);
+    }
+    let mut gpus: Vec<&Entity> =
+        known.entities.values().copied().filter(|one| one.kind == EntityKind::Gpu).collect();
+    gpus.sort_by_key(|one| one.id);
+    for gpu in gpus {
+        let part =
+            |kind| known.entities.values().any(|e| e.parent == Some(gpu.id) && e.kind == kind);
+        let users = users.get(&gpu.id);
+        let is_mps =
+            |id: &EntityId| known.entities.get(id).is_some_and(|e| e.name.starts_with(MPS));
+        let slice = known.entities.get(&gpu.parent.unwrap_or(gpu.id));
+        let is_slice = slice.is_some_and(|e| e.kind == EntityKind::Gpu && e.id != gpu.id);
+        let (scheme, permits) = match users {
+            _ if part(EntityKind::Vgpu) => VIRTUAL,
+            _ if part(EntityKind::Gpu) => MIG,
+            // What a slice is was said of its GPU.
+            None => continue,
+            Some(all) if all.iter().any(is_mps) => THROUGH_MPS,
+            Some(all) if all.len() > 1 => SEVERAL,
+            Some(_) if is_slice => continue,
+            Some(_) => ONE,
+        };
+        out.push(SharingReport { gpu: gpu.name.to_string(), scheme, permits });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+use gpuwhy_schema::{Id, Lane, Lanes, Measure, SourceId};
+use gpuwhy_store::Writer;
+
+use super::super::{Options, Vgpu, vgpu};
+use super::*;
+
+/// A trace in the making.
+struct World {
+    lanes: Lanes,
+    rows: Rows,
+    source: SourceId,
+}
+
+impl World {
+    fn new() -> World {
+        let mut lanes = Lanes::default();
+        let source = lanes.source("drm_clients", "test", "0", "");
+        World { lanes, rows: Rows::default(), source }
+    }
+
+    fn process(&mut self, name: &str, pid: i64) -> EntityId {
+        self.lanes.entity(EntityKind::Process, &format!("{pid}@1"), |e| {
+            e.name = name.into();
+            e.number = Some(pid);
+        })
+    }
+
+    fn gpu(&mut self, name: &str) -> EntityId {
+        self.lanes.entity(EntityKind::Gpu, name, |_| {})
+    }
+
+    fn part(&mut self, kind: EntityKind, name: &str, of: EntityId) -> EntityId {
+        self.lanes.entity(kind, name, |e| e.parent = Some(of))
+    }
+
+    /// An engine, so many alike.
+    fn engine(&mut self, gpu: EntityId, name: &str, capacity: i64) -> EntityId {
+        self.lanes.entity(EntityKind::Engine, name, |e| {
+            e.parent = Some(gpu);
+            e.number = Some(capacity);
+        })
+    }
+
+    fn readings(
+        &mut self,
+        of: EntityId,
+        on: EntityId,
+        (under, name, measure): (&str, &str, Measure),
+        readings: &[(f64, f64)],
+    ) {
+        let lane = |name| Lane::counter(name, "1", measure);
+        let parent = self.lanes.track(on, None, lane(under), self.source);
+        let track = self.lanes.track(of, Some(parent), lane(name), self.source);
+        for (s, value) in readings {
+            let ts = Ns((s * 1e9) as i64);
+            self.rows.counter.push(Counter { ts, track, value: *value });
+        }
+    }
+
+    /// Milliseconds on an engine at each second.
+    fn counts(&mut self, of: EntityId, on: EntityId, ms: &[(f64, f64)]) {
+        let kind = (names::ENGINE_TIME, names::PROCESS_ENGINE_TIME, Measure::Delta);
+        let ns: Vec<(f64, f64)> = ms.iter().map(|(s, ms)| (*s, ms * 1e6)).collect();
+        self.readings(of, on, kind, &ns);
+    }
+
+    fn samples(&mut self, of: EntityId, on: EntityId, percent: &[(f64, f64)]) {
+        let kind = (names::GPU_UTILIZATION, names::PROCESS_SM_UTILIZATION, Measure::Gauge);
+        self.readings(of, on, kind, percent);
+    }
+
+    fn told(mut self, options: &Options) -> Vgpu {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.trace");
+        let mut writer = Writer::create(&path, Default::default()).unwrap();
+        self.lanes.drain(&mut self.rows);
+        writer.append(&mut self.rows).unwrap();
+        writer.finish().unwrap();
+        vgpu(&path, options).unwrap()
+    }
+}
+
+/// Two processes on one GPU for 10 s.
+fn shared() -> World {
+    let mut world = World::new();
+    let (gpu, a, b) =
+        (world.gpu("amdgpu 0000:03:00.0"), world.process("a", 70), world.process("b", 71));
+    let (gfx, video) = (world.engine(gpu, "gfx", 1), world.engine(gpu, "video", 2));
+    let every: Vec<(f64, f64)> = (0..=10).map(|s| (f64::from(s), 600.0)).collect();
+    world.counts(a, gfx, &every[1..]);
+    world.counts(b, gfx, &[(0.0, 0.0), (2.0, 300.0), (3.0, 0.0), (9.0, 100.0), (10.0, 0.0)]);
+    world.counts(b, video, &[(5.0, 1000.0), (6.0, 0.0)]);
+    world
+}
+
+#[test]
+fn who_had_how_much_of_an_engine_is_what_the_driver_counted() {
+    let report = shared().told(&Options::default()).report;
+    let told: Vec<_> = report
+        .counted
+        .iter()
+        .map(|one| {
+            let engine = one.engine.as_deref().unwrap();
+            let use_ = (one.utilisation * 10.0).round() / 10.0;
+            (engine, &*one.process, use_, one.busy_ms.unwrap(), one.provenance)
+        })
+        .collect();
+    // Of two engines a second of 10 is a twentieth.
+    let expected = [
+        ("gfx", "a (70)", 60.0, 6000.0, "counter"),
+        ("gfx", "b (71)", 4.0, 400.0, "counter"),
+        ("video", "b (71)", 5.0, 1000.0, "counter"),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(report.counted[0].every_s, 1.0);
+    assert_eq!(report.provenance, "counts and samples of drivers");
+    let text = report.text().as_str().to_owned();
+    assert!(
+        text.contains(
+            "amdgpu 0000:03:00.0 gfx: a (70) 60.00 %, 6000.000 ms; counter every 1.0 s, 10 readings"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("amdgpu 0000:03:00.0: time-slicing between processes:"), "{text}");
+    assert!(!text.contains("holds no event"), "{text}");
+}
+
+#[test]
+fn a_window_counts_what_lies_in_it() {
+    let window = Some(5_000_000_000..7_000_000_000);
+    let report = shared().told(&Options { window, ..Options::default() }).report;
+    let told: Vec<_> =
+        report.counted.iter().map(|one| (&*one.process, one.busy_ms, one.readings)).collect();
+    // Readings at 5 and 6 s; what comes at 7 s is of the next window.
+    assert_eq!(told, [("a (70)", Some(1200.0), 2), ("b (71)", Some(1000.0), 2)]);
+}
+
+#[test]
+fn samples_are_a_mean_over_the_time_that_they_hold() {
+    let mut world = World::new();
+    let (gpu, a) = (world.gpu("gpu 0: Test"), world.process("a", 70));
+    // One in five seconds is missing: the reading before it does not hold for all of that time.
+    world.samples(
+        a,
+        gpu,
+        &[(0.0, 100.0), (1.0, 100.0), (2.0, 0.0), (3.0, 40.0), (8.0, 0.0), (9.0, 0.0)],
+    );
+    let report = world.told(&Options::default()).report;
+    let one = &report.counted[0];
+    assert_eq!((one.engine.as_deref(), one.busy_ms, one.provenance), (None, None, "sampled"));
+    // 1, 1, 1, 2, 1 and 1 s.
+    assert!((one.utilisation - 280.0 / 7.0).abs() < 0.01, "{one:?}");
+}
+
+#[test]
+fn how_a_gpu_is_shared_is_told_by_its_parts_and_by_who_is_on_it() {
+    let scheme = |prepare: &dyn Fn(&mut World, EntityId)| {
+        let mut world = World::new();
+        let gpu = world.gpu("gpu 0");
+        let a = world.process("a", 70);
+        world.samples(a, gpu, &[(0.0, 1.0), (1.0, 1.0)]);
+        prepare(&mut world, gpu);
+        let told = world.told(&Options::default()).report.sharing;
+        told.iter().map(|one| format!("{}: {}", one.gpu, one.scheme)).collect::<Vec<_>>()
+    };
+    let also = |name: &'static str| {
+        move |world: &mut World, gpu: EntityId| {
+            let other = world.process(name, 71);
+            world.samples(other, gpu, &[(0.0, 1.0), (1.0, 1.0)]);
+        }
+    };
+    assert_eq!(scheme(&|_, _| {}), ["gpu 0: whole, to one process"]);
+    assert_eq!(scheme(&also("b")), ["gpu 0: time-slicing between processes"]);
+    assert_eq!(scheme(&also("nvidia-cuda-mps-server")), ["gpu 0: shared context (MPS)"]);
+    let part = |kind: EntityKind| {
+        scheme(&|world: &mut World, gpu| {
+            let part = world.part(kind, "part", gpu);
+            let b = world.process("b", 71);
+            world.samples(b, part, &[(0.0, 1.0), (1.0, 1.0)]);
+        })
+    };
+    assert_eq!(part(EntityKind::Gpu), ["gpu 0: slices of the hardware (MIG)"]);
+    assert_eq!(part(EntityKind::Vgpu), ["gpu 0: virtual GPUs of NVIDIA's driver (vGPU)"]);
+}
+
+#[test]
+fn the_clients_of_tracepoints_are_named_by_their_processes() {
+    let mut world = World::new();
+    let a = world.process("glxgears", 70);
+    let source = world.source;
+    let track = world.lanes.track(a, None, Lane::marks(names::DRM_CLIENTS), source);
+    let met =
+        Mark { id: Id(1), ts: Ns(0), track, name: "client of amdgpu".into(), value: Some(27.0) };
+    world.rows.mark.push(met);
+    let events = world.lanes.track(a, None, Lane::marks("kernel"), source);
+    let fields = |client: i64, id: i64| {
+        [("name", "gfx".to_owned()), ("client_id", client.to_string()), ("id", id.to_string())]
+            .into_iter()
+            .chain([("fence_context", client.to_string()), ("fence_seqno", id.to_string())])
+    };
+    let mut next = 2;
+    for (client, at) in [(27, 1000), (28, 9000)] {
+        for (event, offset) in
+            [("drm_sched_job_queue", 0), ("drm_sched_job_run", 100), ("drm_sched_job_done", 900)]
+        {
+            let (id, ts) = (Id(next), Ns(at + offset));
+            next += 1;
+            world.rows.mark.push(Mark { id, ts, track: events, name: event.into(), value: None });
+            world.rows.attr.extend(fields(client, 1).map(|(key, value)| gpuwhy_schema::Attr {
+                id,
+                key: key.into(),
+                value: value.as_str().into(),
+            }));
+        }
+    }
+    let report = world.told(&Options::default()).report;
+    let names: Vec<&str> = report.tenants.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["client 28", "glxgears (70), client 27"]);
+    assert_eq!(report.sharing[0].scheme, "time-slicing by the driver's scheduler");
+}
