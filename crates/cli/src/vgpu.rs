@@ -43,6 +43,9 @@ pub struct Args {
     /// Write a page with pictures and tables into this file, at most 20 MB; it says the finest level that it draws
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write a trace for the Perfetto UI into this file: every request, with arrows to its executions
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -58,7 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         against: args.against.clone().map(base),
     };
     let [trace] = &args.traces[..] else {
-        anyhow::ensure!(args.html.is_none(), "--html draws one trace; give one");
+        let draws = args.html.as_ref().or(args.perfetto.as_ref());
+        anyhow::ensure!(draws.is_none(), "--html and --perfetto draw one trace; give one");
         let found = hosts(&args.traces, &options)?;
         match args.json {
             true => terminal::say_json(&serde_json::to_string_pretty(&found)?)?,
@@ -69,6 +73,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let found = vgpu(trace, &options)?;
     if let Some(path) = &args.html {
         gpuwhy_store::write_file(path, found.html().as_bytes())?;
+    }
+    if let Some(path) = &args.perfetto {
+        found.perfetto(path)?;
     }
     let report = found.report;
     if args.json {

@@ -12,10 +12,13 @@ mod hosts;
 mod lanes;
 mod order;
 mod page;
+mod perfetto;
 mod placement;
 mod text;
 mod vcpus;
 mod what_if;
+#[cfg(test)]
+mod world;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

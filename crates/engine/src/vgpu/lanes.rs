@@ -11,10 +11,10 @@ use super::{Vgpu, order};
 
 /// Rows of requests of a tenant that are drawn.
 const ROWS: usize = 4;
-const IN_VGPU: &str = "queued in vGPU";
-const HANDED: &str = "queued in host";
-const READY: &str = "ready";
-const RUNS: &str = "on an engine";
+/// What a request goes through, as [`stages`] numbers it.
+pub(super) const STAGES: [&str; 4] = ["queued in vGPU", "queued in host", "ready", "on an engine"];
+/// What a virtual CPU does, in the order of [`Phase`].
+pub(super) const PHASES: [&str; 4] = ["running", "preempted", "runnable", "halted"];
 
 /// The lanes of a page.
 #[derive(Debug, Default)]
@@ -142,26 +142,16 @@ impl Draw {
         self.requests(&name, of, &own);
     }
 
-    /// How many requests wait, as steps.
+    /// How many requests wait.
     fn queue(&self, own: &[&Request]) -> Vec<Piece> {
-        let mut steps: BTreeMap<i64, i64> = BTreeMap::new();
-        for request in own {
-            let Some(queued) = request.queued() else { continue };
-            let until = request.began().or(request.ended()).unwrap_or(self.window.1);
-            if let Some(band) = self.band(queued, until, 0) {
-                *steps.entry(band.0).or_default() += 1;
-                *steps.entry(band.1).or_default() -= 1;
+        let steps = waiting(own.iter().copied(), self.window);
+        let mut out: Vec<Piece> = Vec::with_capacity(steps.len());
+        for (at, &(from, waiting)) in steps.iter().enumerate() {
+            let to = steps.get(at + 1).map_or(self.window.1, |next| next.0);
+            let (from, to) = (from - self.window.0, to - self.window.0);
+            if from < to {
+                out.push(Piece(from, to, waiting as f64, waiting as f64));
             }
-        }
-        let (mut out, mut waiting, mut since) = (Vec::new(), 0i64, 0);
-        for (at, change) in steps {
-            if at > since {
-                out.push(Piece(since, at, waiting as f64, waiting as f64));
-            }
-            (waiting, since) = (waiting + change, at);
-        }
-        if !out.is_empty() && since < self.length() {
-            out.push(Piece(since, self.length(), waiting as f64, waiting as f64));
         }
         out
     }
@@ -169,7 +159,7 @@ impl Draw {
     /// The requests of a tenant, in as many rows as there are at once.
     fn requests(&mut self, name: &str, of: &Vgpu, own: &[&Request]) {
         let mut rows: Vec<(i64, Vec<Band>)> = Vec::new();
-        let values: Vec<String> = [IN_VGPU, HANDED, READY, RUNS].map(str::to_owned).to_vec();
+        let values: Vec<String> = STAGES.map(str::to_owned).to_vec();
         let mut sorted: Vec<&&Request> = own.iter().collect();
         sorted.sort_by_key(|one| one.queued().or(one.began()));
         for request in sorted {
@@ -217,7 +207,7 @@ impl Draw {
         for (machine, number, states) in on_cpus.vcpus() {
             let machine = on_cpus.name(Party::Machine(machine)).to_owned();
             let group = format!("{machine} on the host's CPUs");
-            let names = ["running", "preempted", "runnable", "halted"].map(str::to_owned).to_vec();
+            let names = PHASES.map(str::to_owned).to_vec();
             let (mut phases, mut others, mut parties) = (Vec::new(), Vec::new(), Vec::new());
             for (phase, one) in vcpu::phases(states) {
                 phases.extend(self.band(one.from, one.to, phase as u32));
@@ -244,8 +234,34 @@ impl Draw {
     }
 }
 
-/// The stretches of a request until `to`, with the places of their names.
-fn stages(request: &Request, to: i64) -> Vec<(i64, i64, u32)> {
+/// How many of these requests wait: times and the numbers from then on, beginning with the window; nothing if none waits.
+pub(super) fn waiting<'a>(
+    own: impl Iterator<Item = &'a Request>,
+    window: (i64, i64),
+) -> Vec<(i64, i64)> {
+    let mut steps: BTreeMap<i64, i64> = BTreeMap::new();
+    for request in own {
+        let Some(queued) = request.queued() else { continue };
+        let until = request.began().or(request.ended()).unwrap_or(window.1);
+        let (from, to) = (queued.max(window.0), until.min(window.1));
+        if from < to {
+            *steps.entry(from).or_default() += 1;
+            *steps.entry(to).or_default() -= 1;
+        }
+    }
+    if !steps.is_empty() {
+        steps.entry(window.0).or_default();
+    }
+    let mut sum = 0;
+    let count = |(at, change)| {
+        sum += change;
+        (at, sum)
+    };
+    steps.into_iter().map(count).collect()
+}
+
+/// The stretches of a request until `to`, with the places of their names in [`STAGES`].
+pub(super) fn stages(request: &Request, to: i64) -> Vec<(i64, i64, u32)> {
     let handed = request.when(Stage::VgpuSubmitted).or(request.when(Stage::HostQueued));
     let begun = request.began();
     let marks = [

@@ -37,8 +37,10 @@ impl Report {
         if !self.sharing.is_empty() {
             out.end().line("how GPUs are shared, and what can be known then");
         }
-        for one in &self.sharing {
-            out.line(format_args!("  {}: {}: {}", one.gpu, one.scheme, one.permits));
+        for alike in self.sharing.chunk_by(|a, b| a.scheme == b.scheme) {
+            let gpus: Vec<&str> = alike.iter().map(|one| &*one.gpu).collect();
+            let (gpus, scheme) = (gpus.join(", "), alike[0].scheme);
+            out.line(format_args!("  {gpus}: {scheme}: {}", alike[0].permits));
         }
         counted(out, &self.counted);
         if !self.engines.is_empty() {

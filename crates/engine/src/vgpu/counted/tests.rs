@@ -1,84 +1,8 @@
-use gpuwhy_schema::{Id, Lane, Lanes, Measure, SourceId};
-use gpuwhy_store::Writer;
+use gpuwhy_schema::{Id, Lane};
 
-use super::super::{Options, Vgpu, vgpu};
+use super::super::Options;
+use super::super::world::World;
 use super::*;
-
-/// A trace in the making.
-struct World {
-    lanes: Lanes,
-    rows: Rows,
-    source: SourceId,
-}
-
-impl World {
-    fn new() -> World {
-        let mut lanes = Lanes::default();
-        let source = lanes.source("drm_clients", "test", "0", "");
-        World { lanes, rows: Rows::default(), source }
-    }
-
-    fn process(&mut self, name: &str, pid: i64) -> EntityId {
-        self.lanes.entity(EntityKind::Process, &format!("{pid}@1"), |e| {
-            e.name = name.into();
-            e.number = Some(pid);
-        })
-    }
-
-    fn gpu(&mut self, name: &str) -> EntityId {
-        self.lanes.entity(EntityKind::Gpu, name, |_| {})
-    }
-
-    fn part(&mut self, kind: EntityKind, name: &str, of: EntityId) -> EntityId {
-        self.lanes.entity(kind, name, |e| e.parent = Some(of))
-    }
-
-    /// An engine, so many alike.
-    fn engine(&mut self, gpu: EntityId, name: &str, capacity: i64) -> EntityId {
-        self.lanes.entity(EntityKind::Engine, name, |e| {
-            e.parent = Some(gpu);
-            e.number = Some(capacity);
-        })
-    }
-
-    fn readings(
-        &mut self,
-        of: EntityId,
-        on: EntityId,
-        (under, name, measure): (&str, &str, Measure),
-        readings: &[(f64, f64)],
-    ) {
-        let lane = |name| Lane::counter(name, "1", measure);
-        let parent = self.lanes.track(on, None, lane(under), self.source);
-        let track = self.lanes.track(of, Some(parent), lane(name), self.source);
-        for (s, value) in readings {
-            let ts = Ns((s * 1e9) as i64);
-            self.rows.counter.push(Counter { ts, track, value: *value });
-        }
-    }
-
-    /// Milliseconds on an engine at each second.
-    fn counts(&mut self, of: EntityId, on: EntityId, ms: &[(f64, f64)]) {
-        let kind = (names::ENGINE_TIME, names::PROCESS_ENGINE_TIME, Measure::Delta);
-        let ns: Vec<(f64, f64)> = ms.iter().map(|(s, ms)| (*s, ms * 1e6)).collect();
-        self.readings(of, on, kind, &ns);
-    }
-
-    fn samples(&mut self, of: EntityId, on: EntityId, percent: &[(f64, f64)]) {
-        let kind = (names::GPU_UTILIZATION, names::PROCESS_SM_UTILIZATION, Measure::Gauge);
-        self.readings(of, on, kind, percent);
-    }
-
-    fn told(mut self, options: &Options) -> Vgpu {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("t.trace");
-        let mut writer = Writer::create(&path, Default::default()).unwrap();
-        self.lanes.drain(&mut self.rows);
-        writer.append(&mut self.rows).unwrap();
-        writer.finish().unwrap();
-        vgpu(&path, options).unwrap()
-    }
-}
 
 /// Two processes on one GPU for 10 s.
 fn shared() -> World {
@@ -192,27 +116,15 @@ fn the_clients_of_tracepoints_are_named_by_their_processes() {
     let met =
         Mark { id: Id(1), ts: Ns(0), track, name: "client of amdgpu".into(), value: Some(27.0) };
     world.rows.mark.push(met);
-    let events = world.lanes.track(a, None, Lane::marks("kernel"), source);
-    let fields = |client: i64, id: i64| {
-        [("name", "gfx".to_owned()), ("client_id", client.to_string()), ("id", id.to_string())]
-            .into_iter()
-            .chain([("fence_context", client.to_string()), ("fence_seqno", id.to_string())])
-    };
-    let mut next = 2;
-    for (client, at) in [(27, 1000), (28, 9000)] {
-        for (event, offset) in
-            [("drm_sched_job_queue", 0), ("drm_sched_job_run", 100), ("drm_sched_job_done", 900)]
-        {
-            let (id, ts) = (Id(next), Ns(at + offset));
-            next += 1;
-            world.rows.mark.push(Mark { id, ts, track: events, name: event.into(), value: None });
-            world.rows.attr.extend(fields(client, 1).map(|(key, value)| gpuwhy_schema::Attr {
-                id,
-                key: key.into(),
-                value: value.as_str().into(),
-            }));
-        }
-    }
+    world.events(
+        a,
+        "1000 drm_sched_job_queue name=gfx client_id=27 id=1 fence_context=27 fence_seqno=1
+         1100 drm_sched_job_run name=gfx client_id=27 id=1 fence_context=27 fence_seqno=1
+         1900 drm_sched_job_done fence_context=27 fence_seqno=1
+         9000 drm_sched_job_queue name=gfx client_id=28 id=1 fence_context=28 fence_seqno=1
+         9100 drm_sched_job_run name=gfx client_id=28 id=1 fence_context=28 fence_seqno=1
+         9900 drm_sched_job_done fence_context=28 fence_seqno=1",
+    );
     let report = world.told(&Options::default()).report;
     let names: Vec<&str> = report.tenants.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["client 28", "glxgears (70), client 27"]);
