@@ -147,7 +147,7 @@ def false_alarms(events, disturbed):
             continue
         finding = event["finding"]
         if not any(finding["to_ns"] >= begin - 1e9 and finding["from_ns"] <= to + 3e9 for begin, to in disturbed):
-            print("FALSE ALARM:", finding["summary"], flush=True)
+            print("FALSE ALARM:", finding["summary"], causes(finding), parts(finding), flush=True)
             yield finding["summary"]
 
 
