@@ -53,8 +53,10 @@ const EVERY: Duration = Duration::from_secs(1);
 const SEARCH: Ns = Ns::secs(2);
 /// Processes that are looked at.
 const PROCESSES: usize = 100_000;
-/// Descriptors of devices that are read.
+/// Descriptors of devices that are read,
 const DESCRIPTORS: usize = 1024;
+/// and of one process: nobody takes the places of all others.
+const OF_ONE: usize = 64;
 /// Bytes of what is said of one descriptor.
 const TEXT: u64 = 64 << 10;
 
@@ -112,8 +114,7 @@ impl Reader {
         let proc = &self.proc;
         self.known.retain(|&(pid, fd)| {
             // The client may be another one by now, and its number says so.
-            let client = File::open(proc.path(format!("{pid}/fdinfo/{fd}"))).ok().and_then(text);
-            let Some(client) = client.as_deref().and_then(Client::parse) else { return false };
+            let Some(client) = client(proc, pid, fd) else { return false };
             let key = (client.driver.clone(), client.device.clone(), client.id);
             clients.entry(key).or_insert((pid, client));
             true
@@ -126,16 +127,19 @@ impl Reader {
     fn search(&mut self) {
         self.left_out = 0;
         for pid in self.proc.processes(PROCESSES) {
+            let mut own = self.known.iter().filter(|(of, _)| *of == pid).count();
             let all = fs::read_dir(self.proc.path(format!("{pid}/fd"))).into_iter().flatten();
             for entry in all.flatten() {
                 let Ok(behind) = fs::read_link(entry.path()) else { continue };
                 let fd = entry.file_name().to_str().and_then(|fd| fd.parse::<u32>().ok());
                 let Some(fd) = fd.filter(|_| behind.starts_with("/dev/dri")) else { continue };
-                if self.known.contains(&(pid, fd)) {
+                // A file that is only called like a device is none.
+                if self.known.contains(&(pid, fd)) || client(&self.proc, pid, fd).is_none() {
                     continue;
                 }
-                if self.known.len() < DESCRIPTORS {
+                if own < OF_ONE && self.known.len() < DESCRIPTORS {
                     self.known.push((pid, fd));
+                    own += 1;
                 } else {
                     self.left_out += 1;
                 }
@@ -144,11 +148,12 @@ impl Reader {
     }
 }
 
-/// The text of a file, as far as it is read.
-fn text(file: File) -> Option<String> {
+/// What is said of a descriptor, if it is of a client of a driver that counts.
+fn client(proc: &Proc, pid: u32, fd: u32) -> Option<Client> {
+    let file = File::open(proc.path(format!("{pid}/fdinfo/{fd}"))).ok()?;
     let mut bytes = Vec::new();
     file.take(TEXT).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Client::parse(&String::from_utf8_lossy(&bytes))
 }
 
 struct DrmClients {

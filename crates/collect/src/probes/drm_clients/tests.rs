@@ -187,13 +187,28 @@ fn a_descriptor_that_now_is_something_else_is_not_read_as_what_it_was() {
 }
 
 #[test]
-fn descriptors_beyond_the_limit_are_counted() {
+fn descriptors_beyond_the_limit_are_counted_and_nobody_takes_the_places_of_all() {
     let mut scene = Scene::new();
-    for fd in 0..DESCRIPTORS as u32 + 7 {
+    for fd in 0..OF_ONE as u32 + 7 {
         scene.holds(70, fd, RENDER, &amdgpu(u64::from(fd), 0, 0));
     }
+    // Files that are only called like a device take no place.
+    for fd in 0..DESCRIPTORS as u32 {
+        scene.holds(71, fd, "/dev/dri/mine", "pos:\t0\nflags:\t0100000\n");
+    }
+    scene.holds(72, 5, RENDER, &amdgpu(5000, 0, 0));
     scene.read();
-    assert_eq!((scene.rows.clients.len(), scene.rows.left_out), (DESCRIPTORS, 7));
+    assert_eq!((scene.rows.clients.len(), scene.rows.left_out), (OF_ONE + 1, 7));
+    let others = DESCRIPTORS / OF_ONE + 1;
+    for pid in 0..others as u32 {
+        for fd in 0..OF_ONE as u32 {
+            let id = u64::from(pid) * 100 + u64::from(fd) + 10_000;
+            scene.holds(1000 + pid, fd, RENDER, &amdgpu(id, 0, 0));
+        }
+    }
+    scene.read();
+    assert_eq!(scene.rows.clients.len(), DESCRIPTORS);
+    assert_eq!(scene.rows.left_out, (7 + OF_ONE + 1 + others * OF_ONE - DESCRIPTORS) as u64);
 }
 
 #[test]
