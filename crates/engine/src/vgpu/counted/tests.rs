@@ -67,13 +67,13 @@ fn samples_are_a_mean_over_the_time_that_they_hold() {
     world.samples(
         a,
         gpu,
-        &[(0.0, 100.0), (1.0, 100.0), (2.0, 0.0), (3.0, 40.0), (8.0, 0.0), (9.0, 0.0)],
+        &[(0.0, 100.0), (1.0, 100.0), (2.0, 0.0), (3.0, 60.0), (8.0, 0.0), (9.0, 0.0)],
     );
     let report = world.told(&Options::default()).report;
     let one = &report.counted[0];
     assert_eq!((one.engine.as_deref(), one.busy_ms, one.provenance), (None, None, "sampled"));
     // 1, 1, 1, 2, 1 and 1 s.
-    assert!((one.utilisation - 280.0 / 7.0).abs() < 0.01, "{one:?}");
+    assert!((one.utilisation - 320.0 / 7.0).abs() < 0.01, "{one:?}");
 }
 
 #[test]
