@@ -60,7 +60,7 @@ fuzz() {
         -artifact_prefix="$out/artifacts/$target/")
     mkdir -p "$found/$target" "$out/artifacts/$target"
     cpu=$({ time $idle "$program" "$found/$target" "fuzz/corpus/$target" "${limits[@]}" \
-        -max_total_time="$seconds" -print_final_stats=1 >"$log" 2>&1; } 2>&1) || failed=1
+        -max_total_time="$seconds" -print_final_stats=1 >"$log" 2>&1; } 2>&1) || failed=$?
     if [ -z "$failed" ]; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         echo "fuzz $target: nothing found in $runs runs of ${seconds} s"
@@ -71,7 +71,9 @@ fuzz() {
         # How long each input of the corpus takes by itself: libFuzzer counts whole seconds only.
         find "$found/$target" "fuzz/corpus/$target" -type f -print0 |
             xargs -0 $idle "$program" "${limits[@]}" -runs=1 >"$log.times" 2>&1 || failed=1
-        python3 bench/fuzz.py "$target" "$log" "$log.times" "$cpu" "${failed:-0}"
+        # Who was killed from outside (INT, KILL, TERM) has found nothing.
+        case ${failed:-0} in 0 | 130 | 137 | 143) found_some=0 ;; *) found_some=1 ;; esac
+        python3 bench/fuzz.py "$target" "$log" "$log.times" "$cpu" "$found_some"
     fi
     [ -z "$failed" ]
 }
