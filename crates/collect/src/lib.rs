@@ -42,6 +42,7 @@ mod python;
 mod quota;
 mod recorder;
 mod ring_writers;
+mod rounds;
 mod shed;
 mod span_nesting;
 mod status;

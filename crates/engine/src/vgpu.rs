@@ -373,9 +373,11 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
     let trace = source.trace();
     let threads = Threads::of(source);
     let mut guests = Guests::named(source);
+    let mut clients = counted::Clients::of(source);
     let mut marks: Vec<Mark> = Vec::new();
     for rows in trace.read::<Mark>(EVER) {
         for mark in rows? {
+            clients.mark(&mark);
             if takes(&mark.name) {
                 marks.push(mark);
             } else if let Some(thread) = threads.by_track.get(&mark.track) {
@@ -396,7 +398,7 @@ fn follow(source: &TraceSource) -> Result<(Model, Vec<Request>, Guests)> {
     // What is asked for before the first request belongs to the machine that sends it.
     let mut model = Model::default();
     model.groups = guests.groups(source);
-    model.clients = counted::clients(source)?;
+    model.clients = clients.names;
     for (place, mark) in marks.iter().enumerate() {
         let thread = thread(mark).map(|one| (one.tid, one.comm));
         model.event(&event(mark, &fields.of(place), thread));

@@ -21,11 +21,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use gpuwhy_schema::{
-    Counter, EntityId, EntityKind, Lane, Mark, Measure, Ns, SourceId, TrackId, names, sources,
+    Counter, EntityId, EntityKind, Lane, Lanes, Mark, Measure, Ns, SourceId, TrackId, names,
+    sources,
 };
 
 use crate::context::Context;
@@ -34,6 +35,7 @@ use crate::error::CollectError;
 use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::procfs::Proc;
+use crate::rounds::Rounds;
 use crate::sys;
 use fdinfo::{Client, EngineTime};
 
@@ -62,8 +64,8 @@ const TEXT: u64 = 64 << 10;
 
 /// Whether there is a GPU with a DRM driver: without, the trace does not mention its clients.
 fn is_expected(class: &Path) -> bool {
-    let all = fs::read_dir(class).into_iter().flatten().flatten();
-    all.into_iter().any(|entry| {
+    let mut all = fs::read_dir(class).into_iter().flatten().flatten();
+    all.any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         // `card0-HDMI-A-1` is a connector, `version` a file.
@@ -157,34 +159,21 @@ fn client(proc: &Proc, pid: u32, fd: u32) -> Option<Client> {
 }
 
 struct DrmClients {
-    readings: Receiver<Reading>,
-    /// Ends the thread when it is dropped.
-    _reads: Sender<()>,
+    reads: Rounds<Reading>,
     rows: ClientRows,
 }
 
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
-    let (reads, ends) = channel();
-    let (sender, readings) = sync_channel(16);
-    let run = move || run(Reader::new(Proc::default()), &sender, &ends);
-    let thread = std::thread::Builder::new().name("gpuwhy-drm".into()).spawn(run);
-    let action = || "start a thread that reads the clients of GPUs".into();
-    thread.map_err(|source| CollectError::System { action: action(), source })?;
+    let mut reader = Reader::new(Proc::default());
+    let round = move |readings: &SyncSender<Reading>| readings.send(reader.read());
+    let reads = Rounds::start("gpuwhy-drm", "the clients of GPUs", (EVERY, 16), round)?;
     let rows = ClientRows { source: start.source, ..ClientRows::default() };
-    Ok(Box::new(DrmClients { readings, _reads: reads, rows }))
-}
-
-fn run(mut reader: Reader, sender: &SyncSender<Reading>, ends: &Receiver<()>) {
-    while sender.send(reader.read()).is_ok() {
-        if ends.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-    }
+    Ok(Box::new(DrmClients { reads, rows }))
 }
 
 impl Probe for DrmClients {
     fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        while let Ok(reading) = self.readings.try_recv() {
+        while let Ok(reading) = self.reads.readings.try_recv() {
             self.rows.take(reading, cx);
         }
         Ok(())
@@ -274,19 +263,20 @@ impl ClientRows {
         }
         let before = cx.rows.counter.len();
         for (engine, ns) in all {
-            let track = |cx: &mut Context| engine_track(engine, source, cx);
-            put(self.engines.entry(engine).or_default(), ns, ts, cx, track);
+            let track = || engine_track(engine, source, &mut cx.catalog);
+            self.engines.entry(engine).or_default().add(ns, ts, &mut cx.rows, track);
         }
         let mut ordered: Vec<_> = had.iter().collect();
         ordered.sort_unstable();
         for (&(pid, engine), &ns) in ordered {
-            let track = |cx: &mut Context| {
-                let parent = engine_track(engine, source, cx);
-                let process = cx.process(pid, None);
+            let track = || {
+                let parent = engine_track(engine, source, &mut cx.catalog);
+                let process = cx.attribution.process(&mut cx.catalog, pid, None);
                 let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
                 cx.catalog.track(process, Some(parent), lane, source)
             };
-            put(self.processes.entry((pid, engine)).or_default(), ns, ts, cx, track);
+            let counter = self.processes.entry((pid, engine)).or_default();
+            counter.add(ns, ts, &mut cx.rows, track);
         }
         // Whoever has gone uses nothing any more.
         self.processes.retain(|key, counter| {
@@ -324,21 +314,6 @@ impl ClientRows {
     }
 }
 
-/// Adds to a counter whose track is made when its first row is due.
-fn put(
-    counter: &mut DeltaCounter,
-    ns: u64,
-    ts: Ns,
-    cx: &mut Context,
-    track: impl FnOnce(&mut Context) -> TrackId,
-) {
-    if ns == 0 && !counter.is_moving() {
-        return;
-    }
-    let track = track(cx);
-    counter.add(ns, ts, &mut cx.rows, || track);
-}
-
 /// The device of a client, in words.
 fn device(client: &Client) -> String {
     format!("{} {}", client.driver, client.device).trim_end().to_owned()
@@ -361,9 +336,9 @@ fn engine_entity(gpu: EntityId, engine: &EngineTime, cx: &mut Context) -> Entity
     })
 }
 
-fn engine_track(engine: EntityId, source: SourceId, cx: &mut Context) -> TrackId {
+fn engine_track(engine: EntityId, source: SourceId, catalog: &mut Lanes) -> TrackId {
     let lane = Lane::counter(names::ENGINE_TIME, "ns", Measure::Delta);
-    cx.catalog.track(engine, None, lane, source)
+    catalog.track(engine, None, lane, source)
 }
 
 /// Time on an engine since the reading before, `passed` ago, ns. A count that goes back stands still until it has caught

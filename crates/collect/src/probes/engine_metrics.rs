@@ -13,7 +13,7 @@
 
 mod text;
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{SyncSender, TryRecvError};
 use std::time::Duration;
 
 use gpuwhy_schema::{
@@ -27,6 +27,7 @@ use crate::config::Metrics;
 use crate::context::Context;
 use crate::error::{CollectError, error_chain};
 use crate::probe::{Probe, ProbeSpec, Start};
+use crate::rounds::Rounds;
 use crate::sys;
 
 pub(crate) const PROBE: ProbeSpec = ProbeSpec {
@@ -72,9 +73,7 @@ type Answer = (Ns, usize, Result<Said, MetricsError>);
 struct EngineMetrics {
     source: SourceId,
     config: Metrics,
-    answers: Receiver<Answer>,
-    /// Ends the thread when it is dropped.
-    _reads: Sender<()>,
+    reads: Rounds<Answer>,
     /// What each address said before, and when.
     before: Vec<Option<(Ns, Said)>>,
     /// What is the matter with each.
@@ -84,32 +83,21 @@ struct EngineMetrics {
 
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let config = start.config.metrics.clone().unwrap_or_default();
-    let (reads, ends) = channel();
-    let (sender, answers) = sync_channel(64);
     let addresses = config.addresses.clone();
-    let run = move || {
-        let agent = agent();
-        loop {
-            for (n, address) in addresses.iter().enumerate() {
-                let said = get(&agent, address);
-                if sender.send((sys::monotonic(), n, said)).is_err() {
-                    return;
-                }
-            }
-            if ends.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
-        }
+    let agent = agent();
+    let round = move |answers: &SyncSender<Answer>| {
+        let mut all = addresses.iter().enumerate();
+        all.try_for_each(|(n, address)| {
+            let said = get(&agent, address);
+            answers.send((sys::monotonic(), n, said))
+        })
     };
-    let thread = std::thread::Builder::new().name("gpuwhy-metrics".into()).spawn(run);
-    let action = || "start a thread that reads metrics of engines".into();
-    thread.map_err(|source| CollectError::System { action: action(), source })?;
+    let reads = Rounds::start("gpuwhy-metrics", "metrics of engines", (EVERY, 64), round)?;
     let many = config.addresses.len();
     Ok(Box::new(EngineMetrics {
         source: start.source,
         config,
-        answers,
-        _reads: reads,
+        reads,
         before: vec![None; many],
         problems: vec![None; many],
         recorded: 0,
@@ -231,7 +219,7 @@ impl EngineMetrics {
 impl Probe for EngineMetrics {
     fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
         loop {
-            match self.answers.try_recv() {
+            match self.reads.readings.try_recv() {
                 Ok(answer) => self.take(answer, cx),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),
             }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::percent_of;
 use crate::error::Result;
-use crate::source::{EVER, TraceSource};
+use crate::source::TraceSource;
 
 /// What MPS calls the process through which others use a GPU.
 const MPS: &str = "nvidia-cuda-mps-";
@@ -54,7 +54,7 @@ struct Share<'a> {
     /// The engine, or the GPU where the driver tells none apart.
     on: &'a Entity,
     counts: bool,
-    /// Time and value of the readings in the window, and the one before.
+    /// Time and value of the readings in the window.
     readings: Vec<(i64, f64)>,
 }
 
@@ -166,28 +166,28 @@ impl Share<'_> {
     }
 }
 
-/// Whose the clients of drivers are, by their numbers.
-pub(super) fn clients(source: &TraceSource) -> Result<BTreeMap<i64, String>> {
-    let known = Known::of(source.entities_and_tracks());
-    let of_process = |track: &&&Track| &*track.name == names::DRM_CLIENTS;
-    let tracks: HashMap<TrackId, &Entity> = known
-        .tracks
-        .values()
-        .filter(of_process)
-        .filter_map(|track| Some((track.id, *known.entities.get(&track.entity)?)))
-        .collect();
-    let mut out = BTreeMap::new();
-    if tracks.is_empty() {
-        return Ok(out);
+/// Whose the clients of drivers are, as marks tell.
+pub(super) struct Clients<'a> {
+    /// The processes of the tracks of such marks.
+    tracks: HashMap<TrackId, &'a Entity>,
+    /// By their numbers.
+    pub names: BTreeMap<i64, String>,
+}
+
+impl<'a> Clients<'a> {
+    pub fn of(source: &'a TraceSource) -> Clients<'a> {
+        let known = Known::of(source.entities_and_tracks());
+        let told = known.tracks.values().filter(|track| &*track.name == names::DRM_CLIENTS);
+        let process = |track: &&Track| Some((track.id, *known.entities.get(&track.entity)?));
+        Clients { tracks: told.filter_map(process).collect(), names: BTreeMap::new() }
     }
-    for rows in source.trace().read::<Mark>(EVER) {
-        for mark in rows? {
-            if let (Some(one), Some(id)) = (tracks.get(&mark.track), mark.value) {
-                out.entry(id as i64).or_insert_with(|| process(one));
-            }
+
+    /// A mark, of whatever track.
+    pub fn mark(&mut self, mark: &Mark) {
+        if let (Some(one), Some(id)) = (self.tracks.get(&mark.track), mark.value) {
+            self.names.entry(id as i64).or_insert_with(|| process(one));
         }
     }
-    Ok(out)
 }
 
 const GVT: (&str, &str) = (
@@ -252,8 +252,8 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
         let users = users.get(&gpu.id);
         let is_mps =
             |id: &EntityId| known.entities.get(id).is_some_and(|e| e.name.starts_with(MPS));
-        let slice = known.entities.get(&gpu.parent.unwrap_or(gpu.id));
-        let is_slice = slice.is_some_and(|e| e.kind == EntityKind::Gpu && e.id != gpu.id);
+        let whole = gpu.parent.and_then(|id| known.entities.get(&id));
+        let is_slice = whole.is_some_and(|e| e.kind == EntityKind::Gpu);
         let (scheme, permits) = match users {
             _ if part(EntityKind::Vgpu) => VIRTUAL,
             _ if part(EntityKind::Gpu) => MIG,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuwhy_derive::vgpu::vcpu::{self, Party, Phase};
+use gpuwhy_derive::vgpu::vcpu::{self, Party};
 use gpuwhy_derive::vgpu::{Request, Stage};
 use gpuwhy_report::detail::{Detail, Pyramid, band_pyramid, line_pyramid, share_pyramid};
 use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
@@ -13,7 +13,7 @@ use super::{Vgpu, order};
 const ROWS: usize = 4;
 /// What a request goes through, as [`stages`] numbers it.
 pub(super) const STAGES: [&str; 4] = ["queued in vGPU", "queued in host", "ready", "on an engine"];
-/// What a virtual CPU does, in the order of [`Phase`].
+/// What a virtual CPU does, in the order of [`vcpu::Phase`].
 pub(super) const PHASES: [&str; 4] = ["running", "preempted", "runnable", "halted"];
 
 /// The lanes of a page.
@@ -211,12 +211,9 @@ impl Draw {
             let (mut phases, mut others, mut parties) = (Vec::new(), Vec::new(), Vec::new());
             for (phase, one) in vcpu::phases(states) {
                 phases.extend(self.band(one.from, one.to, phase as u32));
-                if matches!(phase, Phase::Preempted | Phase::Woken) {
-                    for turn in on_cpus.turns.during(one.cpu, one.from, one.to) {
-                        let (from, to) = (turn.from.max(one.from), turn.to.min(one.to));
-                        let value = place(&mut parties, on_cpus.name(turn.by));
-                        others.extend(self.band(from, to, value));
-                    }
+                for (from, to, by) in on_cpus.meanwhile(phase, &one) {
+                    let value = place(&mut parties, by);
+                    others.extend(self.band(from, to, value));
                 }
             }
             if number == 0 {

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use gpuwhy_derive::vgpu::Request;
-use gpuwhy_derive::vgpu::vcpu::{self, Party, Phase};
+use gpuwhy_derive::vgpu::vcpu::{self, Party};
 use gpuwhy_formats::perfetto;
 use gpuwhy_schema::{
     Attr, Counter, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Link, LinkKind, Measure, Ns,
     Rows, SourceId, Span, TrackId,
 };
-use gpuwhy_store::Output;
 
 use super::lanes::{PHASES, STAGES, stages, waiting};
 use super::{Vgpu, order};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::view::export;
 
 /// Rows that the requests of a tenant are spread over; more than so many at once lie on the last one.
 const ROWS: usize = 64;
@@ -24,13 +24,7 @@ impl Vgpu {
     /// # Errors
     /// The file cannot be written.
     pub fn perfetto(&self, path: &Path) -> Result<perfetto::Stats> {
-        let rows = self.rows();
-        let mut file = Output::create(path)?;
-        let written =
-            perfetto::write(&rows, std::io::BufWriter::new(&mut file), Default::default())
-                .map_err(|source| Error::Export { path: path.into(), source })?;
-        file.finish()?;
-        Ok(written)
+        export::write_rows(&self.rows(), path, Default::default())
     }
 
     /// What the file holds.
@@ -188,13 +182,9 @@ impl Draw {
                     continue;
                 }
                 self.span(track, (one.from, one.to), PHASES[phase as usize]);
-                if !matches!(phase, Phase::Preempted | Phase::Woken) {
-                    continue;
-                }
-                for turn in on_cpus.turns.during(one.cpu, one.from, one.to) {
-                    let (from, to) = (turn.from.max(one.from), turn.to.min(one.to));
+                for (from, to, by) in on_cpus.meanwhile(phase, &one) {
                     if from < to {
-                        self.span(others, (from, to), on_cpus.name(turn.by));
+                        self.span(others, (from, to), by);
                     }
                 }
             }
@@ -203,10 +193,8 @@ impl Draw {
 
     /// What was found, over the whole window: a finding is about all of a tenant's time.
     fn findings(&mut self, of: &Vgpu) {
-        let mut row = 0;
-        for one in &of.report.findings {
-            row += 1;
-            let track = self.spans(self.host, &format!("findings, row {row}"));
+        for (row, one) in of.report.findings.iter().enumerate() {
+            let track = self.spans(self.host, &format!("findings, row {}", row + 1));
             self.span(track, of.window, &format!("{}: {}", one.rule, one.says));
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpuwhy_derive::vgpu::rules::fields;
-use gpuwhy_derive::vgpu::vcpu::{Party, Preemptions, Stretch, Turn, Turns};
+use gpuwhy_derive::vgpu::vcpu::{Party, Phase, Preemptions, Stretch, Turn, Turns};
 use gpuwhy_derive::vgpu::{Event, Tenant, TenantKey};
 use gpuwhy_schema::{EntityId, EntityKind, State, ThreadState, TrackId, names};
 use serde::Serialize;
@@ -160,6 +160,18 @@ pub(super) struct OnCpus {
 }
 
 impl OnCpus {
+    /// Who had its CPU while a virtual CPU waited for it; nobody in its other phases.
+    pub fn meanwhile(
+        &self,
+        phase: Phase,
+        one: &Stretch,
+    ) -> impl Iterator<Item = (i64, i64, &str)> + '_ {
+        let (from, to) = (one.from, one.to);
+        let waits = matches!(phase, Phase::Preempted | Phase::Woken);
+        let turns = if waits { self.turns.during(one.cpu, from, to) } else { &[] };
+        turns.iter().map(move |turn| (turn.from.max(from), turn.to.min(to), self.name(turn.by)))
+    }
+
     /// All of a trace; `None` where no machine is known, or no state of one.
     pub fn read(
         source: &TraceSource,

@@ -24,9 +24,18 @@ pub fn write(source: &TraceSource, path: &Path, range: Range<Ns>) -> Result<perf
     })?;
     let analysis = analyse(source, &Options::default())?;
     add_findings(&analysis, &mut rows);
-    let mut file = Output::create(path)?;
     let options = perfetto::Options { range: Some(range), ..Default::default() };
-    let written = perfetto::write(&rows, BufWriter::new(&mut file), options)
+    write_rows(&rows, path, options)
+}
+
+/// Writes rows to `path`.
+pub(crate) fn write_rows(
+    rows: &Rows,
+    path: &Path,
+    options: perfetto::Options,
+) -> Result<perfetto::Stats> {
+    let mut file = Output::create(path)?;
+    let written = perfetto::write(rows, BufWriter::new(&mut file), options)
         .map_err(|source| Error::Export { path: path.into(), source })?;
     file.finish()?;
     Ok(written)
