@@ -5,7 +5,7 @@
 # whole run takes most of a day. It can be had in parts, of MINUTES each: what was done is kept in
 # bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
-# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask and PyTorch where they are missing. vLLM takes part if `make llm-env` was run.
+# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg and scikit-learn where they are missing. vLLM takes part if `make llm-env` was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
@@ -22,6 +22,11 @@ command -v javac >/dev/null || wanted+=(default-jdk-headless)
 command -v go >/dev/null || wanted+=(golang-go)
 command -v puma >/dev/null || wanted+=(puma)
 command -v gunicorn >/dev/null || wanted+=(gunicorn python3-flask)
+command -v lmp >/dev/null || wanted+=(lammps openmpi-bin)
+command -v haproxy >/dev/null || wanted+=(haproxy)
+ls /usr/sbin/php-fpm* >/dev/null 2>&1 || wanted+=(php-fpm)
+command -v ffmpeg >/dev/null || wanted+=(ffmpeg)
+/usr/bin/python3 -c "import sklearn" 2>/dev/null || wanted+=(python3-sklearn)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 /usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)
 if ((${#wanted[@]})); then

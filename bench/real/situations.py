@@ -9,6 +9,7 @@ import sys
 import time
 
 import engine
+import others
 import runtimes
 import servers
 import torch_loop
@@ -166,5 +167,6 @@ ALL = [
     ("its server sleeps beside one that syncs", Files, beside_one_that_syncs, {"own_sleep"}, True),
     *servers.ALL,
     *runtimes.ALL,
+    *others.ALL,
     *engine.ALL,
 ]

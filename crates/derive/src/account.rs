@@ -294,7 +294,7 @@ impl Walk<'_> {
             Via::Gil => (PartKind::Gil, Some(thread)),
             Via::Worker if !world.is_workload(thread) => (PartKind::BlockCompletion, None),
             // What it did for the step it did, whoever asked for it.
-            Via::Peer if !world.is_workload(thread) => (PartKind::Run, Some(world.process(thread))),
+            Via::Peer if self.is_of_others(thread) => (PartKind::Run, Some(world.process(thread))),
             _ => (PartKind::Run, None),
         };
         for (from, to) in subtract(window, world.memory(thread)) {
@@ -364,6 +364,12 @@ impl Walk<'_> {
     /// Whether a thread does something else than the step: see [`World::is_other`].
     fn is_other(&self, thread: EntityId) -> bool {
         self.world.is_other(thread, self.own())
+    }
+
+    /// Whether a thread is of another process that does something else than the step, though it may take steps itself.
+    fn is_of_others(&self, thread: EntityId) -> bool {
+        let within = self.world.process(thread) == self.world.process(self.own());
+        !within && self.is_other(thread)
     }
 
     /// Who holds what the step waits for if this thread does: its process, or the thread itself if that is the

@@ -10,16 +10,26 @@
 //! wait before it received something to its last sending before its next wait. Whatever it waits for in between is a part
 //! of them, and whatever it waits for after that is none: a thread of a pool waits for its next connection as for a lock.
 //!
+//! A thread that asks others before it answers (a proxy, a front end of services) has a period for each request: from when it could
+//! take it until it sent the first bytes of the answer on the same connection, with all that it waited for in between. Such periods
+//! overlap.
+//!
+//! A thread that waits for nothing of that kind but sleeps for a time again and again paces itself: its periods lie between
+//! these sleeps.
+//!
 //! # Why it matters
 //! Requests come when clients send them, so that a server has no rounds. Yet what is in its way makes its busy
 //! periods longer.
 //!
 //! # What fools it
-//! - A thread that waits for the answer of somebody whom it asked is taken for idle meanwhile: which end of a
-//!   connection asks is not recorded.
+//! - Who asks on a connection is known by its ports, or by which end of a Unix socket has a name. Between unnamed sockets and equal
+//!   ports it is not, and a thread that waits for an answer of such a one is taken for idle.
+//! - A thread that has hardly asked anybody when it has answered its first requests is taken for one that never does.
 //! - Threads between which requests wander (goroutines) receive what others answer. They have periods by their waits.
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
 //!   thread ran for longer says nothing, unless it received as many messages as in others.
+
+use std::collections::HashMap;
 
 use gpuwhy_schema::{Direction, Message, Ns, State, ThreadState};
 
@@ -29,6 +39,12 @@ use crate::syscall::{self, Wait};
 const ANSWERS: u32 = 20;
 /// So many of these may have been something else.
 const EXCEPTIONS: u32 = 1;
+/// A thread asks others if it does so for one in so many of its answers.
+const ASKS: u32 = 4;
+/// Requests that are open at a time, at most: of more none is followed until some are answered.
+const OPEN: usize = 1024;
+/// Sleeps for a time, without a wait for work among them, after which a thread paces itself.
+const PACED: u32 = 20;
 
 /// A busy period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +73,18 @@ enum Answers {
     Counted {
         answers: u32,
         exceptions: u32,
+        /// Requests that it received, and that it sent.
+        requests: u32,
+        asked: u32,
     },
     Yes,
     No,
+    /// It asks others before it does.
+    Through,
 }
 
 /// The busy periods of one thread, from its waits as they end and its messages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BusyPeriods {
     /// When the open period began.
     since: Option<Ns>,
@@ -73,12 +94,27 @@ pub struct BusyPeriods {
     answers: Answers,
     /// When the thread last slept to.
     awake: Option<Ns>,
+    /// Sleeps for a time since it last waited for work.
+    timers: u32,
+    /// When it could take the requests that it has not answered, by their flows.
+    open: HashMap<u64, Ns>,
+    /// Its latest message.
+    latest: Option<Ns>,
 }
 
 impl Default for BusyPeriods {
     fn default() -> BusyPeriods {
-        let answers = Answers::Counted { answers: 0, exceptions: 0 };
-        BusyPeriods { since: None, received: None, last: None, answers, awake: None }
+        let answers = Answers::Counted { answers: 0, exceptions: 0, requests: 0, asked: 0 };
+        BusyPeriods {
+            since: None,
+            received: None,
+            last: None,
+            answers,
+            awake: None,
+            timers: 0,
+            open: HashMap::new(),
+            latest: None,
+        }
     }
 }
 
@@ -94,7 +130,20 @@ impl BusyPeriods {
         let to = from.saturating_add(dur);
         self.awake = Some(to);
         let wait = syscall::wait(state.arg.unwrap_or(-1));
-        let is_idle = matches!(wait, Wait::Poll | Wait::Read | Wait::Receive);
+        let is_idle = match wait {
+            Wait::Poll | Wait::Read | Wait::Receive => {
+                self.since = self.since.filter(|_| !self.is_paced());
+                self.timers = 0;
+                true
+            }
+            Wait::Timer => {
+                // What lies between its last wait for work and now is no period.
+                self.since = self.since.filter(|_| self.timers + 1 != PACED || !self.waits());
+                self.timers = (self.timers + 1).min(PACED);
+                self.is_paced()
+            }
+            _ => false,
+        };
         match &mut self.last {
             Some(Last::Received { waited, .. }) => *waited |= is_idle,
             Some(Last::Sent { slept, .. }) => *slept = true,
@@ -112,9 +161,30 @@ impl BusyPeriods {
         }
     }
 
+    /// Whether its periods lie between waits, and not between its messages.
+    fn waits(&self) -> bool {
+        matches!(self.answers, Answers::No | Answers::Counted { .. })
+    }
+
+    /// Whether its periods lie between sleeps for a time.
+    pub fn is_paced(&self) -> bool {
+        self.timers == PACED && self.waits()
+    }
+
     /// Takes the next message of the thread; the busy period that ends before it, if one does: of a thread that has its next
     /// request at hand.
     pub fn exchange(&mut self, message: &Message) -> Option<Period> {
+        if self.answers == Answers::Through {
+            return self.through(message);
+        }
+        if let Answers::Counted { requests, asked, .. } = &mut self.answers {
+            let is_request = message.bytes > 0 && message.is_request() == Some(true);
+            let count = match message.direction {
+                Direction::Receive => requests,
+                Direction::Send => asked,
+            };
+            *count += u32::from(is_request);
+        }
         match message.direction {
             Direction::Send => {
                 self.count_sent();
@@ -128,6 +198,24 @@ impl BusyPeriods {
                 *self.received.get_or_insert(0) += 1;
                 ended
             }
+        }
+    }
+
+    /// The same of a thread that asks others before it answers.
+    fn through(&mut self, message: &Message) -> Option<Period> {
+        // What a wait ended with could be taken since then; what follows was behind that, for how long is not known.
+        let taken = self.awake.filter(|awake| self.latest.is_none_or(|latest| latest < *awake));
+        self.latest = Some(message.ts);
+        match (message.direction, message.is_request()) {
+            (Direction::Receive, Some(true)) if message.bytes > 0 && self.open.len() < OPEN => {
+                self.open.entry(message.flow).or_insert(taken.unwrap_or(message.ts));
+                None
+            }
+            (Direction::Send, Some(false)) => {
+                let from = self.open.remove(&message.opposite())?;
+                (from < message.ts).then_some(Period { from, to: message.ts, messages: Some(1) })
+            }
+            _ => None,
         }
     }
 
@@ -163,11 +251,18 @@ impl BusyPeriods {
 
     /// Counts an answer, and what a thread that answers one request after the other does not do.
     fn count(&mut self, exception: bool, answer: bool) {
-        let Answers::Counted { answers, exceptions } = &mut self.answers else { return };
+        let Answers::Counted { answers, exceptions, requests, asked } = &mut self.answers else {
+            return;
+        };
         *exceptions += u32::from(exception);
         *answers += u32::from(answer);
         if *answers == ANSWERS {
-            self.answers = if *exceptions <= EXCEPTIONS { Answers::Yes } else { Answers::No };
+            let asks = *asked * ASKS >= *answers && *requests * ASKS >= *answers;
+            self.answers = match *exceptions <= EXCEPTIONS {
+                _ if asks => Answers::Through,
+                true => Answers::Yes,
+                false => Answers::No,
+            };
             self.since = self.since.filter(|_| self.answers == Answers::No);
         }
     }
@@ -222,6 +317,31 @@ mod tests {
         let waits = [(0, READ), (100, EPOLL_WAIT), (200, READ)];
         let states = waits.map(|(at, call)| state(at, at + 60, ThreadState::Sleep, call));
         assert_eq!(of(&states), [(60, 100), (160, 200)]);
+    }
+
+    /// The periods of a thread that waits so often in each of these ways, for 60 of each 100, and how many of them lie
+    /// between sleeps for a time.
+    fn paced(waits: &[(i64, u32)]) -> (usize, usize) {
+        let calls = waits.iter().flat_map(|&(call, times)| (0..times).map(move |_| call));
+        let mut periods = BusyPeriods::default();
+        let (mut all, mut paced) = (0, 0);
+        for (at, call) in (0..).step_by(100).zip(calls) {
+            let found = periods.take(&state(at, at + 60, ThreadState::Sleep, call));
+            all += usize::from(found.is_some_and(|period| period.to.0 - period.from.0 == 40));
+            paced += usize::from(found.is_some() && periods.is_paced());
+        }
+        (all, paced)
+    }
+
+    #[test]
+    fn a_thread_that_only_sleeps_for_a_time_paces_itself() {
+        const SLEEP: i64 = 230;
+        assert_eq!(paced(&[(SLEEP, 20)]), (0, 0), "a few sleeps may be anything");
+        assert_eq!(paced(&[(SLEEP, 50)]), (30, 30));
+        assert_eq!(paced(&[(READ, 1), (SLEEP, 50)]), (30, 30), "one wait for work is long ago");
+        assert_eq!(paced(&[(SLEEP, 50), (READ, 3)]), (32, 30), "it has begun to serve");
+        let serves: Vec<(i64, u32)> = [(READ, 1), (SLEEP, 2)].repeat(20);
+        assert_eq!(paced(&serves).1, 0, "what it sleeps for is a part of what it does");
     }
 
     #[test]
@@ -335,6 +455,100 @@ mod tests {
         ];
         let found = again(100, &does);
         assert_eq!(found[..2], [(50, 50, Some(0)), (40, 5, Some(1))]);
+    }
+
+    /// A proxy: clients ask it by connections 0, 1, …, and it asks a service. What a message is: who sends, and when.
+    #[derive(Clone, Copy)]
+    enum Passes {
+        /// Waits in `epoll_wait`.
+        Waits(i64, i64),
+        Asked(i64, u16),
+        Asks(i64),
+        IsAnswered(i64),
+        Answers(i64, u16),
+    }
+    use Passes::{Answers as AnswersTo, Asked, Asks, IsAnswered, Waits};
+
+    /// The periods of a thread that does this again and again, as in [`again`].
+    fn passes(every: i64, does: &[Passes]) -> Vec<(i64, i64)> {
+        let end = |n: u8, port| ([n; 16], port);
+        let (proxy, service) = (end(1, 80), end(9, 5432));
+        let client = |n: u16| end(2, 40_000 + n);
+        let mut periods = BusyPeriods::default();
+        let mut found = Vec::new();
+        for round in 0..60 {
+            let begun = round * every;
+            let message = |at: i64, direction, (from, to)| Message {
+                id: Id(1),
+                ts: Ns(begun + at),
+                thread: EntityId(1),
+                direction,
+                flow: gpuwhy_schema::flow::of_ends(from, to),
+                bytes: 10,
+                position: 0,
+            };
+            for one in does {
+                let own = end(1, 50_000);
+                let (at, direction, ends) = match *one {
+                    Waits(from, to) => {
+                        let wait = state(begun + from, begun + to, ThreadState::Sleep, EPOLL_WAIT);
+                        let ended = periods.take(&wait).filter(|_| round >= 50);
+                        found.extend(ended.map(|p| (p.from.0 % every, p.to.0 - p.from.0)));
+                        continue;
+                    }
+                    Asked(at, n) => (at, Direction::Receive, (client(n), proxy)),
+                    Asks(at) => (at, Direction::Send, (own, service)),
+                    IsAnswered(at) => (at, Direction::Receive, (service, own)),
+                    AnswersTo(at, n) => (at, Direction::Send, (proxy, client(n))),
+                };
+                let ended = periods.exchange(&message(at, direction, ends));
+                let ended = ended.filter(|_| round >= 50);
+                found.extend(ended.map(|p| (p.from.0 % every, p.to.0 - p.from.0)));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_thread_that_asks_others_has_a_period_from_each_request_to_its_answer() {
+        let does = [
+            Waits(0, 100),
+            Asked(105, 1),
+            Asks(110),
+            Waits(115, 400),
+            IsAnswered(405),
+            AnswersTo(420, 1),
+        ];
+        assert_eq!(passes(1000, &does), vec![(100, 320); 10]);
+    }
+
+    #[test]
+    fn requests_of_several_clients_at_a_time_are_told_apart() {
+        let does = [
+            Waits(0, 100),
+            Asked(105, 1),
+            Asks(110),
+            Waits(115, 200),
+            Asked(205, 2),
+            Asks(210),
+            Waits(215, 400),
+            IsAnswered(405),
+            AnswersTo(420, 1),
+            Waits(430, 600),
+            IsAnswered(605),
+            AnswersTo(610, 2),
+        ];
+        assert_eq!(passes(1000, &does), [(100, 320), (200, 410)].repeat(10));
+    }
+
+    #[test]
+    fn one_that_asks_seldom_answers_by_itself() {
+        let mut does = vec![Waits(0, 50), Asked(55, 1), AnswersTo(60, 1)];
+        does.extend([Waits(70, 100), Asked(105, 1), AnswersTo(110, 1)]);
+        does.extend([Waits(120, 200), Asked(205, 1), AnswersTo(210, 1)]);
+        does.extend([Waits(220, 300), Asked(305, 1), AnswersTo(310, 1)]);
+        does.extend([Waits(320, 400), Asked(405, 1), AnswersTo(410, 1), Asks(420)]);
+        assert_eq!(passes(1000, &does).len(), 50, "busy periods between its waits");
     }
 
     #[test]

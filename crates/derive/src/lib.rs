@@ -34,6 +34,7 @@ mod syscall;
 pub mod tally;
 pub mod threads;
 pub mod vgpu;
+pub mod work_quanta;
 mod world;
 
 pub use account::{Accounted, Accounting, account, parts};

@@ -431,8 +431,7 @@ impl World {
 
     /// Whether a process is a thread of the kernel that does what others left to it, by its name.
     pub(crate) fn is_kernel_worker(&self, process: EntityId) -> bool {
-        let name = self.entity(process).map_or("", |entity| &*entity.name);
-        matches!(name.split('/').next(), Some("kworker" | "ksoftirqd"))
+        self.entity(process).is_some_and(|entity| names::is_kernel_worker(&entity.name))
     }
 
     /// The states of a thread that overlap the window, in the order of time.

@@ -67,6 +67,8 @@ pub fn stretches(parts: &[&Part], own: EntityId) -> Vec<(Stretch, f64)> {
 pub struct Neighbour {
     /// What to call it.
     pub name: String,
+    /// Its command and control group, if it is a process.
+    pub command: Option<(String, Option<String>)>,
     /// CPUs that it took before,
     pub before: f64,
     /// and since the onset.
@@ -328,7 +330,7 @@ impl Doubt {
     /// It, in words.
     pub fn says(&self, on_cpu: &OnCpu) -> String {
         match self {
-            Doubt::Neighbour(Neighbour { name, before, during }) => format!(
+            Doubt::Neighbour(Neighbour { name, before, during, .. }) => format!(
                 "{name} took {during:.2} CPUs, {before:.2} before, and may have slowed the same work through \
                  memory bandwidth, a cache or the other thread of a core"
             ),
@@ -417,7 +419,7 @@ mod tests {
             [stretch(Place::BeforeWaits, before), stretch(Place::AfterWaits, after)].into();
         let neighbour = |&(before, during): &(f64, f64)| {
             let name = "stream".to_owned();
-            Neighbour { name, before, during }
+            Neighbour { name, command: None, before, during }
         };
         let neighbours = cpus.map(|list| list.iter().map(neighbour).collect());
         match OnCpu::new(&stretches, neighbours).doubt() {

@@ -18,13 +18,13 @@ mod statements;
 
 use std::collections::BTreeMap;
 
-use gpuwhy_schema::{EntityId, PartKind};
+use gpuwhy_schema::{Class, EntityId, PartKind};
 
 use crate::calibration::Calibration;
 use crate::classes;
 use crate::detect::{self, Against, Narrowed, Slowed, Steps, mean_excess};
 use crate::excess::{Compared, Excess, compared, profiles, where_it_ran};
-use crate::on_cpu::{OnCpu, Work};
+use crate::on_cpu::{Doubt, OnCpu, Work};
 use crate::spans::StepRows;
 
 pub use crate::evidence::{Evidence, Pointer};
@@ -86,6 +86,7 @@ pub fn judge(
     if causes.is_empty() {
         causes.push(statements::nothing_recorded(&excess));
     }
+    of_one_doer(&mut causes, &ranked);
     statements::contradict(&mut causes, &ranked, context);
     let raw_confidence = causes[0].confidence;
     causes[0].confidence = calibrated(&causes[0], &ranked, judgement);
@@ -135,6 +136,44 @@ fn causes(
         causes.push(cause);
     }
     causes
+}
+
+/// Somebody whom a CPU was waited for slows what runs beside it as well; what is seen of it has to be this share of the whole
+/// growth for the rest to be taken for its doing without a doubt, and less is trusted less.
+const SEEN_OF_DOER: f64 = 0.6;
+/// And this share at least.
+const SEEN_AT_LEAST: f64 = 0.25;
+
+/// Puts `cpu_contention` before `engine_software` if the only doubt in that the program did more is a neighbour who is also
+/// the one whom it waited for: both are that neighbour's doing, one seen, the other through what CPUs share.
+fn of_one_doer(causes: &mut [Cause], ranked: &Ranked<'_>) {
+    let Some(Doubt::Neighbour(neighbour)) = ranked.doubt() else { return };
+    if causes[0].instance_of != Some(Class::EngineSoftware) {
+        return;
+    }
+    let is_its = |cause: &Cause| {
+        let command = cause.culprit.as_ref().and_then(Culprit::command);
+        cause.instance_of == Some(Class::CpuContention)
+            && command.is_some()
+            && command == neighbour.command
+    };
+    let Some(at) = causes.iter().position(is_its) else { return };
+    let seen = causes[at].excess_ms * MS / ranked.growth.max(1.0);
+    if seen < SEEN_AT_LEAST {
+        return;
+    }
+    causes[..=at].rotate_right(1);
+    (1..).zip(&mut *causes).for_each(|(rank, cause)| cause.rank = rank);
+    let both = [Class::CpuContention, Class::EngineSoftware];
+    let (first, rest) = causes.split_at_mut(1);
+    let (first, ran) = (&mut first[0], &rest[0]);
+    first.confidence = ranked.confidence_of_any(&both);
+    first.trust *= (seen / SEEN_OF_DOER).min(1.0);
+    first.evidence_for.push(Evidence::of(format!(
+        "{} ran {:.2} CPUs, {:.2} before: that the program ran for {:+.3} ms a step may be its doing as well, through what \
+         CPUs share",
+        neighbour.name, neighbour.during, neighbour.before, ran.excess_ms
+    )));
 }
 
 /// How often a verdict with this first cause is right.

@@ -36,7 +36,7 @@ pub struct Analysis {
     pub not_told: Option<NotTold>,
     /// What was recorded of these, and what was not.
     pub rests_on: Option<RestsOn>,
-    /// What can be said without steps, where there are none, or busy periods only.
+    /// What can be said without steps, where there are none, or busy periods or work quanta only.
     pub threads: Option<Threads>,
     /// What was slower, most excess first.
     pub incidents: Vec<Incident>,
@@ -101,13 +101,13 @@ pub fn analyse(source: &TraceSource, options: &Options) -> Result<Analysis> {
     })
 }
 
-/// Where there are no steps, waits that recur stand in for them, or busy periods; where none do, what can be said without.
-/// Of busy periods, which may be any work, that is told as well.
+/// Where there are no steps, waits that recur stand in for them, or busy periods, or work quanta; where none do, what can be
+/// said without. Of busy periods and work quanta, which may be any work, that is told as well.
 fn without_steps(source: &TraceSource, units: &mut Units) -> Result<Option<Threads>> {
     let path = source.trace().path();
     let busy = Busy::of_trace(source).map_err(Error::read("states", path))?;
     *units = units::of_waits(source, &busy)?;
-    match units.steps.is_empty() || units.are_busy_periods() {
+    match units.steps.is_empty() || units.are_of_threads() {
         true => threads::of_trace(source, &busy).map_err(Error::read("states", path)),
         false => Ok(None),
     }

@@ -18,6 +18,7 @@ mod attr_columns;
 pub mod cell;
 mod clock_error;
 pub mod docs;
+pub mod flow;
 mod lanes;
 pub mod names;
 pub mod sources;

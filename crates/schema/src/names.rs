@@ -25,6 +25,9 @@ pub const STEPS: &str = "steps";
 /// The name of steps that stand in for marked ones where a thread waits for work, does it, and waits again: from the end
 /// of one such wait to the next. How much work that is, nobody knows.
 pub const BUSY_PERIOD: &str = "busy period";
+/// The name of steps that stand in for marked ones where a thread computes and does not wait: each is so much of its
+/// running, with all that others took from it meanwhile.
+pub const QUANTUM: &str = "10 ms of CPU time";
 /// Span track of a process (overlap): requests that it serves; detail `request`.
 pub const REQUESTS: &str = "requests";
 /// Mark track of a thread: calls that launched device work; links `launch` lead to the kernels.
@@ -328,3 +331,10 @@ pub const CPU_SAMPLES: &str = "cpu_samples";
 /// Sample track of a thread (ns that it was off its CPU): where it was when it went to sleep; of sleeps of a
 /// millisecond or more, during incidents.
 pub const SLEEP_SAMPLES: &str = "sleep_samples";
+
+/// Whether a process of this name is a thread of the kernel that works for whoever asks it to: what it does is somebody
+/// else's doing.
+#[must_use]
+pub fn is_kernel_worker(process: &str) -> bool {
+    matches!(process.split('/').next(), Some("kworker" | "ksoftirqd"))
+}

@@ -483,7 +483,7 @@ tables! {
         thread: EntityId,
         /// Which way the bytes went.
         direction: Direction,
-        /// The directed flow, sender first; equal at both ends.
+        /// The directed flow, equal at both ends; that of the other direction differs in the lowest bit ([`crate::flow`]).
         flow: u64,
         /// Bytes of this call.
         bytes: u64,

@@ -243,14 +243,71 @@ fn the_rhythm_of_a_busy_threads_waits_stands_in_for_steps_and_its_slow_rounds_ar
 fn a_thread_that_does_next_to_nothing_has_no_rounds_however_regularly_it_does_it() {
     let (_keep, folder) = folder();
     let mut host = Host::new();
+    let helper = host.helper;
     while host.at < 40_000 * MS {
         host.run(2 * MS);
-        host.sleep(SLEEP, 98 * MS, None);
+        host.sleep(FUTEX, 98 * MS, Some(helper));
     }
     let (text, document, _) = host.judged(&folder);
     assert_eq!(document["verdict"], "no_steps", "{text}");
-    assert!(text.contains("sleeping for a time 98 %, running 2 %"), "{text}");
+    assert!(text.contains("in a futex 98 %, running 2 %"), "{text}");
     assert!(text.contains("Nothing changed by much for long"), "{text}");
+}
+
+/// A solver, from which a neighbour takes half of its CPU for some seconds.
+#[test]
+fn a_thread_that_only_computes_is_judged_by_its_cpu_time() {
+    let (_keep, folder) = folder();
+    let mut host = Host::new();
+    while host.at < 40_000 * MS {
+        let ran = host.any(4) * MS;
+        host.run(ran);
+        if (25_000 * MS..30_000 * MS).contains(&host.at) {
+            host.behind(ran);
+        }
+    }
+    let neighbour = host.neighbour;
+    host.took(neighbour, (0, 25), 0.01);
+    host.took(neighbour, (25, 30), 0.5);
+    host.took(neighbour, (30, 40), 0.01);
+    let (text, document, page) = host.judged(&folder);
+    assert_eq!(document["rounds"][0]["of"], "work_quanta", "{text}");
+    assert_eq!(document["verdict"], "found", "{text}");
+    let finding = &document["findings"][0];
+    assert_eq!(finding["class"], "cpu_contention", "{text}");
+    assert_eq!(finding["culprit"]["pid"], 20, "{text}");
+    let near = |at: &str, s: f64| (finding[at].as_i64().unwrap() as f64 / 1e9 - s).abs() <= 0.1;
+    assert!(near("from_ns", 25.0) && near("to_ns", 30.0), "{finding:#}");
+    assert!((finding["excess_ms"].as_f64().unwrap() - 10.0).abs() < 1.0, "{text}");
+    assert!(
+        text.contains("times 10 ms of CPU time of its threads, which hardly ever wait"),
+        "{text}"
+    );
+    assert!(page.contains("10 ms of CPU time took"), "{text}");
+}
+
+/// It does something and sleeps, as long as it likes; for some seconds a neighbour has the CPU when it wakes up.
+#[test]
+fn a_thread_that_paces_itself_is_judged_from_one_sleep_to_the_next() {
+    let (_keep, folder) = folder();
+    let mut host = Host::new();
+    while host.at < 40_000 * MS {
+        let pause = host.any(30) * MS;
+        host.sleep(SLEEP, pause, None);
+        if (25_000 * MS..30_000 * MS).contains(&host.at) {
+            host.behind(3 * MS);
+        }
+        let ran = MS + host.any(300) * 1000;
+        host.run(ran);
+    }
+    let (text, document, _) = host.judged(&folder);
+    assert_eq!(document["rounds"][0]["of"], "busy_periods", "{text}");
+    let finding = &document["findings"][0];
+    assert_eq!(
+        (&finding["class"], &finding["culprit"]["pid"]),
+        (&"cpu_contention".into(), &20.into()),
+        "{text}"
+    );
 }
 
 #[test]

@@ -201,6 +201,37 @@ fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
     assert_eq!(server.told.last().unwrap()["units"], "busy periods");
 }
 
+/// Computes on one CPU and waits for nothing; while the file exists, a shell computes there as well.
+const SOLVER: &str = r#"
+import os, subprocess, sys, time
+os.sched_setaffinity(0, {0})
+until = time.monotonic() + 32
+with open(sys.argv[1] + ".pid", "w") as out:
+    out.write(str(os.getpid()))
+hog = None
+while time.monotonic() < until:
+    sum(range(100_000))
+    if os.path.exists(sys.argv[1]) and not hog:
+        hog = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+    elif hog and not os.path.exists(sys.argv[1]):
+        hog.kill()
+        hog.wait()
+        hog = None
+"#;
+
+#[test]
+fn root_a_program_that_only_computes_is_judged_by_its_cpu_time() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (over, solver) = told_of("cpu_contention", "python3", SOLVER);
+    let finding = &over["finding"];
+    assert_eq!(finding["culprit"]["comm"], "sh", "{finding}");
+    assert_eq!(finding["series"][0]["name"], "10 ms of CPU time", "{finding}");
+    assert_eq!(solver.told.last().unwrap()["units"], "work quanta");
+}
+
 /// Answers requests; while the file exists, another thread of it computes.
 const THREADS: &str = r#"
 import os, socket, sys, threading, time

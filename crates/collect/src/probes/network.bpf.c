@@ -44,7 +44,10 @@ struct tcp_sock {
 	__u32 write_seq;
 } CORE;
 
+struct unix_address;
+
 struct unix_sock {
+	struct unix_address *addr;
 	struct sock *peer;
 } CORE;
 
@@ -507,8 +510,11 @@ int BPF_PROG(tcp_retransmit_skb)
 /*
  * Its two ends by their cookies, as `ss -xe` shows them (`sk:`). A socket has its own before it is accepted and after it is
  * closed, and holds a reference of its peer until it is released itself, which it is not within a call that sends or
- * receives.
+ * receives. In place of ports it is written which of them has a name: a client's has none.
  */
+#define UNNAMED 0xffff
+#define NAMED 1
+
 static __always_inline void unix_ends(struct sock *sk, struct message *message)
 {
 	__u64 *local = (__u64 *)message->local, *remote = (__u64 *)message->remote;
@@ -517,7 +523,11 @@ static __always_inline void unix_ends(struct sock *sk, struct message *message)
 	local[0] = remote[0] = ~0ULL;
 	local[1] = bpf_get_socket_cookie(sk);
 	remote[1] = known ? bpf_get_socket_cookie(known->peer) : 0;
-	message->local_port = message->remote_port = 0;
+	message->local_port = message->remote_port = UNNAMED;
+	if (known && known->addr)
+		message->local_port = NAMED;
+	if (known && BPF_CORE_READ((struct unix_sock *)known->peer, addr))
+		message->remote_port = NAMED;
 	message->position = 0;
 }
 

@@ -742,6 +742,24 @@ int sched_switch(unsigned long long *ctx)
 	return 0;
 }
 
+/* The softirq in which packets are received (include/linux/interrupt.h), and how the probe writes vectors. */
+#define NET_RX 3
+
+/*
+ * Whether the running task is in a call that sends bytes. To somebody on the same host they are delivered at once, in a
+ * softirq within that call: then it is most likely the task itself that wakes the receiver.
+ */
+static __always_inline bool sends(struct task_struct *p)
+{
+	struct pt_regs___x86 *x86 = NULL;
+	__s32 call = syscall_of(p);
+
+	if (bpf_core_field_exists(x86->orig_ax))
+		/* write, writev, sendfile, sendto, sendmsg, sendmmsg */
+		return call == 1 || call == 20 || call == 40 || call == 44 || call == 46 || call == 307;
+	return call == 64 || call == 66 || call == 71 || call == 206 || call == 211 || call == 269;
+}
+
 /* The running thread makes `p` ready to run. */
 static __always_inline void note_wakeup(struct task_struct *p, struct task *t, __u64 now)
 {
@@ -762,9 +780,12 @@ static __always_inline void note_wakeup(struct task_struct *p, struct task *t, _
 		return;
 	if (!THROTTLED_BY_TASK && t->wait.off_cpu != OFF_CPU_PREEMPTED && t->wait.off_cpu != OFF_CPU_THROTTLED)
 		t->throttled0 = throttled_time(p->se.cfs_rq);
-	if (t->wait.context != CONTEXT_TASK || !waker->pid)
+	if (!waker->pid)
 		return;
-	bpf_probe_read_kernel(t->wait.waker_comm, sizeof(t->wait.waker_comm), waker->comm);
+	if (t->wait.context == CONTEXT_TASK)
+		bpf_probe_read_kernel(t->wait.waker_comm, sizeof(t->wait.waker_comm), waker->comm);
+	else if (t->wait.context != CONTEXT_SOFTIRQ || cpu->softirq_vec != NET_RX + 1 || !sends(waker))
+		return;
 	knobs = knobs_now();
 	if (!t->hops || !knobs || knobs->without_wakers)
 		return;

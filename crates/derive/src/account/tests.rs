@@ -571,6 +571,28 @@ fn what_is_exchanged_through_a_unix_socket_after_a_wait_is_not_what_it_was_for()
     assert_eq!(scene.step("rank/1", 0, 8), "run 1, >run(loader) 5, run 2");
 }
 
+/// A service that is judged by its own busy periods computes for a proxy; a rank computes for another one.
+#[test]
+fn what_another_process_computes_for_the_step_is_its_own_doing_though_it_takes_steps_itself() {
+    let asked = |rank: Option<u32>| {
+        let mut scene = Scene::default();
+        scene
+            .thread("proxy/1", "RNNNNNR")
+            .thread("service/2", "SRRRRRS")
+            .message("service/2", Direction::Send, 100, 6)
+            .message("proxy/1", Direction::Receive, 100, 6)
+            .wake("proxy/1", 6, None);
+        scene.accounted("service/2", 1, 6);
+        scene.rows.step.iter_mut().for_each(|step| step.rank = rank);
+        let parts = scene.accounted("proxy/1", 0, 7).parts;
+        let proxys = parts.iter().max_by_key(|part| part.step).map(|part| part.step);
+        let proxys: Vec<_> = parts.into_iter().filter(|part| Some(part.step) == proxys).collect();
+        scene.said(&proxys)
+    };
+    assert_eq!(asked(None), "run 1, >run(service) 5, run 1");
+    assert_eq!(asked(Some(1)), "run 1, >run 5, run 1");
+}
+
 /// The service that is asked sends most of all over that link.
 #[test]
 fn whom_one_waits_for_is_not_in_its_own_way_on_a_link() {

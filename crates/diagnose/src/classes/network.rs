@@ -11,7 +11,9 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
     takes: &[Takes::all(PartKind::Network)],
     readings: &[names::NIC_CARRIER_DOWNS],
     evidence: "For it: `message` rows whose bytes were handed over long before they arrived, the counters \
-               of network devices by process, how often these lost their carrier, and TCP retransmissions.",
+               of network devices by process, how often these lost their carrier, and TCP retransmissions. \
+               Against it: that the waits are those of a server's requests for the answers of others, of whom \
+               nothing more is known; the confidence is multiplied by 0.4 then.",
     verify: Verify {
         culprit: Some(Verify::PAUSE),
         otherwise: "look for a shaper, a full link or one that goes down: `tc -s qdisc show`, `ip -s link`",
@@ -19,13 +21,26 @@ pub(super) const CLASS: ClassSpec = ClassSpec {
     fooled_by: "Traffic that bypasses the kernel, such as RDMA; a peer outside of the trace that answers \
                 late.",
     statements,
+    trust,
     ..ClassSpec::new(Class::Network)
 };
+
+/// How far the class is trusted where requests of a server wait for others: whom it asked may have been late.
+const OF_REQUESTS: f64 = 0.4;
+
+fn trust(incident: &Incident<'_>) -> f64 {
+    if incident.on_cpu.is_of_busy_periods() { OF_REQUESTS } else { 1.0 }
+}
 
 /// Devices that are named at most.
 const NAMED: usize = 4;
 
 fn statements(incident: &Incident<'_>, out: &mut Statements) {
+    if incident.on_cpu.is_of_busy_periods() {
+        out.contradicting.push(Evidence::of(
+            "whom it asked may have answered late: what that one did is not known, or it is not on this host",
+        ));
+    }
     for (link, downs) in incident.readings.links_down(incident.from, incident.to).take(NAMED) {
         let times = if downs == 1.0 { "once".to_owned() } else { format!("{downs:.0} times") };
         let rows = Pointer::new("counter", Some(link.track()), incident.from, incident.to);

@@ -106,6 +106,11 @@ impl Signature {
     pub fn is_busy_period(&self) -> bool {
         &*self.name == names::BUSY_PERIOD
     }
+
+    /// Whether these are work quanta.
+    pub fn is_quantum(&self) -> bool {
+        &*self.name == names::QUANTUM
+    }
 }
 
 impl Step {

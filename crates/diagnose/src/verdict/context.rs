@@ -89,6 +89,11 @@ impl<'a> JudgeContext<'a> {
         pid.and_then(|e| e.number).is_some_and(|pid| self.recorders.contains(&pid))
     }
 
+    /// Whether a process is a worker of the kernel, which does what others asked for.
+    pub(super) fn works_for_others(&self, process: EntityId) -> bool {
+        self.entity(process).is_some_and(|e| names::is_kernel_worker(&e.name))
+    }
+
     /// With what each process took of the CPUs before the incident and during it.
     pub fn with_demands(self, demands: Demands) -> JudgeContext<'a> {
         JudgeContext { demands, ..self }

@@ -60,6 +60,9 @@ impl Blamed {
     }
 }
 
+/// The recorder is named if it was in the way for this share of what nobody else is to blame for.
+pub(super) const RECORDER_MOST: f64 = 0.5;
+
 /// Who is blamed, and who was in the way and is not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ranking {
@@ -111,6 +114,8 @@ pub(super) fn ranked(
         }
         if let Some(blamed) = groups.get_mut(group) {
             blamed.demand = Some(*demand);
+            // Its parent is of the same name for a moment, and may have been what was seen in the way.
+            blamed.is_shown_as(*most);
         }
     }
     let all: Vec<Blamed> = groups.into_values().collect();
@@ -131,6 +136,14 @@ pub(super) fn ranked(
 }
 
 impl Blamed {
+    /// Shows it as the member that took most.
+    fn is_shown_as(&mut self, most: EntityId) {
+        if !self.members.contains(&most) {
+            self.members.push(most);
+        }
+        self.id = most;
+    }
+
     /// Somebody who was never seen in the way.
     fn absent(id: EntityId) -> Blamed {
         let members = vec![id];

@@ -45,6 +45,13 @@ pub struct Culprit {
     pub processes: usize,
 }
 
+impl Culprit {
+    /// Its command and control group, if it is a process.
+    pub(crate) fn command(&self) -> Option<(String, Option<String>)> {
+        Some((self.comm.clone()?, self.cgroup.clone()))
+    }
+}
+
 /// A cause, with what speaks for and against it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cause {

@@ -23,8 +23,9 @@ pub(super) fn neighbours(
     let neighbour = |Together { demand, most, processes }: Together| {
         let began = demand.began.is_none_or(|began| began <= latest);
         let culprit = context.culprit(most).filter(|_| demand.rise() > 0.0 && began)?;
+        let command = culprit.command();
         let name = super::Culprit { processes, ..culprit }.to_string();
-        Some(Neighbour { name, before: demand.before, during: demand.during })
+        Some(Neighbour { name, command, before: demand.before, during: demand.during })
     };
     Some(of_group.into_values().filter_map(neighbour).collect())
 }

@@ -9,7 +9,7 @@ use super::context::JudgeContext;
 use crate::classes::{self, Incident as Measured};
 use crate::excess::{Compared, Excess, Weighing};
 use crate::gpu::Readings;
-use crate::on_cpu::OnCpu;
+use crate::on_cpu::{Doubt, OnCpu};
 use crate::stats::Random;
 
 /// A class that holds a smaller share of the growth is no cause.
@@ -110,6 +110,22 @@ impl<'a> Ranked<'a> {
         let weight = if rank == 0 { (share / HELD_BY_FIRST).min(1.0) } else { share };
         let lossless = if context.has_lost(class) { WITH_LOSS } else { 1.0 };
         first / self.resamples.max(1) as f64 * explained * weight * self.enough * lossless
+    }
+
+    /// How sure it is that one of these classes comes first, if they are taken together; not calibrated.
+    pub(super) fn confidence_of_any(&self, classes: &[Class]) -> f64 {
+        let firsts: usize = classes.iter().filter_map(|class| self.firsts.get(class)).sum();
+        let of_these = self.list.iter().filter(|(class, _)| classes.contains(class));
+        let growth = self.growth.max(1.0);
+        let share = of_these.map(|(_, ns)| ns.max(0.0)).sum::<f64>() / growth;
+        let explained = (1.0 - self.unexplained.max(0.0) / growth).clamp(0.0, 1.0);
+        let weight = (share / HELD_BY_FIRST).clamp(0.0, 1.0);
+        firsts as f64 / self.resamples.max(1) as f64 * explained * weight * self.enough
+    }
+
+    /// What speaks against that the program did more.
+    pub(super) fn doubt(&self) -> Option<Doubt> {
+        self.on_cpu.doubt()
     }
 
     /// Whether steps take as much longer without anybody's doing.

@@ -25,6 +25,9 @@ const RIVAL_WORTH: f64 = 0.1;
 /// works for the steps itself, or nobody of those who did is named. In trials of the benchmarks two of three verdicts of
 /// the latter kind were wrong.
 const IN_ITS_OWN_WAY: f64 = 0.4;
+/// Threads of a program that computes, which may be more than there are CPUs, are in each other's way if they are for this
+/// share of what a CPU was waited for longer.
+const IN_EACH_OTHERS_WAY: f64 = 0.5;
 
 /// The rows of one incident's steps, from which statements are made.
 pub(super) struct Stating<'a> {
@@ -217,8 +220,26 @@ impl<'a> Stating<'a> {
             cause.culprit = Some(culprit);
             cause.members = blamed.parts(&ranking.displaced);
         }
+        self.name_recorder(cause, &ranking, ranked);
         self.acquit(cause, &ranking);
-        let says = match &cause.culprit {
+        if let Some(says) = self.in_its_own_way(cause, &ranking, ranked, works) {
+            cause.trust = IN_ITS_OWN_WAY;
+            cause.evidence_against.push(Evidence::of(says));
+        }
+    }
+
+    /// What speaks for that the work is in its own way; none if nothing does.
+    fn in_its_own_way(
+        &self,
+        cause: &Cause,
+        ranking: &Ranking,
+        ranked: &Ranked<'_>,
+        works: impl Fn(EntityId) -> bool,
+    ) -> Option<String> {
+        let of_own = ranking.displaced.iter().filter(|b| b.members.iter().all(|&id| works(id)));
+        let own_way: f64 = of_own.map(Blamed::excess).sum();
+        let total = cause.excess_ms * MS;
+        Some(match &cause.culprit {
             Some(culprit) if works(EntityId(culprit.entity)) => {
                 format!("{culprit} works for these steps itself: more of its work, or more to do, looks the same")
             }
@@ -227,14 +248,35 @@ impl<'a> Stating<'a> {
                  own way"
                     .to_owned()
             }
+            None if ranking.anybody_rose == Some(false)
+                && self.incident.slowed.iter().all(|slowed| slowed.signature.is_quantum())
+                && own_way >= IN_EACH_OTHERS_WAY * total =>
+            {
+                "its own threads were in each other's way, and nobody took more of the CPUs than before".to_owned()
+            }
             None if ranking.anybody_rose == Some(false) && ranked.comes_and_goes() => {
                 "steps that are measured by their batches take that much longer now and then: the work may be in its own way"
                     .to_owned()
             }
-            _ => return,
+            _ => return None,
+        })
+    }
+
+    /// Names the recorder if it was in the way for most of a cause while nobody took more of the CPUs than before: it has to
+    /// take no more than it always does to be where it is waited for.
+    fn name_recorder(&self, cause: &mut Cause, ranking: &Ranking, ranked: &Ranked<'_>) {
+        if cause.culprit.is_some() || ranking.anybody_rose != Some(false) {
+            return;
+        }
+        let total = cause.excess_ms * MS;
+        let most = |b: &&Blamed| {
+            self.context.records(b.id) && b.excess() >= culprits::RECORDER_MOST * total
         };
-        cause.trust = IN_ITS_OWN_WAY;
-        cause.evidence_against.push(Evidence::of(says));
+        let Some(blamed) = ranking.displaced.iter().find(most) else { return };
+        let Some(culprit) = self.culprit(blamed) else { return };
+        cause.culprit_ms = blamed.excess() / MS;
+        cause.culprit_support = Some(ranked.enough());
+        cause.culprit = Some(culprit);
     }
 
     /// What shows that a candidate did not do it.
@@ -245,6 +287,11 @@ impl<'a> Stating<'a> {
         guilt: &Guilt,
         kinds: &[PartKind],
     ) -> Option<Evidence> {
+        if guilt.basis == Basis::InTheWay && self.context.works_for_others(blamed.id) {
+            return Some(Evidence::of(format!(
+                "{culprit} is a worker of the kernel: who asked for what it did is not known"
+            )));
+        }
         let first = self.first_in_the_way(blamed, kinds);
         if self.context.records(blamed.id) && first.is_none_or(|after| after > guilt::NOTICED) {
             return Some(Evidence::of(format!(

@@ -74,6 +74,8 @@ struct Scene<'a> {
     counts: bool,
     /// What its steps are expected to take.
     expected: Expected,
+    /// What they are called.
+    name: &'static str,
 }
 
 impl<'a> Scene<'a> {
@@ -88,12 +90,13 @@ impl<'a> Scene<'a> {
             begins: &|_| Ns::ZERO,
             counts: true,
             expected: Expected::Alike,
+            name: "step",
         }
     }
 }
 
 fn judged_as(scene: Scene<'_>) -> Finding {
-    let Scene { usual, slow, dropped, clock, took, begins, counts, expected } = scene;
+    let Scene { usual, slow, dropped, clock, took, begins, counts, expected, name } = scene;
     let mut steps = Vec::new();
     let mut parts = Vec::new();
     let mut at = Ns::ZERO;
@@ -116,7 +119,7 @@ fn judged_as(scene: Scene<'_>) -> Finding {
             dur: at - ts,
             thread: EntityId(THREAD),
             rank: Some(0),
-            name: "step".into(),
+            name: name.into(),
             size: None,
             ran: None,
             expected,
@@ -270,6 +273,33 @@ fn who_takes_the_steps_is_not_named_where_others_began_to_take_more_than_it_did(
     assert_eq!(named(0.1), itself, "it does more itself");
 }
 
+/// A hog on its CPUs, whose use of their caches makes it run for longer as well.
+#[test]
+fn who_is_in_the_way_and_may_have_slowed_the_rest_comes_before_the_program_itself() {
+    use PartKind::*;
+    let judge = |ran: i64, waited: i64, hog: f64| {
+        let slow =
+            [(Run, None, 4_000_000 + ran), (Runnable, Some(2), waited), (Gpu, None, 6_000_000)];
+        let took = [(1, "job", 0.9, 0.9), (2, "hog", 0.0, hog)];
+        let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+        let first = &finding.causes[0];
+        let culprit = first.culprit.as_ref().and_then(|culprit| culprit.pid);
+        (finding.outcome, first.class, culprit, first.rank)
+    };
+    let by_the_hog = (Outcome::Decided, "cpu_contention", Some(1002), 1);
+    assert_eq!(judge(3_000_000, 2_500_000, 0.9), by_the_hog);
+    let (outcome, class, ..) = judge(6_000_000, 2_200_000, 0.9);
+    assert_eq!(
+        (outcome, class),
+        (Outcome::InsufficientEvidence, "cpu_contention"),
+        "little is seen"
+    );
+    let (outcome, class, ..) = judge(9_000_000, 1_000_000, 0.9);
+    assert_eq!((outcome, class), (Outcome::InsufficientEvidence, "engine_software"));
+    // So little CPU does not make the same work take so much longer.
+    assert_eq!(judge(3_000_000, 2_500_000, 0.1).1, "engine_software");
+}
+
 #[test]
 fn where_nobody_takes_more_than_before_nobody_is_named() {
     use PartKind::*;
@@ -279,6 +309,64 @@ fn where_nobody_takes_more_than_before_nobody_is_named() {
     assert_eq!((finding.class, &finding.culprit), ("cpu_contention", &None));
     let against = &finding.causes[0].evidence_against;
     assert!(against.iter().any(|e| e.says.contains("nobody took more")), "{against:?}");
+}
+
+/// Two threads of a solver share one CPU more often than before.
+#[test]
+fn threads_of_one_program_that_wait_for_each_other_are_nobodys_doing() {
+    use PartKind::*;
+    let judge = |own: i64, name| {
+        let slow = [
+            (Run, None, 4_000_000),
+            (Runnable, Some(WORKLOAD), own),
+            (Runnable, Some(1), 6_000_000 - own),
+            (Gpu, None, 6_000_000),
+        ];
+        let took = [(1, "job", 0.3, 0.3), (WORKLOAD, "ranks", 0.9, 0.9)];
+        judged_as(Scene { took: &took, name, ..Scene::new(&[&slow[..]; 40]) }).outcome
+    };
+    assert_eq!(judge(5_000_000, names::QUANTUM), Outcome::InsufficientEvidence);
+    assert_eq!(judge(1_000_000, names::QUANTUM), Outcome::Decided);
+    assert_eq!(judge(5_000_000, "step"), Outcome::Decided, "its CPUs were taken away");
+}
+
+/// A request that waits for others at the device, seen through the kernel's worker that hands it over.
+#[test]
+fn a_worker_of_the_kernel_is_not_named_for_what_others_asked_of_a_disk() {
+    use PartKind::*;
+    let named = |who: u32| {
+        let slow = [
+            (Run, None, 4_000_000),
+            (BlockQueue, Some(who), 6_000_000),
+            (BlockQueue, Some(20), 3_000_000),
+            (Gpu, None, 6_000_000),
+        ];
+        let took = [(20, "fio", 0.0, 0.1), (21, "kworker/1:1H", 0.0, 0.0), (22, "dd", 0.0, 0.0)];
+        let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+        (finding.class, finding.culprit.and_then(|culprit| culprit.pid))
+    };
+    assert_eq!(named(22), ("block_io", Some(1022)));
+    assert_eq!(named(21), ("block_io", Some(1020)), "who is named beside it");
+}
+
+/// What it takes is told from hour to hour; that it is waited for now is its doing all the same.
+#[test]
+fn the_recorder_is_named_for_what_it_is_in_the_way_though_it_takes_no_more_than_always() {
+    use PartKind::*;
+    let slow = |recorder: i64| {
+        let others = 8_000_000 - recorder;
+        let slow = [
+            (Run, None, 4_000_000),
+            (Runnable, Some(RECORDER), recorder),
+            (Runnable, Some(1), others),
+            (Gpu, None, 6_000_000),
+        ];
+        let took = [(1, "job", 0.9, 0.9), (RECORDER, "gpuwhy", 0.04, 0.05)];
+        let finding = judged_of(&[&slow[..]; 40], 0, None, &took);
+        (finding.class, finding.culprit.and_then(|culprit| culprit.pid))
+    };
+    assert_eq!(slow(7_500_000), ("cpu_contention", Some(i64::from(RECORDER) + 1000)));
+    assert_eq!(slow(2_000_000), ("cpu_contention", None));
 }
 
 /// What a batch takes is not all in its size.

@@ -84,7 +84,7 @@ pub struct Status {
     pub seconds: f64,
     /// Steps so far, or what is compared in their place.
     pub steps: u64,
-    /// What these are: `steps`, `rounds` or `busy periods`.
+    /// What these are: `steps`, `rounds`, `busy periods` or `work quanta`.
     pub units: &'static str,
     /// `calm`, `slow` or a class.
     pub state: String,
@@ -109,7 +109,7 @@ pub struct Ended {
     pub seconds: f64,
     /// Steps seen, or what was compared in their place.
     pub steps: u64,
-    /// What these were: `steps`, `rounds` or `busy periods`.
+    /// What these were: `steps`, `rounds`, `busy periods` or `work quanta`.
     pub units: &'static str,
     /// Findings reported.
     pub findings: u64,

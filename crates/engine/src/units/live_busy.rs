@@ -1,4 +1,5 @@
-//! Busy periods of a program that marks no steps and uses no GPU, as its threads' states arrive.
+//! Busy periods of a program that marks no steps and uses no GPU, as its threads' states arrive; of one whose threads have
+//! none, work quanta.
 //!
 //! They are written as steps of their threads, as [live rounds](super::live_rounds) are: the trace of `gpuwhy watch`
 //! holds exact rows around findings only, so they could not be found in it again.
@@ -7,8 +8,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::Recorder;
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
+use gpuwhy_derive::work_quanta::WorkQuanta;
 use gpuwhy_schema::{
-    Discipline, EntityId, Lane, Message, Ns, Rows, SourceId, Span, State, Step, ThreadState,
+    Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, ThreadState,
     TrackId, names,
 };
 
@@ -45,14 +47,41 @@ pub(super) struct LiveBusy {
     count: u32,
     /// One in so many of each thread's is compared.
     one_in: u32,
-    /// Where busy periods are written.
+    /// Where busy periods and work quanta are written.
     outputs: HashSet<TrackId>,
+    /// What each process does, by its units.
+    processes: HashMap<EntityId, Does>,
+    /// When that is next made to count less, ns.
+    next_fade: i64,
+    /// What was written.
+    written: [bool; 3],
 }
+
+/// Kinds of units. Of a process one kind is compared at a time, so that a timer's thread of a solver or a compiler's
+/// thread of a server is not what the program is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Busy periods between waits for work.
+    Served,
+    /// Busy periods between sleeps for a time.
+    Paced,
+    /// Work quanta.
+    Quantum,
+}
+
+/// How long units of each kind lasted lately, ns.
+type Does = [i64; 3];
+
+/// What lasted counts for half after so long.
+const FADES: i64 = 10_000_000_000;
 
 /// A thread that is followed.
 #[derive(Default)]
 struct Followed {
+    /// Its process.
+    process: Option<EntityId>,
     periods: BusyPeriods,
+    quanta: WorkQuanta,
     /// How many it has had, up to [`FIRST`].
     had: u32,
     /// Periods that were not compared since one was.
@@ -80,20 +109,34 @@ impl LiveBusy {
         }
         self.queue(&rows.message);
         let (mut tracks, mut spans, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-        let sleeps = |state: &&State| state.value == ThreadState::Sleep.code();
-        let ended = rows.state.iter().filter(sleeps).cloned().collect();
-        let waits = std::mem::replace(&mut self.held, ended);
-        let mut ended: Vec<(TrackId, Period)> = Vec::new();
-        for wait in &waits {
-            ended.extend(self.ended(wait).into_iter().map(|period| (wait.track, period)));
+        let mut ended: Vec<(TrackId, Kind, Period)> = Vec::new();
+        for state in &rows.state {
+            self.quanta(state, &mut ended);
         }
-        for (state_track, period) in ended {
+        let sleeps = |state: &&State| state.value == ThreadState::Sleep.code();
+        let slept = rows.state.iter().filter(sleeps).cloned().collect();
+        let waits = std::mem::replace(&mut self.held, slept);
+        for wait in &waits {
+            self.ended(wait, &mut ended);
+        }
+        for (state_track, kind, period) in ended {
             let Some((thread, Some(followed))) = self.known.get_mut(&state_track) else { continue };
             let thread = *thread;
-            let process = recorder.entity(thread).and_then(|thread| thread.parent);
-            if process.is_some_and(&has_others) {
+            let process = || recorder.entity(thread).and_then(|thread| thread.parent);
+            followed.process = followed.process.or_else(process);
+            let process = followed.process;
+            if process.is_some_and(&has_others) || !self.is_what_it_does(process, kind, &period) {
                 continue;
             }
+            if !self.is_compared(state_track, &period) {
+                continue;
+            }
+            let Some((_, Some(followed))) = self.known.get_mut(&state_track) else { continue };
+            self.written[kind as usize] = true;
+            let name: Name = match kind {
+                Kind::Served | Kind::Paced => names::BUSY_PERIOD.into(),
+                Kind::Quantum => names::QUANTUM.into(),
+            };
             let track = *followed.output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
                 let track = recorder.track(thread, lane, source);
@@ -104,7 +147,7 @@ impl LiveBusy {
             let (id, seq) = (recorder.next_id(), followed.seq);
             followed.seq += 1;
             let Period { from: ts, to, messages: size } = period;
-            let (name, dur) = (names::BUSY_PERIOD.into(), Some(to - ts));
+            let dur = Some(to - ts);
             spans.push(Span { id, ts, dur, track, parent: None, name });
             steps.push(Step { id, ts, thread, seq, size, rank: None });
         }
@@ -124,26 +167,58 @@ impl LiveBusy {
         }
     }
 
-    /// The busy periods that the end of a wait, or a message before it, ended, of those that are to be compared.
-    fn ended(&mut self, wait: &State) -> Vec<Period> {
-        let mut found = Vec::new();
-        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return found };
-        self.first.get_or_insert(end);
-        let Some((thread, followed)) = self.known.get_mut(&wait.track) else { return found };
+    /// What is known of the thread with these states, and which it is, if it is followed or can be.
+    fn followed(&mut self, track: TrackId) -> Option<(EntityId, &mut Followed)> {
+        let (thread, followed) = self.known.get_mut(&track)?;
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
             self.messages.entry(*thread).or_default();
         }
-        let Some(followed) = followed else { return found };
-        if let Some(messages) = self.messages.get_mut(thread) {
+        Some((*thread, followed.as_mut()?))
+    }
+
+    /// Appends the work quanta that ended in a state.
+    fn quanta(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
+        if let Some(dur) = state.dur {
+            self.first.get_or_insert(state.ts.saturating_add(dur));
+        }
+        let Some((_, followed)) = self.followed(state.track) else { return };
+        let mut found = Vec::new();
+        followed.quanta.take(state, &mut found);
+        ended.extend(found.into_iter().map(|period| (state.track, Kind::Quantum, period)));
+    }
+
+    /// Appends the busy periods that the end of a wait, or a message before it, ended.
+    fn ended(&mut self, wait: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
+        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return };
+        self.first.get_or_insert(end);
+        let Some((thread, _)) = self.followed(wait.track) else { return };
+        let Some((_, Some(followed))) = self.known.get_mut(&wait.track) else { return };
+        let mut found = Vec::new();
+        if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
                 found.extend(followed.periods.exchange(&message));
             }
         }
         found.extend(followed.periods.take(wait));
-        found.retain(|period| self.is_compared(wait.track, period));
-        found
+        let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
+        ended.extend(found.into_iter().map(|period| (wait.track, kind, period)));
+    }
+
+    /// Counts a unit of a process; whether those of its kind are most of what the process does.
+    fn is_what_it_does(&mut self, process: Option<EntityId>, kind: Kind, unit: &Period) -> bool {
+        let Some(process) = process else { return kind == Kind::Served };
+        if unit.to.0 >= self.next_fade {
+            self.next_fade = unit.to.0.saturating_add(FADES);
+            self.processes.values_mut().flatten().for_each(|ns| *ns /= 2);
+            self.processes.retain(|_, does| does.iter().any(|ns| *ns > 0));
+        }
+        let does = self.processes.entry(process).or_default();
+        let this = kind as usize;
+        does[this] = does[this].saturating_add((unit.to - unit.from).0);
+        does[..this].iter().all(|other| *other < does[this])
+            && does[this..].iter().all(|other| *other <= does[this])
     }
 
     /// Whether a period is to be compared with others.
@@ -171,9 +246,13 @@ impl LiveBusy {
         is_compared
     }
 
-    /// Whether there were any.
-    pub fn has_any(&self) -> bool {
-        !self.outputs.is_empty()
+    /// What was written, in words; none if nothing was.
+    pub fn units(&self) -> Option<&'static str> {
+        match self.written {
+            [false, false, false] => None,
+            [false, false, true] => Some("work quanta"),
+            _ => Some("busy periods"),
+        }
     }
 
     /// Whether busy periods are written there.
@@ -210,6 +289,14 @@ mod tests {
         State { ts, dur, track, value, arg: Some(READ) }
     }
 
+    /// The busy periods that a wait ended, of those that are to be compared.
+    fn ended(busy: &mut LiveBusy, wait: &State) -> Vec<Period> {
+        let mut found = Vec::new();
+        busy.ended(wait, &mut found);
+        let periods = found.into_iter().map(|(_, _, period)| period);
+        periods.filter(|period| busy.is_compared(wait.track, period)).collect()
+    }
+
     /// So many busy periods in each of these seconds; how many of each are compared.
     fn compared(seconds: &[i64]) -> Vec<usize> {
         let track = TrackId(1);
@@ -217,7 +304,7 @@ mod tests {
         busy.known.insert(track, (EntityId(1), None));
         let in_second = |(second, many): (usize, &i64)| {
             let at = |n: i64| Ns((second as i64 * many + n) * 1_000_000_000 / many);
-            (0..*many).map(|n| busy.ended(&waits(track, at(n))).len()).sum()
+            (0..*many).map(|n| ended(&mut busy, &waits(track, at(n))).len()).sum()
         };
         seconds.iter().enumerate().map(in_second).collect()
     }
@@ -226,6 +313,29 @@ mod tests {
     fn nothing_is_compared_of_a_program_that_may_mark_its_steps_yet() {
         assert_eq!(compared(&[100; 12])[..10], [0; 10]);
         assert_eq!(compared(&[100; 13])[12], 100);
+    }
+
+    /// A thread that runs for 8 ms, has no CPU for 4 ms, and so on, for so many seconds, and never waits; how many of its
+    /// quanta are compared in each.
+    #[test]
+    fn quanta_are_compared_of_a_thread_that_never_waits() {
+        let track = TrackId(1);
+        let mut busy = LiveBusy::default();
+        busy.known.insert(track, (EntityId(1), None));
+        let mut compared = vec![0; 15];
+        for n in 0..1250 {
+            for (kind, at, ms) in [(ThreadState::Running, 0, 8), (ThreadState::Runnable, 8, 4)] {
+                let (ts, dur) = (Ns::millis(12 * n + at), Some(Ns::millis(ms)));
+                let mut found = Vec::new();
+                busy.quanta(&State { ts, dur, track, value: kind.code(), arg: None }, &mut found);
+                for (_, kind, period) in found {
+                    assert_eq!(kind, Kind::Quantum);
+                    let second = (period.to.0 / 1_000_000_000) as usize;
+                    compared[second] += usize::from(busy.is_compared(track, &period));
+                }
+            }
+        }
+        assert_eq!((compared[..10].iter().sum::<usize>(), compared[14]), (0, 67), "{compared:?}");
     }
 
     /// A server that receives two messages in each of its periods, but for one that receives five.
@@ -248,12 +358,47 @@ mod tests {
                 position: 0,
             };
             busy.queue(&(0..many).map(message).collect::<Vec<_>>());
-            let ended = busy.ended(&waits(track, at + Ns::millis(9)));
+            let ended = ended(&mut busy, &waits(track, at + Ns::millis(9)));
             counted.extend(ended.iter().map(|period| period.messages));
         }
         assert_eq!(counted.len(), 999 - FIRST as usize, "after the first ten seconds");
         assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);
         assert_eq!(counted[counted.len() - 10], Some(5));
+    }
+
+    /// Whether units of a kind that last for so many ms are compared, of a process that did this before, in ms.
+    fn is_compared(before: [i64; 3], kind: Kind, ms: i64) -> bool {
+        let mut busy = LiveBusy::default();
+        let process = Some(EntityId(7));
+        busy.processes.insert(EntityId(7), before.map(|ms| ms * 1_000_000));
+        let unit = Period { from: Ns::ZERO, to: Ns::millis(ms), messages: None };
+        busy.next_fade = FADES;
+        busy.is_what_it_does(process, kind, &unit)
+    }
+
+    #[test]
+    fn a_process_is_judged_by_the_units_that_it_does_most() {
+        assert!(is_compared([0, 0, 0], Kind::Quantum, 10), "a solver");
+        assert!(is_compared([5, 0, 900], Kind::Quantum, 10), "with a thread for messages");
+        assert!(!is_compared([5, 0, 900], Kind::Served, 10));
+        assert!(is_compared([900, 0, 500], Kind::Served, 2), "a server with a compiler");
+        assert!(!is_compared([900, 0, 500], Kind::Quantum, 10));
+        assert!(!is_compared([900, 0, 0], Kind::Paced, 1), "a server with a timer");
+        assert!(!is_compared([20, 0, 10], Kind::Quantum, 10), "what says more, of two alike");
+    }
+
+    #[test]
+    fn what_a_process_does_no_longer_is_forgotten() {
+        let (mut busy, process) = (LiveBusy::default(), Some(EntityId(7)));
+        let mut unit = |kind, second: i64| {
+            let (from, to) = (Ns::millis(second * 1000), Ns::millis(second * 1000 + 100));
+            busy.is_what_it_does(process, kind, &Period { from, to, messages: None })
+        };
+        (0..60).for_each(|second| {
+            unit(Kind::Served, second);
+        });
+        let taken_for_it = (60..200).find(|second| unit(Kind::Quantum, *second));
+        assert!(taken_for_it.is_some_and(|at| (65..90).contains(&at)), "{taken_for_it:?}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ struct Output {
 }
 
 impl LiveRounds {
-    /// Appends the rounds, and busy periods of programs without a GPU, that ended to `rows`, as steps. Returns the tracks
+    /// Appends the rounds, and busy periods or work quanta of programs without a GPU, that ended to `rows`, as steps. Returns the tracks
     /// made for them.
     pub fn take(
         &mut self,
@@ -114,11 +114,11 @@ impl LiveRounds {
         tracks
     }
 
-    /// What is compared: `steps`, `rounds` or `busy periods`.
+    /// What is compared: `steps`, `rounds`, `busy periods` or `work quanta`.
     pub fn units(&self) -> &'static str {
         match (self.marked, self.processes.is_empty()) {
             (false, false) => "rounds",
-            (false, true) if self.busy.has_any() => "busy periods",
+            (false, true) => self.busy.units().unwrap_or("steps"),
             _ => "steps",
         }
     }

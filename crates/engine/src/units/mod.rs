@@ -4,25 +4,28 @@
 //! these ([`steps`]). A GPU program that marks none is judged by its *rounds*, if it has any: the
 //! regular pattern of its waits for the GPU or of its collectives ([`rounds`] in a trace,
 //! [`live_rounds`] as they happen). Of a recording that has neither, the rhythm of what its busiest threads wait for
-//! is taken (`waits`), and of one whose threads wait for work at no rhythm their busy periods (`busy_periods`, and
-//! `live_busy` as they happen).
+//! is taken (`waits`), of one whose threads wait for work at no rhythm their busy periods (`busy_periods`, and
+//! `live_busy` as they happen), and of one whose threads compute and wait for nothing their work quanta (`work_quanta`).
 
 mod busy_periods;
 mod live_busy;
 pub mod live_rounds;
 pub mod loads;
+mod of_threads;
 pub(crate) mod off_cpu;
 pub mod rounds;
 pub mod steps;
 mod waits;
+mod work_quanta;
 
 use gpuwhy_diagnose::detect::Steps;
+use gpuwhy_schema::Finding;
 
 use crate::error::{Error, Result};
 use crate::phases::Program;
-use crate::source::TraceSource;
+use crate::source::{EVER, TraceSource};
 use crate::threads::Busy;
-use rounds::RoundsOfProcess;
+use rounds::{Recurring, RoundsOfProcess};
 
 /// The units of work of a trace.
 #[derive(Debug, Default)]
@@ -34,18 +37,23 @@ pub struct Units {
 }
 
 impl Units {
-    /// What these units are called: `steps`, `rounds` or `busy periods`.
+    /// What these units are called: `steps`, `rounds`, `busy periods` or `work quanta`.
     pub fn name(&self) -> &'static str {
         match self.rounds.is_empty() {
             true => "steps",
-            false if self.are_busy_periods() => "busy periods",
+            false if self.are(Recurring::BusyPeriods) => "busy periods",
+            false if self.are(Recurring::WorkQuanta) => "work quanta",
             false => "rounds",
         }
     }
 
-    /// Whether these units are busy periods.
-    pub fn are_busy_periods(&self) -> bool {
-        self.rounds.iter().any(|rounds| rounds.of == rounds::Recurring::BusyPeriods)
+    /// Whether the threads themselves say what these units are, and not what the program does again and again.
+    pub fn are_of_threads(&self) -> bool {
+        self.are(Recurring::BusyPeriods) || self.are(Recurring::WorkQuanta)
+    }
+
+    fn are(&self, of: Recurring) -> bool {
+        self.rounds.iter().any(|rounds| rounds.of == of)
     }
 }
 
@@ -67,8 +75,8 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     Ok(Units { steps: steps.into(), rounds })
 }
 
-/// The rounds that waits of busy threads make, or else the busy periods of threads that wait for work, for a trace without
-/// steps.
+/// The rounds that waits of busy threads make, or else the busy periods of threads that wait for work, or else the work
+/// quanta of those that do not, for a trace without steps.
 ///
 /// # Errors
 /// The trace cannot be read.
@@ -78,8 +86,15 @@ pub fn of_waits(source: &TraceSource, busy: &Busy) -> Result<Units> {
     if !steps.is_empty() {
         return Ok(Units { steps: steps.into(), rounds });
     }
-    let (mut steps, rounds) =
-        busy_periods::of_trace(source, busy).map_err(Error::read("states", path))?;
+    // The trace of `watch` has exact rows around its findings only.
+    let finding = source.trace().read::<Finding>(EVER).next().transpose();
+    if finding.map_err(Error::read("findings", path))?.is_some() {
+        return Ok(Units::default());
+    }
+    let periods = busy_periods::of_trace(source, busy).map_err(Error::read("states", path))?;
+    let quanta = work_quanta::of_trace(source, busy).map_err(Error::read("states", path))?;
+    let kinds = [periods, quanta];
+    let (mut steps, rounds) = of_threads::judged_by(source, busy, &kinds);
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
     Ok(Units { steps: steps.into(), rounds })
 }

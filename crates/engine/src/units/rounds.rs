@@ -37,6 +37,8 @@ pub enum Recurring {
     Timers,
     /// Busy periods of threads, from one wait for work to the next.
     BusyPeriods,
+    /// Fixed quanta of the work of threads that compute and hardly ever wait.
+    WorkQuanta,
 }
 
 /// The rounds of one process.
@@ -86,6 +88,7 @@ impl Recurring {
             Recurring::Polls => "round of polls",
             Recurring::Timers => "round of sleeps",
             Recurring::BusyPeriods => names::BUSY_PERIOD,
+            Recurring::WorkQuanta => names::QUANTUM,
         }
     }
 }
@@ -110,15 +113,18 @@ impl RoundsOfProcess {
             Recurring::FutexWaits => ("wait for another thread", "waits for other threads"),
             Recurring::Polls => ("wait in poll", "waits in poll"),
             Recurring::Timers => ("sleep", "sleeps"),
-            Recurring::BusyPeriods => {
+            Recurring::BusyPeriods | Recurring::WorkQuanta => {
                 let looked_at = match self.each {
                     1 => String::new(),
                     n => format!(", of which one in {n} is compared"),
                 };
-                return format!(
-                    "{}{pid}: {} busy periods of its threads, from one wait for work to the next{looked_at}",
-                    self.process, self.rounds
-                );
+                let what = match self.of {
+                    Recurring::WorkQuanta => {
+                        "times 10 ms of CPU time of its threads, which hardly ever wait"
+                    }
+                    _ => "busy periods of its threads, from one wait for work to the next",
+                };
+                return format!("{}{pid}: {} {what}{looked_at}", self.process, self.rounds);
             }
         };
         let what = match self.each {

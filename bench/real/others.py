@@ -1,0 +1,384 @@
+"""More programs that nobody here wrote: of HPC, of pages with sessions, a proxy, a database in a library, an encoder."""
+
+import glob
+import http.client
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from beside import beside, busy_loop, compiler, short_processes, syncs, until
+from programs import Program, logged
+from servers import CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
+
+
+class Lines(Program):
+    """A program that `watch` follows and whose lines of output say how far it is: the time between two is a unit."""
+
+    allowed = None
+    # A line that holds this ends a unit.
+    holds = ""
+
+    def __init__(self, folder, gpuwhy):
+        os.chmod(folder, 0o755)
+        self.folder, self.steps = folder, os.path.join(folder, "steps")
+        self.child = subprocess.Popen(
+            self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder,
+            env={**os.environ, **self.environment()}, start_new_session=True,
+        )
+        threading.Thread(target=self.log, daemon=True).start()
+        self.wait_for(lambda: os.path.exists(self.steps) and os.path.getsize(self.steps) > 0)
+        self.pid = self.first()
+
+    def environment(self):
+        return {}
+
+    def first(self):
+        return self.child.pid
+
+    def log(self):
+        latest = None
+        with open(self.steps, "w", buffering=1) as out:
+            for line in self.child.stdout:
+                text = line.decode(errors="replace")
+                if self.holds not in text:
+                    continue
+                now = time.monotonic_ns()
+                if latest:
+                    out.write(f"{latest} {(now - latest) // max(1, self.units(text))}\n")
+                latest = now
+
+    def units(self, line):
+        """How many units ended with a line."""
+        return 1
+
+    def watched(self):
+        return ["-p", str(self.pid)]
+
+    def took(self, begin, end):
+        return logged(self.steps, begin, end)
+
+    def end(self):
+        subprocess.run(["kill", "-KILL", "--", f"-{self.child.pid}"], **QUIET)
+        self.child.wait()
+
+
+LJ = """
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 8 0 8 0 8
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify every 20 delay 0 check no
+fix 1 all nve
+thermo 10
+thermo_modify flush yes
+run 100000000
+"""
+
+
+class Lammps(Lines):
+    """Molecular dynamics on two ranks of MPI, which spin while they wait for each other."""
+
+    name, figure, holds = "LAMMPS under MPI", "lammps", " "
+
+    def command(self):
+        with open(os.path.join(self.folder, "in.lj"), "w") as out:
+            out.write(LJ)
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "lmp", "-in", "in.lj"]
+
+    def environment(self):
+        return {"OMP_NUM_THREADS": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+    def ranks(self):
+        return sorted(self.others())
+
+    def watched(self):
+        return [word for pid in self.ranks() for word in ("-p", str(pid))]
+
+
+class LammpsSteps(Lammps):
+    """The same; a step is a computation of its forces."""
+
+    name, figure = "LAMMPS by its steps", "lammps_steps"
+
+    def watched(self):
+        maps = open(f"/proc/{self.ranks()[0]}/maps").read().split()
+        library = next(word for word in maps if "liblammps" in word)
+        return [*super().watched(), "--step", f"uprobe:{library}:_ZN9LAMMPS_NS9PairLJCut7computeEii"]
+
+
+def one_rank_is_stopped(program, seconds, rng):
+    """The operator stops one rank now and then."""
+    for _ in until(seconds):
+        os.kill(program.ranks()[1], signal.SIGSTOP)
+        time.sleep(0.1)
+        os.kill(program.ranks()[1], signal.SIGCONT)
+        time.sleep(0.2)
+    return {program.ranks()[1], os.getpid()}, set()
+
+
+BACKEND = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answers(BaseHTTPRequestHandler):
+    protocol_version, wbufsize, disable_nagle_algorithm = 'HTTP/1.1', 1 << 16, True
+    def do_GET(self):
+        does = open(sys.argv[2], 'rb').read(1)
+        if does == b'1':
+            time.sleep(0.02)
+        elif does == b'2':
+            sum(range(400_000))
+        body = b'x' * 20000
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+    def log_message(self, *words):
+        pass
+
+ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Answers).serve_forever()
+"""
+
+
+class Haproxy(Server):
+    """A proxy before a service."""
+
+    name, figure, rate = "HAProxy", "haproxy", 150
+
+    def command(self):
+        self.does = os.path.join(self.folder, "does")
+        self.told(0)
+        self.backend = subprocess.Popen([PYTHON, "-c", BACKEND, "18091", self.does], **QUIET)
+        config = os.path.join(self.folder, "haproxy.cfg")
+        with open(config, "w") as out:
+            out.write("""
+global
+  nbthread 1
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 50s
+  timeout server 50s
+frontend front
+  bind 127.0.0.1:18090
+  default_backend back
+backend back
+  server one 127.0.0.1:18091
+""")
+        time.sleep(1)
+        return ["/usr/sbin/haproxy", "-f", config, "-db"]
+
+    def told(self, what):
+        with open(self.does, "wb") as out:
+            out.write(str(what).encode())
+
+    def answers(self):
+        time.sleep(1)
+        return True
+
+    def asked(self):
+        return ["http", "127.0.0.1:18090/"]
+
+    def end(self):
+        super().end()
+        self.backend.kill()
+        self.backend.wait()
+
+
+def backend_does(what):
+    """The service behind the proxy does something with each request."""
+
+    def disturb(program, seconds, rng):
+        program.told(what)
+        time.sleep(seconds)
+        program.told(0)
+        return {program.backend.pid}, set()
+
+    return disturb
+
+
+def php_fpm():
+    return sorted(glob.glob("/usr/sbin/php-fpm*"))[-1]
+
+
+PAGE = """<?php
+session_save_path(__DIR__);
+session_id("shared");
+session_start();
+$_SESSION['n'] = ($_SESSION['n'] ?? 0) + 1;
+$s = 0;
+for ($i = 0; $i < 40000; $i++) { $s += $i % 7; }
+if (isset($_GET['slow'])) usleep(60000);
+if (isset($_GET['more'])) for ($i = 0; $i < 800000; $i++) { $s += $i % 7; }
+session_write_close();
+echo json_encode(['s' => $s, 'n' => 1]);
+"""
+
+
+class Php(Server):
+    """Pages with a session, which is a file that a page locks, behind nginx."""
+
+    name, figure, rate = "PHP with sessions", "php", 100
+
+    def command(self):
+        with open(os.path.join(self.folder, "page.php"), "w") as out:
+            out.write(PAGE)
+        self.sock = os.path.join(self.folder, "fpm.sock")
+        with open(os.path.join(self.folder, "fpm.conf"), "w") as out:
+            out.write(f"""
+[global]
+error_log = {self.folder}/fpm.log
+daemonize = no
+[www]
+listen = {self.sock}
+user = root
+group = root
+pm = static
+pm.max_children = 3
+""")
+        with open(os.path.join(self.folder, "nginx.conf"), "w") as out:
+            out.write(f"""
+worker_processes 1; daemon off; pid {self.folder}/pid; error_log {self.folder}/error; user root;
+events {{ }}
+http {{ access_log off; server {{ listen 127.0.0.1:18095; root {self.folder};
+location ~ \\.php$ {{ include /etc/nginx/fastcgi_params; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_pass unix:{self.sock}; }} }} }}
+""")
+        self.front = subprocess.Popen(["/usr/sbin/nginx", "-c", os.path.join(self.folder, "nginx.conf")], **QUIET)
+        return [php_fpm(), "-R", "-F", "-y", os.path.join(self.folder, "fpm.conf")]
+
+    def answers(self):
+        return os.path.exists(self.sock)
+
+    def asked(self):
+        time.sleep(1)
+        return ["http", "127.0.0.1:18095/page.php"]
+
+    def end(self):
+        super().end()
+        self.front.terminate()
+        self.front.wait()
+
+
+def asks_for(path, pause):
+    """Another client asks for a page again and again."""
+
+    def disturb(program, seconds, rng):
+        for _ in until(seconds):
+            client = http.client.HTTPConnection("127.0.0.1:18095")
+            client.request("GET", path)
+            client.getresponse().read()
+            client.close()
+            time.sleep(pause)
+        return {program.pid, *program.others()}, {os.path.basename(php_fpm())}
+
+    return disturb
+
+
+SQLITE = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
+db.execute('PRAGMA journal_mode=WAL')
+db.execute('CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, v INTEGER)')
+for i in range(100):
+    db.execute('INSERT OR IGNORE INTO t VALUES (?, 0)', (i,))
+n = 0
+while True:
+    db.execute('BEGIN IMMEDIATE')
+    for i in range(20):
+        db.execute('UPDATE t SET v = v + 1 WHERE id = ?', ((n * 7 + i) % 100,))
+    db.execute('COMMIT')
+    n += 1
+    print('done', flush=True)
+    time.sleep(0.004)
+"""
+
+HOLDS_DB = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
+while True:
+    db.execute('BEGIN IMMEDIATE')
+    db.execute('UPDATE t SET v = v + 1 WHERE id = 3')
+    time.sleep(0.15)
+    db.execute('COMMIT')
+    time.sleep(0.1)
+"""
+
+
+class Sqlite(Lines):
+    """Transactions in a database that is a library."""
+
+    name, figure, holds = "SQLite", "sqlite", "done"
+
+    def command(self):
+        return [PYTHON, "-c", SQLITE, os.path.join(self.folder, "db")]
+
+
+def holds_db(program, seconds, rng):
+    """Another process holds the database's lock."""
+    return beside(seconds, [PYTHON, "-c", HOLDS_DB, os.path.join(program.folder, "db")])
+
+
+class Ffmpeg(Lines):
+    """An encoder of several threads."""
+
+    name, figure, holds = "ffmpeg", "ffmpeg", "frame="
+
+    def command(self):
+        how = "-nostdin -loglevel error -stats_period 0.1 -progress - -f lavfi -i testsrc2=size=640x360:rate=1000 -c:v libx264 -preset veryfast -threads 2 -f null -"
+        return ["ffmpeg", *how.split()]
+
+    def units(self, line):
+        frames, self.frames = getattr(self, "frames", 0), int(line.split("=")[1])
+        return self.frames - frames
+
+
+FITS = """
+import numpy, time
+from sklearn.cluster import KMeans
+rng = numpy.random.default_rng(1)
+data = rng.normal(size=(20000, 20)).astype('float32')
+while True:
+    KMeans(n_clusters=8, n_init=1, max_iter=10, tol=0, random_state=1).fit(data)
+    print('done', flush=True)
+"""
+
+
+class Sklearn(Lines):
+    """A loop of fits, each by two threads of OpenMP."""
+
+    name, figure, holds = "scikit-learn", "sklearn", "done"
+
+    def command(self):
+        return [PYTHON, "-c", FITS]
+
+    def environment(self):
+        return {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+
+
+ONE = ("one busy loop", busy_loop, CPU, True)
+ALL = [
+    (name, program, *rest)
+    for program, of in (
+        (Lammps, [ONE, QUOTA, ("a rank is stopped", one_rank_is_stopped, {"collective_straggler"}, False)]),
+        (LammpsSteps, [ONE, QUOTA, ("a compiler", compiler, CPU, True)]),
+        (Haproxy, [HOGS, QUOTA, ("the service sleeps", backend_does(1), {"own_sleep"}, True),
+                   ("the service computes more", backend_does(2), MORE | CPU, True)]),
+        (Php, [HOGS, ("another page holds the session", asks_for("/page.php?slow", 0.05), LOCK | {"own_sleep"}, False),
+               ("other pages compute more", asks_for("/page.php?more", 0.03), MORE | LOCK, False)]),
+        (Sqlite, [HOGS, ("another process holds the database", holds_db, LOCK | {"own_sleep"}, False),
+                  ("a process that syncs", syncs, {"block_io", *CPU}, True)]),
+        (Ffmpeg, [HOGS, QUOTA]),
+        (Sklearn, [ONE, QUOTA, ("many short processes", short_processes, CPU, True)]),
+    )
+    for name, *rest in of
+]
