@@ -144,8 +144,8 @@ struct Disturbed {
 }
 
 /// Watches a server from its start to its end; in between, for four seconds the file exists that it is given, beside which
-/// it writes its pid.
-fn disturbed(python: &str, script: &str) -> Disturbed {
+/// it writes its pid. Beside it, this command runs meanwhile.
+fn disturbed(python: &str, script: &str, beside: &[&str]) -> Disturbed {
     let (_keep, folder) = folder();
     let (trace, flag) = (folder.join("watch.trace"), folder.join("disturbed"));
     let mut watch = own();
@@ -158,7 +158,11 @@ fn disturbed(python: &str, script: &str) -> Disturbed {
     eventually("the server has begun", || pid_file.is_file());
     std::thread::sleep(Duration::from_secs(21));
     std::fs::write(&flag, "").unwrap();
+    let beside = beside
+        .split_first()
+        .map(|(command, words)| Running(Command::new(command).args(words).spawn().unwrap()));
     std::thread::sleep(Duration::from_secs(4));
+    drop(beside);
     std::fs::remove_file(&flag).unwrap();
     let pid = std::fs::read_to_string(&pid_file).unwrap();
     let told: Vec<Value> = documents.iter().map(|l| serde_json::from_str(&l).unwrap()).collect();
@@ -168,9 +172,9 @@ fn disturbed(python: &str, script: &str) -> Disturbed {
 
 /// What was told when a disturbance of this class was over, and all else of that server. On a machine that has much else
 /// to do, a first disturbance may be judged together with others.
-fn told_of(class: &str, python: &str, script: &str) -> (Value, Disturbed) {
+fn told_of(class: &str, python: &str, script: &str, beside: &[&str]) -> (Value, Disturbed) {
     for _ in 0..2 {
-        let server = disturbed(python, script);
+        let server = disturbed(python, script, beside);
         let is_it = |told: &&Value| {
             let finding = &told["finding"];
             let ns = |what: &str| finding[what].as_i64().unwrap();
@@ -194,29 +198,22 @@ fn root_a_server_of_which_nobody_named_a_step_is_judged_by_what_it_waits_for() {
         return;
     }
     let _alone = alone();
-    let (over, server) = told_of("own_sleep", "python3", SERVER);
+    let (over, server) = told_of("own_sleep", "python3", SERVER, &[]);
     let finding = &over["finding"];
     assert_eq!(finding["culprit"]["pid"].to_string(), server.pid, "{finding}");
     assert_eq!(finding["series"][0]["name"], "busy period", "{finding}");
     assert_eq!(server.told.last().unwrap()["units"], "busy periods");
 }
 
-/// Computes on one CPU and waits for nothing; while the file exists, a shell computes there as well.
+/// Computes on one CPU and waits for nothing.
 const SOLVER: &str = r#"
-import os, subprocess, sys, time
+import os, sys, time
 os.sched_setaffinity(0, {0})
 until = time.monotonic() + 32
 with open(sys.argv[1] + ".pid", "w") as out:
     out.write(str(os.getpid()))
-hog = None
 while time.monotonic() < until:
     sum(range(100_000))
-    if os.path.exists(sys.argv[1]) and not hog:
-        hog = subprocess.Popen(["sh", "-c", "while :; do :; done"])
-    elif hog and not os.path.exists(sys.argv[1]):
-        hog.kill()
-        hog.wait()
-        hog = None
 "#;
 
 #[test]
@@ -225,7 +222,8 @@ fn root_a_program_that_only_computes_is_judged_by_its_cpu_time() {
         return;
     }
     let _alone = alone();
-    let (over, solver) = told_of("cpu_contention", "python3", SOLVER);
+    let hog = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"];
+    let (over, solver) = told_of("cpu_contention", "python3", SOLVER, &hog);
     let finding = &over["finding"];
     assert_eq!(finding["culprit"]["comm"], "sh", "{finding}");
     assert_eq!(finding["series"][0]["name"], "10 ms of CPU time", "{finding}");
@@ -270,7 +268,7 @@ fn root_a_thread_that_has_pythons_interpreter_lock_is_named_with_the_function_th
         return;
     }
     let _alone = alone();
-    let (over, server) = told_of("gil_contention", "/usr/bin/python3", THREADS);
+    let (over, server) = told_of("gil_contention", "/usr/bin/python3", THREADS, &[]);
     assert_eq!(over["finding"]["culprit"]["pid"].to_string(), server.pid, "{over:#}");
     let first = |places: &str| over[places][0][0].as_str().unwrap_or_default().to_owned();
     let (was_in, waited) = (first("culprit_was_in"), first("steps_were_in"));
