@@ -14,6 +14,9 @@ use crate::threads::{Busy, state_tracks};
 const NEEDED: usize = 100;
 /// Threads that are looked at, those with most to do.
 const THREADS: usize = 1024;
+/// A thread that sleeps for a time again and again paces itself if it does so for as long as this; else it waits for
+/// something to begin.
+const PACED: Ns = Ns::secs(5);
 /// Of more messages none is looked at.
 const MESSAGES: usize = 1 << 22;
 
@@ -52,7 +55,12 @@ fn of_threads(
             list.extend(periods.take(&row));
         }
     }
-    Ok(of.into_iter().map(|(thread, (_, list))| (thread, list)).collect())
+    let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
+    let is_taken = |periods: &BusyPeriods, list: &[Period]| {
+        !periods.is_paced() || lasted(list).is_some_and(|lasted| lasted >= PACED)
+    };
+    let taken = of.into_iter().filter(|(_, (periods, list))| is_taken(periods, list));
+    Ok(taken.map(|(thread, (_, list))| (thread, list)).collect())
 }
 
 /// What each thread sent and received by stream sockets. None of all, if it was too much to be held.

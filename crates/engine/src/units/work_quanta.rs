@@ -13,15 +13,23 @@ use crate::source::{EVER, TraceSource};
 use crate::threads::{Busy, state_tracks};
 
 /// Threads with fewer quanta are not looked at: nothing can be usual of them.
-const NEEDED: usize = 100;
+const NEEDED: usize = 500;
 /// Threads that are looked at, those with most to do.
 const THREADS: usize = 256;
 
-/// The work quanta of a trace.
+/// Who records all that a thread does. In a profile of another tool a thread that computes is one of a program whose work is
+/// elsewhere.
+const RECORDED_BY: &str = "bpf:run_queue";
+
+/// The work quanta of a trace that was recorded here.
 ///
 /// # Errors
 /// The trace cannot be read.
 pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<OfThreads> {
+    let mut sources = source.entities_and_tracks().source.iter();
+    if !sources.any(|source| &*source.kind == RECORDED_BY) {
+        return Ok(OfThreads { of: Unit::Quantum, units: HashMap::new() });
+    }
     let threads: HashMap<EntityId, EntityId> =
         busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
     let tracks = state_tracks(source);
