@@ -104,16 +104,21 @@ def syncs(program, seconds, rng):
     return beside(seconds, [sys.executable, "-c", SYNCS, os.path.join(program.folder, "own")])
 
 
-def serves(what):
-    """The process that serves the program's files does something with each read and write."""
+def told(what, who, whom=lambda program: program):
+    """Somebody, the program if nobody else, is told to do something for so long, which is these processes' doing."""
 
     def disturb(program, seconds, rng):
-        program.server.told(what)
+        whom(program).told(what)
         time.sleep(seconds)
-        program.server.told(0)
-        return {program.server.pid}, set()
+        whom(program).told(0)
+        return who(program), set()
 
     return disturb
+
+
+def serves(what):
+    """The process that serves the program's files does something with each read and write."""
+    return told(what, lambda program: {program.server.pid}, lambda program: program.server)
 
 
 def cpus_of(pids):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from beside import busy_loops, compiler, quota, serves, until
+from beside import busy_loops, compiler, quota, serves, told, until
 from programs import FileServer, HERE, Program, logged
 
 ENV = os.environ.get("GPUWHY_LLM_ENV") or os.path.expanduser("~/.cache/gpuwhy/llm-env")
@@ -144,16 +144,9 @@ class VllmSmall(Vllm):
         return ["--num-gpu-blocks-override", "40"]
 
 
-def told(what, by):
+def does(what, by):
     """A process of the engine does something, a thread of its own or its steps."""
-
-    def disturb(program, seconds, rng):
-        program.told(what)
-        time.sleep(seconds)
-        program.told(NOTHING)
-        return {program.pid_of(by)}, set()
-
-    return disturb
+    return told(what, lambda program: {program.pid_of(by)})
 
 
 def stops(program, seconds, rng):
@@ -202,16 +195,16 @@ ALL = [
     ("two busy loops", Vllm, busy_loops, {"cpu_contention"}, True),
     ("a compiler", Vllm, compiler, {"cpu_contention"}, True),
     ("the worker is stopped", Vllm, stops, {"collective_straggler"}, True),
-    ("a thread of the engine computes", Vllm, told(COMPUTES, "VLLM::EngineCore"), {"gil_contention"}, True),
-    ("the engine's heap is collected", Vllm, told(COLLECTS, "VLLM::EngineCore"), {"gc_pause"}, False),
+    ("a thread of the engine computes", Vllm, does(COMPUTES, "VLLM::EngineCore"), {"gil_contention"}, True),
+    ("the engine's heap is collected", Vllm, does(COLLECTS, "VLLM::EngineCore"), {"gc_pause"}, False),
     ("a quota", Vllm, quota, {"cpu_throttling"}, False),
     ("long prompts", Vllm, asked_for(2, "tokens=1900"), {None, "cpu_contention"}, False),
     ("nothing", Vllm, nothing, set(), False),
     ("the store sleeps", VllmStore, serves(3), {"own_sleep"}, True),
     ("the store computes", VllmStore, serves(2), {"engine_software", "cpu_contention"}, True),
     ("the store's link goes down", VllmStore, link_is_down, {"network"}, False),
-    ("the worker compiles", VllmStore, told(COMPILES, "VLLM::Worker"), {"recompilation", "engine_software"}, False),
-    ("a thread of the worker computes", VllmStore, told(COMPUTES, "VLLM::Worker"), {"gil_contention"}, True),
+    ("the worker compiles", VllmStore, does(COMPILES, "VLLM::Worker"), {"recompilation", "engine_software"}, False),
+    ("a thread of the worker computes", VllmStore, does(COMPUTES, "VLLM::Worker"), {"gil_contention"}, True),
     # Requests that lose their memory to others are computed again: more to do, as the steps say themselves.
     ("too little memory", VllmSmall, asked_for(6, "tokens=600", "answers=300"),
      {None, "cpu_contention"}, False),

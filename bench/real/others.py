@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from beside import beside, busy_loop, compiler, short_processes, syncs, until
+from beside import beside, busy_loop, compiler, short_processes, syncs, told, until
 from programs import Program, logged
 from servers import CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
 
@@ -197,14 +197,7 @@ backend back
 
 def backend_does(what):
     """The service behind the proxy does something with each request."""
-
-    def disturb(program, seconds, rng):
-        program.told(what)
-        time.sleep(seconds)
-        program.told(0)
-        return {program.backend.pid}, set()
-
-    return disturb
+    return told(what, lambda program: {program.backend.pid})
 
 
 def php_fpm():

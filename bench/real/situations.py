@@ -13,7 +13,7 @@ import others
 import runtimes
 import servers
 import torch_loop
-from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, serves, short_processes, syncs, until
+from beside import COMPUTES, ask, beside, busy_loop, busy_loops, compiler, serves, short_processes, syncs, told, until
 from programs import Evaluates, Files, Lengths, Locked, OpenMp, Postgres, Saves, Service, Shards, Steploop, Torch, Unsized, Walker
 
 
@@ -52,16 +52,9 @@ def checkpoints(program, seconds, rng):
     return {pid, *program.others()}, set()
 
 
-def told(what, who):
-    """Rank 1 of the loop is told to do something."""
-
-    def disturb(program, seconds, rng):
-        program.told(what)
-        time.sleep(seconds)
-        program.told(torch_loop.NOTHING)
-        return {program.pid(who)}, set()
-
-    return disturb
+def does(what, who):
+    """A process of the loop is told to do something."""
+    return told(what, lambda program: {program.pid(who)})
 
 
 def streams(program, seconds, rng):
@@ -69,25 +62,9 @@ def streams(program, seconds, rng):
     return beside(seconds, [program.streamer, "1"])
 
 
-def more_often(program, seconds, rng):
-    """The program does a part of its steps three times."""
-    program.told(2)
-    time.sleep(seconds)
-    program.told(0)
-    return set(), set()
-
-
 def on_one_cpu(program, seconds, rng):
     """A process that computes on the CPU of a helper of the program."""
     return beside(seconds, ["taskset", "-c", "1", *COMPUTES])
-
-
-def slow_service(program, seconds, rng):
-    """The service computes for longer."""
-    program.told(5)
-    time.sleep(seconds)
-    program.told(0)
-    return {program.pid()}, set()
 
 
 # Empties a file of its own from memory again and again: pages that were never written to a disk.
@@ -148,18 +125,18 @@ ALL = [
     ("CHECKPOINT in a loop", Postgres, checkpoints, {"block_io", "lock_contention", "cpu_contention"}, False),
     ("one busy loop", Torch, busy_loop, {"cpu_contention"}, True),
     ("a compiler", Torch, compiler, {"cpu_contention"}, True),
-    ("a rank sleeps", Torch, told(torch_loop.SLEEPS, "rank1"), {"own_sleep"}, True),
-    ("a thread holds the GIL", Torch, told(torch_loop.HOLDS_GIL, "rank1"), {"gil_contention"}, True),
-    ("a loader sleeps", Torch, told(torch_loop.LOADER_SLEEPS, "loader1"), {"own_sleep"}, True),
-    ("a loader computes", Torch, told(torch_loop.LOADER_COMPUTES, "loader1"), {"input_starvation"}, True),
-    ("a large heap is collected", Torch, told(torch_loop.COLLECTS, "rank1"), {"gc_pause", "engine_software"}, False),
+    ("a rank sleeps", Torch, does(torch_loop.SLEEPS, "rank1"), {"own_sleep"}, True),
+    ("a thread holds the GIL", Torch, does(torch_loop.HOLDS_GIL, "rank1"), {"gil_contention"}, True),
+    ("a loader sleeps", Torch, does(torch_loop.LOADER_SLEEPS, "loader1"), {"own_sleep"}, True),
+    ("a loader computes", Torch, does(torch_loop.LOADER_COMPUTES, "loader1"), {"input_starvation"}, True),
+    ("a large heap is collected", Torch, does(torch_loop.COLLECTS, "rank1"), {"gc_pause", "engine_software"}, False),
     *[("two busy loops", loop, busy_loops, {"cpu_contention"}, True) for loop in (Saves, Evaluates, Lengths, Unsized)],
     ("many short processes", Steploop, short_processes, {"cpu_contention"}, True),
     ("two busy loops", Steploop, busy_loops, {"cpu_contention"}, True),
     ("a process streams through memory", Walker, streams, set(), False),
-    ("it looks up three times as often", Walker, more_often, {"engine_software"}, False),
+    ("it looks up three times as often", Walker, told(2, lambda walker: set()), {"engine_software"}, False),
     ("a busy loop on a helper's CPU", OpenMp, on_one_cpu, {"cpu_contention"}, True),
-    ("the service computes more", Service, slow_service, {"engine_software"}, True),
+    ("the service computes more", Service, told(5, lambda service: {service.pid()}), {"engine_software"}, True),
     ("another process holds the file", Locked, holds_the_file, {"lock_contention"}, True),
     ("a new shard beside an innocent", Shards, new_shard, {"input_load", "block_io"}, False),
     ("its server sleeps", Files, serves(1), {"own_sleep"}, True),

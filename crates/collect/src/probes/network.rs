@@ -456,6 +456,8 @@ mod tests {
         let answer = end(2, 80, 1, 5000, 0);
         assert_ne!(sent.flow, answer.flow);
         assert_ne!(sent.flow, end(1, 5001, 2, 80, 0).flow);
+        // Part of the format: another recorder on the other host must agree.
+        assert_eq!(sent.flow, 0xf7bf_154a_326e_dee2);
     }
 
     #[test]

@@ -102,24 +102,30 @@ impl<'a> Ranked<'a> {
         if class == Class::Unexplained {
             return 0.0;
         }
-        let first = self.firsts.get(&class).copied().unwrap_or(0) as f64;
-        let growth = self.growth.max(1.0);
-        let share = (ns / growth).clamp(0.0, 1.0);
-        let explained = (1.0 - self.unexplained.max(0.0) / growth).clamp(0.0, 1.0);
+        let first = self.firsts.get(&class).copied().unwrap_or(0);
+        let share = self.share(ns);
         // A class that comes out first but holds a third of the growth is a guess.
-        let weight = if rank == 0 { (share / HELD_BY_FIRST).min(1.0) } else { share };
+        let weight = if rank == 0 { held_by_first(share) } else { share };
         let lossless = if context.has_lost(class) { WITH_LOSS } else { 1.0 };
-        first / self.resamples.max(1) as f64 * explained * weight * self.enough * lossless
+        self.certainty(first, weight) * lossless
     }
 
     /// How sure it is that one of these classes comes first, if they are taken together; not calibrated.
     pub(super) fn confidence_of_any(&self, classes: &[Class]) -> f64 {
-        let firsts: usize = classes.iter().filter_map(|class| self.firsts.get(class)).sum();
+        let firsts = classes.iter().filter_map(|class| self.firsts.get(class)).sum();
         let of_these = self.list.iter().filter(|(class, _)| classes.contains(class));
-        let growth = self.growth.max(1.0);
-        let share = of_these.map(|(_, ns)| ns.max(0.0)).sum::<f64>() / growth;
-        let explained = (1.0 - self.unexplained.max(0.0) / growth).clamp(0.0, 1.0);
-        let weight = (share / HELD_BY_FIRST).clamp(0.0, 1.0);
+        let share = self.share(of_these.map(|(_, ns)| ns.max(0.0)).sum());
+        self.certainty(firsts, held_by_first(share))
+    }
+
+    /// The share of the growth that so many ns a step are.
+    fn share(&self, ns: f64) -> f64 {
+        (ns / self.growth.max(1.0)).clamp(0.0, 1.0)
+    }
+
+    /// How sure it is what came first in so many resamples, and has this weight.
+    fn certainty(&self, firsts: usize, weight: f64) -> f64 {
+        let explained = 1.0 - self.share(self.unexplained);
         firsts as f64 / self.resamples.max(1) as f64 * explained * weight * self.enough
     }
 
@@ -151,6 +157,11 @@ impl<'a> Ranked<'a> {
         let Ranked { from, to, readings, kinds, on_cpu, .. } = self;
         Measured { from: *from, to: *to, readings, kinds, on_cpu, excess }
     }
+}
+
+/// How much what comes first weighs by the share of the growth that it holds.
+fn held_by_first(share: f64) -> f64 {
+    (share / HELD_BY_FIRST).min(1.0)
 }
 
 /// In how many resamples each class came out first.

@@ -5,10 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_schema::{EntityId, Message, Ns, State};
 
-use super::of_threads::{OfThreads, Unit};
 use crate::error::Result;
 use crate::source::{EVER, TraceSource};
-use crate::threads::{Busy, state_tracks};
+use crate::threads::Busy;
 
 /// Threads with fewer busy periods are not looked at: nothing can be usual of them.
 const NEEDED: usize = 100;
@@ -20,53 +19,51 @@ const PACED: Ns = Ns::secs(5);
 /// Of more messages none is looked at.
 const MESSAGES: usize = 1 << 22;
 
-/// The busy periods of a trace.
-///
-/// # Errors
-/// The trace cannot be read.
-pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<OfThreads> {
-    let processes: HashMap<EntityId, EntityId> =
-        busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
-    let mut units = of_threads(source, &processes)?;
-    units.retain(|_, list| list.len() >= NEEDED);
-    Ok(OfThreads { of: Unit::BusyPeriod, units })
+/// The busy periods of threads, as their states are read.
+pub(super) struct PeriodsOfThreads {
+    messages: HashMap<EntityId, VecDeque<Message>>,
+    of: HashMap<EntityId, (BusyPeriods, Vec<Period>)>,
 }
 
-/// The busy periods of threads.
-fn of_threads(
-    source: &TraceSource,
-    threads: &HashMap<EntityId, EntityId>,
-) -> Result<HashMap<EntityId, Vec<Period>>> {
-    let mut messages = messages_of(source, threads)?;
-    let tracks = state_tracks(source);
-    let mut of: HashMap<EntityId, (BusyPeriods, Vec<Period>)> = HashMap::new();
-    for rows in source.trace().read::<State>(EVER) {
-        for row in rows? {
-            let Some(thread) = tracks.get(&row.track).filter(|t| threads.contains_key(t)) else {
-                continue;
-            };
-            let (periods, list) = of.entry(*thread).or_default();
-            let end = row.ts.saturating_add(row.dur.unwrap_or(Ns::ZERO));
-            if let Some(messages) = messages.get_mut(thread) {
-                while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
-                    list.extend(periods.exchange(&message));
-                }
-            }
-            list.extend(periods.take(&row));
-        }
+impl PeriodsOfThreads {
+    /// Of the threads of a trace that have most to do.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
+    pub fn new(source: &TraceSource, busy: &Busy) -> Result<PeriodsOfThreads> {
+        let of: HashMap<_, _> =
+            busy.threads.iter().take(THREADS).map(|t| (t.id, Default::default())).collect();
+        Ok(PeriodsOfThreads { messages: messages_of(source, &of)?, of })
     }
-    let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
-    let is_taken = |periods: &BusyPeriods, list: &[Period]| {
-        !periods.is_paced() || lasted(list).is_some_and(|lasted| lasted >= PACED)
-    };
-    let taken = of.into_iter().filter(|(_, (periods, list))| is_taken(periods, list));
-    Ok(taken.map(|(thread, (_, list))| (thread, list)).collect())
+
+    /// Takes the next state of a thread.
+    pub fn take(&mut self, thread: EntityId, state: &State) {
+        let Some((periods, list)) = self.of.get_mut(&thread) else { return };
+        let end = state.ts.saturating_add(state.dur.unwrap_or(Ns::ZERO));
+        if let Some(messages) = self.messages.get_mut(&thread) {
+            while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
+                list.extend(periods.exchange(&message));
+            }
+        }
+        list.extend(periods.take(state));
+    }
+
+    /// Those of threads that have enough.
+    pub fn finish(self) -> HashMap<EntityId, Vec<Period>> {
+        let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
+        let is_taken = |periods: &BusyPeriods, list: &[Period]| {
+            list.len() >= NEEDED
+                && (!periods.is_paced() || lasted(list).is_some_and(|lasted| lasted >= PACED))
+        };
+        let taken = self.of.into_iter().filter(|(_, (periods, list))| is_taken(periods, list));
+        taken.map(|(thread, (_, list))| (thread, list)).collect()
+    }
 }
 
 /// What each thread sent and received by stream sockets. None of all, if it was too much to be held.
-fn messages_of(
+fn messages_of<T>(
     source: &TraceSource,
-    threads: &HashMap<EntityId, EntityId>,
+    threads: &HashMap<EntityId, T>,
 ) -> Result<HashMap<EntityId, VecDeque<Message>>> {
     let (mut of, mut held) = (HashMap::<EntityId, VecDeque<Message>>::new(), 0);
     for rows in source.trace().read::<Message>(EVER) {

@@ -167,9 +167,10 @@ impl LiveBusy {
         }
     }
 
-    /// What is known of the thread with these states, and which it is, if it is followed or can be.
-    fn followed(&mut self, track: TrackId) -> Option<(EntityId, &mut Followed)> {
-        let (thread, followed) = self.known.get_mut(&track)?;
+    /// What is known of the thread that was in this state, and which it is, if it is followed or can be.
+    fn followed(&mut self, state: &State) -> Option<(EntityId, &mut Followed)> {
+        self.first.get_or_insert(state.ts.saturating_add(state.dur?));
+        let (thread, followed) = self.known.get_mut(&state.track)?;
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
@@ -180,10 +181,7 @@ impl LiveBusy {
 
     /// Appends the work quanta that ended in a state.
     fn quanta(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
-        if let Some(dur) = state.dur {
-            self.first.get_or_insert(state.ts.saturating_add(dur));
-        }
-        let Some((_, followed)) = self.followed(state.track) else { return };
+        let Some((_, followed)) = self.followed(state) else { return };
         let mut found = Vec::new();
         followed.quanta.take(state, &mut found);
         ended.extend(found.into_iter().map(|period| (state.track, Kind::Quantum, period)));
@@ -192,8 +190,7 @@ impl LiveBusy {
     /// Appends the busy periods that the end of a wait, or a message before it, ended.
     fn ended(&mut self, wait: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
         let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return };
-        self.first.get_or_insert(end);
-        let Some((thread, _)) = self.followed(wait.track) else { return };
+        let Some((thread, _)) = self.followed(wait) else { return };
         let Some((_, Some(followed))) = self.known.get_mut(&wait.track) else { return };
         let mut found = Vec::new();
         if let Some(messages) = self.messages.get_mut(&thread) {

@@ -91,10 +91,8 @@ pub fn of_waits(source: &TraceSource, busy: &Busy) -> Result<Units> {
     if finding.map_err(Error::read("findings", path))?.is_some() {
         return Ok(Units::default());
     }
-    let periods = busy_periods::of_trace(source, busy).map_err(Error::read("states", path))?;
-    let quanta = work_quanta::of_trace(source, busy).map_err(Error::read("states", path))?;
-    let kinds = [periods, quanta];
-    let (mut steps, rounds) = of_threads::judged_by(source, busy, &kinds);
+    let (mut steps, rounds) =
+        of_threads::of_trace(source, busy).map_err(Error::read("states", path))?;
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
     Ok(Units { steps: steps.into(), rounds })
 }

@@ -7,10 +7,8 @@ use gpuwhy_derive::busy_periods::Period;
 use gpuwhy_derive::work_quanta::WorkQuanta;
 use gpuwhy_schema::{EntityId, State};
 
-use super::of_threads::{OfThreads, Unit};
-use crate::error::Result;
-use crate::source::{EVER, TraceSource};
-use crate::threads::{Busy, state_tracks};
+use crate::source::TraceSource;
+use crate::threads::Busy;
 
 /// Threads with fewer quanta are not looked at: nothing can be usual of them.
 const NEEDED: usize = 500;
@@ -21,28 +19,33 @@ const THREADS: usize = 256;
 /// elsewhere.
 const RECORDED_BY: &str = "bpf:run_queue";
 
-/// The work quanta of a trace that was recorded here.
-///
-/// # Errors
-/// The trace cannot be read.
-pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<OfThreads> {
-    let mut sources = source.entities_and_tracks().source.iter();
-    if !sources.any(|source| &*source.kind == RECORDED_BY) {
-        return Ok(OfThreads { of: Unit::Quantum, units: HashMap::new() });
+/// The work quanta of threads, as their states are read.
+pub(super) struct QuantaOfThreads {
+    of: HashMap<EntityId, (WorkQuanta, Vec<Period>)>,
+}
+
+impl QuantaOfThreads {
+    /// Of the threads that have most to do, if the trace was recorded here.
+    pub fn new(source: &TraceSource, busy: &Busy) -> QuantaOfThreads {
+        let mut sources = source.entities_and_tracks().source.iter();
+        let many = match sources.any(|source| &*source.kind == RECORDED_BY) {
+            true => THREADS,
+            false => 0,
+        };
+        let of = busy.threads.iter().take(many).map(|t| (t.id, Default::default()));
+        QuantaOfThreads { of: of.collect() }
     }
-    let threads: HashMap<EntityId, EntityId> =
-        busy.threads.iter().take(THREADS).map(|t| (t.id, t.process)).collect();
-    let tracks = state_tracks(source);
-    let mut of: HashMap<EntityId, (WorkQuanta, Vec<Period>)> = HashMap::new();
-    for rows in source.trace().read::<State>(EVER) {
-        for row in rows? {
-            let thread = tracks.get(&row.track).filter(|thread| threads.contains_key(thread));
-            let Some(thread) = thread else { continue };
-            let (quanta, ended) = of.entry(*thread).or_default();
-            quanta.take(&row, ended);
+
+    /// Takes the next state of a thread.
+    pub fn take(&mut self, thread: EntityId, state: &State) {
+        if let Some((quanta, ended)) = self.of.get_mut(&thread) {
+            quanta.take(state, ended);
         }
     }
-    let units = of.into_iter().map(|(thread, (_, ended))| (thread, ended));
-    let units = units.filter(|(_, ended)| ended.len() >= NEEDED).collect();
-    Ok(OfThreads { of: Unit::Quantum, units })
+
+    /// Those of threads that have enough.
+    pub fn finish(self) -> HashMap<EntityId, Vec<Period>> {
+        let units = self.of.into_iter().map(|(thread, (_, ended))| (thread, ended));
+        units.filter(|(_, ended)| ended.len() >= NEEDED).collect()
+    }
 }
