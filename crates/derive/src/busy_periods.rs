@@ -55,6 +55,8 @@ pub struct Period {
     pub to: Ns,
     /// How many messages the thread received in it; none of one that never received any.
     pub messages: Option<i64>,
+    /// For how long the thread ran since the period before it ended.
+    pub ran: Ns,
 }
 
 /// What a thread did last with its connections.
@@ -96,6 +98,8 @@ pub struct BusyPeriods {
     awake: Option<Ns>,
     /// Sleeps for a time since it last waited for work.
     timers: u32,
+    /// For how long it ran since its latest period ended.
+    ran: Ns,
     /// When it could take the requests that it has not answered, by their flows.
     open: HashMap<u64, Ns>,
     /// Its latest message.
@@ -112,6 +116,7 @@ impl Default for BusyPeriods {
             answers,
             awake: None,
             timers: 0,
+            ran: Ns::ZERO,
             open: HashMap::new(),
             latest: None,
         }
@@ -122,8 +127,15 @@ impl BusyPeriods {
     /// Takes the next state that has ended, after the messages before its end; the busy period that ends where it begins, if
     /// one does.
     pub fn take(&mut self, state: &State) -> Option<Period> {
-        let sleeps = state.value == ThreadState::Sleep.code();
-        let (from, dur) = (state.ts, state.dur.filter(|_| sleeps)?);
+        let (from, dur) = (state.ts, state.dur?);
+        match ThreadState::from_code(state.value)? {
+            ThreadState::Sleep => {}
+            ThreadState::Running => {
+                self.ran = self.ran.saturating_add(dur);
+                return None;
+            }
+            _ => return None,
+        }
         if self.awake.is_some_and(|awake| from < awake) {
             return None;
         }
@@ -213,7 +225,7 @@ impl BusyPeriods {
             }
             (Direction::Send, Some(false)) => {
                 let from = self.open.remove(&message.opposite())?;
-                (from < message.ts).then_some(Period { from, to: message.ts, messages: Some(1) })
+                self.period(from, message.ts, Some(1))
             }
             _ => None,
         }
@@ -270,7 +282,12 @@ impl BusyPeriods {
     fn ended(&mut self, from: Ns, to: Ns) -> Option<Period> {
         let messages = self.received;
         self.received = messages.map(|_| 0);
-        (from < to).then_some(Period { from, to, messages })
+        self.period(from, to, messages)
+    }
+
+    fn period(&mut self, from: Ns, to: Ns, messages: Option<i64>) -> Option<Period> {
+        let ran = std::mem::take(&mut self.ran);
+        (from < to).then_some(Period { from, to, messages, ran })
     }
 }
 
@@ -317,6 +334,24 @@ mod tests {
         let waits = [(0, READ), (100, EPOLL_WAIT), (200, READ)];
         let states = waits.map(|(at, call)| state(at, at + 60, ThreadState::Sleep, call));
         assert_eq!(of(&states), [(60, 100), (160, 200)]);
+    }
+
+    #[test]
+    fn a_period_knows_for_how_long_the_thread_ran() {
+        use ThreadState::{Runnable, Running, Sleep};
+        let states = [
+            state(0, 100, Sleep, EPOLL_WAIT),
+            state(100, 110, Runnable, 0),
+            state(110, 150, Running, 0),
+            state(150, 170, Sleep, FUTEX),
+            state(170, 180, Running, 0),
+            state(180, 400, Sleep, EPOLL_WAIT),
+            state(400, 420, Running, 0),
+            state(420, 500, Sleep, EPOLL_WAIT),
+        ];
+        let mut periods = BusyPeriods::default();
+        let ran = states.iter().filter_map(|s| periods.take(s)).map(|p| p.ran.0);
+        assert_eq!(ran.collect::<Vec<_>>(), [50, 20]);
     }
 
     /// The periods of a thread that waits so often in each of these ways, for 60 of each 100, and how many of them lie

@@ -71,7 +71,7 @@ impl WorkQuanta {
         let (mut since, mut ran) = self.open.unwrap_or((from, Ns::ZERO));
         while ran + (to - from) >= QUANTUM {
             let end = from + (QUANTUM - ran);
-            ended.push(Period { from: since, to: end, messages: None });
+            ended.push(Period { from: since, to: end, messages: None, ran: QUANTUM });
             (since, ran, from) = (end, Ns::ZERO, end);
         }
         self.open = Some((since, ran + (to - from)));

@@ -19,6 +19,9 @@ const PACED: Ns = Ns::secs(5);
 /// Of more messages none is looked at.
 const MESSAGES: usize = 1 << 22;
 
+/// The busy periods of each thread.
+type PeriodsOf = HashMap<EntityId, Vec<Period>>;
+
 /// The busy periods of threads, as their states are read.
 pub(super) struct PeriodsOfThreads {
     messages: HashMap<EntityId, VecDeque<Message>>,
@@ -48,15 +51,16 @@ impl PeriodsOfThreads {
         list.extend(periods.take(state));
     }
 
-    /// Those of threads that have enough.
-    pub fn finish(self) -> HashMap<EntityId, Vec<Period>> {
+    /// Those of threads that have enough: of such that wait for work, and of such that pace themselves.
+    pub fn finish(self) -> (PeriodsOf, PeriodsOf) {
         let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
-        let is_taken = |periods: &BusyPeriods, list: &[Period]| {
-            list.len() >= NEEDED
-                && (!periods.is_paced() || lasted(list).is_some_and(|lasted| lasted >= PACED))
+        let enough = self.of.into_iter().filter(|(_, (_, list))| list.len() >= NEEDED);
+        let (paced, served): (Vec<_>, Vec<_>) = enough.partition(|(_, (p, _))| p.is_paced());
+        let lists = |of: Vec<(EntityId, (BusyPeriods, Vec<Period>))>| {
+            of.into_iter().map(|(thread, (_, list))| (thread, list))
         };
-        let taken = self.of.into_iter().filter(|(_, (periods, list))| is_taken(periods, list));
-        taken.map(|(thread, (_, list))| (thread, list)).collect()
+        let is_taken = |(_, list): &(EntityId, Vec<Period>)| lasted(list) >= Some(PACED);
+        (lists(served).collect(), lists(paced).filter(is_taken).collect())
     }
 }
 

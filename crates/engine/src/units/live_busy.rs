@@ -14,6 +14,8 @@ use gpuwhy_schema::{
     TrackId, names,
 };
 
+use super::of_threads::Kind;
+
 /// Programs that mark steps are given so long to begin with them.
 const PATIENCE: Ns = Ns::secs(10);
 /// The first ones of a thread are left out: one that lives for a moment has no usual.
@@ -40,7 +42,8 @@ pub(super) struct LiveBusy {
     followed: usize,
     /// What those that are followed sent and received and is not looked at yet.
     messages: HashMap<EntityId, VecDeque<Message>>,
-    /// Waits that ended, until all messages before their ends have arrived: they come from another source.
+    /// Waits that ended and what threads ran, until all messages before their ends have arrived: they come from another
+    /// source.
     held: Vec<State>,
     /// The second of the latest period, and how many ended in that.
     second: i64,
@@ -57,22 +60,10 @@ pub(super) struct LiveBusy {
     written: [bool; 3],
 }
 
-/// Kinds of units. Of a process one kind is compared at a time, so that a timer's thread of a solver or a compiler's
-/// thread of a server is not what the program is judged by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// Busy periods between waits for work.
-    Served,
-    /// Busy periods between sleeps for a time.
-    Paced,
-    /// Work quanta.
-    Quantum,
-}
-
-/// How long units of each kind lasted lately, ns.
+/// How much units of each kind weighed lately, ns.
 type Does = [i64; 3];
 
-/// What lasted counts for half after so long.
+/// What they weighed counts for half after so long.
 const FADES: i64 = 10_000_000_000;
 
 /// A thread that is followed.
@@ -113,11 +104,11 @@ impl LiveBusy {
         for state in &rows.state {
             self.quanta(state, &mut ended);
         }
-        let sleeps = |state: &&State| state.value == ThreadState::Sleep.code();
-        let slept = rows.state.iter().filter(sleeps).cloned().collect();
-        let waits = std::mem::replace(&mut self.held, slept);
-        for wait in &waits {
-            self.ended(wait, &mut ended);
+        let codes = [ThreadState::Sleep, ThreadState::Running].map(ThreadState::code);
+        let told = rows.state.iter().filter(|state| codes.contains(&state.value));
+        let held = std::mem::replace(&mut self.held, told.cloned().collect());
+        for state in &held {
+            self.ended(state, &mut ended);
         }
         for (state_track, kind, period) in ended {
             let Some((thread, Some(followed))) = self.known.get_mut(&state_track) else { continue };
@@ -133,10 +124,7 @@ impl LiveBusy {
             }
             let Some((_, Some(followed))) = self.known.get_mut(&state_track) else { continue };
             self.written[kind as usize] = true;
-            let name: Name = match kind {
-                Kind::Served | Kind::Paced => names::BUSY_PERIOD.into(),
-                Kind::Quantum => names::QUANTUM.into(),
-            };
+            let name: Name = kind.recurring().round_name().into();
             let track = *followed.output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
                 let track = recorder.track(thread, lane, source);
@@ -146,7 +134,7 @@ impl LiveBusy {
             });
             let (id, seq) = (recorder.next_id(), followed.seq);
             followed.seq += 1;
-            let Period { from: ts, to, messages: size } = period;
+            let Period { from: ts, to, messages: size, .. } = period;
             let dur = Some(to - ts);
             spans.push(Span { id, ts, dur, track, parent: None, name });
             steps.push(Step { id, ts, thread, seq, size, rank: None });
@@ -188,19 +176,19 @@ impl LiveBusy {
     }
 
     /// Appends the busy periods that the end of a wait, or a message before it, ended.
-    fn ended(&mut self, wait: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
-        let Some(end) = wait.dur.map(|dur| wait.ts.saturating_add(dur)) else { return };
-        let Some((thread, _)) = self.followed(wait) else { return };
-        let Some((_, Some(followed))) = self.known.get_mut(&wait.track) else { return };
+    fn ended(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
+        let Some(end) = state.dur.map(|dur| state.ts.saturating_add(dur)) else { return };
+        let Some((thread, _)) = self.followed(state) else { return };
+        let Some((_, Some(followed))) = self.known.get_mut(&state.track) else { return };
         let mut found = Vec::new();
         if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
                 found.extend(followed.periods.exchange(&message));
             }
         }
-        found.extend(followed.periods.take(wait));
+        found.extend(followed.periods.take(state));
         let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
-        ended.extend(found.into_iter().map(|period| (wait.track, kind, period)));
+        ended.extend(found.into_iter().map(|period| (state.track, kind, period)));
     }
 
     /// Counts a unit of a process; whether those of its kind are most of what the process does.
@@ -213,7 +201,7 @@ impl LiveBusy {
         }
         let does = self.processes.entry(process).or_default();
         let this = kind as usize;
-        does[this] = does[this].saturating_add((unit.to - unit.from).0);
+        does[this] = does[this].saturating_add(kind.weight(unit));
         does[..this].iter().all(|other| *other < does[this])
             && does[this..].iter().all(|other| *other <= does[this])
     }
@@ -368,9 +356,25 @@ mod tests {
         let mut busy = LiveBusy::default();
         let process = Some(EntityId(7));
         busy.processes.insert(EntityId(7), before.map(|ms| ms * 1_000_000));
-        let unit = Period { from: Ns::ZERO, to: Ns::millis(ms), messages: None };
         busy.next_fade = FADES;
-        busy.is_what_it_does(process, kind, &unit)
+        busy.is_what_it_does(process, kind, &unit(ms, ms))
+    }
+
+    /// A unit that lasts for so many ms, in so many of which its thread runs.
+    fn unit(ms: i64, ran: i64) -> Period {
+        Period { from: Ns::ZERO, to: Ns::millis(ms), messages: None, ran: Ns::millis(ran) }
+    }
+
+    /// A runtime has a thread that looks after the others, which sleeps for a time, and for as long as there is nothing to do.
+    #[test]
+    fn a_server_is_not_judged_by_its_monitor() {
+        let (mut busy, process) = (LiveBusy::default(), Some(EntityId(7)));
+        busy.next_fade = FADES;
+        for _ in 0..20 {
+            busy.is_what_it_does(process, Kind::Paced, &unit(9, 0));
+            assert!(busy.is_what_it_does(process, Kind::Served, &unit(2, 1)));
+        }
+        assert!(!busy.is_what_it_does(process, Kind::Paced, &unit(9, 0)));
     }
 
     #[test]
@@ -389,7 +393,7 @@ mod tests {
         let (mut busy, process) = (LiveBusy::default(), Some(EntityId(7)));
         let mut unit = |kind, second: i64| {
             let (from, to) = (Ns::millis(second * 1000), Ns::millis(second * 1000 + 100));
-            busy.is_what_it_does(process, kind, &Period { from, to, messages: None })
+            busy.is_what_it_does(process, kind, &Period { from, to, messages: None, ran: Ns::ZERO })
         };
         (0..60).for_each(|second| {
             unit(Kind::Served, second);

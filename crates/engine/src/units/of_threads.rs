@@ -16,8 +16,39 @@ use crate::threads::{Busy, state_tracks};
 /// Of more units one in so many is looked at.
 const UNITS: usize = 1 << 20;
 
-/// What units are, and those of each thread that has enough.
-type OfThreads = (Recurring, HashMap<EntityId, Vec<Period>>);
+/// Kinds of units. A process is judged by one at a time, so that a timer's thread of a solver or a compiler's thread of a
+/// server is not what the program is judged by. What comes first says more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Busy periods between waits for work.
+    Served,
+    /// Busy periods between sleeps for a time.
+    Paced,
+    /// Work quanta.
+    Quantum,
+}
+
+impl Kind {
+    /// What recurs.
+    pub fn recurring(self) -> Recurring {
+        match self {
+            Kind::Served | Kind::Paced => Recurring::BusyPeriods,
+            Kind::Quantum => Recurring::WorkQuanta,
+        }
+    }
+
+    /// How much a unit says of what its process does, ns: how long it lasted. Of a thread that paces itself, how long it
+    /// ran: between two sleeps it may have nothing to do and wait for other threads, as the monitor of a runtime.
+    pub fn weight(self, unit: &Period) -> i64 {
+        match self {
+            Kind::Served | Kind::Quantum => (unit.to - unit.from).0,
+            Kind::Paced => unit.ran.0,
+        }
+    }
+}
+
+/// Of which kind units are, and those of each thread that has enough.
+type OfThreads = (Kind, HashMap<EntityId, Vec<Period>>);
 
 /// The units of the threads of a trace, as steps, and whose they are.
 ///
@@ -37,13 +68,12 @@ pub(super) fn of_trace(
             quanta.take(*thread, &row);
         }
     }
-    let kinds =
-        [(Recurring::BusyPeriods, periods.finish()), (Recurring::WorkQuanta, quanta.finish())];
+    let (served, paced) = periods.finish();
+    let kinds = [(Kind::Served, served), (Kind::Paced, paced), (Kind::Quantum, quanta.finish())];
     Ok(judged_by(source, busy, &kinds))
 }
 
-/// The units of each process of the kind that it spends most time in, of two alike the one that says more of what it does,
-/// ordered by their ends: a timer's thread of a solver or a compiler's thread of a server is not what the program is judged by.
+/// The units of each process of the kind that weighs most, ordered by their ends.
 fn judged_by(
     source: &TraceSource,
     busy: &Busy,
@@ -51,19 +81,19 @@ fn judged_by(
 ) -> (Vec<Step>, Vec<RoundsOfProcess>) {
     let process: HashMap<EntityId, EntityId> =
         busy.threads.iter().map(|thread| (thread.id, thread.process)).collect();
-    let mut does: HashMap<(EntityId, Recurring), (i64, usize)> = HashMap::new();
+    let mut does: HashMap<(EntityId, Kind), (i64, usize)> = HashMap::new();
     for (of, threads) in kinds {
         for (thread, units) in threads {
-            let (lasted, many) = does.entry((process[thread], *of)).or_default();
-            *lasted += units.iter().map(|unit| (unit.to - unit.from).0).sum::<i64>();
+            let (weight, many) = does.entry((process[thread], *of)).or_default();
+            *weight += units.iter().map(|unit| of.weight(unit)).sum::<i64>();
             *many += units.len();
         }
     }
-    let mut by: HashMap<EntityId, (i64, Recurring)> = HashMap::new();
-    for ((process, of), (lasted, _)) in &does {
-        let most = by.entry(*process).or_insert((*lasted, *of));
-        if (*lasted, std::cmp::Reverse(*of)) > (most.0, std::cmp::Reverse(most.1)) {
-            *most = (*lasted, *of);
+    let mut by: HashMap<EntityId, (i64, Kind)> = HashMap::new();
+    for ((process, of), (weight, _)) in &does {
+        let most = by.entry(*process).or_insert((*weight, *of));
+        if (*weight, std::cmp::Reverse(*of)) > (most.0, std::cmp::Reverse(most.1)) {
+            *most = (*weight, *of);
         }
     }
     let entities: HashMap<EntityId, &Entity> =
@@ -73,7 +103,7 @@ fn judged_by(
     let rounds = by.iter().filter_map(|(id, (_, of))| {
         let entity = entities.get(id)?;
         let (process, pid) = (entity.name.to_string(), entity.number);
-        let (of, rounds) = (*of, does[&(*id, *of)].1);
+        let (of, rounds) = (of.recurring(), does[&(*id, *of)].1);
         Some(RoundsOfProcess { process, pid, of, each: one_in, rounds, phase: None })
     });
     let mut rounds: Vec<RoundsOfProcess> = rounds.collect();
@@ -84,15 +114,15 @@ fn judged_by(
             judged.flat_map(|(thread, units)| units.iter().step_by(one_in).map(|u| (*thread, *u)));
         one.map(|(thread, unit)| (unit, thread, *of)).collect::<Vec<_>>()
     };
-    let mut units: Vec<(Period, EntityId, Recurring)> = kinds.iter().flat_map(of_kind).collect();
+    let mut units: Vec<(Period, EntityId, Kind)> = kinds.iter().flat_map(of_kind).collect();
     units.sort_unstable_by_key(|(unit, thread, _)| (unit.to, unit.from, *thread));
-    let step = |(n, (unit, thread, of)): (usize, (Period, EntityId, Recurring))| Step {
+    let step = |(n, (unit, thread, of)): (usize, (Period, EntityId, Kind))| Step {
         id: round_id(n),
         ts: unit.from,
         dur: unit.to - unit.from,
         thread,
         rank: None,
-        name: of.round_name().into(),
+        name: of.recurring().round_name().into(),
         size: unit.messages,
         ran: None,
         expected: Default::default(),
