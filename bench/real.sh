@@ -5,7 +5,8 @@
 # whole run takes most of a day. It can be had in parts, of MINUTES each: what was done is kept in
 # bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
-# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg and scikit-learn where they are missing. vLLM takes part if `make llm-env` was run.
+# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
+# Varnish, Erlang, etcd, Unbound and GROMACS where they are missing. vLLM takes part if `make llm-env` was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
@@ -26,6 +27,12 @@ command -v lmp >/dev/null || wanted+=(lammps openmpi-bin)
 command -v haproxy >/dev/null || wanted+=(haproxy)
 ls /usr/sbin/php-fpm* >/dev/null 2>&1 || wanted+=(php-fpm)
 command -v ffmpeg >/dev/null || wanted+=(ffmpeg)
+command -v apache2 >/dev/null || wanted+=(apache2-bin)
+command -v varnishd >/dev/null || wanted+=(varnish)
+command -v erl >/dev/null || wanted+=(erlang-base erlang-inets)
+command -v etcd >/dev/null || wanted+=(etcd-server)
+command -v unbound >/dev/null || wanted+=(unbound)
+command -v gmx >/dev/null || wanted+=(gromacs)
 /usr/bin/python3 -c "import sklearn" 2>/dev/null || wanted+=(python3-sklearn)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 /usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)

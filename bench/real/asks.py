@@ -1,6 +1,6 @@
 """A client that asks a server at a rate and logs how long each answer took: asks.py FOLDER KIND ADDRESS PER_SECOND.
 
-KIND is redis, memcached, http or mariadb; ADDRESS a Unix socket, or `host:port/path` of http.
+KIND is redis, memcached, http, mariadb, etcd or dns; ADDRESS a Unix socket, `host:port/path` of http and etcd, or `host:port` of dns.
 """
 
 import os
@@ -62,6 +62,37 @@ def http(address):
     return ask
 
 
+def etcd(address):
+    import base64
+    import http.client
+    import json
+
+    server = http.client.HTTPConnection(address.split("/", 1)[0])
+
+    def ask():
+        key, value = (base64.b64encode(word).decode() for word in (b"k%d" % random.randrange(100), b"v" * 200))
+        server.request("POST", "/v3/kv/put", json.dumps({"key": key, "value": value}))
+        server.getresponse().read()
+
+    return ask
+
+
+def dns(address):
+    import struct
+
+    place, port = address.split(":")
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.connect((place, int(port)))
+
+    def ask():
+        name = b"host%d" % random.randrange(40)
+        question = bytes([len(name)]) + name + b"\x05bench\x00" + struct.pack(">HH", 1, 1)
+        server.send(struct.pack(">HHHHHH", random.randrange(65536), 0x0100, 1, 0, 0, 0) + question)
+        server.recv(4096)
+
+    return ask
+
+
 def mariadb(address):
     import pymysql
 
@@ -79,7 +110,8 @@ def mariadb(address):
 
 
 def main(folder, kind, address, per_second):
-    ask = {"redis": redis, "memcached": memcached, "http": http, "mariadb": mariadb}[kind](address)
+    kinds = {"redis": redis, "memcached": memcached, "http": http, "mariadb": mariadb, "etcd": etcd, "dns": dns}
+    ask = kinds[kind](address)
     with open(os.path.join(folder, "steps"), "w", buffering=1) as log:
         while True:
             began = time.monotonic_ns()

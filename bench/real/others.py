@@ -10,6 +10,7 @@ import time
 
 from beside import beside, busy_loop, compiler, short_processes, syncs, told, until
 from programs import Program, logged
+from runtimes import PAUSED
 from servers import CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
 
 
@@ -150,15 +151,38 @@ ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Answers).serve_forever()
 """
 
 
-class Haproxy(Server):
-    """A proxy before a service."""
+class Front(Server):
+    """What stands before a service, which is told what it does."""
 
-    name, figure, rate = "HAProxy", "haproxy", 150
+    rate = 150
 
-    def command(self):
+    def begin_backend(self, port):
         self.does = os.path.join(self.folder, "does")
         self.told(0)
-        self.backend = subprocess.Popen([PYTHON, "-c", BACKEND, "18091", self.does], **QUIET)
+        self.backend = subprocess.Popen([PYTHON, "-c", BACKEND, str(port), self.does], **QUIET)
+        time.sleep(1)
+
+    def told(self, what):
+        with open(self.does, "wb") as out:
+            out.write(str(what).encode())
+
+    def answers(self):
+        time.sleep(1)
+        return True
+
+    def end(self):
+        super().end()
+        self.backend.kill()
+        self.backend.wait()
+
+
+class Haproxy(Front):
+    """A proxy before a service."""
+
+    name, figure = "HAProxy", "haproxy"
+
+    def command(self):
+        self.begin_backend(18091)
         config = os.path.join(self.folder, "haproxy.cfg")
         with open(config, "w") as out:
             out.write("""
@@ -175,24 +199,32 @@ frontend front
 backend back
   server one 127.0.0.1:18091
 """)
-        time.sleep(1)
         return ["/usr/sbin/haproxy", "-f", config, "-db"]
-
-    def told(self, what):
-        with open(self.does, "wb") as out:
-            out.write(str(what).encode())
-
-    def answers(self):
-        time.sleep(1)
-        return True
 
     def asked(self):
         return ["http", "127.0.0.1:18090/"]
 
-    def end(self):
-        super().end()
-        self.backend.kill()
-        self.backend.wait()
+
+class Varnish(Front):
+    """A cache of many threads before a service that says of each answer that it must not be kept."""
+
+    name, figure = "Varnish", "varnish"
+
+    def command(self):
+        self.begin_backend(18097)
+        config = os.path.join(self.folder, "pass.vcl")
+        with open(config, "w") as out:
+            out.write("""
+vcl 4.0;
+backend default { .host = "127.0.0.1"; .port = "18097"; }
+sub vcl_recv { return (pass); }
+""")
+        return ["/usr/sbin/varnishd", "-F", "-a", "127.0.0.1:18098", "-f", config, "-n", os.path.join(self.folder, "n"),
+                "-j", "none", "-T", "none"]
+
+    def asked(self):
+        time.sleep(3)
+        return ["http", "127.0.0.1:18098/"]
 
 
 def backend_does(what):
@@ -358,6 +390,148 @@ class Sklearn(Lines):
         return {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
 
 
+class Apache(Server):
+    """Files by processes that each have many threads."""
+
+    name, figure, rate = "Apache", "apache", 150
+
+    def command(self):
+        with open(os.path.join(self.folder, "page"), "wb") as out:
+            out.write(os.urandom(200_000))
+        config = os.path.join(self.folder, "apache.conf")
+        with open(config, "w") as out:
+            out.write(f"""
+ServerRoot {self.folder}
+ServerName localhost
+PidFile {self.folder}/pid
+ErrorLog {self.folder}/error
+DefaultRuntimeDir {self.folder}
+Listen 127.0.0.1:18094
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule deflate_module /usr/lib/apache2/modules/mod_deflate.so
+LoadModule filter_module /usr/lib/apache2/modules/mod_filter.so
+SetOutputFilter DEFLATE
+MaxKeepAliveRequests 0
+User nobody
+Group nogroup
+DocumentRoot {self.folder}
+""")
+        return ["/usr/sbin/apache2", "-f", config, "-DFOREGROUND"]
+
+    def answers(self):
+        return os.path.exists(os.path.join(self.folder, "pid"))
+
+    def asked(self):
+        time.sleep(1)
+        return ["http", "127.0.0.1:18094/page"]
+
+
+class Erlang(Server):
+    """Files by a runtime that has a scheduler of its own on each CPU, and processes that wander between them."""
+
+    name, figure, rate = "Erlang", "erlang", 150
+
+    def command(self):
+        with open(os.path.join(self.folder, "page"), "wb") as out:
+            out.write(b"x" * 100_000)
+        how = f'{{port,18096}},{{server_name,"bench"}},{{bind_address,{{127,0,0,1}}}},{{server_root,"{self.folder}"}},{{document_root,"{self.folder}"}}'
+        return ["/usr/bin/erl", "-noinput", "-eval", f"inets:start(), {{ok,_}} = inets:start(httpd,[{how}])."]
+
+    def answers(self):
+        return can_ask(18096, "/page")
+
+    def asked(self):
+        return ["http", "127.0.0.1:18096/page"]
+
+
+def can_ask(port, path):
+    """Whether somebody answers there."""
+    try:
+        client = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=5)
+        client.request("GET", path)
+        client.getresponse().read()
+        return True
+    except OSError:
+        return False
+
+
+class Etcd(Server):
+    """Writes to a store that has each on the disk before it answers; in Go."""
+
+    name, figure, rate = "etcd", "etcd", 60
+
+    def command(self):
+        urls = "--listen-client-urls http://127.0.0.1:18079 --advertise-client-urls http://127.0.0.1:18079"
+        peers = "--listen-peer-urls http://127.0.0.1:18080 --initial-advertise-peer-urls http://127.0.0.1:18080"
+        cluster = "--initial-cluster default=http://127.0.0.1:18080"
+        return ["/usr/bin/etcd", "--data-dir", os.path.join(self.folder, "data"), *urls.split(), *peers.split(), *cluster.split()]
+
+    def answers(self):
+        return can_ask(18079, "/health")
+
+    def asked(self):
+        return ["etcd", "127.0.0.1:18079/"]
+
+
+class Unbound(Server):
+    """Answers to questions for names, by UDP."""
+
+    name, figure, rate = "Unbound", "unbound", 300
+
+    def command(self):
+        config = os.path.join(self.folder, "unbound.conf")
+        names = "\n".join(f'  local-data: "host{n}.bench. IN A 10.0.0.{n}"' for n in range(40))
+        with open(config, "w") as out:
+            out.write(f"""
+server:
+  interface: 127.0.0.1
+  port: 18053
+  username: ""
+  chroot: ""
+  pidfile: ""
+  directory: "{self.folder}"
+  use-syslog: no
+  logfile: "{self.folder}/log"
+  log-queries: yes
+  do-daemonize: no
+  local-zone: "bench." static
+{names}
+""")
+        return ["/usr/sbin/unbound", "-d", "-c", config]
+
+    def answers(self):
+        time.sleep(2)
+        return True
+
+    def asked(self):
+        return ["dns", "127.0.0.1:18053"]
+
+
+class Gromacs(Lines):
+    """Molecular dynamics of water by two threads, which spin while they wait for each other."""
+
+    name, figure, holds = "GROMACS", "gromacs", "step"
+
+    def command(self):
+        top = '#include "oplsaa.ff/forcefield.itp"\n#include "oplsaa.ff/spc.itp"\n[ system ]\nwater\n[ molecules ]\n'
+        mdp = "integrator = md\nnsteps = 100000000\nnstlog = 0\nnstenergy = 0\ncoulombtype = PME\ntcoupl = v-rescale\n"
+        mdp += "tc-grps = system\ntau_t = 0.1\nref_t = 300\ngen_vel = yes\n"
+        for name, text in (("topol.top", top), ("md.mdp", mdp)):
+            with open(os.path.join(self.folder, name), "w") as out:
+                out.write(text)
+        make = "gmx solvate -cs spc216 -box 3 3 3 -o conf.gro -p topol.top && gmx grompp -f md.mdp -c conf.gro -p topol.top -o md.tpr -maxwarn 5"
+        subprocess.run(["bash", "-c", make], cwd=self.folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return ["bash", "-c", "exec gmx mdrun -s md.tpr -ntmpi 1 -ntomp 2 -pin off -v -stepout 10 2>&1 | stdbuf -oL tr '\\r' '\\n'"]
+
+    def first(self):
+        found = subprocess.run(["pgrep", "-P", str(self.child.pid), "gmx"], capture_output=True, text=True)
+        return int(found.stdout.split()[0])
+
+    def units(self, line):
+        return 10
+
+
 ONE = ("one busy loop", busy_loop, CPU, True)
 ALL = [
     (name, program, *rest)
@@ -372,6 +546,13 @@ ALL = [
                   ("a process that syncs", syncs, {"block_io", *CPU}, True)]),
         (Ffmpeg, [HOGS, QUOTA]),
         (Sklearn, [ONE, QUOTA, ("many short processes", short_processes, CPU, True)]),
+        (Apache, [HOGS, QUOTA, ("many short processes", short_processes, CPU, True)]),
+        (Varnish, [HOGS, ("the service sleeps", backend_does(1), {"own_sleep"}, True),
+                   ("the service computes more", backend_does(2), MORE | CPU, True)]),
+        (Erlang, [HOGS, QUOTA, PAUSED]),
+        (Etcd, [HOGS, QUOTA, ("a process that syncs", syncs, {"block_io", *CPU}, True)]),
+        (Unbound, [HOGS, QUOTA, ("a compiler", compiler, CPU, True)]),
+        (Gromacs, [ONE, QUOTA, ("a compiler", compiler, CPU, True)]),
     )
     for name, *rest in of
 ]

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub host: EntityId,
     /// Its CPUs, by index; possible CPUs, so some may be offline.
     pub cpus: Vec<EntityId>,
+    /// Targets and their descendants, by pid; threads of other processes are recorded for a while, since they woke theirs.
+    pub watched: std::collections::HashSet<u32>,
     /// Processes that probes found and that are to become targets.
     pub new_targets: NewTargets,
     /// What `nvml` knows of processes on GPUs.
@@ -63,6 +65,7 @@ impl Context {
             attribution: Attribution::new(host),
             host,
             cpus,
+            watched: Default::default(),
             new_targets: NewTargets::default(),
             gpu_use: GpuUse::default(),
             guest_gpus: GuestGpus::default(),

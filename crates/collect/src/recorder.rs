@@ -375,6 +375,12 @@ impl Recorder {
         self.cx.catalog.get(id)
     }
 
+    /// Whether a process is a target or descends from one, and not only recorded since it woke such a one.
+    pub fn is_watched(&self, process: EntityId) -> bool {
+        let pid = self.entity(process).and_then(|process| u32::try_from(process.number?).ok());
+        pid.is_some_and(|pid| self.cx.watched.contains(&pid))
+    }
+
     /// The first thread of a process.
     pub fn main_thread(&mut self, pid: u32) -> EntityId {
         self.cx.thread(pid, pid, None)

@@ -114,15 +114,18 @@ fn record(config: Config, millis: u64) -> Trace {
     while begin.elapsed() < Duration::from_millis(millis) {
         rows.append(&mut recorder.poll(Duration::from_millis(20)).unwrap());
     }
+    let watched = |process: &&Entity| recorder.is_watched(process.id);
+    let watched = rows.entity.iter().filter(watched).map(|process| process.id).collect();
     rows.append(&mut recorder.finish());
-    let trace = Trace { rows };
+    let trace = Trace { rows, watched };
     trace.check();
     trace
 }
 
-/// The recorded rows.
+/// The recorded rows, and which processes were watched at the end.
 struct Trace {
     rows: Rows,
+    watched: Vec<EntityId>,
 }
 
 impl Trace {
@@ -314,6 +317,7 @@ fn root_child_processes_are_recorded_and_named_by_the_program_they_execute() {
     let process = trace.entity(child.parent.unwrap());
     assert_ne!(process.number, Some(i64::from(actor.pid())), "the child is another process");
     assert_eq!(&*process.name, "napper", "named by the program it executes");
+    assert!(trace.watched.contains(&process.id), "it descends from a target");
     let parent = trace.thread("parent").id;
     let last = trace.states(parent).pop().expect("the parent has states");
     assert_eq!((last.0, last.1.dur), (ThreadState::Sleep, None), "the parent still sleeps");
@@ -341,6 +345,8 @@ fn root_wakers_of_wakers_are_recorded_as_far_as_hops_allow() {
         let by = |w: &&gpuwhy_schema::Wakeup| w.woken == woken && w.waker == Some(waker);
         trace.rows.wakeup.iter().filter(by).count()
     };
+    let is_watched = |name| trace.watched.contains(&trace.thread(name).parent.unwrap());
+    assert_eq!(["first", "second", "third"].map(is_watched), [true, false, false]);
     assert!(woken_by("first", "third") > 20);
     assert!(woken_by("third", "second") > 20);
 
@@ -393,7 +399,7 @@ fn root_the_sender_of_a_stop_signal_is_recorded() {
             }
         }
         rows.append(&mut recorder.finish());
-        Trace { rows }
+        Trace { rows, watched: Vec::new() }
     };
     trace.check();
     let napper = trace.thread("napper");
@@ -447,7 +453,7 @@ fn root_calls_of_a_named_function_are_steps() {
     }
     assert_eq!(actor.read_line(), "100", "it called each function 100 times");
     rows.append(&mut recorder.finish());
-    let trace = Trace { rows };
+    let trace = Trace { rows, watched: Vec::new() };
     trace.check();
 
     let spans = |name: &str| -> Vec<&gpuwhy_schema::Span> {
@@ -539,7 +545,7 @@ fn root_throttled_time_of_a_thread_agrees_with_its_cgroup() {
     }
     let (by_group, end) = (throttled() - before, gpuwhy_collect::now());
     rows.append(&mut recorder.finish());
-    let trace = Trace { rows };
+    let trace = Trace { rows, watched: Vec::new() };
     trace.check();
     let by_states: Ns = trace
         .states(trace.thread("spinner").id)

@@ -86,8 +86,14 @@ pub fn account(rows: &Rows, accounting: &Accounting) -> Accounted {
         let Some(&dur) = durations.get(&step.id) else { continue };
         let window = (step.ts, step.ts.saturating_add(dur));
         let (step, thread) = (step.id, step.thread);
-        let begun =
-            || Walk { world: &world, accounting, step, path: vec![thread], out: Vec::new() };
+        let begun = || Walk {
+            world: &world,
+            accounting,
+            step,
+            window,
+            path: vec![thread],
+            out: Vec::new(),
+        };
         let mut walk = begun();
         walk.thread(thread, window, Via::Own);
         out.parts.append(&mut merge(walk.out));
@@ -120,6 +126,8 @@ struct Walk<'w> {
     world: &'w World,
     accounting: &'w Accounting,
     step: Id,
+    /// When the step was.
+    window: Interval,
     path: Vec<EntityId>,
     out: Vec<Part>,
 }
@@ -412,10 +420,7 @@ impl Walk<'_> {
             Wait::Gil => self.gil(thread, window, via, woken),
             Wait::Futex | Wait::FileLock => {
                 self.or_gpu(thread, window, |walk, piece| match waker {
-                    Some(waker) => {
-                        let how = walk.gave_up(waker, thread, &held);
-                        walk.follow(waker, piece, walk.through(thread, via, waker, how));
-                    }
+                    Some(waker) => walk.woken_by(waker, thread, &held, piece, via),
                     None if is_over => walk.put_as(piece, via, PartKind::Timer),
                     None => walk.put(piece, PartKind::Unknown, None),
                 })
@@ -435,6 +440,34 @@ impl Walk<'_> {
                 None => walk.put_as(piece, via, PartKind::Unknown),
             }),
         }
+    }
+
+    /// A wait for a lock, a condition, or what another thread was given to do, which `waker` ended.
+    fn woken_by(
+        &mut self,
+        waker: EntityId,
+        thread: EntityId,
+        held: &Held,
+        window: Interval,
+        via: Via,
+    ) {
+        let world = self.world;
+        let within = world.process(waker) == world.process(thread);
+        let holds = via == Via::Futex && self.is_other(thread);
+        if within {
+            let until = held.to.saturating_add(self.accounting.message_within);
+            match world.dispatched(thread, waker, held, until) {
+                // Whoever holds the lock held it, whatever it waited for.
+                Some(_) if holds => return self.put_as(window, via, PartKind::Unknown),
+                Some(answer) => return self.came(thread, &answer, window),
+                None => {}
+            }
+            if !holds && world.gave_work(thread, waker, (self.window.0, held.to)) {
+                return self.follow(waker, window, Via::Peer);
+            }
+        }
+        let how = self.gave_up(waker, thread, held);
+        self.follow(waker, window, self.through(thread, via, waker, how));
     }
 
     /// A wait for Python's interpreter lock: who gave it up had it since it got it itself, and until then had it who gave
@@ -598,24 +631,27 @@ impl Walk<'_> {
         if polls_to_send && self.world.owes_answer(thread, held.from) {
             return false;
         }
-        let Some(peer) = self.world.other_end(&message) else {
+        self.came(thread, &message, window);
+        true
+    }
+
+    /// A wait for a message: what the other end did until it was sent, and its way from then on.
+    fn came(&mut self, thread: EntityId, message: &Sent, window: Interval) {
+        let Some(peer) = self.world.other_end(message) else {
             let user = self.link_user(thread, thread, window);
-            self.put(window, PartKind::Network, user);
-            return true;
+            return self.put(window, PartKind::Network, user);
         };
         // From then on the bytes were the transport's business.
         let sent = match message.direction {
-            Direction::Receive => {
-                self.world.handed_over(message.flow, message.position, message.ts).map(|m| m.ts)
-            }
+            Direction::Receive if !message.is_local() => self.world.sent(message).map(|m| m.ts),
+            Direction::Receive => None,
             // A sender that sleeps waits for room, which its peer makes by receiving.
             Direction::Send => None,
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
-        self.peer(peer, (window.0, handed), &message);
+        self.peer(peer, (window.0, handed), message);
         let user = self.link_user(thread, peer, (handed, window.1));
         self.put((handed, window.1), PartKind::Network, user);
-        true
     }
 
     /// What the peer did while the step's thread waited for it: what it spent in the transport is

@@ -25,7 +25,7 @@
 //! - Who asks on a connection is known by its ports, or by which end of a Unix socket has a name. Between unnamed sockets and equal
 //!   ports it is not, and a thread that waits for an answer of such a one is taken for idle.
 //! - A thread that has hardly asked anybody when it has answered its first requests is taken for one that never does.
-//! - Threads between which requests wander (goroutines) receive what others answer. They have periods by their waits.
+//! - Threads between which requests wander (goroutines) receive what others answer: see [`wandering`](crate::wandering).
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
 //!   thread ran for longer says nothing, unless it received as many messages as in others.
 
@@ -183,11 +183,20 @@ impl BusyPeriods {
         self.timers == PACED && self.waits()
     }
 
+    /// Since when the thread could take its next message: what a wait ended with, since then; what follows was behind that, for
+    /// how long is not known.
+    pub fn could_take(&self, message: &Message) -> Ns {
+        let awake = self.awake.filter(|awake| self.latest.is_none_or(|latest| latest < *awake));
+        awake.map_or(message.ts, |awake| awake.min(message.ts))
+    }
+
     /// Takes the next message of the thread; the busy period that ends before it, if one does: of a thread that has its next
     /// request at hand.
     pub fn exchange(&mut self, message: &Message) -> Option<Period> {
+        let since = self.could_take(message);
+        self.latest = Some(message.ts);
         if self.answers == Answers::Through {
-            return self.through(message);
+            return self.through(message, since);
         }
         if let Answers::Counted { requests, asked, .. } = &mut self.answers {
             let is_request = message.bytes > 0 && message.is_request() == Some(true);
@@ -214,13 +223,10 @@ impl BusyPeriods {
     }
 
     /// The same of a thread that asks others before it answers.
-    fn through(&mut self, message: &Message) -> Option<Period> {
-        // What a wait ended with could be taken since then; what follows was behind that, for how long is not known.
-        let taken = self.awake.filter(|awake| self.latest.is_none_or(|latest| latest < *awake));
-        self.latest = Some(message.ts);
+    fn through(&mut self, message: &Message, since: Ns) -> Option<Period> {
         match (message.direction, message.is_request()) {
             (Direction::Receive, Some(true)) if message.bytes > 0 && self.open.len() < OPEN => {
-                self.open.entry(message.flow).or_insert(taken.unwrap_or(message.ts));
+                self.open.entry(message.flow).or_insert(since);
                 None
             }
             (Direction::Send, Some(false)) => {

@@ -34,6 +34,7 @@ mod syscall;
 pub mod tally;
 pub mod threads;
 pub mod vgpu;
+pub mod wandering;
 pub mod work_quanta;
 mod world;
 

@@ -11,6 +11,7 @@ use crate::engine_waits::{EngineWait, Engines};
 use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
 use crate::syscall::{self, Wait};
+use crate::wandering::Requests;
 
 /// One state of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +86,8 @@ pub(crate) struct Sent {
     pub direction: Direction,
     /// The stream position behind the last of them, the same at both ends; it wraps.
     pub position: u32,
+    /// Whether they went from who asks to who is asked, or back; none if that is not known.
+    pub request: Option<bool>,
 }
 
 impl Sent {
@@ -148,6 +151,8 @@ pub struct World {
     takers: HashSet<EntityId>,
     /// Threads that take steps of their own, as those of a server that has one for each connection.
     steppers: HashSet<EntityId>,
+    /// Processes whose threads answer what others of them have received.
+    wandering: HashSet<EntityId>,
 }
 
 /// How long a delta covers when the row before it is missing: ten ticks at 100 Hz.
@@ -178,6 +183,7 @@ impl World {
             world.stepping.entry(process).or_insert(step.thread);
             world.steppers.insert(step.thread);
         }
+        world.index_wandering(rows);
         let mut threads: HashMap<EntityId, Vec<EntityId>> = HashMap::default();
         for thread in world.states.keys().filter(|thread| world.is_workload(**thread)) {
             threads.entry(world.process(*thread)).or_default().push(*thread);
@@ -277,6 +283,7 @@ impl World {
                 flow: row.flow,
                 direction: row.direction,
                 position: row.position,
+                request: row.is_request(),
             };
             self.messages.entry(row.thread).or_default().push(sent);
             self.flows.entry((row.flow, row.direction)).or_default().push(sent);
@@ -284,6 +291,24 @@ impl World {
         for list in self.messages.values_mut().chain(self.flows.values_mut()) {
             list.sort_by_key(|m| m.ts);
         }
+    }
+
+    /// After the steps: it matters where several threads of a process take some.
+    fn index_wandering(&mut self, rows: &Rows) {
+        let mut steppers: HashMap<EntityId, u32> = HashMap::new();
+        for thread in &self.steppers {
+            *steppers.entry(self.process(*thread)).or_default() += 1;
+        }
+        let mut requests: HashMap<EntityId, Requests<EntityId>> = HashMap::new();
+        for message in &rows.message {
+            let process = self.process(message.thread);
+            if steppers.get(&process).is_some_and(|many| *many > 1) {
+                let of = requests.entry(process).or_default();
+                of.take(message.thread, message, message.ts);
+            }
+        }
+        let wandering = requests.into_iter().filter(|(_, of)| of.wander());
+        self.wandering = wandering.map(|(process, _)| process).collect();
     }
 
     fn index_spans(&mut self, rows: &Rows, tracks: &HashMap<TrackId, &Track>) {
@@ -413,14 +438,16 @@ impl World {
     }
 
     /// Whether a thread does something else than the steps of the thread `own`, so that what it holds, it holds for
-    /// itself: it belongs to another process that is no rank of the same job, or takes steps of its own.
+    /// itself: it belongs to another process that is no rank of the same job, or takes steps of its own, and none that began with
+    /// other threads.
     pub fn is_other(&self, thread: EntityId, own: EntityId) -> bool {
         let process = self.process(thread);
         if !self.is_workload(thread) {
             return true;
         }
         let elsewhere = process != self.process(own);
-        let steps = thread != own && self.steppers.contains(&thread);
+        let wandering = self.wandering.contains(&process);
+        let steps = thread != own && self.steppers.contains(&thread) && !wandering;
         (elsewhere || steps) && !self.ranks.contains(&process)
     }
 
@@ -556,8 +583,65 @@ impl World {
         received.is_some() && last(Direction::Send) <= received
     }
 
-    /// When the sender had handed over all bytes up to `position` of `flow`, and who it was.
-    pub(crate) fn handed_over(&self, flow: u64, position: u32, around: Ns) -> Option<Sent> {
+    /// Whether a thread had received a request that it had not answered yet; none if it is not known to answer any.
+    pub(crate) fn serves(&self, thread: EntityId, at: Ns) -> Option<bool> {
+        let list = self.messages.get(&thread)?;
+        let before = &list[..list.partition_point(|m| m.ts <= at)];
+        let last = before.iter().rev().find_map(|m| match (m.direction, m.request?) {
+            (Direction::Receive, true) => Some(true),
+            (Direction::Send, false) => Some(false),
+            _ => None,
+        });
+        // Of one that only asks others it is known as well.
+        last.or_else(|| before.iter().any(|m| m.request.is_some()).then_some(false))
+    }
+
+    /// When `by` gave `thread` something to do, which it did not do for a request of its own: it woke it since `since`, before `until`.
+    /// Threads of a pool that do parts of a request for each other do so; who holds a lock of its own accord has not been
+    /// woken by who waits for it.
+    pub(crate) fn gave_work(
+        &self,
+        by: EntityId,
+        thread: EntityId,
+        (since, until): Interval,
+    ) -> bool {
+        let Some(list) = self.wakeups.get(&thread) else { return false };
+        let before = &list[..list.partition_point(|w| w.ts <= until)];
+        let recent = before.iter().rev().take_while(|w| w.ts >= since);
+        let given = recent.filter(|w| w.waker == Some(by)).last();
+        given.is_some_and(|w| self.serves(thread, w.ts) == Some(false))
+    }
+
+    /// What a thread received first after a wait, if that was sent during the wait and told to it by `waker`, who does nothing but wait
+    /// for descriptors on behalf of others: it waited for any of several, took nothing, and woke the thread. It is an answer, or
+    /// not known to be something to do.
+    pub(crate) fn dispatched(
+        &self,
+        thread: EntityId,
+        waker: EntityId,
+        held: &Held,
+        until: Ns,
+    ) -> Option<Sent> {
+        let answer = self.message_after(thread, held.to, until)?;
+        let before = self.sent(&answer).is_some_and(|sent| sent.ts <= held.from);
+        if answer.direction != Direction::Receive || answer.request == Some(true) || before {
+            return None;
+        }
+        let woke = self.woken(thread, held.from, held.to)?.ts;
+        let waited = self
+            .states(waker, (held.from, woke))
+            .iter()
+            .rev()
+            .find(|h| h.state == ThreadState::Sleep && h.to <= woke)?;
+        let polled = syscall::wait(waited.arg) == Wait::Poll;
+        let took = self.message_after(waker, waited.to, woke);
+        let took = took.is_some_and(|m| m.direction == Direction::Receive);
+        (polled && !took).then_some(answer)
+    }
+
+    /// When the sender had handed over all bytes of what was received, and who it was.
+    pub(crate) fn sent(&self, received: &Sent) -> Option<Sent> {
+        let Sent { flow, position, ts: around, .. } = *received;
         let list = self.flows.get(&(flow, Direction::Send))?;
         // Positions wrap at 2^32 but grow with time, so a look back over what was sent shortly
         // before is enough; what was sent later than it was received cannot be it.

@@ -93,7 +93,7 @@ struct occupant_record {
 struct name_record {
 	struct head head;
 	__u32 tgid;
-	__u32 pad;
+	__u32 target; /* 1 if it is recorded as a target or a descendant of one, and not for a while */
 	__u64 start;         /* ns since boot */
 	__u64 leader_start;
 	char comm[TASK_COMM_LEN];
@@ -191,14 +191,14 @@ static __always_inline __u8 context_of(struct cpu *cpu)
 	return CONTEXT_TASK;
 }
 
-static __always_inline void record_name(struct task_struct *p, __u64 now, const char *comm)
+static __always_inline void record_name(struct task_struct *p, __u64 now, const char *comm, bool target)
 {
 	struct name_record *r = reserve(KIND_NAME, sizeof(*r), now, p->pid);
 
 	if (!r)
 		return;
 	r->tgid = p->tgid;
-	r->pad = 0;
+	r->target = target;
 	r->start = p->start_boottime;
 	r->leader_start = p->group_leader->start_boottime;
 	if (!comm || bpf_probe_read_kernel_str(r->comm, sizeof(r->comm), comm) < 0)
@@ -211,7 +211,7 @@ static __always_inline void record_name(struct task_struct *p, __u64 now, const 
 static __always_inline bool is_of_interest(struct task *t, struct task_struct *p, __u64 now)
 {
 	if (became_target(t, p))
-		record_name(p, now, NULL);
+		record_name(p, now, NULL, true);
 	return t->until > now;
 }
 
@@ -797,7 +797,7 @@ static __always_inline void note_wakeup(struct task_struct *p, struct task *t, _
 	if (!is_of_interest(w, waker, now)) {
 		w->hops = t->hops - 1;
 		w->until = now + constants.waker_ns;
-		record_name(waker, now, NULL);
+		record_name(waker, now, NULL, false);
 		/* What it did before the wakeup is what the woken thread waited for. */
 		w->wait.tgid = waker->tgid;
 		if (w->since)
@@ -860,7 +860,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 		if (python)
 			bpf_map_update_elem(&pythons, &tgid, python, BPF_ANY);
 	}
-	record_name(child, now, NULL);
+	record_name(child, now, NULL, true);
 	return 0;
 }
 
@@ -874,7 +874,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *p)
 		__u32 tgid = p->tgid;
 
 		bpf_map_delete_elem(&pythons, &tgid);
-		record_name(p, now, NULL);
+		record_name(p, now, NULL, t->until == FOREVER);
 	}
 	return 0;
 }
@@ -883,7 +883,7 @@ SEC("tp_btf/task_rename")
 int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
 {
 	/* Of any thread: a culprit that names itself late is to be shown by that name. Renames are rare. */
-	record_name(p, bpf_ktime_get_ns(), comm);
+	record_name(p, bpf_ktime_get_ns(), comm, false);
 	return 0;
 }
 

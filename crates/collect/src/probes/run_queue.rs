@@ -165,7 +165,7 @@ shared_with_c! {
     struct NameRecord = "name_record" {
         head: Head,
         tgid: u32,
-        pad: u32,
+        target: u32,
         start: u64,
         leader_start: u64,
         comm: [u8; 16],
@@ -329,6 +329,7 @@ impl Probe for RunQueue {
             }
             self.bpf.add_targets(&fresh, self.hops)?;
             for pid in fresh {
+                cx.watched.insert(pid);
                 known.push(pid);
                 self.states.seed(pid, cx);
             }
@@ -424,6 +425,9 @@ impl ThreadStates {
             }
             Some(Kind::Name) => {
                 if let Some(r) = from_bytes::<NameRecord>(bytes) {
+                    if r.target != 0 {
+                        cx.watched.insert(r.tgid);
+                    }
                     // The leader first: a process is called what its leader is called.
                     if r.head.tid != r.tgid {
                         cx.thread(r.tgid, r.tgid, Some(&r.leader_comm));
@@ -437,6 +441,7 @@ impl ThreadStates {
                     cx.attribution.exited(&mut cx.catalog, tid, r.tgid, at);
                     if r.head.tid == r.tgid {
                         self.stoppers.remove(&r.tgid);
+                        cx.watched.remove(&r.tgid);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 use gpuwhy_schema::{
     ClockError, Discipline, EntityKind, Io, Lane, Lanes, Link, LinkKind, Mark, Measure, Message,
-    SourceId, Span, State, Step, TrackId, WakeContext, Wakeup, names,
+    SourceId, Span, State, Step, TrackId, WakeContext, Wakeup, flow, names,
 };
 use proptest::prelude::*;
 
@@ -140,6 +140,27 @@ impl Scene {
         let ts = Ns(at * MS);
         let flow = 7;
         self.rows.message.push(Message { id, ts, thread, direction, flow, bytes: 10, position });
+        self
+    }
+
+    /// The same of a request to a server, or an answer of it, on the connection of a client with that port.
+    fn tcp(&mut self, who: &str, does: (Direction, bool), client: u16, at: i64) -> &mut Scene {
+        let (asks, answers) = (([1; 16], client), ([2; 16], 80));
+        let (direction, is_request) = does;
+        let flow = match is_request {
+            true => flow::of_ends(asks, answers),
+            false => flow::of_ends(answers, asks),
+        };
+        let (id, thread, ts) = (self.id(), self.who(who), Ns(at * MS));
+        let position = 10 * (at + 1000) as u32;
+        self.rows.message.push(Message { id, ts, thread, direction, flow, bytes: 10, position });
+        self
+    }
+
+    /// A thread takes steps of its own.
+    fn steps_too(&mut self, who: &str) -> &mut Scene {
+        let (id, thread) = (self.id(), self.who(who));
+        self.rows.step.push(Step { id, ts: Ns(-MS), thread, seq: 0, size: None, rank: None });
         self
     }
 
@@ -1204,4 +1225,73 @@ fn what_the_threads_of_a_loader_wait_for_among_themselves_is_no_lock_that_it_hol
     scene.wake("server/a", 4, Some("server/b")).wake("server/b", 3, None);
     let parts = ">>lock(server) 4, >lock(server) 1, run 1";
     assert_eq!(scene.step("job/main", 0, 6), parts);
+}
+
+const ASKS: (Direction, bool) = (Direction::Send, true);
+const IS_ASKED: (Direction, bool) = (Direction::Receive, true);
+const ANSWERS: (Direction, bool) = (Direction::Send, false);
+const IS_ANSWERED: (Direction, bool) = (Direction::Receive, false);
+
+/// A cache: a thread of its pool has a request and lets another one fetch what is asked for from a service. That one waits as
+/// for a condition until a thread that polls for all of them says that the answer is there.
+fn cache() -> Scene {
+    let mut scene = Scene::default();
+    scene.thread("cache/client", "RFFFFFFR").thread("cache/fetch", "FRFFFFRF");
+    scene.thread("cache/epoll", "EEEEERE").thread("service/main", "N.SSSR");
+    scene.steps_too("cache/fetch").steps_too("cache/epoll");
+    scene.wake("cache/fetch", 1, Some("cache/client")).wake("cache/epoll", 5, None);
+    scene.wake("cache/fetch", 6, Some("cache/epoll")).wake("cache/client", 7, Some("cache/fetch"));
+    scene.tcp("cache/client", IS_ASKED, 5000, 0);
+    scene.tcp("cache/fetch", ASKS, 6000, 2).tcp("service/main", IS_ASKED, 6000, 2);
+    scene.tcp("service/main", ANSWERS, 6000, 5);
+    scene
+}
+
+#[test]
+fn what_another_thread_was_given_to_do_is_told_by_what_that_waited_for() {
+    let mut scene = cache();
+    scene.tcp("cache/fetch", IS_ANSWERED, 6000, -5).tcp("cache/fetch", IS_ANSWERED, 6000, 6);
+    scene.rows.message.last_mut().unwrap().position = 10 * 1005;
+    let said = "run 1, >run 1, >>timer(service) 3, >network 1, >run 1, run 1";
+    assert_eq!(scene.step("cache/client", 0, 8), said);
+}
+
+#[test]
+fn who_has_a_request_of_its_own_and_was_woken_holds_a_lock() {
+    let mut scene = cache();
+    scene.tcp("cache/fetch", IS_ASKED, 5001, -5).tcp("cache/fetch", IS_ANSWERED, 6000, 6);
+    assert_eq!(scene.step("cache/client", 0, 8), "run 1, >lock(cache/fetch) 6, run 1");
+}
+
+/// A thread that polls, takes what came and wakes another one had what that waited for.
+#[test]
+fn who_polls_for_itself_holds_what_it_gives_away() {
+    let said = |took: bool| {
+        let mut scene = Scene::default();
+        scene.thread("db/a", "RFFFFFRR").thread("db/b", "EEEEERRE").steps_too("db/b");
+        scene.wake("db/b", 5, None).wake("db/a", 6, Some("db/b"));
+        scene.tcp("db/b", IS_ASKED, 5001, -5).tcp("db/b", ANSWERS, 5001, -4);
+        if took {
+            scene.tcp("db/b", IS_ASKED, 5001, 5);
+        }
+        scene.tcp("db/a", IS_ASKED, 5000, 0).tcp("db/a", IS_ANSWERED, 7000, 7);
+        scene.step("db/a", 0, 8)
+    };
+    assert_eq!(said(true), "run 1, >lock(db/b) 5, run 2");
+    assert_eq!(said(false), "run 1, network 5, run 2");
+}
+
+/// A runtime whose threads take up each other's work: who answers has waited for one that does something for it.
+#[test]
+fn where_requests_wander_between_threads_those_hold_nothing() {
+    let mut scene = Scene::default();
+    scene.thread("go/m1", "FRRDDDRF").thread("go/m2", "FFFFFFRR").steps_too("go/m1");
+    scene.wake("go/m1", 1, None).wake("go/m2", 6, Some("go/m1"));
+    assert_eq!(scene.step("go/m2", 1, 8), ">lock(go/m1) 2, >block_queue 3, run 2");
+    for n in 0..70 {
+        let by = if n % 10 == 0 { "go/m2" } else { "go/m1" };
+        scene.tcp("go/m1", IS_ASKED, 5000, 2 * n - 300).tcp(by, ANSWERS, 5000, 2 * n - 299);
+    }
+    scene.rows.step.pop();
+    assert_eq!(scene.step("go/m2", 1, 8), ">run 2, >block_queue 3, run 2");
 }

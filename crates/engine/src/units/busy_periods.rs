@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
+use gpuwhy_derive::wandering::Requests;
 use gpuwhy_schema::{EntityId, Message, Ns, State};
 
 use crate::error::Result;
@@ -25,7 +26,16 @@ type PeriodsOf = HashMap<EntityId, Vec<Period>>;
 /// The busy periods of threads, as their states are read.
 pub(super) struct PeriodsOfThreads {
     messages: HashMap<EntityId, VecDeque<Message>>,
-    of: HashMap<EntityId, (BusyPeriods, Vec<Period>)>,
+    of: HashMap<EntityId, OfThread>,
+    /// The requests to each process, and those that were answered, by who answered.
+    requests: HashMap<EntityId, (Requests<EntityId>, PeriodsOf)>,
+}
+
+/// The busy periods of one thread.
+struct OfThread {
+    process: EntityId,
+    periods: BusyPeriods,
+    list: Vec<Period>,
 }
 
 impl PeriodsOfThreads {
@@ -34,33 +44,50 @@ impl PeriodsOfThreads {
     /// # Errors
     /// The trace cannot be read.
     pub fn new(source: &TraceSource, busy: &Busy) -> Result<PeriodsOfThreads> {
-        let of: HashMap<_, _> =
-            busy.threads.iter().take(THREADS).map(|t| (t.id, Default::default())).collect();
-        Ok(PeriodsOfThreads { messages: messages_of(source, &of)?, of })
+        let of = busy.threads.iter().take(THREADS).map(|thread| {
+            let (periods, list) = (BusyPeriods::default(), Vec::new());
+            (thread.id, OfThread { process: thread.process, periods, list })
+        });
+        let of = of.collect();
+        Ok(PeriodsOfThreads { messages: messages_of(source, &of)?, of, requests: HashMap::new() })
     }
 
     /// Takes the next state of a thread.
     pub fn take(&mut self, thread: EntityId, state: &State) {
-        let Some((periods, list)) = self.of.get_mut(&thread) else { return };
+        let Some(OfThread { process, periods, list }) = self.of.get_mut(&thread) else { return };
         let end = state.ts.saturating_add(state.dur.unwrap_or(Ns::ZERO));
         if let Some(messages) = self.messages.get_mut(&thread) {
+            let (requests, answered) = self.requests.entry(*process).or_default();
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
+                let since = periods.could_take(&message);
+                if let Some((by, request)) = requests.take(thread, &message, since) {
+                    answered.entry(by).or_default().push(request);
+                }
                 list.extend(periods.exchange(&message));
             }
         }
         list.extend(periods.take(state));
     }
 
-    /// Those of threads that have enough: of such that wait for work, and of such that pace themselves.
+    /// Those of threads that have enough: of such that wait for work, and of such that pace themselves. Where requests wander
+    /// between the threads of a process, each has those that it answered.
     pub fn finish(self) -> (PeriodsOf, PeriodsOf) {
+        let wander = self.requests.into_iter().filter(|(_, (requests, _))| requests.wander());
+        let answered: HashMap<EntityId, PeriodsOf> =
+            wander.map(|(process, (_, answered))| (process, answered)).collect();
         let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
-        let enough = self.of.into_iter().filter(|(_, (_, list))| list.len() >= NEEDED);
-        let (paced, served): (Vec<_>, Vec<_>) = enough.partition(|(_, (p, _))| p.is_paced());
-        let lists = |of: Vec<(EntityId, (BusyPeriods, Vec<Period>))>| {
-            of.into_iter().map(|(thread, (_, list))| (thread, list))
-        };
-        let is_taken = |(_, list): &(EntityId, Vec<Period>)| lasted(list) >= Some(PACED);
-        (lists(served).collect(), lists(paced).filter(is_taken).collect())
+        let (paced, served): (Vec<_>, Vec<_>) =
+            self.of.into_iter().partition(|(_, of)| of.periods.is_paced());
+        let served = served.into_iter().filter(|(_, of)| !answered.contains_key(&of.process));
+        let served: Vec<_> = served.map(|(thread, of)| (thread, of.list)).collect();
+        let paced = paced.into_iter().map(|(thread, of)| (thread, of.list));
+        let paced = paced.filter(|(_, list)| lasted(list) >= Some(PACED));
+        let enough = |(_, list): &(EntityId, Vec<Period>)| list.len() >= NEEDED;
+        let answered = answered.into_values().flatten();
+        (
+            served.into_iter().chain(answered).filter(enough).collect(),
+            paced.filter(enough).collect(),
+        )
     }
 }
 

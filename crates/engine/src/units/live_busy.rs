@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_collect::Recorder;
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
+use gpuwhy_derive::wandering::Requests;
 use gpuwhy_derive::work_quanta::WorkQuanta;
 use gpuwhy_schema::{
     Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, ThreadState,
@@ -37,8 +38,8 @@ const QUEUED: usize = 4096;
 pub(super) struct LiveBusy {
     /// When the first state ended.
     first: Option<Ns>,
-    /// The threads of tracks of states; of a thread that is not followed nothing else is known.
-    known: HashMap<TrackId, (EntityId, Option<Followed>)>,
+    /// The threads of watched processes, by the tracks of their states.
+    known: HashMap<TrackId, Known>,
     followed: usize,
     /// What those that are followed sent and received and is not looked at yet.
     messages: HashMap<EntityId, VecDeque<Message>>,
@@ -54,6 +55,8 @@ pub(super) struct LiveBusy {
     outputs: HashSet<TrackId>,
     /// What each process does, by its units.
     processes: HashMap<EntityId, Does>,
+    /// The requests to each process, by the tracks of the states of its threads.
+    requests: HashMap<EntityId, Requests<TrackId>>,
     /// When that is next made to count less, ns.
     next_fade: i64,
     /// What was written.
@@ -66,11 +69,16 @@ type Does = [i64; 3];
 /// What they weighed counts for half after so long.
 const FADES: i64 = 10_000_000_000;
 
+/// A thread, of which nothing else is known unless it is followed.
+struct Known {
+    thread: EntityId,
+    process: EntityId,
+    followed: Option<Followed>,
+}
+
 /// A thread that is followed.
 #[derive(Default)]
 struct Followed {
-    /// Its process.
-    process: Option<EntityId>,
     periods: BusyPeriods,
     quanta: WorkQuanta,
     /// How many it has had, up to [`FIRST`].
@@ -82,9 +90,13 @@ struct Followed {
     seq: u64,
 }
 
+fn of_track(known: &mut HashMap<TrackId, Known>, track: TrackId) -> Option<&mut Followed> {
+    known.get_mut(&track)?.followed.as_mut()
+}
+
 impl LiveBusy {
-    /// Appends the busy periods that ended to `rows`, as steps, but for threads of processes that have steps of `others`.
-    /// Returns the tracks made for them.
+    /// Appends the busy periods of watched processes that ended to `rows`, as steps, but for threads of processes that have
+    /// steps of `others`. Returns the tracks made for them.
     pub fn take(
         &mut self,
         rows: &mut Rows,
@@ -93,7 +105,12 @@ impl LiveBusy {
         has_others: impl Fn(EntityId) -> bool,
     ) -> Vec<TrackId> {
         for track in rows.track.iter().filter(|track| &*track.name == names::THREAD_STATE) {
-            self.known.entry(track.id).or_insert((track.entity, None));
+            let thread = track.entity;
+            let process = recorder.entity(thread).and_then(|thread| thread.parent);
+            if let Some(process) = process.filter(|process| recorder.is_watched(*process)) {
+                let known = || Known { thread, process, followed: None };
+                self.known.entry(track.id).or_insert_with(known);
+            }
         }
         if self.known.len() > KNOWN {
             self.forget(recorder);
@@ -111,18 +128,15 @@ impl LiveBusy {
             self.ended(state, &mut ended);
         }
         for (state_track, kind, period) in ended {
-            let Some((thread, Some(followed))) = self.known.get_mut(&state_track) else { continue };
-            let thread = *thread;
-            let process = || recorder.entity(thread).and_then(|thread| thread.parent);
-            followed.process = followed.process.or_else(process);
-            let process = followed.process;
-            if process.is_some_and(&has_others) || !self.is_what_it_does(process, kind, &period) {
+            let Some(known) = self.known.get(&state_track) else { continue };
+            let (thread, process) = (known.thread, known.process);
+            if has_others(process)
+                || !self.is_what_it_does(process, kind, &period)
+                || !self.is_compared(state_track, &period)
+            {
                 continue;
             }
-            if !self.is_compared(state_track, &period) {
-                continue;
-            }
-            let Some((_, Some(followed))) = self.known.get_mut(&state_track) else { continue };
+            let Some(followed) = of_track(&mut self.known, state_track) else { continue };
             self.written[kind as usize] = true;
             let name: Name = kind.recurring().round_name().into();
             let track = *followed.output.get_or_insert_with(|| {
@@ -155,21 +169,21 @@ impl LiveBusy {
         }
     }
 
-    /// What is known of the thread that was in this state, and which it is, if it is followed or can be.
-    fn followed(&mut self, state: &State) -> Option<(EntityId, &mut Followed)> {
+    /// What is known of the thread that was in this state, which it is and whose, if it is followed or can be.
+    fn followed(&mut self, state: &State) -> Option<(EntityId, EntityId, &mut Followed)> {
         self.first.get_or_insert(state.ts.saturating_add(state.dur?));
-        let (thread, followed) = self.known.get_mut(&state.track)?;
+        let Known { thread, process, followed } = self.known.get_mut(&state.track)?;
         if followed.is_none() && self.followed < FOLLOWED {
             *followed = Some(Followed::default());
             self.followed += 1;
             self.messages.entry(*thread).or_default();
         }
-        Some((*thread, followed.as_mut()?))
+        Some((*thread, *process, followed.as_mut()?))
     }
 
     /// Appends the work quanta that ended in a state.
     fn quanta(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
-        let Some((_, followed)) = self.followed(state) else { return };
+        let Some((.., followed)) = self.followed(state) else { return };
         let mut found = Vec::new();
         followed.quanta.take(state, &mut found);
         ended.extend(found.into_iter().map(|period| (state.track, Kind::Quantum, period)));
@@ -178,22 +192,31 @@ impl LiveBusy {
     /// Appends the busy periods that the end of a wait, or a message before it, ended.
     fn ended(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
         let Some(end) = state.dur.map(|dur| state.ts.saturating_add(dur)) else { return };
-        let Some((thread, _)) = self.followed(state) else { return };
-        let Some((_, Some(followed))) = self.known.get_mut(&state.track) else { return };
-        let mut found = Vec::new();
+        let Some((thread, process, _)) = self.followed(state) else { return };
+        let Some(followed) = of_track(&mut self.known, state.track) else { return };
+        let requests = self.requests.entry(process).or_default();
+        let (mut found, mut answered) = (Vec::new(), Vec::new());
         if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
+                let since = followed.periods.could_take(&message);
+                answered.extend(requests.take(state.track, &message, since));
                 found.extend(followed.periods.exchange(&message));
             }
         }
         found.extend(followed.periods.take(state));
         let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
+        if requests.wander() {
+            ended.extend(answered.into_iter().map(|(by, period)| (by, Kind::Served, period)));
+            // What lies between the waits of a thread is any part of any request.
+            if kind == Kind::Served {
+                return;
+            }
+        }
         ended.extend(found.into_iter().map(|period| (state.track, kind, period)));
     }
 
     /// Counts a unit of a process; whether those of its kind are most of what the process does.
-    fn is_what_it_does(&mut self, process: Option<EntityId>, kind: Kind, unit: &Period) -> bool {
-        let Some(process) = process else { return kind == Kind::Served };
+    fn is_what_it_does(&mut self, process: EntityId, kind: Kind, unit: &Period) -> bool {
         if unit.to.0 >= self.next_fade {
             self.next_fade = unit.to.0.saturating_add(FADES);
             self.processes.values_mut().flatten().for_each(|ns| *ns /= 2);
@@ -208,7 +231,7 @@ impl LiveBusy {
 
     /// Whether a period is to be compared with others.
     fn is_compared(&mut self, track: TrackId, period: &Period) -> bool {
-        let Some((_, Some(followed))) = self.known.get_mut(&track) else { return false };
+        let Some(followed) = of_track(&mut self.known, track) else { return false };
         if self.first.is_none_or(|first| period.to < first.saturating_add(PATIENCE)) {
             return false;
         }
@@ -248,16 +271,18 @@ impl LiveBusy {
     /// Forgets threads that have ended.
     fn forget(&mut self, recorder: &Recorder) {
         let lives = |thread: EntityId| recorder.entity(thread).is_some_and(|e| e.to.is_none());
-        self.known.retain(|_, (thread, _)| lives(*thread));
+        self.known.retain(|_, known| lives(known.thread));
         if self.known.len() > KNOWN {
-            self.known.retain(|_, (_, followed)| followed.is_some());
+            self.known.retain(|_, known| known.followed.is_some());
         }
-        let threads: HashSet<EntityId> = self.known.values().map(|(thread, _)| *thread).collect();
+        let threads: HashSet<EntityId> = self.known.values().map(|known| known.thread).collect();
         self.messages.retain(|thread, _| threads.contains(thread));
+        let processes: HashSet<EntityId> = self.known.values().map(|known| known.process).collect();
+        self.requests.retain(|process, _| processes.contains(process));
         // Tracks that were made before have been seen among the rows by now.
-        let outputs = self.known.values().filter_map(|(_, followed)| followed.as_ref()?.output);
-        self.outputs = outputs.collect();
-        self.followed = self.known.values().filter(|(_, followed)| followed.is_some()).count();
+        let followed = || self.known.values().filter_map(|known| known.followed.as_ref());
+        self.outputs = followed().filter_map(|followed| followed.output).collect();
+        self.followed = followed().count();
     }
 }
 
@@ -274,6 +299,10 @@ mod tests {
         State { ts, dur, track, value, arg: Some(READ) }
     }
 
+    fn known(thread: EntityId) -> Known {
+        Known { thread, process: EntityId(7), followed: None }
+    }
+
     /// The busy periods that a wait ended, of those that are to be compared.
     fn ended(busy: &mut LiveBusy, wait: &State) -> Vec<Period> {
         let mut found = Vec::new();
@@ -286,7 +315,7 @@ mod tests {
     fn compared(seconds: &[i64]) -> Vec<usize> {
         let track = TrackId(1);
         let mut busy = LiveBusy::default();
-        busy.known.insert(track, (EntityId(1), None));
+        busy.known.insert(track, known(EntityId(1)));
         let in_second = |(second, many): (usize, &i64)| {
             let at = |n: i64| Ns((second as i64 * many + n) * 1_000_000_000 / many);
             (0..*many).map(|n| ended(&mut busy, &waits(track, at(n))).len()).sum()
@@ -306,7 +335,7 @@ mod tests {
     fn quanta_are_compared_of_a_thread_that_never_waits() {
         let track = TrackId(1);
         let mut busy = LiveBusy::default();
-        busy.known.insert(track, (EntityId(1), None));
+        busy.known.insert(track, known(EntityId(1)));
         let mut compared = vec![0; 15];
         for n in 0..1250 {
             for (kind, at, ms) in [(ThreadState::Running, 0, 8), (ThreadState::Runnable, 8, 4)] {
@@ -328,7 +357,7 @@ mod tests {
     fn a_period_knows_how_many_messages_were_received_in_it() {
         let (track, thread) = (TrackId(1), EntityId(1));
         let mut busy = LiveBusy::default();
-        busy.known.insert(track, (thread, None));
+        busy.known.insert(track, known(thread));
         let mut counted = Vec::new();
         for period in 0..2000 {
             let at = Ns::millis(10 * period);
@@ -351,10 +380,47 @@ mod tests {
         assert_eq!(counted[counted.len() - 10], Some(5));
     }
 
+    /// A runtime of two threads that wait in turn, each for 4 of 5 ms; the second one answers half of what the first one receives,
+    /// and it answers 3 ms after it could be received. All units that last, in ms.
+    #[test]
+    fn where_requests_wander_they_are_compared_and_not_what_lies_between_waits() {
+        let mut busy = LiveBusy::default();
+        let threads = [1, 2].map(EntityId);
+        for thread in threads {
+            busy.known.insert(TrackId(thread.0), known(thread));
+            busy.followed(&waits(TrackId(thread.0), Ns::ZERO));
+        }
+        let mut lasted = Vec::new();
+        for n in 0..400 {
+            let (at, ms) = (Ns::millis(5 * n), Ns::millis(1));
+            let by = threads[(n % 2) as usize];
+            let message = |thread, direction, answers: u64, ts| Message {
+                id: Id(1),
+                ts,
+                thread,
+                direction,
+                flow: 0xf7 << 56 | 0b10 | answers,
+                bytes: 100,
+                position: 0,
+            };
+            busy.queue(&[message(threads[0], Direction::Receive, 0, at + ms)]);
+            busy.queue(&[message(by, Direction::Send, 1, at + ms + ms)]);
+            for thread in threads {
+                let mut found = Vec::new();
+                let wait = State { dur: Some(ms), ..waits(TrackId(thread.0), at + ms + ms + ms) };
+                busy.ended(&wait, &mut found);
+                lasted.extend(found.into_iter().map(|(_, _, unit)| (n, (unit.to - unit.from).0)));
+            }
+        }
+        let after = lasted.iter().filter(|(n, _)| *n >= 100);
+        assert!(after.clone().count() >= 299, "{}", after.count());
+        assert!(after.clone().all(|(_, ns)| *ns == 3_000_000), "from the end of the wait");
+    }
+
     /// Whether units of a kind that last for so many ms are compared, of a process that did this before, in ms.
     fn is_compared(before: [i64; 3], kind: Kind, ms: i64) -> bool {
         let mut busy = LiveBusy::default();
-        let process = Some(EntityId(7));
+        let process = EntityId(7);
         busy.processes.insert(EntityId(7), before.map(|ms| ms * 1_000_000));
         busy.next_fade = FADES;
         busy.is_what_it_does(process, kind, &unit(ms, ms))
@@ -368,7 +434,7 @@ mod tests {
     /// A runtime has a thread that looks after the others, which sleeps for a time, and for as long as there is nothing to do.
     #[test]
     fn a_server_is_not_judged_by_its_monitor() {
-        let (mut busy, process) = (LiveBusy::default(), Some(EntityId(7)));
+        let (mut busy, process) = (LiveBusy::default(), EntityId(7));
         busy.next_fade = FADES;
         for _ in 0..20 {
             busy.is_what_it_does(process, Kind::Paced, &unit(9, 0));
@@ -390,7 +456,7 @@ mod tests {
 
     #[test]
     fn what_a_process_does_no_longer_is_forgotten() {
-        let (mut busy, process) = (LiveBusy::default(), Some(EntityId(7)));
+        let (mut busy, process) = (LiveBusy::default(), EntityId(7));
         let mut unit = |kind, second: i64| {
             let (from, to) = (Ns::millis(second * 1000), Ns::millis(second * 1000 + 100));
             busy.is_what_it_does(process, kind, &Period { from, to, messages: None, ran: Ns::ZERO })
