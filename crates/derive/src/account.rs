@@ -706,13 +706,20 @@ impl Walk<'_> {
         self.world.counted_most(name, Some(&links), besides, near)
     }
 
+    /// How many threads away from the step's own the walk may come to this one. Where requests wander, each passes through
+    /// many.
+    fn farthest(&self, thread: EntityId) -> u32 {
+        let hops = self.accounting.hops;
+        if self.world.wander(thread) { 3 * hops } else { hops }
+    }
+
     /// Continues at another thread, unless the walk has been there or has gone far enough.
     fn follow(&mut self, thread: EntityId, window: Interval, via: Via) {
         if window.0 >= window.1 {
             return;
         }
         let outside = via == Via::Futex && self.is_other(thread);
-        if self.path.contains(&thread) || self.path.len() as u32 > self.accounting.hops {
+        if self.path.contains(&thread) || self.path.len() as u32 > self.farthest(thread) {
             let (kind, blame) = match via {
                 Via::Gil => (PartKind::Gil, Some(thread).filter(|holder| *holder != self.own())),
                 _ if outside => (PartKind::Lock, Some(self.holder(thread))),

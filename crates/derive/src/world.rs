@@ -446,9 +446,13 @@ impl World {
             return true;
         }
         let elsewhere = process != self.process(own);
-        let wandering = self.wandering.contains(&process);
-        let steps = thread != own && self.steppers.contains(&thread) && !wandering;
+        let steps = thread != own && self.steppers.contains(&thread) && !self.wander(thread);
         (elsewhere || steps) && !self.ranks.contains(&process)
+    }
+
+    /// Whether the threads of its process answer what others of them have received.
+    pub(crate) fn wander(&self, thread: EntityId) -> bool {
+        self.wandering.contains(&self.process(thread))
     }
 
     /// The entity, if it was declared.

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::{EntityId, Part, PartKind};
 
+use crate::detect::Long;
 /// Where in the course of a step a thread ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
@@ -105,7 +106,7 @@ pub struct OnCpu {
     /// It is about three steps at most.
     few: bool,
     /// How many times as long as usual some took, while those in between took as long as ever.
-    long: Option<f64>,
+    long: Option<Long>,
 }
 
 /// Why it is not known that a program did more.
@@ -199,12 +200,16 @@ impl OnCpu {
     }
 
     /// The same of busy periods of which so many took so many times as long as usual, and those in between as long as ever.
-    pub fn among(self, long: Option<(usize, f64)>) -> OnCpu {
+    pub(crate) fn among(self, long: Option<Long>) -> OnCpu {
         let is_busy = matches!(self.work, Work::Asked(_));
-        OnCpu {
-            long: long.filter(|(many, _)| is_busy && *many >= HABIT).map(|(_, times)| times),
-            ..self
-        }
+        OnCpu { long: long.filter(|long| is_busy && long.many >= HABIT), ..self }
+    }
+
+    /// Whether some took longer than anything makes the same work take from one to the next: no clock changes as often, and what a
+    /// neighbour slows at most is known.
+    fn some_were_more(&self) -> bool {
+        let at_most = |long: &Long| if long.scattered { SLOWED_AT_MOST } else { NO_CLOCK };
+        self.long.is_some_and(|long| long.times >= at_most(&long))
     }
 
     /// Whether its peers, who ran the same code meanwhile, were as fast as ever, and it took longer somewhere than what
@@ -269,7 +274,7 @@ impl OnCpu {
         if let Some(neighbour) = neighbours.iter().find(|one| self.suffices(one)) {
             return Some(Doubt::Neighbour(neighbour.clone()));
         }
-        if self.is_alone() || self.long.is_some_and(|times| times >= NO_CLOCK) {
+        if self.is_alone() || self.some_were_more() {
             return None;
         }
         if self.times() < if self.batches { OF_BATCHES } else { UNSEEN } {
@@ -305,8 +310,9 @@ impl OnCpu {
             Work::Marked | Work::Any => places,
         };
         let places = match self.long {
-            Some(times) => format!(
-                "{places}; some took {times:.1} times as long as usual, and those in between as long as ever"
+            Some(long) => format!(
+                "{places}; some took {:.1} times as long as usual, and those in between as long as ever",
+                long.times
             ),
             None => places,
         };
@@ -462,16 +468,16 @@ mod tests {
             on_cpu.of_steps(40).among(long).doubt()
         };
         let asked = Work::Asked((1.0, 1.0));
-        assert_eq!(of(asked, Some((5, 20.0))), None);
-        assert_eq!(
-            of(asked, Some((5, 8.0))),
-            Some(Doubt::OnePlace),
-            "a lower clock may be that slow"
-        );
-        assert_eq!(of(asked, Some((3, 20.0))), Some(Doubt::OnePlace), "three may be a habit");
-        assert_eq!(of(asked, None), Some(Doubt::OnePlace));
-        assert_eq!(of(Work::Any, Some((5, 20.0))), Some(Doubt::AnyWork));
-        assert_eq!(of(Work::Marked, Some((5, 20.0))), Some(Doubt::OnePlace));
+        let long = |many, times, scattered| Some(Long { many, times, scattered });
+        assert_eq!(of(asked, long(5, 20.0, false)), None);
+        let one_place = Some(Doubt::OnePlace);
+        assert_eq!(of(asked, long(5, 10.0, false)), one_place, "a lower clock may be that slow");
+        assert_eq!(of(asked, long(5, 10.0, true)), None, "it does not change as often");
+        assert_eq!(of(asked, long(5, 6.0, true)), one_place, "a neighbour that nobody sees may");
+        assert_eq!(of(asked, long(3, 20.0, true)), one_place, "three may be a habit");
+        assert_eq!(of(asked, None), one_place);
+        assert_eq!(of(Work::Any, long(5, 20.0, true)), Some(Doubt::AnyWork));
+        assert_eq!(of(Work::Marked, long(5, 20.0, true)), one_place);
     }
 
     #[test]

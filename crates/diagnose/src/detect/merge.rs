@@ -1,6 +1,6 @@
 //! Which anomalies are one incident, and which incidents are worth reporting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_schema::Ns;
 
@@ -386,15 +386,26 @@ pub(crate) fn asked_as_before(steps: &Steps, slowed: &Slowed) -> Option<(f64, f6
 /// Long ones among slow steps are those that hold this share of what is lost, if they are no more than half of them.
 const LONG_HOLD: f64 = 0.8;
 
-/// How many times as long as usual the long ones took, among slow steps of which most are usual ones in between: how many
-/// they are, and that. None if the slow steps are alike.
-pub(crate) fn long_among(steps: &Steps, slowed: &Slowed) -> Option<(usize, f64)> {
+/// Long ones among slow steps, of which most are usual ones in between.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Long {
+    /// How many there are.
+    pub many: usize,
+    /// How many times as long as usual they took.
+    pub times: f64,
+    /// Whether no more than half of them came next after another one of their thread.
+    pub scattered: bool,
+}
+
+/// The long ones among slow steps; none if these are alike.
+pub(crate) fn long_among(steps: &Steps, slowed: &Slowed) -> Option<Long> {
     let of_each = slowed.of_each(steps);
     let over = |no: &StepNo| {
         let usual = slowed.ordinary(&steps[*no], of_each);
         (steps[*no].dur.0 as f64 - usual, usual)
     };
-    let mut all: Vec<(f64, f64)> = slowed.slow.iter().map(over).collect();
+    let in_order: Vec<(f64, f64)> = slowed.slow.iter().map(over).collect();
+    let mut all = in_order.clone();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let lost: f64 = all.iter().map(|(over, _)| over.max(0.0)).sum();
     let mut held = 0.0;
@@ -403,10 +414,20 @@ pub(crate) fn long_among(steps: &Steps, slowed: &Slowed) -> Option<(usize, f64)>
         held += over.max(0.0);
         is_needed
     });
-    let long = long.count();
+    let many = long.count();
     let (over, usual) =
-        all[..long].iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    (lost > 0.0 && usual > 0.0 && 2 * long <= all.len()).then(|| (long, 1.0 + over / usual))
+        all[..many].iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    if lost <= 0.0 || usual <= 0.0 || 2 * many > all.len() {
+        return None;
+    }
+    let least = all[many - 1].0;
+    let (mut was_long, mut together) = (HashMap::new(), 0);
+    for (no, (over, _)) in slowed.slow.iter().zip(&in_order) {
+        let is_long = *over >= least;
+        let before = was_long.insert(steps[*no].thread, is_long);
+        together += usize::from(is_long && before == Some(true));
+    }
+    Some(Long { many, times: 1.0 + over / usual, scattered: 2 * together <= many })
 }
 
 /// Whether busy periods took longer because there was more to do, as far as it is known when their thread ran and what it

@@ -524,8 +524,9 @@ fn long_steps_among_usual_ones_are_told_apart_from_steps_that_are_all_slower() {
         let found = incidents(&drawn, &Detection::default());
         long_among(&drawn, &found[0].slowed[0])
     };
-    let (many, times) = among(drawn).unwrap();
-    assert!((13..=20).contains(&many) && (times - 20.0).abs() < 1.0, "{many} {times}");
+    let long = among(drawn).unwrap();
+    assert!((13..=20).contains(&long.many) && (long.times - 20.0).abs() < 1.0, "{long:?}");
+    assert!(long.scattered);
     let all = format!("{}{}{}", ".".repeat(60), "9".repeat(40), ".".repeat(60));
     assert_eq!(among(steps(1, &all, 7)), None);
 }
