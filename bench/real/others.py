@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from beside import beside, busy_loop, compiler, short_processes, syncs, told, until
+from beside import beside, busy_loop, compiler, put, short_processes, syncs, told, until
 from programs import Program, logged
 from runtimes import PAUSED
 from servers import CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
@@ -91,8 +91,7 @@ class Lammps(Lines):
     name, figure, holds = "LAMMPS under MPI", "lammps", " "
 
     def command(self):
-        with open(os.path.join(self.folder, "in.lj"), "w") as out:
-            out.write(LJ)
+        put(os.path.join(self.folder, "in.lj"), LJ)
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "lmp", "-in", "in.lj"]
 
     def environment(self):
@@ -184,8 +183,7 @@ class Haproxy(Front):
     def command(self):
         self.begin_backend(18091)
         config = os.path.join(self.folder, "haproxy.cfg")
-        with open(config, "w") as out:
-            out.write("""
+        put(config, """
 global
   nbthread 1
 defaults
@@ -213,8 +211,7 @@ class Varnish(Front):
     def command(self):
         self.begin_backend(18097)
         config = os.path.join(self.folder, "pass.vcl")
-        with open(config, "w") as out:
-            out.write("""
+        put(config, """
 vcl 4.0;
 backend default { .host = "127.0.0.1"; .port = "18097"; }
 sub vcl_recv { return (pass); }
@@ -256,11 +253,9 @@ class Php(Server):
     name, figure, rate = "PHP with sessions", "php", 100
 
     def command(self):
-        with open(os.path.join(self.folder, "page.php"), "w") as out:
-            out.write(PAGE)
+        put(os.path.join(self.folder, "page.php"), PAGE)
         self.sock = os.path.join(self.folder, "fpm.sock")
-        with open(os.path.join(self.folder, "fpm.conf"), "w") as out:
-            out.write(f"""
+        put(os.path.join(self.folder, "fpm.conf"), f"""
 [global]
 error_log = {self.folder}/fpm.log
 daemonize = no
@@ -271,8 +266,7 @@ group = root
 pm = static
 pm.max_children = 3
 """)
-        with open(os.path.join(self.folder, "nginx.conf"), "w") as out:
-            out.write(f"""
+        put(os.path.join(self.folder, "nginx.conf"), f"""
 worker_processes 1; daemon off; pid {self.folder}/pid; error_log {self.folder}/error; user root;
 events {{ }}
 http {{ access_log off; server {{ listen 127.0.0.1:18095; root {self.folder};
@@ -399,8 +393,7 @@ class Apache(Server):
         with open(os.path.join(self.folder, "page"), "wb") as out:
             out.write(os.urandom(200_000))
         config = os.path.join(self.folder, "apache.conf")
-        with open(config, "w") as out:
-            out.write(f"""
+        put(config, f"""
 ServerRoot {self.folder}
 ServerName localhost
 PidFile {self.folder}/pid
@@ -482,8 +475,7 @@ class Unbound(Server):
     def command(self):
         config = os.path.join(self.folder, "unbound.conf")
         names = "\n".join(f'  local-data: "host{n}.bench. IN A 10.0.0.{n}"' for n in range(40))
-        with open(config, "w") as out:
-            out.write(f"""
+        put(config, f"""
 server:
   interface: 127.0.0.1
   port: 18053
@@ -517,9 +509,8 @@ class Gromacs(Lines):
         top = '#include "oplsaa.ff/forcefield.itp"\n#include "oplsaa.ff/spc.itp"\n[ system ]\nwater\n[ molecules ]\n'
         mdp = "integrator = md\nnsteps = 100000000\nnstlog = 0\nnstenergy = 0\ncoulombtype = PME\ntcoupl = v-rescale\n"
         mdp += "tc-grps = system\ntau_t = 0.1\nref_t = 300\ngen_vel = yes\n"
-        for name, text in (("topol.top", top), ("md.mdp", mdp)):
-            with open(os.path.join(self.folder, name), "w") as out:
-                out.write(text)
+        put(os.path.join(self.folder, "topol.top"), top)
+        put(os.path.join(self.folder, "md.mdp"), mdp)
         make = "gmx solvate -cs spc216 -box 3 3 3 -o conf.gro -p topol.top && gmx grompp -f md.mdp -c conf.gro -p topol.top -o md.tpr -maxwarn 5"
         subprocess.run(["bash", "-c", make], cwd=self.folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return ["bash", "-c", "exec gmx mdrun -s md.tpr -ntmpi 1 -ntomp 2 -pin off -v -stepout 10 2>&1 | stdbuf -oL tr '\\r' '\\n'"]

@@ -1,5 +1,6 @@
 //! What probes write rows into, and look things up in.
 
+use std::collections::HashSet;
 use std::fs;
 
 use gpuwhy_schema::{EntityId, EntityKind, Ids, Lanes, Rows, SourceId, SourceState};
@@ -24,7 +25,7 @@ pub(crate) struct Context {
     /// Its CPUs, by index; possible CPUs, so some may be offline.
     pub cpus: Vec<EntityId>,
     /// Targets and their descendants, by pid; threads of other processes are recorded for a while, since they woke theirs.
-    pub watched: std::collections::HashSet<u32>,
+    pub watched: HashSet<u32>,
     /// Processes that probes found and that are to become targets.
     pub new_targets: NewTargets,
     /// What `nvml` knows of processes on GPUs.

@@ -84,13 +84,12 @@ pub fn account(rows: &Rows, accounting: &Accounting) -> Accounted {
     let mut out = Accounted::default();
     for step in &rows.step {
         let Some(&dur) = durations.get(&step.id) else { continue };
-        let window = (step.ts, step.ts.saturating_add(dur));
-        let (step, thread) = (step.id, step.thread);
+        let (thread, window) = (step.thread, (step.ts, step.ts.saturating_add(dur)));
         let begun = || Walk {
             world: &world,
             accounting,
-            step,
-            window,
+            step: step.id,
+            since: step.ts,
             path: vec![thread],
             out: Vec::new(),
         };
@@ -126,8 +125,8 @@ struct Walk<'w> {
     world: &'w World,
     accounting: &'w Accounting,
     step: Id,
-    /// When the step was.
-    window: Interval,
+    /// When the step began.
+    since: Ns,
     path: Vec<EntityId>,
     out: Vec<Part>,
 }
@@ -462,7 +461,7 @@ impl Walk<'_> {
                 Some(answer) => return self.came(thread, &answer, window),
                 None => {}
             }
-            if !holds && world.gave_work(thread, waker, (self.window.0, held.to)) {
+            if !holds && world.gave_work(thread, waker, (self.since, held.to)) {
                 return self.follow(waker, window, Via::Peer);
             }
         }
@@ -644,9 +643,8 @@ impl Walk<'_> {
         // From then on the bytes were the transport's business.
         let sent = match message.direction {
             Direction::Receive if !message.is_local() => self.world.sent(message).map(|m| m.ts),
-            Direction::Receive => None,
-            // A sender that sleeps waits for room, which its peer makes by receiving.
-            Direction::Send => None,
+            // What is sent to a Unix socket has arrived; a sender that sleeps waits for room, which its peer makes by receiving.
+            Direction::Receive | Direction::Send => None,
         };
         let handed = sent.unwrap_or(window.1).clamp(window.0, window.1);
         self.peer(peer, (window.0, handed), message);

@@ -317,10 +317,10 @@ mod tests {
         states.iter().filter_map(|s| periods.take(s)).map(|p| (p.from.0, p.to.0)).collect()
     }
 
-    #[test]
-    fn a_period_lasts_from_one_poll_to_the_next_with_all_other_waits() {
+    /// A thread that has two busy periods.
+    fn two_periods() -> [State; 10] {
         use ThreadState::{DiskWait, Runnable, Running, Sleep};
-        let states = [
+        [
             state(0, 100, Sleep, EPOLL_WAIT),
             state(100, 110, Runnable, 0),
             state(110, 150, Running, 0),
@@ -331,8 +331,12 @@ mod tests {
             state(210, 400, Sleep, EPOLL_WAIT),
             state(400, 420, Running, 0),
             state(420, 500, Sleep, EPOLL_WAIT),
-        ];
-        assert_eq!(of(&states), [(100, 210), (400, 420)]);
+        ]
+    }
+
+    #[test]
+    fn a_period_lasts_from_one_poll_to_the_next_with_all_other_waits() {
+        assert_eq!(of(&two_periods()), [(100, 210), (400, 420)]);
     }
 
     #[test]
@@ -344,20 +348,10 @@ mod tests {
 
     #[test]
     fn a_period_knows_for_how_long_the_thread_ran() {
-        use ThreadState::{Runnable, Running, Sleep};
-        let states = [
-            state(0, 100, Sleep, EPOLL_WAIT),
-            state(100, 110, Runnable, 0),
-            state(110, 150, Running, 0),
-            state(150, 170, Sleep, FUTEX),
-            state(170, 180, Running, 0),
-            state(180, 400, Sleep, EPOLL_WAIT),
-            state(400, 420, Running, 0),
-            state(420, 500, Sleep, EPOLL_WAIT),
-        ];
         let mut periods = BusyPeriods::default();
+        let states = two_periods();
         let ran = states.iter().filter_map(|s| periods.take(s)).map(|p| p.ran.0);
-        assert_eq!(ran.collect::<Vec<_>>(), [50, 20]);
+        assert_eq!(ran.collect::<Vec<_>>(), [60, 20]);
     }
 
     /// The periods of a thread that waits so often in each of these ways, for 60 of each 100, and how many of them lie

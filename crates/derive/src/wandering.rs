@@ -13,7 +13,7 @@
 //! # What fools it
 //! - Of several requests that are sent ahead on one connection only the first is seen until it is answered.
 //! - A thread that has long been running when it receives a request could have taken it since it last slept: how much of that
-//!   the request waited is not known, unless its sender is on the same host.
+//!   the request waited is not known.
 //! - Sockets whose ends are alike (equal ports, two unnamed ends) tell nothing.
 
 use std::collections::{HashMap, VecDeque};

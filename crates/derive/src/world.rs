@@ -627,8 +627,10 @@ impl World {
         until: Ns,
     ) -> Option<Sent> {
         let answer = self.message_after(thread, held.to, until)?;
-        let before = self.sent(&answer).is_some_and(|sent| sent.ts <= held.from);
-        if answer.direction != Direction::Receive || answer.request == Some(true) || before {
+        if answer.direction != Direction::Receive || answer.request == Some(true) {
+            return None;
+        }
+        if self.sent(&answer).is_some_and(|sent| sent.ts <= held.from) {
             return None;
         }
         let woke = self.woken(thread, held.from, held.to)?.ts;

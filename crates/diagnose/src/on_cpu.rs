@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use gpuwhy_schema::{EntityId, Part, PartKind};
 
 use crate::detect::Long;
+
 /// Where in the course of a step a thread ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
@@ -105,7 +106,7 @@ pub struct OnCpu {
     batches: bool,
     /// It is about three steps at most.
     few: bool,
-    /// How many times as long as usual some took, while those in between took as long as ever.
+    /// Those that took far longer than usual, while those in between took as long as ever.
     long: Option<Long>,
 }
 
@@ -199,7 +200,7 @@ impl OnCpu {
         OnCpu { few: slow < HABIT, ..self }
     }
 
-    /// The same of busy periods of which so many took so many times as long as usual, and those in between as long as ever.
+    /// The same of steps among which these were long; of steps that somebody marked, and of few, that says nothing.
     pub(crate) fn among(self, long: Option<Long>) -> OnCpu {
         let is_busy = matches!(self.work, Work::Asked(_));
         OnCpu { long: long.filter(|long| is_busy && long.many >= HABIT), ..self }

@@ -225,8 +225,7 @@ impl LiveBusy {
         let does = self.processes.entry(process).or_default();
         let this = kind as usize;
         does[this] = does[this].saturating_add(kind.weight(unit));
-        does[..this].iter().all(|other| *other < does[this])
-            && does[this..].iter().all(|other| *other <= does[this])
+        Kind::heaviest(Kind::ALL.map(|kind| (kind, does[kind as usize]))) == Some(kind)
     }
 
     /// Whether a period is to be compared with others.

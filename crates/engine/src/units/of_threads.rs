@@ -1,6 +1,7 @@
 //! Units that single threads have, of whatever kind: which of them a process is judged by.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use gpuwhy_derive::busy_periods::Period;
 use gpuwhy_diagnose::detect::Step;
@@ -29,6 +30,15 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// All of them, in order.
+    pub const ALL: [Kind; 3] = [Kind::Served, Kind::Paced, Kind::Quantum];
+
+    /// The kind that weighs most; of two alike, the one that says more.
+    pub fn heaviest(weights: impl IntoIterator<Item = (Kind, i64)>) -> Option<Kind> {
+        let most = weights.into_iter().max_by_key(|&(kind, weight)| (weight, Reverse(kind)));
+        most.map(|(kind, _)| kind)
+    }
+
     /// What recurs.
     pub fn recurring(self) -> Recurring {
         match self {
@@ -81,35 +91,33 @@ fn judged_by(
 ) -> (Vec<Step>, Vec<RoundsOfProcess>) {
     let process: HashMap<EntityId, EntityId> =
         busy.threads.iter().map(|thread| (thread.id, thread.process)).collect();
-    let mut does: HashMap<(EntityId, Kind), (i64, usize)> = HashMap::new();
+    let mut does: HashMap<EntityId, BTreeMap<Kind, (i64, usize)>> = HashMap::new();
     for (of, threads) in kinds {
         for (thread, units) in threads {
-            let (weight, many) = does.entry((process[thread], *of)).or_default();
+            let (weight, many) = does.entry(process[thread]).or_default().entry(*of).or_default();
             *weight += units.iter().map(|unit| of.weight(unit)).sum::<i64>();
             *many += units.len();
         }
     }
-    let mut by: HashMap<EntityId, (i64, Kind)> = HashMap::new();
-    for ((process, of), (weight, _)) in &does {
-        let most = by.entry(*process).or_insert((*weight, *of));
-        if (*weight, std::cmp::Reverse(*of)) > (most.0, std::cmp::Reverse(most.1)) {
-            *most = (*weight, *of);
-        }
-    }
+    let by = does.iter().filter_map(|(process, kinds)| {
+        let of = Kind::heaviest(kinds.iter().map(|(of, (weight, _))| (*of, *weight)))?;
+        Some((*process, (of, kinds[&of].1)))
+    });
+    let by: HashMap<EntityId, (Kind, usize)> = by.collect();
     let entities: HashMap<EntityId, &Entity> =
         source.entities_and_tracks().entity.iter().map(|e| (e.id, e)).collect();
-    let all: usize = by.iter().map(|(process, (_, of))| does[&(*process, *of)].1).sum();
+    let all: usize = by.values().map(|(_, many)| many).sum();
     let one_in = all.div_ceil(UNITS).max(1);
-    let rounds = by.iter().filter_map(|(id, (_, of))| {
+    let rounds = by.iter().filter_map(|(id, &(of, rounds))| {
         let entity = entities.get(id)?;
         let (process, pid) = (entity.name.to_string(), entity.number);
-        let (of, rounds) = (of.recurring(), does[&(*id, *of)].1);
+        let of = of.recurring();
         Some(RoundsOfProcess { process, pid, of, each: one_in, rounds, phase: None })
     });
     let mut rounds: Vec<RoundsOfProcess> = rounds.collect();
     rounds.sort_by(|a, b| (b.rounds, a.pid).cmp(&(a.rounds, b.pid)));
     let of_kind = |(of, threads): &OfThreads| {
-        let judged = threads.iter().filter(|(thread, _)| by[&process[thread]].1 == *of);
+        let judged = threads.iter().filter(|(thread, _)| by[&process[thread]].0 == *of);
         let one =
             judged.flat_map(|(thread, units)| units.iter().step_by(one_in).map(|u| (*thread, *u)));
         one.map(|(thread, unit)| (unit, thread, *of)).collect::<Vec<_>>()
