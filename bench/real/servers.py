@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import subprocess
 import time
 
@@ -11,6 +12,16 @@ from programs import HERE, Program, logged
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
 # Debian's own, which has the packages.
 PYTHON = "/usr/bin/python3"
+
+
+def taken_ports():
+    """The ports of this host at which somebody listens, or receives datagrams."""
+    ports = set()
+    for kind, state in (("tcp", "0A"), ("udp", "07")):
+        with open(f"/proc/net/{kind}") as file:
+            rows = [line.split() for line in list(file)[1:]]
+        ports |= {int(row[1].split(":")[1], 16) for row in rows if row[3] == state}
+    return ports
 
 
 class Server(Program):
@@ -24,12 +35,18 @@ class Server(Program):
         os.chmod(folder, 0o755)
         self.folder, self.steps = folder, os.path.join(folder, "steps")
         self.socket = os.path.join(folder, "socket")
+        taken = taken_ports()
         self.server = subprocess.Popen(self.command(), **QUIET)
         self.wait_for(self.answers)
         self.pid = self.server.pid
         self.prepare()
+        asked = self.asked()
+        port = re.search(r":(\d+)", asked[1])
+        if port and int(port[1]) in taken:
+            self.server.kill()
+            raise RuntimeError(f"{self.name} cannot be asked: port {port[1]} is another one's, that an earlier run may have left")
         self.client = subprocess.Popen(
-            [PYTHON, os.path.join(HERE, "asks.py"), folder, *self.asked(), str(self.rate)], stdout=subprocess.DEVNULL
+            [PYTHON, os.path.join(HERE, "asks.py"), folder, *asked, str(self.rate)], stdout=subprocess.DEVNULL
         )
         self.wait_for(lambda: os.path.exists(self.steps) and os.path.getsize(self.steps) > 0)
 

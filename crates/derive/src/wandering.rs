@@ -11,7 +11,8 @@
 //! usual length then, and what a request takes has.
 //!
 //! # What fools it
-//! - Of several requests that are sent ahead on one connection only the first is seen until it is answered.
+//! - Of several requests that are sent ahead on one connection only the first is seen until it is answered, or until another
+//!   thread receives one.
 //! - A thread that has long been running when it receives a request could have taken it since it last slept: how much of that
 //!   the request waited is not known.
 //! - Sockets whose ends are alike (equal ports, two unnamed ends) tell nothing.
@@ -90,7 +91,11 @@ impl<T: Copy + PartialEq> Requests<T> {
     fn received(&mut self, thread: T, message: &Message, since: Ns) -> Option<(T, Period)> {
         let at = message.ts;
         let flow = self.flow(message.flow);
-        if flow.open.is_some_and(|(_, open, _)| at < open.saturating_add(FORGOTTEN)) {
+        let is_piece = |(_, open, by): (Ns, Ns, T)| {
+            // What another thread receives is the next one: who answered this is not told yet.
+            by == thread && at < open.saturating_add(FORGOTTEN)
+        };
+        if flow.open.is_some_and(is_piece) {
             return None;
         }
         flow.open = None;
@@ -184,6 +189,20 @@ mod tests {
         assert_eq!(of(&asked), [(2, 9, 30)]);
         let next = [asked.as_slice(), &[(1, 60, Receive, 5000), (1, 70, Send, 5000)]].concat();
         assert_eq!(of(&next), [(2, 9, 30), (1, 59, 70)]);
+    }
+
+    /// Threads of a pool take requests of one connection in turn. What the first one did is told after what the second did.
+    #[test]
+    fn a_request_that_another_thread_receives_next_has_an_answer_of_its_own() {
+        let asked = [
+            (1, 10, Receive, 5000),
+            (2, 40, Receive, 5000),
+            (2, 50, Send, 5000),
+            (1, 30, Send, 5000),
+            (1, 60, Receive, 5000),
+            (1, 70, Send, 5000),
+        ];
+        assert_eq!(of(&asked), [(2, 39, 50), (1, 59, 70)]);
     }
 
     /// Whether requests wander of which one in so many is answered by another thread.
