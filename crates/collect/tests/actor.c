@@ -55,6 +55,15 @@ static void pin(int cpu)
 	setpriority(PRIO_PROCESS, 0, -15);
 }
 
+/* Waits for nothing that ever comes, and lets others run meanwhile. */
+static void *yielder(void *called)
+{
+	name(called);
+	for (;;)
+		sched_yield();
+	return NULL;
+}
+
 /* Two threads that take turns: each works, then wakes the other. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn_changed = PTHREAD_COND_INITIALIZER;
@@ -127,6 +136,12 @@ int main(int argc, char **argv)
 		pin(n);
 		for (;;)
 			work(1000000);
+	} else if (!strcmp(role, "yield")) {
+		pthread_t thread;
+
+		pin(n);
+		pthread_create(&thread, NULL, yielder, "yields too");
+		yielder("yielder");
 	} else if (!strcmp(role, "pace")) {
 		name("pacer");
 		pin(n);

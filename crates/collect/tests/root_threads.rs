@@ -167,6 +167,24 @@ impl Trace {
         rows.iter().filter(|(s, _)| *s == state).filter_map(|(_, row)| row.dur).sum()
     }
 
+    /// For how long a thread waited for CPU 0, and who had it meanwhile, by the number of the thread.
+    fn occupants(&self, thread: EntityId) -> (Ns, BTreeMap<i64, Ns>) {
+        let track = self.track(self.cpu(0), names::OCCUPANT).expect("CPU 0 has occupants").id;
+        let mut occupied: BTreeMap<i64, Ns> = BTreeMap::new();
+        for (state, wait) in self.states(thread) {
+            if state != ThreadState::Runnable {
+                continue;
+            }
+            assert_eq!(wait.arg, Some(0), "the thread is pinned to CPU 0");
+            let end = wait.ts + wait.dur.unwrap_or(Ns::ZERO);
+            for row in self.rows.state.iter().filter(|s| s.track == track) {
+                let time = Ns::overlap(wait.ts, end, row.ts, row.ts + row.dur.unwrap());
+                *occupied.entry(row.value).or_default() += time;
+            }
+        }
+        (self.time_in(thread, ThreadState::Runnable), occupied)
+    }
+
     fn source(&self, kind: &str) -> &Source {
         self.rows.source.iter().rev().find(|s| &*s.kind == kind).unwrap()
     }
@@ -214,25 +232,54 @@ fn root_the_thread_that_occupies_the_cpu_of_a_waiting_thread_is_named() {
 
     let pacer = trace.thread("pacer").id;
     let spinner = trace.thread("spinner").id;
-    let waited = trace.time_in(pacer, ThreadState::Runnable);
+    let (waited, occupied) = trace.occupants(pacer);
     assert!(waited > Ns::millis(100), "waited only {waited}");
-    let track = trace.track(trace.cpu(0), names::OCCUPANT).expect("CPU 0 has occupants").id;
-    let mut occupied: BTreeMap<i64, Ns> = BTreeMap::new();
-    for (state, wait) in trace.states(pacer) {
-        if state != ThreadState::Runnable {
-            continue;
-        }
-        assert_eq!(wait.arg, Some(0), "the pacer is pinned to CPU 0");
-        let end = wait.ts + wait.dur.unwrap_or(Ns::ZERO);
-        for row in trace.rows.state.iter().filter(|s| s.track == track) {
-            let time = Ns::overlap(wait.ts, end, row.ts, row.ts + row.dur.unwrap());
-            *occupied.entry(row.value).or_default() += time;
-        }
-    }
     let known: Ns = occupied.values().copied().sum();
     assert!(known.0 * 100 >= waited.0 * 95, "of {waited} only {known} is accounted for");
     let most = occupied.iter().max_by_key(|(_, time)| **time).unwrap().0;
     assert_eq!(*most, i64::from(spinner.0), "{occupied:?}");
+}
+
+#[test]
+fn root_threads_that_yield_to_each_other_all_the_time_are_recorded_without_loss() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    if !privileged() {
+        return;
+    }
+    let yielder = Actor::new(&["yield", "0"]);
+    let trace = record(targets(&[yielder.pid()]), 1000);
+    let source = trace.source("bpf:run_queue");
+    assert_eq!(source.dropped, 0);
+    assert!(source.recorded < 8_000, "{} records in a second", source.recorded);
+    let threads = [trace.thread("yielder").id, trace.thread("yields too").id];
+    let times = threads.map(|thread| {
+        let states = trace.states(thread);
+        let (first, last) = (states[0].1.ts, states.last().unwrap().1.ts);
+        let [ran, waited] = [ThreadState::Running, ThreadState::Runnable]
+            .map(|state| trace.time_in(thread, state).0 as f64 / (last - first).0 as f64);
+        assert!((0.95..1.05).contains(&(ran + waited)), "{ran} {waited}");
+        ran
+    });
+    let both = times[0] + times[1];
+    assert!((0.85..1.1).contains(&both), "they ran on one CPU: {times:?}");
+}
+
+#[test]
+fn root_who_had_the_cpu_that_a_yielding_thread_did_not_get_back_is_named() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    if !privileged() {
+        return;
+    }
+    let _spinner = Actor::new(&["spin", "0"]);
+    let yielder = Actor::new(&["yield", "0"]);
+    let trace = record(targets(&[yielder.pid()]), 1000);
+    let spinner = trace.thread("spinner").id;
+    for name in ["yielder", "yields too"] {
+        let (waited, occupied) = trace.occupants(trace.thread(name).id);
+        assert!(waited > Ns::millis(300), "{name} waited only {waited}");
+        let by_spinner = occupied.get(&i64::from(spinner.0)).copied().unwrap_or_default();
+        assert!(by_spinner.0 * 100 >= waited.0 * 80, "{name}: {occupied:?} of {waited}");
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@
 //! Requests come when clients send them, so that a server has no rounds. Yet what is in its way makes its busy
 //! periods longer.
 //!
+//! Where records of the thread's states are missing, the periods that were open are left out.
+//!
 //! # What fools it
 //! - Who asks on a connection is known by its ports, or by which end of a Unix socket has a name. Between unnamed sockets and equal
 //!   ports it is not, and a thread that waits for an answer of such a one is taken for idle.
@@ -45,6 +47,26 @@ const ASKS: u32 = 4;
 const OPEN: usize = 1024;
 /// Sleeps for a time, without a wait for work among them, after which a thread paces itself.
 const PACED: u32 = 20;
+/// States follow each other: where more time than this is not known, records were lost.
+const GAP: Ns = Ns::micros(100);
+
+/// Up to when it is known what a thread did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known(Option<Ns>);
+
+impl Known {
+    /// Whether a state that begins then lies behind others that are known.
+    pub(crate) fn is_behind(self, from: Ns) -> bool {
+        self.0.is_some_and(|known| from < known)
+    }
+
+    /// Takes the next state; whether records of what was before it are missing.
+    pub(crate) fn take(&mut self, from: Ns, to: Ns) -> bool {
+        let missing = self.0.is_some_and(|known| from > known.saturating_add(GAP));
+        self.0 = self.0.max(Some(to));
+        missing
+    }
+}
 
 /// A busy period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +126,7 @@ pub struct BusyPeriods {
     open: HashMap<u64, Ns>,
     /// Its latest message.
     latest: Option<Ns>,
+    known: Known,
 }
 
 impl Default for BusyPeriods {
@@ -119,6 +142,7 @@ impl Default for BusyPeriods {
             ran: Ns::ZERO,
             open: HashMap::new(),
             latest: None,
+            known: Known::default(),
         }
     }
 }
@@ -128,6 +152,9 @@ impl BusyPeriods {
     /// one does.
     pub fn take(&mut self, state: &State) -> Option<Period> {
         let (from, dur) = (state.ts, state.dur?);
+        if self.known.take(from, from.saturating_add(dur)) {
+            self.forget();
+        }
         match ThreadState::from_code(state.value)? {
             ThreadState::Sleep => {}
             ThreadState::Running => {
@@ -171,6 +198,13 @@ impl BusyPeriods {
             }
             _ => None,
         }
+    }
+
+    /// Records are missing: the waits between which the open periods lie may be among them.
+    fn forget(&mut self) {
+        (self.since, self.last, self.awake) = (None, None, None);
+        self.ran = Ns::ZERO;
+        self.open.clear();
     }
 
     /// Whether its periods lie between waits, and not between its messages.
@@ -337,6 +371,25 @@ mod tests {
     #[test]
     fn a_period_lasts_from_one_poll_to_the_next_with_all_other_waits() {
         assert_eq!(of(&two_periods()), [(100, 210), (400, 420)]);
+    }
+
+    #[test]
+    fn a_period_in_which_records_are_missing_is_left_out() {
+        let ms = |from, to, kind, call| state(from * 1_000_000, to * 1_000_000, kind, call);
+        let around = |gap: i64| {
+            of(&[
+                ms(0, 1, ThreadState::Sleep, EPOLL_WAIT),
+                ms(1, 2, ThreadState::Running, 0),
+                ms(2 + gap, 3 + gap, ThreadState::Running, 0),
+                ms(3 + gap, 4 + gap, ThreadState::Sleep, EPOLL_WAIT),
+                ms(4 + gap, 5 + gap, ThreadState::Running, 0),
+                ms(5 + gap, 6 + gap, ThreadState::Sleep, EPOLL_WAIT),
+            ])
+            .iter()
+            .map(|(from, to)| (to - from) / 1_000_000)
+            .collect::<Vec<_>>()
+        };
+        assert_eq!((around(0), around(10_000)), (vec![2, 1], vec![1]));
     }
 
     #[test]

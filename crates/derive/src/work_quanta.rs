@@ -16,19 +16,18 @@
 //! - The same work that takes longer on the CPU: by a neighbour in the caches, by a lower clock. A quantum is time, not
 //!   instructions.
 //! - A thread that spins for another one makes quanta and no progress. Who is in the way of the other one is told by its own.
-//! - A thread that sleeps at least once in so much of its running has no quanta.
+//! - A thread that sleeps at least once in so much of its running has no quanta, and none lies where records of its states are
+//!   missing.
 
 use gpuwhy_schema::{Ns, State, ThreadState};
 
-use crate::busy_periods::Period;
+use crate::busy_periods::{Known, Period};
 
 /// How long a thread runs in a quantum.
 pub const QUANTUM: Ns = Ns::millis(10);
 
 /// A sleep that is shorter is a part of a quantum: a lock that was taken, a page that was brought.
 const SHORT: Ns = Ns::millis(1);
-/// States follow each other; where more time than this is not known, what went before is left out.
-const GAP: Ns = Ns::micros(100);
 /// Of one state that lasted for longer than so many quanta, only the last ones count.
 const AT_ONCE: i64 = 100;
 
@@ -37,8 +36,7 @@ const AT_ONCE: i64 = 100;
 pub struct WorkQuanta {
     /// When the open one began, and for how long the thread has run in it.
     open: Option<(Ns, Ns)>,
-    /// Up to when it is known what the thread did.
-    known: Option<Ns>,
+    known: Known,
 }
 
 impl WorkQuanta {
@@ -46,12 +44,12 @@ impl WorkQuanta {
     pub fn take(&mut self, state: &State, ended: &mut Vec<Period>) {
         let Some((kind, dur)) = ThreadState::from_code(state.value).zip(state.dur) else { return };
         let (mut from, to) = (state.ts, state.ts.saturating_add(dur));
-        match self.known {
-            Some(known) if from < known => return,
-            Some(known) if from > known.saturating_add(GAP) => self.open = None,
-            _ => {}
+        if self.known.is_behind(from) {
+            return;
         }
-        self.known = Some(to);
+        if self.known.take(from, to) {
+            self.open = None;
+        }
         match kind {
             ThreadState::Running => {}
             ThreadState::Sleep if dur >= SHORT => {

@@ -86,8 +86,10 @@ struct task {
 	__u64 faults;      /* its page faults that they hold, and those before it was of interest */
 	__u32 hops;        /* how many more wakers away from it are of interest */
 	__u32 generation;  /* of the list of targets, when this was last compared with it */
+	__u64 joined;      /* begin of the run that goes on after short yields; 0 if it is of one slice */
+	__u64 yielded_ns;  /* of that run, ready to run while others had the CPU */
 	__u32 waits_on;    /* number of the CPU that was taken from it while it could run, plus 1; 0 if none was */
-	__u32 pad;
+	__u32 yields;      /* it gave that CPU away itself, and no record tells of the slice before */
 	struct wait wait;  /* the present one, or the last one while it runs */
 };
 

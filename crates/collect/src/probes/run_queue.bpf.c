@@ -72,6 +72,7 @@ struct run_record {
 	__u8 off_cpu;        /* enum off_cpu: why it is off its CPU from now on */
 	__u16 pad;
 	__s32 vcpu;          /* descriptor of the virtual CPU of KVM that it runs, -1 for none */
+	__u64 yielded_ns;    /* of the time since `from`, in yields that were joined into one run */
 };
 
 struct moved_record {
@@ -159,8 +160,9 @@ struct ledger {
 	__u32 write_present; /* write the present slice when it ends */
 	__u32 idle;     /* the last slice was the idle task's */
 	__u32 waiting;  /* threads of interest that this CPU was taken from and that have not run since */
-	__u32 pad;
+	__u32 yielding; /* those that gave it away themselves */
 	__u64 needed;   /* slices since then are written whoever asks, since one of these waits; 0 if none does */
+	__u64 yield_needed; /* the same for those that gave it away */
 	struct slice slices[LEDGER];
 };
 
@@ -473,6 +475,8 @@ __noinline int record_ledger(__u32 cpu, __u64 from)
 	/* Another one that waits for longer would not find them any more. */
 	if (w.ledger->needed && w.ledger->needed < w.from)
 		w.from = w.ledger->needed;
+	if (w.ledger->yield_needed && w.ledger->yield_needed < w.from)
+		w.from = w.ledger->yield_needed;
 	w.at = w.ledger->next;
 	w.end = w.at;
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
@@ -491,6 +495,7 @@ __noinline int record_ledger(__u32 cpu, __u64 from)
 		count_dropped();
 	w.ledger->written = w.end;
 	w.ledger->needed = w.ledger->waiting ? w.ledger->since : 0;
+	w.ledger->yield_needed = w.ledger->yielding ? w.ledger->since : 0;
 	return 0;
 }
 
@@ -534,6 +539,12 @@ static __always_inline void add_used(struct task_struct *prev, struct task *t, _
 static __always_inline void waits_on(struct task *t, struct ledger *l, __u32 id, __u64 now)
 {
 	t->waits_on = id + 1;
+	if (t->yields) {
+		__sync_fetch_and_add(&l->yielding, 1);
+		if (!l->yield_needed)
+			l->yield_needed = now;
+		return;
+	}
 	__sync_fetch_and_add(&l->waiting, 1);
 	if (!l->needed)
 		l->needed = now;
@@ -545,8 +556,83 @@ static __always_inline void waits_no_more(struct task *t)
 	struct ledger *l = bpf_map_lookup_elem(&ledgers, &id);
 
 	t->waits_on = 0;
-	if (l)
+	if (!l)
+		return;
+	if (!t->yields) {
 		__sync_fetch_and_add(&l->waiting, -1);
+		return;
+	}
+	__sync_fetch_and_add(&l->yielding, -1);
+	/* Those that yield take turns: the ones that still wait began to later than this one did. */
+	l->yield_needed = l->yielding ? t->wait.from : 0;
+}
+
+/* sched_yield on x86-64 and arm64. */
+#define X86_SCHED_YIELD 24
+#define ARM64_SCHED_YIELD 124
+
+/*
+ * Threads that wait for each other in a loop of sched_yield switch a hundred thousand times a second. Their slices
+ * and yields are joined into one run as long as each yield is shorter than the first number and the run than the
+ * second one, and nothing else is to be told of a slice: two records for it instead of thousands.
+ */
+#define YIELD_NS 50000
+#define JOINED_NS 2000000
+
+/* Time in interrupts that is worth a row of its own. */
+#define INTERRUPT_NS 1000
+
+/* Whether the slice of `prev` that began at `from` ended by its own call, so that the run may go on after it. */
+static __always_inline bool yields(struct task_struct *prev, struct task *t, struct cpu *cpu, __u64 from, __u64 now,
+				   bool preempt, __u8 off)
+{
+	struct pt_regs___x86 *x86 = NULL;
+	__s32 syscall;
+
+	if (preempt || off != OFF_CPU_PREEMPTED || !from)
+		return false;
+	if (cpu->slice_hardirq_ns + cpu->slice_softirq_ns >= INTERRUPT_NS)
+		return false;
+	if (now - (t->joined ? t->joined : from) >= JOINED_NS)
+		return false;
+	syscall = syscall_of(prev);
+	return syscall == (bpf_core_field_exists(x86->orig_ax) ? X86_SCHED_YIELD : ARM64_SCHED_YIELD);
+}
+
+static __always_inline struct run_record *reserve_run(struct task *t, struct task_struct *p, __u64 from, __u64 to)
+{
+	struct run_record *r = reserve(KIND_RUN, sizeof(*r), to, p->pid);
+
+	if (!r)
+		return NULL;
+	r->from = t->joined ? t->joined : from;
+	r->yielded_ns = t->yielded_ns;
+	r->tgid = p->tgid;
+	r->pad = 0;
+	return r;
+}
+
+/* The run that was to go on after a yield did not: what was not recorded of it. */
+static __always_inline void record_joined(struct task *t, struct task_struct *p)
+{
+	struct run_record *r = reserve_run(t, p, t->joined, t->wait.from);
+
+	if (!r)
+		return;
+	r->hardirq_ns = 0;
+	r->softirq_ns = 0;
+	r->syscall = -1;
+	r->vec = 0;
+	r->off_cpu = OFF_CPU_PREEMPTED;
+	r->vcpu = -1;
+	submit(r);
+}
+
+static __always_inline void no_longer_joined(struct task *t)
+{
+	t->joined = 0;
+	t->yielded_ns = 0;
+	t->yields = 0;
 }
 
 static __always_inline void switched_out(unsigned long long *ctx, struct task_struct *prev,
@@ -565,20 +651,26 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 	t->wait.tgid = prev->tgid;
 	t->wait.off_cpu = off;
 	t->wait.syscall = -1;
-	if (!exact)
+	if (!exact) {
+		no_longer_joined(t);
 		return;
+	}
+	t->yields = yields(prev, t, cpu, from, now, ctx[0], off);
 	if (off == OFF_CPU_PREEMPTED)
 		waits_on(t, l, id, now);
 	if (!THROTTLED_BY_TASK || off == OFF_CPU_THROTTLED)
 		t->throttled0 = throttled_time(prev->se.cfs_rq);
 	if (off != OFF_CPU_PREEMPTED && off != OFF_CPU_DEAD)
 		t->wait.syscall = wait_of(prev);
-	if (!from || !within_budget(cpu, now))
+	if (t->yields) {
+		if (!t->joined)
+			t->joined = from;
 		return;
-	r = reserve(KIND_RUN, sizeof(*r), now, prev->pid);
+	}
+	r = from && within_budget(cpu, now) ? reserve_run(t, prev, from, now) : NULL;
+	no_longer_joined(t);
 	if (!r)
 		return;
-	r->from = from;
 	r->hardirq_ns = cpu->slice_hardirq_ns;
 	r->softirq_ns = cpu->slice_softirq_ns;
 	if (r->softirq_ns) {
@@ -591,11 +683,9 @@ static __always_inline void switched_out(unsigned long long *ctx, struct task_st
 			}
 		}
 	}
-	r->tgid = prev->tgid;
 	r->syscall = t->wait.syscall;
 	r->vec = vec;
 	r->off_cpu = off;
-	r->pad = 0;
 	r->vcpu = vcpu_of(prev);
 	submit(r);
 }
@@ -604,6 +694,7 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 					struct ledger *l, __u64 now)
 {
 	struct wait *w = &t->wait;
+	bool joins = t->yields && t->waits_on == bpf_get_smp_processor_id() + 1 && now - w->from < YIELD_NS;
 	__u64 ready;
 
 	if (t->waits_on)
@@ -626,8 +717,22 @@ static __always_inline void switched_in(struct task_struct *next, struct task *t
 		cpu->runq_wait_ns += now - ready;
 	t->wake_ts = 0;
 	t->since = now;
-	if (!is_of_interest(t, next, now))
+	if (!is_of_interest(t, next, now)) {
+		no_longer_joined(t);
 		return;
+	}
+	if (!w->from) {
+		no_longer_joined(t);
+	} else if (joins) {
+		t->yielded_ns += now - w->from;
+		t->yields = 0;
+		return;
+	}
+	if (t->yields) {
+		if (within_budget(cpu, now))
+			record_joined(t, next);
+		no_longer_joined(t);
+	}
 	/* Not known yet of a thread that has not been switched out since it was first seen. */
 	w->tgid = next->tgid;
 	if (w->from && (!THROTTLED_BY_TASK || w->off_cpu == OFF_CPU_THROTTLED)) {
