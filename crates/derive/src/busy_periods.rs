@@ -217,6 +217,11 @@ impl BusyPeriods {
         self.timers == PACED && self.waits()
     }
 
+    /// When its last wait for work ended, if its periods lie between such waits.
+    pub fn waited(&self) -> Option<Ns> {
+        self.since.filter(|_| self.waits() && !self.is_paced())
+    }
+
     /// Since when the thread could take its next message: what a wait ended with, since then; what follows was behind that, for
     /// how long is not known.
     pub fn could_take(&self, message: &Message) -> Ns {

@@ -1,4 +1,5 @@
-//! Requests to a process of which one thread receives what another one answers.
+//! Requests to a process that outlast what one thread does between two waits: of which one thread receives what another one
+//! answers, or that are answered after other work.
 //!
 //! # What it sees
 //! What the threads of one process receive and send by TCP and Unix sockets, as far as it is known which end of a connection asks.
@@ -8,7 +9,8 @@
 //! # Why it matters
 //! Runtimes with schedulers of their own (Go, Erlang, asynchronous Rust) let requests wander between threads, each of which
 //! waits in turn for whatever there is to do: as for a lock or for descriptors. What lies between two waits of a thread has no
-//! usual length then, and what a request takes has.
+//! usual length then, and what a request takes has. The same holds of a thread that receives a request, hands it to others, waits for
+//! whatever there is to do, and answers when it is told to.
 //!
 //! # What fools it
 //! - Of several requests that are sent ahead on one connection only the first is seen until it is answered, or until another
@@ -25,7 +27,7 @@ use crate::busy_periods::Period;
 
 /// Answers after which it is known whether requests wander.
 const ANSWERS: u32 = 64;
-/// They do if one in so many is answered by another thread.
+/// They do if one in so many is answered by another thread, and outlast the periods of threads if one in so many does.
 const WANDER: u32 = 16;
 /// Connections that are followed at most.
 const FLOWS: usize = 4096;
@@ -50,24 +52,35 @@ pub struct Requests<T> {
     answers: u32,
     /// How many of these were answered by another thread than the one that had received them.
     elsewhere: u32,
+    /// How many were answered by the same one, which had waited for other work since.
+    later: u32,
     wander: bool,
+    outlast: bool,
 }
 
 impl<T> Default for Requests<T> {
     fn default() -> Requests<T> {
-        Requests { flows: HashMap::new(), answers: 0, elsewhere: 0, wander: false }
+        let (flows, wander, outlast) = (HashMap::new(), false, false);
+        Requests { flows, answers: 0, elsewhere: 0, later: 0, wander, outlast }
     }
 }
 
 impl<T: Copy + PartialEq> Requests<T> {
-    /// Takes a message of a thread, which could have taken it since then. Messages of one thread come in order, those of
+    /// Takes a message of a thread, which could have taken it since then, and when its wait for work before it ended if its busy
+    /// periods lie between such waits. Messages of one thread come in order, those of
     /// different ones nearly so. The request that is answered by it, or that it is if the answer came first, and the thread that answered.
-    pub fn take(&mut self, thread: T, message: &Message, since: Ns) -> Option<(T, Period)> {
+    pub fn take(
+        &mut self,
+        thread: T,
+        message: &Message,
+        since: Ns,
+        waited: Option<Ns>,
+    ) -> Option<(T, Period)> {
         match (message.direction, message.is_request()?) {
             (Direction::Receive, true) if message.bytes > 0 => {
                 self.received(thread, message, since)
             }
-            (Direction::Send, false) => self.sent(thread, message),
+            (Direction::Send, false) => self.sent(thread, message, waited),
             _ => None,
         }
     }
@@ -75,6 +88,12 @@ impl<T: Copy + PartialEq> Requests<T> {
     /// Whether threads answer what others have received, or did so once.
     pub fn wander(&self) -> bool {
         self.wander
+    }
+
+    /// Whether they do, or answer after they have waited for other work, or did so once: what a thread does between two
+    /// waits is any part of any request then.
+    pub fn outlast(&self) -> bool {
+        self.outlast
     }
 
     fn flow(&mut self, flow: u64) -> &mut Flow<T> {
@@ -101,7 +120,7 @@ impl<T: Copy + PartialEq> Requests<T> {
         flow.open = None;
         while flow.sent.pop_front_if(|(sent, _)| *sent <= at).is_some() {}
         match flow.sent.pop_front() {
-            Some((sent, by)) => self.answered((since, thread), (sent, by)),
+            Some((sent, by)) => self.answered((since, thread), (sent, by), false),
             None => {
                 flow.open = Some((since, at, thread));
                 None
@@ -109,10 +128,13 @@ impl<T: Copy + PartialEq> Requests<T> {
         }
     }
 
-    fn sent(&mut self, thread: T, message: &Message) -> Option<(T, Period)> {
+    fn sent(&mut self, thread: T, message: &Message, waited: Option<Ns>) -> Option<(T, Period)> {
         let flow = self.flow(message.opposite());
         match flow.open.take_if(|(_, received, _)| *received < message.ts) {
-            Some((since, _, receiver)) => self.answered((since, receiver), (message.ts, thread)),
+            Some((since, received, receiver)) => {
+                let later = waited.is_some_and(|waited| waited > received);
+                self.answered((since, receiver), (message.ts, thread), later)
+            }
             None => {
                 if flow.sent.len() == AHEAD {
                     flow.sent.pop_front();
@@ -123,13 +145,24 @@ impl<T: Copy + PartialEq> Requests<T> {
         }
     }
 
-    fn answered(&mut self, (from, receiver): (Ns, T), (to, by): (Ns, T)) -> Option<(T, Period)> {
+    fn answered(
+        &mut self,
+        (from, receiver): (Ns, T),
+        (to, by): (Ns, T),
+        later: bool,
+    ) -> Option<(T, Period)> {
         if self.answers >= 2 * ANSWERS {
-            (self.answers, self.elsewhere) = (self.answers / 2, self.elsewhere / 2);
+            self.answers /= 2;
+            (self.elsewhere, self.later) = (self.elsewhere / 2, self.later / 2);
         }
         self.answers += 1;
         self.elsewhere += u32::from(receiver != by);
-        self.wander |= self.answers >= ANSWERS && self.elsewhere * WANDER >= self.answers;
+        self.later += u32::from(receiver == by && later);
+        let are_many = |of: u32| self.answers >= ANSWERS && of * WANDER >= self.answers;
+        (self.wander, self.outlast) = (
+            self.wander || are_many(self.elsewhere),
+            self.outlast || are_many(self.elsewhere + self.later),
+        );
         let period = Period { from, to, messages: Some(1), ran: Ns::ZERO };
         (from < to).then_some((by, period))
     }
@@ -158,7 +191,7 @@ mod tests {
     fn of(messages: &[(u8, i64, Direction, u16)]) -> Vec<(u8, i64, i64)> {
         let mut requests = Requests::default();
         let found = messages.iter().filter_map(|&(thread, at, direction, client)| {
-            requests.take(thread, &message(at, direction, client), Ns(at - 1))
+            requests.take(thread, &message(at, direction, client), Ns(at - 1), None)
         });
         found.map(|(by, period)| (by, period.from.0, period.to.0)).collect()
     }
@@ -210,8 +243,8 @@ mod tests {
         let mut requests = Requests::default();
         for n in 0..200 {
             let by = u8::from(n % one_in == 0);
-            requests.take(0_u8, &message(10 * n, Receive, 5000), Ns(10 * n));
-            requests.take(by, &message(10 * n + 5, Send, 5000), Ns(10 * n));
+            requests.take(0_u8, &message(10 * n, Receive, 5000), Ns(10 * n), None);
+            requests.take(by, &message(10 * n + 5, Send, 5000), Ns(10 * n), None);
         }
         requests.wander()
     }
@@ -222,6 +255,23 @@ mod tests {
         assert!(!wander(100) && !wander(1000));
     }
 
+    /// Whether requests wander and outlast periods of which a thread answers one in so many after it waited again.
+    fn later(one_in: i64) -> (bool, bool) {
+        let mut requests = Requests::default();
+        for n in 0..200 {
+            let (at, waited) = (Ns(10 * n), Ns(10 * n + if n % one_in == 0 { 3 } else { -3 }));
+            requests.take(0_u8, &message(at.0, Receive, 5000), at, Some(at - Ns(3)));
+            requests.take(0_u8, &message(at.0 + 5, Send, 5000), at, Some(waited));
+        }
+        (requests.wander(), requests.outlast())
+    }
+
+    #[test]
+    fn requests_outlast_the_periods_of_a_thread_that_waits_again_before_it_answers() {
+        assert_eq!((later(1), later(12)), ((false, true), (false, true)));
+        assert_eq!((later(100), later(1000)), ((false, false), (false, false)));
+    }
+
     #[test]
     fn what_is_never_answered_is_forgotten() {
         let late = FORGOTTEN.0 + 20;
@@ -229,7 +279,7 @@ mod tests {
         assert_eq!(of(&asked), [(1, late - 1, late + 5)]);
         let mut requests = Requests::default();
         for client in 0..60_000 {
-            requests.take(1_u8, &message(1, Receive, 1024 + client), Ns(1));
+            requests.take(1_u8, &message(1, Receive, 1024 + client), Ns(1), None);
         }
         assert!(requests.flows.len() <= FLOWS);
     }

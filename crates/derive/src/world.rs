@@ -304,7 +304,7 @@ impl World {
             let process = self.process(message.thread);
             if steppers.get(&process).is_some_and(|many| *many > 1) {
                 let of = requests.entry(process).or_default();
-                of.take(message.thread, message, message.ts);
+                of.take(message.thread, message, message.ts, None);
             }
         }
         let wandering = requests.into_iter().filter(|(_, of)| of.wander());

@@ -59,8 +59,8 @@ impl PeriodsOfThreads {
         if let Some(messages) = self.messages.get_mut(&thread) {
             let (requests, answered) = self.requests.entry(*process).or_default();
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
-                let since = periods.could_take(&message);
-                if let Some((by, request)) = requests.take(thread, &message, since) {
+                let (since, waited) = (periods.could_take(&message), periods.waited());
+                if let Some((by, request)) = requests.take(thread, &message, since, waited) {
                     answered.entry(by).or_default().push(request);
                 }
                 list.extend(periods.exchange(&message));
@@ -69,12 +69,12 @@ impl PeriodsOfThreads {
         list.extend(periods.take(state));
     }
 
-    /// Those of threads that have enough: of such that wait for work, and of such that pace themselves. Where requests wander
-    /// between the threads of a process, each has those that it answered.
+    /// Those of threads that have enough: of such that wait for work, and of such that pace themselves. Where requests outlast
+    /// them, each thread has those that it answered.
     pub fn finish(self) -> (PeriodsOf, PeriodsOf) {
-        let wander = self.requests.into_iter().filter(|(_, (requests, _))| requests.wander());
+        let outlast = self.requests.into_iter().filter(|(_, (requests, _))| requests.outlast());
         let answered: HashMap<EntityId, PeriodsOf> =
-            wander.map(|(process, (_, answered))| (process, answered)).collect();
+            outlast.map(|(process, (_, answered))| (process, answered)).collect();
         let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
         let (paced, served): (Vec<_>, Vec<_>) =
             self.of.into_iter().partition(|(_, of)| of.periods.is_paced());

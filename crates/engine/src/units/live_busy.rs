@@ -199,13 +199,14 @@ impl LiveBusy {
         if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
                 let since = followed.periods.could_take(&message);
-                answered.extend(requests.take(state.track, &message, since));
+                let waited = followed.periods.waited();
+                answered.extend(requests.take(state.track, &message, since, waited));
                 found.extend(followed.periods.exchange(&message));
             }
         }
         found.extend(followed.periods.take(state));
         let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
-        if requests.wander() {
+        if requests.outlast() {
             ended.extend(answered.into_iter().map(|(by, period)| (by, Kind::Served, period)));
             // What lies between the waits of a thread is any part of any request.
             if kind == Kind::Served {
