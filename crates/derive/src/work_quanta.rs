@@ -3,8 +3,8 @@
 //! # What it sees
 //! States of a thread. A quantum begins where the one before it ended and ends when the thread has run for
 //! [`QUANTUM`] more; what it takes beyond that is what others took from it: it waited for a CPU, was out of quota, was
-//! stopped, was interrupted or waited for a disk. A sleep of its own accord ends nothing and begins a new quantum: what lies before
-//! it is left out. (Benchmarks of operating-system noise measure *fixed work quanta* in the same way, by counting
+//! stopped, was interrupted or waited for a disk. A sleep of its own accord ends nothing and begins a new quantum, and so do short ones
+//! that come to as much as a quantum: what lies before it is left out. (Benchmarks of operating-system noise measure *fixed work quanta* in the same way, by counting
 //! instructions instead of time: Sottile and Minnich, "Analysis of microbenchmarks for performance tuning of clusters",
 //! CLUSTER 2004.)
 //!
@@ -26,7 +26,7 @@ use crate::busy_periods::{Known, Period};
 /// How long a thread runs in a quantum.
 pub const QUANTUM: Ns = Ns::millis(10);
 
-/// A sleep that is shorter is a part of a quantum: a lock that was taken, a page that was brought.
+/// A sleep that is shorter is a part of a quantum: a lock that was taken, a page that was brought. Many of them are not.
 const SHORT: Ns = Ns::millis(1);
 /// Of one state that lasted for longer than so many quanta, only the last ones count.
 const AT_ONCE: i64 = 100;
@@ -34,8 +34,8 @@ const AT_ONCE: i64 = 100;
 /// The quanta of one thread, from its states as they end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkQuanta {
-    /// When the open one began, and for how long the thread has run in it.
-    open: Option<(Ns, Ns)>,
+    /// When the open one began, and for how long the thread has run and slept in it.
+    open: Option<(Ns, Ns, Ns)>,
     known: Known,
 }
 
@@ -52,8 +52,9 @@ impl WorkQuanta {
         }
         match kind {
             ThreadState::Running => {}
-            ThreadState::Sleep if dur >= SHORT => {
-                self.open = None;
+            ThreadState::Sleep => {
+                let slept = self.open.map(|(since, ran, slept)| (since, ran, slept + dur));
+                self.open = slept.filter(|(_, _, slept)| dur < SHORT && *slept < QUANTUM);
                 return;
             }
             ThreadState::Unknown => {
@@ -66,13 +67,13 @@ impl WorkQuanta {
             from = to - Ns(AT_ONCE * QUANTUM.0);
             self.open = None;
         }
-        let (mut since, mut ran) = self.open.unwrap_or((from, Ns::ZERO));
+        let (mut since, mut ran, mut slept) = self.open.unwrap_or((from, Ns::ZERO, Ns::ZERO));
         while ran + (to - from) >= QUANTUM {
             let end = from + (QUANTUM - ran);
             ended.push(Period { from: since, to: end, messages: None, ran: QUANTUM });
-            (since, ran, from) = (end, Ns::ZERO, end);
+            (since, ran, slept, from) = (end, Ns::ZERO, Ns::ZERO, end);
         }
-        self.open = Some((since, ran + (to - from)));
+        self.open = Some((since, ran + (to - from), slept));
     }
 }
 
@@ -130,6 +131,20 @@ mod tests {
             of_rows(&[row(Running, 0, 4), slept, again]).len()
         };
         assert_eq!((short(900), short(1100)), (1, 0), "the one before is not lost for a short one");
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_for_longer_than_it_runs_has_no_quanta() {
+        let naps = |sleep_us: i64| {
+            let each = 500 + sleep_us;
+            let nap = |n: i64| {
+                let at = Ns::micros(n * each);
+                let of = |ts, us, kind| State { ts, dur: Some(Ns::micros(us)), ..row(kind, 0, 0) };
+                [of(at, 500, Running), of(at + Ns::micros(500), sleep_us, Sleep)]
+            };
+            of_rows(&(0..200).flat_map(nap).collect::<Vec<_>>()).len()
+        };
+        assert_eq!((naps(300), naps(900)), (10, 0));
     }
 
     #[test]
