@@ -855,14 +855,24 @@ impl Walk<'_> {
         self.full_queue(window);
     }
 
-    /// Behind whoever kept the disks busiest.
+    /// Behind whoever kept the disks busiest. Where nobody did and no disk had a request, though requests are recorded, it is
+    /// not known what the thread waited for.
     fn full_queue(&mut self, window: Interval) {
         // The per-process counters of disks are read at 10 Hz.
         let near =
             (window.0.saturating_sub(Ns::millis(100)), window.1.saturating_add(Ns::millis(100)));
         let busiest =
             self.world.counted_most(gpuwhy_schema::names::DISK_TIME, None, |_| false, near);
-        self.put(window, PartKind::BlockQueue, busiest);
+        if busiest.is_some() || !self.world.has_disk_requests() {
+            return self.put(window, PartKind::BlockQueue, busiest);
+        }
+        let had_requests = self.world.disks_had_requests(window);
+        for piece in clip(&had_requests, window) {
+            self.put(piece, PartKind::BlockQueue, None);
+        }
+        for piece in subtract(window, &had_requests) {
+            self.put(piece, PartKind::Unknown, None);
+        }
     }
 
     fn is_seen(&self, thread: EntityId, window: Interval) -> bool {

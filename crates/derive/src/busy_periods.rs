@@ -14,6 +14,9 @@
 //! take it until it sent the first bytes of the answer on the same connection, with all that it waited for in between. Such periods
 //! overlap.
 //!
+//! A thread that asks others and is asked by nobody is given its work in another way, most likely by threads of its own process: for it
+//! a futex is a wait for work as well.
+//!
 //! A thread that waits for nothing of that kind but sleeps for a time again and again paces itself: its periods lie between
 //! these sleeps.
 //!
@@ -103,6 +106,8 @@ enum Answers {
     },
     Yes,
     No,
+    /// It asks others, and nobody asks it by a socket: it is given its work in another way.
+    Asks,
     /// It asks others before it does.
     Through,
 }
@@ -170,7 +175,7 @@ impl BusyPeriods {
         self.awake = Some(to);
         let wait = syscall::wait(state.arg.unwrap_or(-1));
         let is_idle = match wait {
-            Wait::Poll | Wait::Read | Wait::Receive => {
+            _ if wait.is_for_work() => {
                 self.since = self.since.filter(|_| !self.is_paced());
                 self.timers = 0;
                 true
@@ -181,6 +186,7 @@ impl BusyPeriods {
                 self.timers = (self.timers + 1).min(PACED);
                 self.is_paced()
             }
+            Wait::Futex => self.answers == Answers::Asks,
             _ => false,
         };
         match &mut self.last {
@@ -193,7 +199,7 @@ impl BusyPeriods {
             Answers::Yes if matches!(self.last, Some(Last::Sent { .. })) => {
                 self.since.take().and_then(|since| self.ended(since, from))
             }
-            Answers::No | Answers::Counted { .. } if is_idle => {
+            Answers::No | Answers::Asks | Answers::Counted { .. } if is_idle => {
                 self.since.replace(to).and_then(|since| self.ended(since, from))
             }
             _ => None,
@@ -209,7 +215,7 @@ impl BusyPeriods {
 
     /// Whether its periods lie between waits, and not between its messages.
     fn waits(&self) -> bool {
-        matches!(self.answers, Answers::No | Answers::Counted { .. })
+        matches!(self.answers, Answers::No | Answers::Asks | Answers::Counted { .. })
     }
 
     /// Whether its periods lie between sleeps for a time.
@@ -317,10 +323,11 @@ impl BusyPeriods {
             let asks = *asked * ASKS >= *answers && *requests * ASKS >= *answers;
             self.answers = match *exceptions <= EXCEPTIONS {
                 _ if asks => Answers::Through,
+                _ if *requests == 0 && *asked * 2 >= *answers => Answers::Asks,
                 true => Answers::Yes,
                 false => Answers::No,
             };
-            self.since = self.since.filter(|_| self.answers == Answers::No);
+            self.since = self.since.filter(|_| self.waits());
         }
     }
 
@@ -555,12 +562,14 @@ mod tests {
     enum Passes {
         /// Waits in `epoll_wait`.
         Waits(i64, i64),
+        /// Waits for another thread.
+        Parks(i64, i64),
         Asked(i64, u16),
         Asks(i64),
         IsAnswered(i64),
         Answers(i64, u16),
     }
-    use Passes::{Answers as AnswersTo, Asked, Asks, IsAnswered, Waits};
+    use Passes::{Answers as AnswersTo, Asked, Asks, IsAnswered, Parks, Waits};
 
     /// The periods of a thread that does this again and again, as in [`again`].
     fn passes(every: i64, does: &[Passes]) -> Vec<(i64, i64)> {
@@ -583,8 +592,9 @@ mod tests {
             for one in does {
                 let own = end(1, 50_000);
                 let (at, direction, ends) = match *one {
-                    Waits(from, to) => {
-                        let wait = state(begun + from, begun + to, ThreadState::Sleep, EPOLL_WAIT);
+                    Waits(from, to) | Parks(from, to) => {
+                        let call = if matches!(one, Waits(..)) { EPOLL_WAIT } else { FUTEX };
+                        let wait = state(begun + from, begun + to, ThreadState::Sleep, call);
                         let ended = periods.take(&wait).filter(|_| round >= 50);
                         found.extend(ended.map(|p| (p.from.0 % every, p.to.0 - p.from.0)));
                         continue;
@@ -613,6 +623,13 @@ mod tests {
             AnswersTo(420, 1),
         ];
         assert_eq!(passes(1000, &does), vec![(100, 320); 10]);
+    }
+
+    #[test]
+    fn a_thread_that_is_asked_by_nobody_is_idle_until_another_one_gives_it_work() {
+        let does = [Asks(10), Waits(15, 100), IsAnswered(105), Parks(120, 1000)];
+        let found = passes(1000, &does);
+        assert_eq!(found[found.len() - 4..], [(0, 15), (100, 20), (0, 15), (100, 20)]);
     }
 
     #[test]

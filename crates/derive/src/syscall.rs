@@ -36,6 +36,13 @@ pub enum Wait {
     Other,
 }
 
+impl Wait {
+    /// Whether it is a wait for work: for something to be read, on one descriptor or on any of several.
+    pub fn is_for_work(self) -> bool {
+        matches!(self, Wait::Poll | Wait::Read | Wait::Receive)
+    }
+}
+
 /// The wait that belongs to system call `number`; negative numbers are none.
 pub fn wait(number: i64) -> Wait {
     match number {

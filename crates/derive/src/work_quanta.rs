@@ -4,7 +4,7 @@
 //! States of a thread. A quantum begins where the one before it ended and ends when the thread has run for
 //! [`QUANTUM`] more; what it takes beyond that is what others took from it: it waited for a CPU, was out of quota, was
 //! stopped, was interrupted or waited for a disk. A sleep of its own accord ends nothing and begins a new quantum, and so do short ones
-//! that come to as much as a quantum: what lies before it is left out. (Benchmarks of operating-system noise measure *fixed work quanta* in the same way, by counting
+//! that come to as much as a quantum, and each wait for work, however short: what lies before it is left out. (Benchmarks of operating-system noise measure *fixed work quanta* in the same way, by counting
 //! instructions instead of time: Sottile and Minnich, "Analysis of microbenchmarks for performance tuning of clusters",
 //! CLUSTER 2004.)
 //!
@@ -22,6 +22,7 @@
 use gpuwhy_schema::{Ns, State, ThreadState};
 
 use crate::busy_periods::{Known, Period};
+use crate::syscall;
 
 /// How long a thread runs in a quantum.
 pub const QUANTUM: Ns = Ns::millis(10);
@@ -52,6 +53,10 @@ impl WorkQuanta {
         }
         match kind {
             ThreadState::Running => {}
+            ThreadState::Sleep if syscall::wait(state.arg.unwrap_or(-1)).is_for_work() => {
+                self.open = None;
+                return;
+            }
             ThreadState::Sleep => {
                 let slept = self.open.map(|(since, ran, slept)| (since, ran, slept + dur));
                 self.open = slept.filter(|(_, _, slept)| dur < SHORT && *slept < QUANTUM);
@@ -131,6 +136,17 @@ mod tests {
             of_rows(&[row(Running, 0, 4), slept, again]).len()
         };
         assert_eq!((short(900), short(1100)), (1, 0), "the one before is not lost for a short one");
+    }
+
+    #[test]
+    fn no_quantum_holds_a_wait_for_work() {
+        const EPOLL_WAIT: i64 = 232;
+        let after = |call| {
+            let short = State { arg: Some(call), dur: Some(Ns::micros(100)), ..row(Sleep, 8, 0) };
+            let next = State { ts: Ns::micros(8_100), ..row(Running, 0, 8) };
+            of_rows(&[row(Running, 0, 8), short, next]).len()
+        };
+        assert_eq!((after(-1), after(EPOLL_WAIT)), (1, 0));
     }
 
     #[test]

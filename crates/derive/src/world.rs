@@ -675,6 +675,21 @@ impl World {
         list[first..].iter().take(LOOK).filter(|r| r.queued < window.1).copied().collect()
     }
 
+    /// Whether any request to a disk was recorded.
+    pub(crate) fn has_disk_requests(&self) -> bool {
+        !self.by_disk.is_empty()
+    }
+
+    /// When any disk had a request, of anybody, queued or with the device.
+    pub(crate) fn disks_had_requests(&self, window: Interval) -> Vec<Interval> {
+        let of_disk = |list: &Vec<Request>| {
+            let first = list.partition_point(|r| r.done <= window.0);
+            let near = list[first..].iter().take(LOOK).filter(|r| r.queued < window.1);
+            near.map(|r| (r.queued, r.done)).collect::<Vec<_>>()
+        };
+        intervals::union(self.by_disk.values().flat_map(of_disk).collect())
+    }
+
     /// The request, of any thread, whose completion ended a wait at `end`.
     pub(crate) fn request_ending(&self, end: Ns, within: Ns) -> Option<Request> {
         self.by_disk

@@ -441,6 +441,20 @@ fn a_wait_for_a_place_in_a_full_queue_is_blamed_on_whose_requests_fill_it() {
 }
 
 #[test]
+fn a_wait_for_a_disk_without_any_request_is_not_known_to_be_the_disks() {
+    let mut scene = Scene::default();
+    scene
+        .thread("job/main", "RDDDDDDR")
+        .io("job/main", IoOp::Write, [5, 5, 7])
+        .io("other/o", IoOp::Write, [3, 3, 4])
+        .wake("job/main", 7, None);
+    assert_eq!(
+        scene.step("job/main", 0, 8),
+        "run 1, unknown 2, block_queue 1, unknown 1, block_device 2, run 1"
+    );
+}
+
+#[test]
 fn a_worker_that_sleeps_is_not_what_a_request_waits_for() {
     let mut scene = Scene::default();
     scene.issuer = Some(scene.who("kblockd/0"));
