@@ -43,8 +43,7 @@ pub(super) struct LiveBusy {
     followed: usize,
     /// What those that are followed sent and received and is not looked at yet.
     messages: HashMap<EntityId, VecDeque<Message>>,
-    /// Waits that ended and what threads ran, until all messages before their ends have arrived: they come from another
-    /// source.
+    /// States that ended, until all messages before their ends have arrived: they come from another source.
     held: Vec<State>,
     /// The second of the latest period, and how many ended in that.
     second: i64,
@@ -121,9 +120,7 @@ impl LiveBusy {
         for state in &rows.state {
             self.quanta(state, &mut ended);
         }
-        let codes = [ThreadState::Sleep, ThreadState::Running].map(ThreadState::code);
-        let told = rows.state.iter().filter(|state| codes.contains(&state.value));
-        let held = std::mem::replace(&mut self.held, told.cloned().collect());
+        let held = std::mem::replace(&mut self.held, rows.state.clone());
         for state in &held {
             self.ended(state, &mut ended);
         }
@@ -303,10 +300,20 @@ mod tests {
         Known { thread, process: EntityId(7), followed: None }
     }
 
+    /// What a thread does until a wait and then; the units that end.
+    fn runs_and_waits(busy: &mut LiveBusy, wait: &State) -> Vec<(TrackId, Kind, Period)> {
+        // No record is missing in between.
+        let since = Ns(wait.ts.0 - Ns::secs(1).0);
+        let (ts, dur, value) = (since, Some(Ns::secs(1)), ThreadState::Running.code());
+        let mut found = Vec::new();
+        busy.ended(&State { ts, dur, value, ..wait.clone() }, &mut found);
+        busy.ended(wait, &mut found);
+        found
+    }
+
     /// The busy periods that a wait ended, of those that are to be compared.
     fn ended(busy: &mut LiveBusy, wait: &State) -> Vec<Period> {
-        let mut found = Vec::new();
-        busy.ended(wait, &mut found);
+        let found = runs_and_waits(busy, wait);
         let periods = found.into_iter().map(|(_, _, period)| period);
         periods.filter(|period| busy.is_compared(wait.track, period)).collect()
     }
@@ -406,9 +413,8 @@ mod tests {
             busy.queue(&[message(threads[0], Direction::Receive, 0, at + ms)]);
             busy.queue(&[message(by, Direction::Send, 1, at + ms + ms)]);
             for thread in threads {
-                let mut found = Vec::new();
                 let wait = State { dur: Some(ms), ..waits(TrackId(thread.0), at + ms + ms + ms) };
-                busy.ended(&wait, &mut found);
+                let found = runs_and_waits(&mut busy, &wait);
                 lasted.extend(found.into_iter().map(|(_, _, unit)| (n, (unit.to - unit.from).0)));
             }
         }
