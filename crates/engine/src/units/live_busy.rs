@@ -382,7 +382,7 @@ mod tests {
             let ended = ended(&mut busy, &waits(track, at + Ns::millis(9)));
             counted.extend(ended.iter().map(|period| period.messages));
         }
-        assert_eq!(counted.len(), 999 - FIRST as usize, "after the first ten seconds");
+        assert_eq!(counted.len(), 1000 - FIRST as usize, "after the first ten seconds");
         assert_eq!(counted.iter().filter(|n| **n == Some(2)).count(), counted.len() - 1);
         assert_eq!(counted[counted.len() - 10], Some(5));
     }
