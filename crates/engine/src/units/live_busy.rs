@@ -11,8 +11,8 @@ use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_derive::wandering::Requests;
 use gpuwhy_derive::work_quanta::WorkQuanta;
 use gpuwhy_schema::{
-    Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, ThreadState,
-    TrackId, names,
+    Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, TrackId,
+    names,
 };
 
 use super::of_threads::Kind;
@@ -285,7 +285,7 @@ impl LiveBusy {
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::{Direction, Id};
+    use gpuwhy_schema::{Direction, Id, ThreadState};
 
     use super::*;
 
