@@ -224,13 +224,13 @@ impl BusyPeriods {
     }
 
     /// When its last wait for work ended, if its periods lie between such waits.
-    pub fn waited(&self) -> Option<Ns> {
+    pub(crate) fn waited(&self) -> Option<Ns> {
         self.since.filter(|_| self.waits() && !self.is_paced())
     }
 
     /// Since when the thread could take its next message: what a wait ended with, since then; what follows was behind that, for
     /// how long is not known.
-    pub fn could_take(&self, message: &Message) -> Ns {
+    pub(crate) fn could_take(&self, message: &Message) -> Ns {
         let awake = self.awake.filter(|awake| self.latest.is_none_or(|latest| latest < *awake));
         awake.map_or(message.ts, |awake| awake.min(message.ts))
     }

@@ -23,7 +23,7 @@ use std::collections::{HashMap, VecDeque};
 
 use gpuwhy_schema::{Direction, Message, Ns};
 
-use crate::busy_periods::Period;
+use crate::busy_periods::{BusyPeriods, Period};
 
 /// Answers after which it is known whether requests wander.
 const ANSWERS: u32 = 64;
@@ -83,6 +83,18 @@ impl<T: Copy + PartialEq> Requests<T> {
             (Direction::Send, false) => self.sent(thread, message, waited),
             _ => None,
         }
+    }
+
+    /// Takes a message of a thread whose busy periods are looked for too; the period of the thread that it ended, besides.
+    pub fn take_with(
+        &mut self,
+        thread: T,
+        message: &Message,
+        periods: &mut BusyPeriods,
+    ) -> (Option<(T, Period)>, Option<Period>) {
+        // Both are as they were before the message.
+        let (since, waited) = (periods.could_take(message), periods.waited());
+        (self.take(thread, message, since, waited), periods.exchange(message))
     }
 
     /// Whether threads answer what others have received, or did so once.

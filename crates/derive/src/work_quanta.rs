@@ -53,13 +53,11 @@ impl WorkQuanta {
         }
         match kind {
             ThreadState::Running => {}
-            ThreadState::Sleep if syscall::wait(state.arg.unwrap_or(-1)).is_for_work() => {
-                self.open = None;
-                return;
-            }
             ThreadState::Sleep => {
-                let slept = self.open.map(|(since, ran, slept)| (since, ran, slept + dur));
-                self.open = slept.filter(|(_, _, slept)| dur < SHORT && *slept < QUANTUM);
+                let goes_on = dur < SHORT && !syscall::wait(state.arg.unwrap_or(-1)).is_for_work();
+                let open = self.open.filter(|_| goes_on);
+                let slept = open.map(|(since, ran, slept)| (since, ran, slept + dur));
+                self.open = slept.filter(|(_, _, slept)| *slept < QUANTUM);
                 return;
             }
             ThreadState::Unknown => {

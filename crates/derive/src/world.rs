@@ -670,9 +670,8 @@ impl World {
 
     /// The requests that a thread submitted and that overlap the window.
     pub(crate) fn requests_of(&self, thread: EntityId, window: Interval) -> Vec<Request> {
-        let Some(list) = self.by_thread.get(&thread) else { return Vec::new() };
-        let first = list.partition_point(|r| r.done <= window.0);
-        list[first..].iter().take(LOOK).filter(|r| r.queued < window.1).copied().collect()
+        let list = self.by_thread.get(&thread).map_or(&[][..], Vec::as_slice);
+        overlapping(list, window).copied().collect()
     }
 
     /// Whether any request to a disk was recorded.
@@ -682,12 +681,8 @@ impl World {
 
     /// When any disk had a request, of anybody, queued or with the device.
     pub(crate) fn disks_had_requests(&self, window: Interval) -> Vec<Interval> {
-        let of_disk = |list: &Vec<Request>| {
-            let first = list.partition_point(|r| r.done <= window.0);
-            let near = list[first..].iter().take(LOOK).filter(|r| r.queued < window.1);
-            near.map(|r| (r.queued, r.done)).collect::<Vec<_>>()
-        };
-        intervals::union(self.by_disk.values().flat_map(of_disk).collect())
+        let near = self.by_disk.values().flat_map(|list| overlapping(list, window));
+        intervals::union(near.map(|r| (r.queued, r.done)).collect())
     }
 
     /// The request, of any thread, whose completion ended a wait at `end`.
@@ -712,9 +707,8 @@ impl World {
         own: &[Request],
     ) -> Option<EntityId> {
         let list = self.by_disk.get(&disk)?;
-        let first = list.partition_point(|r| r.done <= window.0);
         let mut weight: HashMap<EntityId, f64> = HashMap::new();
-        let near = || list[first..].iter().take(LOOK).filter(|r| r.queued < window.1);
+        let near = || overlapping(list, window);
         // A worker that issues the workload's requests works for it.
         let issuers = near().filter(|r| self.is_workload(r.thread)).filter_map(|r| r.issuer);
         let workers: HashSet<EntityId> =
@@ -807,6 +801,12 @@ const AT_ONCE: Ns = Ns::millis(2);
 const SIGNALLED: Ns = Ns::millis(1);
 /// How many requests a look-up considers at most.
 const LOOK: usize = 4096;
+
+/// Those of some requests, ordered by when they were done, that overlap the window.
+fn overlapping(list: &[Request], window: Interval) -> impl Iterator<Item = &Request> {
+    let first = list.partition_point(|r| r.done <= window.0);
+    list[first..].iter().take(LOOK).filter(move |r| r.queued < window.1)
+}
 
 fn heaviest(weight: HashMap<EntityId, f64>) -> Option<EntityId> {
     weight.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id)

@@ -137,7 +137,7 @@ struct constants {
 	__u32 contexts_known;  /* the interrupt probe runs */
 	__u32 has_prev_state;  /* sched_switch has a fourth argument (5.18) */
 	__u32 idle_ns;         /* shorter overlaps with the idle task are not written */
-	__u32 pad;
+	__u32 interrupt_ns;    /* less time in interrupts has no row of its own */
 };
 
 const volatile struct constants constants = {};
@@ -579,9 +579,6 @@ static __always_inline void waits_no_more(struct task *t)
 #define YIELD_NS 50000
 #define JOINED_NS 2000000
 
-/* Time in interrupts that is worth a row of its own. */
-#define INTERRUPT_NS 1000
-
 /* Whether the slice of `prev` that began at `from` ended by its own call, so that the run may go on after it. */
 static __always_inline bool yields(struct task_struct *prev, struct task *t, struct cpu *cpu, __u64 from, __u64 now,
 				   bool preempt, __u8 off)
@@ -591,7 +588,7 @@ static __always_inline bool yields(struct task_struct *prev, struct task *t, str
 
 	if (preempt || off != OFF_CPU_PREEMPTED || !from)
 		return false;
-	if (cpu->slice_hardirq_ns + cpu->slice_softirq_ns >= INTERRUPT_NS)
+	if (cpu->slice_hardirq_ns + cpu->slice_softirq_ns >= constants.interrupt_ns)
 		return false;
 	if (now - (t->joined ? t->joined : from) >= JOINED_NS)
 		return false;

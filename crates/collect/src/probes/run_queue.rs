@@ -82,7 +82,7 @@ const IDLE_NS: u32 = 50_000;
 
 /// Less time than this in interrupts is left in the running row: two rows more for it would cost
 /// more than they are worth.
-const INTERRUPT_NS: i64 = 1_000;
+const INTERRUPT_NS: u32 = 1_000;
 
 /// Moves of one wait that are kept; a thread that is moved more often loses the earlier ones.
 const MOVES: usize = 64;
@@ -201,7 +201,7 @@ shared_with_c! {
         contexts_known: u32,
         has_prev_state: u32,
         idle_ns: u32,
-        pad: u32,
+        interrupt_ns: u32,
     }
 }
 
@@ -254,7 +254,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         contexts_known: u32::from(contexts_known),
         has_prev_state: u32::from(bpf.tracepoint_arguments("sched_switch") >= Some(4)),
         idle_ns: IDLE_NS,
-        pad: 0,
+        interrupt_ns: INTERRUPT_NS,
     };
     let loaded = bpf.load("run_queue", bpf_object!("run_queue"), |object| {
         set_constants(object, bytes_of(&constants))?;
@@ -575,7 +575,7 @@ impl ThreadStates {
         let length = now.saturating_sub(from).max(Ns::ZERO);
         let worth_a_row = |ns: u64| {
             let ns = i64::try_from(ns).unwrap_or(i64::MAX);
-            if ns < INTERRUPT_NS { Ns::ZERO } else { Ns(ns) }
+            if ns < i64::from(INTERRUPT_NS) { Ns::ZERO } else { Ns(ns) }
         };
         let hardirq = worth_a_row(r.hardirq_ns).min(length);
         let softirq = worth_a_row(r.softirq_ns).min(length - hardirq);

@@ -59,11 +59,11 @@ impl PeriodsOfThreads {
         if let Some(messages) = self.messages.get_mut(&thread) {
             let (requests, answered) = self.requests.entry(*process).or_default();
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
-                let (since, waited) = (periods.could_take(&message), periods.waited());
-                if let Some((by, request)) = requests.take(thread, &message, since, waited) {
+                let (request, period) = requests.take_with(thread, &message, periods);
+                if let Some((by, request)) = request {
                     answered.entry(by).or_default().push(request);
                 }
-                list.extend(periods.exchange(&message));
+                list.extend(period);
             }
         }
         list.extend(periods.take(state));

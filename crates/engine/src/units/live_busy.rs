@@ -43,7 +43,7 @@ pub(super) struct LiveBusy {
     followed: usize,
     /// What those that are followed sent and received and is not looked at yet.
     messages: HashMap<EntityId, VecDeque<Message>>,
-    /// States that ended, until all messages before their ends have arrived: they come from another source.
+    /// States of watched processes that ended, until all messages before their ends have arrived: they come from another source.
     held: Vec<State>,
     /// The second of the latest period, and how many ended in that.
     second: i64,
@@ -120,7 +120,9 @@ impl LiveBusy {
         for state in &rows.state {
             self.quanta(state, &mut ended);
         }
-        let held = std::mem::replace(&mut self.held, rows.state.clone());
+        let watched = rows.state.iter().filter(|state| self.known.contains_key(&state.track));
+        let watched = watched.cloned().collect();
+        let held = std::mem::replace(&mut self.held, watched);
         for state in &held {
             self.ended(state, &mut ended);
         }
@@ -195,10 +197,10 @@ impl LiveBusy {
         let (mut found, mut answered) = (Vec::new(), Vec::new());
         if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
-                let since = followed.periods.could_take(&message);
-                let waited = followed.periods.waited();
-                answered.extend(requests.take(state.track, &message, since, waited));
-                found.extend(followed.periods.exchange(&message));
+                let (request, period) =
+                    requests.take_with(state.track, &message, &mut followed.periods);
+                answered.extend(request);
+                found.extend(period);
             }
         }
         found.extend(followed.periods.take(state));
