@@ -5,7 +5,9 @@
 //! Three kinds of hosts, as many of each: a tenant whose neighbours are idle, tenants beside one with long requests, and
 //! healthy ones, whose tenants ask for less than their slices. The truth of an idle neighbour is the same host
 //! without it; that of a blocked tenant is the ledger's time behind another; that of another policy is the same host
-//! under it, with the same requests.
+//! under it, with the same requests. Besides, hosts whose guests are traced as well are joined with them ([`guests`]).
+
+mod guests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +96,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     terminal::status("");
-    let figures = figures(&outcomes);
+    let mut figures = figures(&outcomes);
+    figures.extend(guests::figures(args.hosts / 4, args.seed)?);
+    terminal::status("");
     for (name, figure) in &figures {
         let [least, most] = figure.spread;
         terminal::say(format_args!(

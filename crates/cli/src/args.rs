@@ -15,6 +15,7 @@ use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
 use gpuwhy_store::IncompleteSource;
 use gpuwhy_wire::{Collectives, Kernels, Settings};
+use serde::Serialize;
 
 /// What is recorded.
 #[derive(Debug, clap::Args)]
@@ -204,6 +205,15 @@ pub fn trace_losses(screen: &mut Screen, lost_rows: u64, complete: bool) {
     if !complete {
         screen.line("  the trace is not complete; whatever opens it next recovers what is there");
     }
+}
+
+/// Prints a report: as one JSON document, or as what people read.
+pub fn tell(json: bool, report: &impl Serialize, text: impl FnOnce() -> Screen) -> Result<()> {
+    match json {
+        true => terminal::say_json(&serde_json::to_string_pretty(report)?)?,
+        false => terminal::show(&text())?,
+    }
+    Ok(())
 }
 
 /// An empty screen for standard output, styled if that is wanted.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use gpuwhy_engine::requests::{Options, Order, Slo, requests};
-use gpuwhy_schema::terminal;
 
+use crate::args::tell;
 use crate::exit;
 
 /// Arguments of `requests`.
@@ -38,10 +38,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (worst, order) = (args.worst, args.by);
     let (named, slos) = (args.named.clone(), args.slo.clone());
     let report = requests(&args.trace, &Options { worst, order, named, slos })?;
-    if args.json {
-        terminal::say_json(&serde_json::to_string_pretty(&report)?)?;
-    } else {
-        terminal::show(&report.text())?;
-    }
+    tell(args.json, &report, || report.text())?;
     Ok(if report.told.is_empty() { exit::nothing() } else { ExitCode::SUCCESS })
 }

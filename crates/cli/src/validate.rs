@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_store::Trace;
 
+use crate::args::tell;
 use crate::exit;
 
 /// Arguments of `validate`.
@@ -25,10 +25,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let trace = Trace::open(&args.trace)?;
     let report = gpuwhy_store::validate(&trace);
-    if args.json {
-        terminal::say_json(&serde_json::to_string_pretty(&report)?)?;
-    } else {
-        terminal::show(Screen::new(false).block("  ", &report))?;
-    }
+    tell(args.json, &report, || std::mem::take(Screen::new(false).block("  ", &report)))?;
     Ok(if report.is_valid() { ExitCode::SUCCESS } else { exit::failed() })
 }

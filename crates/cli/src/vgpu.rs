@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::vgpu::{Base, Change, Options, Weights, WhatIf, hosts, vgpu, window};
-use gpuwhy_schema::terminal;
+use gpuwhy_engine::vgpu::{
+    Base, Change, GuestTrace, Options, Weights, WhatIf, hosts, vgpu, window,
+};
 
+use crate::args::tell;
 use crate::exit;
 
 /// Arguments of `vgpu`.
@@ -40,6 +42,10 @@ pub struct Args {
     /// Of the other run count only what ends before this time
     #[arg(long, value_parser = parse_duration, value_name = "TIME", requires = "against")]
     against_to: Option<Duration>,
+    /// Join the trace of a guest, made at the same time, with this one of its host: VGPU is the tenant's name or the number of
+    /// its virtual GPU; may be given for several guests. Waits then begin in the guest's queue
+    #[arg(long, value_name = "VGPU=G.trace", conflicts_with = "against")]
+    guest: Vec<GuestTrace>,
     /// Write a page with pictures and tables into this file, at most 20 MB; it says the finest level that it draws
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -59,15 +65,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         what_if: WhatIf::of(&args.what_if).into_iter().collect(),
         weights: args.weights.clone().unwrap_or_default(),
         against: args.against.clone().map(base),
+        guests: args.guest.clone(),
     };
     let [trace] = &args.traces[..] else {
-        let draws = args.html.as_ref().or(args.perfetto.as_ref());
-        anyhow::ensure!(draws.is_none(), "--html and --perfetto draw one trace; give one");
+        let is_of_one = args.html.is_some() || args.perfetto.is_some() || !args.guest.is_empty();
+        anyhow::ensure!(!is_of_one, "--html, --perfetto and --guest are about one trace; give one");
         let found = hosts(&args.traces, &options)?;
-        match args.json {
-            true => terminal::say_json(&serde_json::to_string_pretty(&found)?)?,
-            false => terminal::show(&found.text())?,
-        }
+        tell(args.json, &found, || found.text())?;
         return Ok(if found.found_something() { ExitCode::SUCCESS } else { exit::nothing() });
     };
     let found = vgpu(trace, &options)?;
@@ -78,10 +82,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         found.perfetto(path)?;
     }
     let report = found.report;
-    if args.json {
-        terminal::say_json(&serde_json::to_string_pretty(&report)?)?;
-    } else {
-        terminal::show(&report.text())?;
-    }
+    tell(args.json, &report, || report.text())?;
     Ok(if report.found_something() { ExitCode::SUCCESS } else { exit::nothing() })
 }

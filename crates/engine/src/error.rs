@@ -177,6 +177,16 @@ pub enum Error {
         /// Where it ends.
         ends: f64,
     },
+    /// A guest's trace that cannot be joined with its host's.
+    #[error("{}: cannot be joined with the host's trace as that of `{vgpu}`: {why}", path.display())]
+    Guest {
+        /// The guest's trace.
+        path: PathBuf,
+        /// The tenant that it is said to be of.
+        vgpu: String,
+        /// Why not.
+        why: String,
+    },
     /// Intervals that are too short for the trace.
     #[error(
         "--interval {interval:?} cuts {seconds:.3} s into more than {most} intervals; choose at least {least:?}"

@@ -9,6 +9,7 @@ pub mod against;
 mod counted;
 mod fields;
 mod hosts;
+mod joined;
 mod lanes;
 mod order;
 mod page;
@@ -42,6 +43,7 @@ pub use counted::{CountedReport, SharingReport};
 use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use hosts::{GuestReport, HostMoveReport, HostReport, HostsReport, hosts};
+pub use joined::{GuestProcessReport, GuestTrace, JoinedReport};
 pub use placement::{MoveReport, PhaseReport, PlacedReport, PlacementReport};
 use vcpus::{Guests, OnCpus};
 pub use vcpus::{MachineReport, PreemptedReport, VcpuReport};
@@ -91,6 +93,8 @@ pub struct Waits {
     pub dependency_ms: f64,
     /// The host's threads and the scheduler's tick.
     pub host_ms: f64,
+    /// The guest had it, and the host had none of its requests; known of guests whose traces were given.
+    pub guest_ms: f64,
 }
 
 /// A tenant in the window.
@@ -110,11 +114,11 @@ pub struct TenantReport {
     pub preempted: usize,
     /// Use of each engine, % of the window, by the engine's name.
     pub utilisation: BTreeMap<String, f64>,
-    /// Of a request from when the host first heard of it to its first execution.
+    /// Of a request from when it was first heard of, by its guest if that is traced and else by the host, to its first execution.
     pub wait: Times,
     /// Of a request on engines.
     pub execution: Times,
-    /// Of a request from when the host first heard of it to its end.
+    /// Of a request from when it was first heard of to its end.
     pub latency: Times,
     /// Where the waits went.
     pub waits: Waits,
@@ -226,6 +230,8 @@ pub struct Report {
     pub tenants: Vec<TenantReport>,
     /// By engine.
     pub engines: Vec<EngineReport>,
+    /// Guests whose own traces were given as well.
+    pub guests: Vec<JoinedReport>,
     /// How each GPU is shared, and what can be known then.
     pub sharing: Vec<SharingReport>,
     /// How much of GPUs each process had, by what drivers count and sample.
@@ -270,6 +276,8 @@ pub struct Options {
     pub weights: Weights,
     /// Another run to compare with.
     pub against: Option<Base>,
+    /// Traces of guests, made at the same time.
+    pub guests: Vec<GuestTrace>,
 }
 
 /// What of a trace counts, ns on its clock: from a time on, until before a time; all of it without either.
@@ -310,13 +318,16 @@ impl Vgpu {
 /// Reads a trace and reports on its tenants.
 ///
 /// # Errors
-/// The trace or the one to compare with cannot be read, or a window holds nothing of its trace.
+/// The trace, the one to compare with or that of a guest cannot be read, a window holds nothing of its trace, or nothing says
+/// which requests of a guest are which of the host's.
 pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     let source = TraceSource::open(path)?;
     let window = within(&source, path, options.window.as_ref())?;
-    let (model, requests, guests) = follow(&source)?;
+    let (model, mut requests, guests) = follow(&source)?;
+    let joined = joined::join(&model, &mut requests, &options.guests)?;
     let on_cpus = OnCpus::read(&source, &guests, &model.tenants)?;
     let mut report = report(&model, &requests, window);
+    report.guests = joined;
     report.sharing = counted::sharing(&source, &model);
     report.counted = counted::counted(&source, window)?;
     if requests.is_empty() && !report.counted.is_empty() {
@@ -462,6 +473,7 @@ fn report(model: &Model, requests: &[Request], window: (i64, i64)) -> Report {
         to_s: window.1 as f64 / 1e9,
         tenants,
         engines: engines.collect(),
+        guests: Vec::new(),
         sharing: Vec::new(),
         counted: Vec::new(),
         memory: model.memory.iter().map(|(who, of)| (who.clone(), (of.live, of.peak))).collect(),
@@ -560,6 +572,7 @@ fn waits(model: &Model, wait: &Wait) -> Waits {
         reserved_idle_ms: wait.reserved as f64 / MS,
         dependency_ms: wait.dependency as f64 / MS,
         host_ms: wait.host as f64 / MS,
+        guest_ms: wait.guest as f64 / MS,
     }
 }
 

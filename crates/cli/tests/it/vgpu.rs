@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use gpuwhy_testkit::gvt::{self, Load, Pinned, Policy, Setup, Trace, Vgpu};
+use gpuwhy_testkit::gvt::{self, Guest, Load, Pinned, Policy, Setup, Trace, Vgpu};
 use gpuwhy_testkit::{sys, vms};
 use serde_json::Value;
 
@@ -76,6 +76,112 @@ fn an_idle_neighbour_caps_the_share_at_half_and_the_time_alone_is_foretold_withi
     // Without the neighbour nothing is withheld.
     let report = analysed(&alone, &folder, &[]);
     assert!(found(&report, "unused_reservation").is_none(), "{report:#}");
+}
+
+/// A trace of events through CTF.
+fn imported(events: &[gvt::Event], folder: &Path, name: &str) -> String {
+    let (ctf, out) = (folder.join(format!("{name}.ctf")), folder.join(format!("{name}.trace")));
+    gvt::ctf::write(events, &ctf).unwrap();
+    let (ctf, out) = (ctf.to_str().unwrap(), out.to_str().unwrap());
+    let output = gpuwhy(&["import", ctf, "-o", out, "--force"]);
+    assert!(output.status.success(), "{}", said(&output));
+    out.to_owned()
+}
+
+#[test]
+fn with_a_guests_own_trace_waits_begin_in_the_guest_whatever_its_clock_shows() {
+    let (_guard, folder) = folder();
+    // It has four requests on their way, of which its driver hands two over; a neighbour has long ones.
+    let guest = Guest { ports: 2, ahead: 1_000 * 1_000 * MS, gains: 20_000 };
+    let own = Vgpu {
+        guest: Some(guest),
+        ..Vgpu::with(Load { depth: 4, spread: 0.3, ..load(6, 2_000, 400) })
+    };
+    let trace = simulated(vec![own, Vgpu::with(load(60, 20_000, 60))]);
+    let host = imported(&trace.events, &folder, "host");
+    let lost: Vec<gvt::Event> = {
+        // Half a second of the guest's trace is missing.
+        let all = &trace.guests[0];
+        let (from, to) = (guest.shows(2_000 * MS), guest.shows(2_500 * MS));
+        all.iter().filter(|one| !(from..to).contains(&one.time)).cloned().collect()
+    };
+    let within = imported(&lost, &folder, "guest");
+    let told = |more: &[&str]| -> Value {
+        let output = gpuwhy(&[&["vgpu", &host, "--json"], more].concat());
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let asked = format!("1={within}");
+    let report = told(&["--guest", &asked]);
+    let joined = &report["guests"][0];
+    let missing = trace
+        .requests
+        .iter()
+        .filter(|one| one.vgpu == 0 && (2_000 * MS - 100_000..2_500 * MS).contains(&one.made));
+    let missing = missing.count() as i64;
+    let requests = joined["requests"].as_i64().unwrap();
+    assert!((requests - (400 - missing)).abs() <= 6, "{requests} of {}: {joined:#}", 400 - missing);
+    // The clocks: what is said of them holds.
+    let ended = trace.ended;
+    let uncertain = number(&joined["uncertain_us"]);
+    assert!((1.0..=15.0).contains(&uncertain), "{joined:#}");
+    assert_eq!(joined["contradicted_us"], 0.0, "{joined:#}");
+    let gains = number(&joined["clock_gains_ppm"]);
+    assert!((gains - 20.0).abs() < 3.0, "{gains} {ended}");
+    // Waits begin in the guest now.
+    let whole = tenant(&report, "vGPU 1");
+    let before = told(&[]);
+    let host_only = tenant(&before, "vGPU 1");
+    assert_eq!(number(&host_only["waits"]["guest_ms"]), 0.0);
+    let made: i64 =
+        trace.requests.iter().filter(|one| one.vgpu == 0).map(|one| one.from - one.made).sum();
+    let (told_ms, truly) = (number(&whole["waits"]["total_ms"]), made as f64 / MS as f64);
+    let without = number(&host_only["waits"]["total_ms"]);
+    assert!(without < 0.8 * truly, "{without} {truly}");
+    // But for what is not in the guest's trace.
+    assert!((told_ms / truly - 1.0).abs() < 0.15 && told_ms < truly, "{told_ms} {truly}");
+    let legs = &joined["processes"][0];
+    assert!(legs["name"].as_str().unwrap().contains("glxgears"), "{legs}");
+    // It takes the host 7.5 us on average to catch a request, and the guest 55 to hear of its end.
+    let (to_host, back) = (number(&legs["to_host_ms"]), number(&legs["to_guest_ms"]));
+    let off = |told: f64, truly: f64| (told - truly).abs() <= uncertain / 1e3;
+    assert!(off(to_host, 0.0075) && off(back, 0.055), "{legs}");
+    assert!((to_host + back - 0.0625).abs() < 0.004, "{legs}");
+    // Said in words as well, and drawn.
+    let page = folder.join("page.html");
+    let output = gpuwhy(&["vgpu", &host, "--guest", &asked, "--html", page.to_str().unwrap()]);
+    assert!(said(&output).contains("vGPU 1 from within"), "{}", said(&output));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("in the guest")
+            && page.contains("Requests on their way through guest and host")
+    );
+}
+
+#[test]
+fn a_guests_trace_that_cannot_be_joined_is_refused_with_the_reason() {
+    let (_guard, folder) = folder();
+    let guest = Guest { ports: 2, ahead: 0, gains: 0 };
+    let traced = |runs, seed| {
+        let own = Vgpu {
+            guest: Some(guest),
+            ..Vgpu::with(Load { spread: 0.4, ..load(runs, 3_000, 60) })
+        };
+        gvt::run(&Setup::kernel(vec![own], seed))
+    };
+    let (own, other) = (traced(6, 7), traced(11, 8));
+    let host = imported(&own.events, &folder, "host");
+    let others = imported(&other.guests[0], &folder, "others");
+    let few = imported(&own.guests[0][..12], &folder, "few");
+    let refused = |guest: &str, why: &str| {
+        let output = gpuwhy(&["vgpu", &host, "--guest", guest]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(why), "{}", said(&output));
+    };
+    refused(&format!("1={others}"), "others.trace: cannot be joined");
+    refused(&format!("1={few}"), "requests of an engine are in both traces at most");
+    refused(&format!("2={others}"), "has no such tenant; it has vGPU 1");
+    refused("1=/nowhere.trace", "/nowhere.trace");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! ([`Usage`]), and the time that a tenant ran in any stretch is a difference of two of its values. A wait is taken
 //! apart by such differences, and what is left of it is idle time of the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::Model;
 use super::request::{Outcome, Request, Stage};
@@ -129,6 +129,26 @@ pub struct Usage {
     pub(super) overtaken: BTreeMap<usize, i64>,
     /// The places of each tenant's requests.
     of_tenant: Vec<Vec<u32>>,
+    /// By engine and tenant: stretches in which the host has a request of it; only of tenants whose guest's trace is known.
+    on_host: BTreeMap<(usize, usize), Running>,
+}
+
+/// See [`Usage::on_host`].
+fn on_host(requests: &[Request]) -> BTreeMap<(usize, usize), Running> {
+    let known: BTreeSet<usize> = requests
+        .iter()
+        .filter(|one| {
+            one.when(Stage::VgpuQueued).is_some() && one.when(Stage::GuestQueued).is_some()
+        })
+        .map(|one| one.tenant)
+        .collect();
+    let mut out: BTreeMap<(usize, usize), Vec<(i64, i64)>> = BTreeMap::new();
+    for one in requests.iter().filter(|one| known.contains(&one.tenant)) {
+        if let Some(stretch) = one.when(Stage::VgpuQueued).zip(one.ended()) {
+            out.entry((one.engine, one.tenant)).or_default().push(stretch);
+        }
+    }
+    out.into_iter().map(|(key, all)| (key, Running::new(all))).collect()
 }
 
 /// See [`Usage::overtaken`].
@@ -182,6 +202,7 @@ impl Usage {
         Usage {
             of_tenant,
             overtaken: overtaken(requests),
+            on_host: on_host(requests),
             idle: idle.collect(),
             by_tenant: tenants.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
             by_engine: engines.into_iter().map(|(k, v)| (k, Running::new(v))).collect(),
@@ -201,9 +222,30 @@ impl Usage {
 
     /// Adds to `wait` where a stretch went in which a request was on no engine; the causes sum to the stretch.
     pub(super) fn off_engine(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
-        let handed = held_until(request).map_or(from, |handed| handed.clamp(from, to.max(from)));
-        self.split(request, (from, handed), true, wait);
+        let heard = request.when(Stage::VgpuQueued).unwrap_or(from).clamp(from, to.max(from));
+        let handed = held_until(request).map_or(from, |handed| handed.clamp(heard, to.max(heard)));
+        self.in_guest(request, (from, heard), wait);
+        self.split(request, (heard, handed), true, wait);
         self.split(request, (handed, to), false, wait);
+    }
+
+    /// Where the wait of a request went while it was in its guest: behind an own one that the host has, whatever that waits
+    /// for, and else it is the guest's.
+    fn in_guest(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
+        let on_host = self.on_host.get(&(request.engine, request.tenant));
+        let alone = match on_host {
+            Some(on_host) => on_host.uncovered(from, to),
+            None if from < to => vec![(from, to)],
+            None => Vec::new(),
+        };
+        let mut at = from;
+        for (begin, end) in alone {
+            self.split(request, (at, begin), true, wait);
+            wait.guest += end - begin;
+            wait.total += end - begin;
+            at = end;
+        }
+        self.split(request, (at, to), true, wait);
     }
 
     /// Where the wait of a request went between two of its stages; `held` says that it is in the queue of its virtual
@@ -269,8 +311,10 @@ fn take(left: &mut i64, time: i64, tenant: usize, wait: &mut Wait) {
 /// Where a wait went, ns. The parts sum to the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
-    /// From when the host first heard of a request to when an engine first worked on it.
+    /// From when a request was first heard of to when an engine first worked on it.
     pub total: i64,
+    /// It was in its guest, which had no other request of the engine with the host.
+    pub guest: i64,
     /// A request of the same tenant ran on the engine.
     pub predecessor: i64,
     /// Another tenant's request ran, by tenant.
@@ -291,6 +335,7 @@ impl Wait {
 
     pub(super) fn add(&mut self, other: &Wait) {
         self.total += other.total;
+        self.guest += other.guest;
         self.predecessor += other.predecessor;
         self.reserved += other.reserved;
         self.dependency += other.dependency;
@@ -347,7 +392,7 @@ pub struct TenantUse {
     pub waits: Spread,
     /// How long each ran.
     pub executions: Spread,
-    /// From when the host first heard of each to its end.
+    /// From when each was first heard of to its end.
     pub latencies: Spread,
     /// Requests that waited, on average over the window.
     pub queue: f64,

@@ -101,7 +101,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// When the host first heard of it, ns.
+    /// When it was first heard of, ns: by the guest if its trace is there, else by the host.
     pub fn queued(&self) -> Option<i64> {
         self.at[..Stage::Running as usize].iter().flatten().min().copied()
     }

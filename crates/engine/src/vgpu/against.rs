@@ -81,8 +81,8 @@ impl<'a> Measured<'a> {
     fn named(&self, parts: &Parts, dependencies: bool) -> BTreeMap<Part, i64> {
         let off = &parts.off;
         let (dependency, host) = match dependencies {
-            true => (off.dependency, off.host),
-            false => (0, off.host + off.dependency),
+            true => (off.dependency, off.host + off.guest),
+            false => (0, off.host + off.guest + off.dependency),
         };
         let mut out = BTreeMap::from([
             (Part::Execution, parts.execution),

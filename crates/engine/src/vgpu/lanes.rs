@@ -12,7 +12,8 @@ use super::{Vgpu, order};
 /// Rows of requests of a tenant that are drawn.
 const ROWS: usize = 4;
 /// What a request goes through, as [`stages`] numbers it.
-pub(super) const STAGES: [&str; 4] = ["queued in vGPU", "queued in host", "ready", "on an engine"];
+pub(super) const STAGES: [&str; 5] =
+    ["queued in vGPU", "queued in host", "ready", "on an engine", "in the guest"];
 /// What a virtual CPU does, in the order of [`vcpu::Phase`].
 pub(super) const PHASES: [&str; 4] = ["running", "preempted", "runnable", "halted"];
 
@@ -261,8 +262,11 @@ pub(super) fn waiting<'a>(
 pub(super) fn stages(request: &Request, to: i64) -> Vec<(i64, i64, u32)> {
     let handed = request.when(Stage::VgpuSubmitted).or(request.when(Stage::HostQueued));
     let begun = request.began();
+    let vgpu = request.when(Stage::VgpuQueued);
     let marks = [
-        (request.when(Stage::VgpuQueued), 0),
+        // Known of those that are in a guest's trace and the host's.
+        (vgpu.and(request.when(Stage::GuestQueued)), 4),
+        (vgpu, 0),
         (handed, 1),
         (request.when(Stage::Ready), 2),
         (begun, 3),

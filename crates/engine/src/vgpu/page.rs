@@ -177,6 +177,7 @@ fn name(text: &str) -> Cell {
 fn tables(of: &Vgpu) -> Vec<Table> {
     let mut out = of.report.against.as_ref().map_or(Vec::new(), against::page::tables);
     out.extend([engines(&of.report), tenants(&of.report), waits(&of.report)]);
+    out.extend((!of.report.guests.is_empty()).then(|| guests(&of.report)));
     out.extend([counted(&of.report), sharing(&of.report)]);
     out.extend([slices(of), longest(of)]);
     out.extend(on_cpus(&of.report));
@@ -295,6 +296,7 @@ fn waits(report: &Report) -> Table {
             ("device idle and reserved", waits.reserved_idle_ms),
             ("dependency", waits.dependency_ms),
             ("host", waits.host_ms),
+            ("guest", waits.guest_ms),
         ];
         let own = own.into_iter().map(|(why, ms)| (why.to_owned(), ms));
         let others = waits.other_tenant_ms.iter().map(|(who, ms)| (format!("behind {who}"), *ms));
@@ -309,6 +311,43 @@ fn waits(report: &Report) -> Table {
         id: "waits",
         title: "Why requests waited".into(),
         columns: vec!["tenant", "why", "in all, ms", "of its waits, %"],
+        rows,
+        ..Table::default()
+    }
+}
+
+/// Where requests were on their way through guests and host.
+fn guests(report: &Report) -> Table {
+    let mut rows = Vec::new();
+    for (guest, one) in
+        report.guests.iter().flat_map(|of| of.processes.iter().map(move |one| (of, one)))
+    {
+        let known = |ms: Option<f64>| ms.map_or_else(|| name("not known"), Cell::thousandths);
+        rows.push(row(vec![
+            name(&guest.tenant),
+            name(&one.name),
+            Cell::Count(one.requests as u64),
+            known(one.dependencies_ms),
+            Cell::thousandths(one.guest_queue_ms),
+            Cell::thousandths(one.to_host_ms),
+            known(one.host_ms),
+            known(one.to_guest_ms),
+        ]));
+    }
+    Table {
+        id: "guests",
+        title: "Requests on their way through guest and host".into(),
+        note: "Of requests that are in both traces: the mean of each part of the way, ms.".into(),
+        columns: vec![
+            "tenant",
+            "process in the guest",
+            "requests",
+            "dependencies",
+            "guest's queue",
+            "to the host",
+            "at the host",
+            "back",
+        ],
         rows,
         ..Table::default()
     }

@@ -5,7 +5,7 @@ use gpuwhy_schema::text::Screen;
 use super::placement::PlacementReport;
 use super::vcpus::VcpuReport;
 use super::what_if::WhatIfReport;
-use super::{CountedReport, Report, TenantReport, Times};
+use super::{CountedReport, JoinedReport, Report, TenantReport, Times};
 
 /// Phases of a machine that are listed.
 const LISTED: usize = 12;
@@ -67,6 +67,7 @@ impl Report {
             out.end().line("tenants");
         }
         self.tenants.iter().for_each(|one| tenant(out, one));
+        self.guests.iter().for_each(|one| guest(out, one));
         if !self.memory.is_empty() {
             out.end().line("memory, by the tenant whose threads asked for it, or by the thread; what a guest allocates within its own is not seen");
         }
@@ -137,9 +138,13 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
         .iter()
         .map(|(who, ms)| format!("behind {who} {ms:.3} ms, "))
         .collect();
+    let guest = match waits.guest_ms {
+        0.0 => String::new(),
+        ms => format!(", guest {ms:.3} ms"),
+    };
     out.line(format_args!(
         "    waits       {:.3} ms: own predecessor {:.3} ms, {}device idle and reserved {:.3} ms, dependency {:.3} \
-         ms, host {:.3} ms",
+         ms, host {:.3} ms{guest}",
         waits.total_ms,
         waits.own_predecessor_ms,
         others.concat(),
@@ -161,6 +166,42 @@ fn tenant(out: &mut Screen, one: &TenantReport) {
         out.line(format_args!("    slice       {left:.3} ms left at least (below 0: debt)"));
     }
     unfinished(out, one);
+}
+
+/// What a guest's own trace adds.
+fn guest(out: &mut Screen, one: &JoinedReport) {
+    let (trace, tenant) = (&one.trace, &one.tenant);
+    let (only_host, only_guest) = (one.only_host, one.only_guest);
+    out.end().line(format_args!(
+        "{tenant} from within, by {trace}: {} requests are in both traces, {only_host} among them only in the host's, \
+         {only_guest} only in the guest's",
+        one.requests
+    ));
+    let uncertain = match one.uncertain_us {
+        Some(us) => format!("{us:.1} us uncertain"),
+        None => "how far off is not known, since no ends of requests are".to_owned(),
+    };
+    let contradicted = match one.contradicted_us {
+        0.0 => String::new(),
+        us => format!(", and contradicted by some requests by {us:.1} us"),
+    };
+    out.line(format_args!(
+        "  its clock is the host's less {:.6} s, and gains {:.3} us a second; {uncertain}{contradicted}",
+        one.clock_s, one.clock_gains_ppm
+    ));
+    for own in &one.processes {
+        let leg = |what: &str, ms: Option<f64>| {
+            ms.map_or_else(|| format!("{what} not known"), |ms| format!("{what} {ms:.4} ms"))
+        };
+        let legs = [
+            leg("dependencies", own.dependencies_ms),
+            leg("in the guest's queue", Some(own.guest_queue_ms)),
+            leg("to the host", Some(own.to_host_ms)),
+            leg("at the host", own.host_ms),
+            leg("back to the guest", own.to_guest_ms),
+        ];
+        out.line(format_args!("  {}: {} requests; {}", own.name, own.requests, legs.join(", ")));
+    }
 }
 
 fn times(out: &mut Screen, what: &str, Times { mean, p50, p99, max }: Times) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use gpuwhy_derive::vgpu::replay::{Policy, Replay, Times};
-use gpuwhy_derive::vgpu::{Model, Request, TenantKey};
+use gpuwhy_derive::vgpu::{Model, Request, Tenant, TenantKey};
 use serde::Serialize;
 
 /// Another policy: what is to be replayed.
@@ -159,14 +159,18 @@ pub struct WhatIfReport {
     pub tenants: Vec<WhatIfTenant>,
 }
 
-/// Whose weight is meant: a tenant's name, or the number of its virtual GPU.
+/// Whether a tenant is meant: by its name, or by the number of its virtual GPU.
+pub(super) fn is_meant(who: &str, tenant: &Tenant) -> bool {
+    match tenant.key {
+        TenantKey::Vgpu(number) => who == tenant.name || who.parse() == Ok(number),
+        _ => who == tenant.name,
+    }
+}
+
+/// Whose weight is meant.
 fn given(model: &Model, device: i64, named: &[(String, u32)], into: &mut BTreeMap<usize, f64>) {
     for (at, tenant) in model.tenants.iter().enumerate().filter(|(_, one)| one.device == device) {
-        let is_meant = |who: &str| match tenant.key {
-            TenantKey::Vgpu(number) => who == tenant.name || who.parse() == Ok(number),
-            _ => who == tenant.name,
-        };
-        if let Some((_, weight)) = named.iter().rfind(|(who, _)| is_meant(who)) {
+        if let Some((_, weight)) = named.iter().rfind(|(who, _)| is_meant(who, tenant)) {
             into.insert(at, f64::from(*weight));
         }
     }

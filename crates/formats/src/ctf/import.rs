@@ -44,6 +44,7 @@ struct Fields {
     kind: usize,
     tid: Option<usize>,
     pid: Option<usize>,
+    comm: Option<usize>,
     cpu: Option<usize>,
 }
 
@@ -117,6 +118,9 @@ impl CtfImport {
         let (tid, pid) = (number(fields.tid), number(fields.pid));
         (event.cpu, event.tid, event.pid) = (stream.cpu.or(cpu), tid, pid);
         self.events[trace] += 1;
+        if let (Some(tid), Some(comm)) = (tid, event.bytes(fields.comm)) {
+            self.kernel.learn(self.of_trace[trace].0, tid, None, Some(comm));
+        }
         self.kernel.event(event);
         Ok(())
     }
@@ -234,7 +238,8 @@ fn declare(
     let tid = within(&["tid", "vtid"]).or(of_perf("perf_tid"));
     let pid = within(&["pid", "vpid"]).or(of_perf("perf_pid"));
     let cpu = within(&["cpu_id"]).or(of_perf("perf_cpu"));
-    Fields { kind: kernel.declare(what, host), tid, pid, cpu }
+    let comm = within(&["procname"]);
+    Fields { kind: kernel.declare(what, host), tid, pid, comm, cpu }
 }
 
 fn members(class: &Class) -> usize {

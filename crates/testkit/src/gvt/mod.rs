@@ -8,6 +8,9 @@
 //!
 //! The times between an event of the hardware and what the driver does about it are constants of a few µs.
 //!
+//! A guest may be traced as well ([`Guest`]): its driver then has a queue of its own, hands over what the virtual GPU has room
+//! for, and hears of the end of a request some time after the host.
+//!
 //! Where virtual CPUs are pinned to CPUs of the host, a guest thinks as fast as its virtual CPU runs, and the switches,
 //! wakeups, entries and exits are told; the driver's own threads then have a CPU of their own, without switches.
 
@@ -49,6 +52,25 @@ pub struct Pinned {
     pub halts: i64,
 }
 
+/// A guest that is traced as well, by its own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// How many requests to an engine its driver hands over before the first is done.
+    pub ports: u32,
+    /// By how much its clock is ahead of the host's when that is 0, ns.
+    pub ahead: i64,
+    /// By how much its clock gains on the host's, parts in a billion.
+    pub gains: i64,
+}
+
+impl Guest {
+    /// What its clock shows at a time of the host's, ns.
+    pub fn shows(&self, host: i64) -> i64 {
+        let gained = i128::from(host) * i128::from(self.gains) / 1_000_000_000;
+        host + self.ahead + gained as i64
+    }
+}
+
 /// A virtual GPU.
 #[derive(Clone, Debug)]
 pub struct Vgpu {
@@ -64,6 +86,8 @@ pub struct Vgpu {
     pub buffers: Vec<u64>,
     /// Its machine's virtual CPUs, 8 at most; the first also thinks for the loads. Without any, thinking takes no CPU.
     pub vcpus: Vec<Pinned>,
+    /// How its machine is traced; without, its requests come to the host as soon as they are made.
+    pub guest: Option<Guest>,
 }
 
 impl Vgpu {
@@ -81,6 +105,7 @@ impl Vgpu {
             leaves: None,
             buffers: vec![64 << 20],
             vcpus: Vec::new(),
+            guest: None,
         }
     }
 }
@@ -131,6 +156,8 @@ pub struct Truth {
     pub vgpu: usize,
     /// Its engine.
     pub engine: usize,
+    /// When it was made: it came into the queue of its guest, ns.
+    pub made: i64,
     /// When it came into the queue of its virtual GPU, ns.
     pub queued: i64,
     /// When it was handed to the host's driver, ns.
@@ -184,6 +211,8 @@ impl Taken {
 pub struct Trace {
     /// What tracepoints say, in the order of their times.
     pub events: Vec<Event>,
+    /// What the tracepoints of each guest say, on its clock; nothing of those that are not traced.
+    pub guests: Vec<Vec<Event>>,
     /// The truth of each request, in the order in which they ended.
     pub requests: Vec<Truth>,
     /// The truth of each virtual GPU.

@@ -19,6 +19,13 @@ const STAGES: u64 = 10;
 const HAND_OVER: i64 = 20_000;
 /// Until a thread that is woken runs.
 const WAKES: i64 = 2_000;
+/// From when a guest's driver has a request until what it depends on is done, and until it is handed over.
+const RESOLVES: i64 = 2_000;
+const HANDS: i64 = 5_000;
+/// How long the host takes at least to catch what a guest hands over, and how much longer at most, ns.
+const CATCHES: (i64, i64) = (3_000, 9_000);
+/// How long a guest takes at least to hear of the end of a request, and how much longer at most, ns.
+const HEARS: (i64, i64) = (15_000, 60_000);
 /// From the end of a request to the thread that is woken for it.
 const AFTER: i64 = 10_000;
 const ENGINES: usize = 3;
@@ -41,12 +48,25 @@ enum What {
     Ends {
         engine: usize,
     },
+    /// The host catches what a guest has handed over.
+    Crosses {
+        vgpu: usize,
+        engine: usize,
+    },
+    /// A guest hears that a request is done.
+    Told {
+        vgpu: usize,
+        engine: usize,
+    },
 }
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
 struct Workload {
     load: usize,
+    /// Which of the load's requests, from 1.
+    number: i64,
+    made: i64,
     queued: i64,
     runs: i64,
     address: i64,
@@ -55,6 +75,11 @@ struct Workload {
 #[derive(Clone, Debug, Default)]
 struct State {
     queues: [VecDeque<Workload>; ENGINES],
+    /// In the guest: what waits in its driver, what is on its way to the host, and how many were handed over and are not
+    /// known to be done.
+    in_guest: [VecDeque<Workload>; ENGINES],
+    crossing: [VecDeque<Workload>; ENGINES],
+    handed: [u32; ENGINES],
     /// Requests of each load of which it is not yet decided when they come.
     to_come: Vec<u32>,
     /// Requests that will come or have come, and are not done.
@@ -129,6 +154,8 @@ pub fn run(setup: &Setup) -> Trace {
             What::Begins { vgpu, load } => host.begins(vgpu, load),
             What::Arrives { vgpu, load } => host.arrives(vgpu, load),
             What::Ends { engine } => host.ends(engine),
+            What::Crosses { vgpu, engine } => host.crosses(vgpu, engine),
+            What::Told { vgpu, engine } => host.told(vgpu, engine),
         }
     }
     host.trace.ended = host.now;
@@ -138,6 +165,7 @@ pub fn run(setup: &Setup) -> Trace {
         host.trace.taken = cpus.ledger;
     }
     host.trace.events.sort_by_key(|event| event.time);
+    host.trace.guests.iter_mut().for_each(|all| all.sort_by_key(|event| event.time));
     host.trace
 }
 
@@ -163,6 +191,7 @@ impl<'a> Host<'a> {
             present: Vec::new(),
         };
         host.trace.accounts = vec![Account::default(); setup.vgpus.len()];
+        host.trace.guests = vec![Vec::new(); setup.vgpus.len()];
         for (at, vgpu) in setup.vgpus.iter().enumerate() {
             let to_come = vgpu.loads.iter().map(|load| load.requests).collect();
             let none = vec![0; vgpu.loads.len()];
@@ -355,11 +384,74 @@ impl<'a> Host<'a> {
             + ((vgpu as i64) << 24)
             + ((load as i64) << 16)
             + (self.vgpus[vgpu].came[load] % 32) * 0x200;
-        let state = &mut self.vgpus[vgpu];
-        state.queues[engine].push_back(Workload { load, queued: self.now, runs, address });
-        let values = [0, vgpu as i64 + 1, engine as i64, address];
+        let (made, number) = (self.now, self.vgpus[vgpu].came[load]);
+        let work = Workload { load, number, made, queued: made, runs, address };
+        if self.setup.vgpus[vgpu].guest.is_none() {
+            return self.queue(vgpu, engine, work);
+        }
+        self.guest_says(vgpu, &work, 0, "i915_gem_request_add");
+        self.guest_says(vgpu, &work, RESOLVES, "i915_gem_request_submit");
+        self.vgpus[vgpu].in_guest[engine].push_back(work);
+        self.hand(vgpu, engine);
+    }
+
+    /// The host has a request of a virtual GPU.
+    fn queue(&mut self, vgpu: usize, engine: usize, work: Workload) {
+        let work = Workload { queued: self.now, ..work };
+        let values = [0, vgpu as i64 + 1, engine as i64, work.address];
+        self.vgpus[vgpu].queues[engine].push_back(work);
         self.emit(Host::vcpu(vgpu), 0, "gvt_workload_queue", &values);
         self.dispatch();
+    }
+
+    /// The guest's driver hands over what there is room for.
+    fn hand(&mut self, vgpu: usize, engine: usize) {
+        let ports = self.setup.vgpus[vgpu].guest.map_or(0, |guest| guest.ports);
+        while self.vgpus[vgpu].handed[engine] < ports {
+            let Some(work) = self.vgpus[vgpu].in_guest[engine].pop_front() else { return };
+            self.guest_says(vgpu, &work, HANDS, "i915_gem_request_in");
+            let state = &mut self.vgpus[vgpu];
+            state.handed[engine] += 1;
+            state.crossing[engine].push_back(work);
+            let catches = self.takes(CATCHES);
+            self.push(self.now + HANDS + catches, What::Crosses { vgpu, engine });
+        }
+    }
+
+    fn crosses(&mut self, vgpu: usize, engine: usize) {
+        if let Some(work) = self.vgpus[vgpu].crossing[engine].pop_front() {
+            self.queue(vgpu, engine, work);
+        }
+    }
+
+    fn told(&mut self, vgpu: usize, engine: usize) {
+        self.vgpus[vgpu].handed[engine] -= 1;
+        self.hand(vgpu, engine);
+    }
+
+    /// At least so long, and so much longer at most, ns.
+    fn takes(&mut self, (at_least, longer): (i64, i64)) -> i64 {
+        at_least + (self.unit() * longer as f64) as i64
+    }
+
+    /// A tracepoint of a guest's driver tells of a request.
+    fn guest_says(&mut self, vgpu: usize, work: &Workload, after: i64, name: &str) {
+        let Some(guest) = self.setup.vgpus[vgpu].guest else { return };
+        let load = work.load as i64;
+        let engine = self.setup.vgpus[vgpu].loads[work.load].engine as i64;
+        let values = [0, load + 2, engine, work.number, work.number];
+        let values = values.into_iter().chain((name == "i915_gem_request_in").then_some(0));
+        let tid = 1_000 + work.load as i32;
+        let event = Event {
+            time: guest.shows(self.now + after),
+            cpu: 0,
+            tid,
+            pid: tid,
+            comm: "glxgears",
+            kind: kind(name),
+            values: values.map(Value::Number).collect(),
+        };
+        self.trace.guests[vgpu].push(event);
     }
 
     /// The threads of the engines take work of the virtual GPU that has the device.
@@ -412,7 +504,8 @@ impl<'a> Host<'a> {
         let done = [0, vgpu as i64 + 1, ring, work.address];
         self.emit(WORKLOAD_THREADS[engine], 0, "gvt_workload_complete", &done);
         self.emit(WORKLOAD_THREADS[engine], 2_000, "i915_gem_request_retire", &request);
-        self.trace.requests.push(Truth { vgpu, engine, queued: work.queued, submitted, from, to });
+        let Workload { made, queued, .. } = work;
+        self.trace.requests.push(Truth { vgpu, engine, made, queued, submitted, from, to });
         let account = &mut self.trace.accounts[vgpu];
         account.busy += to - from;
         account.finished = account.finished.max(to);
@@ -420,7 +513,13 @@ impl<'a> Host<'a> {
         self.vgpus[vgpu].done[work.load] += 1;
         let load = &self.setup.vgpus[vgpu].loads[work.load];
         let around = self.of_request(vgpu, work.load, 1) - 0.5;
-        let thinks = (load.thinks as f64 * (1.0 + load.spread * around)) as i64;
+        let mut thinks = (load.thinks as f64 * (1.0 + load.spread * around)) as i64;
+        if self.setup.vgpus[vgpu].guest.is_some() {
+            let hears = self.takes(HEARS);
+            self.guest_says(vgpu, &work, hears, "i915_gem_request_out");
+            self.push(self.now + hears, What::Told { vgpu, engine });
+            thinks += hears;
+        }
         self.thinks(vgpu, work.load, thinks);
         if self.need_reschedule && !self.is_busy() {
             self.schedule();
