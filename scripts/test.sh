@@ -169,6 +169,10 @@ if [ -n "$broken" ]; then
     echo "tests that failed:"
     echo "$broken"
 fi
+# Where the time of the tests goes: programs of them that took half a minute or longer.
+awk '/^ *(Running|Doc-tests) / {name = $2 " " $3 " " $4}
+    /^test result:.* finished in / {if ($NF + 0 >= 30) printf "%6d s  %s\n", $NF, name}' "$logs/tests.log" 2>/dev/null |
+    sort -rn | sed '1i\tests that took longest:'
 outcome=ok
 [ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
 echo "test result: $outcome. $(sum passed) passed; $(sum failed) failed; $(sum ignored) ignored;" \

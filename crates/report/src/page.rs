@@ -18,6 +18,7 @@ pub(crate) const SCRIPT: &str = concat!(
     include_str!("script/numbers.js"),
     include_str!("script/drawing.js"),
     include_str!("script/steps_plot.js"),
+    include_str!("script/arrows.js"),
     include_str!("script/navigation.js"),
     include_str!("script/tables.js"),
 );

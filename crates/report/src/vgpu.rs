@@ -42,6 +42,8 @@ pub struct Vgpu {
     pub findings: Vec<String>,
     /// What is drawn, on one time axis.
     pub tracks: Vec<TimeTrack>,
+    /// Arrows between them.
+    pub arrows: Vec<Arrows>,
     /// The names that the legend explains: tenants, states.
     pub legend: Vec<String>,
     /// How fine the finest level is, and what is not drawn.
@@ -52,6 +54,15 @@ pub struct Vgpu {
     pub tables: Vec<Table>,
     /// What is not known, and what did not fit.
     pub not_known: Vec<String>,
+}
+
+/// Arrows that begin in one track.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Arrows {
+    /// The place of the track in [`Vgpu::tracks`].
+    pub track: usize,
+    /// When each is, in page time, and the place of the track that it leads to; in the order of time.
+    pub at: Vec<(i64, usize)>,
 }
 
 /// How often one took a CPU from another.
@@ -72,6 +83,7 @@ struct Drawn<'a> {
     steps: StepPlot,
     tracks: &'a [TimeTrack],
     gaps: [(); 0],
+    arrows: &'a [Arrows],
     legend: &'a [String],
     tiled: bool,
 }
@@ -118,6 +130,7 @@ pub fn render(page: &Vgpu) -> String {
         steps: StepPlot::default(),
         tracks: &page.tracks,
         gaps: [],
+        arrows: &page.arrows,
         legend: &page.legend,
         tiled: true,
     };

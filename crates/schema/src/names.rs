@@ -220,8 +220,8 @@ pub const PROCESS_SM_UTILIZATION: &str = "gpu.sm_utilization";
 pub const PROCESS_GPU_MEMORY: &str = "gpu.memory";
 /// Counter track of an engine (delta, ns): time that all clients of its driver were seen to have it.
 pub const ENGINE_TIME: &str = "engine_time";
-/// Counter track of a process (delta, ns): time that it had an engine of a GPU; its parent is that engine's track
-/// [`ENGINE_TIME`].
+/// Counter track of a process, or of a software runlist of a host of NVIDIA's virtual GPUs (delta, ns): time that it had an engine
+/// of a GPU; its parent is that engine's track [`ENGINE_TIME`].
 pub const PROCESS_ENGINE_TIME: &str = "gpu.engine_time";
 /// Mark track of a process: when it was first seen as client of a GPU's driver; the value is the client's number, which
 /// tracepoints of the DRM scheduler call `client_id`.

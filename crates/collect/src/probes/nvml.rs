@@ -26,6 +26,7 @@
 
 mod metrics;
 mod sampler;
+mod schedule;
 mod unit;
 
 use std::collections::{HashMap, HashSet};
@@ -35,11 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuwhy_schema::{
-    Counter, EntityId, EntityKind, Lane, Mark, Measure, Ns, SourceId, SourceState, TrackId, names,
-    sources,
+    Counter, EntityId, EntityKind, Lane, Lanes, Mark, Measure, Ns, SourceId, SourceState, TrackId,
+    names, sources,
 };
 
 use crate::context::Context;
+use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::sys;
@@ -207,6 +209,8 @@ struct UnitTracks {
     events: Option<TrackId>,
     /// Tracks of processes, by pid.
     processes: HashMap<u32, ProcessTracks>,
+    /// What software runlists of virtual GPUs had of it, by their numbers.
+    runlists: HashMap<u32, DeltaCounter>,
 }
 
 /// How busy a process keeps a GPU, and how much of its memory it has.
@@ -346,6 +350,7 @@ impl GpuRows {
             series: vec![Series::default(); METRICS.len()],
             events: None,
             processes: HashMap::new(),
+            runlists: HashMap::new(),
         };
         self.units.insert(unit.uuid.clone(), tracks);
     }
@@ -383,6 +388,20 @@ impl GpuRows {
             Observed::ProcessMemory(list) => {
                 self.uncertainty = self.uncertainty.max(half);
                 self.write_process_memory(unit, ts, &list, cx);
+            }
+            Observed::RunlistTime(list) => {
+                let before = cx.rows.counter.len();
+                for (runlist, ns) in list {
+                    if !tracks.runlists.contains_key(&runlist) && tracks.runlists.len() >= PROCESSES
+                    {
+                        self.dropped += 1;
+                        continue;
+                    }
+                    let track =
+                        || runlist_track(unit, tracks.entity, runlist, source, &mut cx.catalog);
+                    tracks.runlists.entry(runlist).or_default().add(ns, ts, &mut cx.rows, track);
+                }
+                self.written += (cx.rows.counter.len() - before) as u64;
             }
             Observed::Ended => {
                 let entity = tracks.entity;
@@ -496,6 +515,31 @@ impl GpuRows {
             });
         }
     }
+}
+
+/// The track of what a software runlist had of a GPU's engine.
+fn runlist_track(
+    unit: &Unit,
+    gpu: EntityId,
+    runlist: u32,
+    source: SourceId,
+    catalog: &mut Lanes,
+) -> TrackId {
+    let engine = catalog.entity(EntityKind::Engine, &format!("{}/graphics", unit.uuid), |e| {
+        e.parent = Some(gpu);
+        e.name = "graphics".into();
+        e.number = Some(1);
+    });
+    let lane = Lane::counter(names::ENGINE_TIME, "ns", Measure::Delta);
+    let parent = catalog.track(engine, None, lane, source);
+    let key = format!("{}/runlist/{runlist}", unit.uuid);
+    let entity = catalog.entity(EntityKind::Stream, &key, |e| {
+        e.parent = Some(gpu);
+        e.name = "software runlist".into();
+        e.number = Some(i64::from(runlist));
+    });
+    let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
+    catalog.track(entity, Some(parent), lane, source)
 }
 
 impl UnitTracks {

@@ -64,6 +64,17 @@ struct Seen {
     ended: Option<i64>,
 }
 
+/// The requests to one engine, as the guest and the host see them.
+#[derive(Debug, Default)]
+struct Sides {
+    host: Vec<Seen>,
+    guest: Vec<Seen>,
+}
+
+fn times(side: &[Seen]) -> Vec<i64> {
+    side.iter().map(|one| one.crossed).collect()
+}
+
 /// Joins the requests of a guest with those of the host's tenant whose virtual GPU it has, whose stages in the guest are
 /// then known.
 ///
@@ -74,40 +85,39 @@ pub fn join(
     tenant: usize,
     (guest_model, guest): (&Model, &[Request]),
 ) -> Result<Joined, Unaligned> {
-    let mut engines: BTreeMap<&str, (Vec<Seen>, Vec<Seen>)> = BTreeMap::new();
+    let mut engines: BTreeMap<&str, Sides> = BTreeMap::new();
     for (place, one) in host.iter().enumerate().filter(|(_, one)| one.tenant == tenant) {
         let Some(crossed) = one.when(Stage::VgpuQueued) else { continue };
-        let seen = Seen { place, crossed, ended: one.ended() };
-        engines.entry(&host_model.engines[one.engine].name).or_default().0.push(seen);
+        let engine = engines.entry(&host_model.engines[one.engine].name).or_default();
+        engine.host.push(Seen { place, crossed, ended: one.ended() });
     }
     for (place, one) in guest.iter().enumerate() {
         let Some(crossed) = handed(one) else { continue };
-        let seen = Seen { place, crossed, ended: one.ended() };
-        engines.entry(&guest_model.engines[one.engine].name).or_default().1.push(seen);
+        let engine = engines.entry(&guest_model.engines[one.engine].name).or_default();
+        engine.guest.push(Seen { place, crossed, ended: one.ended() });
     }
-    let mut engines: Vec<(Vec<Seen>, Vec<Seen>)> = engines.into_values().collect();
-    for side in engines.iter_mut().flat_map(|(host, guest)| [host, guest]) {
+    let mut engines: Vec<Sides> = engines.into_values().collect();
+    for side in engines.iter_mut().flat_map(|one| [&mut one.host, &mut one.guest]) {
         side.sort_by_key(|one| one.crossed);
     }
     // The engine with most requests says most about the clocks.
-    engines.sort_by_key(|(host, guest)| std::cmp::Reverse(host.len().min(guest.len())));
+    engines.sort_by_key(|one| std::cmp::Reverse(one.host.len().min(one.guest.len())));
     let Some((most, rest)) = engines.split_first() else { return Err(Unaligned::Few(0)) };
-    let times = |side: &[Seen]| -> Vec<i64> { side.iter().map(|one| one.crossed).collect() };
-    let anchor = align::anchor(&times(&most.1), &times(&most.0))?;
-    let first = align::onwards(&times(&most.1), &times(&most.0), anchor);
-    let clock = clock::fitted(&bounds(&most.1, &most.0, &first));
-    let mut all = vec![(most, first)];
-    for engine in rest {
-        all.push((engine, align::at_once(&times(&engine.1), &times(&engine.0), &clock)));
+    let (of_guest, of_host) = (times(&most.guest), times(&most.host));
+    let pairs = align::aligned(&of_guest, &of_host)?;
+    let clock = clock::fitted(&bounds(most, &pairs));
+    let mut all = vec![(most, pairs)];
+    for one in rest {
+        all.push((one, align::at_once(&times(&one.guest), &times(&one.host), &clock)));
     }
     let mut out = Joined { clock, journeys: Vec::new(), only_host: 0, only_guest: 0 };
-    for ((of_host, of_guest), pairs) in all {
+    for (engine, pairs) in all {
         let (Some(&first), Some(&last)) = (pairs.first(), pairs.last()) else { continue };
         out.only_guest += last.0 - first.0 + 1 - pairs.len();
         out.only_host += last.1 - first.1 + 1 - pairs.len();
         for (at, with) in pairs {
-            let own = &guest[of_guest[at].place];
-            out.journeys.push(journey(own, &mut host[of_host[with].place], &out.clock));
+            let own = &guest[engine.guest[at].place];
+            out.journeys.push(journey(own, &mut host[engine.host[with].place], &out.clock));
         }
     }
     // They are in the order in which one first heard of them.
@@ -122,9 +132,9 @@ fn handed(request: &Request) -> Option<i64> {
 
 /// Both sides of the clocks' distance: the host hears of a request after the guest has handed it over, and the guest of
 /// its end after the host.
-fn bounds(guest: &[Seen], host: &[Seen], pairs: &[(usize, usize)]) -> Vec<clock::Bound> {
+fn bounds(engine: &Sides, pairs: &[(usize, usize)]) -> Vec<clock::Bound> {
     let of = |&(at, with): &(usize, usize)| {
-        let (own, other) = (guest[at], host[with]);
+        let (own, other) = (engine.guest[at], engine.host[with]);
         let ends = own.ended.zip(other.ended);
         [
             Some(clock::Bound { guest: own.crossed, host: other.crossed, later: true }),

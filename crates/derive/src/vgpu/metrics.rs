@@ -135,13 +135,8 @@ pub struct Usage {
 
 /// See [`Usage::on_host`].
 fn on_host(requests: &[Request]) -> BTreeMap<(usize, usize), Running> {
-    let known: BTreeSet<usize> = requests
-        .iter()
-        .filter(|one| {
-            one.when(Stage::VgpuQueued).is_some() && one.when(Stage::GuestQueued).is_some()
-        })
-        .map(|one| one.tenant)
-        .collect();
+    let known = requests.iter().filter(|one| one.in_guest().is_some());
+    let known: BTreeSet<usize> = known.map(|one| one.tenant).collect();
     let mut out: BTreeMap<(usize, usize), Vec<(i64, i64)>> = BTreeMap::new();
     for one in requests.iter().filter(|one| known.contains(&one.tenant)) {
         if let Some(stretch) = one.when(Stage::VgpuQueued).zip(one.ended()) {

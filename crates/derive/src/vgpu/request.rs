@@ -106,6 +106,12 @@ impl Request {
         self.at[..Stage::Running as usize].iter().flatten().min().copied()
     }
 
+    /// Since when it was in its guest before the host heard of it, ns; known of those in a guest's trace and in the host's.
+    pub fn in_guest(&self) -> Option<i64> {
+        self.when(Stage::VgpuQueued)?;
+        self.at[..Stage::VgpuQueued as usize].iter().flatten().min().copied()
+    }
+
     /// When it came to a stage first, ns.
     pub fn when(&self, stage: Stage) -> Option<i64> {
         self.at[stage as usize]

@@ -16,7 +16,7 @@ use crate::source::TraceSource;
 /// What MPS calls the process through which others use a GPU.
 const MPS: &str = "nvidia-cuda-mps-";
 
-/// How much of a GPU a process had in the window, as its driver counts or samples it.
+/// How much of a GPU a process, or a software runlist of virtual GPUs, had in the window, as its driver counts or samples it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CountedReport {
     /// The GPU.
@@ -209,7 +209,8 @@ const MIG: (&str, &str) = (
 );
 const VIRTUAL: (&str, &str) = (
     "virtual GPUs of NVIDIA's driver (vGPU)",
-    "memory by virtual GPU; processes of guests are not known to the host",
+    "memory by virtual GPU, and time on the engine by software runlist where the driver's scheduler logs it; which virtual GPU has \
+     which runlist, and the processes of guests, are not known to the host",
 );
 const THROUGH_MPS: (&str, &str) = (
     "shared context (MPS)",

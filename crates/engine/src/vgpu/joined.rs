@@ -1,6 +1,6 @@
 //! Guests' own traces beside that of their host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -85,11 +85,15 @@ pub(super) fn join(
     requests: &mut Vec<Request>,
     guests: &[GuestTrace],
 ) -> Result<Vec<JoinedReport>> {
-    let mut out = Vec::new();
+    let mut out: Vec<JoinedReport> = Vec::new();
+    let mut seen = BTreeSet::new();
     for one in guests {
         let fails =
             |why: String| Error::Guest { path: one.path.clone(), vgpu: one.vgpu.clone(), why };
         let tenant = named(&one.vgpu, model).map_err(fails)?;
+        if !seen.insert(tenant) {
+            return Err(fails("another trace was given of this guest".to_owned()));
+        }
         let source = TraceSource::open(&one.path)?;
         let (guest_model, guest, _) = follow(&source)?;
         let joined = guest::join((model, requests), tenant, (&guest_model, &guest))

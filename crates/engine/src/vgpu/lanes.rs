@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use gpuwhy_derive::vgpu::vcpu::{self, Party};
 use gpuwhy_derive::vgpu::{Request, Stage};
 use gpuwhy_report::detail::{Detail, Pyramid, band_pyramid, line_pyramid, share_pyramid};
+use gpuwhy_report::vgpu::Arrows;
 use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
 
 use super::{Vgpu, order};
 
 /// Rows of requests of a tenant that are drawn.
 const ROWS: usize = 4;
+/// Arrows that a page holds at most; a window with more has none.
+const ARROWS: usize = 50_000;
 /// What a request goes through, as [`stages`] numbers it.
 pub(super) const STAGES: [&str; 5] =
     ["queued in vGPU", "queued in host", "ready", "on an engine", "in the guest"];
@@ -21,6 +24,8 @@ pub(super) const PHASES: [&str; 4] = ["running", "preempted", "runnable", "halte
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     pub tracks: Vec<TimeTrack>,
+    /// From requests to the engines that begin them.
+    pub arrows: Vec<Arrows>,
     /// What the legend explains.
     pub legend: Vec<String>,
     /// The longest column of a finest level that leaves something out, ns.
@@ -31,7 +36,8 @@ pub(super) struct Lanes {
 
 /// Draws everything, with as much detail.
 pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
-    let mut out = Draw { window: of.window, detail, lanes: Lanes::default() };
+    let lanes = Lanes::default();
+    let mut out = Draw { window: of.window, detail, lanes, engines: BTreeMap::new() };
     for engine in order::engines(&of.model) {
         let known = &of.model.engines[engine];
         let group = format!("device {}", known.device);
@@ -41,6 +47,10 @@ pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
         out.tenant(of, tenant);
     }
     out.machines(of);
+    let arrows = &mut out.lanes.arrows;
+    if arrows.iter().map(|row| row.at.len()).sum::<usize>() > ARROWS {
+        arrows.clear();
+    }
     out.lanes
 }
 
@@ -48,6 +58,17 @@ struct Draw {
     window: (i64, i64),
     detail: Detail,
     lanes: Lanes,
+    /// The lane in which it is seen who has an engine.
+    engines: BTreeMap<usize, usize>,
+}
+
+/// A row of requests.
+struct Row {
+    /// When the last one ends, ns.
+    until: i64,
+    bands: Vec<Band>,
+    /// When an engine begins one, in page time, and the lane of the engine.
+    begins: Vec<(i64, usize)>,
 }
 
 /// The number of a name in a list, which gets it if it has it not yet.
@@ -119,6 +140,7 @@ impl Draw {
         let label = format!("{name}, use by tenant");
         self.track((group, &label), shares, |p| Lane::Stack { values: stacked, levels: p.levels });
         self.bands((group, &format!("{name}, who has it")), values, &bands);
+        self.engines.insert(engine, self.lanes.tracks.len() - 1);
     }
 
     /// A tenant: how many of its requests wait, its slice, and its requests.
@@ -159,8 +181,10 @@ impl Draw {
 
     /// The requests of a tenant, in as many rows as there are at once.
     fn requests(&mut self, name: &str, of: &Vgpu, own: &[&Request]) {
-        let mut rows: Vec<(i64, Vec<Band>)> = Vec::new();
-        let values: Vec<String> = STAGES.map(str::to_owned).to_vec();
+        let mut rows: Vec<Row> = Vec::new();
+        let in_guest = own.iter().any(|one| one.in_guest().is_some());
+        let known = if in_guest { &STAGES[..] } else { &STAGES[..STAGES.len() - 1] };
+        let values: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
         let mut sorted: Vec<&&Request> = own.iter().collect();
         sorted.sort_by_key(|one| one.queued().or(one.began()));
         for request in sorted {
@@ -169,22 +193,28 @@ impl Draw {
             if self.band(from, to, 0).is_none() {
                 continue;
             }
-            let at = rows.iter().position(|(until, _)| *until <= from).unwrap_or(rows.len());
+            let at = rows.iter().position(|row| row.until <= from).unwrap_or(rows.len());
             if at >= ROWS {
                 self.lanes.not_drawn += 1;
                 continue;
             }
             if at == rows.len() {
-                rows.push((i64::MIN, Vec::new()));
+                rows.push(Row { until: i64::MIN, bands: Vec::new(), begins: Vec::new() });
             }
-            rows[at].0 = to;
+            rows[at].until = to;
             let bands = stages(request, to);
             let bands = bands.into_iter().filter_map(|(a, b, value)| self.band(a, b, value));
-            rows[at].1.extend(bands);
+            rows[at].bands.extend(bands);
+            if let Some(&engine) = self.engines.get(&request.engine) {
+                let begins = request.executions.iter().map(|one| one.from);
+                let begins = begins.filter(|at| (self.window.0..self.window.1).contains(at));
+                rows[at].begins.extend(begins.map(|at| (at - self.window.0, engine)));
+            }
         }
-        for (at, (_, bands)) in rows.iter().enumerate().filter(|(_, (_, bands))| !bands.is_empty())
-        {
-            self.bands((name, &format!("requests, row {}", at + 1)), values.clone(), bands);
+        for (at, row) in rows.into_iter().enumerate().filter(|(_, row)| !row.bands.is_empty()) {
+            self.bands((name, &format!("requests, row {}", at + 1)), values.clone(), &row.bands);
+            let track = self.lanes.tracks.len() - 1;
+            self.lanes.arrows.push(Arrows { track, at: row.begins });
         }
     }
 
@@ -262,11 +292,9 @@ pub(super) fn waiting<'a>(
 pub(super) fn stages(request: &Request, to: i64) -> Vec<(i64, i64, u32)> {
     let handed = request.when(Stage::VgpuSubmitted).or(request.when(Stage::HostQueued));
     let begun = request.began();
-    let vgpu = request.when(Stage::VgpuQueued);
     let marks = [
-        // Known of those that are in a guest's trace and the host's.
-        (vgpu.and(request.when(Stage::GuestQueued)), 4),
-        (vgpu, 0),
+        (request.in_guest(), 4),
+        (request.when(Stage::VgpuQueued), 0),
         (handed, 1),
         (request.when(Stage::Ready), 2),
         (begun, 3),

@@ -72,6 +72,13 @@ fn with(page: &mut Page, drawn: Lanes, left_out: usize) -> String {
             "{left_out} lanes are not drawn, since the page would be too large; they count in all numbers."
         ));
     }
+    // An arrow to a lane that is left out leads nowhere.
+    let lanes = drawn.tracks.len();
+    page.arrows = drawn.arrows;
+    page.arrows.retain_mut(|row| {
+        row.at.retain(|(_, to)| *to < lanes);
+        row.track < lanes && !row.at.is_empty()
+    });
     (page.tracks, page.legend) = (drawn.tracks, drawn.legend);
     render(page)
 }
@@ -85,6 +92,12 @@ fn notes(drawn: &Lanes) -> Vec<String> {
             ns as f64 / 1e3
         ),
     }];
+    if drawn.arrows.iter().any(|row| !row.at.is_empty()) {
+        out.push(
+            "Arrows lead from requests to the engine that begins them, where there are at most 60 in view."
+                .to_owned(),
+        );
+    }
     if drawn.not_drawn > 0 {
         out.push(format!(
             "{} requests are not drawn, since more were on their way at once than there are rows; they count in all \

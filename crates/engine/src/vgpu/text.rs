@@ -186,8 +186,11 @@ fn guest(out: &mut Screen, one: &JoinedReport) {
         us => format!(", and contradicted by some requests by {us:.1} us"),
     };
     out.line(format_args!(
-        "  its clock is the host's less {:.6} s, and gains {:.3} us a second; {uncertain}{contradicted}",
-        one.clock_s, one.clock_gains_ppm
+        "  its clock is {:.6} s {} the host's and {} {:.3} us a second; {uncertain}{contradicted}",
+        one.clock_s.abs(),
+        if one.clock_s <= 0.0 { "ahead of" } else { "behind" },
+        if one.clock_gains_ppm >= 0.0 { "gains" } else { "loses" },
+        one.clock_gains_ppm.abs()
     ));
     for own in &one.processes {
         let leg = |what: &str, ms: Option<f64>| {

@@ -70,6 +70,7 @@
         const value = plain(lane.read(hair === null ? -1 : hair));
         if (lane.value.textContent !== value) lane.value.textContent = value;
       }
+      drawArrows();
       byId("range").textContent = `${time(from, (to - from) / 100)} – ${time(to, (to - from) / 100)} (${duration(to - from)})`;
       byId("at").textContent = hair === null ? "" : `▏${time(hair, (to - from) / 1000)}`;
     });

@@ -161,6 +161,7 @@
     /** @type {string | null} */
     let group = null;
     const seen = new Set();
+    firstTrack = lanes.length;
     for (const track of data.tracks) {
       if (track.group !== group) {
         group = track.group;

@@ -17,7 +17,8 @@
   const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
   /** @type {{length_ns: number, steps: {name: string, series: {name: string, points: Point[]}[],
    *          baseline: Baseline[], anomalies: Interval[]}, tracks: Track[],
-   *          gaps: {during: Interval, what: string}[], legend?: string[], tiled?: boolean}} */
+   *          gaps: {during: Interval, what: string}[], legend?: string[], tiled?: boolean,
+   *          arrows?: {track: number, at: [number, number][]}[]}} */
   const data = JSON.parse(byId("data").textContent || "{}");
   const length = Math.max(1, data.length_ns);
   const anomalies = data.steps.anomalies;

@@ -214,6 +214,36 @@ fn slices_belong_to_their_gpu_whichever_is_read_first() {
 }
 
 #[test]
+fn runlists_of_virtual_gpus_have_their_time_on_the_engine() {
+    let (mut scene, gpu) = (scene(), gpu(0));
+    scene.read(&gpu, 1000, Observed::Event("vGPU scheduler: fixed share", Some(2e6)));
+    scene.read(&gpu, 1000, Observed::RunlistTime(vec![(3, 200), (4, 0)]));
+    scene.read(&gpu, 2000, Observed::RunlistTime(vec![(3, 0), (4, 700)]));
+    let rows = scene.finish(3000);
+    let entity = |id| rows.entity.iter().rev().find(|e| e.id == id).unwrap();
+    let mut told = String::new();
+    for one in &rows.counter {
+        let track = rows.track.iter().find(|track| track.id == one.track).unwrap();
+        if &*track.name == names::PROCESS_ENGINE_TIME {
+            let runlist = entity(track.entity);
+            let parent = rows.track.iter().find(|other| Some(other.id) == track.parent).unwrap();
+            let engine = entity(parent.entity);
+            let (ms, number) = (one.ts.0 / 1_000_000, runlist.number.unwrap());
+            let _ =
+                write!(told, "{ms}: {} {number} on {} {}; ", runlist.name, engine.name, one.value);
+            assert_eq!((runlist.parent, engine.parent), (engine.parent, runlist.parent));
+        }
+    }
+    assert_eq!(
+        told,
+        "1000: software runlist 3 on graphics 200; 2000: software runlist 3 on graphics 0; 2000: software runlist 4 on \
+         graphics 700; "
+    );
+    let mark = rows.mark.iter().find(|mark| &*mark.name == "vGPU scheduler: fixed share").unwrap();
+    assert_eq!(mark.value, Some(2e6));
+}
+
+#[test]
 fn the_uncertainty_of_times_is_written() {
     let (mut scene, gpu) = (scene(), gpu(0));
     scene.value(&gpu, 500, names::SM_CLOCK, 1980.0);

@@ -14,6 +14,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
 use super::metrics::{METRICS, MetricId, Pace, Way, metric_named};
+use super::schedule::Schedule;
 use crate::sys;
 
 /// Events taken from one set in a round; the rest waits for the next.
@@ -70,6 +71,8 @@ pub(super) enum Observed {
     ProcessUse(Vec<(u32, Ns, f64)>),
     /// How much memory processes have, by pid, in bytes: all that have some.
     ProcessMemory(Vec<(u32, u64)>),
+    /// How long software runlists of virtual GPUs had the device since the reading before, by their numbers, ns.
+    RunlistTime(Vec<(u32, u64)>),
     /// An event, with its number.
     Event(&'static str, Option<f64>),
     /// The unit does not answer any more, and why.
@@ -90,6 +93,7 @@ pub(super) struct SampledUnit<'n> {
     /// Whether the use by processes is read of its slices instead.
     split: bool,
     hosts_virtual: bool,
+    schedule: Schedule,
     states: Vec<MetricState>,
     /// The last sample of processes that was read, on NVML's clock.
     last_use: u64,
@@ -223,6 +227,7 @@ impl<'n> SampledUnit<'n> {
             lost: None,
             split,
             hosts_virtual,
+            schedule: Schedule::default(),
             states: vec![MetricState::default(); METRICS.len()],
             last_use: 0,
             not_offered: NotOffered::default(),
@@ -293,6 +298,7 @@ impl<'n> SampledUnit<'n> {
             self.read_processes(clocks, from, out, &mut round)?;
         }
         if is_due(Pace::Second) && self.hosts_virtual {
+            self.read_schedule(out);
             self.read_virtual_gpus(virtual_gpus);
         }
         match round {
@@ -519,6 +525,19 @@ impl<'n> SampledUnit<'n> {
             let used = metric_named(names::GPU_MEMORY_USED).map(|metric| (metric, used as f64));
             let observed = Observed::Values(used.into_iter().collect());
             out.push((unit, Reading { before, after, observed }));
+        }
+    }
+
+    /// What the scheduler of virtual GPUs logged.
+    fn read_schedule(&mut self, out: &mut Vec<Reading>) {
+        let (before, answer, after) = timed(|| self.device.vgpu_scheduler_log());
+        let Ok(log) = answer else { return };
+        if let Some((name, slice)) = self.schedule.policy(&log) {
+            out.push(Reading { before, after, observed: Observed::Event(name, Some(slice)) });
+        }
+        let ran = self.schedule.ran(&log.entries);
+        if !ran.is_empty() {
+            out.push(Reading { before, after, observed: Observed::RunlistTime(ran) });
         }
     }
 

@@ -12,6 +12,8 @@ const AT_LEAST: usize = 8;
 const TRIES: usize = 9;
 /// A shift is right if all others fit so many times worse.
 const WORSE: i64 = 4;
+/// Times do not fit if half of them differ by more than one part in so many of the usual time between requests.
+const IN_STEP: i64 = 10;
 /// Below this, times fit as well as times can, ns.
 const EXACT: i64 = 1_000;
 /// How much longer than usual the host may take to hear of a request that still belongs to it, ns.
@@ -46,17 +48,31 @@ impl fmt::Display for Unaligned {
 
 impl std::error::Error for Unaligned {}
 
+/// The places of events of the guest and of the host that are the same, in order.
+pub(super) fn aligned(guest: &[i64], host: &[i64]) -> Result<Vec<(usize, usize)>, Unaligned> {
+    let pairs = onwards(guest, host, anchor(guest, host)?);
+    // Of what lies between the first pair and the last, most is matched, or a few fitted by chance.
+    let spanned = |of: fn(&(usize, usize)) -> usize| {
+        pairs.first().zip(pairs.last()).map_or(0, |(first, last)| of(last) + 1 - of(first))
+    };
+    let fewer = spanned(|pair| pair.0).min(spanned(|pair| pair.1));
+    if pairs.len() < AT_LEAST || 2 * pairs.len() < fewer {
+        return Err(Unaligned::Unlike);
+    }
+    Ok(pairs)
+}
+
 /// Where the two run in step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Anchor {
+struct Anchor {
     /// The place of an event of the guest, and of the host's.
-    pub places: (usize, usize),
+    places: (usize, usize),
     /// By how much their distances differ, ns: half of them by no more.
-    pub spread: i64,
+    spread: i64,
 }
 
 /// Finds where the guest's times run in step with the host's.
-pub(super) fn anchor(guest: &[i64], host: &[i64]) -> Result<Anchor, Unaligned> {
+fn anchor(guest: &[i64], host: &[i64]) -> Result<Anchor, Unaligned> {
     let fewer = guest.len().min(host.len());
     if fewer < AT_LEAST {
         return Err(Unaligned::Few(fewer));
@@ -70,7 +86,7 @@ pub(super) fn anchor(guest: &[i64], host: &[i64]) -> Result<Anchor, Unaligned> {
     let margin = |fit: &Fit| fit.second as f64 / fit.best.spread.max(EXACT) as f64;
     let best = fits.max_by(|a, b| margin(a).total_cmp(&margin(b))).ok_or(Unaligned::Few(0))?;
     let usual = usual_gap(guest);
-    if best.best.spread > EXACT.max(usual / 4) {
+    if best.best.spread > EXACT.max(usual / IN_STEP) {
         return Err(Unaligned::Unlike);
     }
     if best.second < WORSE.saturating_mul(best.best.spread.max(EXACT)) {
@@ -126,9 +142,11 @@ fn spread(own: &[i64], other: &[i64], scratch: &mut [i64]) -> (i64, i64) {
 }
 
 /// From an anchor in both directions: the places of events that are the same, in order.
-pub(super) fn onwards(guest: &[i64], host: &[i64], anchor: Anchor) -> Vec<(usize, usize)> {
+fn onwards(guest: &[i64], host: &[i64], anchor: Anchor) -> Vec<(usize, usize)> {
     let (at, with) = anchor.places;
-    let backwards = |times: &[i64]| -> Vec<i64> { times.iter().rev().map(|time| -time).collect() };
+    let backwards = |times: &[i64]| -> Vec<i64> {
+        times.iter().rev().map(|time| time.saturating_neg()).collect()
+    };
     let (before, of_host) = (backwards(&guest[..=at]), backwards(&host[..=with]));
     let mut pairs: Vec<(usize, usize)> = walk(&before, &of_host, anchor.spread)
         .into_iter()
@@ -149,7 +167,7 @@ fn walk(guest: &[i64], host: &[i64], spread: i64) -> Vec<(usize, usize)> {
     while let (Some(own), Some(other)) = (guest.get(at), host.get(with)) {
         let off = other.wrapping_sub(*own).wrapping_sub(distance);
         let passed = own.saturating_sub(since).max(0);
-        let allowed = LATE.max(8 * spread) + (DRIFTS * passed as f64) as i64;
+        let allowed = LATE.max(spread.saturating_mul(8)) + (DRIFTS * passed as f64) as i64;
         if off.saturating_abs() <= allowed {
             pairs.push((at, with));
             // A quarter of the way, so that one that was late does not lead away.
@@ -217,14 +235,10 @@ mod tests {
         (guest, host)
     }
 
-    fn in_step(guest: &[i64], host: &[i64]) -> Result<Vec<(usize, usize)>, Unaligned> {
-        Ok(onwards(guest, host, anchor(guest, host)?))
-    }
-
     #[test]
     fn traces_that_begin_and_end_at_other_times_are_matched_where_both_are() {
         let (guest, host) = two(500, 123_456_789_012);
-        let pairs = in_step(&guest[..400], &host[120..]).unwrap();
+        let pairs = aligned(&guest[..400], &host[120..]).unwrap();
         let wanted: Vec<(usize, usize)> = (120..400).map(|at| (at, at - 120)).collect();
         assert_eq!(pairs, wanted);
     }
@@ -235,7 +249,7 @@ mod tests {
         guest.drain(50..53);
         host.remove(200);
         host.drain(300..340);
-        let pairs = in_step(&guest, &host).unwrap();
+        let pairs = aligned(&guest, &host).unwrap();
         // By their places before anything was lost.
         let was = |(at, with): &(usize, usize)| {
             let at = at + 3 * usize::from(*at >= 50);
@@ -250,7 +264,7 @@ mod tests {
     fn one_that_the_host_heard_of_late_is_matched_by_its_neighbours() {
         let (guest, mut host) = two(100, 5_000);
         host[60] += 700_000;
-        let pairs = in_step(&guest, &host).unwrap();
+        let pairs = aligned(&guest, &host).unwrap();
         assert_eq!(pairs, (0..100).map(|at| (at, at)).collect::<Vec<_>>());
     }
 
@@ -259,7 +273,7 @@ mod tests {
         let guest: Vec<i64> = (0..200).map(|at| at * 16_666_667).collect();
         let host: Vec<i64> =
             guest.iter().enumerate().map(|(at, t)| t + 99 + (at as i64 * 31) % 7 * 1_000).collect();
-        assert_eq!(in_step(&guest, &host), Err(Unaligned::Regular));
+        assert_eq!(aligned(&guest, &host), Err(Unaligned::Regular));
     }
 
     #[test]
@@ -272,13 +286,13 @@ mod tests {
                 now
             })
             .collect();
-        let said = in_step(&guest, &other);
+        let said = aligned(&guest, &other);
         assert!(matches!(said, Err(Unaligned::Unlike | Unaligned::Regular)), "{said:?}");
     }
 
     #[test]
     fn a_few_requests_tell_nothing() {
         let (guest, host) = two(7, 0);
-        assert_eq!(in_step(&guest, &host), Err(Unaligned::Few(7)));
+        assert_eq!(aligned(&guest, &host), Err(Unaligned::Few(7)));
     }
 }
