@@ -5,7 +5,7 @@
 //! Three kinds of hosts, as many of each: a tenant whose neighbours are idle, tenants beside one with long requests, and
 //! healthy ones, whose tenants ask for less than their slices. The truth of an idle neighbour is the same host
 //! without it; that of a blocked tenant is the ledger's time behind another; that of another policy is the same host
-//! under it, with the same requests. Besides, hosts whose guests are traced as well are joined with them ([`guests`]).
+//! under it, with the same requests. Besides, hosts whose guests are traced as well are joined with them (`guests`).
 
 mod guests;
 

@@ -4,7 +4,7 @@
 //! # How
 //! The guest's driver hands a request to what it takes for an engine; there the host catches it and queues it for the
 //! virtual GPU. So the requests of an engine come in the same order in both traces, and the times between them are
-//! nearly the same. [`align`] finds which belong to each other, and [`clock`] the time of the host at any time of the guest.
+//! nearly the same. `align` finds which belong to each other, and `clock` the time of the host at any time of the guest.
 //!
 //! # What fools it
 //! A guest whose driver hands several requests over as one: the host's request is that of the last one's, so those before
