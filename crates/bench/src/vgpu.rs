@@ -294,14 +294,20 @@ fn analysed(
     policies: &[(&'static str, WhatIf, Setup)],
 ) -> Result<Report> {
     let folder = tempfile::tempdir()?;
-    let (ctf, out) = (folder.path().join("ctf"), folder.path().join("t.trace"));
-    gvt::ctf::write(&trace.events, &ctf)?;
-    import(&ctf, &out)?;
+    let out = imported(&trace.events, folder.path(), "host")?;
     let what_if = policies.iter().map(|(_, asked, _)| asked.clone()).collect();
     // Whoever runs the host knows the weights.
     let numbered = setup.vgpus.iter().enumerate();
     let weights = Weights(numbered.map(|(at, one)| ((at + 1).to_string(), one.weight)).collect());
     Ok(vgpu(&out, &Options { what_if, weights, ..Options::default() })?.report)
+}
+
+/// The trace of simulated events, through CTF.
+fn imported(events: &[gvt::Event], folder: &Path, name: &str) -> Result<PathBuf> {
+    let (ctf, out) = (folder.join(name), folder.join(format!("{name}.trace")));
+    gvt::ctf::write(events, &ctf)?;
+    import(&ctf, &out)?;
+    Ok(out)
 }
 
 fn import(from: &Path, to: &Path) -> Result<()> {

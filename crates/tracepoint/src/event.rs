@@ -66,6 +66,8 @@ pub struct RawEvent {
     pub tid: Option<i64>,
     /// The process of that thread, if the tracer says so.
     pub pid: Option<i64>,
+    /// The field that names that thread, if the tracer says so.
+    pub comm: Option<usize>,
     /// One value for each field of the type.
     pub values: Vec<Value>,
     /// The bytes of the texts.
@@ -94,7 +96,7 @@ impl RawEvent {
     pub fn clear(&mut self) {
         self.values.clear();
         self.text.clear();
-        (self.cpu, self.tid, self.pid) = (None, None, None);
+        (self.cpu, self.tid, self.pid, self.comm) = (None, None, None, None);
     }
 
     /// Adds the value of the next field: a text.

@@ -9,7 +9,7 @@ use gpuwhy_engine::vgpu::{GuestTrace, JoinedReport, Options, vgpu};
 use gpuwhy_schema::terminal;
 use gpuwhy_testkit::gvt::{self, Guest, Load, Setup, Trace, Vgpu};
 
-use super::{MS, between, import, load};
+use super::{MS, between, imported, load};
 use crate::result::Figure;
 
 /// What came of a host's guests.
@@ -64,17 +64,11 @@ fn host(seed: u64, all: &mut Outcome) -> Result<()> {
     let setup = Setup::kernel((0..machines).map(|_| machine(&mut random)).collect(), seed);
     let trace = gvt::run(&setup);
     let folder = tempfile::tempdir()?;
-    let imported = |events: &[gvt::Event], name: String| -> Result<_> {
-        let (ctf, out) = (folder.path().join(&name), folder.path().join(name + ".trace"));
-        gvt::ctf::write(events, &ctf)?;
-        import(&ctf, &out)?;
-        Ok(out)
-    };
-    let path = imported(&trace.events, "host".to_owned())?;
+    let path = imported(&trace.events, folder.path(), "host")?;
     let guests = trace.guests.iter().enumerate();
     let guests: Vec<GuestTrace> = guests
         .map(|(at, events)| {
-            let path = imported(events, format!("guest{at}"))?;
+            let path = imported(events, folder.path(), &format!("guest{at}"))?;
             Ok(GuestTrace { vgpu: (at + 1).to_string(), path })
         })
         .collect::<Result<_>>()?;

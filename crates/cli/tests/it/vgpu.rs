@@ -23,12 +23,8 @@ pub(crate) fn simulated(vgpus: Vec<Vgpu>) -> Trace {
 
 /// Through CTF and a trace, as users do it.
 fn analysed(trace: &Trace, folder: &Path, window: &[&str]) -> Value {
-    let (ctf, out) = (folder.join("ctf"), folder.join("t.trace"));
-    gvt::ctf::write(&trace.events, &ctf).unwrap();
-    let (ctf, out) = (ctf.to_str().unwrap(), out.to_str().unwrap());
-    let output = gpuwhy(&["import", ctf, "-o", out, "--force"]);
-    assert!(output.status.success(), "{}", said(&output));
-    let output = gpuwhy(&[&["vgpu", out, "--json"], window].concat());
+    let out = imported(&trace.events, folder, "t");
+    let output = gpuwhy(&[&["vgpu", &out, "--json"], window].concat());
     assert!(matches!(output.status.code(), Some(0 | 3)), "{}", said(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -270,10 +270,8 @@ impl ClientRows {
         ordered.sort_unstable();
         for (&(pid, engine), &ns) in ordered {
             let track = || {
-                let parent = engine_track(engine, source, &mut cx.catalog);
                 let process = cx.attribution.process(&mut cx.catalog, pid, None);
-                let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
-                cx.catalog.track(process, Some(parent), lane, source)
+                share_track(process, engine, source, &mut cx.catalog)
             };
             let counter = self.processes.entry((pid, engine)).or_default();
             counter.add(ns, ts, &mut cx.rows, track);
@@ -334,6 +332,18 @@ fn engine_entity(gpu: EntityId, engine: &EngineTime, cx: &mut Context) -> Entity
         e.name = engine.engine.as_str().into();
         e.number = Some(i64::from(engine.capacity.unwrap_or(1)));
     })
+}
+
+/// The track of what somebody had of an engine.
+pub(super) fn share_track(
+    of: EntityId,
+    engine: EntityId,
+    source: SourceId,
+    catalog: &mut Lanes,
+) -> TrackId {
+    let parent = engine_track(engine, source, catalog);
+    let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
+    catalog.track(of, Some(parent), lane, source)
 }
 
 fn engine_track(engine: EntityId, source: SourceId, catalog: &mut Lanes) -> TrackId {

@@ -40,6 +40,7 @@ use gpuwhy_schema::{
     names, sources,
 };
 
+use super::drm_clients::share_track;
 use crate::context::Context;
 use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
@@ -530,16 +531,13 @@ fn runlist_track(
         e.name = "graphics".into();
         e.number = Some(1);
     });
-    let lane = Lane::counter(names::ENGINE_TIME, "ns", Measure::Delta);
-    let parent = catalog.track(engine, None, lane, source);
     let key = format!("{}/runlist/{runlist}", unit.uuid);
     let entity = catalog.entity(EntityKind::Stream, &key, |e| {
         e.parent = Some(gpu);
         e.name = "software runlist".into();
         e.number = Some(i64::from(runlist));
     });
-    let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
-    catalog.track(entity, Some(parent), lane, source)
+    share_track(entity, engine, source, catalog)
 }
 
 impl UnitTracks {

@@ -19,7 +19,7 @@ pub use align::Unaligned;
 pub use clock::Clock;
 
 use super::model::Model;
-use super::request::{Request, Stage};
+use super::request::{Request, Stage, in_order};
 
 /// A request on its way through guest and host, ns on the host's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +120,7 @@ pub fn join(
             out.journeys.push(journey(own, &mut host[engine.host[with].place], &out.clock));
         }
     }
-    // They are in the order in which one first heard of them.
-    host.sort_by_key(|one| (one.queued().or(one.began()), one.engine, one.sequence));
+    in_order(host);
     Ok(out)
 }
 

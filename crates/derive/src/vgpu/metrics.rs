@@ -227,14 +227,10 @@ impl Usage {
     /// Where the wait of a request went while it was in its guest: behind an own one that the host has, whatever that waits
     /// for, and else it is the guest's.
     fn in_guest(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
-        let on_host = self.on_host.get(&(request.engine, request.tenant));
-        let alone = match on_host {
-            Some(on_host) => on_host.uncovered(from, to),
-            None if from < to => vec![(from, to)],
-            None => Vec::new(),
-        };
+        let none = Running::default();
+        let on_host = self.on_host.get(&(request.engine, request.tenant)).unwrap_or(&none);
         let mut at = from;
-        for (begin, end) in alone {
+        for (begin, end) in on_host.uncovered(from, to) {
             self.split(request, (at, begin), true, wait);
             wait.guest += end - begin;
             wait.total += end - begin;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use foldhash::HashMap;
 
 use super::event::Event;
-use super::request::{Execution, Outcome, Request, Stage, Tenant, TenantKey};
+use super::request::{Execution, Outcome, Request, Stage, Tenant, TenantKey, in_order};
 use super::rules::{self, Action, Key, RULES, Rule, fields};
 
 /// Requests that are held at most; further ones are counted and left out.
@@ -186,7 +186,7 @@ impl Model {
         self.ids.clear();
         let mut out: Vec<Request> =
             live.into_iter().filter(|one| !one.absorbed).map(|one| one.request).collect();
-        out.sort_by_key(|one| (one.queued().or(one.began()), one.engine, one.sequence));
+        in_order(&mut out);
         out
     }
 

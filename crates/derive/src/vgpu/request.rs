@@ -100,6 +100,11 @@ pub struct Request {
     pub outcome: Outcome,
 }
 
+/// Puts requests into the order in which one first heard of them.
+pub(super) fn in_order(requests: &mut [Request]) {
+    requests.sort_by_key(|one| (one.queued().or(one.began()), one.engine, one.sequence));
+}
+
 impl Request {
     /// When it was first heard of, ns: by the guest if its trace is there, else by the host.
     pub fn queued(&self) -> Option<i64> {

@@ -37,7 +37,8 @@ pub(super) struct Lanes {
 /// Draws everything, with as much detail.
 pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
     let lanes = Lanes::default();
-    let mut out = Draw { window: of.window, detail, lanes, engines: BTreeMap::new() };
+    let engines = BTreeMap::new();
+    let mut out = Draw { window: of.window, detail, lanes, engines, arrows: 0 };
     for engine in order::engines(&of.model) {
         let known = &of.model.engines[engine];
         let group = format!("device {}", known.device);
@@ -47,9 +48,8 @@ pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
         out.tenant(of, tenant);
     }
     out.machines(of);
-    let arrows = &mut out.lanes.arrows;
-    if arrows.iter().map(|row| row.at.len()).sum::<usize>() > ARROWS {
-        arrows.clear();
+    if out.arrows > ARROWS {
+        out.lanes.arrows.clear();
     }
     out.lanes
 }
@@ -60,6 +60,8 @@ struct Draw {
     lanes: Lanes,
     /// The lane in which it is seen who has an engine.
     engines: BTreeMap<usize, usize>,
+    /// Arrows so far; no more are gathered than a page holds and one request has.
+    arrows: usize,
 }
 
 /// A row of requests.
@@ -205,10 +207,14 @@ impl Draw {
             let bands = stages(request, to);
             let bands = bands.into_iter().filter_map(|(a, b, value)| self.band(a, b, value));
             rows[at].bands.extend(bands);
-            if let Some(&engine) = self.engines.get(&request.engine) {
+            if let Some(&engine) =
+                self.engines.get(&request.engine).filter(|_| self.arrows <= ARROWS)
+            {
+                let before = rows[at].begins.len();
                 let begins = request.executions.iter().map(|one| one.from);
                 let begins = begins.filter(|at| (self.window.0..self.window.1).contains(at));
                 rows[at].begins.extend(begins.map(|at| (at - self.window.0, engine)));
+                self.arrows += rows[at].begins.len() - before;
             }
         }
         for (at, row) in rows.into_iter().enumerate().filter(|(_, row)| !row.bands.is_empty()) {

@@ -117,10 +117,8 @@ impl CtfImport {
         let cpu = number(fields.cpu).and_then(|cpu| u32::try_from(cpu).ok());
         let (tid, pid) = (number(fields.tid), number(fields.pid));
         (event.cpu, event.tid, event.pid) = (stream.cpu.or(cpu), tid, pid);
+        event.comm = fields.comm;
         self.events[trace] += 1;
-        if let (Some(tid), Some(comm)) = (tid, event.bytes(fields.comm)) {
-            self.kernel.learn(self.of_trace[trace].0, tid, None, Some(comm));
-        }
         self.kernel.event(event);
         Ok(())
     }

@@ -327,10 +327,10 @@ impl At<'_> {
 
     fn event(&mut self) {
         let (kind, event, now) = (self.kind, self.event, self.now);
-        if let (Some(tid), Some(pid)) = (event.tid, event.pid)
-            && tid > 0
+        if let Some(tid) = event.tid.filter(|tid| *tid > 0)
+            && (event.pid.is_some() || event.comm.is_some())
         {
-            self.host[kind.host].tasks.learn(tid, Some(pid), None, self.lanes);
+            self.learn(tid, event.pid, event.comm);
         }
         match &kind.action {
             Action::Switch { .. } => self.switch(),

@@ -1,5 +1,6 @@
 //! Which events of two traces are the same, from the times between them.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use super::clock::{Clock, DRIFTS};
@@ -161,27 +162,46 @@ fn onwards(guest: &[i64], host: &[i64], anchor: Anchor) -> Vec<(usize, usize)> {
 
 /// From the first of both, which are the same.
 fn walk(guest: &[i64], host: &[i64], spread: i64) -> Vec<(usize, usize)> {
-    let mut pairs = vec![(0, 0)];
-    let (mut at, mut with) = (1, 1);
     let (mut distance, mut since) = (host[0].wrapping_sub(guest[0]), guest[0]);
-    while let (Some(own), Some(other)) = (guest.get(at), host.get(with)) {
-        let off = other.wrapping_sub(*own).wrapping_sub(distance);
+    together(guest, host, |own, other| {
+        let off = other.wrapping_sub(own).wrapping_sub(distance);
         let passed = own.saturating_sub(since).max(0);
         let allowed = LATE.max(spread.saturating_mul(8)) + (DRIFTS * passed as f64) as i64;
-        if off.saturating_abs() <= allowed {
-            pairs.push((at, with));
+        let place = within(off, allowed);
+        if place.is_eq() {
             // A quarter of the way, so that one that was late does not lead away.
             distance += off / 4;
-            since = *own;
-            at += 1;
-            with += 1;
-        } else if off < 0 {
-            with += 1;
-        } else {
-            at += 1;
+            since = own;
+        }
+        place
+    })
+}
+
+/// The places of events that are the same, by where the host's event lies beside the guest's: the earlier of two that are not
+/// is passed over.
+fn together(
+    guest: &[i64],
+    host: &[i64],
+    mut place: impl FnMut(i64, i64) -> Ordering,
+) -> Vec<(usize, usize)> {
+    let (mut pairs, mut at, mut with) = (Vec::new(), 0, 0);
+    while let (Some(own), Some(other)) = (guest.get(at), host.get(with)) {
+        match place(*own, *other) {
+            Ordering::Equal => {
+                pairs.push((at, with));
+                at += 1;
+                with += 1;
+            }
+            Ordering::Less => with += 1,
+            Ordering::Greater => at += 1,
         }
     }
     pairs
+}
+
+/// Whether something is off by no more than is allowed, and else in which direction.
+fn within(off: i64, allowed: i64) -> Ordering {
+    if off.saturating_abs() <= allowed { Ordering::Equal } else { off.cmp(&0) }
 }
 
 /// Where as many are unmatched on both sides between two pairs, they are the same in their order: the host was late.
@@ -201,20 +221,8 @@ fn between(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
 /// The same where the clock is known.
 pub(super) fn at_once(guest: &[i64], host: &[i64], clock: &Clock) -> Vec<(usize, usize)> {
     let allowed = LATE + clock.uncertain.unwrap_or(LATE) + clock.contradicted;
-    let (mut pairs, mut at, mut with) = (Vec::new(), 0, 0);
-    while let (Some(own), Some(other)) = (guest.get(at), host.get(with)) {
-        let off = other.saturating_sub(clock.host(*own));
-        if off.saturating_abs() <= allowed {
-            pairs.push((at, with));
-            at += 1;
-            with += 1;
-        } else if off < 0 {
-            with += 1;
-        } else {
-            at += 1;
-        }
-    }
-    between(&pairs)
+    let place = |own, other: i64| within(other.saturating_sub(clock.host(own)), allowed);
+    between(&together(guest, host, place))
 }
 
 #[cfg(test)]

@@ -47,10 +47,16 @@ struct Relative {
 }
 
 impl Relative {
+    /// Where a line of this drift begins at most.
+    fn most(&self, drift: f64) -> f64 {
+        let at = |&(time, distance): &(f64, f64)| distance - drift * time;
+        self.upper.iter().map(at).fold(f64::INFINITY, f64::min)
+    }
+
     /// How far a line of this drift can be from all bounds, and where it then begins.
     fn margin(&self, drift: f64) -> (f64, f64) {
+        let most = self.most(drift);
         let at = |&(time, distance): &(f64, f64)| distance - drift * time;
-        let most = self.upper.iter().map(at).fold(f64::INFINITY, f64::min);
         let least = self.lower.iter().map(at).fold(f64::NEG_INFINITY, f64::max);
         ((most - least) / 2.0, f64::midpoint(most, least))
     }
@@ -100,8 +106,7 @@ impl Relative {
         let ends = least(&self.upper[..third]).zip(least(&self.upper[self.upper.len() - third..]));
         let drift = ends.map_or(0.0, |(a, b)| (b.1 - a.1) / (b.0 - a.0).max(1.0));
         let drift = drift.clamp(-DRIFTS, DRIFTS);
-        let at = |&(time, distance): &(f64, f64)| distance - drift * time;
-        (drift, self.upper.iter().map(at).fold(f64::INFINITY, f64::min))
+        (drift, self.most(drift))
     }
 }
 
