@@ -42,7 +42,7 @@ use numbers::{PROBE_SLOTS, STEMS};
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
 /// Run times are asked for by several, once a second each, at a system call for each of some sixty programs.
-const RUN_TIME_HOLDS: Ns = Ns::millis(200);
+const KNOWN_HOLDS: Ns = Ns::millis(200);
 
 /// What came with [`OLDEST_KERNEL`], after task storage for tracing programs (5.13) and atomic
 /// operations (5.12). Distributions bring it to older kernels (RHEL 9 to its 5.14).
@@ -153,10 +153,20 @@ pub(crate) struct Bpf {
     /// Or why there are none.
     shared: Result<SharedMaps, String>,
     cpu_count: usize,
-    programs: RefCell<Vec<OwnedFd>>,
-    /// What [`Bpf::run_time`] said last, and when.
-    run_time: Cell<Option<(Ns, (Ns, u64))>>,
+    /// With the probe that each belongs to.
+    programs: RefCell<Vec<(&'static str, OwnedFd)>>,
+    /// What the kernel said last of the programs, and when.
+    known: RefCell<Option<(Ns, Known)>>,
     kernel_types: RefCell<Option<Btf<'static>>>,
+}
+
+/// What the kernel knows of our programs, since they were loaded.
+#[derive(Default)]
+struct Known {
+    run_time: Ns,
+    runs: u64,
+    /// For each probe, how often its programs did not run for an event.
+    missed: Vec<(&'static str, u64)>,
 }
 
 struct SharedMaps {
@@ -190,8 +200,8 @@ impl Bpf {
         let cpu_count = libbpf_rs::num_possible_cpus().unwrap_or(1);
         let shared = SharedMaps::new(ring_bytes, cpu_count).map_err(|error| error_chain(&error));
         let kernel_types = RefCell::new(Btf::from_vmlinux().ok());
-        let run_time = Cell::new(None);
-        Bpf { shared, cpu_count, programs: RefCell::default(), run_time, kernel_types }
+        let (programs, known) = (RefCell::default(), RefCell::default());
+        Bpf { shared, cpu_count, programs, known, kernel_types }
     }
 
     /// Why BPF cannot be used, if it cannot.
@@ -257,7 +267,7 @@ impl Bpf {
         let mut programs = self.programs.borrow_mut();
         for program in object.progs() {
             if let Ok(fd) = program.as_fd().try_clone_to_owned() {
-                programs.push(fd);
+                programs.push((probe, fd));
             }
         }
         Ok(LoadedObject { object, links: Vec::new(), probe })
@@ -332,26 +342,40 @@ impl Bpf {
     }
 
     /// Run time of all our BPF programs and how often they ran, since they were loaded, as it was
-    /// [`RUN_TIME_HOLDS`] ago or later. Both are 0 while the kernel's BPF statistics are off.
+    /// [`KNOWN_HOLDS`] ago or later. Both are 0 while the kernel's BPF statistics are off.
     pub fn run_time(&self) -> (Ns, u64) {
-        let now = sys::monotonic();
-        match self.run_time.get() {
-            Some((at, known)) if now.saturating_sub(at) < RUN_TIME_HOLDS => known,
-            _ => {
-                let known = self.run_time_now();
-                self.run_time.set(Some((now, known)));
-                known
-            }
-        }
+        self.known(|known| (known.run_time, known.runs))
     }
 
-    fn run_time_now(&self) -> (Ns, u64) {
-        let programs = self.programs.borrow();
-        let (time, runs) = programs
-            .iter()
-            .filter_map(run_time::of_program)
-            .fold((0, 0), |sum, (time, runs)| (sum.0 + time, sum.1 + runs));
-        (Ns(time as i64), runs)
+    /// For how many events the programs of `probe` did not run, as it was [`KNOWN_HOLDS`] ago or
+    /// later. The kernel runs no program inside itself: an event of an interrupt is missed if it
+    /// comes while that CPU runs the same program.
+    pub fn missed(&self, probe: &str) -> u64 {
+        let of = |known: &Known| known.missed.iter().find(|(of, _)| *of == probe).map(|m| m.1);
+        self.known(of).unwrap_or(0)
+    }
+
+    fn known<T>(&self, of: impl FnOnce(&Known) -> T) -> T {
+        let now = sys::monotonic();
+        let mut known = self.known.borrow_mut();
+        if known.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= KNOWN_HOLDS) {
+            *known = Some((now, self.known_now()));
+        }
+        of(&known.as_ref().expect("just set").1)
+    }
+
+    fn known_now(&self) -> Known {
+        let mut known = Known::default();
+        for (probe, program) in self.programs.borrow().iter() {
+            let Some(info) = run_time::info(program) else { continue };
+            known.run_time += Ns(info.run_time_ns as i64);
+            known.runs += info.run_cnt;
+            match known.missed.iter_mut().find(|(of, _)| of == probe) {
+                Some((_, missed)) => *missed += info.recursion_misses,
+                None => known.missed.push((probe, info.recursion_misses)),
+            }
+        }
+        known
     }
 }
 

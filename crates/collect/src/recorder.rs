@@ -332,7 +332,9 @@ impl Recorder {
     }
 
     fn dropped(&self, running: &Running) -> u64 {
-        self.ring_sum(running, |cpu, i| cpu.dropped[i]) + running.probe.dropped()
+        self.ring_sum(running, |cpu, i| cpu.dropped[i])
+            + running.probe.dropped()
+            + self.bpf.missed(running.spec.name)
     }
 
     fn ring_sum(&self, running: &Running, of: impl Fn(&CpuCounters, usize) -> u64) -> u64 {

@@ -6,23 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use libbpf_rs::libbpf_sys;
 
 /// What the kernel says of the program behind `fd`.
-fn info(fd: &impl AsFd) -> Option<libbpf_sys::bpf_prog_info> {
+pub(super) fn info(fd: &impl AsFd) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let (mut len, fd) = (size_of_val(&info) as u32, fd.as_fd().as_raw_fd());
     // SAFETY: `info` is writable for `len` bytes during the call. Its pointer members are null
     // with counts of 0, so the kernel writes to nothing else.
     let rc = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut len) };
     (rc == 0).then_some(info)
-}
-
-/// Run time in ns of the program behind `fd`, and how often it ran, while the kernel measured.
-pub(super) fn of_program(fd: &OwnedFd) -> Option<(u64, u64)> {
-    info(fd).map(|info| (info.run_time_ns, info.run_cnt))
-}
-
-/// How often the kernel did not run a program, because that CPU was running another one.
-pub(crate) fn missed(program: &impl AsFd) -> u64 {
-    info(program).map_or(0, |info| info.recursion_misses)
 }
 
 /// Makes the kernel measure the run time of BPF programs while the descriptor is open.

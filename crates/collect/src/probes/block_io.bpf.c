@@ -73,7 +73,7 @@ struct {
  */
 struct inflight {
 	__u64 request; /* its address; 0 for a place that was never used */
-	__u64 begin;   /* 0 when it is completed; the place is kept for the next time */
+	__u64 begin;   /* 0 when it is completed, the place being kept for the next time; or CLAIMED */
 	__u64 issued; /* 0 while it waits */
 	__u64 sector;
 	__u64 done;   /* bytes completed in parts */
@@ -89,6 +89,9 @@ struct inflight {
 	__u8 pad[7];
 	char comm[TASK_COMM_LEN];
 };
+
+/* `begin` of a place that a CPU has taken and not yet filled. */
+#define CLAIMED 1
 
 #define INFLIGHTS 8192
 #define TRIES 8
@@ -188,32 +191,69 @@ static __always_inline __u32 disk_of(struct request *rq)
 	return DISKS;
 }
 
-/* The place of a request that is not completed; a `fresh` one takes a free place, if there is one. */
-static __always_inline struct inflight *inflight_of(struct request *rq, bool fresh)
+/* The address of a request; the verifier allows no arithmetic on a pointer, what was read is only a number. */
+static __always_inline __u64 address_of(struct request *rq)
 {
-	struct inflight *io, *free = NULL;
-	__u64 key, before;
-	__u32 at;
+	__u64 address;
 
-	/* The verifier allows no arithmetic on a pointer; what was read is only a number. */
-	bpf_probe_read_kernel(&key, sizeof(key), &rq);
-	/* Requests are some hundred bytes apart. */
-	at = (key >> 6) ^ (key >> 19);
+	bpf_probe_read_kernel(&address, sizeof(address), &rq);
+	return address;
+}
+
+/* The i-th place where a request may lie; requests are some hundred bytes apart. */
+static __always_inline struct inflight *place_of(__u64 address, int i)
+{
+	__u32 place = ((__u32)((address >> 6) ^ (address >> 19)) + i) % INFLIGHTS;
+
+	return bpf_map_lookup_elem(&inflights, &place);
+}
+
+/* The place of a request that is not completed. */
+static __always_inline struct inflight *inflight_of(struct request *rq)
+{
+	__u64 address = address_of(rq);
+
 	for (int i = 0; i < TRIES; i++) {
-		__u32 place = (at + i) % INFLIGHTS;
+		struct inflight *io = place_of(address, i);
 
-		io = bpf_map_lookup_elem(&inflights, &place);
 		if (!io)
 			return NULL;
-		if (io->request == key)
-			return fresh || io->begin ? io : NULL;
-		if (!free && !io->begin)
-			free = io;
+		if (io->request == address)
+			return io->begin > CLAIMED ? io : NULL;
 	}
-	if (!fresh || !free)
-		return NULL;
-	before = free->request;
-	return __sync_val_compare_and_swap(&free->request, before, key) == before ? free : NULL;
+	return NULL;
+}
+
+/* A place for a request that begins: the one it had before, or a free one; NULL if all are taken. */
+static __always_inline struct inflight *claim(struct request *rq)
+{
+	__u64 address = address_of(rq), before;
+
+	for (int i = 0; i < TRIES; i++) {
+		struct inflight *io = place_of(address, i);
+
+		if (!io)
+			return NULL;
+		if (io->request != address)
+			continue;
+		/* It is still in flight there if its completion was missed. */
+		before = io->begin;
+		if (before == CLAIMED ||
+		    __sync_val_compare_and_swap(&io->begin, before, CLAIMED) != before)
+			break;
+		return io;
+	}
+	for (int i = 0; i < TRIES; i++) {
+		struct inflight *io = place_of(address, i);
+
+		if (!io)
+			return NULL;
+		if (io->begin || __sync_val_compare_and_swap(&io->begin, 0, CLAIMED))
+			continue;
+		io->request = address;
+		return io;
+	}
+	return NULL;
 }
 
 static __always_inline void fill(struct inflight *io, struct request *rq, __u32 slot, __u64 now)
@@ -221,7 +261,6 @@ static __always_inline void fill(struct inflight *io, struct request *rq, __u32 
 	__u32 flags = rq->cmd_flags;
 	__u64 id = bpf_get_current_pid_tgid();
 
-	io->begin = now;
 	io->issued = io->done = 0;
 	io->sector = rq->__sector;
 	io->bytes = rq->__data_len;
@@ -240,6 +279,7 @@ static __always_inline void fill(struct inflight *io, struct request *rq, __u32 
 		io->of_interest = of_interest(now);
 		bpf_get_current_comm(io->comm, sizeof(io->comm));
 	}
+	io->begin = now;
 }
 
 static __always_inline struct inflight *begin_request(struct request *rq, __u64 now)
@@ -250,7 +290,7 @@ static __always_inline struct inflight *begin_request(struct request *rq, __u64 
 
 	if (slot >= DISKS)
 		return NULL;
-	io = inflight_of(rq, true);
+	io = claim(rq);
 	if (!io) {
 		struct allowance *mine = allowance();
 
@@ -284,7 +324,7 @@ int BPF_PROG(block_io_start, struct request *rq)
 SEC("tp_btf/block_rq_insert")
 int BPF_PROG(block_rq_insert, struct request *rq)
 {
-	if (!inflight_of(rq, false))
+	if (!inflight_of(rq))
 		begin_request(rq, bpf_ktime_get_ns());
 	return 0;
 }
@@ -313,7 +353,7 @@ SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_rq_issue, struct request *rq)
 {
 	__u64 now = bpf_ktime_get_ns();
-	struct inflight *io = inflight_of(rq, false);
+	struct inflight *io = inflight_of(rq);
 
 	if (!io) {
 		/* Not accounted by the kernel: a flush, or a command passed through. */
@@ -344,7 +384,7 @@ int BPF_PROG(block_rq_issue, struct request *rq)
 SEC("tp_btf/block_rq_merge")
 int BPF_PROG(block_rq_merge, struct request *rq)
 {
-	struct inflight *io = inflight_of(rq, false);
+	struct inflight *io = inflight_of(rq);
 
 	if (io)
 		io->begin = 0;
@@ -354,7 +394,7 @@ int BPF_PROG(block_rq_merge, struct request *rq)
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int bytes)
 {
-	struct inflight *io = inflight_of(rq, false);
+	struct inflight *io = inflight_of(rq);
 	struct allowance *mine;
 	struct disk *disk;
 	__u64 now, device_ns, moved;

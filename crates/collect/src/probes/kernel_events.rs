@@ -22,7 +22,7 @@ use gpuwhy_schema::{Attr, EntityId, Lane, Mark, Name, Ns, SourceId, TrackId, nam
 use gpuwhy_tracepoint::{Format, Machine, RawEvent};
 use libbpf_rs::{Link, TracepointCategory, TracepointOpts};
 
-use crate::bpf::{Head, LoadedObject, bpf_object, from_bytes, run_time, shared_with_c};
+use crate::bpf::{Head, LoadedObject, bpf_object, from_bytes, shared_with_c};
 use crate::config::Config;
 use crate::context::Context;
 use crate::error::CollectError;
@@ -195,7 +195,8 @@ impl Kind {
 }
 
 struct KernelEvents {
-    loaded: LoadedObject,
+    /// Its programs are attached while it lives.
+    _loaded: LoadedObject,
     rows: EventRows,
 }
 
@@ -230,7 +231,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
         let note = format!("left out: {}", not_read.join("; "));
         start.cx.degraded(start.source, &note);
     }
-    Ok(Box::new(KernelEvents { loaded, rows }))
+    Ok(Box::new(KernelEvents { _loaded: loaded, rows }))
 }
 
 /// Attaches the program that copies a tracepoint's fields; `cookie` is the number by which its records name it.
@@ -264,10 +265,6 @@ impl Probe for KernelEvents {
 
     fn tick(&mut self, _now: Ns, _cx: &mut Context) -> Result<(), CollectError> {
         Ok(())
-    }
-
-    fn dropped(&self) -> u64 {
-        self.loaded.object.progs().map(|program| run_time::missed(&program)).sum()
     }
 }
 
