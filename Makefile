@@ -94,6 +94,10 @@ gpu-probe-check: ## On a machine with a GPU: device probes on it, in ten minutes
 nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug-in drive; `scripts/nccl.sh all`: six.
 	scripts/nccl.sh
 
+.PHONY: programs-env
+programs-env: ## Installs the programs of Python that `make bench-real` disturbs (1.2 GB): XGBoost, JAX, Ray, FastAPI, llama.cpp.
+	scripts/programs-env.sh llama
+
 .PHONY: llm-env
 llm-env: ## Builds an environment with a real vLLM on CPUs (5.9 GB), which tests drive if GPUWHY_LLM_ENV names it.
 	scripts/llm-env.sh

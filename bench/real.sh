@@ -6,7 +6,8 @@
 # bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
 # MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
-# Varnish, Erlang, etcd, Unbound and GROMACS where they are missing. vLLM takes part if `make llm-env` was run.
+# Varnish, Erlang, etcd, Unbound, GROMACS, Squid, BIND and Prometheus where they are missing. vLLM takes part if `make llm-env` was run,
+# and XGBoost, JAX, Ray, FastAPI and llama.cpp if `make programs-env` was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()
@@ -33,6 +34,9 @@ command -v erl >/dev/null || wanted+=(erlang-base erlang-inets)
 command -v etcd >/dev/null || wanted+=(etcd-server)
 command -v unbound >/dev/null || wanted+=(unbound)
 command -v gmx >/dev/null || wanted+=(gromacs)
+command -v squid >/dev/null || wanted+=(squid)
+command -v named >/dev/null || wanted+=(bind9)
+command -v prometheus >/dev/null || wanted+=(prometheus)
 /usr/bin/python3 -c "import sklearn" 2>/dev/null || wanted+=(python3-sklearn)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 /usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)

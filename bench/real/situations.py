@@ -9,6 +9,7 @@ import sys
 import time
 
 import engine
+import later
 import others
 import runtimes
 import servers
@@ -145,5 +146,6 @@ ALL = [
     *servers.ALL,
     *runtimes.ALL,
     *others.ALL,
+    *later.ALL,
     *engine.ALL,
 ]

@@ -17,6 +17,9 @@
 //! A thread that asks others and is asked by nobody is given its work in another way, most likely by threads of its own process: for it
 //! a futex is a wait for work as well.
 //!
+//! So it is for one whose first periods were nearly all spent in futexes: it is parked in them, as threads are that poll for a
+//! library now and then, or that take tasks from a queue.
+//!
 //! A thread that waits for nothing of that kind but sleeps for a time again and again paces itself: its periods lie between
 //! these sleeps.
 //!
@@ -50,6 +53,10 @@ const ASKS: u32 = 4;
 const OPEN: usize = 1024;
 /// Sleeps for a time, without a wait for work among them, after which a thread paces itself.
 const PACED: u32 = 20;
+/// After so many periods it is known whether a thread is parked in futexes,
+const FIRST: u32 = 20;
+/// where it spent this share of their time at least.
+const PARKED: f64 = 0.9;
 /// States follow each other: where more time than this is not known, records were lost.
 const GAP: Ns = Ns::micros(100);
 
@@ -106,10 +113,37 @@ enum Answers {
     },
     Yes,
     No,
-    /// It asks others, and nobody asks it by a socket: it is given its work in another way.
+    /// It asks others and nobody asks it by a socket, or it is parked in futexes: it is given its work in another way.
     Asks,
     /// It asks others before it does.
     Through,
+}
+
+/// How much of its first periods a thread spent in futexes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parked {
+    periods: u32,
+    all: Ns,
+    /// In those that have ended, and in the open one.
+    asleep: Ns,
+    open: Ns,
+}
+
+impl Parked {
+    /// Takes a period that has ended.
+    fn period(&mut self, period: &Period) {
+        let asleep = std::mem::take(&mut self.open);
+        if self.periods < FIRST {
+            self.periods += 1;
+            self.all = self.all.saturating_add(period.to - period.from);
+            self.asleep = self.asleep.saturating_add(asleep);
+        }
+    }
+
+    /// Whether the thread is parked in them, as far as is known.
+    fn is_so(&self) -> bool {
+        self.periods == FIRST && self.asleep.0 as f64 >= PARKED * self.all.0 as f64
+    }
 }
 
 /// The busy periods of one thread, from its waits as they end and its messages.
@@ -125,6 +159,7 @@ pub struct BusyPeriods {
     awake: Option<Ns>,
     /// Sleeps for a time since it last waited for work.
     timers: u32,
+    parked: Parked,
     /// For how long it ran since its latest period ended.
     ran: Ns,
     /// When it could take the requests that it has not answered, by their flows.
@@ -144,6 +179,7 @@ impl Default for BusyPeriods {
             answers,
             awake: None,
             timers: 0,
+            parked: Parked::default(),
             ran: Ns::ZERO,
             open: HashMap::new(),
             latest: None,
@@ -186,7 +222,10 @@ impl BusyPeriods {
                 self.timers = (self.timers + 1).min(PACED);
                 self.is_paced()
             }
-            Wait::Futex => self.answers == Answers::Asks,
+            Wait::Futex => {
+                self.parked.open = self.parked.open.saturating_add(dur);
+                self.answers == Answers::Asks
+            }
             _ => false,
         };
         match &mut self.last {
@@ -200,7 +239,17 @@ impl BusyPeriods {
                 self.since.take().and_then(|since| self.ended(since, from))
             }
             Answers::No | Answers::Asks | Answers::Counted { .. } if is_idle => {
-                self.since.replace(to).and_then(|since| self.ended(since, from))
+                let ended = self.since.replace(to).and_then(|since| self.ended(since, from));
+                if let Some(period) = &ended {
+                    self.parked.period(period);
+                }
+                self.parked.open = Ns::ZERO;
+                let may_be =
+                    matches!(self.answers, Answers::No | Answers::Counted { answers: 0, .. });
+                if may_be && !self.is_paced() && self.parked.is_so() {
+                    self.answers = Answers::Asks;
+                }
+                ended
             }
             _ => None,
         }
@@ -209,7 +258,7 @@ impl BusyPeriods {
     /// Records are missing: the waits between which the open periods lie may be among them.
     fn forget(&mut self) {
         (self.since, self.last, self.awake) = (None, None, None);
-        self.ran = Ns::ZERO;
+        (self.ran, self.parked.open) = (Ns::ZERO, Ns::ZERO);
         self.open.clear();
     }
 
@@ -383,6 +432,42 @@ mod tests {
     #[test]
     fn a_period_lasts_from_one_poll_to_the_next_with_all_other_waits() {
         assert_eq!(of(&two_periods()), [(100, 210), (400, 420)]);
+    }
+
+    /// Rounds of a poll, a run of 1 us, a futex of so many us, another run, and a poll.
+    fn polls_and_parks(rounds: i64, futex: i64) -> Vec<State> {
+        use ThreadState::{Running, Sleep};
+        let us = |from: i64, to: i64, kind, call| state(from * 1000, to * 1000, kind, call);
+        let each = futex + 12;
+        let round = |n: i64| {
+            let at = n * each;
+            [
+                us(at, at + 10, Sleep, EPOLL_WAIT),
+                us(at + 10, at + 11, Running, 0),
+                us(at + 11, at + 11 + futex, Sleep, FUTEX),
+                us(at + 11 + futex, at + each, Running, 0),
+            ]
+        };
+        (0..rounds).flat_map(round).collect()
+    }
+
+    #[test]
+    fn for_a_thread_that_is_parked_most_of_its_time_a_futex_is_a_wait_for_work() {
+        let lasted = |states: &[State]| -> Vec<i64> {
+            of(states).iter().map(|(from, to)| (to - from) / 1000).collect()
+        };
+        let parked = lasted(&polls_and_parks(40, 250));
+        assert_eq!(parked[..20], [252; 20], "not yet known");
+        assert!(parked[20..].iter().all(|us| *us == 1), "{parked:?}");
+        // A lock for half of the time is a part of it,
+        assert!(lasted(&polls_and_parks(40, 2)).iter().all(|us| *us == 4));
+        // and one for nearly all of it too, if the thread has been seen at work before.
+        let mut later = polls_and_parks(25, 1);
+        let at = later.last().unwrap().ts.0 + 1000;
+        later.extend(
+            polls_and_parks(40, 250).into_iter().map(|s| State { ts: Ns(s.ts.0 + at), ..s }),
+        );
+        assert_eq!(lasted(&later).iter().filter(|us| **us == 252).count(), 39);
     }
 
     #[test]

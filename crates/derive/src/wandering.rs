@@ -29,6 +29,12 @@ use crate::busy_periods::{BusyPeriods, Period};
 const ANSWERS: u32 = 64;
 /// They do if one in so many is answered by another thread, and outlast the periods of threads if one in so many does.
 const WANDER: u32 = 16;
+/// By so many requests, once they are known to wander, it is known whether they are alike:
+const SAMPLED: usize = 200;
+/// if all but one in so many of them
+const EXCEPT: usize = 50;
+/// took no more than so many times as long as the median one.
+const ALIKE: i64 = 8;
 /// Connections that are followed at most.
 const FLOWS: usize = 4096;
 /// Sendings of a connection that are known before what they answer, at most.
@@ -56,12 +62,23 @@ pub struct Requests<T> {
     later: u32,
     wander: bool,
     outlast: bool,
+    /// How long the first of those lasted that wander, ns, until it is known whether they are alike.
+    sample: Vec<i64>,
+    alike: bool,
 }
 
 impl<T> Default for Requests<T> {
     fn default() -> Requests<T> {
-        let (flows, wander, outlast) = (HashMap::new(), false, false);
-        Requests { flows, answers: 0, elsewhere: 0, later: 0, wander, outlast }
+        Requests {
+            flows: HashMap::new(),
+            answers: 0,
+            elsewhere: 0,
+            later: 0,
+            wander: false,
+            outlast: false,
+            sample: Vec::new(),
+            alike: false,
+        }
     }
 }
 
@@ -106,6 +123,24 @@ impl<T: Copy + PartialEq> Requests<T> {
     /// waits is any part of any request then.
     pub fn outlast(&self) -> bool {
         self.outlast
+    }
+
+    /// Whether those that do are alike, whoever answers them, so that they can be compared with each other. Those of a service
+    /// that lets clients wait for news, or of a connection with several requests at a time, are not.
+    pub fn are_alike(&self) -> bool {
+        self.alike
+    }
+
+    fn lasted(&mut self, ns: i64) {
+        if self.outlast && self.sample.len() < SAMPLED {
+            self.sample.push(ns);
+            if self.sample.len() == SAMPLED {
+                self.sample.sort_unstable();
+                let (median, long) =
+                    (self.sample[SAMPLED / 2], self.sample[SAMPLED - 1 - SAMPLED / EXCEPT]);
+                self.alike = long <= median.saturating_mul(ALIKE);
+            }
+        }
     }
 
     fn flow(&mut self, flow: u64) -> &mut Flow<T> {
@@ -175,6 +210,7 @@ impl<T: Copy + PartialEq> Requests<T> {
             self.wander || are_many(self.elsewhere),
             self.outlast || are_many(self.elsewhere + self.later),
         );
+        self.lasted((to - from).0);
         let period = Period { from, to, messages: Some(1), ran: Ns::ZERO };
         (from < to).then_some((by, period))
     }
@@ -212,6 +248,21 @@ mod tests {
     fn a_request_lasts_until_any_thread_answers_it() {
         let asked = [(1, 10, Receive, 5000), (2, 30, Send, 5000), (2, 40, Send, 5000)];
         assert_eq!(of(&asked), [(2, 9, 30)]);
+    }
+
+    #[test]
+    fn requests_of_which_some_wait_for_news_are_not_alike() {
+        let are_alike = |one_in: i64| {
+            let mut requests = Requests::default();
+            for n in 0..1000 {
+                let (at, ms) = (n * 2_000_000_000, if n % one_in == 0 { 1000 } else { 2 + n % 3 });
+                requests.take(1, &message(at, Receive, 5000), Ns(at), None);
+                requests.take(2, &message(at + ms * 1_000_000, Send, 5000), Ns(at), None);
+            }
+            requests.are_alike()
+        };
+        assert!(are_alike(2000), "one in a thousand");
+        assert!(!are_alike(20));
     }
 
     #[test]

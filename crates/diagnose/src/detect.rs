@@ -291,8 +291,10 @@ impl Incident {
 pub fn of_several_kinds(steps: &[Step], config: &Detection) -> HashSet<EntityId> {
     let (series, _) =
         judged(steps.iter().enumerate().map(|(no, step)| (StepNo(no as u64), step)), config);
-    let several = series.into_iter().filter(|(_, one)| one.has_several_kinds());
-    several.map(|(signature, _)| signature.thread).collect()
+    let several = |step: &&Step| {
+        series.get(&step.signature()).is_some_and(|series| series.has_several_kinds())
+    };
+    steps.iter().filter(several).map(|step| step.thread).collect()
 }
 
 /// The series of these steps, and the anomalies of them that ended.

@@ -250,7 +250,7 @@ pub fn compared<'a>(
             let others = slow[longest..].iter().flatten().count();
             let left = slow.len() - longest;
             Compared {
-                thread: s.signature.thread,
+                thread: s.slow.first().map_or(s.signature.of, |&no| steps[no].thread),
                 name: s.signature.name.clone(),
                 usual: pick(&s.usual).into_iter().flatten().collect(),
                 slow: slow.into_iter().flatten().collect(),
@@ -486,6 +486,7 @@ mod tests {
             ts: Ns(1000 * n as i64),
             dur: Ns(dur),
             thread: EntityId(1),
+            process: None,
             rank: None,
             name: "step".into(),
             size: None,

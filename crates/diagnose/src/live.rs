@@ -181,9 +181,9 @@ impl Live {
         calm.map(|(signature, one)| (signature, one.learned())).filter(move |of| of.1.len() > least)
     }
 
-    /// Threads whose steps are followed.
+    /// The threads of the steps that are remembered, again and again.
     pub fn threads(&self) -> impl Iterator<Item = EntityId> {
-        self.series.keys().map(|signature| signature.thread)
+        self.steps.iter().map(|step| step.thread)
     }
 
     /// A verdict has named somebody else for this incident: it does not become usual by coming again at equal
@@ -332,6 +332,7 @@ mod tests {
                 ts,
                 dur,
                 thread,
+                process: None,
                 rank,
                 name: "step".into(),
                 size: None,
@@ -351,6 +352,7 @@ mod tests {
                     ts: self.now,
                     dur,
                     thread,
+                    process: None,
                     rank,
                     name,
                     size,
@@ -444,6 +446,7 @@ mod tests {
                 ts,
                 dur,
                 thread,
+                process: None,
                 rank,
                 name: "step".into(),
                 size: None,

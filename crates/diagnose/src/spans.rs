@@ -188,6 +188,7 @@ mod tests {
             ts: Ns::ZERO,
             dur: Ns::millis(10),
             thread: EntityId(11),
+            process: None,
             rank: None,
             name: "step".into(),
             size: None,

@@ -296,14 +296,14 @@ fn counterfactual(
 }
 
 fn slowed_series(steps: &Steps, slowed: &Slowed, context: &JudgeContext<'_>) -> SlowedSeries {
-    let thread = context.entity(slowed.signature.thread);
+    let of = context.entity(slowed.signature.of);
     SlowedSeries {
         name: match slowed.signature.mix {
             Some(mix) => format!("{} ({})", slowed.signature.name, mix.as_str()),
             None => slowed.signature.name.to_string(),
         },
-        tid: thread.and_then(|t| t.number),
-        comm: thread.map_or(String::new(), |t| t.name.to_string()),
+        tid: of.and_then(|of| of.number),
+        comm: of.map_or(String::new(), |of| of.name.to_string()),
         rank: slowed.slow.first().and_then(|&no| steps[no].rank),
         usual_ms: slowed.fit.center.exp() / MS,
         threshold_ms: slowed.threshold.0 as f64 / MS,

@@ -45,6 +45,7 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
             ts,
             dur,
             thread: own,
+            process: None,
             rank,
             name,
             size: None,

@@ -17,6 +17,8 @@ pub struct Step {
     pub dur: Ns,
     /// Whose time it is.
     pub thread: EntityId,
+    /// Of which process all such steps are compared, where they wander between its threads; none where those of a thread are.
+    pub process: Option<EntityId>,
     /// The rank, where there is one.
     pub rank: Option<u32>,
     /// Its name.
@@ -85,11 +87,11 @@ impl By {
     }
 }
 
-/// What makes steps comparable: the thread, the name and the class of size.
+/// What makes steps comparable: whose they are, the name and the class of size.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature {
-    /// Whose steps.
-    pub thread: EntityId,
+    /// Whose steps: a thread's, or a process's.
+    pub of: EntityId,
     /// Their name.
     pub name: Name,
     /// Their size in sixteenths of an octave (4.4 % apart), or none: what follows from the size
@@ -121,7 +123,8 @@ impl Step {
         // Busy periods are of any length, so that they are compared all together.
         let by_size = mix.is_none() && !self.is_busy_period();
         let size_class = self.size.filter(|_| by_size).map(class);
-        Signature { thread: self.thread, name: self.name.clone(), size_class, mix, kind: 0 }
+        let of = self.process.unwrap_or(self.thread);
+        Signature { of, name: self.name.clone(), size_class, mix, kind: 0 }
     }
 
     /// Whether it is a busy period, whose size is the number of messages that its thread received.

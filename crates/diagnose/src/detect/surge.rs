@@ -419,7 +419,18 @@ mod tests {
 
     fn step(n: u64, ts: Ns, dur: Ns, ran: Option<Ns>) -> Step {
         let (id, thread, rank, name) = (Id::new(1, n), EntityId(1), None, "step".into());
-        Step { id, ts, dur, thread, rank, name, size: None, ran, expected: Default::default() }
+        Step {
+            id,
+            ts,
+            dur,
+            thread,
+            process: None,
+            rank,
+            name,
+            size: None,
+            ran,
+            expected: Default::default(),
+        }
     }
 
     /// Steps of 1 ms, each fiftieth takes 21 ms, which a series that is told so does not know for a kind; in the

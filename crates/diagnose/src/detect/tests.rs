@@ -22,6 +22,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
                 ts: Ns::millis(20 * n as i64),
                 dur: Ns((10e6 * level * noise) as i64),
                 thread: EntityId(thread),
+                process: None,
                 rank: None,
                 name: "step".into(),
                 size: None,
@@ -130,6 +131,7 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
                 ts: Ns::millis(20 * n as i64),
                 dur: Ns((10e6 * f64::exp(x)) as i64),
                 thread: EntityId(1),
+                process: None,
                 rank: None,
                 name: "step".into(),
                 size: None,
@@ -192,6 +194,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
             ts: Ns(ts),
             dur: Ns(dur),
             thread: EntityId(1),
+            process: None,
             rank: None,
             name: "step".into(),
             size: None,
@@ -234,6 +237,7 @@ fn statements(seconds: i64, held: std::ops::Range<i64>, seed: u64) -> Vec<Step> 
             ts: at,
             dur,
             thread: EntityId(1),
+            process: None,
             rank: None,
             name: "PortalRun".into(),
             size: None,
@@ -328,7 +332,18 @@ fn of_known_batches(slower: impl Fn(f64) -> f64) -> Steps {
         let (id, thread) = (Id::new(1, steps.len() as u64), EntityId(1));
         let (rank, size, ran, name) = (None, None, None, "EngineCore::Step".into());
         let expected = Expected::Priced { mix: Mix::Mixed, ns: expected, first_ns: Some(expected) };
-        steps.push(Step { id, ts: at, dur, thread, rank, name, size, ran, expected });
+        steps.push(Step {
+            id,
+            ts: at,
+            dur,
+            thread,
+            process: None,
+            rank,
+            name,
+            size,
+            ran,
+            expected,
+        });
         at += dur + Ns::millis(1);
     }
     steps.into()
@@ -369,6 +384,7 @@ fn of_any_length(takes: impl Fn(f64, f64) -> (f64, f64)) -> Steps {
             ts: at,
             dur: ns(took),
             thread: EntityId(1),
+            process: None,
             rank: None,
             name: "batch".into(),
             size: None,
@@ -440,6 +456,7 @@ fn a_loop_that_evaluates_is_slow_by_what_its_short_steps_wait_for() {
             ts: at,
             dur,
             thread,
+            process: None,
             rank,
             name,
             size: None,
@@ -539,6 +556,7 @@ fn a_thread_that_paused_does_not_lengthen_the_incident_after_it() {
         ts: Ns::millis(at),
         dur: Ns::millis(dur),
         thread: EntityId(thread),
+        process: None,
         rank: None,
         name: names::BUSY_PERIOD.into(),
         size: None,
@@ -603,4 +621,40 @@ fn a_few_answers_that_wait_a_little_are_told_by_what_they_lose_in_a_second() {
     let (from, to): (i64, i64) =
         (from.parse().unwrap(), to.trim_end_matches(" ms").parse().unwrap());
     assert!((39_000..42_000).contains(&from) && (46_000..49_000).contains(&to), "{said}");
+}
+
+/// Requests of 1.5 ms, sixty a second, are answered by thirty threads by turns; for eight seconds every third waits 2.5 ms more
+/// for a CPU. No thread has enough of them to have seconds that can be compared.
+#[test]
+fn requests_that_wander_are_compared_as_those_of_their_process() {
+    let found = |process: Option<EntityId>| {
+        let mut random = Random::new(9);
+        let draw = |n: i64| {
+            let at = Ns(n * 1_000_000_000 / 60);
+            let waits = (60..68).contains(&(at.0 / 1_000_000_000)) && n % 3 == 0;
+            let ms = 1.5 * (1.0 + 0.3 * (random.below(1000) as f64 / 1000.0))
+                + if waits { 2.5 } else { 0.0 };
+            Step {
+                id: Id::new(1, n as u64),
+                ts: at,
+                dur: Ns((ms * 1e6) as i64),
+                thread: EntityId(2 + random.below(30) as u32),
+                process,
+                rank: None,
+                name: names::BUSY_PERIOD.into(),
+                size: Some(1),
+                ran: None,
+                expected: Default::default(),
+            }
+        };
+        let mut all: Vec<Step> = (0..60 * 90).map(draw).collect();
+        all.sort_by_key(|step| step.end());
+        let steps = Steps::from(all);
+        let found = incidents(&steps, &Detection::default());
+        let lasted = |i: &Incident| (i.from.0 / 1_000_000_000, i.to.0 / 1_000_000_000);
+        found.iter().map(|i| (lasted(i), i.slowed.len())).collect::<Vec<_>>()
+    };
+    let of_process = found(Some(EntityId(1)));
+    assert!(matches!(of_process[..], [((60 | 61, 67 | 68), 1)]), "{of_process:?}");
+    assert_eq!(found(None), [], "each thread has a few a second");
 }

@@ -112,7 +112,7 @@ pub struct PartMs {
 pub struct SlowedSeries {
     /// Name of the steps.
     pub name: String,
-    /// The thread's tid.
+    /// The tid of the thread; of a process whose threads take them by turns, its pid.
     pub tid: Option<i64>,
     /// Its name.
     pub comm: String,

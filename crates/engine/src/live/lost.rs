@@ -67,6 +67,7 @@ mod tests {
             ts: Ns::millis(at),
             dur: Ns::millis(dur),
             thread: EntityId(1),
+            process: None,
             rank: None,
             name: name.into(),
             size: None,

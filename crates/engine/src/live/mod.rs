@@ -190,7 +190,7 @@ impl LiveJudge {
 
     /// Takes rows that arrived, as [`Recent::sort`] sorted them.
     pub fn push(&mut self, rows: Sorted) {
-        let steps = steps::finished(&rows.aggregates);
+        let steps = steps::finished(&rows.aggregates, |track| self.recent.steps_of(track));
         self.off_cpu.take(&rows.exact);
         self.steps += steps.len() as u64;
         let mut ended = Vec::with_capacity(steps.len());
@@ -297,7 +297,7 @@ impl LiveJudge {
     /// It cannot be written.
     pub fn write_reference(&self, now_s: u64) -> Result<Option<usize>> {
         let Some(references) = &self.references else { return Ok(None) };
-        let prices = |of: &detect::Signature| self.loads.first(of.thread, &of.name, of.mix?);
+        let prices = |of: &detect::Signature| self.loads.first(of.of, &of.name, of.mix?);
         references.write(&self.recent.catalog(), prices, now_s)
     }
 
@@ -375,6 +375,7 @@ impl LiveJudge {
             ts: s.ts,
             dur: until.saturating_sub(s.ts),
             thread: s.thread,
+            process: None,
             rank: s.rank,
             name: s.name.clone(),
             size: s.size,
@@ -744,8 +745,8 @@ impl LiveJudge {
         };
         let threads: HashMap<EntityId, _> = catalog.entity.iter().map(|e| (e.id, e)).collect();
         let name = |s: &detect::Slowed| {
-            let thread = threads.get(&s.signature.thread);
-            thread.map_or(String::new(), |e| format!("{} {}", e.name, e.number.unwrap_or_default()))
+            let of = threads.get(&s.signature.of);
+            of.map_or(String::new(), |e| format!("{} {}", e.name, e.number.unwrap_or_default()))
         };
         let mut series: Vec<String> = incident.slowed.iter().map(name).collect();
         series.sort();

@@ -1,14 +1,14 @@
 //! The recent past in memory: exact rows and aggregates, each in a ring of bounded size.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
 use gpuwhy_diagnose::gpu::Readings;
-use gpuwhy_schema::{Ns, Rows, Span, TrackId, names};
+use gpuwhy_schema::{EntityId, Ns, Rows, Span, TrackId, names};
 use gpuwhy_store::{Keep, Ring, Writer};
 
 use crate::error::Result;
@@ -33,7 +33,8 @@ pub struct Recent {
     exact: Ring,
     aggregates: Ring,
     keep: Keep,
-    step_tracks: HashSet<TrackId>,
+    /// With whose they are.
+    step_tracks: HashMap<TrackId, EntityId>,
 }
 
 impl Recent {
@@ -43,21 +44,26 @@ impl Recent {
             exact: Ring::new(keep),
             aggregates: Ring::new(aggregates_keep(keep)),
             keep,
-            step_tracks: HashSet::new(),
+            step_tracks: HashMap::new(),
         }
     }
 
-    /// Tracks whose spans are steps.
-    pub fn add_step_tracks(&mut self, tracks: impl IntoIterator<Item = TrackId>) {
+    /// Tracks whose spans are steps, and whose they are.
+    pub fn add_step_tracks(&mut self, tracks: impl IntoIterator<Item = (TrackId, EntityId)>) {
         self.step_tracks.extend(tracks);
+    }
+
+    /// Whose steps lie on a track.
+    pub fn steps_of(&self, track: TrackId) -> Option<EntityId> {
+        self.step_tracks.get(&track).copied()
     }
 
     /// Parts rows into aggregates and exact ones. Entities and tracks go both ways.
     pub fn sort(&mut self, mut rows: Rows) -> Sorted {
         let of_requests = rows.track.iter().filter(|track| &*track.name == names::REQUESTS);
-        self.step_tracks.extend(of_requests.map(|track| track.id));
+        self.step_tracks.extend(of_requests.map(|track| (track.id, track.entity)));
         self.step_tracks.extend(step_tracks(&rows));
-        let is_step = |span: &Span| self.step_tracks.contains(&span.track);
+        let is_step = |span: &Span| self.step_tracks.contains_key(&span.track);
         let steps = rows.span.extract_if(.., |span| is_step(span)).collect();
         let aggregates = Rows {
             entity: rows.entity.clone(),

@@ -111,12 +111,12 @@ impl References {
     }
 
     fn key(&mut self, catalog: &Rows, signature: &Signature, rank: Option<u32>) -> Option<Key> {
-        let (thread, process) = names(catalog, signature.thread)?;
+        let (thread, process) = names(catalog, signature.of)?;
         let process = process.map_or(String::new(), |process| process.name.to_string());
         let named = (process, thread.name.to_string());
         let alike = self.alike.entry(named.clone()).or_default();
-        let nth = alike.iter().position(|of| *of == signature.thread).unwrap_or_else(|| {
-            alike.push(signature.thread);
+        let nth = alike.iter().position(|of| *of == signature.of).unwrap_or_else(|| {
+            alike.push(signature.of);
             alike.len() - 1
         });
         Some(Key {
@@ -138,7 +138,7 @@ impl References {
         mix: Mix,
     ) -> Option<roofline::Fit> {
         let name = name.clone();
-        let signature = Signature { thread, name, size_class: None, mix: Some(mix), kind: 0 };
+        let signature = Signature { of: thread, name, size_class: None, mix: Some(mix), kind: 0 };
         let key = self.key(catalog, &signature, rank)?;
         self.file.of(&key)?.fit()
     }
@@ -200,7 +200,7 @@ impl References {
         of.sampled = Some(now);
         let mut by_step: HashMap<Id, BTreeMap<(&'static str, bool), i64>> = HashMap::new();
         for part in parts {
-            let key = (part.kind.as_str(), part.thread != signature.thread);
+            let key = (part.kind.as_str(), part.thread != signature.of);
             *by_step.entry(part.step).or_default().entry(key).or_default() += part.dur.0;
         }
         let stored = |step: &&Step| {
@@ -243,7 +243,7 @@ impl References {
                 prices: fit.map(|fit| fit.prices().to_vec()).filter(|_| of.priced),
                 largest: fit.map(|fit| fit.largest().to_vec()).filter(|_| of.priced),
                 steps: of.steps.clone(),
-                settings: settings(catalog, signature.thread),
+                settings: settings(catalog, signature.of),
                 ..Stored::default()
             };
             file.add(of.key.clone(), level, fresh);
@@ -273,7 +273,7 @@ impl References {
         let Some(stored) = self.series.get(&of).and_then(|of| self.file.of(&of.key)) else {
             return Vec::new();
         };
-        let now = settings(catalog, signature.thread);
+        let now = settings(catalog, signature.of);
         let names: HashSet<&String> = now.keys().chain(stored.settings.keys()).collect();
         let mut names: Vec<&String> = names.into_iter().collect();
         names.sort();
@@ -302,8 +302,8 @@ impl References {
             Some(_) => Some(gpuwhy_diagnose::stats::quantile_of(expected, 0.5)),
             None => None,
         };
-        let other = |of: &Step| of.thread != signature.thread && of.name == signature.name;
-        let peer = steps.iter().rev().find(|of| other(of)).map_or(signature.thread, |of| of.thread);
+        let other = |of: &Step| of.thread != signature.of && of.name == signature.name;
+        let peer = steps.iter().rev().find(|of| other(of)).map_or(signature.of, |of| of.thread);
         let (mut usual, mut parts) = (Vec::new(), Vec::new());
         let apart = NEAR.0 / (stored.len().max(1) as i64 + 1);
         for (n, of) in stored.iter().enumerate() {
@@ -318,7 +318,7 @@ impl References {
             let mut at = ts;
             for part in &of.parts {
                 let Ok(kind) = part.kind.parse() else { continue };
-                let thread = if part.awaited { peer } else { signature.thread };
+                let thread = if part.awaited { peer } else { signature.of };
                 let (dur, hops) = (Ns(part.ns), u32::from(part.awaited));
                 parts.push(Part { step: id, ts: at, dur, kind, thread, blame: None, hops });
                 at = at.saturating_add(dur);

@@ -1,6 +1,6 @@
 //! Busy periods of the threads of a recording without steps and rounds: see [`gpuwhy_derive::busy_periods`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_derive::wandering::Requests;
@@ -70,11 +70,14 @@ impl PeriodsOfThreads {
     }
 
     /// Those of threads that have enough: of such that wait for work, and of such that pace themselves. Where requests outlast
-    /// them, each thread has those that it answered.
-    pub fn finish(self) -> (PeriodsOf, PeriodsOf) {
+    /// them, each thread has those that it answered; and of which processes these are alike, whoever answers.
+    pub fn finish(self) -> (PeriodsOf, PeriodsOf, HashSet<EntityId>) {
         let outlast = self.requests.into_iter().filter(|(_, (requests, _))| requests.outlast());
+        let outlast: Vec<_> = outlast.collect();
+        let alike = outlast.iter().filter(|(_, (requests, _))| requests.are_alike());
+        let alike: HashSet<EntityId> = alike.map(|(process, _)| *process).collect();
         let answered: HashMap<EntityId, PeriodsOf> =
-            outlast.map(|(process, (_, answered))| (process, answered)).collect();
+            outlast.into_iter().map(|(process, (_, answered))| (process, answered)).collect();
         let lasted = |list: &[Period]| Some(list.last()?.to - list.first()?.from);
         let (paced, served): (Vec<_>, Vec<_>) =
             self.of.into_iter().partition(|(_, of)| of.periods.is_paced());
@@ -83,11 +86,14 @@ impl PeriodsOfThreads {
         let paced = paced.into_iter().map(|(thread, of)| (thread, of.list));
         let paced = paced.filter(|(_, list)| lasted(list) >= Some(PACED));
         let enough = |(_, list): &(EntityId, Vec<Period>)| list.len() >= NEEDED;
-        let answered = answered.into_values().flatten();
-        (
-            served.into_iter().chain(answered).filter(enough).collect(),
-            paced.filter(enough).collect(),
-        )
+        let served: Vec<_> = served.into_iter().filter(enough).collect();
+        let many = |of: &PeriodsOf| of.values().map(Vec::len).sum::<usize>() >= NEEDED;
+        let (of_processes, of_threads): (Vec<_>, Vec<_>) =
+            answered.into_iter().partition(|(process, of)| alike.contains(process) && many(of));
+        let wander = of_processes.iter().map(|(process, _)| *process).collect();
+        let of_threads = of_threads.into_iter().flat_map(|(_, of)| of).filter(enough);
+        let answered = of_processes.into_iter().flat_map(|(_, of)| of).chain(of_threads);
+        (served.into_iter().chain(answered).collect(), paced.filter(enough).collect(), wander)
     }
 }
 

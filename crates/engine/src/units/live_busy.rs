@@ -54,8 +54,8 @@ pub(super) struct LiveBusy {
     outputs: HashSet<TrackId>,
     /// What each process does, by its units.
     processes: HashMap<EntityId, Does>,
-    /// The requests to each process, by the tracks of the states of its threads.
-    requests: HashMap<EntityId, Requests<TrackId>>,
+    /// The requests to each process, by the tracks of the states of its threads, and where those are written that wander.
+    requests: HashMap<EntityId, (Requests<TrackId>, Option<Output>)>,
     /// When that is next made to count less, ns.
     next_fade: i64,
     /// What was written.
@@ -84,9 +84,22 @@ struct Followed {
     had: u32,
     /// Periods that were not compared since one was.
     skipped: u32,
-    /// Where they are written, and how many were.
-    output: Option<TrackId>,
+    output: Option<Output>,
+}
+
+/// Where units are written, and how many were.
+struct Output {
+    track: TrackId,
     seq: u64,
+}
+
+/// A unit that has ended, of the thread with this track of states.
+struct Ended {
+    states: TrackId,
+    kind: Kind,
+    period: Period,
+    /// It is a request that wanders between threads of its process, whose requests are alike.
+    wanders: bool,
 }
 
 fn of_track(known: &mut HashMap<TrackId, Known>, track: TrackId) -> Option<&mut Followed> {
@@ -95,14 +108,15 @@ fn of_track(known: &mut HashMap<TrackId, Known>, track: TrackId) -> Option<&mut 
 
 impl LiveBusy {
     /// Appends the busy periods of watched processes that ended to `rows`, as steps, but for threads of processes that have
-    /// steps of `others`. Returns the tracks made for them.
+    /// steps of `others`. Returns the tracks made for them, and whose
+    /// they are.
     pub fn take(
         &mut self,
         rows: &mut Rows,
         source: SourceId,
         recorder: &mut Recorder,
         has_others: impl Fn(EntityId) -> bool,
-    ) -> Vec<TrackId> {
+    ) -> Vec<(TrackId, EntityId)> {
         for track in rows.track.iter().filter(|track| &*track.name == names::THREAD_STATE) {
             let thread = track.entity;
             let process = recorder.entity(thread).and_then(|thread| thread.parent);
@@ -116,7 +130,7 @@ impl LiveBusy {
         }
         self.queue(&rows.message);
         let (mut tracks, mut spans, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ended: Vec<(TrackId, Kind, Period)> = Vec::new();
+        let mut ended: Vec<Ended> = Vec::new();
         for state in &rows.state {
             self.quanta(state, &mut ended);
         }
@@ -126,27 +140,31 @@ impl LiveBusy {
         for state in &held {
             self.ended(state, &mut ended);
         }
-        for (state_track, kind, period) in ended {
-            let Some(known) = self.known.get(&state_track) else { continue };
+        for Ended { states, kind, period, wanders } in ended {
+            let Some(known) = self.known.get(&states) else { continue };
             let (thread, process) = (known.thread, known.process);
             if has_others(process)
                 || !self.is_what_it_does(process, kind, &period)
-                || !self.is_compared(state_track, &period)
+                || !self.is_compared(states, &period)
             {
                 continue;
             }
-            let Some(followed) = of_track(&mut self.known, state_track) else { continue };
+            let (of, output) = match wanders {
+                true => (process, self.requests.get_mut(&process).map(|(_, output)| output)),
+                false => (thread, of_track(&mut self.known, states).map(|f| &mut f.output)),
+            };
+            let Some(output) = output else { continue };
             self.written[kind as usize] = true;
-            let name: Name = kind.recurring().round_name().into();
-            let track = *followed.output.get_or_insert_with(|| {
+            let output = output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
-                let track = recorder.track(thread, lane, source);
-                tracks.push(track);
+                let track = recorder.track(of, lane, source);
+                tracks.push((track, of));
                 self.outputs.insert(track);
-                track
+                Output { track, seq: 0 }
             });
-            let (id, seq) = (recorder.next_id(), followed.seq);
-            followed.seq += 1;
+            let (id, seq, track) = (recorder.next_id(), output.seq, output.track);
+            output.seq += 1;
+            let name: Name = kind.recurring().round_name().into();
             let Period { from: ts, to, messages: size, .. } = period;
             let dur = Some(to - ts);
             spans.push(Span { id, ts, dur, track, parent: None, name });
@@ -181,19 +199,21 @@ impl LiveBusy {
     }
 
     /// Appends the work quanta that ended in a state.
-    fn quanta(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
+    fn quanta(&mut self, state: &State, ended: &mut Vec<Ended>) {
         let Some((.., followed)) = self.followed(state) else { return };
         let mut found = Vec::new();
         followed.quanta.take(state, &mut found);
-        ended.extend(found.into_iter().map(|period| (state.track, Kind::Quantum, period)));
+        let of =
+            |period| Ended { states: state.track, kind: Kind::Quantum, period, wanders: false };
+        ended.extend(found.into_iter().map(of));
     }
 
     /// Appends the busy periods that the end of a wait, or a message before it, ended.
-    fn ended(&mut self, state: &State, ended: &mut Vec<(TrackId, Kind, Period)>) {
+    fn ended(&mut self, state: &State, ended: &mut Vec<Ended>) {
         let Some(end) = state.dur.map(|dur| state.ts.saturating_add(dur)) else { return };
         let Some((thread, process, _)) = self.followed(state) else { return };
         let Some(followed) = of_track(&mut self.known, state.track) else { return };
-        let requests = self.requests.entry(process).or_default();
+        let (requests, _) = self.requests.entry(process).or_default();
         let (mut found, mut answered) = (Vec::new(), Vec::new());
         if let Some(messages) = self.messages.get_mut(&thread) {
             while let Some(message) = messages.pop_front_if(|message| message.ts < end) {
@@ -206,13 +226,16 @@ impl LiveBusy {
         found.extend(followed.periods.take(state));
         let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
         if requests.outlast() {
-            ended.extend(answered.into_iter().map(|(by, period)| (by, Kind::Served, period)));
+            let wanders = requests.are_alike();
+            let of = |(states, period)| Ended { states, kind: Kind::Served, period, wanders };
+            ended.extend(answered.into_iter().map(of));
             // What lies between the waits of a thread is any part of any request.
             if kind == Kind::Served {
                 return;
             }
         }
-        ended.extend(found.into_iter().map(|period| (state.track, kind, period)));
+        let of = |period| Ended { states: state.track, kind, period, wanders: false };
+        ended.extend(found.into_iter().map(of));
     }
 
     /// Counts a unit of a process; whether those of its kind are most of what the process does.
@@ -280,7 +303,9 @@ impl LiveBusy {
         self.requests.retain(|process, _| processes.contains(process));
         // Tracks that were made before have been seen among the rows by now.
         let followed = || self.known.values().filter_map(|known| known.followed.as_ref());
-        self.outputs = followed().filter_map(|followed| followed.output).collect();
+        let of_threads = followed().filter_map(|followed| followed.output.as_ref());
+        let of_processes = self.requests.values().filter_map(|(_, output)| output.as_ref());
+        self.outputs = of_threads.chain(of_processes).map(|output| output.track).collect();
         self.followed = followed().count();
     }
 }
@@ -303,7 +328,7 @@ mod tests {
     }
 
     /// What a thread does until a wait and then; the units that end.
-    fn runs_and_waits(busy: &mut LiveBusy, wait: &State) -> Vec<(TrackId, Kind, Period)> {
+    fn runs_and_waits(busy: &mut LiveBusy, wait: &State) -> Vec<Ended> {
         // No record is missing in between.
         let since = Ns(wait.ts.0 - Ns::secs(1).0);
         let (ts, dur, value) = (since, Some(Ns::secs(1)), ThreadState::Running.code());
@@ -316,7 +341,7 @@ mod tests {
     /// The busy periods that a wait ended, of those that are to be compared.
     fn ended(busy: &mut LiveBusy, wait: &State) -> Vec<Period> {
         let found = runs_and_waits(busy, wait);
-        let periods = found.into_iter().map(|(_, _, period)| period);
+        let periods = found.into_iter().map(|ended| ended.period);
         periods.filter(|period| busy.is_compared(wait.track, period)).collect()
     }
 
@@ -351,7 +376,7 @@ mod tests {
                 let (ts, dur) = (Ns::millis(12 * n + at), Some(Ns::millis(ms)));
                 let mut found = Vec::new();
                 busy.quanta(&State { ts, dur, track, value: kind.code(), arg: None }, &mut found);
-                for (_, kind, period) in found {
+                for Ended { kind, period, .. } in found {
                     assert_eq!(kind, Kind::Quantum);
                     let second = (period.to.0 / 1_000_000_000) as usize;
                     compared[second] += usize::from(busy.is_compared(track, &period));
@@ -400,7 +425,7 @@ mod tests {
             busy.followed(&waits(TrackId(thread.0), Ns::ZERO));
         }
         let mut lasted = Vec::new();
-        for n in 0..400 {
+        for n in 0..600 {
             let (at, ms) = (Ns::millis(5 * n), Ns::millis(1));
             let by = threads[(n % 2) as usize];
             let message = |thread, direction, answers: u64, ts| Message {
@@ -417,11 +442,14 @@ mod tests {
             for thread in threads {
                 let wait = State { dur: Some(ms), ..waits(TrackId(thread.0), at + ms + ms + ms) };
                 let found = runs_and_waits(&mut busy, &wait);
-                lasted.extend(found.into_iter().map(|(_, _, unit)| (n, (unit.to - unit.from).0)));
+                lasted.extend(found.into_iter().map(|ended| {
+                    assert!(ended.wanders || n < 400, "they are the process's");
+                    (n, (ended.period.to - ended.period.from).0)
+                }));
             }
         }
         let after = lasted.iter().filter(|(n, _)| *n >= 100);
-        assert!(after.clone().count() >= 299, "{}", after.count());
+        assert!(after.clone().count() >= 499, "{}", after.count());
         assert!(after.clone().all(|(_, ns)| *ns == 3_000_000), "from the end of the wait");
     }
 

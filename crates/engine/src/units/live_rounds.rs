@@ -60,12 +60,12 @@ impl LiveRounds {
         rows: &mut Rows,
         source: SourceId,
         recorder: &mut Recorder,
-    ) -> Vec<TrackId> {
+    ) -> Vec<(TrackId, EntityId)> {
         let ours = |track: &TrackId| {
             self.busy.is_output(*track)
                 || self.processes.values().any(|output| output.track == *track)
         };
-        if self.marked || step_tracks(rows).any(|track| !ours(&track)) {
+        if self.marked || step_tracks(rows).any(|(track, _)| !ours(&track)) {
             self.marked = true;
             self.followed.clear();
             self.busy = LiveBusy::default();
@@ -149,7 +149,7 @@ impl LiveRounds {
         from: TrackId,
         source: SourceId,
         recorder: &mut Recorder,
-        new_tracks: &mut Vec<TrackId>,
+        new_tracks: &mut Vec<(TrackId, EntityId)>,
     ) -> Option<&mut Output> {
         let place = match self.processes.entry(process) {
             Entry::Occupied(output) => {
@@ -167,7 +167,7 @@ impl LiveRounds {
         let thread = recorder.main_thread(pid);
         let lane = Lane::spans(names::STEPS, Discipline::Overlap);
         let track = recorder.track(thread, lane, source);
-        new_tracks.push(track);
+        new_tracks.push((track, thread));
         Some(place.insert(Output { from, thread, track, seq: 0, next: recorder.next_id() }))
     }
 

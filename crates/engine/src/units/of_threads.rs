@@ -1,7 +1,7 @@
 //! Units that single threads have, of whatever kind: which of them a process is judged by.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpuwhy_derive::busy_periods::Period;
 use gpuwhy_diagnose::detect::Step;
@@ -78,16 +78,18 @@ pub(super) fn of_trace(
             quanta.take(*thread, &row);
         }
     }
-    let (served, paced) = periods.finish();
+    let (served, paced, wander) = periods.finish();
     let kinds = [(Kind::Served, served), (Kind::Paced, paced), (Kind::Quantum, quanta.finish())];
-    Ok(judged_by(source, busy, &kinds))
+    Ok(judged_by(source, busy, &kinds, &wander))
 }
 
-/// The units of each process of the kind that weighs most, ordered by their ends.
+/// The units of each process of the kind that weighs most, ordered by their ends. Where they `wander` between its threads,
+/// they are compared as the process's.
 fn judged_by(
     source: &TraceSource,
     busy: &Busy,
     kinds: &[OfThreads],
+    wander: &HashSet<EntityId>,
 ) -> (Vec<Step>, Vec<RoundsOfProcess>) {
     let process: HashMap<EntityId, EntityId> =
         busy.threads.iter().map(|thread| (thread.id, thread.process)).collect();
@@ -129,6 +131,8 @@ fn judged_by(
         ts: unit.from,
         dur: unit.to - unit.from,
         thread,
+        process: Some(process[&thread])
+            .filter(|process| of == Kind::Served && wander.contains(process)),
         rank: None,
         name: of.recurring().round_name().into(),
         size: unit.messages,

@@ -216,6 +216,7 @@ pub fn of_trace(
                     ts: from,
                     dur: to - from,
                     thread,
+                    process: None,
                     rank,
                     name,
                     size: None,

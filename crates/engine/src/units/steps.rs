@@ -1,9 +1,9 @@
 //! Steps that a program marked, or that are calls of a function named as one step.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{self as schema, Id, Name, Ns, Rows, Span, TrackId, names};
+use gpuwhy_schema::{self as schema, EntityId, Id, Name, Ns, Rows, Span, TrackId, names};
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource, all};
@@ -15,32 +15,33 @@ use crate::source::{EVER, TraceSource, all};
 pub fn of_trace(source: &TraceSource) -> Result<Vec<Step>> {
     let details: Vec<schema::Step> = all(source.trace(), EVER)?;
     let details: HashMap<Id, &schema::Step> = details.iter().map(|d| (d.id, d)).collect();
-    let tracks: HashSet<TrackId> = step_tracks(source.entities_and_tracks()).collect();
+    let tracks: HashMap<TrackId, EntityId> = step_tracks(source.entities_and_tracks()).collect();
     let mut steps = Vec::with_capacity(details.len());
     for spans in source.trace().read::<Span>(EVER) {
         for span in spans? {
-            if !tracks.contains(&span.track) {
-                continue;
-            }
-            steps.extend(details.get(&span.id).and_then(|detail| step(&span, detail)));
+            let Some(of) = tracks.get(&span.track) else { continue };
+            let step = details.get(&span.id).and_then(|detail| step(&span, detail, Some(*of)));
+            steps.extend(step);
         }
     }
     steps.sort_by_key(|s| (s.end(), s.ts, s.id));
     Ok(steps)
 }
 
-/// The tracks that hold steps.
-pub fn step_tracks(rows: &Rows) -> impl Iterator<Item = TrackId> + '_ {
-    rows.track.iter().filter(|t| &*t.name == names::STEPS).map(|t| t.id)
+/// The tracks that hold steps, and whose they are.
+pub fn step_tracks(rows: &Rows) -> impl Iterator<Item = (TrackId, EntityId)> + '_ {
+    rows.track.iter().filter(|t| &*t.name == names::STEPS).map(|t| (t.id, t.entity))
 }
 
-/// A step from its span and its details; `None` if it has not ended.
-fn step(span: &Span, detail: &schema::Step) -> Option<Step> {
+/// A step from its span, its details and whose track it lies on, if that is known; `None` if it has not ended.
+fn step(span: &Span, detail: &schema::Step, of: Option<EntityId>) -> Option<Step> {
+    let wanders = |of: &EntityId| *of != detail.thread && &*span.name == names::BUSY_PERIOD;
     Some(Step {
         id: span.id,
         ts: span.ts,
         dur: span.dur?,
         thread: detail.thread,
+        process: of.filter(wanders),
         rank: detail.rank,
         name: span.name.clone(),
         size: detail.size,
@@ -61,7 +62,9 @@ pub struct FinishedStep {
 }
 
 /// The steps that ended in `rows`, which hold the spans of steps and of their phases.
-pub fn finished(rows: &Rows) -> Vec<FinishedStep> {
+///
+/// `of` says whose a track is, if it knows.
+pub fn finished(rows: &Rows, of: impl Fn(TrackId) -> Option<EntityId>) -> Vec<FinishedStep> {
     if rows.step.is_empty() {
         return Vec::new();
     }
@@ -76,7 +79,8 @@ pub fn finished(rows: &Rows) -> Vec<FinishedStep> {
         .step
         .iter()
         .filter_map(|detail| {
-            let step = step(spans.get(&detail.id)?, detail)?;
+            let span = spans.get(&detail.id)?;
+            let step = step(span, detail, of(span.track))?;
             let phases = phases.remove(&detail.id).unwrap_or_default();
             Some(FinishedStep { step, seq: detail.seq, phases })
         })

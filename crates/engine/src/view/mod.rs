@@ -80,7 +80,8 @@ impl Window {
             |from: Ns| (from.saturating_sub(Ns::millis(300)), from.saturating_add(Ns::millis(700)));
         let close: Vec<(Ns, Ns)> =
             analysis.incidents.iter().take(1).map(|i| around(i.from)).collect();
-        let slowed = analysis.incidents.iter().flat_map(|i| &i.slowed).map(|s| s.signature.thread);
+        let slowed = analysis.incidents.iter().flat_map(|i| &i.slowed).flat_map(|s| &s.slow);
+        let slowed = slowed.map(|&no| steps[no].thread);
         let mut threads: Vec<EntityId> = Vec::new();
         let busy = analysis.threads.iter().flat_map(|threads| threads.entities.iter().copied());
         for thread in slowed.chain(steps.iter().map(|s: &Step| s.thread)).chain(busy) {

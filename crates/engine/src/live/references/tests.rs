@@ -96,7 +96,7 @@ fn a_reference_that_cannot_be_written_is_an_error_that_names_it() {
 #[test]
 fn steps_with_prices_are_compared_as_times_of_what_they_should_take() {
     let signature = Signature {
-        thread: EntityId(1),
+        of: EntityId(1),
         name: "step".into(),
         size_class: None,
         mix: Some(Mix::Decode),
@@ -107,6 +107,7 @@ fn steps_with_prices_are_compared_as_times_of_what_they_should_take() {
         ts: Ns::secs(n as i64),
         dur: Ns((ns * slow) as i64),
         thread: EntityId(1),
+        process: None,
         rank: None,
         name: "step".into(),
         size: None,

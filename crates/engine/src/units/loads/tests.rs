@@ -7,7 +7,18 @@ fn step(n: u64, ms: f64, requests: u64) -> (Step, Batch) {
     let (id, ts, dur) = (Id(n), Ns::millis(20 * n as i64), Ns((ms * 1e6) as i64));
     let (thread, rank, size, ran, name) =
         (EntityId(1), None, None, None, "EngineCore::Step".into());
-    let step = Step { id, ts, dur, thread, rank, name, size, ran, expected: Expected::Alike };
+    let step = Step {
+        id,
+        ts,
+        dur,
+        thread,
+        process: None,
+        rank,
+        name,
+        size,
+        ran,
+        expected: Expected::Alike,
+    };
     let of = ("vllm engine".into(), EntityId(2));
     let batch = Batch {
         prefill_tokens: Some(0),
