@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 
-from beside import busy_loop, compiler, pauses, put, short_processes, syncs
-from others import Front, Lines, backend_does, can_ask
-from runtimes import PAUSED
-from servers import CPU, HOGS, MORE, QUIET, QUOTA, Server, again
+from beside import put
+from others import ONE, Front, Lines, backend_does, can_ask
+from runtimes import PAUSED, SHORT
+from servers import BUILD, CPU, HOGS, MORE, QUIET, QUOTA, Server, again
 
 # Of `scripts/programs-env.sh`.
 CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
@@ -271,13 +271,10 @@ def has(module):
     return found.returncode == 0
 
 
-ONE = ("one busy loop", busy_loop, CPU, True)
-MANY = ("many short processes", short_processes, CPU, True)
-BUILD = ("a compiler", compiler, CPU, True)
 ALL = [
     (name, program, *rest)
     for program, of in (
-        (XgBoost, [ONE, QUOTA, MANY]),
+        (XgBoost, [ONE, QUOTA, SHORT]),
         (Jax, [ONE, QUOTA, BUILD]),
         (Llama, [ONE, QUOTA, PAUSED]),
         (Ray, [HOGS, QUOTA]),

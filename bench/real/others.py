@@ -8,10 +8,10 @@ import subprocess
 import threading
 import time
 
-from beside import beside, busy_loop, compiler, put, short_processes, syncs, told, until
+from beside import beside, busy_loop, put, short_processes, syncs, told, until
 from programs import Program, logged
 from runtimes import PAUSED
-from servers import CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
+from servers import BUILD, CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server
 
 
 class Lines(Program):
@@ -528,7 +528,7 @@ ALL = [
     (name, program, *rest)
     for program, of in (
         (Lammps, [ONE, QUOTA, ("a rank is stopped", one_rank_is_stopped, {"collective_straggler"}, False)]),
-        (LammpsSteps, [ONE, QUOTA, ("a compiler", compiler, CPU, True)]),
+        (LammpsSteps, [ONE, QUOTA, BUILD]),
         (Haproxy, [HOGS, QUOTA, ("the service sleeps", backend_does(1), {"own_sleep"}, True),
                    ("the service computes more", backend_does(2), MORE | CPU, True)]),
         (Php, [HOGS, ("another page holds the session", asks_for("/page.php?slow", 0.05), LOCK | {"own_sleep"}, False),
@@ -542,8 +542,8 @@ ALL = [
                    ("the service computes more", backend_does(2), MORE | CPU, True)]),
         (Erlang, [HOGS, QUOTA, PAUSED]),
         (Etcd, [HOGS, QUOTA, ("a process that syncs", syncs, {"block_io", *CPU}, True)]),
-        (Unbound, [HOGS, QUOTA, ("a compiler", compiler, CPU, True)]),
-        (Gromacs, [ONE, QUOTA, ("a compiler", compiler, CPU, True)]),
+        (Unbound, [HOGS, QUOTA, BUILD]),
+        (Gromacs, [ONE, QUOTA, BUILD]),
     )
     for name, *rest in of
 ]

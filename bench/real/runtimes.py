@@ -5,8 +5,8 @@ import os
 import subprocess
 import threading
 
-from beside import compiler, pauses, short_processes, syncs
-from servers import CPU, HOGS, LOCK, MORE, QUIET, QUOTA, Server, again
+from beside import pauses, short_processes, syncs
+from servers import BUILD, CPU, HOGS, LOCK, MORE, QUIET, QUOTA, Server, again
 
 JAVA = """
 import com.sun.net.httpserver.HttpServer;
@@ -220,7 +220,7 @@ ALL = [
     for program, of in (
         (Java, [HOGS, QUOTA, SHORT, ("a request holds a lock", asked("/lock", 0.05), HELD, False),
                 ("it collects garbage", asked("/garbage", 0.1), {"gc_pause", *MORE}, False)]),
-        (Go, [HOGS, QUOTA, ("a compiler", compiler, CPU, True),
+        (Go, [HOGS, QUOTA, BUILD,
               ("a request holds a lock", asked("/lock", 0.05), HELD, False)]),
         (Flask, [HOGS, SHORT, ("other answers take long", asked("/sleeps", 0.0, 2), {"own_sleep", "queueing"}, False),
                  ("other answers are computed for long", asked("/slow", 0.0, 2), MORE | CPU, False)]),

@@ -258,6 +258,7 @@ def drops_caches(program, seconds, rng):
 
 CPU, LOCK, MORE = {"cpu_contention"}, {"lock_contention"}, {"engine_software"}
 HOGS = ("two busy loops", busy_loops, CPU, True)
+BUILD = ("a compiler", compiler, CPU, True)
 QUOTA = ("a quota", quota, {"cpu_throttling"}, False)
 OF_REDIS = [
     HOGS,
@@ -280,7 +281,7 @@ ALL = [
         (RedisSteps, OF_REDIS),
         (MariaDb, [*OF_MARIADB, QUOTA]),
         (MariaDbRounds, OF_MARIADB),
-        (Nginx, [HOGS, QUOTA, ("a compiler", compiler, CPU, True),
+        (Nginx, [HOGS, QUOTA, BUILD,
                  ("the page cache is emptied", drops_caches, {"block_io", "input_load", "memory_pressure", *CPU}, False)]),
         (Node, [HOGS, QUOTA, ("many short processes", short_processes, CPU, True),
                 ("some answers take long", again(a_page("/slow"), 0.03), MORE, False),

@@ -41,7 +41,7 @@ use numbers::{PROBE_SLOTS, STEMS};
 /// The oldest kernel that has all that the probes cannot do without.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
-/// Run times are asked for by several, once a second each, at a system call for each of some sixty programs.
+/// Run times and losses are asked for by several, once a second each, at a system call for each of some sixty programs.
 const KNOWN_HOLDS: Ns = Ns::millis(200);
 
 /// What came with [`OLDEST_KERNEL`], after task storage for tracing programs (5.13) and atomic

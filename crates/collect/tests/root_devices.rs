@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use gpuwhy_collect::{Config, Recorder, Target};
 use gpuwhy_schema::{
-    Counter, Direction, Entity, EntityId, EntityKind, Io, IoOp, Message, Ns, Rows, SourceState,
-    Span, Table, Track, TrackId, names,
+    Counter, Direction, Entity, EntityId, EntityKind, Io, IoOp, Message, Ns, Rows, Source,
+    SourceState, Span, Table, Track, TrackId, names,
 };
 
 /// One recording at a time: two would record each other's disks and links.
@@ -101,15 +101,16 @@ impl Trace {
         self.rows.io.iter().filter(of).map(|io| (span(io), io)).collect()
     }
 
-    /// How many events the source lost.
-    fn lost(&self, kind: &str) -> u64 {
-        self.rows.source.iter().rev().find(|s| &*s.kind == kind).map_or(0, |s| s.dropped)
+    /// The source as it was told last.
+    #[track_caller]
+    fn source(&self, kind: &str) -> &Source {
+        self.rows.source.iter().rev().find(|s| &*s.kind == kind).expect(kind)
     }
 
     /// Checks that the source recorded something; it may have left out parts.
     #[track_caller]
     fn source_ran(&self, kind: &str) {
-        let source = self.rows.source.iter().rev().find(|s| &*s.kind == kind).expect(kind);
+        let source = self.source(kind);
         assert_ne!(source.state, SourceState::Unavailable, "{source:?}");
         assert!(source.recorded > 0, "{source:?}");
     }
@@ -148,7 +149,7 @@ fn root_a_direct_write_has_its_bytes_its_disk_and_its_writer() {
         tries += 1;
         // The kernel runs no program inside itself, so that a request can be missed while the
         // disk is busy with others; the source says so.
-        match trace.lost("bpf:block_io") {
+        match trace.source("bpf:block_io").dropped {
             0 => break (pid, trace),
             lost => assert!(tries < 5, "{lost} requests lost, and some in each try before"),
         }

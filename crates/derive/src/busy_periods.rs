@@ -114,7 +114,7 @@ enum Answers {
     Yes,
     No,
     /// It asks others and nobody asks it by a socket, or it is parked in futexes: it is given its work in another way.
-    Asks,
+    Given,
     /// It asks others before it does.
     Through,
 }
@@ -224,7 +224,7 @@ impl BusyPeriods {
             }
             Wait::Futex => {
                 self.parked.open = self.parked.open.saturating_add(dur);
-                self.answers == Answers::Asks
+                self.answers == Answers::Given
             }
             _ => false,
         };
@@ -238,7 +238,7 @@ impl BusyPeriods {
             Answers::Yes if matches!(self.last, Some(Last::Sent { .. })) => {
                 self.since.take().and_then(|since| self.ended(since, from))
             }
-            Answers::No | Answers::Asks | Answers::Counted { .. } if is_idle => {
+            Answers::No | Answers::Given | Answers::Counted { .. } if is_idle => {
                 let ended = self.since.replace(to).and_then(|since| self.ended(since, from));
                 if let Some(period) = &ended {
                     self.parked.period(period);
@@ -247,7 +247,7 @@ impl BusyPeriods {
                 let may_be =
                     matches!(self.answers, Answers::No | Answers::Counted { answers: 0, .. });
                 if may_be && !self.is_paced() && self.parked.is_so() {
-                    self.answers = Answers::Asks;
+                    self.answers = Answers::Given;
                 }
                 ended
             }
@@ -264,7 +264,7 @@ impl BusyPeriods {
 
     /// Whether its periods lie between waits, and not between its messages.
     fn waits(&self) -> bool {
-        matches!(self.answers, Answers::No | Answers::Asks | Answers::Counted { .. })
+        matches!(self.answers, Answers::No | Answers::Given | Answers::Counted { .. })
     }
 
     /// Whether its periods lie between sleeps for a time.
@@ -372,7 +372,7 @@ impl BusyPeriods {
             let asks = *asked * ASKS >= *answers && *requests * ASKS >= *answers;
             self.answers = match *exceptions <= EXCEPTIONS {
                 _ if asks => Answers::Through,
-                _ if *requests == 0 && *asked * 2 >= *answers => Answers::Asks,
+                _ if *requests == 0 && *asked * 2 >= *answers => Answers::Given,
                 true => Answers::Yes,
                 false => Answers::No,
             };

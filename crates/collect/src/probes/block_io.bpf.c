@@ -208,44 +208,42 @@ static __always_inline struct inflight *place_of(__u64 address, int i)
 	return bpf_map_lookup_elem(&inflights, &place);
 }
 
-/* The place of a request that is not completed. */
-static __always_inline struct inflight *inflight_of(struct request *rq)
+/* The place where a request lies or lay last. */
+static __always_inline struct inflight *latest_of(__u64 address)
 {
-	__u64 address = address_of(rq);
-
 	for (int i = 0; i < TRIES; i++) {
 		struct inflight *io = place_of(address, i);
 
-		if (!io)
-			return NULL;
-		if (io->request == address)
-			return io->begin > CLAIMED ? io : NULL;
+		if (!io || io->request == address)
+			return io;
 	}
 	return NULL;
+}
+
+/* The place of a request that is not completed. */
+static __always_inline struct inflight *inflight_of(struct request *rq)
+{
+	struct inflight *io = latest_of(address_of(rq));
+
+	return io && io->begin > CLAIMED ? io : NULL;
 }
 
 /* A place for a request that begins: the one it had before, or a free one; NULL if all are taken. */
 static __always_inline struct inflight *claim(struct request *rq)
 {
-	__u64 address = address_of(rq), before;
+	__u64 address = address_of(rq);
+	struct inflight *io = latest_of(address);
 
-	for (int i = 0; i < TRIES; i++) {
-		struct inflight *io = place_of(address, i);
-
-		if (!io)
-			return NULL;
-		if (io->request != address)
-			continue;
+	if (io) {
 		/* It is still in flight there if its completion was missed. */
-		before = io->begin;
-		if (before == CLAIMED ||
-		    __sync_val_compare_and_swap(&io->begin, before, CLAIMED) != before)
-			break;
-		return io;
+		__u64 before = io->begin;
+
+		if (before != CLAIMED &&
+		    __sync_val_compare_and_swap(&io->begin, before, CLAIMED) == before)
+			return io;
 	}
 	for (int i = 0; i < TRIES; i++) {
-		struct inflight *io = place_of(address, i);
-
+		io = place_of(address, i);
 		if (!io)
 			return NULL;
 		if (io->begin || __sync_val_compare_and_swap(&io->begin, 0, CLAIMED))
