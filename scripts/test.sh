@@ -19,6 +19,7 @@ export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never
 PATH=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/bin:$PATH:/usr/sbin:/sbin
 
 failed=()
+by_itself=    # Tests that failed beside others and passed by themselves.
 stages=0
 began=$SECONDS
 
@@ -119,6 +120,28 @@ tests() {
         ${TEST_THREADS:+--test-threads "$TEST_THREADS"}
 }
 
+# Tests that failed, by name.
+broken_tests() { sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$logs/tests.log" | sort -u; }
+
+# Whether the tests that failed may have another try. Those of the real kernel (`root_…`) share the machine with the
+# tests beside them and with its owner; no others depend on that, and many at once are no accident.
+may_try_again() {
+    local broken
+    broken=$(broken_tests)
+    [ -n "$broken" ] && [ "$(wc -l <<<"$broken")" -le 3 ] &&
+        ! grep -qvE '(^|::)root_[a-z0-9_]+$' <<<"$broken" &&
+        ! grep -qE '^error: could not compile|\(signal: ' "$logs/tests.log"
+}
+
+# The tests that failed once more, each by itself.
+again() {
+    local broken
+    mapfile -t broken < <(broken_tests)
+    timeout --kill-after=60 900 \
+        cargo test --workspace --locked --no-fail-fast --tests -- --exact --test-threads 1 "${broken[@]}" || return
+    [ "$(grep -cE '^test .* \.\.\. ok$' "$logs/again.log")" -ge ${#broken[@]} ] || { echo "not all were found"; return 1; }
+}
+
 # A build script that always runs again costs every later command its seconds.
 rebuild() {
     local out
@@ -148,7 +171,10 @@ if stage setup scripts/setup.sh build run test && stage fetch fetch; then
     stage rustdoc rustdoc
     stage oracle oracle
     stage loom loom
-    stage tests tests
+    if ! stage tests tests && may_try_again && stage again again; then
+        by_itself=$(broken_tests)
+        failed=(${failed[@]/#tests/})
+    fi
     stage rebuild rebuild
     stage fuzz fuzz
 fi
@@ -169,13 +195,16 @@ if [ -n "$broken" ]; then
     echo "tests that failed:"
     echo "$broken"
 fi
+by_itself=($by_itself)
+[ ${#by_itself[@]} -eq 0 ] || echo "all of them passed by themselves: ${by_itself[*]}"
 # Where the time of the tests goes: programs of them that took half a minute or longer.
 awk '/^ *(Running|Doc-tests) / {name = $2 " " $3 " " $4}
     /^test result:.* finished in / {if ($NF + 0 >= 30) printf "%6d s  %s\n", $NF, name}' "$logs/tests.log" 2>/dev/null |
     sort -rn | sed '1i\tests that took longest:'
 outcome=ok
 [ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
-echo "test result: $outcome. $(sum passed) passed; $(sum failed) failed; $(sum ignored) ignored;" \
-     "$(skips | wc -l) skipped for want of something;" \
+alone=${#by_itself[@]}
+echo "test result: $outcome. $(($(sum passed) + alone)) passed; $(($(sum failed) - alone)) failed; $(sum ignored) ignored;" \
+     "$(skips | wc -l) skipped for want of something; $alone passed only by themselves;" \
      "$((stages - ${#failed[@]})) of $stages stages in $((SECONDS - began)) s"
 [ ${#failed[@]} -eq 0 ]

@@ -80,8 +80,6 @@ shared_with_c! {
         pub runq_wait_ns: u64,
         /// Context switches.
         pub switches: u64,
-        /// Ring records written, by [`probe_number`].
-        pub recorded: [u64; PROBE_SLOTS],
         /// Ring records lost to a full ring, by [`probe_number`].
         pub dropped: [u64; PROBE_SLOTS],
         credit: u64,

@@ -14,7 +14,7 @@ use gpuwhy_schema::{
     sources::RECORDER,
 };
 
-use crate::bpf::{self, Bpf, CpuCounters, Head, Knobs, from_bytes};
+use crate::bpf::{self, Bpf, Head, Knobs, from_bytes};
 use crate::config::{Config, Target};
 use crate::context::Context;
 use crate::error::{CollectError, error_chain};
@@ -74,6 +74,8 @@ struct Running {
     source: SourceId,
     /// By which its ring records are known.
     number: Option<usize>,
+    /// Its ring records so far that were read.
+    read: u64,
 }
 
 impl Recorder {
@@ -102,7 +104,7 @@ impl Recorder {
             match (spec.start)(Start { bpf: &bpf, config: &config, cx: &mut cx, source }) {
                 Ok(probe) => {
                     let number = bpf::probe_number(spec.name);
-                    running.push(Running { spec, probe, source, number });
+                    running.push(Running { spec, probe, source, number, read: 0 });
                 }
                 Err(error) if (spec.required_if)(&config) => return Err(error),
                 Err(error) => set_unavailable(&mut cx.catalog, source, &error_chain(&error)),
@@ -272,6 +274,7 @@ impl Recorder {
             self.events += 1;
             let owner = self.probes.iter_mut().find(|r| r.number == Some(usize::from(head.probe)));
             if let Some(running) = owner {
+                running.read += 1;
                 running.probe.event(head.kind, record, &mut self.cx);
             }
         }
@@ -319,7 +322,8 @@ impl Recorder {
     fn count_losses(&mut self) {
         for i in 0..self.probes.len() {
             let running = &self.probes[i];
-            let (recorded, dropped) = (self.recorded(running), self.dropped(running));
+            let (recorded, dropped) =
+                (running.read + running.probe.recorded(), self.dropped(running));
             self.cx.catalog.update_source(running.source, |s| {
                 s.recorded = recorded;
                 s.dropped = dropped;
@@ -327,19 +331,13 @@ impl Recorder {
         }
     }
 
-    fn recorded(&self, running: &Running) -> u64 {
-        self.ring_sum(running, |cpu, i| cpu.recorded[i]) + running.probe.recorded()
-    }
-
     fn dropped(&self, running: &Running) -> u64 {
-        self.ring_sum(running, |cpu, i| cpu.dropped[i])
+        let by_ring = |number| {
+            (0..self.bpf.cpu_count()).map(|i| self.bpf.cpu(i).dropped[number]).sum::<u64>()
+        };
+        running.number.map_or(0, by_ring)
             + running.probe.dropped()
             + self.bpf.missed(running.spec.name)
-    }
-
-    fn ring_sum(&self, running: &Running, of: impl Fn(&CpuCounters, usize) -> u64) -> u64 {
-        let Some(number) = running.number else { return 0 };
-        (0..self.bpf.cpu_count()).map(|i| of(&self.bpf.cpu(i), number)).sum()
     }
 
     /// Writes into the notes of the sources what is left out of them.

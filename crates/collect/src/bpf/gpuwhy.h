@@ -43,7 +43,6 @@ struct cpu {
 	__u64 slice_vec_ns[SOFTIRQS]; /* meaningful only while slice_softirq_ns is not 0 */
 	__u64 runq_wait_ns;           /* how long all threads together waited for this CPU */
 	__u64 switches;
-	__u64 recorded[PROBE_SLOTS];  /* records written to the ring, per probe */
 	__u64 dropped[PROBE_SLOTS];   /* records lost because the ring was full, per probe */
 	__u64 credit;                 /* ns of records that the scheduler probe may still write */
 	__u64 credited;               /* when the credit was last computed */
@@ -208,16 +207,12 @@ static __always_inline void count_dropped(void)
 /* Room for a record in the ring; when it is full, counts the loss and returns NULL. */
 static __always_inline void *reserve(__u8 kind, __u64 size, __u64 ts, __u32 tid)
 {
-	struct cpu *cpu = this_cpu();
 	struct head *head = bpf_ringbuf_reserve(&events, size, 0);
 
 	if (!head) {
-		if (cpu)
-			__sync_fetch_and_add(&cpu->dropped[PROBE], 1);
+		count_dropped();
 		return NULL;
 	}
-	if (cpu)
-		__sync_fetch_and_add(&cpu->recorded[PROBE], 1);
 	head->ts = ts;
 	head->kind = kind;
 	head->probe = PROBE;
