@@ -11,25 +11,21 @@ programs=${PROGRAMS:-1000000} assembled=${ASSEMBLED:-10000} seed=${SEED:-1} jobs
 scripts/ptxas.sh >/dev/null
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
-build=(cargo test --quiet --locked --release --package gpuwhy-gpubpf --test warps --test differential
-       --test conformance --test kernels)
+build=(cargo test --quiet --locked --release --package gpuwhy-gpubpf --test it)
 "${build[@]}" --no-run
-program() {
-    "${build[@]}" --no-run --message-format=json 2>/dev/null |
-        sed -n 's/.*"executable":"\([^"]*\/'"$1"'-[0-9a-f]*\)".*/\1/p' | head -1
-}
-warps=$(program warps) differential=$(program differential) conformance=$(program conformance) kernels=$(program kernels)
+tests=$("${build[@]}" --no-run --message-format=json 2>/dev/null |
+    sed -n 's/.*"executable":"\([^"]*\/it-[0-9a-f]*\)".*/\1/p' | head -1)
 cd crates/gpubpf
 one() { "$@" --nocapture >"$said/out" 2>&1 || { tail -n 40 "$said/out" >&2; exit 1; }; cat "$said/out" >>"$said/all"; }
-one "$conformance"
-one "$warps" every_vector
-one "$warps" mistakes
-one "$kernels" every_kernel
-GPUWHY_ASSEMBLED=$assembled one "$differential" ptxas
+one "$tests" conformance::
+one "$tests" warps::every_vector
+one "$tests" warps::mistakes
+one "$tests" kernels::every_kernel
+GPUWHY_ASSEMBLED=$assembled one "$tests" differential::ptxas
 pids=()
 for job in $(seq "$jobs"); do
     GPUWHY_PROGRAMS=$((programs / jobs)) GPUWHY_SEED=$((seed * 1000 + job)) \
-        "$warps" random_programs --nocapture >"$said/job$job" 2>&1 &
+        "$tests" warps::random_programs --nocapture >"$said/job$job" 2>&1 &
     pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid" || { tail -n 20 "$said"/job* >&2; exit 1; }; done

@@ -1,4 +1,4 @@
-"""The result of crates/gpubpf/tests/corpus.rs in the form of results: probes.py GPUWHY RAW COMMAND."""
+"""The result of crates/gpubpf/tests/it/corpus.rs in the form of results: probes.py GPUWHY RAW COMMAND."""
 
 import json
 import os

@@ -34,7 +34,7 @@ for tool in counts returns tail blocks work reversed longest; do
 done
 clang -O2 -g -target bpf -I crates/gpubpf/include -c crates/gpubpf/tests/programs/nothing.bpf.c -o "$into/kernels/nothing.bpf.o"
 # The vectors need a folder that is not in the tree; without it that part fails and says so.
-GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --package gpuwhy-gpubpf --test conformance \
+GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --package gpuwhy-gpubpf --test it \
     the_suite_is_written >/dev/null
 cc -O2 -shared -fPIC -I crates/wire/include bench/gpu/mark.c -o "$into/libgpuwhy_mark.so"
 # What a bare machine may lack; gpu-check uses them only where it does.

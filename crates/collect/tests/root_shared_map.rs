@@ -2,7 +2,7 @@
 //!
 //! Loading BPF programs needs root; without it the test prints why it was skipped.
 
-#[path = "../../gpubpf/tests/support/clang.rs"]
+#[path = "../../gpubpf/tests/it/support/clang.rs"]
 #[allow(dead_code)]
 mod clang;
 

@@ -17,7 +17,7 @@ fn json(args: &[&str], files: &[&Path]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Files that `crates/gpubpf/tests/images.rs` tells about.
+/// Files that `crates/gpubpf/tests/it/images.rs` tells about.
 fn fatbin(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpubpf/tests/fatbin").join(name)
 }

@@ -3,7 +3,7 @@
 use gpuwhy_gpubpf::ptx::{Kind, Module};
 use gpuwhy_gpubpf::{Options, Program};
 
-const MODULE: &str = include_str!("../../../fuzz/corpus/ptx_text/module");
+const MODULE: &str = include_str!("../../../../fuzz/corpus/ptx_text/module");
 
 #[test]
 fn every_byte_comes_back() {

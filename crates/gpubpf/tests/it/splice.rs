@@ -1,15 +1,13 @@
 //! Programs put into kernels: where they stand, what they know there, and what stays as it was.
 
-mod support;
-
 use std::num::NonZeroU32;
 
+use crate::support::clang;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan, Refusal, Spliced};
 use gpuwhy_gpubpf::{Object, Program};
-use support::clang;
 
-const WALK: &str = include_str!("modules/walk.ptx");
+const WALK: &str = include_str!("../modules/walk.ptx");
 
 /// `r0 = *(u64 *)(r1 + 8 * word); exit`, attached as `section` says.
 fn reader(section: &str, word: u8) -> Program {
@@ -357,7 +355,7 @@ fn ptxas_assembles_every_kind_of_probe_and_keeps_debug_information() {
             plan.object(&Object::read(&clang::object(object, "v3")).unwrap());
         }
         let spliced = plan.splice(&Module::read(WALK).unwrap()).unwrap();
-        let Some(report) = support::ptxas::assemble(&spliced.text, "sm_90") else { return };
+        let Some(report) = crate::support::ptxas::assemble(&spliced.text, "sm_90") else { return };
         assert!(report.contains("Compiling entry function"), "{report}");
     }
 }

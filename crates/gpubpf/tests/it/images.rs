@@ -16,13 +16,13 @@
 use gpuwhy_gpubpf::image::{Content, Coverage, Cubin, Image, Images, Way, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
 
-const ZSTD: &[u8] = include_bytes!("fatbin/zstd.fatbin");
-const LZ4: &[u8] = include_bytes!("fatbin/lz4.fatbin");
-const FAMILY: &[u8] = include_bytes!("fatbin/family.fatbin");
-const LINEINFO: &[u8] = include_bytes!("fatbin/lineinfo.fatbin");
+const ZSTD: &[u8] = include_bytes!("../fatbin/zstd.fatbin");
+const LZ4: &[u8] = include_bytes!("../fatbin/lz4.fatbin");
+const FAMILY: &[u8] = include_bytes!("../fatbin/family.fatbin");
+const LINEINFO: &[u8] = include_bytes!("../fatbin/lineinfo.fatbin");
 /// The PTX as `fatbinary` puts it in: without white space at the beginnings of lines.
 fn text() -> String {
-    let lines = include_str!("fatbin/kernels.ptx").lines().map(str::trim_start);
+    let lines = include_str!("../fatbin/kernels.ptx").lines().map(str::trim_start);
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 

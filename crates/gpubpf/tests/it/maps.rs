@@ -1,11 +1,9 @@
 //! Maps of programs that run in the simulator: what threads put there is what is read, and what found no room
 //! is counted.
 
-mod support;
-
+use crate::support::clang;
+use crate::support::probed::{Run, map, words};
 use gpuwhy_gpubpf::sim::Contents;
-use support::clang;
-use support::probed::{Run, map, words};
 
 /// Runs the program of `hashes` that belongs to a kernel of this name, which does nothing.
 fn run(kernel: &str, blocks: u32, threads: u32) -> Vec<Contents> {

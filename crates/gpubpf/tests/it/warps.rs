@@ -3,11 +3,9 @@
 //!
 //! `GPUWHY_PROGRAMS` says how many random programs; the default takes a second.
 
-mod support;
-
+use crate::support::programs::{MEMORY, Random, with_loads};
+use crate::support::{machine, vectors, warps};
 use gpuwhy_gpubpf::{Options, Program, Stack};
-use support::programs::{MEMORY, Random, with_loads};
-use support::{machine, vectors, warps};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)

@@ -1,16 +1,14 @@
 //! The probes that `gpuwhy probe new` writes, in the situations of the seed (section 4), made by kernel code:
 //! each finds what is wrong in its situation, and nothing where all is even.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::clang;
+use crate::support::probed::{Run, map, words};
 use gpuwhy_gpubpf::Skeleton;
 use gpuwhy_gpubpf::sim::{Contents, Facts};
-use support::clang;
-use support::probed::{Run, map, words};
 
-const SITUATIONS: &str = include_str!("modules/situations.ptx");
+const SITUATIONS: &str = include_str!("../modules/situations.ptx");
 
 fn run(tool: &str, kernel: &str, blocks: u32, threads: u32) -> (Facts, Vec<Contents>) {
     let run = Run { text: SITUATIONS, kernel, blocks, threads, words: 65_536, sms: 2 };

@@ -2,11 +2,9 @@
 //!
 //! `GPUWHY_PROGRAMS` says how many; the default takes a second.
 
-mod support;
-
+use crate::support::programs::{MEMORY, Random, program};
+use crate::support::{machine, ptx};
 use gpuwhy_gpubpf::{Addresses, Options, Program, Stack};
-use support::programs::{MEMORY, Random, program};
-use support::{machine, ptx};
 
 fn execute(code: &[u8], memory: &[u8], stack: Stack) -> Result<machine::Ended, String> {
     const BASE: u64 = 0x5_0000_0000;
@@ -65,7 +63,7 @@ fn ptxas_assembles_random_programs() {
             text.push_str(&fragment.declarations);
             text.push_str(&gpuwhy_gpubpf::entry(&fragment, &format!("random_{number}")));
         }
-        let Some(report) = support::ptxas::assemble(&text, "sm_90") else { return };
+        let Some(report) = crate::support::ptxas::assemble(&text, "sm_90") else { return };
         assembled += report.matches("Compiling entry function").count();
     }
     println!("{assembled} of {count} programs assembled");

@@ -1,9 +1,7 @@
 //! Objects from clang: what they declare, what their programs become, and what is refused.
 
-mod support;
-
+use crate::support::{clang, ptx};
 use gpuwhy_gpubpf::{Addresses, Attach, Fragment, MapKind, Object, Options, Program};
-use support::{clang, ptx};
 
 fn link(object: &Object, name: &str) -> Program {
     let entry = object.entries().iter().find(|entry| entry.name == name).unwrap();
@@ -109,7 +107,7 @@ fn ptxas_assembles_compiled_objects_without_stack_or_spill() {
             gpuwhy_gpubpf::entry(&fragment, name)
         );
         for target in ["sm_75", "sm_90", "sm_100"] {
-            let Some(report) = support::ptxas::assemble(&text, target) else { return };
+            let Some(report) = crate::support::ptxas::assemble(&text, target) else { return };
             assert!(report.contains("0 bytes stack frame, 0 bytes spill stores"), "{report}");
             println!("{name} {target}: {}", report.lines().last().unwrap_or_default());
         }

@@ -4,16 +4,14 @@
 //! kernels of other people; `GPUWHY_CORPUS_JSON` names a file for what was measured and asks for all
 //! of them, and without it one in eight is measured. Without ptxas the test skips itself.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::{clang, ptxas};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{How, Plan};
 use gpuwhy_gpubpf::{Object, Program};
 use serde_json::{Value, json};
-use support::{clang, ptxas};
 
 const PROBES: [&str; 4] = ["entry_count", "return_stamp", "load_count", "nothing"];
 
@@ -117,7 +115,7 @@ fn a_probe_costs_what_is_promised() {
 
 #[test]
 fn a_tracepoint_costs_nothing_until_a_program_is_attached() {
-    let text = include_str!("modules/own.ptx");
+    let text = include_str!("../modules/own.ptx");
     let bare: String =
         text.split_inclusive('\n').filter(|line| !line.contains("gpuwhy_tp")).collect();
     assert_ne!(text, bare);

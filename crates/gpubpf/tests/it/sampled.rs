@@ -1,16 +1,14 @@
 //! Programs that run in one of N launches, blocks and warps: what they count is of the sample, and what was left out is told.
 
-mod support;
-
 use std::num::NonZeroU32;
 
+use crate::support::clang;
+use crate::support::probed::{map, words};
 use gpuwhy_gpubpf::Object;
 use gpuwhy_gpubpf::contents::Sampled;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Device, Launch, Maps};
 use gpuwhy_gpubpf::splice::{How, Plan};
-use support::clang;
-use support::probed::{map, words};
 
 /// A kernel whose threads leave at different places, some of them at once.
 const KERNEL: &str = "\

@@ -8,15 +8,13 @@
 //! A case that needs what device programs do not have is skipped for that feature, by name. `golden/prevail.txt` has
 //! the numbers and each case where we differ; `PREVAIL=1` writes it again.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::support::asm;
 use gpuwhy_gpubpf::insn::{Insn, Wide};
 use gpuwhy_gpubpf::{Budget, Effect, Map, MapKind, Program};
-use support::asm;
 
 /// A case as its file has it.
 #[derive(Debug, Default)]

@@ -1,10 +1,8 @@
 //! Atomic additions that one lane makes for its warp: as many atomics fewer, and the same sums, also where lanes have
 //! parted, come at different times, or add to different places.
 
-mod support;
-
+use crate::support::probed::{Run, map, words};
 use gpuwhy_gpubpf::Skeleton;
-use support::probed::{Run, map, words};
 
 /// Loads in a loop whose length differs by lane, in a branch that only some lanes take, and under a guard.
 const KERNELS: &str = "\
@@ -18,7 +16,7 @@ $even:\n\tsetp.lt.u32 %p3, %r1, 5;\n\t@%p3 ld.global.u32 %r3, [%rd1+4];\n\tret;\
 
 /// The skeleton's probe: it counts warps and the bytes of loads.
 fn counts() -> Vec<u8> {
-    support::clang::skeleton(Skeleton::named("counts").unwrap())
+    crate::support::clang::skeleton(Skeleton::named("counts").unwrap())
 }
 
 #[test]
@@ -43,7 +41,7 @@ fn sums_are_the_same_and_a_warp_does_one_atomic_for_all_of_its_lanes() {
 fn what_differs_by_lane_is_added_by_each_lane() {
     // `work` counts by lane, `contended` by address: the address of the sum differs.
     let run = Run { text: KERNELS, kernel: "uneven", blocks: 1, threads: 32, words: 16, sms: 1 };
-    let (_, maps) = run.with(&support::clang::skeleton(Skeleton::named("work").unwrap()));
+    let (_, maps) = run.with(&crate::support::clang::skeleton(Skeleton::named("work").unwrap()));
     for entry in &map(&maps, "lanes").entries {
         let lane = words(&entry.key)[0];
         let accesses = lane % 8 + 1 + lane % 2 + u64::from(lane < 5);

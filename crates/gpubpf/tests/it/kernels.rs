@@ -2,17 +2,15 @@
 //!
 //! A handful lies in `tests/kernels` with its source; `scripts/kernels.sh` compiles the others.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::cases::Case;
+use crate::support::clang;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Contents, Facts};
 use gpuwhy_gpubpf::splice::{How, Plan};
 use gpuwhy_gpubpf::{Object, Skeleton};
-use support::cases::Case;
-use support::clang;
 
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels")

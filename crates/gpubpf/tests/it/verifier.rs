@@ -1,11 +1,9 @@
 //! Each rule of the verifier with a program that keeps it and one that does not.
 
-mod support;
-
+use crate::support::{asm, clang};
 use gpuwhy_gpubpf::{
     Budget, Certificate, Effect, Map, MapKind, Object, Program, insn::Insn, insn::Wide,
 };
-use support::{asm, clang};
 
 /// A program of text, in which `lddw` of a number below 16 is that map: 0 an array of 4 values of
 /// 16 bytes, 1 a value of 8 bytes per thread, 2 a ring of records of 16 bytes.

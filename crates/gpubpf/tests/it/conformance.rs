@@ -1,9 +1,7 @@
 //! The 313 files of bpf_conformance and its negatives: decoded, run, compiled, assembled.
 
-mod support;
-
+use crate::support::{machine, ptx, vectors};
 use gpuwhy_gpubpf::{Options, Program, Stack, insn};
-use support::{machine, ptx, vectors};
 
 /// Files that are refused as specified: a GPU probe calls nothing by address, and helper 5 is the
 /// kernel's clock.
@@ -117,7 +115,7 @@ fn ptxas_assembles_every_file_of_the_suite() {
     let Some(promoted) = module(Stack::Promote) else { return };
     let Some(in_memory) = module(Stack::Memory) else { return };
     for (text, name) in [(promoted, "promoted"), (in_memory, "in memory")] {
-        let Some(report) = support::ptxas::assemble(&text, "sm_90") else { return };
+        let Some(report) = crate::support::ptxas::assemble(&text, "sm_90") else { return };
         let kernels = report.matches("Compiling entry function").count();
         assert_eq!(kernels, 311, "{name}: {report}");
         let spills = report

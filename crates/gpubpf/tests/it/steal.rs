@@ -1,16 +1,14 @@
 //! Kernels that steal work: what they compute, in what order, and which are refused.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::cases::Case;
+use crate::support::stolen::Records;
+use crate::support::{asm, clang, ptxas};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::sim::{Config, Device, Launch, Maps};
 use gpuwhy_gpubpf::splice::{How, Plan, Rule, Spliced};
 use gpuwhy_gpubpf::{Object, Program, Skeleton};
-use support::cases::Case;
-use support::stolen::Records;
-use support::{asm, clang, ptxas};
 
 /// A program that orders the blocks of all kernels.
 fn order(text: &str) -> Program {

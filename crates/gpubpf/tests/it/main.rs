@@ -1,0 +1,20 @@
+//! The tests of this crate's interface. They are one program, so that the crate is linked once for all of them.
+
+mod aggregated;
+mod conformance;
+mod corpus;
+mod differential;
+mod images;
+mod kernels;
+mod maps;
+mod objects;
+mod prevail;
+mod ptx_text;
+mod sampled;
+mod simulator;
+mod splice;
+mod steal;
+mod support;
+mod tools;
+mod verifier;
+mod warps;
