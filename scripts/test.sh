@@ -57,8 +57,12 @@ format() {
 # One build of everything that the later stages run, linted while it is compiled: `cargo clippy` would
 # compile all dependencies a second time, the SQL engine among them. Cargo unifies features over what it
 # is asked to build: asked for one package at a time, it would compile many dependencies again.
-RUSTC_WORKSPACE_WRAPPER=$(rustc --print sysroot 2>/dev/null)/bin/clippy-driver
-if [ -x "$RUSTC_WORKSPACE_WRAPPER" ]; then export RUSTC_WORKSPACE_WRAPPER; else unset RUSTC_WORKSPACE_WRAPPER; fi
+CLIPPY_DRIVER=$(rustc --print sysroot 2>/dev/null)/bin/clippy-driver
+if [ -x "$CLIPPY_DRIVER" ]; then
+    export CLIPPY_DRIVER RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/clippy-of-ours.sh
+else
+    unset RUSTC_WORKSPACE_WRAPPER
+fi
 build() { cargo build --workspace --all-targets --locked; }
 
 # The promises about text (who uses whom, where unsafe code lies, what must not be here), and the
@@ -74,11 +78,11 @@ lint() {
     return 1
 }
 
-# `cargo doc` checks all dependencies once more. Those of the SQL engine are most of them, so its own
-# docs are made from what is built, by the rustdoc that Cargo calls for doc tests.
+# `cargo doc` would check all dependencies once more. The docs are made from what is built: those of libraries by the
+# rustdoc that Cargo calls for doc tests, those of programs as they were compiled.
 rustdoc() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude gpuwhy-query --no-deps --locked &&
-        RUSTDOC=$PWD/scripts/rustdoc-of-built.sh cargo test --doc --workspace --locked
+    RUSTDOC=$PWD/scripts/rustdoc-of-built.sh cargo test --doc --workspace --locked &&
+        { [ -z "${RUSTC_WORKSPACE_WRAPPER:-}" ] || scripts/rustdoc-of-built.sh programs; }
 }
 
 deny() { cargo-deny --workspace --locked check --hide-inclusion-graph licenses bans sources; }

@@ -20,6 +20,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import causes as causes_of_engines  # noqa: E402
+import descendants  # noqa: E402
 import situations  # noqa: E402
 from watch import Watch  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
@@ -286,8 +287,10 @@ def missing(plan, program, sessions):
 
 
 def main():
-    # A shell starts what it runs in the background with this ignored, and `watch` keeps that for what it runs.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell starts what it runs in the background with the first ignored, and `watch` keeps that for what it runs.
+    for told in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(told, signal.default_int_handler)
+    descendants.adopt()
     # Without it loaders and engines are strangers: what is said of them is not what a user would be told.
     package = os.path.join(os.path.dirname(os.path.realpath(GPUWHY)), "gpuwhy-python")
     if not os.path.isdir(package):
@@ -311,4 +314,8 @@ def main():
                 write("real", result(sessions))
 
 
-main()
+try:
+    main()
+finally:
+    # A busy loop that is left running disturbs whatever is measured next.
+    descendants.kill()
