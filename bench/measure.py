@@ -2,6 +2,7 @@
 the form of results."""
 
 import datetime
+import glob
 import json
 import math
 import os
@@ -51,6 +52,15 @@ def run(command, timeout=900, memory_gib=None):
         "rss_mib": usage.ru_maxrss / 1024,
         "says": text,
     }
+
+
+def children(pid):
+    """The children of a process, whichever of its threads started them."""
+    found = []
+    for of_thread in glob.glob(f"/proc/{pid}/task/*/children"):
+        with open(of_thread) as file:
+            found.extend(map(int, file.read().split()))
+    return found
 
 
 def made(command):

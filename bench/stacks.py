@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from measure import GPUWHY, figure, made, write
+from measure import GPUWHY, children, figure, made, write
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 # How long each measurement lasts.
@@ -72,11 +72,6 @@ def cpu_seconds(pid):
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
 
 
 def began(events):

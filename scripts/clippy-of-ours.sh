@@ -14,8 +14,9 @@ for ((i = 1; i <= $#; i++)); do
     esac
 done
 # Of several kinds of library the last one counts: what only other programs load is a program here.
-if [[ $type == @(bin|cdylib) ]] && [ -z "$tests" ] && [[ $name != build_script_* ]] && [[ $out == */deps ]]; then
-    kept=${out%/deps}/compiled
+if [[ $type == @(bin|cdylib) ]] && [ -z "$tests" ] && [[ $out == */deps ]]; then
+    # Several clones may have one target directory.
+    kept=${out%/deps}/compiled$PWD
     mkdir -p "$kept"
     env -0 | grep -zE '^(CARGO_(PKG|BIN|MANIFEST|CRATE)_|CARGO_MANIFEST_DIR=|OUT_DIR=)' >"$kept/$name.env"
     printf '%s\0' "${@:2}" >"$kept/$name"

@@ -7,26 +7,39 @@ rustdoc=$(rustc --print sysroot)/bin/rustdoc
 built=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$built/doc-of-built
 
-# What rustc was told of the program, as far as rustdoc understands it.
+# Adds what a document needs of the arguments to `args`: neither options like the first pattern, which a value follows,
+# nor those like the second one.
+add_args() {
+    local with_value=$1 others=$2 skip= arg
+    shift 2
+    for arg; do
+        if [ -n "$skip" ]; then
+            skip=
+        elif [[ $arg == $with_value ]]; then
+            skip=1
+        elif [[ $arg != $others ]]; then
+            args+=("$arg")
+        fi
+    done
+}
+
+# document [COMMAND...]: which runs it.
+document() { "$@" "$rustdoc" "${args[@]}" -D warnings --out-dir "$out"; }
+
+# Documents a program by what rustc was told of it.
 program() {
-    local kept=$1 args=() environment=() skip= arg
+    local kept=$1 args=() told environment
+    echo "${kept##*/}"
+    mapfile -d '' told <"$kept"
+    mapfile -d '' environment <"$kept.env"
     # A program has no others that use it: all of it is documented, as by `cargo doc`.
     ! grep -qzx bin "$kept" || args+=(--document-private-items)
-    while IFS= read -r -d '' arg; do
-        if [ -n "$skip" ]; then skip=; continue; fi
-        case $arg in
-            --out-dir|-C) skip=1 ;;
-            --emit=*|--error-format=*|--json=*|-C*) ;;
-            *) args+=("$arg") ;;
-        esac
-    done <"$kept"
-    mapfile -d '' environment <"$kept.env"
-    echo "${kept##*/}"
-    env "${environment[@]}" "$rustdoc" "${args[@]}" -D warnings --out-dir "$out"
+    add_args '@(--out-dir|-C)' '@(--emit=*|--error-format=*|--json=*|-C*)' "${told[@]}"
+    document env "${environment[@]}"
 }
 if [ "${1:-}" = programs ]; then
     count=0
-    for kept in "$built"/debug/compiled/*.env; do
+    for kept in "$built/debug/compiled$PWD"/*.env; do
         program "${kept%.env}"
         count=$((count + 1))
     done
@@ -34,17 +47,10 @@ if [ "${1:-}" = programs ]; then
     exit
 fi
 
-args=()
-skip=
-for arg in "$@"; do
-    if [ -n "$skip" ]; then skip=; continue; fi
-    case $arg in
-        --test) tests=1 ;;
-        --test-args|--test-run-directory|--test-builder|--test-runtool) skip=1 ;;
-        --test-args=*|--test-run-directory=*|--no-run) ;;
-        *) args+=("$arg") ;;
-    esac
-done
 # Cargo also asks for the version.
-[ -z "${tests:-}" ] || "$rustdoc" "${args[@]}" -D warnings --out-dir "$out"
+if [[ " $* " == *" --test "* ]]; then
+    args=()
+    add_args '--test-@(args|run-directory|builder|runtool)' '@(--test|--test-args=*|--test-run-directory=*|--no-run)' "$@"
+    document
+fi
 exec "$rustdoc" "$@"

@@ -19,7 +19,7 @@ export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never
 PATH=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/bin:$PATH:/usr/sbin:/sbin
 
 failed=()
-by_itself=    # Tests that failed beside others and passed by themselves.
+by_itself=()  # Tests that failed beside others and passed by themselves.
 stages=0
 began=$SECONDS
 
@@ -176,7 +176,7 @@ if stage setup scripts/setup.sh build run test && stage fetch fetch; then
     stage oracle oracle
     stage loom loom
     if ! stage tests tests && may_try_again && stage again again; then
-        by_itself=$(broken_tests)
+        mapfile -t by_itself < <(broken_tests)
         failed=(${failed[@]/#tests/})
     fi
     stage rebuild rebuild
@@ -199,15 +199,14 @@ if [ -n "$broken" ]; then
     echo "tests that failed:"
     echo "$broken"
 fi
-by_itself=($by_itself)
-[ ${#by_itself[@]} -eq 0 ] || echo "all of them passed by themselves: ${by_itself[*]}"
+alone=${#by_itself[@]}
+[ "$alone" -eq 0 ] || echo "all of them passed by themselves: ${by_itself[*]}"
 # Where the time of the tests goes: programs of them that took half a minute or longer.
 awk '/^ *(Running|Doc-tests) / {name = $2 " " $3 " " $4}
     /^test result:.* finished in / {if ($NF + 0 >= 30) printf "%6d s  %s\n", $NF, name}' "$logs/tests.log" 2>/dev/null |
     sort -rn | sed '1i\tests that took longest:'
 outcome=ok
 [ ${#failed[@]} -eq 0 ] || outcome="FAILED (${failed[*]})"
-alone=${#by_itself[@]}
 echo "test result: $outcome. $(($(sum passed) + alone)) passed; $(($(sum failed) - alone)) failed; $(sum ignored) ignored;" \
      "$(skips | wc -l) skipped for want of something; $alone passed only by themselves;" \
      "$((stages - ${#failed[@]})) of $stages stages in $((SECONDS - began)) s"

@@ -1,5 +1,4 @@
 //! What the tests share: the conformance files, an assembler for their text, a reference machine.
-#![allow(dead_code)]
 
 pub mod asm;
 pub mod cases;
