@@ -1,4 +1,5 @@
-"""A client that asks a server at a rate and logs how long each answer took: asks.py FOLDER KIND ADDRESS PER_SECOND.
+"""A client that asks a server at a rate and logs how long each answer took, and for how much of that the client itself
+waited for a CPU: asks.py FOLDER KIND ADDRESS PER_SECOND.
 
 KIND is redis, memcached, http, mariadb, etcd or dns; ADDRESS a Unix socket, `host:port/path` of http and etcd, or `host:port` of dns.
 """
@@ -109,15 +110,21 @@ def mariadb(address):
     return ask
 
 
+def run_delay(schedstat):
+    """For how long this thread has waited on run queues so far, ns (Documentation/scheduler/sched-stats.rst)."""
+    return int(os.pread(schedstat.fileno(), 64, 0).split()[1])
+
+
 def main(folder, kind, address, per_second):
     kinds = {"redis": redis, "memcached": memcached, "http": http, "mariadb": mariadb, "etcd": etcd, "dns": dns}
     ask = kinds[kind](address)
-    with open(os.path.join(folder, "steps"), "w", buffering=1) as log:
+    with open(os.path.join(folder, "steps"), "w", buffering=1) as log, open("/proc/thread-self/schedstat") as mine:
         while True:
+            before = run_delay(mine)
             began = time.monotonic_ns()
             ask()
             took = time.monotonic_ns() - began
-            log.write(f"{began} {took}\n")
+            log.write(f"{began} {took} {run_delay(mine) - before}\n")
             time.sleep(max(0.0, 1 / float(per_second) - took / 1e9))
 
 

@@ -44,10 +44,13 @@ class Program:
 
 
 def logged(path, begin, end):
-    """The mean duration in ms of the steps of a log (begin and duration in ns) that began in a stretch of ns."""
+    """The mean duration in ms of the steps of a log that began in a stretch of ns. A line has a step's begin and duration in
+    ns, and where a client wrote it, for how much of that the client itself waited for a CPU: that is no slowness of what
+    it asked, and is taken off."""
     with open(path) as log:
-        steps = [line.split() for line in log]
-    took = [int(words[1]) / 1e6 for words in steps if len(words) == 2 and begin <= int(words[0]) <= end]
+        # The last line may not be whole.
+        steps = [[int(word) for word in line.split()] for line in log if line.endswith("\n")]
+    took = [(dur - sum(waited)) / 1e6 for ts, dur, *waited in steps if begin <= ts <= end]
     return statistics.fmean(took) if took else None
 
 

@@ -406,7 +406,18 @@ impl Recorder {
 
     /// The track of this kind of an entity, whose rows are `source`'s.
     pub fn track(&mut self, entity: EntityId, kind: Lane<'_>, source: SourceId) -> TrackId {
-        self.cx.catalog.track(entity, None, kind, source)
+        self.track_below(entity, None, kind, source)
+    }
+
+    /// The same, shown under another track: `entity` may have a track of this name beside it.
+    pub fn track_below(
+        &mut self,
+        entity: EntityId,
+        parent: Option<TrackId>,
+        kind: Lane<'_>,
+        source: SourceId,
+    ) -> TrackId {
+        self.cx.catalog.track(entity, parent, kind, source)
     }
 
     /// An id that no span or mark has.

@@ -41,6 +41,7 @@ use std::collections::HashMap;
 
 use gpuwhy_schema::{Direction, Message, Ns, State, ThreadState};
 
+use crate::pace::Pace;
 use crate::syscall::{self, Wait};
 
 /// Answers after which it is known whether a thread answers what it receives, one after the other.
@@ -159,6 +160,8 @@ pub struct BusyPeriods {
     awake: Option<Ns>,
     /// Sleeps for a time since it last waited for work.
     timers: u32,
+    /// Which of them are its pace, of a thread that paces itself.
+    pace: Option<Box<Pace>>,
     parked: Parked,
     /// For how long it ran since its latest period ended.
     ran: Ns,
@@ -179,6 +182,7 @@ impl Default for BusyPeriods {
             answers,
             awake: None,
             timers: 0,
+            pace: None,
             parked: Parked::default(),
             ran: Ns::ZERO,
             open: HashMap::new(),
@@ -220,7 +224,7 @@ impl BusyPeriods {
                 // What lies between its last wait for work and now is no period.
                 self.since = self.since.filter(|_| self.timers + 1 != PACED || !self.waits());
                 self.timers = (self.timers + 1).min(PACED);
-                self.is_paced()
+                self.is_paced() && self.is_pace(dur, to)
             }
             Wait::Futex => {
                 self.parked.open = self.parked.open.saturating_add(dur);
@@ -270,6 +274,17 @@ impl BusyPeriods {
     /// Whether its periods lie between sleeps for a time.
     pub fn is_paced(&self) -> bool {
         self.timers == PACED && self.waits()
+    }
+
+    /// Whether a sleep is the pace of a thread that paces itself.
+    fn is_pace(&mut self, slept: Ns, to: Ns) -> bool {
+        let interval = to - self.since.unwrap_or(to - slept);
+        self.pace.get_or_insert_default().take(slept, interval)
+    }
+
+    /// Whether its periods are known to be the requests that it answers, one after the other.
+    pub fn are_requests(&self) -> bool {
+        self.answers == Answers::Yes
     }
 
     /// When its last wait for work ended, if its periods lie between such waits.

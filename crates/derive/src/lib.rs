@@ -25,6 +25,7 @@ mod intervals;
 pub mod managed;
 pub mod nvtx;
 pub mod os_calls;
+mod pace;
 pub mod phases;
 pub mod requests;
 pub mod rounds;

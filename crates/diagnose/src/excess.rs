@@ -486,7 +486,7 @@ mod tests {
             ts: Ns(1000 * n as i64),
             dur: Ns(dur),
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: "step".into(),
             size: None,

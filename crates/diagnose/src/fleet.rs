@@ -273,7 +273,7 @@ impl Fleet {
             ts: self.ended.saturating_sub(took),
             dur: took,
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name,
             size,

@@ -188,7 +188,7 @@ mod tests {
             ts: Ns::ZERO,
             dur: Ns::millis(10),
             thread: EntityId(11),
-            process: None,
+            series: None,
             rank: None,
             name: "step".into(),
             size: None,

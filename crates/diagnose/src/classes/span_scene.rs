@@ -45,7 +45,7 @@ pub(super) fn judged(kind: PartKind, span: &str) -> Finding {
             ts,
             dur,
             thread: own,
-            process: None,
+            series: None,
             rank,
             name,
             size: None,

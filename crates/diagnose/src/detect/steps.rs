@@ -17,8 +17,9 @@ pub struct Step {
     pub dur: Ns,
     /// Whose time it is.
     pub thread: EntityId,
-    /// Of which process all such steps are compared, where they wander between its threads; none where those of a thread are.
-    pub process: Option<EntityId>,
+    /// With whose steps it is compared, if not with those of its thread: with its process's, where they wander between its
+    /// threads, or with those of a thread of a pool, for which its own stands in.
+    pub series: Option<EntityId>,
     /// The rank, where there is one.
     pub rank: Option<u32>,
     /// Its name.
@@ -123,7 +124,7 @@ impl Step {
         // Busy periods are of any length, so that they are compared all together.
         let by_size = mix.is_none() && !self.is_busy_period();
         let size_class = self.size.filter(|_| by_size).map(class);
-        let of = self.process.unwrap_or(self.thread);
+        let of = self.series.unwrap_or(self.thread);
         Signature { of, name: self.name.clone(), size_class, mix, kind: 0 }
     }
 

@@ -424,7 +424,7 @@ mod tests {
             ts,
             dur,
             thread,
-            process: None,
+            series: None,
             rank,
             name,
             size: None,

@@ -22,7 +22,7 @@ fn steps(thread: u32, drawn: &str, seed: u64) -> Vec<Step> {
                 ts: Ns::millis(20 * n as i64),
                 dur: Ns((10e6 * level * noise) as i64),
                 thread: EntityId(thread),
-                process: None,
+                series: None,
                 rank: None,
                 name: "step".into(),
                 size: None,
@@ -131,7 +131,7 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
                 ts: Ns::millis(20 * n as i64),
                 dur: Ns((10e6 * f64::exp(x)) as i64),
                 thread: EntityId(1),
-                process: None,
+                series: None,
                 rank: None,
                 name: "step".into(),
                 size: None,
@@ -194,7 +194,7 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
             ts: Ns(ts),
             dur: Ns(dur),
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: "step".into(),
             size: None,
@@ -237,7 +237,7 @@ fn statements(seconds: i64, held: std::ops::Range<i64>, seed: u64) -> Vec<Step> 
             ts: at,
             dur,
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: "PortalRun".into(),
             size: None,
@@ -332,18 +332,7 @@ fn of_known_batches(slower: impl Fn(f64) -> f64) -> Steps {
         let (id, thread) = (Id::new(1, steps.len() as u64), EntityId(1));
         let (rank, size, ran, name) = (None, None, None, "EngineCore::Step".into());
         let expected = Expected::Priced { mix: Mix::Mixed, ns: expected, first_ns: Some(expected) };
-        steps.push(Step {
-            id,
-            ts: at,
-            dur,
-            thread,
-            process: None,
-            rank,
-            name,
-            size,
-            ran,
-            expected,
-        });
+        steps.push(Step { id, ts: at, dur, thread, series: None, rank, name, size, ran, expected });
         at += dur + Ns::millis(1);
     }
     steps.into()
@@ -384,7 +373,7 @@ fn of_any_length(takes: impl Fn(f64, f64) -> (f64, f64)) -> Steps {
             ts: at,
             dur: ns(took),
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: "batch".into(),
             size: None,
@@ -456,7 +445,7 @@ fn a_loop_that_evaluates_is_slow_by_what_its_short_steps_wait_for() {
             ts: at,
             dur,
             thread,
-            process: None,
+            series: None,
             rank,
             name,
             size: None,
@@ -556,7 +545,7 @@ fn a_thread_that_paused_does_not_lengthen_the_incident_after_it() {
         ts: Ns::millis(at),
         dur: Ns::millis(dur),
         thread: EntityId(thread),
-        process: None,
+        series: None,
         rank: None,
         name: names::BUSY_PERIOD.into(),
         size: None,
@@ -627,7 +616,7 @@ fn a_few_answers_that_wait_a_little_are_told_by_what_they_lose_in_a_second() {
 /// for a CPU. No thread has enough of them to have seconds that can be compared.
 #[test]
 fn requests_that_wander_are_compared_as_those_of_their_process() {
-    let found = |process: Option<EntityId>| {
+    let found = |series: Option<EntityId>| {
         let mut random = Random::new(9);
         let draw = |n: i64| {
             let at = Ns(n * 1_000_000_000 / 60);
@@ -639,7 +628,7 @@ fn requests_that_wander_are_compared_as_those_of_their_process() {
                 ts: at,
                 dur: Ns((ms * 1e6) as i64),
                 thread: EntityId(2 + random.below(30) as u32),
-                process,
+                series,
                 rank: None,
                 name: names::BUSY_PERIOD.into(),
                 size: Some(1),

@@ -118,7 +118,7 @@ fn judged_as(scene: Scene<'_>) -> Finding {
             ts,
             dur: at - ts,
             thread: EntityId(THREAD),
-            process: None,
+            series: None,
             rank: Some(0),
             name: name.into(),
             size: None,

@@ -67,7 +67,7 @@ mod tests {
             ts: Ns::millis(at),
             dur: Ns::millis(dur),
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: name.into(),
             size: None,

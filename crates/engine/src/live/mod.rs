@@ -375,7 +375,7 @@ impl LiveJudge {
             ts: s.ts,
             dur: until.saturating_sub(s.ts),
             thread: s.thread,
-            process: None,
+            series: None,
             rank: s.rank,
             name: s.name.clone(),
             size: s.size,

@@ -1,5 +1,6 @@
 //! Busy periods of a program that marks no steps and uses no GPU, as its threads' states arrive; of one whose threads have
-//! none, work quanta.
+//! none, work quanta. Where a function was named as a step, and its calls are less than half of what its process does between
+//! waits for work, that has busy periods as well: a server may write to its disk after the function has returned.
 //!
 //! They are written as steps of their threads, as [live rounds](super::live_rounds) are: the trace of `gpuwhy watch`
 //! holds exact rows around findings only, so they could not be found in it again.
@@ -11,8 +12,8 @@ use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_derive::wandering::Requests;
 use gpuwhy_derive::work_quanta::WorkQuanta;
 use gpuwhy_schema::{
-    Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, TrackId,
-    names,
+    Discipline, EntityId, Lane, Message, Name, Ns, Rows, SourceId, Span, State, Step, Track,
+    TrackId, names,
 };
 
 use super::of_threads::Kind;
@@ -21,6 +22,9 @@ use super::of_threads::Kind;
 const PATIENCE: Ns = Ns::secs(10);
 /// The first ones of a thread are left out: one that lives for a moment has no usual.
 const FIRST: u32 = 20;
+/// A thread of a pool is new until it has had so many: its own usual is not known, but what requests to its process took by
+/// others is.
+const NEW: u32 = 100;
 /// Threads that are followed at most.
 const FOLLOWED: usize = 1024;
 /// Tracks of states that are known; if there are more, those of threads that have ended are forgotten, and then
@@ -54,16 +58,28 @@ pub(super) struct LiveBusy {
     outputs: HashSet<TrackId>,
     /// What each process does, by its units.
     processes: HashMap<EntityId, Does>,
+    /// Where calls of functions that were named as steps are written, by their threads; and of which process those on such a
+    /// track are.
+    calls: (HashMap<EntityId, TrackId>, HashMap<TrackId, EntityId>),
     /// The requests to each process, by the tracks of the states of its threads, and where those are written that wander.
     requests: HashMap<EntityId, (Requests<TrackId>, Option<Output>)>,
-    /// When that is next made to count less, ns.
+    /// The thread of each process that answers requests one after the other, is not new and did so last, by the track of its
+    /// states.
+    answers: HashMap<EntityId, TrackId>,
+    /// When what processes do is next made to count less, ns.
     next_fade: i64,
     /// What was written.
     written: [bool; 3],
 }
 
-/// How much units of each kind weighed lately, ns.
-type Does = [i64; 3];
+/// What a process did lately, ns.
+#[derive(Clone, Copy, Debug, Default)]
+struct Does {
+    /// How much units of each kind weighed.
+    units: [i64; 3],
+    /// How long calls of functions took that were named as steps.
+    calls: i64,
+}
 
 /// What they weighed counts for half after so long.
 const FADES: i64 = 10_000_000_000;
@@ -80,8 +96,10 @@ struct Known {
 struct Followed {
     periods: BusyPeriods,
     quanta: WorkQuanta,
-    /// How many it has had, up to [`FIRST`].
+    /// How many it has had, up to [`NEW`].
     had: u32,
+    /// Whether it has answered a request.
+    answers: bool,
     /// Periods that were not compared since one was.
     skipped: u32,
     output: Option<Output>,
@@ -100,6 +118,21 @@ struct Ended {
     period: Period,
     /// It is a request that wanders between threads of its process, whose requests are alike.
     wanders: bool,
+    /// It is a request that a new thread answered, and is compared with those that this one did.
+    like: Option<TrackId>,
+}
+
+impl Does {
+    /// Counts for half from now on; whether anything is left.
+    fn fades(&mut self) -> bool {
+        let all = self.units.iter_mut().chain([&mut self.calls]);
+        all.map(|ns| {
+            *ns /= 2;
+            *ns
+        })
+        .max()
+        .is_some_and(|most| most > 0)
+    }
 }
 
 fn of_track(known: &mut HashMap<TrackId, Known>, track: TrackId) -> Option<&mut Followed> {
@@ -140,24 +173,33 @@ impl LiveBusy {
         for state in &held {
             self.ended(state, &mut ended);
         }
-        for Ended { states, kind, period, wanders } in ended {
+        self.weigh_calls(&rows.span);
+        for Ended { states, kind, period, wanders, like } in ended {
             let Some(known) = self.known.get(&states) else { continue };
             let (thread, process) = (known.thread, known.process);
-            if has_others(process)
-                || !self.is_what_it_does(process, kind, &period)
-                || !self.is_compared(states, &period)
-            {
+            if has_others(process) || !self.is_what_it_does(process, kind, &period) {
                 continue;
             }
-            let (of, output) = match wanders {
-                true => (process, self.requests.get_mut(&process).map(|(_, output)| output)),
-                false => (thread, of_track(&mut self.known, states).map(|f| &mut f.output)),
+            if like.is_some() {
+                of_track(&mut self.known, states).into_iter().for_each(|new| new.had += 1);
+            }
+            let series = like.unwrap_or(states);
+            if !self.is_compared(series, &period) {
+                continue;
+            }
+            let (of, output) = match (wanders, self.known.get_mut(&series)) {
+                (true, _) => (process, self.requests.get_mut(&process).map(|(_, output)| output)),
+                (false, Some(known)) => {
+                    (known.thread, known.followed.as_mut().map(|followed| &mut followed.output))
+                }
+                (false, None) => continue,
             };
             let Some(output) = output else { continue };
             self.written[kind as usize] = true;
+            let calls = self.calls.0.get(&of).copied();
             let output = output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
-                let track = recorder.track(of, lane, source);
+                let track = recorder.track_below(of, calls, lane, source);
                 tracks.push((track, of));
                 self.outputs.insert(track);
                 Output { track, seq: 0 }
@@ -173,6 +215,35 @@ impl LiveBusy {
         rows.span.append(&mut spans);
         rows.step.append(&mut steps);
         tracks
+    }
+
+    /// Takes new tracks of calls of functions that were named as steps.
+    pub fn add_calls<'a>(&mut self, tracks: impl Iterator<Item = &'a Track>, recorder: &Recorder) {
+        for track in tracks {
+            let process = recorder.entity(track.entity).and_then(|thread| thread.parent);
+            let Some(process) = process.filter(|_| self.calls.0.len() < KNOWN) else { continue };
+            self.calls.0.insert(track.entity, track.id);
+            self.calls.1.insert(track.id, process);
+        }
+    }
+
+    /// Whether functions were named as steps, and called.
+    pub fn has_calls(&self) -> bool {
+        !self.calls.0.is_empty()
+    }
+
+    /// Counts calls that ended as what their processes do.
+    fn weigh_calls(&mut self, spans: &[Span]) {
+        if !self.has_calls() {
+            return;
+        }
+        for span in spans {
+            let Some((process, dur)) = self.calls.1.get(&span.track).zip(span.dur) else {
+                continue;
+            };
+            let does = self.processes.entry(*process).or_default();
+            does.calls = does.calls.saturating_add(dur.0);
+        }
     }
 
     /// Takes what threads sent and received.
@@ -203,8 +274,13 @@ impl LiveBusy {
         let Some((.., followed)) = self.followed(state) else { return };
         let mut found = Vec::new();
         followed.quanta.take(state, &mut found);
-        let of =
-            |period| Ended { states: state.track, kind: Kind::Quantum, period, wanders: false };
+        let of = |period| Ended {
+            states: state.track,
+            kind: Kind::Quantum,
+            period,
+            wanders: false,
+            like: None,
+        };
         ended.extend(found.into_iter().map(of));
     }
 
@@ -224,31 +300,56 @@ impl LiveBusy {
             }
         }
         found.extend(followed.periods.take(state));
+        followed.answers |= !answered.is_empty();
+        let states = state.track;
         let kind = if followed.periods.is_paced() { Kind::Paced } else { Kind::Served };
         if requests.outlast() {
             let wanders = requests.are_alike();
-            let of = |(states, period)| Ended { states, kind: Kind::Served, period, wanders };
-            ended.extend(answered.into_iter().map(of));
+            let of = |(states, period)| Ended {
+                states,
+                kind: Kind::Served,
+                period,
+                wanders,
+                like: None,
+            };
+            ended.extend(answered.drain(..).map(of));
             // What lies between the waits of a thread is any part of any request.
             if kind == Kind::Served {
                 return;
             }
         }
-        let of = |period| Ended { states: state.track, kind, period, wanders: false };
+        let is_new = followed.had < NEW;
+        if !is_new && followed.periods.are_requests() {
+            self.answers.insert(process, states);
+        }
+        let like = self.answers.get(&process).copied();
+        let like = like.filter(|_| is_new && followed.answers && !requests.outlast());
+        if like.is_some() {
+            let of = |(states, period)| Ended { states, kind, period, wanders: false, like };
+            ended.extend(answered.into_iter().map(of));
+            return;
+        }
+        let of = |period| Ended { states, kind, period, wanders: false, like: None };
         ended.extend(found.into_iter().map(of));
     }
 
-    /// Counts a unit of a process; whether those of its kind are most of what the process does.
+    /// Counts a unit of a process; whether those of its kind are most of what the process does. Where functions were named
+    /// as steps, processes that do not call them are left alone.
     fn is_what_it_does(&mut self, process: EntityId, kind: Kind, unit: &Period) -> bool {
         if unit.to.0 >= self.next_fade {
             self.next_fade = unit.to.0.saturating_add(FADES);
-            self.processes.values_mut().flatten().for_each(|ns| *ns /= 2);
-            self.processes.retain(|_, does| does.iter().any(|ns| *ns > 0));
+            self.processes.retain(|_, does| does.fades());
         }
+        let has_calls = self.has_calls();
         let does = self.processes.entry(process).or_default();
         let this = kind as usize;
-        does[this] = does[this].saturating_add(kind.weight(unit));
-        Kind::heaviest(Kind::ALL.map(|kind| (kind, does[kind as usize]))) == Some(kind)
+        does.units[this] = does.units[this].saturating_add(kind.weight(unit));
+        if has_calls
+            && (kind != Kind::Served || does.calls == 0 || does.calls * 2 >= does.units[this])
+        {
+            return false;
+        }
+        Kind::heaviest(Kind::ALL.map(|kind| (kind, does.units[kind as usize]))) == Some(kind)
     }
 
     /// Whether a period is to be compared with others.
@@ -257,8 +358,8 @@ impl LiveBusy {
         if self.first.is_none_or(|first| period.to < first.saturating_add(PATIENCE)) {
             return false;
         }
-        if followed.had < FIRST {
-            followed.had += 1;
+        followed.had = (followed.had + 1).min(NEW);
+        if followed.had <= FIRST {
             return false;
         }
         followed.skipped += 1;
@@ -301,6 +402,9 @@ impl LiveBusy {
         self.messages.retain(|thread, _| threads.contains(thread));
         let processes: HashSet<EntityId> = self.known.values().map(|known| known.process).collect();
         self.requests.retain(|process, _| processes.contains(process));
+        self.answers.retain(|_, track| self.known.contains_key(track));
+        self.calls.0.retain(|thread, _| lives(*thread));
+        self.calls.1.retain(|_, process| processes.contains(process));
         // Tracks that were made before have been seen among the rows by now.
         let followed = || self.known.values().filter_map(|known| known.followed.as_ref());
         let of_threads = followed().filter_map(|followed| followed.output.as_ref());
@@ -453,11 +557,52 @@ mod tests {
         assert!(after.clone().all(|(_, ns)| *ns == 3_000_000), "from the end of the wait");
     }
 
+    /// A pool whose first thread has answered 130 requests, when another one takes over. Whose each unit is like, and how long it
+    /// lasted, ms.
+    #[test]
+    fn requests_that_a_new_thread_answers_are_compared_with_those_of_the_thread_before_it() {
+        let mut busy = LiveBusy { first: Some(Ns(-PATIENCE.0)), ..LiveBusy::default() };
+        let tracks = [TrackId(1), TrackId(2)];
+        for track in tracks {
+            busy.known.insert(track, known(EntityId(track.0)));
+            busy.followed(&waits(track, Ns::ZERO));
+        }
+        let mut of_new = Vec::new();
+        for n in 0..260 {
+            let (at, ms) = (Ns::millis(5 * n), Ns::millis(1));
+            let track = tracks[usize::from(n >= 130)];
+            let message = |direction, answers: u64, ts| Message {
+                id: Id(1),
+                ts,
+                thread: EntityId(track.0),
+                direction,
+                flow: 0xf7 << 56 | 0b10 | answers,
+                bytes: 100,
+                position: 0,
+            };
+            // It is woken, receives the request and answers it; then it waits again.
+            runs_and_waits(&mut busy, &State { dur: Some(ms), ..waits(track, at) });
+            busy.queue(&[message(Direction::Receive, 0, at + ms + Ns(1))]);
+            busy.queue(&[message(Direction::Send, 1, at + ms + ms)]);
+            let wait = State { dur: Some(ms), ..waits(track, at + ms + ms + ms) };
+            for Ended { states, period, like, .. } in runs_and_waits(&mut busy, &wait) {
+                assert_eq!(states, track);
+                busy.is_compared(like.unwrap_or(states), &period);
+                of_track(&mut busy.known, states).unwrap().had += u32::from(like.is_some());
+                of_new.extend((n >= 130).then_some((like, (period.to - period.from).0)));
+            }
+        }
+        let stands_in = of_new.iter().take_while(|unit| **unit == (Some(tracks[0]), 1_000_000));
+        assert_eq!(stands_in.count(), NEW as usize, "{of_new:?}");
+        assert_eq!(of_new.last().unwrap().0, None, "it has a usual of its own by now");
+    }
+
     /// Whether units of a kind that last for so many ms are compared, of a process that did this before, in ms.
     fn is_compared(before: [i64; 3], kind: Kind, ms: i64) -> bool {
         let mut busy = LiveBusy::default();
         let process = EntityId(7);
-        busy.processes.insert(EntityId(7), before.map(|ms| ms * 1_000_000));
+        let units = before.map(|ms| ms * 1_000_000);
+        busy.processes.insert(EntityId(7), Does { units, calls: 0 });
         busy.next_fade = FADES;
         busy.is_what_it_does(process, kind, &unit(ms, ms))
     }
@@ -488,6 +633,25 @@ mod tests {
         assert!(!is_compared([900, 0, 500], Kind::Quantum, 10));
         assert!(!is_compared([900, 0, 0], Kind::Paced, 1), "a server with a timer");
         assert!(!is_compared([20, 0, 10], Kind::Quantum, 10), "what says more, of two alike");
+    }
+
+    /// A server of which a function was named as a step, whose calls take so many ms of the 10 ms of each of its busy periods.
+    #[test]
+    fn busy_periods_are_compared_beside_calls_that_are_less_than_half_of_them() {
+        let (process, thread, track) = (EntityId(7), EntityId(1), TrackId(3));
+        let compared = |calls_ms: i64, caller: EntityId| {
+            let mut busy = LiveBusy { next_fade: FADES, ..LiveBusy::default() };
+            busy.calls.0.insert(thread, track);
+            busy.calls.1.insert(track, process);
+            let dur = Some(Ns::millis(calls_ms));
+            let name = "call".into();
+            busy.weigh_calls(&[Span { id: Id(1), ts: Ns::ZERO, dur, track, parent: None, name }]);
+            [Kind::Served, Kind::Quantum]
+                .map(|kind| busy.is_what_it_does(caller, kind, &unit(10, 10)))
+        };
+        assert_eq!(compared(4, process), [true, false], "what the function does not do");
+        assert_eq!(compared(6, process), [false, false], "the function says it all");
+        assert_eq!(compared(4, EntityId(8)), [false, false], "one that does not call it");
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use gpuwhy_collect::{OpenStep, Recorder};
 use gpuwhy_derive::rounds::Train;
 use gpuwhy_schema::{
-    Discipline, EntityId, Id, Lane, Ns, Rows, SourceId, Span, Step, TrackId, names,
+    Discipline, EntityId, Id, Lane, Ns, Rows, SourceId, Span, Step, Track, TrackId, names, sources,
 };
 
 use super::live_busy::LiveBusy;
 use super::rounds::{Recurring, process_of};
-use super::steps::step_tracks;
+use super::steps::is_of_steps;
 
 /// The most tracks whose moments are followed.
 const FOLLOWED: usize = 1024;
@@ -26,6 +26,8 @@ const LATE: Ns = Ns::secs(1);
 pub struct LiveRounds {
     /// A program marks its steps, so rounds are not needed.
     marked: bool,
+    /// The source of calls of functions that were named as steps.
+    calls: Option<SourceId>,
     followed: HashMap<TrackId, Followed>,
     /// Where the rounds of a process are written.
     processes: HashMap<EntityId, Output>,
@@ -61,17 +63,18 @@ impl LiveRounds {
         source: SourceId,
         recorder: &mut Recorder,
     ) -> Vec<(TrackId, EntityId)> {
-        let ours = |track: &TrackId| {
-            self.busy.is_output(*track)
-                || self.processes.values().any(|output| output.track == *track)
-        };
-        if self.marked || step_tracks(rows).any(|(track, _)| !ours(&track)) {
-            self.marked = true;
+        if self.is_marked(rows) {
             self.followed.clear();
             self.busy = LiveBusy::default();
             return Vec::new();
         }
-        self.follow(rows, recorder);
+        let calls = rows.track.iter().filter(|t| Some(t.source) == self.calls && is_of_steps(t));
+        self.busy.add_calls(calls, recorder);
+        if self.busy.has_calls() {
+            self.followed.clear();
+        } else {
+            self.follow(rows, recorder);
+        }
         let of_gpu: HashSet<EntityId> = self.followed.values().map(|f| f.process).collect();
         let mut tracks =
             self.busy.take(rows, source, recorder, |process| of_gpu.contains(&process));
@@ -114,8 +117,29 @@ impl LiveRounds {
         tracks
     }
 
+    /// Whether a program marks its steps. Calls of functions that were named as steps may be the least of what it does.
+    fn is_marked(&mut self, rows: &Rows) -> bool {
+        let calls = rows.source.iter().find(|source| &*source.kind == sources::STEPS.kind);
+        self.calls = calls.map(|source| source.id).or(self.calls);
+        let ours = |track: &TrackId| {
+            self.busy.is_output(*track)
+                || self.processes.values().any(|output| output.track == *track)
+        };
+        let marks = |track: &Track| {
+            is_of_steps(track) && Some(track.source) != self.calls && !ours(&track.id)
+        };
+        self.marked |= rows.track.iter().any(marks);
+        self.marked
+    }
+
     /// What is compared: `steps`, `rounds`, `busy periods` or `work quanta`.
     pub fn units(&self) -> &'static str {
+        if self.busy.has_calls() {
+            return match self.busy.units() {
+                Some(_) => "steps and busy periods",
+                None => "steps",
+            };
+        }
         match (self.marked, self.processes.is_empty()) {
             (false, false) => "rounds",
             (false, true) => self.busy.units().unwrap_or("steps"),

@@ -131,7 +131,7 @@ fn judged_by(
         ts: unit.from,
         dur: unit.to - unit.from,
         thread,
-        process: Some(process[&thread])
+        series: Some(process[&thread])
             .filter(|process| of == Kind::Served && wander.contains(process)),
         rank: None,
         name: of.recurring().round_name().into(),

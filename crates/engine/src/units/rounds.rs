@@ -216,7 +216,7 @@ pub fn of_trace(
                     ts: from,
                     dur: to - from,
                     thread,
-                    process: None,
+                    series: None,
                     rank,
                     name,
                     size: None,

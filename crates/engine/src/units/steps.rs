@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{self as schema, EntityId, Id, Name, Ns, Rows, Span, TrackId, names};
+use gpuwhy_schema::{self as schema, EntityId, Id, Name, Ns, Rows, Span, Track, TrackId, names};
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource, all};
@@ -30,18 +30,23 @@ pub fn of_trace(source: &TraceSource) -> Result<Vec<Step>> {
 
 /// The tracks that hold steps, and whose they are.
 pub fn step_tracks(rows: &Rows) -> impl Iterator<Item = (TrackId, EntityId)> + '_ {
-    rows.track.iter().filter(|t| &*t.name == names::STEPS).map(|t| (t.id, t.entity))
+    rows.track.iter().filter(|track| is_of_steps(track)).map(|t| (t.id, t.entity))
+}
+
+/// Whether a track holds steps.
+pub(super) fn is_of_steps(track: &Track) -> bool {
+    &*track.name == names::STEPS
 }
 
 /// A step from its span, its details and whose track it lies on, if that is known; `None` if it has not ended.
 fn step(span: &Span, detail: &schema::Step, of: Option<EntityId>) -> Option<Step> {
-    let wanders = |of: &EntityId| *of != detail.thread && &*span.name == names::BUSY_PERIOD;
+    let is_others = |of: &EntityId| *of != detail.thread && &*span.name == names::BUSY_PERIOD;
     Some(Step {
         id: span.id,
         ts: span.ts,
         dur: span.dur?,
         thread: detail.thread,
-        process: of.filter(wanders),
+        series: of.filter(is_others),
         rank: detail.rank,
         name: span.name.clone(),
         size: detail.size,

@@ -87,18 +87,7 @@ pub fn of_trace(source: &TraceSource, busy: &Busy) -> Result<(Vec<Step>, Vec<Rou
             let (rank, size, ran) = (None, None, None);
             let expected = Expected::Alike;
             let (ts, dur) = (from, to - from);
-            steps.push(Step {
-                id,
-                ts,
-                dur,
-                thread,
-                process: None,
-                rank,
-                name,
-                size,
-                ran,
-                expected,
-            });
+            steps.push(Step { id, ts, dur, thread, series: None, rank, name, size, ran, expected });
         }
     }
     steps.sort_by_key(|s| (s.end(), s.ts, s.id));

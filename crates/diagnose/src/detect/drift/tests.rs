@@ -20,7 +20,7 @@ fn steps(minutes: i64, level: impl Fn(f64) -> f64) -> Vec<Step> {
             ts: at,
             dur,
             thread,
-            process: None,
+            series: None,
             rank: None,
             name,
             size: None,

@@ -17,7 +17,7 @@ fn steps(many: u64, seed: u64, mut long: impl FnMut(u64, Ns) -> Option<f64>) -> 
             ts,
             dur,
             thread: EntityId(1),
-            process: None,
+            series: None,
             rank: None,
             name: "step".into(),
             size: None,

@@ -107,7 +107,7 @@ fn steps_with_prices_are_compared_as_times_of_what_they_should_take() {
         ts: Ns::secs(n as i64),
         dur: Ns((ns * slow) as i64),
         thread: EntityId(1),
-        process: None,
+        series: None,
         rank: None,
         name: "step".into(),
         size: None,

@@ -12,7 +12,7 @@ fn step(n: u64, ms: f64, requests: u64) -> (Step, Batch) {
         ts,
         dur,
         thread,
-        process: None,
+        series: None,
         rank,
         name,
         size,
