@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, Part, PartKind};
 
-use crate::classes::{self, Misses};
+use crate::classes::{self, Counts};
 use crate::detect::{By, Incident, StepNo, Steps};
 use crate::on_cpu::{Stretch, Stretches, stretches};
 use crate::spans::{SpanInStep, StepRows, covered};
@@ -42,6 +42,8 @@ pub struct Profile {
     pub misses: f64,
     /// The same of data that nobody had evicted.
     pub cold: f64,
+    /// How often its own thread slept for a time.
+    pub sleeps: f64,
     /// Of its parts, what lies in spans that point to a class by their names, in ns.
     pub spans: Vec<((Class, PartKind), f64)>,
     /// For how long its threads ran at each place of it, in ns.
@@ -58,6 +60,7 @@ struct Sums<'a> {
     awaited: BTreeMap<(EntityId, Key), f64>,
     misses: f64,
     cold: f64,
+    sleeps: f64,
     spans: BTreeMap<(Class, PartKind), f64>,
     helpers: BTreeMap<Key, f64>,
 }
@@ -88,6 +91,8 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         }
         sums.misses += f64::from(u8::from(part.kind == PartKind::CacheMiss));
         sums.cold += f64::from(u8::from(part.kind == PartKind::ColdRead));
+        let sleeps = part.kind == PartKind::Timer && part.thread == steps[no].thread;
+        sums.sleeps += f64::from(u8::from(sleeps));
     }
     for part in &rows.helpers {
         let Some(sums) = index.get(&part.step).and_then(|no| sums.get_mut(no)) else { continue };
@@ -98,11 +103,12 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         let dur = steps[no].dur.0 as f64;
         let awaited = sums.awaited.into_iter().map(|((of, key), ns)| (of, key, ns)).collect();
         let (parts, spans) = (sums.own.into_iter().collect(), sums.spans.into_iter().collect());
-        let Sums { misses, cold, helpers, .. } = sums;
+        let Sums { misses, cold, sleeps, helpers, .. } = sums;
         let helpers = helpers.into_iter().collect();
         let by = |by: By| by.of(&steps[no]).unwrap_or(dur);
         let (expected, first) = (by(By::Load(0.0)), by(By::First(0.0)));
-        (no, Profile { dur, expected, first, parts, awaited, misses, cold, spans, on_cpu, helpers })
+        let counts = Profile { misses, cold, sleeps, ..Profile::default() };
+        (no, Profile { dur, expected, first, parts, awaited, spans, on_cpu, helpers, ..counts })
     };
     sums.into_iter().map(profile).collect()
 }
@@ -279,9 +285,11 @@ pub struct Excess {
     /// Per part and blame: usual and slow.
     pub parts: BTreeMap<Key, (f64, f64)>,
     /// Page-cache misses a step, of data that had been there,
-    pub misses: Misses,
+    pub misses: Counts,
     /// and of data that nobody had evicted.
-    pub cold: Misses,
+    pub cold: Counts,
+    /// How often threads slept for a time in their steps.
+    pub sleeps: Counts,
     /// Of these parts: usual and slow ns in spans that point to a class by their names.
     pub spans: BTreeMap<(Class, PartKind), (f64, f64)>,
 }

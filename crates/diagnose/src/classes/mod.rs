@@ -35,7 +35,7 @@ mod unexplained;
 
 use gpuwhy_schema::{Class, PartKind, Track};
 
-pub use spec::{ClassSpec, Incident, Misses, NamedSpans, Share, Takes, Verify};
+pub use spec::{ClassSpec, Counts, Incident, NamedSpans, Share, Takes, Verify};
 
 /// Every class, in the order of [`Class::ALL`].
 pub const ALL: &[&ClassSpec] = &[

@@ -58,6 +58,7 @@ impl Scene {
             to: Ns::secs(12),
             readings: &readings,
             kinds: &BTreeMap::new(),
+            sleeps: Default::default(),
             on_cpu: &OnCpu::default(),
             excess: 1.0,
         };

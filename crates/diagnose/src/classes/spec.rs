@@ -117,7 +117,7 @@ pub enum Share {
 
 impl Share {
     /// The excess, in ns a step, of parts that took `usual` and `slow` ns a step.
-    pub(crate) fn of(self, usual: f64, slow: f64, misses: Misses) -> f64 {
+    pub(crate) fn of(self, usual: f64, slow: f64, misses: Counts) -> f64 {
         match self {
             Share::All => slow - usual,
             Share::MoreMisses => misses.more(usual, slow),
@@ -126,16 +126,16 @@ impl Share {
     }
 }
 
-/// Page-cache misses a step.
+/// How often something happened in a step: page-cache misses, say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Misses {
+pub struct Counts {
     /// In usual steps.
     pub usual: f64,
     /// In slow steps.
     pub slow: f64,
 }
 
-impl Misses {
+impl Counts {
     /// Of the excess in page-cache misses, in ns a step, what comes from there being more of them.
     ///
     /// Time is number times duration, and its growth is divided between the two by their logarithms
@@ -208,6 +208,8 @@ pub struct Incident<'a> {
     pub readings: &'a Readings,
     /// Usual and slow ns a step of each kind of part.
     pub kinds: &'a BTreeMap<PartKind, (f64, f64)>,
+    /// How often threads slept for a time in their steps.
+    pub sleeps: Counts,
     /// Where the program ran for longer, and who else ran.
     pub on_cpu: &'a OnCpu,
     /// The excess of the class in ns a step.

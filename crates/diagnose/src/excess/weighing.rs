@@ -8,7 +8,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{Class, EntityId, PartKind};
 
 use super::{Compared, Excess, Key, Profile};
-use crate::classes::Misses;
+use crate::classes::Counts;
 use crate::detect::By;
 use crate::stats::Random;
 
@@ -96,6 +96,7 @@ struct Numbered {
     measured: f64,
     misses: f64,
     cold: f64,
+    sleeps: f64,
     own: Vec<(u32, f64)>,
     awaited: Vec<(u32, f64)>,
     helpers: Vec<(u32, f64)>,
@@ -128,6 +129,7 @@ struct Sums {
     dur: Sum,
     misses: Sum,
     cold: Sum,
+    sleeps: Sum,
     own: Vec<Sum>,
     awaited: Vec<Sum>,
     helpers: Vec<Sum>,
@@ -137,7 +139,7 @@ struct Sums {
 
 impl Sums {
     fn clear(&mut self) {
-        for sum in [&mut self.dur, &mut self.misses, &mut self.cold] {
+        for sum in [&mut self.dur, &mut self.misses, &mut self.cold, &mut self.sleeps] {
             *sum = [0.0; 2];
         }
         for sums in [&mut self.own, &mut self.awaited, &mut self.helpers, &mut self.spans] {
@@ -153,6 +155,7 @@ impl Sums {
             self.dur[side] += weight * step.dur;
             self.misses[side] += weight * step.misses;
             self.cold[side] += weight * step.cold;
+            self.sleeps[side] += weight * step.sleeps;
             for (sums, held) in [
                 (&mut self.own, &step.own),
                 (&mut self.awaited, &step.awaited),
@@ -202,6 +205,7 @@ impl Weighing {
                 measured: profile.measured(one.by),
                 misses: profile.misses,
                 cold: profile.cold,
+                sleeps: profile.sleeps,
                 own: profile.parts.iter().map(|(k, ns)| (own.of((one.thread, *k)), *ns)).collect(),
                 awaited: {
                     let of = profile.awaited.iter();
@@ -238,6 +242,7 @@ impl Weighing {
                 dur: [0.0; 2],
                 misses: [0.0; 2],
                 cold: [0.0; 2],
+                sleeps: [0.0; 2],
                 own: zeros(own.keys.len()),
                 awaited: zeros(awaited.keys.len()),
                 helpers: zeros(helpers.keys.len()),
@@ -315,8 +320,8 @@ impl Weighing {
             }
             grown
         }
-        let Sums { dur, misses, cold, own, awaited, helpers, spans, waited } = &self.sums;
-        let both = |sum: &Sum| Misses { usual: sum[USUAL], slow: sum[SLOW] };
+        let Sums { dur, misses, cold, sleeps, own, awaited, helpers, spans, waited } = &self.sums;
+        let both = |sum: &Sum| Counts { usual: sum[USUAL], slow: sum[SLOW] };
         let mut waiters: BTreeMap<EntityId, usize> = BTreeMap::new();
         for ((rank, _), _) in self.waiters.iter().zip(waited).filter(|(_, waited)| **waited) {
             *waiters.entry(*rank).or_default() += 1;
@@ -330,6 +335,7 @@ impl Weighing {
                 parts: BTreeMap::new(),
                 misses: both(misses),
                 cold: both(cold),
+                sleeps: both(sleeps),
                 spans: BTreeMap::new(),
             },
             own: by_thread(&self.own, own),

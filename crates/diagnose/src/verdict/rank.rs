@@ -6,7 +6,7 @@ use gpuwhy_schema::{Class, Ns, PartKind};
 
 use super::Judgement;
 use super::context::JudgeContext;
-use crate::classes::{self, Incident as Measured};
+use crate::classes::{self, Counts, Incident as Measured};
 use crate::excess::{Compared, Excess, Weighing};
 use crate::gpu::Readings;
 use crate::on_cpu::{Doubt, OnCpu};
@@ -35,6 +35,8 @@ pub(super) struct Ranked<'a> {
     pub unexplained: f64,
     /// Usual and slow ns a step of each kind of part.
     pub kinds: BTreeMap<PartKind, (f64, f64)>,
+    /// How often threads slept for a time in their steps.
+    sleeps: Counts,
     /// In how many resamples each class came out first.
     firsts: HashMap<Class, usize>,
     resamples: usize,
@@ -63,8 +65,9 @@ impl<'a> Ranked<'a> {
         let kinds = excess.kinds();
         let readings = context.readings();
         let (kinds_of, on) = (&kinds, &on_cpu);
+        let (sleeps, total) = (excess.sleeps, excess.total());
         let measured =
-            Measured { from, to, readings, kinds: kinds_of, on_cpu: on, excess: excess.total() };
+            Measured { from, to, readings, kinds: kinds_of, sleeps, on_cpu: on, excess: total };
         let contradicted: Vec<PartKind> =
             classes::ALL.iter().flat_map(|spec| (spec.contradicted)(&measured)).copied().collect();
         let mut list: Vec<(Class, f64)> = excess.classes(&contradicted).into_iter().collect();
@@ -79,6 +82,7 @@ impl<'a> Ranked<'a> {
             times: times(excess),
             slow_steps: excess.slow_steps,
             kinds,
+            sleeps: excess.sleeps,
             on_cpu,
             from,
             to,
@@ -154,8 +158,8 @@ impl<'a> Ranked<'a> {
     /// The incident as the class with this excess sees it.
     pub(super) fn incident(&self, class: Class) -> Measured<'_> {
         let excess = self.list.iter().find(|(c, _)| *c == class).map_or(0.0, |(_, ns)| *ns);
-        let Ranked { from, to, readings, kinds, on_cpu, .. } = self;
-        Measured { from: *from, to: *to, readings, kinds, on_cpu, excess }
+        let Ranked { from, to, readings, kinds, sleeps, on_cpu, .. } = self;
+        Measured { from: *from, to: *to, readings, kinds, sleeps: *sleeps, on_cpu, excess }
     }
 }
 
