@@ -26,6 +26,43 @@ pub enum Moment {
     After,
 }
 
+/// What a policy answers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Event {
+    /// Memory was allocated, or given back.
+    Allocation,
+    /// A kernel is launched.
+    Launch,
+    /// Ten times a second, after the maps of device programs were copied.
+    Tick,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Allocation, Self::Launch, Self::Tick];
+
+    /// The word for it in names of sections.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allocation => "alloc",
+            Self::Launch => "launch",
+            Self::Tick => "tick",
+        }
+    }
+
+    /// How many 8-byte words `r1` points to: of an allocation number, address, bytes, kind, device and whether it was given
+    /// back; of a launch number, kernel, stream, grid and block, how many of its parameters point into managed memory, and
+    /// of the first four of these allocation, base, bytes and offset; of a tick the time, its number, the process
+    /// and the hash of its name.
+    pub fn context_words(self) -> usize {
+        match self {
+            Self::Allocation => 6,
+            Self::Launch => 10 + 4 * 4,
+            Self::Tick => 4,
+        }
+    }
+}
+
 /// Where a program belongs, by the name of its section.
 ///
 /// `KERNEL` is the name or pattern (`*`, `?`) of kernels, mangled or demangled; where it may be left
@@ -66,6 +103,8 @@ pub enum Attach {
     },
     /// `gpu/order/KERNEL`: which block of a kernel that steals work (`probe run --steal`) is the next.
     Order(String),
+    /// `gpu/policy/alloc`, `…/launch` and `…/tick`: a policy, which runs on the host, in the controller (`probe policy`).
+    Policy(Event),
     /// A section of ours that says nothing that can be attached to, with the reason.
     Unclear(String),
     /// Anything else, for the host.
@@ -96,7 +135,15 @@ impl Attach {
             | Self::Line { kernel, .. }
             | Self::Tracepoint { kernel, .. } => Some(kernel),
             Self::Accesses => Some("*"),
-            Self::Order(_) | Self::Unclear(_) | Self::Host => None,
+            Self::Order(_) | Self::Policy(_) | Self::Unclear(_) | Self::Host => None,
+        }
+    }
+
+    /// What it answers to, if it is a policy.
+    pub fn policy(&self) -> Option<Event> {
+        match self {
+            Self::Policy(event) => Some(*event),
+            _ => None,
         }
     }
 
@@ -117,6 +164,7 @@ impl Attach {
             Self::Accesses | Self::Instructions { .. } => 4,
             Self::Tracepoint { .. } => 1 + TRACEPOINT_ARGUMENTS,
             Self::Order(_) => 5,
+            Self::Policy(event) => event.context_words(),
             Self::Unclear(_) | Self::Host => 0,
         }
     }
@@ -140,8 +188,14 @@ fn ours(rest: &str) -> Attach {
         "tp" => Attach::Tracepoint { name: first.to_owned(), kernel: kernel.to_owned() },
         "line" => line(rest),
         "order" => Attach::Order(rest.to_owned()),
+        "policy" => match Event::ALL.into_iter().find(|event| event.word() == rest) {
+            Some(event) => Attach::Policy(event),
+            None => Attach::Unclear(format!(
+                "`gpu/policy/{rest}` is not known; there are gpu/policy/alloc, gpu/policy/launch and gpu/policy/tick"
+            )),
+        },
         _ => Attach::Unclear(format!(
-            "`gpu/{kind}` is not known; there are gpu/insn, gpu/insnret, gpu/line, gpu/tp and gpu/order"
+            "`gpu/{kind}` is not known; there are gpu/insn, gpu/insnret, gpu/line, gpu/tp, gpu/order and gpu/policy"
         )),
     }
 }
@@ -203,6 +257,8 @@ mod tests {
             ),
             ("gpu/line/k.cu:17/ns::f", r#"Line { file: "k.cu", line: 17, kernel: "ns::f" }"#),
             ("gpu/order/ns::f", r#"Order("ns::f")"#),
+            ("gpu/policy/alloc", "Policy(Allocation)"),
+            ("gpu/policy/tick", "Policy(Tick)"),
             ("gpu/order", "Unclear(\"`gpu/order` lacks what it is attached to\")"),
             ("gpu/tp/phase", r#"Tracepoint { name: "phase", kernel: "*" }"#),
             ("gpu/line/k.cu", "Unclear(\"`gpu/line/k.cu` is not FILE:NUMBER\")"),
@@ -213,5 +269,6 @@ mod tests {
             assert_eq!(told(section), wanted, "{section}");
         }
         assert!(told("gpu/what/x").contains("is not known; there are"));
+        assert!(told("gpu/policy/kernel").contains("is not known; there are gpu/policy/alloc"));
     }
 }

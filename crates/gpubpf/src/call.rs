@@ -1,5 +1,6 @@
 //! Helpers as PTX, in place: no helper is a call.
 
+use crate::actions;
 use crate::emit::{Emitter, Target};
 use crate::error::Fault;
 use crate::flow::State;
@@ -66,7 +67,40 @@ pub(crate) fn lower(
             }
             e.line("mov.b64 #r0, 0");
         }
+        Helper::AskPrefetch | Helper::AskAdvise | Helper::AskDelay | Helper::AskPriority => {
+            ask(e, options, helper)?;
+        }
     }
+    Ok(())
+}
+
+/// Adds to the list of what a policy asks for. It has one thread, so that nothing is atomic.
+fn ask(e: &mut Emitter, options: &Options, helper: Helper) -> Result<(), Fault> {
+    let Some((what, arguments)) = helper.asks() else { return Ok(()) };
+    let done = e.fresh();
+    e.line("mov.b64 #r0, 0");
+    if matches!(helper, Helper::AskPrefetch | Helper::AskAdvise) {
+        // Of no bytes nothing is asked: so a program needs no branch for what it leaves alone.
+        e.line("setp.eq.s64 #p0, #r2, 0");
+        e.line(&format!("@#p0 bra {done}"));
+    }
+    word(e, options, "#t0", actions::TABLE_WORD)?;
+    e.line("ld.global.u64 #t1, [#t0]");
+    e.line("add.s64 #t2, #t1, 1");
+    e.line("st.global.u64 [#t0], #t2");
+    e.line(&format!("setp.ge.u64 #p0, #t1, {}", actions::MOST));
+    e.line(&format!("@#p0 mov.b64 #r0, {ENOSPC}"));
+    e.line(&format!("@#p0 bra {done}"));
+    e.line(&format!("mul.lo.s64 #t1, #t1, {}", actions::BYTES));
+    e.line("add.s64 #t0, #t0, #t1");
+    e.line(&format!("mov.b64 #t1, {what}"));
+    e.line(&format!("st.global.u64 [#t0+{}], #t1", actions::HEAD));
+    for reg in 1..=actions::ARGUMENTS {
+        let from = if reg <= arguments { Emitter::reg(reg) } else { "0".into() };
+        e.line(&format!("mov.b64 #t1, {from}"));
+        e.line(&format!("st.global.u64 [#t0+{}], #t1", actions::HEAD + 8 * u64::from(reg)));
+    }
+    e.label(&done);
     Ok(())
 }
 

@@ -152,6 +152,19 @@ impl Layout {
         is.then_some((place.at, place.map.max_entries))
     }
 
+    /// The maps of a name: each with its offset and bytes, and what a copy of these tells of it.
+    pub fn named<'a>(
+        &'a self,
+        name: &str,
+    ) -> impl Iterator<Item = (u64, u64, impl Fn(&[u8]) -> Contents + 'a)> {
+        let places = self.places.iter().filter(move |place| place.map.name == name);
+        let places: Vec<&Place> = places.collect();
+        places.into_iter().map(|place| {
+            let read = move |values: &[u8]| Contents::of(&place.map, place.shards, values, 0);
+            (place.at, place.bytes, read)
+        })
+    }
+
     /// The rings: the map's number, how many SMs have one, and the offset of the first.
     pub fn rings(&self) -> impl Iterator<Item = (usize, &Map, u64, u64)> {
         let places = self.places.iter().enumerate();

@@ -1,6 +1,6 @@
-//! The helpers that a device program may call: their numbers, arguments and effects.
+//! The helpers that device programs and policies may call: their numbers, arguments and effects.
 //!
-//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 and 513 are ours.
+//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 to 517 are ours.
 
 use crate::insn::Reg;
 use crate::program::{MapKind, Program};
@@ -45,6 +45,25 @@ pub enum Helper {
     /// 513: `u64 grid_id()`: the number of the launch in its context, which grows from launch to launch (PTX ISA,
     /// `%gridid`).
     GridId,
+    /// 514: `long policy_prefetch(u64 address, u64 bytes)`: asks for managed memory to be moved to the device.
+    AskPrefetch,
+    /// 515: `long policy_advise(u64 address, u64 bytes, u64 advice)`: asks for advice about managed memory.
+    AskAdvise,
+    /// 516: `long policy_delay(u64 kernel, u64 us)`: asks for launches of a kernel, or of all (0), to be delayed.
+    AskDelay,
+    /// 517: `long policy_priority(u64 stream, s64 priority)`: asks for a priority of streams that are created later.
+    AskPriority,
+}
+
+/// Where a helper may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// In kernels of the device.
+    Kernels,
+    /// In policies, on the host.
+    Policies,
+    /// In both.
+    Both,
 }
 
 impl Helper {
@@ -68,6 +87,10 @@ impl Helper {
             511 => Self::LaneId,
             512 => Self::PrefetchL2,
             513 => Self::GridId,
+            514 => Self::AskPrefetch,
+            515 => Self::AskAdvise,
+            516 => Self::AskDelay,
+            517 => Self::AskPriority,
             6 | 501 => {
                 let name = if id == 6 { "trace_printk" } else { "puts" };
                 return Err(format!(
@@ -88,6 +111,26 @@ impl Helper {
             Self::BlockIdx | Self::BlockDim | Self::ThreadIdx | Self::GridDim => &[1, 2, 3],
             Self::PrefetchL2 => &[1],
             _ => &[],
+        }
+    }
+
+    /// Where it may be called.
+    pub fn runs(self) -> Runs {
+        match self {
+            Self::Lookup | Self::Update | Self::Delete | Self::GlobalTimer => Runs::Both,
+            asks if asks.asks().is_some() => Runs::Policies,
+            _ => Runs::Kernels,
+        }
+    }
+
+    /// What it asks for on behalf of a policy: the number of the helper, and of its arguments, which are numbers.
+    pub fn asks(self) -> Option<(u64, Reg)> {
+        match self {
+            Self::AskPrefetch => Some((514, 2)),
+            Self::AskAdvise => Some((515, 3)),
+            Self::AskDelay => Some((516, 2)),
+            Self::AskPriority => Some((517, 2)),
+            _ => None,
         }
     }
 

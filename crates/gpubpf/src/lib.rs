@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod actions;
 mod attach;
 mod btf;
 mod call;
@@ -26,6 +27,7 @@ pub mod insn;
 mod interval;
 mod lower;
 mod options;
+pub mod policy;
 mod program;
 pub mod ptx;
 mod reader;
@@ -35,10 +37,11 @@ pub mod splice;
 mod value;
 mod verify;
 
-pub use attach::{Attach, Moment, What};
+pub use actions::{Action, Advice};
+pub use attach::{Attach, Event, Moment, What};
 pub use compile::{Fragment, MODULE_HEAD, entry, fragment, kernel, kernel_options};
 pub use error::{Fault, Place};
-pub use helpers::Helper;
+pub use helpers::{Helper, Runs};
 pub use options::{Addresses, Options, Stack, TABLE, TABLE_HEADER};
 pub use program::{Data, Map, MapKind, Program, Site};
 pub use reader::{Entry, Object, Unreadable};

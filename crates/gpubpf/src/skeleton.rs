@@ -68,6 +68,21 @@ pub const SKELETONS: &[Skeleton] = &[
         about: "The blocks of kernels that steal work, those first that took longest in an earlier launch",
         program: include_str!("../skeleton/tools/longest.bpf.c"),
     },
+    Skeleton {
+        name: "sequential",
+        about: "A policy: prefetches what launches come to that walk through managed memory",
+        program: include_str!("../skeleton/tools/sequential.bpf.c"),
+    },
+    Skeleton {
+        name: "stride",
+        about: "A policy: prefetches what launches come to that go through managed memory by equal distances",
+        program: include_str!("../skeleton/tools/stride.bpf.c"),
+    },
+    Skeleton {
+        name: "hot",
+        about: "A policy: keeps regions of managed memory on the device that are accessed most",
+        program: include_str!("../skeleton/tools/hot.bpf.c"),
+    },
 ];
 
 impl Skeleton {

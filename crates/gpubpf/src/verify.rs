@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::attach::Attach;
 use crate::error::Fault;
 use crate::hash;
-use crate::helpers::Helper;
+use crate::helpers::{Helper, Runs};
 use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
 use crate::insn::{AluOp, AtomicOp, Compare, Condition, Insn, Operand, Reg, Wide, Width};
 use crate::interval::Interval;
@@ -36,9 +36,9 @@ pub enum Uniform {
 pub enum Effect {
     /// It writes maps alone.
     Observing,
-    /// It also moves application data between caches.
+    /// It also moves application data between caches, or asks for it to be moved or advised about.
     Prefetching,
-    /// It may end threads of the kernel.
+    /// It may end threads of the kernel, or asks for launches to be delayed and streams to have a priority.
     Controlling,
 }
 
@@ -75,6 +75,11 @@ impl Default for Budget {
     }
 }
 
+impl Budget {
+    /// What a policy may cost and do: it runs on the host, in one thread, and is named by whoever wants it.
+    pub const POLICY: Self = Self { warp_instructions: 1 << 16, effect: Effect::Controlling };
+}
+
 /// Steps that all paths together may take.
 const MAX_STEPS: u64 = 200_000;
 
@@ -102,7 +107,8 @@ pub(crate) fn verified(
     }
     let Cost { instructions, atomics, of_warp: once, bytes, effect } = walk.worst;
     // One thread of a block says which one is next.
-    let lanes = if Attach::from_section(&program.section).orders().is_some() { 1 } else { LANES };
+    let attach = Attach::from_section(&program.section);
+    let lanes = if attach.orders().is_some() || walk.policy { 1 } else { LANES };
     // Paths part only where lanes disagree; other branches are taken by whole warps.
     let paths = (walk.diverging + 1).min(lanes);
     let certificate = Certificate {
@@ -221,6 +227,8 @@ impl Path {
 struct Walk<'a> {
     program: &'a Program,
     inlined: &'a Inlined,
+    /// Whether it is a policy: it has one thread, and its maps are its own.
+    policy: bool,
     steps: u64,
     /// How often lanes may part.
     diverging: u64,
@@ -237,7 +245,8 @@ impl<'a> Walk<'a> {
     fn new(program: &'a Program, inlined: &'a Inlined, of_warp: BTreeSet<usize>) -> Self {
         let (same, differing) = (BTreeSet::new(), BTreeSet::new());
         let worst = Cost::default();
-        Self { program, inlined, steps: 0, diverging: 0, worst, of_warp, same, differing }
+        let policy = Attach::from_section(&program.section).policy().is_some();
+        Self { program, inlined, policy, steps: 0, diverging: 0, worst, of_warp, same, differing }
     }
 
     fn all(&mut self) -> Result<(), Fault> {
@@ -534,7 +543,8 @@ impl<'a> Walk<'a> {
                 let Held::Number { from, .. } = value else {
                     return Err(format!("an address is stored into map `{name}`"));
                 };
-                if declared.kind != MapKind::PerThreadArray && from == Some(map) {
+                let shared = declared.kind != MapKind::PerThreadArray && !self.policy;
+                if shared && from == Some(map) {
                     return Err(format!(
                         "a value of map `{name}` is loaded, changed and stored back, and other threads do \
                          the same; use __sync_fetch_and_add, or a map of type 1502 (a value per thread)"
@@ -563,7 +573,8 @@ impl<'a> Walk<'a> {
         match self.reach(path, base, offset, bytes)? {
             Held::Value { map, min, max, uniform, .. } => {
                 let declared = &self.program.maps[map as usize];
-                if op == AtomicOp::CompareExchange && declared.kind != MapKind::PerThreadArray {
+                let shared = declared.kind != MapKind::PerThreadArray && !self.policy;
+                if op == AtomicOp::CompareExchange && shared {
                     return Err(format!(
                         "compare-and-exchange on map `{}`, which other threads change too: lanes of one warp \
                          would wait for each other",
@@ -606,6 +617,7 @@ impl<'a> Walk<'a> {
     /// A helper: its arguments, its result, and what it may do at all.
     fn helper(&mut self, path: &mut Path, helper: Helper) -> Result<(), String> {
         let mut result = any(Uniform::Lane);
+        belongs(helper, self.policy)?;
         match helper {
             Helper::Lookup | Helper::Update | Helper::Delete => {
                 result = self.by_key(path, helper)?;
@@ -648,6 +660,9 @@ impl<'a> Walk<'a> {
                 );
             }
             Helper::CudaExit => path.cost.effect = Some(Effect::Controlling),
+            Helper::AskPrefetch | Helper::AskAdvise | Helper::AskDelay | Helper::AskPriority => {
+                ask(path, helper)?;
+            }
         }
         for reg in 1..=5 {
             path.set(reg, Held::Nothing);
@@ -712,6 +727,32 @@ impl<'a> Walk<'a> {
     fn readable(&self, path: &mut Path, reg: Reg, bytes: i64) -> Result<(), String> {
         self.read(path, reg, 0, bytes).map(|_| ())
     }
+}
+
+/// Whether a helper may be called where the program runs.
+fn belongs(helper: Helper, policy: bool) -> Result<(), String> {
+    match (helper.runs(), policy) {
+        (Runs::Kernels, true) => {
+            Err("a policy runs on the host, where this helper has nothing to tell or do".into())
+        }
+        (Runs::Policies, false) => {
+            Err("a helper of policies (sections gpu/policy/…), which run on the host".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a policy asks for: its arguments are numbers.
+fn ask(path: &mut Path, helper: Helper) -> Result<(), String> {
+    let of_memory = matches!(helper, Helper::AskPrefetch | Helper::AskAdvise);
+    let effect = if of_memory { Effect::Prefetching } else { Effect::Controlling };
+    for reg in 1..=helper.asks().map_or(0, |(_, arguments)| arguments) {
+        if !matches!(initialised(reg, path.reg(reg))?, Held::Number { .. }) {
+            return Err(format!("r{reg} is an address of the policy's own, and no number"));
+        }
+    }
+    path.cost.effect = path.cost.effect.max(Some(effect));
+    Ok(())
 }
 
 fn initialised(reg: Reg, held: Held) -> Result<Held, String> {

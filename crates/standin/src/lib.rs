@@ -18,6 +18,8 @@
 //! | `GPUWHY_STANDIN_REFUSES_LAUNCHES` | a kernel whose launches are refused when it is executed (`CUDA_ERROR_INVALID_VALUE`) |
 //! | `GPUWHY_STANDIN_LATE` | `KERNEL:FROM:US`: launches of a kernel that is executed begin so many us later than they could, after the first FROM |
 //! | `GPUWHY_STANDIN_LEDGER` | a file: each launch that is executed is added to it, with when it was called, began and ended |
+//! | `GPUWHY_STANDIN_MANAGED_MIB` | so much managed memory has room on a device where kernels are executed; without it all |
+//! | `GPUWHY_STANDIN_MANAGED_LEDGER` | a file: each launch, prefetch and advice is added to it, with what it cost (`cuda::ledger`) |
 //! | `GPUWHY_STANDIN_CUPTI` | version of CUPTI's API; 130001, or 26 if CUDA is 12 |
 //!
 //! *Invariants.* Nothing unwinds out of an exported function: each body runs inside `c::guarded`.

@@ -6,7 +6,7 @@ use super::facts::{Facts, WarpFacts};
 use super::fault::{Fail, Fault, Trouble};
 use super::load::{self, Image, LoadFault, SHARED_START};
 use super::machine::{Block, Context, Launched, thread_of};
-use super::memory::{Bytes, Global};
+use super::memory::{Bytes, Global, Touch};
 use super::warp::{Wait, Warp};
 use crate::ptx::Module;
 
@@ -144,6 +144,19 @@ impl Device {
         let address = self.allocate(bytes.len() as u64)?;
         self.global.fill(address, bytes).ok()?;
         Some(address)
+    }
+
+    /// `bytes` of device memory of which it is kept which pages kernels touch; they begin at a multiple of `page_bytes`.
+    pub fn allocate_pages(&mut self, bytes: u64, page_bytes: u64) -> Option<u64> {
+        let address = self.global.allocate(Space::Global, bytes, page_bytes)?;
+        self.global.watch(address, page_bytes);
+        Some(address)
+    }
+
+    /// The pages of such memory that kernels touched since this was last asked, in order; one that is touched again at once
+    /// stands there once, and after 2^20 no more are kept.
+    pub fn touched(&mut self) -> Vec<Touch> {
+        self.global.touched()
     }
 
     /// Gives an allocation back; whether one begins at `address`.

@@ -147,7 +147,7 @@ impl<'a> Context<'a, '_> {
 
     fn special(&self, special: Special, lane: u32) -> u64 {
         let launched = self.launched;
-        let ns = launched.epoch + self.now;
+        let ns = launched.epoch.wrapping_add(self.now);
         let low = |value: u64| value & 0xffff_ffff;
         let bit = 1_u64 << lane;
         match special {

@@ -61,10 +61,26 @@ impl Bytes {
     }
 }
 
+/// A page that a kernel touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    /// Where it begins: the address of a byte in it, rounded down.
+    pub page: u64,
+    /// Whether it was written to, and not only read.
+    pub written: bool,
+    /// How many accesses of single threads came one after the other.
+    pub accesses: u64,
+}
+
+/// The most touches that are kept of a launch.
+const MOST_TOUCHES: usize = 1 << 20;
+
 #[derive(Debug)]
 struct Region {
     base: u64,
     bytes: Bytes,
+    /// The size of its pages, where it is told which of them are touched.
+    pages: Option<u64>,
 }
 
 /// Device memory: allocations with gaps between them, and constants.
@@ -77,12 +93,15 @@ pub(crate) struct Global {
     left: u64,
     /// The region that was used last.
     last: std::cell::Cell<usize>,
+    /// Pages of regions that are watched, as they were touched; one that is touched again at once stands here once.
+    touches: std::cell::RefCell<Vec<Touch>>,
 }
 
 impl Global {
     pub(crate) fn new(limit: u64) -> Self {
         let last = std::cell::Cell::new(0);
-        Self { regions: Vec::new(), next: GLOBAL, next_const: CONST, left: limit, last }
+        let touches = std::cell::RefCell::default();
+        Self { regions: Vec::new(), next: GLOBAL, next_const: CONST, left: limit, last, touches }
     }
 
     /// Room for `bytes`, which nobody has written; `None` where there is none left.
@@ -96,8 +115,37 @@ impl Global {
             return None;
         }
         let at = self.regions.partition_point(|region| region.base < base);
-        self.regions.insert(at, Region { base, bytes: Bytes::unwritten(bytes as usize) });
+        let bytes = Bytes::unwritten(bytes as usize);
+        self.regions.insert(at, Region { base, bytes, pages: None });
         Some(base)
+    }
+
+    /// From now on it is kept which pages of an allocation kernels touch; whether there is one.
+    pub(crate) fn watch(&mut self, address: u64, page_bytes: u64) -> bool {
+        let found = self.find(address);
+        if let Some(at) = found {
+            self.regions[at].pages = Some(page_bytes.max(1));
+        }
+        found.is_some()
+    }
+
+    /// The pages that were touched since this was last asked, in order.
+    pub(crate) fn touched(&mut self) -> Vec<Touch> {
+        std::mem::take(self.touches.get_mut())
+    }
+
+    fn touch(&self, address: u64, page_bytes: u64, written: bool) {
+        let page = address - address % page_bytes;
+        let mut touches = self.touches.borrow_mut();
+        let full = touches.len() >= MOST_TOUCHES;
+        match touches.last_mut() {
+            Some(last) if last.page == page => {
+                last.written |= written;
+                last.accesses += 1;
+            }
+            _ if full => {}
+            _ => touches.push(Touch { page, written, accesses: 1 }),
+        }
     }
 
     /// Bytes that are left.
@@ -130,11 +178,17 @@ impl Global {
 
     pub(crate) fn read(&self, address: u64, bytes: u32) -> Option<(u64, bool)> {
         let region = &self.regions[self.find(address)?];
+        if let Some(page_bytes) = region.pages {
+            self.touch(address, page_bytes, false);
+        }
         region.bytes.read(address - region.base, bytes)
     }
 
     pub(crate) fn write(&mut self, address: u64, bytes: u32, value: u64) -> Option<()> {
         let at = self.find(address)?;
+        if let Some(page_bytes) = self.regions[at].pages {
+            self.touch(address, page_bytes, true);
+        }
         let region = &mut self.regions[at];
         region.bytes.write(address - region.base, bytes, value)
     }

@@ -92,4 +92,5 @@ pub use facts::{Counts, Facts, WarpFacts};
 pub use fault::{Fault, Trouble};
 pub use load::{Image, LoadFault};
 pub use maps::Maps;
+pub use memory::Touch;
 pub use space::Space;

@@ -82,7 +82,7 @@ pub struct Probe {
     /// The program and what it costs, or why it is refused. A program of the host has no cost.
     pub verdict: Result<(Program, Certificate), Fault>,
     /// The number in the table of its first map.
-    first_map: usize,
+    pub(crate) first_map: usize,
     /// Its atomic additions that one lane may make for its warp.
     of_warp: BTreeSet<usize>,
 }
@@ -245,6 +245,9 @@ impl Plan {
         let mut budget = self.how.budget;
         if attach.orders().is_some() {
             budget.effect = budget.effect.min(steal::ORDER_EFFECT);
+        }
+        if attach.policy().is_some() {
+            budget = Budget::POLICY;
         }
         let accepted = program.and_then(|program| {
             let (certificate, of_warp) = verified(&program, budget)?;

@@ -8,6 +8,7 @@ mod images;
 mod kernels;
 mod maps;
 mod objects;
+mod policy;
 mod prevail;
 mod ptx_text;
 mod sampled;

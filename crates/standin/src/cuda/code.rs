@@ -4,10 +4,14 @@ use std::collections::HashMap;
 
 use gpuwhy_gpubpf::sim::{Device, Image};
 
+use super::paging::Paging;
+
 /// All that is loaded, and the devices' memories.
 #[derive(Default)]
 pub(super) struct Execution {
     pub(super) devices: HashMap<usize, Device>,
+    /// Managed memory of devices that have some.
+    pub(super) paging: HashMap<usize, Paging>,
     /// Modules, and libraries in the contexts in which they are used.
     pub(super) images: HashMap<usize, Loaded>,
     pub(super) libraries: HashMap<usize, Library>,

@@ -59,6 +59,8 @@ pub(super) struct Context {
 pub(super) struct Stream {
     pub(super) context: Handle,
     pub(super) id: u32,
+    /// 0 to -5, the most urgent one.
+    pub(super) priority: c_int,
     /// When its last work ends.
     pub(super) until: u64,
     /// Ends of the launches that have not run yet.
@@ -211,7 +213,7 @@ impl Driver {
 impl Stream {
     /// An idle stream.
     pub(super) fn new(context: Handle, id: u32) -> Stream {
-        Stream { context, id, until: 0, queue: VecDeque::new(), capture: None }
+        Stream { context, id, priority: 0, until: 0, queue: VecDeque::new(), capture: None }
     }
 
     /// Queues a launch that ends at `end`. Returns until when the launching thread waits for room

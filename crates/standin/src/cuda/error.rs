@@ -20,6 +20,7 @@ fn error_name(code: u32) -> Option<&'static CStr> {
         500 => c"CUDA_ERROR_NOT_FOUND",
         600 => c"CUDA_ERROR_NOT_READY",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
+        801 => c"CUDA_ERROR_NOT_SUPPORTED",
         900 => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
         999 => c"CUDA_ERROR_UNKNOWN",
         _ => return None,

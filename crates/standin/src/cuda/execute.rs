@@ -14,6 +14,7 @@ use gpuwhy_gpubpf::sim::{Config, Device, Launch};
 
 use super::code::{Captured, Function, Library, Loaded};
 use super::driver::{Driver, Handle, handle};
+use super::ledger;
 use super::{Code, Status};
 use crate::c::Out;
 use crate::machine::{epoch, now};
@@ -156,7 +157,7 @@ pub(super) fn memory(image: Out<u8>) -> Result<Vec<u8>, Code> {
 }
 
 impl Driver {
-    fn device(&mut self, device: usize) -> &mut Device {
+    pub(super) fn device(&mut self, device: usize) -> &mut Device {
         let config = Config { sms: SMS, ..Config::default() };
         self.code.devices.entry(device).or_insert_with(|| Device::new(config))
     }
@@ -250,6 +251,21 @@ impl Driver {
         Ok(Some(Captured { function, grid, block, shared, parameters }))
     }
 
+    /// Where a parameter of a function lies in a buffer of all, and its bytes.
+    pub(super) fn parameter(
+        &mut self,
+        function: Handle,
+        number: usize,
+    ) -> Result<(usize, usize), Code> {
+        let function = self.code.functions.get(&function).cloned().ok_or(Code::InvalidHandle)?;
+        let module = self.module_with(function.of)?;
+        let image = &self.code.images.get(&module).ok_or(Code::InvalidHandle)?.image;
+        let of = |all: Option<Vec<u32>>| all.and_then(|all| all.get(number).copied());
+        let place = of(image.parameter_places(&function.name));
+        let found = place.zip(of(image.parameters(&function.name)));
+        found.map(|(at, bytes)| (at as usize, bytes as usize)).ok_or(Code::InvalidValue)
+    }
+
     /// How many blocks of a function a multiprocessor runs at once.
     pub(super) fn occupancy(
         &mut self,
@@ -313,6 +329,11 @@ impl Driver {
             },
         );
         let cycles = launched.map_err(|why| failed(Code::LaunchFailed, &why))?.cycles;
+        let touched = device.touched();
+        let paging = self.code.paging.get_mut(&loaded.device);
+        let stalled =
+            paging.map_or(0, |paging| ledger::ran(paging, launch, &touched, begin, cycles));
+        let cycles = cycles + stalled;
         note(&launch.function.name, called, begin, begin + cycles);
         Ok(Ran { cycles, begin })
     }
@@ -336,6 +357,9 @@ impl Driver {
     /// Gives it back.
     pub(super) fn free(&mut self, at: u64) -> Status {
         let (_, context) = self.current()?;
+        if let Some(paging) = self.code.paging.get_mut(&context.device) {
+            paging.remove(at);
+        }
         if self.device(context.device).free(at) { Ok(()) } else { Err(Code::InvalidValue) }
     }
 

@@ -137,6 +137,14 @@ exported! {
         launch(function, shape, stream, Parameters { each: params, extra })
     }
 
+    fn cuFuncGetParamInfo(
+        function: Handle, number: usize, place: Out<usize>, bytes: Out<usize>,
+    ) {
+        let (at, size) = driver()?.parameter(function, number)?;
+        place.put(at)?;
+        if bytes.is_null() { Ok(()) } else { Ok(bytes.put(size)?) }
+    }
+
     /// No attribute is looked at.
     fn cuFuncSetAttribute(function: Handle, _which: c_int, _value: c_int) {
         driver()?.functions.get(&function).map(|_| ()).ok_or(Code::InvalidHandle)

@@ -23,6 +23,9 @@
 //! | `submit` | scheduling work, and calls that wait and are reported to CUPTI |
 //! | `code` | what is loaded where kernels are executed |
 //! | `execute` | kernels that are executed, and memory that holds bytes |
+//! | `paging` | which pages of managed memory lie on a device, and what that costs |
+//! | `managed` | managed memory: its exported functions |
+//! | `ledger` | what managed memory cost, for tests |
 //! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `link`, `memory`, `error` | the exported functions |
 //! | `names` | `cuGetProcAddress` |
 #![allow(non_snake_case, clippy::too_many_arguments)]
@@ -35,10 +38,13 @@ mod error;
 mod execute;
 mod graph;
 mod kernel;
+mod ledger;
 mod library;
 mod link;
+mod managed;
 mod memory;
 mod names;
+mod paging;
 mod stream;
 mod submit;
 
@@ -57,5 +63,6 @@ codes! {
     NotFound = 500,
     NotReady = 600,
     LaunchFailed = 719,
+    NotSupported = 801,
     CaptureUnsupported = 900,
 }

@@ -9,6 +9,7 @@ use super::graph::*;
 use super::kernel::*;
 use super::library::*;
 use super::link::*;
+use super::managed::*;
 use super::memory::*;
 use super::stream::*;
 use super::{Code, Status, status};
@@ -48,6 +49,7 @@ names! {
     "cuDevicePrimaryCtxRetain" = cuDevicePrimaryCtxRetain,
     "cuDriverGetVersion" = cuDriverGetVersion,
     "cuFuncGetName" = cuFuncGetName,
+    "cuFuncGetParamInfo" = cuFuncGetParamInfo,
     "cuFuncSetAttribute" = cuFuncSetAttribute,
     "cuGetErrorName" = cuGetErrorName,
     "cuGetErrorString" = cuGetErrorString,
@@ -70,8 +72,11 @@ names! {
     "cuLinkComplete" = cuLinkComplete,
     "cuLinkCreate" = cuLinkCreate_v2,
     "cuLinkDestroy" = cuLinkDestroy,
+    "cuMemAdvise" = cuMemAdvise_v2,
     "cuMemAlloc" = cuMemAlloc_v2,
+    "cuMemAllocManaged" = cuMemAllocManaged,
     "cuMemFree" = cuMemFree_v2,
+    "cuMemPrefetchAsync" = cuMemPrefetchAsync_v2,
     "cuMemcpyDtoH" = cuMemcpyDtoH_v2,
     "cuMemcpyDtoHAsync" = cuMemcpyDtoHAsync_v2,
     "cuMemcpyHtoD" = cuMemcpyHtoD_v2,
@@ -87,8 +92,10 @@ names! {
     "cuOccupancyMaxActiveBlocksPerMultiprocessor" = cuOccupancyMaxActiveBlocksPerMultiprocessor,
     "cuStreamBeginCapture" = cuStreamBeginCapture_v2,
     "cuStreamCreate" = cuStreamCreate,
+    "cuStreamCreateWithPriority" = cuStreamCreateWithPriority,
     "cuStreamDestroy" = cuStreamDestroy_v2,
     "cuStreamEndCapture" = cuStreamEndCapture,
+    "cuStreamGetPriority" = cuStreamGetPriority,
     "cuStreamIsCapturing" = cuStreamIsCapturing,
     "cuStreamQuery" = cuStreamQuery,
     "cuStreamSynchronize" = cuStreamSynchronize,

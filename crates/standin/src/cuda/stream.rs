@@ -4,28 +4,34 @@ use std::ffi::{c_int, c_uint};
 
 use super::driver::{Graph, Handle, Stream, driver, handle, working};
 use super::submit::Call;
-use super::{Code, status};
+use super::{Code, Status, status};
 use crate::c::Out;
 use crate::cupti::cbid;
 use crate::machine::now;
 
+/// A stream; of a priority that the device does not have, the nearest that it has.
+fn create(to: Out<Handle>, priority: c_int) -> Status {
+    let mut driver = driver()?;
+    let (context, _) = driver.current()?;
+    // In a program of one context CUPTI numbers created streams from 13.
+    let id = 13 + driver.streams_made;
+    driver.streams_made += 1;
+    let stream = handle();
+    let priority = priority.clamp(-5, 0);
+    driver.streams.insert(stream, Stream { priority, ..Stream::new(context, id) });
+    Ok(to.put(stream)?)
+}
+
 exported! {
-    fn cuStreamCreate(to: Out<Handle>, _flags: c_uint) {
-        let mut driver = driver()?;
-        let (context, _) = driver.current()?;
-        // In a program of one context CUPTI numbers created streams from 13.
-        let id = 13 + driver.streams_made;
-        driver.streams_made += 1;
-        let stream = handle();
-        driver.streams.insert(stream, Stream::new(context, id));
-        Ok(to.put(stream)?)
+    fn cuStreamCreate(to: Out<Handle>, _flags: c_uint) { create(to, 0) }
+
+    /// Work of all priorities runs in one order; a stream tells its own.
+    fn cuStreamCreateWithPriority(to: Out<Handle>, _flags: c_uint, priority: c_int) {
+        create(to, priority)
     }
 
-    fn cuStreamCreateWithPriority(to: Out<Handle>, flags: c_uint, _priority: c_int) {
-        match cuStreamCreate(to, flags) {
-            0 => Ok(()),
-            _ => Err(Code::InvalidContext),
-        }
+    fn cuStreamGetPriority(stream: Handle, to: Out<c_int>) {
+        Ok(to.put(driver()?.stream(stream)?.0.priority)?)
     }
 
     fn cuStreamDestroy_v2(stream: Handle) {
