@@ -85,6 +85,19 @@ functions! {
     fn resident_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (
         to: *mut c_int, function: Handle, threads: c_int, shared: usize
     );
+    fn stream_create_with = c"cuStreamCreateWithPriority" (to: *mut Handle, flags: c_uint, priority: c_int);
+    fn function_parameter = c"cuFuncGetParamInfo" (
+        function: Handle, number: usize, at: *mut usize, bytes: *mut usize
+    );
+    fn kernel_parameter = c"cuKernelGetParamInfo" (
+        kernel: Handle, number: usize, at: *mut usize, bytes: *mut usize
+    );
+    fn prefetch_before = c"cuMemPrefetchAsync" (at: u64, bytes: usize, device: c_int, stream: Handle);
+    fn prefetch_to = c"cuMemPrefetchAsync_v2" (
+        at: u64, bytes: usize, to: Location, flags: c_uint, stream: Handle
+    );
+    fn advise_before = c"cuMemAdvise" (at: u64, bytes: usize, advice: c_int, device: c_int);
+    fn advise_at = c"cuMemAdvise_v2" (at: u64, bytes: usize, advice: c_int, place: Location);
     fn launch_kernel = c"cuLaunchKernel" (
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
@@ -92,6 +105,25 @@ functions! {
     fn library_global = c"cuLibraryGetGlobal" (
         to: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char
     );
+}
+
+/// `CUmemLocation`: what it is (1: a device, 2: the host), and its number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Location {
+    kind: c_int,
+    number: c_int,
+}
+
+/// `CU_DEVICE_CPU`, where CUDA before 12.2 takes a device.
+const HOST: c_int = -1;
+
+impl Location {
+    /// A device, or the host.
+    fn of(device: Option<c_int>) -> Location {
+        let kind = if device.is_some() { 1 } else { 2 };
+        Location { kind, number: device.unwrap_or(0) }
+    }
 }
 
 /// A call's result.
@@ -211,6 +243,16 @@ impl Stream {
     pub fn get(&self, at: u64, to: *mut u8, bytes: usize) -> Result<()> {
         done(copy_to_host(to.cast(), at, bytes, self.0))?;
         self.wait()
+    }
+
+    /// Moves managed memory to a device, some time later. CUDA has two functions for it: since 12.2 one that takes a place, and
+    /// since 13 that one alone in its headers.
+    pub fn prefetch(&self, at: u64, bytes: u64, device: c_int) -> Result<()> {
+        let place = Location::of(Some(device));
+        match prefetch_to(at, bytes as usize, place, 0, self.0) {
+            NOT_SUPPORTED => done(prefetch_before(at, bytes as usize, device, self.0)),
+            code => done(code),
+        }
     }
 
     fn wait(&self) -> Result<()> {
@@ -428,6 +470,34 @@ pub fn resident(function: Handle, threads: u32, shared: u32) -> Result<u64> {
     done(resident_blocks(&raw mut each, function, threads as c_int, shared as usize))?;
     done(device_attribute(&raw mut sms, MULTIPROCESSORS, device()?))?;
     Ok(u64::try_from(each).unwrap_or(0) * u64::try_from(sms).unwrap_or(0))
+}
+
+/// Advises about managed memory (`CUmem_advise`), for a device or the host. There are two functions, as for prefetches.
+pub fn advise(at: u64, bytes: u64, advice: c_int, device: Option<c_int>) -> Result<()> {
+    match advise_at(at, bytes as usize, advice, Location::of(device)) {
+        NOT_SUPPORTED => done(advise_before(at, bytes as usize, advice, device.unwrap_or(HOST))),
+        code => done(code),
+    }
+}
+
+/// Creates a stream with a priority.
+pub fn stream_with_priority(to: *mut Handle, flags: c_uint, priority: c_int) -> Code {
+    stream_create_with(to, flags, priority)
+}
+
+/// Which parameters of a function, or of a library's kernel, have eight bytes; none where the driver does not tell (before
+/// CUDA 12.4).
+pub fn wide_parameters(function: Handle) -> Vec<usize> {
+    /// More are not looked at.
+    const MOST: usize = 64;
+    let bytes_of = |number| {
+        let (mut at, mut bytes) = (0, 0);
+        let told = function_parameter(function, number, &raw mut at, &raw mut bytes) == SUCCESS
+            || kernel_parameter(function, number, &raw mut at, &raw mut bytes) == SUCCESS;
+        told.then_some(bytes)
+    };
+    let all = (0..MOST).map_while(|number| Some((number, bytes_of(number)?)));
+    all.filter(|(_, bytes)| *bytes == 8).map(|(number, _)| number).collect()
 }
 
 /// Whether all that was put on a stream has ended.

@@ -15,7 +15,8 @@
 //! unloaded, its context is destroyed or the program exits (`drain`). Images that are linked from parts get theirs on the
 //! way (`links`). Where a map tells when launches begin, each call is
 //! written down before the driver is asked (`calls`) and matched with what the map says (`late`). Where the image has a kernel
-//! that steals work beside the program's own, it is launched in that one's place (`steal`).
+//! that steals work beside the program's own, it is launched in that one's place (`steal`). Where the controller has policies,
+//! allocations and launches are told to it, and what it asks for is carried out (`policy`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
 //! prints or fails, and no panic leaves it: what goes wrong loads the program's own image. Calls of the program are
@@ -25,7 +26,9 @@
 //! *What it does not reach.* Functions that are not in the table; images that are loaded before it is there; programs without a dynamic linker; and programs that clear `LD_PRELOAD` for their children.
 
 mod ask;
+mod book;
 mod calls;
+mod delays;
 mod drain;
 mod driver;
 mod followed;
@@ -38,6 +41,7 @@ mod links;
 mod load;
 mod lock;
 mod places;
+mod policy;
 mod ring;
 mod rings;
 mod steal;

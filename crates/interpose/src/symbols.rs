@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::linker::{c_library, look_up, real_dlsym};
 use crate::types::{Code, Handle, Of, SUCCESS};
-use crate::{links, load, places, steal};
+use crate::{driver, links, load, places, policy, steal};
 
 /// The driver has no such function.
 const NOT_FOUND: Code = 500;
@@ -237,6 +237,7 @@ hooks! {
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
         let shape = steal::Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
+        policy::launch(function, stream, false, [shape.grid, shape.block], params);
         places::launch(function, stream, false, || {
             steal::launch(function, &shape, stream, false, true, params, extra, |function, [gx, gy, gz], params, extra| {
                 real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
@@ -249,6 +250,7 @@ hooks! {
         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
         let shape = steal::Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
+        policy::launch(function, stream, true, [shape.grid, shape.block], params);
         places::launch(function, stream, true, || {
             steal::launch(function, &shape, stream, true, true, params, extra, |function, [gx, gy, gz], params, extra| {
                 real(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
@@ -257,6 +259,7 @@ hooks! {
     };
     c"cuLaunchKernelEx" since 11060:
     fn cuLaunchKernelEx(how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) |real| {
+        policy::launch_config(how, function, false, params);
         places::launch(function, stream_of(how), false, || {
             steal::launch_config(how, function, false, params, extra, real)
         })
@@ -265,6 +268,7 @@ hooks! {
     fn cuLaunchKernelEx_ptsz(
         how: *const c_void, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void
     ) |real| {
+        policy::launch_config(how, function, true, params);
         places::launch(function, stream_of(how), true, || {
             steal::launch_config(how, function, true, params, extra, real)
         })
@@ -274,6 +278,7 @@ hooks! {
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void
     ) |real| {
+        policy::launch(function, stream, false, [[gx, gy, gz], [bx, by, bz]], params);
         places::launch(function, stream, false, || {
             real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
         })
@@ -283,6 +288,7 @@ hooks! {
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: Handle, params: *mut *mut c_void
     ) |real| {
+        policy::launch(function, stream, true, [[gx, gy, gz], [bx, by, bz]], params);
         places::launch(function, stream, true, || {
             real(function, gx, gy, gz, bx, by, bz, shared, stream, params)
         })
@@ -298,16 +304,44 @@ hooks! {
         real(graph, stream)
     };
 
+    c"cuStreamCreate" since 2000:
+    fn cuStreamCreate(to: *mut Handle, flags: c_uint) |real| {
+        policy::stream(to, |priority| match priority {
+            None => real(to, flags),
+            Some(priority) => driver::stream_with_priority(to, flags, priority),
+        })
+    };
+    c"cuStreamCreateWithPriority" since 5050:
+    fn cuStreamCreateWithPriority(to: *mut Handle, flags: c_uint, priority: c_int) |real| {
+        policy::stream(to, |other| real(to, flags, other.unwrap_or(priority)))
+    };
     c"cuStreamDestroy" since 4000:
     fn cuStreamDestroy_v2(stream: Handle) |real| {
         steal::stream_ends(stream);
+        policy::stream_ends(stream);
         real(stream)
     };
     c"cuStreamDestroy" since 2000:
     fn cuStreamDestroy(stream: Handle) |real| {
         steal::stream_ends(stream);
+        policy::stream_ends(stream);
         real(stream)
     };
+
+    c"cuMemAlloc" since 3020:
+    fn cuMemAlloc_v2(to: *mut u64, bytes: usize) |real| {
+        let code = real(to, bytes);
+        policy::allocated(code, to, bytes, false);
+        code
+    };
+    c"cuMemAllocManaged" since 6000:
+    fn cuMemAllocManaged(to: *mut u64, bytes: usize, flags: c_uint) |real| {
+        let code = real(to, bytes, flags);
+        policy::allocated(code, to, bytes, true);
+        code
+    };
+    c"cuMemFree" since 3020:
+    fn cuMemFree_v2(at: u64) |real| policy::free(at, || real(at));
 
     c"cuCtxDestroy" since 4000:
     fn cuCtxDestroy_v2(context: Handle) |real| places::destroy(context, || real(context));
@@ -332,6 +366,7 @@ fn got(code: Code, of: Of, to: *mut Handle, name: *const c_char) {
         // SAFETY: the driver took it as a C string, and has written the function to `to`.
         let (name, handle) = unsafe { (CStr::from_ptr(name), to.read()) };
         places::got(of, name.to_bytes(), handle as u64);
+        policy::named(name.to_bytes(), handle as u64);
     }
 }
 
@@ -339,7 +374,9 @@ fn got(code: Code, of: Of, to: *mut Handle, name: *const c_char) {
 fn also(code: Code, kernel: Handle, to: *mut Handle) {
     if code == SUCCESS && !to.is_null() {
         // SAFETY: the driver has just written the function there.
-        places::also(kernel, unsafe { to.read() } as u64);
+        let function = unsafe { to.read() } as u64;
+        places::also(kernel, function);
+        policy::also(kernel, function);
     }
 }
 
@@ -465,7 +502,7 @@ mod tests {
         let theirs = c_library().cast_const();
         assert_eq!(answers(null_mut(), c"cuLaunchKernel"), substituted as *const c_void);
         assert_eq!(answers(libc::RTLD_NEXT, c"cuLaunchKernel"), theirs);
-        for name in [c"cuMemAlloc_v2", c"cuLaunchKernel_", c"malloc", c"cu", c""] {
+        for name in [c"cuMemAllocHost_v2", c"cuLaunchKernel_", c"malloc", c"cu", c""] {
             assert_eq!(answers(null_mut(), name), theirs, "{name:?}");
         }
         let malloc = real_dlsym(null_mut(), c"malloc");

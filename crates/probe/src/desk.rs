@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpuwhy_gpubpf::Attach;
 use gpuwhy_gpubpf::Map;
-use gpuwhy_gpubpf::contents::{Layout, Record};
+use gpuwhy_gpubpf::contents::{Contents, Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{self, Names, NotStealing, Plan, Probe, Spliced, Table};
@@ -22,6 +22,7 @@ use gpuwhy_wire::images::{
 };
 
 use crate::cache::{Cache, Key, Made, Steals};
+use crate::policies::Policies;
 
 /// The most images of which something is kept.
 const MAX_IMAGES: usize = 1 << 16;
@@ -102,6 +103,8 @@ pub(crate) struct Rules {
     pub cache: Option<Cache>,
     /// Whether programs are loaded switched off.
     pub off: bool,
+    /// Policies, if there are any.
+    pub policies: Option<Policies>,
 }
 
 /// All that was loaded, in order.
@@ -144,6 +147,33 @@ impl Controller {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The policies, if there are any.
+    pub fn policies(&self) -> Option<&Policies> {
+        self.rules.policies.as_ref()
+    }
+
+    /// Whether there is a program that belongs into kernels.
+    pub fn has_probes(&self) -> bool {
+        self.rules.plan.steals()
+            || self.rules.plan.probes().iter().any(|probe| probe.attach.kernel().is_some())
+    }
+
+    /// What the maps of a name hold in a process, as they were copied last, in each image and context; `None` while one of them
+    /// is being copied.
+    fn copies(&self, pid: i32, name: &str) -> Option<Vec<Contents>> {
+        let books = self.books();
+        let mut all = Vec::new();
+        for loaded in books.images.iter().filter(|loaded| loaded.pid == pid) {
+            let Some(layout) = &loaded.layout else { continue };
+            for (at, bytes, read) in layout.named(name) {
+                for shown in &loaded.states {
+                    all.push(read(&shown.state.part(at, bytes)?));
+                }
+            }
+        }
+        Some(all)
+    }
+
     /// Answers programs until `stop`, and until those that are being answered have heard it.
     pub fn serve(&self, desk: &Desk, stop: &AtomicBool) {
         let seats = &Mutex::new(0_usize);
@@ -160,6 +190,9 @@ impl Controller {
                     std::thread::sleep(TAKE);
                 }
             });
+            if let Some(policies) = self.policies() {
+                scope.spawn(|| policies.serve(stop, |pid, name| self.copies(pid, name)));
+            }
             while !stop.load(Relaxed) {
                 let Some(seat) = desk.accept(Duration::from_millis(100)) else { continue };
                 // Who is turned away loads its own image.
@@ -236,6 +269,12 @@ impl Controller {
                     garbled,
                 });
                 sent
+            }
+            Ask::Policy => {
+                let policies = self.policies().ok_or(std::io::ErrorKind::InvalidData)?;
+                let program = name_of(seat.pid);
+                policies
+                    .open(seat.pid, program, |exchange| seat.answer(Answer::Policy, Some(exchange)))
             }
         }
     }

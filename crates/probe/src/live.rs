@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuwhy_gpubpf::contents::{Contents, Record, SAMPLED};
+use gpuwhy_gpubpf::policy::{Machine, Policy};
+use gpuwhy_gpubpf::splice::Plan;
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
-use gpuwhy_wire::images::{Desk, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Records};
+use gpuwhy_wire::images::{Desk, Outcome, POLICY_ENV, PROBES_ENV, PROBES_WAIT_ENV, Records};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -23,8 +25,9 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 
 use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
+use crate::policies::Policies;
 use crate::programs::{Allowed, Sampling, accepted};
-use crate::{desk, launches, show, steal};
+use crate::{decisions, desk, launches, show, steal};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
@@ -52,6 +55,13 @@ pub(crate) struct Options {
     /// in sections gpu/order/KERNEL say in which order. Which kernels do, and why others do not, is told
     #[arg(long, value_name = "KERNEL")]
     steal: Vec<String>,
+    #[command(flatten)]
+    session: Session,
+}
+
+/// A command, and how programs are put into its kernels.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Session {
     /// The command, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -82,9 +92,27 @@ pub(crate) struct Options {
     allowed: Allowed,
 }
 
+/// How policies are run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decides {
+    /// What they ask for is told and not done.
+    pub dry_run: bool,
+}
+
 /// Exit code: that of the command, or 128 + N if signal N ended it; 127 if there is no such command.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let controller = Controller::new(rules(options)?);
+    session(&options.session, &options.object, &options.steal, None)
+}
+
+/// Runs a command with the programs of objects in its kernels, with kernels that steal, and under policies of the objects if
+/// these are asked for.
+pub(crate) fn session(
+    options: &Session,
+    objects: &[PathBuf],
+    steal: &[String],
+    decides: Option<Decides>,
+) -> Result<ExitCode> {
+    let controller = Controller::new(rules(options, objects, steal, decides)?);
     let library = library()?;
     let dir =
         tempfile::Builder::new().prefix("gpuwhy-").tempdir().context("cannot make a folder")?;
@@ -94,37 +122,69 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = AtomicBool::new(false);
     let status = std::thread::scope(|scope| {
         scope.spawn(|| controller.serve(&desk, &stop));
-        let status = command(options, &library, &socket);
+        let status = command(options, &library, &socket, decides.is_some());
         stop.store(true, Relaxed);
         status
     })?;
     let mut books = controller.books();
     books.take_records();
-    let _ = terminal::show_beside(&page(&books));
+    let _ = terminal::show_beside(&page(&books, &controller));
     if let Some(path) = &options.output {
-        let document = format!("{:#}\n", document(&books));
+        let mut document = document(&books);
+        if let Some(policies) = controller.policies() {
+            document["policy"] = decisions::document(policies);
+        }
+        let document = format!("{document:#}\n");
         std::fs::write(path, document)
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     Ok(ExitCode::from(code(status)))
 }
 
-fn rules(options: &Options) -> Result<Rules> {
+/// The policies of a plan, with the maps of its device programs that they see.
+fn policies(plan: &Plan, decides: Option<Decides>) -> Result<Option<Policies>> {
+    let policy = Policy::of(plan);
+    match (decides, policy.programs().first()) {
+        (None, None) => Ok(None),
+        (None, Some(program)) => bail!(
+            "program `{}` is a policy, which `gpuwhy probe policy` runs; `probe run` asks nothing of a driver",
+            program.name
+        ),
+        (Some(_), None) => {
+            bail!("the objects have no program in a section gpu/policy/alloc, …/launch or …/tick")
+        }
+        (Some(Decides { dry_run }), Some(_)) => {
+            let shared = policy.shared(plan).map_err(|why| anyhow::anyhow!(why))?;
+            // Whatever cannot be run here is told before the command starts.
+            Machine::new(&policy).map_err(|why| anyhow::anyhow!(why))?;
+            Ok(Some(Policies::new(policy, shared, dry_run)))
+        }
+    }
+}
+
+fn rules(
+    options: &Session,
+    objects: &[PathBuf],
+    steal: &[String],
+    decides: Option<Decides>,
+) -> Result<Rules> {
     let how = options.sampling.how(&options.allowed, true);
-    let (mut plan, mut made_of) = accepted(&options.object, how)?;
-    plan.steal(&options.steal);
-    made_of.push(format!("{how:?} {:?}", options.steal).into_bytes());
+    let (mut plan, mut made_of) = accepted(objects, how)?;
+    plan.steal(steal);
+    made_of.push(format!("{how:?} {steal:?}").into_bytes());
     if let Some(order) = plan.probes().iter().find(|probe| probe.attach.orders().is_some())
-        && options.steal.is_empty()
+        && steal.is_empty()
     {
         bail!(
             "program `{}` orders the blocks of kernels that steal work; name them with --steal",
             order.name
         );
     }
+    let policies = policies(&plan, decides)?;
     let maps = plan.table().maps;
     let has = |name| maps.iter().any(|(map, _)| map.name == name);
-    if maps.iter().all(|(map, _)| map.name == SAMPLED) && options.steal.is_empty() {
+    let nobody = maps.iter().all(|(map, _)| map.name == SAMPLED);
+    if nobody && steal.is_empty() && policies.is_none() {
         bail!("the programs have no map, so that nobody would see what they do");
     }
     if how.samples() && has(desk::LAUNCHES) {
@@ -136,7 +196,8 @@ fn rules(options: &Options) -> Result<Rules> {
     }
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
-    Ok(Rules { plan, made_of, threads: options.threads, most, cache, off: options.off })
+    let (threads, off) = (options.threads, options.off);
+    Ok(Rules { plan, made_of, threads, most, cache, off, policies })
 }
 
 /// The object beside this program, or where it is installed.
@@ -153,7 +214,7 @@ fn library() -> Result<PathBuf> {
 }
 
 /// Runs the command to its end.
-fn command(options: &Options, library: &Path, socket: &Path) -> Result<ExitStatus> {
+fn command(options: &Session, library: &Path, socket: &Path, policies: bool) -> Result<ExitStatus> {
     let (program, arguments) = options.command.split_first().context("there is no command")?;
     let mut preload = library.as_os_str().to_owned();
     // The dynamic linker takes spaces and colons for the end of a name.
@@ -167,6 +228,9 @@ fn command(options: &Options, library: &Path, socket: &Path) -> Result<ExitStatu
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload).env(PROBES_ENV, socket);
     command.env(PROBES_WAIT_ENV, options.wait.to_string());
+    if policies {
+        command.env(POLICY_ENV, "1");
+    }
     // Before there is a command: what comes now is passed on when there is one.
     let signals =
         SignalsInfo::<WithOrigin>::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]);
@@ -324,9 +388,21 @@ fn with_probes(screen: &mut Screen, loaded: &Loaded) {
     }
 }
 
-fn page(books: &Books) -> Screen {
+fn page(books: &Books, controller: &Controller) -> Screen {
     let mut screen =
         Screen::new(terminal::stderr_is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    let policies = controller.policies();
+    if policies.is_none() || controller.has_probes() {
+        images(&mut screen, books);
+    }
+    if let Some(policies) = policies {
+        decisions::show(&mut screen, policies);
+    }
+    screen
+}
+
+/// What became of images, and what the maps of probes hold.
+fn images(screen: &mut Screen, books: &Books) {
     let with = books.images.iter().filter(|i| i.outcome == Some(Outcome::Taken)).count();
     let all = books.images.len() + books.uncounted;
     screen
@@ -346,10 +422,10 @@ fn page(books: &Books) -> Screen {
     for loaded in &books.images {
         let fate = fate(loaded);
         if loaded.outcome == Some(Outcome::Taken) {
-            with_probes(&mut screen, loaded);
+            with_probes(screen, loaded);
             continue;
         }
-        steal::show_refused(&mut screen, loaded);
+        steal::show_refused(screen, loaded);
         let (count, ways) = others.entry(fate).or_default();
         *count += 1;
         for (way, kernels) in &loaded.made.ways {
@@ -374,7 +450,6 @@ fn page(books: &Books) -> Screen {
     for note in &books.notes {
         screen.line(note);
     }
-    screen
 }
 
 /// `1 image`, `2 images`.

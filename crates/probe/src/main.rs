@@ -23,9 +23,12 @@ use serde_json::{Value, json};
 
 mod cache;
 mod coverage;
+mod decisions;
 mod desk;
 mod launches;
 mod live;
+mod policies;
+mod policy;
 mod programs;
 mod show;
 mod simulate;
@@ -93,6 +96,8 @@ enum Command {
     Coverage(coverage::Options),
     /// Run a command with probes in its kernels: what they count
     Run(live::Options),
+    /// Run a command under policies: eBPF programs that ask for prefetches, advice, delays and priorities
+    Policy(policy::Options),
     /// Run a kernel without a GPU, as it is and with probes: what they count and what they cost (also: run --simulate)
     Simulate(simulate::Options),
 }
@@ -162,6 +167,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::New { dir, tool } => new(dir, *tool),
         Command::Coverage(options) => coverage::run(options),
         Command::Run(options) => live::run(options),
+        Command::Policy(options) => policy::run(options),
         Command::Simulate(options) => simulate::run(options),
         Command::Check { object, allowed, json } => {
             let how = How { budget: allowed.budget(), ..How::default() };
@@ -223,6 +229,14 @@ fn told(probe: &Probe) -> String {
         (_, _, Some(reason)) => {
             let _ = writeln!(out, "refused\n  {reason}");
         }
+        (Attach::Policy(_), Ok((_, cost)), None) => {
+            let effect = format!("{:?}", cost.effect).to_lowercase();
+            let _ = writeln!(
+                out,
+                "accepted, {effect}\n  a run on the host executes {} eBPF instructions at most",
+                cost.thread_instructions
+            );
+        }
         (_, Ok((_, cost)), None) => {
             let effect = format!("{:?}", cost.effect).to_lowercase();
             let _ = writeln!(
@@ -245,7 +259,7 @@ fn verdict(probe: &Probe) -> Value {
     let mut document = json!({
         "program": probe.name,
         "section": probe.section,
-        "device": probe.attach != Attach::Host,
+        "device": probe.attach != Attach::Host && probe.attach.policy().is_none(),
     });
     if probe.attach == Attach::Host {
         return document;

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod launches;
+mod policies;
 mod rings;
 mod stealing;
 

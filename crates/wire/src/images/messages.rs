@@ -32,6 +32,8 @@ pub enum Ask {
         /// The context, a number that the program's driver gave it.
         context: u64,
     },
+    /// Policies are to hear of the program: memory for what it tells and is asked for is wanted.
+    Policy,
 }
 
 /// How loading an image with probes went.
@@ -54,6 +56,8 @@ pub enum Answer {
     AsItIs,
     /// Memory for the maps; its descriptor comes with it.
     State,
+    /// An [`super::Exchange`]; its descriptor comes with it.
+    Policy,
 }
 
 /// A message of a kind, with up to six words.
@@ -97,6 +101,7 @@ impl Ask {
                 message(2, &[image, kind, code.into()])
             }
             Ask::State { image, device, context } => message(3, &[image, device.into(), context]),
+            Ask::Policy => message(4, &[]),
         }
     }
 
@@ -115,6 +120,7 @@ impl Ask {
                 Ask::Loaded { image: words[0], outcome }
             }
             3 => Ask::State { image: words[0], device: small(1)?, context: words[2] },
+            4 => Ask::Policy,
             _ => return None,
         })
     }
@@ -127,6 +133,7 @@ impl Answer {
                 Answer::Plan => 101,
                 Answer::AsItIs => 102,
                 Answer::State => 103,
+                Answer::Policy => 104,
             },
             &[],
         )
@@ -137,6 +144,7 @@ impl Answer {
             101 => Answer::Plan,
             102 => Answer::AsItIs,
             103 => Answer::State,
+            104 => Answer::Policy,
             _ => return None,
         })
     }
@@ -154,11 +162,12 @@ mod tests {
             Ask::Loaded { image: 7, outcome: Outcome::Refused(218) },
             Ask::Loaded { image: 7, outcome: Outcome::Unfilled(2) },
             Ask::State { image: 7, device: 3, context: 0x7f00_0000_0000 },
+            Ask::Policy,
         ] {
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
             assert_eq!(Answer::decode(&ask.encode()), None, "the other end's");
         }
-        for answer in [Answer::Plan, Answer::AsItIs, Answer::State] {
+        for answer in [Answer::Plan, Answer::AsItIs, Answer::State, Answer::Policy] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
             assert_eq!(Ask::decode(&answer.encode()), None);
         }

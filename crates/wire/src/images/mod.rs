@@ -20,6 +20,7 @@
 //! | `state` | what the maps hold, and when that was true |
 //! | `late` | how late launches began |
 //! | `records` | records of rings on their way to the controller |
+//! | `policy` | what a program tells policies, and what they ask it for |
 //! | `stealing` | kernels that can steal work, and how they were launched |
 //! | `ends` | the two ends of the socket |
 
@@ -28,6 +29,7 @@ mod late;
 pub(crate) mod memory;
 mod messages;
 mod plan;
+mod policy;
 mod records;
 mod state;
 mod stealing;
@@ -37,6 +39,7 @@ pub use late::Late;
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
 pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
+pub use policy::{Count, Exchange, POINTERS, Request, Told};
 pub use records::Records;
 pub use state::State;
 pub use stealing::{Stealing, Stolen, Thief};
@@ -45,5 +48,7 @@ pub use stealing::{Stealing, Stolen, Thief};
 pub const PROBES_ENV: &str = "GPUWHY_PROBES";
 /// The environment variable that says how long a load waits for an answer, ms.
 pub const PROBES_WAIT_ENV: &str = "GPUWHY_PROBES_WAIT_MS";
+/// The environment variable that says whether the controller has policies (`1`): without it nothing is told.
+pub const POLICY_ENV: &str = "GPUWHY_POLICY";
 /// The largest image that is handed over, bytes.
 pub const MAX_IMAGE: u64 = 1 << 30;

@@ -80,13 +80,19 @@ impl State {
 
     /// What the maps hold, if it was not written to meanwhile.
     pub fn maps(&self, bytes: u64) -> Option<Vec<u8>> {
+        self.part(0, bytes)
+    }
+
+    /// A part of what the maps hold, if it was not written to meanwhile.
+    pub fn part(&self, at: u64, bytes: u64) -> Option<Vec<u8>> {
         let before = self.sequence();
         if before % 2 == 1 {
             return None;
         }
-        let maps = self.0.read(HEADER_BYTES, usize::try_from(bytes).ok()?);
+        let at = usize::try_from(at).ok()?.checked_add(HEADER_BYTES)?;
+        let part = self.0.read(at, usize::try_from(bytes).ok()?);
         core::sync::atomic::fence(Acquire);
-        (self.sequence() == before && maps.len() as u64 == bytes).then_some(maps)
+        (self.sequence() == before && part.len() as u64 == bytes).then_some(part)
     }
 
     /// A number of 64 bits in the maps, by its offset there; 0 beyond their end.
@@ -167,6 +173,8 @@ mod tests {
             ours.maps(24).map(|maps| maps[..9].to_vec()),
             Some(vec![5, 0, 0, 0, 0, 0, 0, 0, 0])
         );
+        assert_eq!((ours.part(0, 1), ours.part(8, 2)), (Some(vec![5]), Some(vec![0, 0])));
+        assert_eq!((ours.part(1 << 20, 1), ours.part(u64::MAX, 1)), (None, None));
         theirs.drain(100, |_| false);
         assert_eq!((ours.drained(), ours.is_closed()), ((1, 99, 1), false));
         theirs.close();
