@@ -1,7 +1,5 @@
 //! What policies ask for, and the list in which a program leaves it while it runs in the simulator.
 
-use crate::contents::word;
-
 /// The word of the table of maps that holds the list's address: reserved in device programs.
 pub(crate) const TABLE_WORD: usize = 1;
 /// What one run of a program may ask for.
@@ -91,17 +89,19 @@ pub enum Action {
 
 /// What a list holds, and how many actions found no room in it.
 pub(crate) fn read(list: &[u8]) -> (Vec<Action>, u64) {
-    let asked = word(list, 0);
-    let entry = |number: u64| {
-        let at = (HEAD + number * BYTES) as usize;
-        let [what, a, b, c] = core::array::from_fn(|n| word(list, at + 8 * n));
-        Some(match what {
-            514 => Action::Prefetch { address: a, bytes: b },
-            515 => Action::Advise { address: a, bytes: b, advice: c },
-            516 => Action::Delay { kernel: a, us: b },
-            517 => Action::Priority { stream: a, priority: b as i64 },
+    let (words, _) = list.as_chunks();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let asked = words.first().copied().unwrap_or(0);
+    let entries = words.get(HEAD as usize / 8..).unwrap_or_default();
+    let entry = |entry: &[u64]| {
+        Some(match *entry {
+            [514, address, bytes, _] => Action::Prefetch { address, bytes },
+            [515, address, bytes, advice] => Action::Advise { address, bytes, advice },
+            [516, kernel, us, _] => Action::Delay { kernel, us },
+            [517, stream, priority, _] => Action::Priority { stream, priority: priority as i64 },
             _ => return None,
         })
     };
-    ((0..asked.min(MOST)).filter_map(entry).collect(), asked.saturating_sub(MOST))
+    let entries = entries.chunks_exact(BYTES as usize / 8).take(asked.min(MOST) as usize);
+    (entries.filter_map(entry).collect(), asked.saturating_sub(MOST))
 }

@@ -11,13 +11,15 @@ use crate::live::{self, Session};
 /// A command, and the policies that are for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A policy is an eBPF program in a section gpu/policy/alloc, gpu/policy/launch or gpu/policy/tick. It runs here, in one thread and
-verified, and not in the command: when the command allocates memory, launches a kernel, and ten times a second. It asks
-for managed memory to be prefetched, for advice about it, for launches to be delayed (10 ms each and a quarter of the time
-at most), and for a priority of streams that are created later. Programs for kernels in the same objects are put into
-the command's kernels; policies read their arrays by name. Nothing is claimed to be quicker for it: measure.
+A policy is an eBPF program in a section gpu/policy/alloc, gpu/policy/launch or gpu/policy/tick. It
+runs here and not in the command, verified and in one thread: when the command allocates memory,
+when it launches a kernel, and ten times a second. It asks for managed memory to be prefetched, for
+advice about it, for launches to be delayed (by 10 ms each and by a quarter of the time at most), and
+for a priority of streams that are created later. Programs for kernels in the same objects are put
+into the command's kernels; policies read their arrays by name. Nothing is claimed to be quicker for
+it: measure.
 
-Example: what is accessed next, where launches walk through managed memory
+Example: what comes next, where launches walk through managed memory
   gpuwhy probe new ahead --tool sequential && make -C ahead
   gpuwhy probe policy --object ahead/probe.bpf.o -- ./walk")]
 pub(crate) struct Options {

@@ -297,6 +297,31 @@ fn a_program_whose_controller_dies_or_hangs_goes_on() {
     }
 }
 
+/// Memory of the device alone, several devices, contexts that are released, a child of `fork`.
+#[test]
+fn programs_print_the_same_under_a_policy_however_they_end() {
+    let place = place();
+    let object = skeleton(&place.dir, "hot");
+    let path = super::image("zstd.fatbin");
+    for end in ["exit", "unload", "fork", "_exit"] {
+        for load in ["library", "module"] {
+            let words = ["./loads", "asked", load, text(&path), super::COPY, "2", "3", end];
+            let alone = place.alone(&words);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwhy-probe"));
+            place.set(&mut command);
+            command.args(["policy", "--object", text(&object), "--output", "found.json", "--"]);
+            let output = command.args(words).output().unwrap();
+            assert_eq!(output.stdout, alone.stdout, "{end}, {load}: {}", said(&output));
+            assert_eq!(output.status.code(), alone.status.code(), "{end}, {load}");
+            let found = fs::read(place.dir.join("found.json")).unwrap();
+            let found: Value = serde_json::from_slice(&found).unwrap();
+            let events = &found["policy"]["processes"][0]["events"];
+            assert_eq!(events["launches"], 6, "{end}, {load}: {found:#}");
+            assert_eq!(events["allocations"], 4, "{end}, {load}: {found:#}");
+        }
+    }
+}
+
 #[test]
 fn without_a_policy_nothing_is_run_and_a_probe_run_takes_none() {
     let place = place();
