@@ -33,8 +33,8 @@ pub struct Book {
     allocated: u64,
     streams: BTreeMap<u64, u64>,
     streams_made: u64,
-    /// The hashes of kernels' names, by handle,
-    kernels: BTreeMap<u64, u64>,
+    /// The hashes of kernels' names, by handle, and whether it is that of a library's kernel and no function,
+    kernels: BTreeMap<u64, (u64, bool)>,
     /// and which of their parameters have eight bytes.
     parameters: BTreeMap<u64, Vec<usize>>,
     launches: u64,
@@ -120,9 +120,9 @@ impl Book {
     }
 
     /// The program got a function or kernel by a name of this hash.
-    pub fn kernel(&mut self, handle: u64, hash: u64) {
+    pub fn kernel(&mut self, handle: u64, hash: u64, of_library: bool) {
         if self.kernels.len() < MOST {
-            self.kernels.insert(handle, hash);
+            self.kernels.insert(handle, (hash, of_library));
         }
         // A handle may have been another function's.
         self.parameters.remove(&handle);
@@ -130,8 +130,8 @@ impl Book {
 
     /// A kernel has another handle as well.
     pub fn also(&mut self, handle: u64, other: u64) {
-        if let Some(hash) = self.kernels.get(&handle).copied() {
-            self.kernel(other, hash);
+        if let Some((hash, _)) = self.kernels.get(&handle).copied() {
+            self.kernel(other, hash, false);
         }
     }
 
@@ -141,12 +141,14 @@ impl Book {
         &mut self,
         function: u64,
         stream: u64,
-        layout: impl FnOnce() -> Vec<usize>,
+        layout: impl FnOnce(bool) -> Vec<usize>,
         word: impl Fn(usize) -> Option<u64>,
     ) -> Launched {
         self.launches += 1;
+        let known = self.kernels.get(&function).copied();
+        let (kernel, of_library) = known.unwrap_or_default();
         if !self.parameters.contains_key(&function) && self.parameters.len() < MOST {
-            self.parameters.insert(function, layout());
+            self.parameters.insert(function, layout(of_library));
         }
         let wide = self.parameters.get(&function).map_or(&[][..], Vec::as_slice);
         let (mut pointers, mut pointer) = (0, [(0, 0); POINTERS]);
@@ -160,7 +162,7 @@ impl Book {
         }
         Launched {
             number: self.launches,
-            kernel: self.kernels.get(&function).copied().unwrap_or(0),
+            kernel,
             stream: self.streams.get(&stream).copied().unwrap_or(0),
             pointers: pointers as u64,
             pointer,
@@ -222,23 +224,29 @@ mod tests {
     #[test]
     fn of_a_launch_are_told_the_parameters_that_point_into_managed_memory() {
         let mut book = book();
-        book.kernel(70, 777);
+        book.kernel(70, 777, true);
         book.also(70, 71);
         let stream = book.next_stream();
         book.stream(500, stream);
         let words = [1010, 3000, 2099, 5, 1000, 1001, 1002, 1003];
         let word = |number: usize| words.get(number).copied();
-        let launched = book.launch(71, 500, || vec![0, 1, 2, 3, 4, 5, 6, 99], word);
+        let layout = |of_library: bool| {
+            assert!(!of_library, "it is the kernel's function");
+            vec![0, 1, 2, 3, 4, 5, 6, 99]
+        };
+        let launched = book.launch(71, 500, layout, word);
         let pointer = [(1, 10), (2, 99), (1, 0), (1, 1)];
         let wanted = Launched { number: 1, kernel: 777, stream: 1, pointers: 5, pointer };
         assert_eq!(launched, wanted);
         // The layout is asked for once, until the handle is another function's.
-        let launched = book.launch(71, 9, || panic!("it is known"), |_| None);
+        let launched = book.launch(71, 9, |_| panic!("it is known"), |_| None);
         assert_eq!((launched.number, launched.stream, launched.pointers), (2, 0, 0));
-        book.kernel(71, 888);
+        book.kernel(71, 888, false);
         book.stream_ends(500);
-        let launched = book.launch(71, 500, || vec![6], word);
+        let launched = book.launch(71, 500, |_| vec![6], word);
         assert_eq!((launched.kernel, launched.stream, launched.pointers), (888, 0, 1));
+        let of = |of_library: bool| if of_library { vec![0] } else { Vec::new() };
+        assert_eq!(book.launch(70, 500, of, word).pointers, 1, "the kernel itself");
     }
 
     #[test]

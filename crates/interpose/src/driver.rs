@@ -487,14 +487,16 @@ pub fn stream_with_priority(to: *mut Handle, flags: c_uint, priority: c_int) -> 
 
 /// Which parameters of a function, or of a library's kernel, have eight bytes; none where the driver does not tell (before
 /// CUDA 12.4).
-pub fn wide_parameters(function: Handle) -> Vec<usize> {
+pub fn wide_parameters(function: Handle, of_library: bool) -> Vec<usize> {
     /// More are not looked at.
     const MOST: usize = 64;
     let bytes_of = |number| {
         let (mut at, mut bytes) = (0, 0);
-        let told = function_parameter(function, number, &raw mut at, &raw mut bytes) == SUCCESS
-            || kernel_parameter(function, number, &raw mut at, &raw mut bytes) == SUCCESS;
-        told.then_some(bytes)
+        let told = match of_library {
+            false => function_parameter(function, number, &raw mut at, &raw mut bytes),
+            true => kernel_parameter(function, number, &raw mut at, &raw mut bytes),
+        };
+        (told == SUCCESS).then_some(bytes)
     };
     let all = (0..MOST).map_while(|number| Some((number, bytes_of(number)?)));
     all.filter(|(_, bytes)| *bytes == 8).map(|(number, _)| number).collect()

@@ -32,7 +32,7 @@ use crate::driver::{self, Stream};
 use crate::guarded;
 use crate::lock::Lock;
 use crate::streams::stream_of;
-use crate::types::{Code, Handle, SUCCESS};
+use crate::types::{Code, Handle, Of, SUCCESS};
 
 /// How often it is looked for what the controller asks for.
 const EVERY: Duration = Duration::from_millis(5);
@@ -319,9 +319,10 @@ pub fn stream_ends(stream: Handle) {
 }
 
 /// The program got a function or kernel by its name.
-pub fn named(name: &[u8], handle: u64) {
+pub fn named(of: Of, name: &[u8], handle: u64) {
     if wanted() {
-        guarded((), || BOOK.with(|book| book.kernel(handle, name_hash(name))));
+        let of_library = matches!(of, Of::Library(_));
+        guarded((), || BOOK.with(|book| book.kernel(handle, name_hash(name), of_library)));
     }
 }
 
@@ -347,7 +348,7 @@ pub fn launch(
         if driver::is_capturing(stream as Handle) {
             return Duration::ZERO;
         }
-        let layout = || driver::wide_parameters(function);
+        let layout = |of_library| driver::wide_parameters(function, of_library);
         let word = |number| parameter(params, number);
         let launched = BOOK.with(|book| book.launch(function as u64, stream as u64, layout, word));
         let crate::book::Launched { number, kernel, stream, pointers, pointer } = launched;

@@ -366,7 +366,7 @@ fn got(code: Code, of: Of, to: *mut Handle, name: *const c_char) {
         // SAFETY: the driver took it as a C string, and has written the function to `to`.
         let (name, handle) = unsafe { (CStr::from_ptr(name), to.read()) };
         places::got(of, name.to_bytes(), handle as u64);
-        policy::named(name.to_bytes(), handle as u64);
+        policy::named(of, name.to_bytes(), handle as u64);
     }
 }
 

@@ -145,6 +145,15 @@ exported! {
         if bytes.is_null() { Ok(()) } else { Ok(bytes.put(size)?) }
     }
 
+    /// A kernel of a library has the handle of a function here.
+    fn cuKernelGetParamInfo(
+        kernel: Handle, number: usize, place: Out<usize>, bytes: Out<usize>,
+    ) {
+        let (at, size) = driver()?.parameter(kernel, number)?;
+        place.put(at)?;
+        if bytes.is_null() { Ok(()) } else { Ok(bytes.put(size)?) }
+    }
+
     /// No attribute is looked at.
     fn cuFuncSetAttribute(function: Handle, _which: c_int, _value: c_int) {
         driver()?.functions.get(&function).map(|_| ()).ok_or(Code::InvalidHandle)
