@@ -16,6 +16,7 @@ use gpuwhy_schema::{
     TrackId, names,
 };
 
+use super::calls::Calls;
 use super::of_threads::Kind;
 
 /// Programs that mark steps are given so long to begin with them.
@@ -58,9 +59,8 @@ pub(super) struct LiveBusy {
     outputs: HashSet<TrackId>,
     /// What each process does, by its units.
     processes: HashMap<EntityId, Does>,
-    /// Where calls of functions that were named as steps are written, by their threads; and of which process those on such a
-    /// track are.
-    calls: (HashMap<EntityId, TrackId>, HashMap<TrackId, EntityId>),
+    /// Calls of functions that were named as steps.
+    calls: Calls,
     /// The requests to each process, by the tracks of the states of its threads, and where those are written that wander.
     requests: HashMap<EntityId, (Requests<TrackId>, Option<Output>)>,
     /// The thread of each process that answers requests one after the other, is not new and did so last, by the track of its
@@ -72,14 +72,8 @@ pub(super) struct LiveBusy {
     written: [bool; 3],
 }
 
-/// What a process did lately, ns.
-#[derive(Clone, Copy, Debug, Default)]
-struct Does {
-    /// How much units of each kind weighed.
-    units: [i64; 3],
-    /// How long calls of functions took that were named as steps.
-    calls: i64,
-}
+/// How much units of each kind weighed lately, ns.
+type Does = [i64; 3];
 
 /// What they weighed counts for half after so long.
 const FADES: i64 = 10_000_000_000;
@@ -122,19 +116,6 @@ struct Ended {
     like: Option<TrackId>,
 }
 
-impl Does {
-    /// Counts for half from now on; whether anything is left.
-    fn fades(&mut self) -> bool {
-        let all = self.units.iter_mut().chain([&mut self.calls]);
-        all.map(|ns| {
-            *ns /= 2;
-            *ns
-        })
-        .max()
-        .is_some_and(|most| most > 0)
-    }
-}
-
 fn of_track(known: &mut HashMap<TrackId, Known>, track: TrackId) -> Option<&mut Followed> {
     known.get_mut(&track)?.followed.as_mut()
 }
@@ -173,7 +154,7 @@ impl LiveBusy {
         for state in &held {
             self.ended(state, &mut ended);
         }
-        self.weigh_calls(&rows.span);
+        self.calls.tick(&rows.span);
         for Ended { states, kind, period, wanders, like } in ended {
             let Some(known) = self.known.get(&states) else { continue };
             let (thread, process) = (known.thread, known.process);
@@ -196,7 +177,7 @@ impl LiveBusy {
             };
             let Some(output) = output else { continue };
             self.written[kind as usize] = true;
-            let calls = self.calls.0.get(&of).copied();
+            let calls = self.calls.track(of);
             let output = output.get_or_insert_with(|| {
                 let lane = Lane::spans(names::STEPS, Discipline::Overlap);
                 let track = recorder.track_below(of, calls, lane, source);
@@ -219,31 +200,12 @@ impl LiveBusy {
 
     /// Takes new tracks of calls of functions that were named as steps.
     pub fn add_calls<'a>(&mut self, tracks: impl Iterator<Item = &'a Track>, recorder: &Recorder) {
-        for track in tracks {
-            let process = recorder.entity(track.entity).and_then(|thread| thread.parent);
-            let Some(process) = process.filter(|_| self.calls.0.len() < KNOWN) else { continue };
-            self.calls.0.insert(track.entity, track.id);
-            self.calls.1.insert(track.id, process);
-        }
+        self.calls.add(tracks, recorder);
     }
 
     /// Whether functions were named as steps, and called.
     pub fn has_calls(&self) -> bool {
-        !self.calls.0.is_empty()
-    }
-
-    /// Counts calls that ended as what their processes do.
-    fn weigh_calls(&mut self, spans: &[Span]) {
-        if !self.has_calls() {
-            return;
-        }
-        for span in spans {
-            let Some((process, dur)) = self.calls.1.get(&span.track).zip(span.dur) else {
-                continue;
-            };
-            let does = self.processes.entry(*process).or_default();
-            does.calls = does.calls.saturating_add(dur.0);
-        }
+        self.calls.any()
     }
 
     /// Takes what threads sent and received.
@@ -338,18 +300,19 @@ impl LiveBusy {
     fn is_what_it_does(&mut self, process: EntityId, kind: Kind, unit: &Period) -> bool {
         if unit.to.0 >= self.next_fade {
             self.next_fade = unit.to.0.saturating_add(FADES);
-            self.processes.retain(|_, does| does.fades());
+            self.processes.values_mut().flatten().for_each(|ns| *ns /= 2);
+            self.processes.retain(|_, does| does.iter().any(|ns| *ns > 0));
         }
-        let has_calls = self.has_calls();
+        if kind == Kind::Served {
+            self.calls.period(process, unit.to - unit.from);
+        }
         let does = self.processes.entry(process).or_default();
         let this = kind as usize;
-        does.units[this] = does.units[this].saturating_add(kind.weight(unit));
-        if has_calls
-            && (kind != Kind::Served || does.calls == 0 || does.calls * 2 >= does.units[this])
-        {
-            return false;
-        }
-        Kind::heaviest(Kind::ALL.map(|kind| (kind, does.units[kind as usize]))) == Some(kind)
+        does[this] = does[this].saturating_add(kind.weight(unit));
+        let most = Kind::heaviest(Kind::ALL.map(|kind| (kind, does[kind as usize])));
+        let beside_calls =
+            !self.calls.any() || kind == Kind::Served && self.calls.are_least(process);
+        most == Some(kind) && beside_calls
     }
 
     /// Whether a period is to be compared with others.
@@ -403,8 +366,7 @@ impl LiveBusy {
         let processes: HashSet<EntityId> = self.known.values().map(|known| known.process).collect();
         self.requests.retain(|process, _| processes.contains(process));
         self.answers.retain(|_, track| self.known.contains_key(track));
-        self.calls.0.retain(|thread, _| lives(*thread));
-        self.calls.1.retain(|_, process| processes.contains(process));
+        self.calls.retain(lives, &processes);
         // Tracks that were made before have been seen among the rows by now.
         let followed = || self.known.values().filter_map(|known| known.followed.as_ref());
         let of_threads = followed().filter_map(|followed| followed.output.as_ref());
@@ -601,8 +563,7 @@ mod tests {
     fn is_compared(before: [i64; 3], kind: Kind, ms: i64) -> bool {
         let mut busy = LiveBusy::default();
         let process = EntityId(7);
-        let units = before.map(|ms| ms * 1_000_000);
-        busy.processes.insert(EntityId(7), Does { units, calls: 0 });
+        busy.processes.insert(EntityId(7), before.map(|ms| ms * 1_000_000));
         busy.next_fade = FADES;
         busy.is_what_it_does(process, kind, &unit(ms, ms))
     }
@@ -633,25 +594,6 @@ mod tests {
         assert!(!is_compared([900, 0, 500], Kind::Quantum, 10));
         assert!(!is_compared([900, 0, 0], Kind::Paced, 1), "a server with a timer");
         assert!(!is_compared([20, 0, 10], Kind::Quantum, 10), "what says more, of two alike");
-    }
-
-    /// A server of which a function was named as a step, whose calls take so many ms of the 10 ms of each of its busy periods.
-    #[test]
-    fn busy_periods_are_compared_beside_calls_that_are_less_than_half_of_them() {
-        let (process, thread, track) = (EntityId(7), EntityId(1), TrackId(3));
-        let compared = |calls_ms: i64, caller: EntityId| {
-            let mut busy = LiveBusy { next_fade: FADES, ..LiveBusy::default() };
-            busy.calls.0.insert(thread, track);
-            busy.calls.1.insert(track, process);
-            let dur = Some(Ns::millis(calls_ms));
-            let name = "call".into();
-            busy.weigh_calls(&[Span { id: Id(1), ts: Ns::ZERO, dur, track, parent: None, name }]);
-            [Kind::Served, Kind::Quantum]
-                .map(|kind| busy.is_what_it_does(caller, kind, &unit(10, 10)))
-        };
-        assert_eq!(compared(4, process), [true, false], "what the function does not do");
-        assert_eq!(compared(6, process), [false, false], "the function says it all");
-        assert_eq!(compared(4, EntityId(8)), [false, false], "one that does not call it");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! `live_busy` as they happen), and of one whose threads compute and wait for nothing their work quanta (`work_quanta`).
 
 mod busy_periods;
+mod calls;
 mod live_busy;
 pub mod live_rounds;
 pub mod loads;
