@@ -185,10 +185,10 @@ impl Sealer {
     }
 
     fn learn(&mut self, rows: Vec<State>, repeated: bool) {
-        for row in rows {
-            if !repeated {
-                self.latest_state = self.latest_state.max(Some(row.ts));
-            }
+        if !repeated {
+            self.latest_state = self.latest_state.max(rows.iter().map(|row| row.ts).max());
+        }
+        for row in last_of_tracks(rows) {
             match self.last.entry(row.track) {
                 Entry::Vacant(place) => {
                     place.insert(row);
@@ -353,6 +353,24 @@ impl Sealer {
     }
 }
 
+/// Of states in the order of their file the last of each track; all of them where tracks are too many to be numbered.
+fn last_of_tracks(mut rows: Vec<State>) -> Vec<State> {
+    let most = rows.iter().map(|row| row.track.0 as usize).max().unwrap_or(0);
+    if most > 4 * rows.len() + 4096 {
+        return rows;
+    }
+    let mut last = vec![0; most + 1];
+    for (place, row) in rows.iter().enumerate() {
+        last[row.track.0 as usize] = place;
+    }
+    let mut place = 0;
+    rows.retain(|row| {
+        place += 1;
+        last[row.track.0 as usize] == place - 1
+    });
+    rows
+}
+
 /// The files of a segment, as they are made, table by table.
 struct Made {
     dir: Dir,
@@ -382,8 +400,14 @@ impl Made {
         }
     }
 
-    /// Writes the file of a table; `path` is where its rows come from, for complaints.
-    fn put<T: Table>(&mut self, batch: RecordBatch, path: &Path) -> Result<()> {
+    /// Writes the file of a table; `path` is where its rows come from, for complaints. If they are states, and in order,
+    /// these are `states`, if the caller has them.
+    fn put<T: Table>(
+        &mut self,
+        batch: RecordBatch,
+        states: Option<Vec<State>>,
+        path: &Path,
+    ) -> Result<()> {
         let schema_error = |e| Error::schema(path, "its rows")(e);
         let batch = match () {
             () if is_lane::<T>() => latest_only(batch),
@@ -392,7 +416,11 @@ impl Made {
         };
         let batch = segment::sorted::<T>(batch);
         if T::NAME == State::NAME {
-            self.states = State::rows(&batch).map_err(schema_error)?;
+            // None was left out if there are as many.
+            self.states = match states.filter(|states| states.len() == batch.num_rows()) {
+                Some(states) => states,
+                None => State::rows(&batch).map_err(schema_error)?,
+            };
         }
         if T::NAME == Entity::NAME {
             let hosts = Entity::rows(&hosts(&batch)).map_err(schema_error)?;
@@ -443,10 +471,12 @@ impl EachTable for Made {
         if rows.is_empty() {
             return Ok(());
         }
+        segment::arrange(rows);
         let batch = T::batch(rows);
+        let states = (rows as &mut dyn Any).downcast_mut::<Vec<State>>().map(std::mem::take);
         *rows = Vec::new();
         let path = self.dir.path.clone();
-        self.put::<T>(batch, &path)
+        self.put::<T>(batch, states, &path)
     }
 }
 
@@ -475,7 +505,7 @@ impl EachTable for Work<'_> {
         let batch = arrow_select::concat::concat_batches(&schema::<T>(), &batches)
             .map_err(|e| Error::damaged(&self.journal.path, e.to_string()))?;
         drop(batches);
-        self.made.put::<T>(batch, &self.journal.path)
+        self.made.put::<T>(batch, None, &self.journal.path)
     }
 }
 

@@ -11,58 +11,34 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch, UInt32Array};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::SchemaRef;
 use gpuwhy_guard::guarded;
 use gpuwhy_schema::{Attr, AttrBatch, Ns, Table, schema};
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use parquet::arrow::{ArrowWriter, ProjectionMask};
-use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::statistics::Statistics;
-use parquet::schema::types::ColumnPath;
 
 use crate::beneath::Written;
 use crate::dir::Dir;
-use crate::{Error, Result, attr_file, manifest};
+use crate::{Error, Result, attr_file, manifest, table_file};
 
 /// Rows of a row group: what a reader must decode at least when it wants one row.
 const GROUP_ROWS: usize = 64 * 1024;
 /// Rows of a batch when reading.
 pub(crate) const BATCH_ROWS: usize = 8 * 1024;
 
-/// How a table's columns are written.
-///
-/// Times and ids ascend, so their differences are small numbers (DELTA_BINARY_PACKED, which also
-/// spares the dictionary that would have to be built and thrown away); names and tracks repeat
-/// (dictionary). zstd 1 on top costs little and halves the rest.
-fn properties<T: Table>() -> WriterProperties {
-    let mut properties = WriterProperties::builder()
+/// What the footers of all files have in common.
+fn properties() -> WriterProperties {
+    WriterProperties::builder()
         .set_created_by(concat!("gpuwhy-store ", env!("CARGO_PKG_VERSION")).into())
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("1 is a zstd level")))
-        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_offset_index_disabled(true)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_offset_index_disabled(true);
-    for column in T::columns() {
-        let path = || ColumnPath::from(column.name);
-        match column.data_type {
-            DataType::Int64 | DataType::UInt64 => {
-                properties = properties
-                    .set_column_dictionary_enabled(path(), false)
-                    .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
-            }
-            DataType::Utf8 => {
-                // Nobody prunes by name, and the least and greatest text may be long.
-                properties =
-                    properties.set_column_statistics_enabled(path(), EnabledStatistics::None);
-            }
-            _ => {}
-        }
-    }
-    properties.build()
+        .build()
 }
 
 /// The starts and ends of a batch's rows.
@@ -121,11 +97,62 @@ pub(crate) fn sorted<T: Table>(batch: RecordBatch) -> RecordBatch {
     if times.disorder().is_none() {
         return batch;
     }
-    // With the keys beside the rows, and the rows themselves as the last part of the key.
-    let rows = 0..batch.num_rows() as u32;
-    let mut order: Vec<_> = rows.map(|row| (times.key(row as usize), row)).collect();
+    take(&batch, order(times.start, |row| times.key(row).1))
+}
+
+/// Puts rows into the order of their file, if they have times.
+pub(crate) fn arrange<T: Table>(rows: &mut [T]) {
+    if T::START.is_none() {
+        return;
+    }
+    let end = |row: &T| std::cmp::Reverse(row.end().map_or(i64::MAX, |end| end.0));
+    let starts: Vec<i64> = rows.iter().map(|row| row.start().map_or(0, |start| start.0)).collect();
+    let key = |row: usize| (starts[row], end(&rows[row]));
+    if (1..rows.len()).all(|row| key(row - 1) <= key(row)) {
+        return;
+    }
+    let mut order = order(&starts, |row| end(&rows[row]));
+    // Each goes to its place and makes the place free that another one goes to, until one goes to the first place.
+    for first in 0..rows.len() {
+        let mut to = first;
+        loop {
+            let from = order[to] as usize;
+            order[to] = to as u32;
+            if from == first {
+                break;
+            }
+            rows.swap(to, from);
+            to = from;
+        }
+    }
+}
+
+/// The rows in the order of their starts and, of those that start together, of what `then` says; those of which both are
+/// the same stay as they are.
+fn order<K: Ord>(starts: &[i64], then: impl Fn(usize) -> K) -> Vec<u32> {
+    let least = starts.iter().copied().min().unwrap_or(0);
+    let most = starts.iter().copied().max().unwrap_or(0);
+    let bits = usize::BITS - starts.len().leading_zeros();
+    let rows = 0..starts.len() as u32;
+    if (most.wrapping_sub(least) as u64).leading_zeros() < bits {
+        let mut order: Vec<u32> = rows.collect();
+        order.sort_by_key(|row| (starts[*row as usize], then(*row as usize)));
+        return order;
+    }
+    // Start and row in one number, which sorts several times as fast.
+    let number = |row: u32| {
+        let since = starts[row as usize].wrapping_sub(least) as u64;
+        since << bits | u64::from(row)
+    };
+    let mut order: Vec<u64> = rows.map(number).collect();
     order.sort_unstable();
-    take(&batch, order.into_iter().map(|(_, row)| row).collect())
+    let row = |number: u64| (number & ((1 << bits) - 1)) as usize;
+    for together in order.chunk_by_mut(|a, b| *a >> bits == *b >> bits) {
+        if together.len() > 1 {
+            together.sort_by_key(|number| then(row(*number)));
+        }
+    }
+    order.into_iter().map(|number| row(number) as u32).collect()
 }
 
 /// These rows of a batch, in this order.
@@ -144,10 +171,7 @@ pub(crate) fn write<T: Table>(
     let extents = batches.iter().filter_map(|batch| Times::of::<T>(batch)?.extent());
     let extent = extents.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 + b.2));
     let bytes = commit(dir, relative, |file| {
-        let mut writer = ArrowWriter::try_new(file, schema::<T>(), Some(properties::<T>()))?;
-        batches.iter().try_for_each(|batch| writer.write(batch))?;
-        writer.close()?;
-        Ok(())
+        table_file::write(file, schema::<T>(), properties(), batches, GROUP_ROWS)
     })?;
     Ok(manifest::File {
         table: T::NAME.into(),
@@ -169,9 +193,8 @@ pub(crate) fn write_attrs(
     segment: u32,
     batches: &[AttrBatch],
 ) -> Result<manifest::File> {
-    let bytes = commit(dir, relative, |file| {
-        attr_file::write(file, properties::<Attr>(), batches, GROUP_ROWS)
-    })?;
+    let bytes =
+        commit(dir, relative, |file| attr_file::write(file, properties(), batches, GROUP_ROWS))?;
     Ok(manifest::File {
         table: Attr::NAME.into(),
         path: relative.into(),
@@ -384,4 +407,36 @@ pub(crate) fn read_file<T: Table>(path: &Path) -> Result<u64> {
         T::rows(&batch?).map_err(Error::schema(path, "its rows"))?;
     }
     Ok(batches.row)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuwhy_schema::{Span, TrackId};
+
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_by_start_then_the_longest_first_however_far_apart_they_are() {
+        let span = |number: usize, start: i64| Span {
+            id: gpuwhy_schema::Id(number as u64),
+            ts: Ns(start),
+            dur: (!number.is_multiple_of(7)).then_some(Ns(number as i64 * 31 % 5)),
+            track: TrackId(1),
+            parent: None,
+            name: "s".into(),
+        };
+        for ends in [[0, 0], [-40, 40], [i64::MIN, i64::MAX]] {
+            let starts = (0..500).map(|n| n * 7919 % 37).chain(ends);
+            let spans: Vec<Span> = starts.enumerate().map(|(n, start)| span(n, start)).collect();
+            let mut expected = spans.clone();
+            expected.sort_by_key(|span| {
+                let end = span.dur.map_or(i64::MAX, |dur| span.ts.0.saturating_add(dur.0));
+                (span.ts, std::cmp::Reverse(end))
+            });
+            assert_eq!(Span::rows(&sorted::<Span>(Span::batch(&spans))).unwrap(), expected);
+            let mut spans = spans;
+            arrange(&mut spans);
+            assert_eq!(spans, expected);
+        }
+    }
 }
