@@ -47,6 +47,12 @@ const MOST: usize = 1 << 20;
 const SOME: usize = 16;
 /// Long rows that are held.
 const LONG_ROWS: usize = 1 << 16;
+/// Bits of the place of a row among those that are gathered, of its lane, and the greatest number of its tile.
+const PLACE: u32 = 17;
+const LANE: u32 = 34;
+const LATE: i64 = (1 << (64 - PLACE - LANE)) - 1;
+/// Rows that are gathered before they become cells.
+const GATHERED: usize = 1 << PLACE;
 
 /// The cells of some time, by lane.
 type Tile = HashMap<Lane, Vec<Cell>>;
@@ -155,6 +161,8 @@ pub(crate) struct Builder {
     /// The first rows, until it is known how dense they are.
     first: Option<Vec<Row>>,
     levels: Vec<Level>,
+    /// Rows that are to become cells.
+    gathered: Vec<Row>,
     long: Vec<Row>,
     /// Rows that had not ended when they were written, by what they have in common with their ends.
     open: HashMap<(Lane, i64, u64), Row>,
@@ -187,6 +195,7 @@ impl Builder {
             chunks: Vec::new(),
             first: Some(Vec::new()),
             levels: Vec::new(),
+            gathered: Vec::new(),
             long: Vec::new(),
             open: HashMap::new(),
             newest: i64::MIN,
@@ -227,6 +236,7 @@ impl Builder {
     }
 
     fn make_room(&mut self) -> Result<()> {
+        self.settle();
         if self.first.as_ref().is_some_and(|first| first.len() as u64 >= FEW) {
             self.begin_levels();
         }
@@ -252,8 +262,34 @@ impl Builder {
         self.newest = self.newest.max(row.from);
         match &mut self.first {
             Some(first) => first.push(row),
-            None => self.add(row),
+            None => self.gather(row),
         }
+    }
+
+    fn gather(&mut self, row: Row) {
+        self.gathered.push(row);
+        if self.gathered.len() >= GATHERED {
+            self.settle();
+        }
+    }
+
+    /// Makes cells of the rows that were gathered, tile by tile and lane by lane: the cells of each lane lie elsewhere in
+    /// memory, so that another lane for each row would be a cache miss for each.
+    fn settle(&mut self) {
+        let Some(tile) = self.levels.first().map(|finest| finest.level + TILE) else { return };
+        let mut rows = std::mem::take(&mut self.gathered);
+        let first = rows.iter().map(|row| row.from >> tile).min().unwrap_or(0);
+        let number = |(row, place): (&Row, u64)| {
+            let tile = ((row.from >> tile) - first).min(LATE) as u64;
+            (tile << LANE | row.lane.0) << PLACE | place
+        };
+        let mut order: Vec<u64> = rows.iter().zip(0..).map(number).collect();
+        order.sort_unstable();
+        for number in order {
+            self.add(rows[number as usize % GATHERED]);
+        }
+        rows.clear();
+        self.gathered = rows;
     }
 
     fn add(&mut self, row: Row) {
@@ -289,8 +325,9 @@ impl Builder {
         let next = |level: &u32| steps.next().map(|step| level + step).filter(|next| *next <= LAST);
         self.levels = std::iter::successors(Some(finest), next).map(Level::new).collect();
         for row in first {
-            self.add(row);
+            self.gather(row);
         }
+        self.settle();
     }
 
     fn flush_long(&mut self) -> Result<()> {

@@ -119,37 +119,46 @@ pub(super) fn merge(cells: &mut Vec<Cell>, level: u32) {
     if !cells.is_sorted_by_key(key) {
         cells.sort_unstable_by_key(key);
     }
-    cells.dedup_by(|cell, last| {
-        let is_same = (last.bucket, last.value) == (cell.bucket, cell.value);
-        let count = last.count.checked_add(cell.count);
-        let held = last.held.checked_add(cell.held);
-        match (last.run, cell.run, count, held) {
-            (0, 0, Some(count), Some(held)) if is_same => {
-                (last.count, last.held) = (count, held);
-                true
-            }
-            _ => false,
-        }
-    });
     let width = 1i64 << level;
-    for cell in cells.iter_mut() {
-        if cell.run == 0 && cell.count == 0 && cell.held == width {
-            (cell.run, cell.held) = (1, 0);
+    // The last of those that are kept may still grow.
+    let mut kept = 0;
+    for at in 0..cells.len() {
+        let cell = cells[at];
+        if let Some(last) = cells[..kept].last_mut()
+            && (last.bucket, last.value, last.run) == (cell.bucket, cell.value, 0)
+            && cell.run == 0
+            && let Some(count) = last.count.checked_add(cell.count)
+            && let Some(held) = last.held.checked_add(cell.held)
+        {
+            (last.count, last.held) = (count, held);
+            continue;
         }
+        kept = end(cells, kept, width);
+        cells[kept] = cell;
+        kept += 1;
     }
-    cells.dedup_by(|cell, last| {
-        let goes_on = last.run > 0
-            && cell.run > 0
-            && last.value == cell.value
-            && last.bucket + i64::from(last.run) == cell.bucket;
-        match last.run.checked_add(cell.run).filter(|_| goes_on) {
-            Some(run) => {
-                last.run = run;
-                true
-            }
-            None => false,
-        }
-    });
+    kept = end(cells, kept, width);
+    cells.truncate(kept);
+}
+
+/// Makes a run of the last of so many cells, to which nothing is added any more, if it is wholly held; and one with the run
+/// before it if that goes on. How many cells that leaves.
+fn end(cells: &mut [Cell], kept: usize, width: i64) -> usize {
+    let Some((last, before)) = cells[..kept].split_last_mut() else { return kept };
+    if (last.run, last.count, last.held) == (0, 0, width) {
+        (last.run, last.held) = (1, 0);
+    }
+    if let Some(before) = before.last_mut()
+        && before.run > 0
+        && last.run > 0
+        && before.value == last.value
+        && before.bucket + i64::from(before.run) == last.bucket
+        && let Some(run) = before.run.checked_add(last.run)
+    {
+        before.run = run;
+        return kept - 1;
+    }
+    kept
 }
 
 #[cfg(test)]

@@ -107,9 +107,15 @@ pub(super) fn put_cells(
     put(out, cells.len() as u64);
     let mut last = from;
     for of_bucket in cells.chunk_by(|a, b| a.bucket == b.bucket) {
-        let sum = of_bucket.iter().try_fold(0i64, |sum, cell| sum.checked_add(cell.held));
-        let rest = of_bucket.iter().rposition(|cell| cell.run == 0);
-        let rest = rest.filter(|_| sum == Some(1 << level));
+        let rest = match of_bucket {
+            // Most buckets have one cell.
+            [cell] => (cell.run == 0 && cell.held == 1 << level).then_some(0),
+            _ => {
+                let sum = of_bucket.iter().try_fold(0i64, |sum, cell| sum.checked_add(cell.held));
+                let rest = of_bucket.iter().rposition(|cell| cell.run == 0);
+                rest.filter(|_| sum == Some(1 << level))
+            }
+        };
         for (at, cell) in of_bucket.iter().enumerate() {
             let begins = (cell.count as usize).min(2);
             let kind = match (cell.run, Some(at) == rest) {
