@@ -93,6 +93,7 @@ impl Value {
 
 impl RawEvent {
     /// Forgets values and texts, and keeps their memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.values.clear();
         self.text.clear();
@@ -100,6 +101,7 @@ impl RawEvent {
     }
 
     /// Adds the value of the next field: a text.
+    #[inline]
     pub fn push_text(&mut self, text: &[u8]) {
         let from = self.text.len();
         self.text.extend_from_slice(text);
@@ -107,6 +109,7 @@ impl RawEvent {
     }
 
     /// The value of a field, if the event has it as an integer. One of 64 bits without a sign is taken as its bits.
+    #[inline]
     pub fn integer(&self, field: Option<usize>) -> Option<i64> {
         match self.values.get(field?)? {
             Value::Unsigned(value) => Some(*value as i64),
@@ -116,6 +119,7 @@ impl RawEvent {
     }
 
     /// The bytes of a field, if it is a text.
+    #[inline]
     pub fn bytes(&self, field: Option<usize>) -> Option<&[u8]> {
         match self.values.get(field?)? {
             Value::Text(range) => self.text.get(range.clone()),

@@ -77,7 +77,23 @@ pub struct Format {
 
 impl Machine {
     /// An unsigned integer of up to eight bytes.
+    #[inline]
     pub fn unsigned(self, bytes: &[u8]) -> u64 {
+        // Nearly all are of these sizes, which need no copy.
+        match *bytes {
+            [byte] => u64::from(byte),
+            [a, b] if self.is_big => u64::from(u16::from_be_bytes([a, b])),
+            [a, b] => u64::from(u16::from_le_bytes([a, b])),
+            [a, b, c, d] if self.is_big => u64::from(u32::from_be_bytes([a, b, c, d])),
+            [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] if self.is_big => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            _ => self.odd(bytes),
+        }
+    }
+
+    /// The same of another number of bytes.
+    fn odd(self, bytes: &[u8]) -> u64 {
         let mut word = [0; 8];
         let count = bytes.len().min(8);
         if self.is_big {

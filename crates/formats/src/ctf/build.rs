@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt as _, HashSet};
+use foldhash::{HashMap, HashSet};
 use gpuwhy_schema::Name;
 
 use super::ast::{self, Clock, Integer, Length, Metadata, Order, Ranges, Role, Type};
@@ -105,13 +105,38 @@ pub(super) struct EventClass {
 /// A class of streams.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamClass {
+    /// Its number in the metadata.
+    pub id: u64,
     pub packet_context: Option<Class>,
     pub event_header: Option<Class>,
     pub event_context: Option<Class>,
     /// The index of its clock.
     pub clock: Option<usize>,
     /// The events by their ids: indices of [`Model::events`].
-    pub events: HashMap<u64, usize>,
+    events: HashMap<u64, usize>,
+    /// The same of small ids, which nearly all are.
+    small: Vec<Option<usize>>,
+}
+
+impl StreamClass {
+    /// The event of this id: an index of [`Model::events`].
+    pub fn event(&self, id: u64) -> Option<usize> {
+        match usize::try_from(id).ok().and_then(|id| self.small.get(id)) {
+            Some(event) => *event,
+            None => self.events.get(&id).copied(),
+        }
+    }
+
+    /// Makes the table of small ids, which has few more places than there are events.
+    fn note_small(&mut self) {
+        self.small = vec![None; 4 * self.events.len() + 64];
+        for (id, event) in &self.events {
+            let place = usize::try_from(*id).ok().and_then(|id| self.small.get_mut(id));
+            if let Some(place) = place {
+                *place = Some(*event);
+            }
+        }
+    }
 }
 
 /// What the decoder goes by.
@@ -121,7 +146,8 @@ pub(super) struct Model {
     pub environment: BTreeMap<String, String>,
     pub packet_header: Option<Class>,
     pub clocks: Vec<Clock>,
-    pub streams: HashMap<u64, StreamClass>,
+    /// In the order of their ids.
+    pub streams: Vec<StreamClass>,
     pub events: Vec<EventClass>,
     /// How many slots the decoder needs.
     pub slots: usize,
@@ -147,7 +173,7 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
     let mut packet_header =
         builder.root(Scope::PacketHeader, metadata.packet_header.as_ref(), "the packet header")?;
     let outer = builder.roots.clone();
-    let mut streams = HashMap::new();
+    let mut streams = Vec::with_capacity(metadata.streams.len());
     let mut events = Vec::new();
     for stream in &metadata.streams {
         builder.roots.clone_from(&outer);
@@ -168,8 +194,13 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
             stream.event_context.as_ref(),
             &of("the event context"),
         )?;
-        let mut class =
-            StreamClass { packet_context, event_header, event_context, ..StreamClass::default() };
+        let mut class = StreamClass {
+            id: stream.id,
+            packet_context,
+            event_header,
+            event_context,
+            ..StreamClass::default()
+        };
         let within = builder.roots.clone();
         for event in metadata.events.iter().filter(|event| event.stream == stream.id) {
             builder.roots.clone_from(&within);
@@ -185,15 +216,18 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
             events.push(EventClass { name: event.name.as_str().into(), context, fields });
         }
         class.clock = builder.clock;
-        streams.insert(stream.id, class);
+        class.note_small();
+        streams.push(class);
     }
-    if let Some(event) = metadata.events.iter().find(|event| !streams.contains_key(&event.stream)) {
+    streams.sort_by_key(|stream| stream.id);
+    let is_known = |id| streams.binary_search_by_key(&id, |stream: &StreamClass| stream.id).is_ok();
+    if let Some(event) = metadata.events.iter().find(|event| !is_known(event.stream)) {
         return Err(format!(
             "the event `{}` is of the stream {}, which is not declared",
             event.name, event.stream
         ));
     }
-    let classes = streams.values_mut().flat_map(|stream| {
+    let classes = streams.iter_mut().flat_map(|stream| {
         [&mut stream.packet_context, &mut stream.event_header, &mut stream.event_context]
     });
     let classes =

@@ -12,7 +12,7 @@
 use gpuwhy_schema::Name;
 
 use super::ast::{Ranges, Role};
-use super::build::{Class, Int, Len, NO_SLOT};
+use super::build::{Class, Field, Int, Len, NO_SLOT};
 
 /// Values that one event may consist of.
 const ELEMENTS: u64 = 1 << 22;
@@ -87,11 +87,12 @@ pub(super) struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// Goes on to the next multiple of `align` bits.
+    /// Goes on to the next multiple of `align` bits, which metadata let be powers of two only.
+    #[inline]
     fn align(&mut self, align: u32) {
-        if align > 1 {
-            self.at = self.at.next_multiple_of(u64::from(align));
-        }
+        debug_assert!(align.is_power_of_two(), "{align}");
+        let below = u64::from(align) - 1;
+        self.at = (self.at + below) & !below;
     }
 
     /// The next bytes, which begin at a whole byte.
@@ -274,10 +275,7 @@ impl State {
             Class::Struct { fields, align } => {
                 bits.align(*align);
                 sink.begin(None);
-                for field in fields {
-                    sink.field(&field.name);
-                    self.decode(&field.class, bits, sink)?;
-                }
+                self.members(fields, bits, sink)?;
                 sink.end(false);
             }
             Class::Array { element, len, align } => {
@@ -311,6 +309,28 @@ impl State {
         Ok(())
     }
 
+    #[inline]
+    fn members(
+        &mut self,
+        fields: &[Field],
+        bits: &mut Bits<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Stop> {
+        for field in fields {
+            sink.field(&field.name);
+            match &field.class {
+                // Most members are integers, which need no call of `decode` for each.
+                Class::Int(int) if self.elements < ELEMENTS => {
+                    self.elements += 1;
+                    self.integer(int, bits, sink)?;
+                }
+                class => self.decode(class, bits, sink)?,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn integer(
         &mut self,
         int: &Int,

@@ -84,9 +84,18 @@ impl Scale {
 
     /// The time of a clock's value; `None` beyond 64 bits of nanoseconds.
     pub fn ns(self, cycles: u64) -> Option<i64> {
+        const SECOND: u64 = 1_000_000_000;
         let since = match self.frequency {
-            1_000_000_000 => i128::from(cycles),
-            frequency => i128::from(cycles) * 1_000_000_000 / i128::from(frequency),
+            SECOND => i128::from(cycles),
+            frequency => {
+                let (seconds, rest) = (cycles / frequency, cycles % frequency);
+                // Of clocks of less than 18 GHz the rest of a second fits, and 128 bits are not divided.
+                let rest = match rest.checked_mul(SECOND) {
+                    Some(rest) => i128::from(rest / frequency),
+                    None => i128::from(rest) * i128::from(SECOND) / i128::from(frequency),
+                };
+                i128::from(seconds) * i128::from(SECOND) + rest
+            }
         };
         i64::try_from(since + i128::from(self.base)).ok()
     }
@@ -98,8 +107,8 @@ pub(super) struct Stream {
     /// The files to come.
     rest: VecDeque<Part>,
     part: Part,
-    /// The class that its packets are of.
-    class: u64,
+    /// The class that the packet is of: an index of [`Model::streams`].
+    class: usize,
     state: State,
     scale: Scale,
     window: Vec<u8>,
@@ -181,7 +190,8 @@ impl Stream {
         }
         let Found { instance, begin, .. } = stream.state.found;
         let begin = begin.and_then(|begin| stream.scale.ns(begin)).unwrap_or(0);
-        Ok(Some(Identity { class: stream.class, instance, begin }))
+        let class = stream.class().map_or(0, |class| class.id);
+        Ok(Some(Identity { class, instance, begin }))
     }
 
     /// The number of the trace that is being read.
@@ -220,7 +230,7 @@ impl Stream {
     }
 
     fn class(&self) -> Option<&StreamClass> {
-        self.part.model.streams.get(&self.class)
+        self.part.model.streams.get(self.class)
     }
 
     fn damaged(&self, what: impl Into<String>) -> Error {
@@ -247,8 +257,7 @@ impl Stream {
             }
         })?;
         let id = self.state.found.event.unwrap_or(0);
-        let known = self.class().and_then(|class| class.events.get(&id));
-        let Some(&event) = known else {
+        let Some(event) = self.class().and_then(|class| class.event(id)) else {
             self.at = start;
             return Err(self.damaged(format!("an event of the unknown id {id}")));
         };
@@ -307,13 +316,13 @@ impl Stream {
         self.state.begin();
         let mut bits = self.bits(&self.window);
         let model = &*self.part.model;
-        let class = model.streams.get(&self.class);
+        let class = model.streams.get(self.class);
         if decode(class, &model.events, &mut self.state, &mut bits).is_ok() {
             self.at = bits.at;
             return Ok(());
         }
         let model = self.part.model.clone();
-        let class = model.streams.get(&self.class);
+        let class = model.streams.get(self.class);
         self.attempt(|stream, bits| {
             stream.state.clock = clock;
             decode(class, &model.events, &mut stream.state, bits)
@@ -418,14 +427,14 @@ impl Stream {
             self.part_of_head(header)?;
             self.check_header(&model)?;
         }
-        self.class = match self.state.found.stream {
-            Some(class) => class,
-            None => model.streams.keys().min().copied().unwrap_or(0),
-        };
-        let Some(class) = model.streams.get(&self.class) else {
+        let first = model.streams.first().map_or(0, |class| class.id);
+        let id = self.state.found.stream.unwrap_or(first);
+        let place = model.streams.binary_search_by_key(&id, |class| class.id);
+        let Some(class) = place.ok().and_then(|place| model.streams.get(place)) else {
             self.at = 0;
-            return Err(self.damaged(format!("a packet of the unknown stream {}", self.class)));
+            return Err(self.damaged(format!("a packet of the unknown stream {id}")));
         };
+        self.class = place.unwrap_or(0);
         self.scale = Scale::of(class.clock.and_then(|clock| model.clocks.get(clock)));
         if let Some(context) = &class.packet_context {
             self.part_of_head(context)?;

@@ -8,6 +8,8 @@ use gpuwhy_tracepoint::Machine;
 
 /// A text of the file at most, without its zero byte.
 const TEXT: usize = 1 << 16;
+/// Bytes that room is made for before they are read.
+const PART: u64 = 1 << 16;
 
 /// What is read in order.
 pub(crate) struct Input<R> {
@@ -69,14 +71,36 @@ impl<R: Read> Input<R> {
     /// There are not so many.
     pub fn append(&mut self, count: u64, to: &mut Vec<u8>) -> Result<()> {
         let before = to.len();
-        let read = self.inner.by_ref().take(count).read_to_end(to);
-        read.map_err(Error::io("read", &self.path))?;
+        // Room for a part is cheap; a file may ask for more than it has.
+        if count <= PART {
+            to.resize(before + count as usize, 0);
+            let got = self.fill(&mut to[before..]);
+            to.truncate(before + *got.as_ref().unwrap_or(&0));
+            got.map_err(Error::io("read", &self.path))?;
+        } else {
+            let read = self.inner.by_ref().take(count).read_to_end(to);
+            read.map_err(Error::io("read", &self.path))?;
+        }
         let got = (to.len() - before) as u64;
         self.at += got;
         match got == count {
             true => Ok(()),
             false => Err(self.damaged(format!("the file ends where {count} bytes should be"))),
         }
+    }
+
+    /// Reads as many bytes as there is room for, or as there are; how many these are.
+    fn fill(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let mut got = 0;
+        while got < to.len() {
+            match self.inner.read(&mut to[got..]) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(got)
     }
 
     /// Passes over bytes.

@@ -59,7 +59,8 @@ struct Cpu {
     /// Interrupt handlers that have begun, the innermost last.
     hardirqs: Vec<(i64, Name)>,
     softirq: Option<(i64, usize)>,
-    sums: BTreeMap<usize, Sum>,
+    /// Of time in softirqs, by their vectors, and in interrupt handlers.
+    sums: [Option<Sum>; VECTORS.len() + 1],
 }
 
 /// A disk.
@@ -91,11 +92,23 @@ struct Host {
     name: Name,
     entity: EntityId,
     tasks: Tasks,
-    cpus: BTreeMap<u32, Cpu>,
+    /// By their numbers.
+    cpus: Vec<Option<Box<Cpu>>>,
     requests: HashMap<(i64, i64), Request>,
     disks: BTreeMap<i64, Disk>,
     nics: BTreeMap<Name, Sum>,
+    /// What interrupt handlers are called, by the numbers of their interrupts, with the text that the tracer gives them.
+    handlers: HashMap<i64, (Vec<u8>, Name)>,
+    /// What softirqs are called.
+    vectors: [Option<Name>; VECTORS.len()],
     marks: Option<TrackId>,
+}
+
+impl Host {
+    /// A CPU of which there has been an event.
+    fn cpu(&mut self, number: u32) -> Option<&mut Cpu> {
+        self.cpus.get_mut(number as usize)?.as_deref_mut()
+    }
 }
 
 /// A type of event with what it means.
@@ -151,10 +164,12 @@ impl KernelRows {
             name: name.into(),
             entity,
             tasks: Tasks::new(key, entity, source),
-            cpus: BTreeMap::new(),
+            cpus: Vec::new(),
             requests: HashMap::new(),
             disks: BTreeMap::new(),
             nics: BTreeMap::new(),
+            handlers: HashMap::new(),
+            vectors: Default::default(),
             marks: None,
         });
         self.hosts.len() - 1
@@ -255,11 +270,11 @@ impl KernelRows {
                     });
                 }
             }
-            for cpu in host.cpus.values_mut() {
+            for cpu in host.cpus.iter_mut().flatten() {
                 if let Some(slice) = cpu.current.filter(|(_, since)| end > *since) {
                     occupied(slice, end, cpu, &mut host.tasks, lanes, rows);
                 }
-                cpu.sums.values_mut().for_each(|sum| sum.flush(end, rows));
+                cpu.sums.iter_mut().flatten().for_each(|sum| sum.flush(end, rows));
             }
             host.nics.values_mut().for_each(|sum| sum.flush(end, rows));
             for disk in host.disks.values_mut() {
@@ -300,19 +315,26 @@ impl At<'_> {
         let number = self.event.cpu.filter(|cpu| *cpu < CPUS)?;
         let host = &mut self.host[self.kind.host];
         let (key, entity, lanes) = (&host.key, host.entity, &mut *self.lanes);
-        let cpu = host.cpus.entry(number).or_insert_with(|| Cpu {
-            entity: lanes.entity(EntityKind::Cpu, &format!("{key}:cpu{number}"), |e| {
+        let place = number as usize;
+        if host.cpus.len() <= place {
+            host.cpus.resize_with(place + 1, || None);
+        }
+        let cpu: &mut Cpu = host.cpus[place].get_or_insert_with(|| {
+            let entity = lanes.entity(EntityKind::Cpu, &format!("{key}:cpu{number}"), |e| {
                 e.parent = Some(entity);
                 e.name = format!("CPU {number}").as_str().into();
                 e.number = Some(i64::from(number));
-            }),
-            occupant: None,
-            marks: None,
-            lanes: [None; LANES.len()],
-            current: None,
-            hardirqs: Vec::new(),
-            softirq: None,
-            sums: BTreeMap::new(),
+            });
+            Box::new(Cpu {
+                entity,
+                occupant: None,
+                marks: None,
+                lanes: [None; LANES.len()],
+                current: None,
+                hardirqs: Vec::new(),
+                softirq: None,
+                sums: Default::default(),
+            })
         });
         Some((number, cpu))
     }
@@ -394,7 +416,7 @@ impl At<'_> {
             }
         }
         let host = &mut self.host[self.kind.host];
-        if let (Some(slice), Some(cpu)) = (slice, host.cpus.get_mut(&number)) {
+        if let (Some(slice), Some(Some(cpu))) = (slice, host.cpus.get_mut(number as usize)) {
             occupied(slice, now, cpu, &mut host.tasks, self.lanes, self.rows);
         }
         if prev > 0 {
@@ -429,9 +451,9 @@ impl At<'_> {
     fn borrowed(&mut self, sum: usize, from: i64, now: i64) {
         let source = self.host().tasks.source;
         let Some(number) = self.event.cpu else { return };
-        let Some(cpu) = self.host[self.kind.host].cpus.get_mut(&number) else { return };
+        let Some(cpu) = self.host[self.kind.host].cpu(number) else { return };
         let (entity, lanes) = (cpu.entity, &mut *self.lanes);
-        let sum = cpu.sums.entry(sum).or_insert_with(|| {
+        let sum = cpu.sums[sum].get_or_insert_with(|| {
             let name = match VECTORS.get(sum) {
                 Some(vector) => format!("{}{vector}", names::SOFTIRQ_PREFIX),
                 None => names::HARDIRQ.to_owned(),
@@ -446,7 +468,7 @@ impl At<'_> {
     fn on_cpu(&mut self, lane: usize, name: Name, from: i64, now: i64) {
         let (source, id) = (self.host().tasks.source, self.id());
         let Some(number) = self.event.cpu else { return };
-        let Some(cpu) = self.host[self.kind.host].cpus.get_mut(&number) else { return };
+        let Some(cpu) = self.host[self.kind.host].cpu(number) else { return };
         let (entity, lanes) = (cpu.entity, &mut *self.lanes);
         let track = *cpu.lanes[lane].get_or_insert_with(|| {
             lanes.track(entity, None, Lane::spans(LANES[lane], Discipline::Nested), source)
@@ -473,11 +495,20 @@ impl At<'_> {
     /// What a handler's spans are called.
     fn handler(&mut self, irq: Place, name: Place) -> Name {
         let number = self.event.integer(irq).unwrap_or(-1);
-        let text = self.event.bytes(name).map(String::from_utf8_lossy);
-        match text {
-            Some(text) if !text.is_empty() => self.names.name(&format!("irq {number} {text}")),
-            _ => self.names.name(&format!("irq {number}")),
+        let text = self.event.bytes(name).unwrap_or_default();
+        let handlers = &mut self.host[self.kind.host].handlers;
+        if let Some((known, name)) = handlers.get(&number)
+            && known == text
+        {
+            return name.clone();
         }
+        let shown = match text {
+            b"" => format!("irq {number}"),
+            text => format!("irq {number} {}", String::from_utf8_lossy(text)),
+        };
+        let name = self.names.name(&shown);
+        handlers.insert(number, (text.to_vec(), name.clone()));
+        name
     }
 
     fn softirq(&mut self, begins: bool, vector: Place, now: i64) {
@@ -487,7 +518,8 @@ impl At<'_> {
         if begins {
             cpu.softirq = Some((now, vector));
         } else if let Some((from, _)) = cpu.softirq.take().filter(|begun| begun.1 == vector) {
-            let name = self.names.name(VECTORS[vector]);
+            let (vectors, names) = (&mut self.host[self.kind.host].vectors, &mut *self.names);
+            let name = vectors[vector].get_or_insert_with(|| names.name(VECTORS[vector])).clone();
             self.on_cpu(SOFTIRQ, name, from, now);
             self.borrowed(vector, from, now);
         }
@@ -592,8 +624,11 @@ impl At<'_> {
     fn transmit(&mut self, device: Place, length: Place, now: i64) {
         let device = self.event.bytes(device).map(String::from_utf8_lossy);
         let (Some(device), Some(length)) = (device, self.event.integer(length)) else { return };
-        let name = self.names.name(&device);
         let host = &mut self.host[self.kind.host];
+        if let Some(sum) = host.nics.get_mut(&*device) {
+            return sum.add(length as f64, now, now, self.rows);
+        }
+        let name = self.names.name(&device);
         let (key, parent, source) = (&host.key, host.entity, host.tasks.source);
         let lanes = &mut *self.lanes;
         let sum = host.nics.entry(name.clone()).or_insert_with(|| {
@@ -646,10 +681,10 @@ impl At<'_> {
         } else {
             let host_entity = host.entity;
             let lanes = &mut *self.lanes;
-            let cpu = self.event.cpu.and_then(|cpu| host.cpus.get_mut(&cpu));
+            let cpu = self.event.cpu.and_then(|cpu| host.cpus.get_mut(cpu as usize));
             let (entity, known) = match cpu {
-                Some(cpu) => (cpu.entity, &mut cpu.marks),
-                None => (host_entity, &mut host.marks),
+                Some(Some(cpu)) => (cpu.entity, &mut cpu.marks),
+                _ => (host_entity, &mut host.marks),
             };
             *known
                 .get_or_insert_with(|| lanes.track(entity, None, Lane::marks(names::MARKS), source))

@@ -9,8 +9,6 @@
 //! Before its first event a thread's state is not known, and no row says one. Tracers that name no processes leave
 //! each thread in a process of its own.
 
-use std::collections::BTreeMap;
-
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{
     Discipline, EntityId, EntityKind, Id, Lane, Lanes, Mark, Measure, Name, Ns, Rows, SourceId,
@@ -19,6 +17,8 @@ use gpuwhy_schema::{
 
 use super::sums::Sum;
 
+/// How many threads are found again without a look at the table of all: a power of two.
+const LATELY: usize = 1 << 8;
 /// The lane of system calls of a thread.
 pub(super) const SYSCALLS: &str = "syscalls";
 
@@ -50,12 +50,17 @@ pub(super) struct Tasks {
     key: String,
     host: EntityId,
     pub source: SourceId,
-    all: HashMap<i64, Task>,
+    /// The threads that live: places in `all`, of which some are free.
+    places: HashMap<i64, usize>,
+    all: Vec<Task>,
+    free: Vec<usize>,
+    /// Threads that were asked for lately, and their places: most events are about one of a few.
+    lately: Vec<(i64, usize)>,
     /// How many threads have had a number, where it was used again.
     again: HashMap<i64, u32>,
     wakeup: Name,
     /// What each process used of the CPUs.
-    cpu_time: BTreeMap<EntityId, Sum>,
+    cpu_time: HashMap<EntityId, Sum>,
     /// Time that all threads waited for a CPU, and context switches.
     waited: Option<[Sum; 2]>,
 }
@@ -63,41 +68,75 @@ pub(super) struct Tasks {
 impl Tasks {
     /// Of a host without threads yet.
     pub fn new(key: &str, host: EntityId, source: SourceId) -> Tasks {
-        let (all, again) = (HashMap::new(), HashMap::new());
-        let (wakeup, cpu_time) = ("wakeup".into(), BTreeMap::new());
-        Tasks { key: key.into(), host, source, all, again, wakeup, cpu_time, waited: None }
+        Tasks {
+            key: key.into(),
+            host,
+            source,
+            places: HashMap::new(),
+            all: Vec::new(),
+            free: Vec::new(),
+            lately: (0..LATELY).map(nobody).collect(),
+            again: HashMap::new(),
+            wakeup: "wakeup".into(),
+            cpu_time: HashMap::new(),
+            waited: None,
+        }
     }
 
     /// The thread of this number.
+    #[inline]
     pub fn task(&mut self, tid: i64, lanes: &mut Lanes) -> &mut Task {
-        let (key, host, again) = (&self.key, self.host, &self.again);
-        self.all.entry(tid).or_insert_with(|| {
-            let number = again.get(&tid).copied().unwrap_or(0);
-            let process =
-                lanes.entity(EntityKind::Process, &format!("{key}:of:{tid}@{number}"), |e| {
-                    e.parent = Some(host);
-                    e.name = format!("process of tid {tid}").as_str().into();
-                });
-            let entity = lanes.entity(EntityKind::Thread, &format!("{key}:{tid}@{number}"), |e| {
-                e.parent = Some(process);
-                e.name = format!("tid {tid}").as_str().into();
-                e.number = Some(tid);
-            });
-            Task {
-                entity,
-                process,
-                comm: Vec::new(),
-                pid: None,
-                states: None,
-                wakeups: None,
-                calls: None,
-                marks: None,
-                state: None,
-                cpu: -1,
-                requests: 0,
-                call: None,
+        let slot = tid as usize % LATELY;
+        if self.lately[slot].0 != tid {
+            let place = match self.places.get(&tid) {
+                Some(place) => *place,
+                None => self.begins(tid, lanes),
+            };
+            self.lately[slot] = (tid, place);
+        }
+        let place = self.lately[slot].1;
+        &mut self.all[place]
+    }
+
+    /// A thread that was not known: its place.
+    fn begins(&mut self, tid: i64, lanes: &mut Lanes) -> usize {
+        let (key, host) = (&self.key, self.host);
+        let number = self.again.get(&tid).copied().unwrap_or(0);
+        let process = lanes.entity(EntityKind::Process, &format!("{key}:of:{tid}@{number}"), |e| {
+            e.parent = Some(host);
+            e.name = format!("process of tid {tid}").as_str().into();
+        });
+        let entity = lanes.entity(EntityKind::Thread, &format!("{key}:{tid}@{number}"), |e| {
+            e.parent = Some(process);
+            e.name = format!("tid {tid}").as_str().into();
+            e.number = Some(tid);
+        });
+        let task = Task {
+            entity,
+            process,
+            comm: Vec::new(),
+            pid: None,
+            states: None,
+            wakeups: None,
+            calls: None,
+            marks: None,
+            state: None,
+            cpu: -1,
+            requests: 0,
+            call: None,
+        };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.all[place] = task;
+                place
             }
-        })
+            None => {
+                self.all.push(task);
+                self.all.len() - 1
+            }
+        };
+        self.places.insert(tid, place);
+        place
     }
 
     /// The thread is called this, and belongs to this process.
@@ -260,14 +299,17 @@ impl Tasks {
 
     /// A thread is no more: its number may be given to another. It does not return from the system call that it is in.
     fn ends(&mut self, tid: i64, now: i64, lanes: &mut Lanes, rows: &mut Rows) {
-        let track = self.all.get(&tid).is_some_and(|task| task.call.is_some());
-        let track = track.then(|| self.calls(tid, lanes));
-        let Some(task) = self.all.remove(&tid) else { return };
-        if let (Some((id, since, name)), Some(track)) = (task.call, track) {
+        let Some(place) = self.places.get(&tid).copied() else { return };
+        if let Some((id, since, name)) = self.all[place].call.take() {
+            let track = self.calls(tid, lanes);
             let dur = Some(Ns(now.saturating_sub(since)));
             rows.span.push(Span { id, ts: Ns(since), dur, track, parent: None, name });
         }
-        lanes.end(task.entity, Ns(now));
+        lanes.end(self.all[place].entity, Ns(now));
+        self.places.remove(&tid);
+        self.free.push(place);
+        let slot = tid as usize % LATELY;
+        self.lately[slot] = nobody(slot);
         *self.again.entry(tid).or_default() += 1;
     }
 
@@ -293,14 +335,21 @@ impl Tasks {
 
     /// The trace has ended: so have all states. The numbers of the threads that are in a system call are returned.
     pub fn finish(&mut self, now: i64, lanes: &mut Lanes, rows: &mut Rows) -> Vec<i64> {
-        let mut tids: Vec<i64> = self.all.keys().copied().collect();
+        let mut tids: Vec<i64> = self.places.keys().copied().collect();
         tids.sort_unstable();
         for &tid in &tids {
             self.enter(tid, None, now, lanes, rows);
         }
-        self.cpu_time.values_mut().for_each(|sum| sum.flush(now, rows));
+        let mut sums: Vec<(&EntityId, &mut Sum)> = self.cpu_time.iter_mut().collect();
+        sums.sort_unstable_by_key(|(process, _)| **process);
+        sums.into_iter().for_each(|(_, sum)| sum.flush(now, rows));
         self.waited.iter_mut().flatten().for_each(|sum| sum.flush(now, rows));
-        tids.retain(|tid| self.all.get(tid).is_some_and(|task| task.call.is_some()));
+        tids.retain(|tid| self.task(*tid, lanes).call.is_some());
         tids
     }
+}
+
+/// What stands in a slot of [`Tasks::lately`] for no thread: a number that belongs into another slot.
+fn nobody(slot: usize) -> (i64, usize) {
+    (slot as i64 + 1, 0)
 }
