@@ -7,13 +7,14 @@
 //! hexadecimal, `__ret` a call's result, `__state` letters of a thread's state, `__dev` a device's two numbers.
 
 use std::ops::Range;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::Name;
 use regex::bytes::Regex;
 
 use super::frequent;
+use super::line::digits;
 use gpuwhy_tracepoint::{RawEvent, Value};
 
 /// Fields of one event at most; others are left out and counted.
@@ -93,8 +94,24 @@ const RENAMED: &[(&str, &str, &str)] = &[
 
 /// A pattern with its groups.
 struct Pattern {
-    regex: Regex,
+    text: &'static str,
+    /// Made when the pattern is first needed: that takes as long as to read thousands of events.
+    regex: OnceLock<Option<Regex>>,
     groups: Vec<(Name, How)>,
+}
+
+impl Pattern {
+    fn new(text: &'static str) -> Pattern {
+        let names = text.split("(?<").skip(1).filter_map(|rest| rest.split_once('>'));
+        let groups = names.map(|(name, _)| group(name)).collect();
+        Pattern { text, regex: OnceLock::new(), groups }
+    }
+
+    /// The regular expression; a test compiles all of them.
+    fn regex(&self) -> Option<&Regex> {
+        let made = || Regex::new(&format!("(?-u){}", self.text)).ok();
+        self.regex.get_or_init(made).as_ref()
+    }
 }
 
 /// How the text of a group is read.
@@ -107,24 +124,36 @@ enum How {
     Device,
 }
 
-static BY_EVENT: LazyLock<HashMap<&'static str, Vec<Pattern>>> = LazyLock::new(|| {
-    let mut all: HashMap<&'static str, Vec<Pattern>> = HashMap::new();
-    for (events, pattern) in PATTERNS {
-        for event in *events {
-            // A test compiles all of them.
-            let Ok(regex) = Regex::new(&format!("(?-u){pattern}")) else { continue };
-            let groups = regex.capture_names().skip(1).map(|name| group(name.unwrap_or_default()));
-            let groups = groups.collect();
-            all.entry(event).or_default().push(Pattern { regex, groups });
-        }
+/// The patterns, and which each event has.
+struct Patterns {
+    all: Vec<Pattern>,
+    of: HashMap<&'static str, Vec<usize>>,
+}
+
+impl Patterns {
+    fn of(&self, event: &str) -> impl Iterator<Item = &Pattern> {
+        self.of.get(event).into_iter().flatten().map(|place| &self.all[*place])
     }
-    all
+}
+
+static ALL: LazyLock<Patterns> = LazyLock::new(|| {
+    let all = PATTERNS.iter().map(|(_, pattern)| Pattern::new(pattern)).collect();
+    let mut of: HashMap<&'static str, Vec<usize>> = HashMap::new();
+    for (place, (events, _)) in PATTERNS.iter().enumerate() {
+        events.iter().for_each(|event| of.entry(event).or_default().push(place));
+    }
+    Patterns { all, of }
 });
 
-/// How many patterns there are, for tests.
+/// How many patterns are regular expressions with the groups that they seem to have, for tests.
 #[cfg(test)]
 pub(super) fn compiled() -> usize {
-    BY_EVENT.values().map(Vec::len).sum()
+    let is_sound = |pattern: &&Pattern| {
+        let names = pattern.regex().map(|regex| regex.capture_names().skip(1).flatten());
+        let groups = names.map(|names| names.map(group).collect::<Vec<_>>());
+        groups.as_ref() == Some(&pattern.groups)
+    };
+    ALL.all.iter().filter(is_sound).count()
 }
 
 fn group(name: &str) -> (Name, How) {
@@ -138,11 +167,46 @@ fn group(name: &str) -> (Name, How) {
     (name.into(), how)
 }
 
+/// The names of the fields of an event, and the number of the type that it makes with them. Events of a name mostly have
+/// the same fields, so that those of the one before are kept as far as they come again.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    names: Vec<Name>,
+    /// How many fields the event has so far.
+    count: usize,
+    /// Of the event before, if all fields are the same.
+    pub kind: Option<usize>,
+}
+
+impl Layout {
+    /// The names of the fields.
+    pub fn names(&self) -> &[Name] {
+        &self.names
+    }
+
+    /// The next field is called this, which `make` makes a name of.
+    fn push(&mut self, name: &str, make: impl FnOnce() -> Name) {
+        if self.names.get(self.count).is_none_or(|known| **known != *name) {
+            self.names.truncate(self.count);
+            self.names.push(make());
+            self.kind = None;
+        }
+        self.count += 1;
+    }
+
+    /// The event has no more fields.
+    fn end(&mut self) {
+        if self.names.len() > self.count {
+            self.names.truncate(self.count);
+            self.kind = None;
+        }
+        self.count = 0;
+    }
+}
+
 /// Takes texts of events apart, and keeps what it needs for that.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
-    /// The names of the last event's fields.
-    pub names: Vec<Name>,
     /// Fields of all events that were printed twice, and those beyond [`FIELDS`].
     pub doubtful: u64,
     pub beyond: u64,
@@ -154,49 +218,46 @@ pub(super) struct Fields {
 const KNOWN: usize = 1 << 14;
 
 impl Fields {
-    /// Adds the fields of an event, whose name is without its system, to `raw`; [`Fields::names`] are theirs.
-    pub fn read(&mut self, event: &str, text: &[u8], raw: &mut RawEvent) {
-        self.names.clear();
+    /// Adds the fields of an event, whose name is without its system, to `raw`, and their names to `layout`, which is that
+    /// of the event before of the same name.
+    pub fn read(&mut self, event: &str, text: &[u8], layout: &mut Layout, raw: &mut RawEvent) {
         let key = match event.starts_with(SYS_EXIT) {
             true => SYS_EXIT,
             false => event,
         };
-        let patterns = BY_EVENT.get(key);
+        let mut add = |(name, how): &(Name, How), text: Option<&[u8]>| {
+            layout.push(name, || name.clone());
+            match text {
+                Some(text) => push(text, *how, raw),
+                None => raw.values.push(Value::Absent),
+            }
+        };
         if let Some((number, texts)) = frequent::groups(key, text)
-            && let Some(pattern) = patterns.and_then(|all| all.get(number))
+            && let Some(pattern) = ALL.of(key).nth(number)
         {
-            for ((name, how), text) in pattern.groups.iter().zip(texts) {
-                self.names.push(name.clone());
-                match text {
-                    Some(text) => push(text, *how, raw),
-                    None => raw.values.push(Value::Absent),
-                }
-            }
-            return;
+            pattern.groups.iter().zip(texts).for_each(|(group, text)| add(group, text));
+            return layout.end();
         }
-        for pattern in patterns.into_iter().flatten() {
-            if let Some(captures) = pattern.regex.captures(text) {
-                for (number, (name, how)) in pattern.groups.iter().enumerate() {
-                    self.names.push(name.clone());
-                    match captures.get(number + 1) {
-                        Some(found) => push(found.as_bytes(), *how, raw),
-                        None => raw.values.push(Value::Absent),
-                    }
+        for pattern in ALL.of(key) {
+            if let Some(captures) = pattern.regex().and_then(|regex| regex.captures(text)) {
+                for (number, group) in pattern.groups.iter().enumerate() {
+                    add(group, captures.get(number + 1).map(|found| found.as_bytes()));
                 }
-                return;
+                return layout.end();
             }
         }
-        self.keys(event, text, raw);
+        self.keys(event, text, layout, raw);
+        layout.end();
     }
 
     /// `key=value, key=value`, and what comes before the first key.
-    fn keys(&mut self, event: &str, text: &[u8], raw: &mut RawEvent) {
-        let mut found = std::mem::take(&mut self.found);
+    fn keys(&mut self, event: &str, text: &[u8], layout: &mut Layout, raw: &mut RawEvent) {
+        let (mut found, known) = (std::mem::take(&mut self.found), &mut self.known);
         found.clear();
         find(text, &mut found);
         let before = trimmed(&text[..found.first().map_or(text.len(), |(key, _)| key.start)]);
         if !before.is_empty() {
-            self.names.push(TEXT.into());
+            layout.push(TEXT, || TEXT.into());
             raw.push_text(before);
         }
         self.beyond += found.len().saturating_sub(FIELDS) as u64;
@@ -206,33 +267,34 @@ impl Fields {
             let key = std::str::from_utf8(key).unwrap_or_default();
             let renamed = RENAMED.iter().find(|(of, was, _)| *of == event && *was == key);
             let name = renamed.map_or(key, |(.., is)| is);
+            let mut push_name = |name: &str| layout.push(name, || shared(known, name));
             if is_twice {
                 self.doubtful += 1;
-                self.push_name(name);
+                push_name(name);
                 raw.values.push(Value::Absent);
             } else if let Some((class, instance)) = engine(event, name, value) {
-                self.push_name("class");
-                self.push_name("instance");
+                push_name("class");
+                push_name("instance");
                 raw.values.extend([class, instance]);
             } else {
-                self.push_name(name);
+                push_name(name);
                 push(value, How::Plain, raw);
             }
         }
         self.found = found;
     }
+}
 
-    fn push_name(&mut self, name: &str) {
-        if let Some(known) = self.known.get(name.as_bytes()) {
-            self.names.push(known.clone());
-            return;
-        }
-        let new = Name::from(name);
-        if self.known.len() < KNOWN {
-            self.known.insert(name.as_bytes().to_vec(), new.clone());
-        }
-        self.names.push(new);
+/// The one copy of a name, as long as there are not too many.
+fn shared(known: &mut HashMap<Vec<u8>, Name>, name: &str) -> Name {
+    if let Some(known) = known.get(name.as_bytes()) {
+        return known.clone();
     }
+    let new = Name::from(name);
+    if known.len() < KNOWN {
+        known.insert(name.as_bytes().to_vec(), new.clone());
+    }
+    new
 }
 
 /// `engine=0:1` of i915: class and instance.
@@ -269,6 +331,9 @@ fn find(text: &[u8], found: &mut Vec<(Range<usize>, Range<usize>)>) {
 fn trimmed(value: &[u8]) -> &[u8] {
     let mut value = value.trim_ascii();
     loop {
+        if value.last().is_none_or(u8::is_ascii_alphanumeric) {
+            return value;
+        }
         let before = value;
         for between in [&b"==>"[..], b",", b"[", b"(", b"{"] {
             value = value.strip_suffix(between).unwrap_or(value).trim_ascii_end();
@@ -288,13 +353,16 @@ fn trimmed(value: &[u8]) -> &[u8] {
 
 /// Adds a value.
 fn push(text: &[u8], how: How, raw: &mut RawEvent) {
-    let value = std::str::from_utf8(text).ok().and_then(|text| match how {
+    let as_text = || std::str::from_utf8(text).ok();
+    let value = match how {
         How::Plain => number(text),
-        How::Hexadecimal => hexadecimal(text.strip_prefix("0x").unwrap_or(text)),
-        How::Result => result(text),
-        How::State => state(text),
-        How::Device => device(text),
-    });
+        How::Hexadecimal => {
+            as_text().and_then(|text| hexadecimal(text.strip_prefix("0x").unwrap_or(text)))
+        }
+        How::Result => as_text().and_then(result),
+        How::State => as_text().and_then(state),
+        How::Device => as_text().and_then(device),
+    };
     match value {
         Some(value) => raw.values.push(value),
         None => raw.push_text(text),
@@ -306,25 +374,25 @@ fn hexadecimal(digits: &str) -> Option<Value> {
 }
 
 /// Decimal, hexadecimal after `0x`, or an address of 16 digits, which the kernel prints without.
-fn number(text: &str) -> Option<Value> {
-    let bytes = text.as_bytes();
-    if let Some(digits) = text.strip_prefix("0x") {
-        return hexadecimal(digits).filter(|_| bytes[2].is_ascii_hexdigit());
-    }
-    let is_address = bytes.len() == 16
-        && bytes.iter().all(u8::is_ascii_hexdigit)
-        && (bytes[0] == b'0' || !bytes.iter().all(u8::is_ascii_digit));
-    if is_address {
-        return hexadecimal(text);
-    }
-    match bytes.strip_prefix(b"-") {
-        Some(digits) if digits.first().is_some_and(u8::is_ascii_digit) => {
-            text.parse().ok().map(Value::Signed)
+fn number(bytes: &[u8]) -> Option<Value> {
+    let hexadecimal = |digits| std::str::from_utf8(digits).ok().and_then(hexadecimal);
+    match bytes {
+        [b'0', b'x', digits @ ..] => {
+            let is_begun = digits.first().is_some_and(u8::is_ascii_hexdigit);
+            hexadecimal(digits).filter(|_| is_begun)
         }
-        None if bytes.first().is_some_and(u8::is_ascii_digit) => {
-            text.parse().ok().map(Value::Unsigned)
+        [first, ..]
+            if bytes.len() == 16
+                && bytes.iter().all(u8::is_ascii_hexdigit)
+                && (*first == b'0' || !bytes.iter().all(u8::is_ascii_digit)) =>
+        {
+            hexadecimal(bytes)
         }
-        _ => None,
+        [b'-', size @ ..] => {
+            let size = digits(size).filter(|size| *size <= i64::MIN.unsigned_abs())?;
+            Some(Value::Signed((size as i64).wrapping_neg()))
+        }
+        _ => digits(bytes).map(Value::Unsigned),
     }
 }
 
@@ -372,8 +440,8 @@ mod tests {
 
     /// What the first pattern of an event that fits a text finds: its number, and its groups.
     fn by_pattern<'a>(event: &str, text: &'a [u8]) -> Option<(usize, Vec<Option<&'a [u8]>>)> {
-        BY_EVENT[event].iter().enumerate().find_map(|(number, pattern)| {
-            let captures = pattern.regex.captures(text)?;
+        ALL.of(event).enumerate().find_map(|(number, pattern)| {
+            let captures = pattern.regex()?.captures(text)?;
             let groups = captures.iter().skip(1).map(|group| group.map(|found| found.as_bytes()));
             Some((number, groups.collect()))
         })
@@ -401,8 +469,12 @@ mod tests {
                     format!("{a}:7 [-20]{b}{end}"),
                     format!("{a}:7 [120] success=-1 CPU:-3{end}"),
                 ];
+                let prints = ["", ":", "0x7:", "0x7: ", "0x7:\t", " a: b", "é: =", "a:b: c"]
+                    .map(|begin| format!("{begin}{a}: {b}{end}"));
                 let switches = switches.iter().map(|text| ("sched_switch", text));
-                for (event, text) in switches.chain(wakeups.iter().map(|t| ("sched_waking", t))) {
+                let wakeups = wakeups.iter().map(|text| ("sched_waking", text));
+                let prints = prints.iter().map(|text| ("print", text));
+                for (event, text) in switches.chain(wakeups).chain(prints) {
                     let Some((number, groups)) = frequent::groups(event, text.as_bytes()) else {
                         continue;
                     };
@@ -413,6 +485,6 @@ mod tests {
                 }
             }
         }
-        assert!(quick > 500, "{quick} texts were taken apart from their ends");
+        assert!(quick > 4500, "{quick} texts were taken apart from their ends");
     }
 }

@@ -1,11 +1,15 @@
 //! The most frequent events, taken apart from their ends: switches and wakeups, as the kernel and as trace-cmd print
-//! them.
+//! them; and what programs print into the trace.
 //!
 //! # How
 //! In these texts all but the names of threads are numbers and words without spaces. So what follows a name is read from
 //! the end backwards, and what is left is the name, whatever it holds. That is what the patterns of `fields.rs` find
 //! too, with many times the work. Where a text could be read in two ways, because a name holds an arrow, nothing is said
 //! here and the pattern decides.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 /// The groups of a pattern, in its order; `None` is one that the text lacks.
 pub(super) type Groups<'a> = [Option<&'a [u8]>; 7];
@@ -15,15 +19,19 @@ pub(super) fn groups<'a>(event: &str, text: &'a [u8]) -> Option<(usize, Groups<'
     match event {
         "sched_switch" => switch(text),
         "sched_wakeup" | "sched_waking" | "sched_wakeup_new" => wakeup(text),
+        "print" | "bprint" | "tracing_mark_write" => print(text),
         _ => None,
     }
 }
 
+/// What stands between the threads of a switch.
+const ARROW: &[u8] = b" ==> ";
+static FIND_ARROW: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ARROW));
+
 fn switch(text: &[u8]) -> Option<(usize, Groups<'_>)> {
-    let arrow = b" ==> ";
-    let at = memchr::memmem::find(text, arrow)?;
-    let (before, after) = (&text[..at], &text[at + arrow.len()..]);
-    if memchr::memmem::find(after, arrow).is_some() {
+    let at = FIND_ARROW.find(text)?;
+    let (before, after) = (&text[..at], &text[at + ARROW.len()..]);
+    if FIND_ARROW.find(after).is_some() {
         return None;
     }
     let (mut before, mut after) = (Back(before), Back(after));
@@ -61,6 +69,24 @@ fn wakeup(text: &[u8]) -> Option<(usize, Groups<'_>)> {
     Some((1, [Some(comm), Some(pid), Some(prio), success, cpu, None, None]))
 }
 
+/// `ADDRESS: TEXT`, or a text alone.
+fn print(text: &[u8]) -> Option<(usize, Groups<'_>)> {
+    if memchr::memchr(b'\n', text).is_some() {
+        return None;
+    }
+    let word = text.iter().take_while(|byte| !is_space(byte)).count();
+    let address = text[..word].strip_suffix(b":").filter(|address| !address.is_empty());
+    let (ip, buf) = match text[word..].strip_prefix(b" ").filter(|_| address.is_some()) {
+        Some(buf) => (address, buf),
+        None => (None, text),
+    };
+    Some((0, [ip, Some(buf), None, None, None, None, None]))
+}
+
+fn is_space(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || *byte == 0x0b
+}
+
 /// A text that is read from its end.
 #[derive(Clone, Copy)]
 struct Back<'a>(&'a [u8]);
@@ -73,7 +99,6 @@ impl<'a> Back<'a> {
 
     /// What is not space.
     fn word(&mut self) -> Option<&'a [u8]> {
-        let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
         let length = self.0.iter().rev().take_while(|byte| !is_space(byte)).count();
         self.split(length)
     }

@@ -11,7 +11,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{ClockError, Name, SourceId};
 use serde_json::json;
 
-use super::fields::{FIELDS, Fields};
+use super::fields::{FIELDS, Fields, Layout};
 use super::line::{self, Line, Time, What};
 use crate::kernel::feed::{About, Feed};
 use crate::kernel::rows::KernelRows;
@@ -141,7 +141,10 @@ struct OneFile {
     next: Option<(i64, Line)>,
     /// Types of events by their names and the names of their fields.
     kinds: HashMap<Vec<u8>, usize>,
-    key: Vec<u8>,
+    /// The fields of the last event of each name.
+    layouts: HashMap<Vec<u8>, Layout>,
+    /// The name of the event.
+    name: Vec<u8>,
     fields: Fields,
     /// Names of threads as they were told last.
     names: HashMap<i64, Vec<u8>>,
@@ -226,7 +229,8 @@ impl OneFile {
             source,
             next: None,
             kinds: HashMap::new(),
-            key: Vec::new(),
+            layouts: HashMap::new(),
+            name: Vec::new(),
             fields: Fields::default(),
             names: HashMap::new(),
             counts: Counts::default(),
@@ -297,23 +301,39 @@ impl OneFile {
         let Some((time, line)) = self.next.take() else { return false };
         let bytes = &self.lines.line;
         event.clear();
-        let name = match &line.what {
+        self.name.clear();
+        let text = match &line.what {
             What::Event { name, text } => {
-                let name = std::str::from_utf8(&bytes[name.clone()]).unwrap_or_default();
-                let short = name.rsplit(':').next().unwrap_or(name);
-                self.fields.read(short, &bytes[text.clone()], event);
-                name.to_owned()
+                self.name.extend_from_slice(&bytes[name.clone()]);
+                text
             }
-            What::Enter { call, text } | What::Exit { call, text } => {
-                let way = if matches!(line.what, What::Enter { .. }) { "enter" } else { "exit" };
-                let call = std::str::from_utf8(&bytes[call.clone()]).unwrap_or_default();
-                let name = format!("sys_{way}_{call}");
-                self.fields.read(&name, &bytes[text.clone()], event);
-                name
+            What::Enter { call, text } => {
+                self.name.extend_from_slice(b"sys_enter_");
+                self.name.extend_from_slice(&bytes[call.clone()]);
+                text
+            }
+            What::Exit { call, text } => {
+                self.name.extend_from_slice(b"sys_exit_");
+                self.name.extend_from_slice(&bytes[call.clone()]);
+                text
             }
             What::Function | What::Other => return false,
         };
-        let Some(kind) = self.kind(&name, kernel) else {
+        let name = std::str::from_utf8(&self.name).unwrap_or_default();
+        let short = match line.what {
+            What::Event { .. } => name.rsplit(':').next().unwrap_or(name),
+            _ => name,
+        };
+        let mut other = Layout::default();
+        if self.layouts.len() < TYPES && !self.layouts.contains_key(&self.name) {
+            self.layouts.insert(self.name.clone(), Layout::default());
+        }
+        let layout = self.layouts.get_mut(&self.name).unwrap_or(&mut other);
+        self.fields.read(short, &bytes[text.clone()], layout, event);
+        if layout.kind.is_none() {
+            layout.kind = kind(&mut self.kinds, name, layout.names(), self.host, kernel);
+        }
+        let Some(kind) = layout.kind else {
             self.counts.types += 1;
             return false;
         };
@@ -331,26 +351,6 @@ impl OneFile {
             }
         }
         true
-    }
-
-    /// The number of an event's type.
-    fn kind(&mut self, name: &str, kernel: &mut KernelRows) -> Option<usize> {
-        self.key.clear();
-        self.key.extend_from_slice(name.as_bytes());
-        for field in &self.fields.names {
-            self.key.push(b' ');
-            self.key.extend_from_slice(field.as_bytes());
-        }
-        if let Some(kind) = self.kinds.get(&self.key) {
-            return Some(*kind);
-        }
-        if self.kinds.len() >= TYPES {
-            return None;
-        }
-        let fields = self.fields.names.clone();
-        let kind = kernel.declare(EventType { name: Name::from(name), fields }, self.host);
-        self.kinds.insert(self.key.clone(), kind);
-        Some(kind)
     }
 
     /// What was left out, and what is to be said.
@@ -384,6 +384,31 @@ impl OneFile {
             about.left_out.push(FileLeftOut { file, recorded, left_out });
         }
     }
+}
+
+/// The number of an event's type; `None` if there are too many.
+fn kind(
+    kinds: &mut HashMap<Vec<u8>, usize>,
+    name: &str,
+    fields: &[Name],
+    host: usize,
+    kernel: &mut KernelRows,
+) -> Option<usize> {
+    let key = fields.iter().fold(name.as_bytes().to_vec(), |mut key, field| {
+        key.push(b' ');
+        key.extend_from_slice(field.as_bytes());
+        key
+    });
+    if let Some(kind) = kinds.get(&key) {
+        return Some(*kind);
+    }
+    if kinds.len() >= TYPES {
+        return None;
+    }
+    let what = EventType { name: Name::from(name), fields: fields.to_vec() };
+    let kind = kernel.declare(what, host);
+    kinds.insert(key, kind);
+    Some(kind)
 }
 
 /// Whether it is a line of those that tools print besides events.

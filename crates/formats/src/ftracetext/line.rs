@@ -92,11 +92,14 @@ fn at_bracket(line: &[u8], at: usize) -> Option<Line> {
 }
 
 /// A decimal number of nothing but digits.
-fn digits(bytes: &[u8]) -> Option<u64> {
-    if bytes.is_empty() || !bytes.iter().all(u8::is_ascii_digit) {
+pub(super) fn digits(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() {
         return None;
     }
-    std::str::from_utf8(bytes).ok()?.parse().ok()
+    bytes.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 type Who = (Range<usize>, Option<i64>, Option<i64>);
