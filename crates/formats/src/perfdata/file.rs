@@ -1,9 +1,10 @@
 //! What stands in a file besides records: the events that were recorded, the kernel's descriptions, and the machine.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use foldhash::HashMap;
 
 use super::layout::Attr;
 use crate::kernel::input::Input;
@@ -26,7 +27,7 @@ const PART: u64 = 16 << 20;
 pub(super) struct Known {
     pub attrs: Vec<Attr>,
     /// The event of each number.
-    pub ids: BTreeMap<u64, usize>,
+    pub ids: HashMap<u64, usize>,
     pub tracing: TracingData,
     pub host: String,
     pub version: String,

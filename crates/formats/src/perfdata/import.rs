@@ -22,8 +22,20 @@ const HELD: usize = 256 << 20;
 /// What a record that waits takes besides its bytes.
 const OVERHEAD: usize = 64;
 
-/// A record that waits: when, in which place of the file, and its kind and bytes.
-type Waiting = Reverse<(u64, u64, u64, Box<[u8]>)>;
+/// Bytes of a record whose memory is used again at most.
+const SPARE: usize = 1 << 10;
+
+/// A record that waits: when, in which place of the file, and its place in [`OneFile::stored`].
+type Waiting = Reverse<(u64, u64, usize)>;
+
+/// What waits.
+#[derive(Default)]
+struct Stored {
+    kind: u64,
+    bytes: Vec<u8>,
+    /// Of a sample, its event.
+    attr: Option<usize>,
+}
 
 /// A file that is read.
 struct OneFile {
@@ -32,6 +44,9 @@ struct OneFile {
     source: SourceId,
     waiting: BinaryHeap<Waiting>,
     held: usize,
+    /// The records that wait, and places among them that are free.
+    stored: Vec<Stored>,
+    free: Vec<usize>,
     /// Up to when records may go, the latest time by the end of the last round, and that by now.
     until: u64,
     round: u64,
@@ -140,6 +155,8 @@ impl OneFile {
             source,
             waiting: BinaryHeap::new(),
             held: 0,
+            stored: Vec::new(),
+            free: Vec::new(),
             until: 0,
             round: 0,
             latest: 0,
@@ -205,6 +222,7 @@ impl OneFile {
             self.counts.unknown += u64::from(is_sample);
             return;
         };
+        let place = is_sample.then_some(attr);
         let attr = &self.records.file.known.attrs[attr];
         let time = if is_sample {
             match attr.sample(record, machine) {
@@ -224,13 +242,38 @@ impl OneFile {
         self.latest = self.latest.max(time);
         self.held += record.len() + OVERHEAD;
         self.read += 1;
-        self.waiting.push(Reverse((time, self.read, kind, record.clone().into())));
+        let free = self.free.pop().unwrap_or_else(|| {
+            self.stored.push(Stored::default());
+            self.stored.len() - 1
+        });
+        let stored = &mut self.stored[free];
+        (stored.kind, stored.attr) = (kind, place);
+        std::mem::swap(&mut stored.bytes, &mut self.records.record);
+        self.waiting.push(Reverse((time, self.read, free)));
     }
 
     /// Takes the first record that waits; whether it is an event.
     fn take(&mut self, event: &mut RawEvent, kernel: &mut KernelRows) -> bool {
-        let Some(Reverse((time, _, kind, record))) = self.waiting.pop() else { return false };
-        self.held -= record.len() + OVERHEAD;
+        let Some(Reverse((time, _, place))) = self.waiting.pop() else { return false };
+        let Stored { kind, mut bytes, attr } = std::mem::take(&mut self.stored[place]);
+        self.held -= bytes.len() + OVERHEAD;
+        let is_event = match attr {
+            Some(attr) => self.sample((time, attr), &bytes, event, kernel),
+            None => {
+                self.learn(kind, &bytes, kernel);
+                false
+            }
+        };
+        if bytes.capacity() <= SPARE {
+            bytes.clear();
+            self.stored[place].bytes = bytes;
+        }
+        self.free.push(place);
+        is_event
+    }
+
+    /// Names a thread or its process by a record that says that.
+    fn learn(&self, kind: u64, record: &[u8], kernel: &mut KernelRows) {
         let machine = self.records.file.machine;
         let number = |at: usize| {
             record.get(at..at + 4).map(|bytes| i64::from(machine.unsigned(bytes) as u32 as i32))
@@ -242,27 +285,23 @@ impl OneFile {
                 if let (Some(pid), Some(tid)) = (number(8), number(12)) {
                     kernel.learn(self.host, tid, Some(pid), Some(name));
                 }
-                false
             }
-            FORK => {
+            _ => {
                 if let (Some(pid), Some(tid)) = (number(8), number(16)) {
                     kernel.learn(self.host, tid, Some(pid), None);
                 }
-                false
             }
-            _ => self.sample(time, &record, event, kernel),
         }
     }
 
     fn sample(
         &mut self,
-        time: u64,
+        (time, place): (u64, usize),
         record: &[u8],
         event: &mut RawEvent,
         kernel: &mut KernelRows,
     ) -> bool {
         let machine = self.records.file.machine;
-        let Some(place) = self.attr(record, true) else { return false };
         let Some(sample) = self.records.file.known.attrs[place].sample(record, machine) else {
             return false;
         };

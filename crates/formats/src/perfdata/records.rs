@@ -133,13 +133,12 @@ impl Records {
     fn read(&mut self) -> Result<()> {
         let PerfFile { input, machine, end, .. } = &mut self.file;
         let from = input.at();
-        let head = input.bytes(8, 8)?;
-        let size = machine.unsigned(&head[6..8]);
+        self.record.clear();
+        input.append(8, &mut self.record)?;
+        let size = machine.unsigned(&self.record[6..8]);
         if size < 8 || from + size > *end {
             return Err(input.damaged(format!("a record of {size} bytes")));
         }
-        self.record.clear();
-        self.record.extend_from_slice(&head);
         input.append(size - 8, &mut self.record)
     }
 
