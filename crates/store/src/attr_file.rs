@@ -23,11 +23,11 @@ pub(crate) fn write(
     properties: WriterProperties,
     batches: &[AttrBatch],
     most: usize,
+    pages: &mut Pages,
 ) -> Result<()> {
     let (mut writer, _) =
         ArrowWriter::try_new(file, schema::<Attr>(), Some(properties))?.into_serialized_writer()?;
     let types = writer.schema_descr().clone();
-    let mut pages = Pages::new()?;
     let mut rest = batches;
     while let Some(first) = rest.first() {
         let mut rows = first.len();
@@ -42,7 +42,7 @@ pub(crate) fn write(
         }
         let mut row_group = writer.next_row_group()?;
         for at in 0..Attr::columns().len() {
-            let chunk = chunk(&mut pages, types.column(at), group)?;
+            let chunk = chunk(pages, types.column(at), group)?;
             row_group.append_column(&chunk.bytes, chunk.close)?;
         }
         row_group.close()?;
@@ -118,7 +118,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = Dir::make(folder.path(), Durability::ProcessDeath, None).unwrap();
         let batches: Vec<AttrBatch> = batches.iter().map(|rows| AttrBatch::of(rows)).collect();
-        let file = write_attrs(&dir, "attr/00000.parquet", 0, &batches).unwrap();
+        let file =
+            write_attrs(&dir, "attr/00000.parquet", 0, &batches, &mut Pages::default()).unwrap();
         let mut read = Batches::open::<Attr>(&dir, &file, &(Ns::MIN..Ns::MAX)).unwrap();
         let mut rows = Vec::new();
         while let Some(batch) = read.next() {

@@ -27,22 +27,27 @@ pub(crate) struct Chunk {
     pub close: ColumnCloseResult,
 }
 
-/// Makes pages.
+/// Makes pages. The compressor takes a megabyte, which is touched once if one makes the pages of many files.
+#[derive(Default)]
 pub(crate) struct Pages {
-    zstd: zstd::bulk::Compressor<'static>,
+    zstd: Option<zstd::bulk::Compressor<'static>>,
     /// What the next page holds.
     pub plain: Vec<u8>,
 }
 
 impl Pages {
-    pub fn new() -> Result<Pages> {
-        Ok(Pages { zstd: zstd::bulk::Compressor::new(LEVEL)?, plain: Vec::new() })
+    fn compressed(&mut self) -> Result<Bytes> {
+        let zstd = match &mut self.zstd {
+            Some(zstd) => zstd,
+            none => none.insert(zstd::bulk::Compressor::new(LEVEL)?),
+        };
+        Ok(zstd.compress(&self.plain)?.into())
     }
 
     /// Adds what is in `plain` as the dictionary of a column.
     pub fn dictionary(&mut self, out: &mut Out, texts: u32) -> Result<()> {
         let page = Page::DictionaryPage {
-            buf: self.zstd.compress(&self.plain)?.into(),
+            buf: self.compressed()?,
             num_values: texts,
             encoding: Encoding::PLAIN,
             is_sorted: false,
@@ -54,7 +59,7 @@ impl Pages {
     /// Adds what is in `plain` as a page of so many rows.
     pub fn page(&mut self, out: &mut Out, rows: usize, encoding: Encoding) -> Result<()> {
         let page = Page::DataPage {
-            buf: self.zstd.compress(&self.plain)?.into(),
+            buf: self.compressed()?,
             num_values: rows as u32,
             encoding,
             def_level_encoding: Encoding::RLE,

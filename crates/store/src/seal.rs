@@ -19,6 +19,7 @@ use crate::dir::{Dir, journal_name};
 use crate::journal::Found;
 use crate::latest::Latest;
 use crate::manifest::{File, Manifest};
+use crate::pages::Pages;
 use crate::pyramid::Builder;
 use crate::read::{Place, Read, has_twins, twin_key};
 use crate::segment::{self, Times};
@@ -252,8 +253,8 @@ impl Sealer {
 
     /// Takes a segment's files into the manifest, and commits that if asked to.
     fn take(&mut self, segment: u32, made: Made, commit: bool) -> Result<Sealed> {
-        let Made { files, states, hosts, shards, sealed, .. } = made;
-        let head = self.head(segment, &states)?;
+        let Made { files, states, hosts, shards, sealed, mut pages, .. } = made;
+        let head = self.head(segment, &states, &mut pages)?;
 
         let mut manifest = self.manifest.clone();
         manifest.next_segment = segment + 1;
@@ -275,7 +276,7 @@ impl Sealer {
     }
 
     /// Writes the states of earlier segments that reach into this one.
-    fn head(&self, segment: u32, states: &[State]) -> Result<Option<File>> {
+    fn head(&self, segment: u32, states: &[State], pages: &mut Pages) -> Result<Option<File>> {
         let Some(from) = self.latest_state.filter(|_| !states.is_empty()) else { return Ok(None) };
         let key = |s: &State| (s.track, s.ts);
         let mut over: HashMap<(TrackId, Ns), &State> = self
@@ -293,7 +294,8 @@ impl Sealer {
         // No row reaches over: an empty head says that too.
         rows.sort_by_key(|s| (s.ts, std::cmp::Reverse(s.end()), s.track));
         let path = format!("state.head/{segment:05}.parquet");
-        let mut file = segment::write::<State>(&self.dir, &path, segment, &[State::batch(&rows)])?;
+        let batches = [State::batch(&rows)];
+        let mut file = segment::write::<State>(&self.dir, &path, segment, &batches, pages)?;
         file.repeats_from = Some(from.0);
         Ok(Some(file))
     }
@@ -381,6 +383,7 @@ struct Made {
     shards: HashSet<u16>,
     sealed: Sealed,
     pyramid: Option<Builder>,
+    pages: Pages,
     /// Rows of `attr` besides those that come as rows.
     attrs: Vec<AttrBatch>,
 }
@@ -396,6 +399,7 @@ impl Made {
             shards: HashSet::default(),
             sealed: Sealed::default(),
             pyramid: None,
+            pages: Pages::default(),
             attrs: Vec::new(),
         }
     }
@@ -435,7 +439,7 @@ impl Made {
     }
 
     fn write<T: Table>(&mut self, path: &str, batches: &[RecordBatch]) -> Result<()> {
-        let file = segment::write::<T>(&self.dir, path, self.segment, batches)?;
+        let file = segment::write::<T>(&self.dir, path, self.segment, batches, &mut self.pages)?;
         self.wrote(file);
         Ok(())
     }
@@ -453,7 +457,7 @@ impl Made {
         }
         batches.iter().for_each(|batch| shards_of(&batch.ids, &mut self.shards));
         let path = format!("{}/{:05}.parquet", Attr::NAME, self.segment);
-        let file = segment::write_attrs(&self.dir, &path, self.segment, &batches)?;
+        let file = segment::write_attrs(&self.dir, &path, self.segment, &batches, &mut self.pages)?;
         self.wrote(file);
         Ok(())
     }
@@ -620,7 +624,8 @@ impl EachTable for Rewrite<'_, '_> {
             return Ok(());
         }
         let batch = segment::sorted::<T>(T::batch(rows));
-        let file = segment::write::<T>(&compact.sealer.dir, &path, last, &[batch])?;
+        let pages = &mut Pages::default();
+        let file = segment::write::<T>(&compact.sealer.dir, &path, last, &[batch], pages)?;
         let old = compact.manifest.file.extract_if(.., |f| f.table == T::NAME);
         compact.dropped.extend(old);
         compact.manifest.file.push(file);

@@ -25,6 +25,7 @@ use parquet::file::statistics::Statistics;
 
 use crate::beneath::Written;
 use crate::dir::Dir;
+use crate::pages::Pages;
 use crate::{Error, Result, attr_file, manifest, table_file};
 
 /// Rows of a row group: what a reader must decode at least when it wants one row.
@@ -107,8 +108,11 @@ pub(crate) fn arrange<T: Table>(rows: &mut [T]) {
     }
     let end = |row: &T| std::cmp::Reverse(row.end().map_or(i64::MAX, |end| end.0));
     let starts: Vec<i64> = rows.iter().map(|row| row.start().map_or(0, |start| start.0)).collect();
-    let key = |row: usize| (starts[row], end(&rows[row]));
-    if (1..rows.len()).all(|row| key(row - 1) <= key(row)) {
+    let follows = |row: usize| {
+        let (before, this) = (starts[row - 1], starts[row]);
+        before < this || before == this && end(&rows[row - 1]) <= end(&rows[row])
+    };
+    if (1..rows.len()).all(follows) {
         return;
     }
     let mut order = order(&starts, |row| end(&rows[row]));
@@ -167,11 +171,12 @@ pub(crate) fn write<T: Table>(
     relative: &str,
     segment: u32,
     batches: &[RecordBatch],
+    pages: &mut Pages,
 ) -> Result<manifest::File> {
     let extents = batches.iter().filter_map(|batch| Times::of::<T>(batch)?.extent());
     let extent = extents.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 + b.2));
     let bytes = commit(dir, relative, |file| {
-        table_file::write(file, schema::<T>(), properties(), batches, GROUP_ROWS)
+        table_file::write(file, schema::<T>(), properties(), batches, GROUP_ROWS, pages)
     })?;
     Ok(manifest::File {
         table: T::NAME.into(),
@@ -192,9 +197,11 @@ pub(crate) fn write_attrs(
     relative: &str,
     segment: u32,
     batches: &[AttrBatch],
+    pages: &mut Pages,
 ) -> Result<manifest::File> {
-    let bytes =
-        commit(dir, relative, |file| attr_file::write(file, properties(), batches, GROUP_ROWS))?;
+    let bytes = commit(dir, relative, |file| {
+        attr_file::write(file, properties(), batches, GROUP_ROWS, pages)
+    })?;
     Ok(manifest::File {
         table: Attr::NAME.into(),
         path: relative.into(),

@@ -39,18 +39,18 @@ pub(crate) fn write(
     properties: WriterProperties,
     batches: &[RecordBatch],
     most: usize,
+    pages: &mut Pages,
 ) -> Result<()> {
     let (mut writer, _) =
         ArrowWriter::try_new(file, schema, Some(properties))?.into_serialized_writer()?;
     let types = writer.schema_descr().clone();
-    let mut pages = Pages::new()?;
     for group in groups(batches, most) {
         let mut row_group = writer.next_row_group()?;
         for at in 0..types.num_columns() {
             let arrays: Vec<ArrayRef> =
                 group.iter().map(|batch| batch.column(at).clone()).collect();
             let column = Column::new(types.column(at), &arrays);
-            let chunk = column.chunk(&mut pages)?;
+            let chunk = column.chunk(pages)?;
             row_group.append_column(&chunk.bytes, chunk.close)?;
         }
         row_group.close()?;
@@ -364,7 +364,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = Dir::make(folder.path(), Durability::ProcessDeath, None).unwrap();
         let path = format!("{}/00000.parquet", T::NAME);
-        let file = segment::write::<T>(&dir, &path, 0, batches).unwrap();
+        let file = segment::write::<T>(&dir, &path, 0, batches, &mut Pages::default()).unwrap();
         let mut read = Batches::open::<T>(&dir, &file, &(Ns::MIN..Ns::MAX)).unwrap();
         let mut all = Vec::new();
         while let Some(batch) = read.next() {

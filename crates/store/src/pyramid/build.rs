@@ -130,9 +130,11 @@ impl Level {
 /// Adds a cell to those of its lane; false if it became part of another one.
 fn push(cells: &mut Vec<Cell>, cell: Cell) -> bool {
     // Of what a lane does in a bucket, most is like the last few cells.
-    let last = cells.iter_mut().rev().take(4).find(|last| {
-        (last.bucket, last.value, last.run, cell.run) == (cell.bucket, cell.value, 0, 0)
-    });
+    let is_same =
+        |last: &Cell| last.bucket == cell.bucket && last.value == cell.value && last.run == 0;
+    let near = cells.len().saturating_sub(4);
+    let mut near = cells[near..].iter_mut().rev();
+    let last = if cell.run == 0 { near.find(|last| is_same(last)) } else { None };
     if let Some(last) = last
         && let Some(count) = last.count.checked_add(cell.count)
         && let Some(held) = last.held.checked_add(cell.held)
