@@ -125,6 +125,15 @@ impl<'a> Bits<'a> {
                 u64::from_le_bytes(*word) >> shift & u64::MAX >> (64 - size)
             });
         }
+        self.late(size, is_big)
+    }
+
+    /// The same of one that lies in nine bytes or near the end of the window.
+    #[cold]
+    fn late(&mut self, size: u32, is_big: bool) -> Result<u64, Stop> {
+        let end = self.at + u64::from(size);
+        let start = (self.at / 8 - self.from) as usize;
+        let shift = (self.at % 8) as u32;
         let count = (shift + size).div_ceil(8) as usize;
         let bytes = self.window.get(start..start + count).ok_or(Stop::More)?;
         self.at = end;

@@ -186,7 +186,9 @@ impl Layout {
 
     /// The next field is called this, which `make` makes a name of.
     fn push(&mut self, name: &str, make: impl FnOnce() -> Name) {
-        if self.names.get(self.count).is_none_or(|known| **known != *name) {
+        // Names of patterns are the same ones each time.
+        let is_same = |known: &Name| std::ptr::eq(&**known, name) || **known == *name;
+        if !self.names.get(self.count).is_some_and(is_same) {
             self.names.truncate(self.count);
             self.names.push(make());
             self.kind = None;

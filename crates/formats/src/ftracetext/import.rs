@@ -87,8 +87,21 @@ impl Lines {
             }
             _ => Error::io("read", path)(source),
         };
-        let mut part = self.input.by_ref().take(LINE as u64);
-        if part.read_until(b'\n', &mut self.line).map_err(failed)? == 0 {
+        loop {
+            let buffer = match self.input.fill_buf() {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                buffer => buffer.map_err(failed)?,
+            };
+            let part = &buffer[..buffer.len().min(LINE - self.line.len())];
+            let end = memchr::memchr(b'\n', part);
+            let length = end.map_or(part.len(), |end| end + 1);
+            self.line.extend_from_slice(&part[..length]);
+            self.input.consume(length);
+            if end.is_some() || length == 0 {
+                break;
+            }
+        }
+        if self.line.is_empty() {
             return Ok(None);
         }
         self.number = number;
