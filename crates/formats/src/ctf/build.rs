@@ -177,30 +177,7 @@ pub(super) fn build(metadata: &Metadata) -> Result<Model, String> {
     let mut events = Vec::new();
     for stream in &metadata.streams {
         builder.roots.clone_from(&outer);
-        builder.clock = stream.clock.as_ref().map(|name| builder.clock_named(name)).transpose()?;
-        let of = |what: &str| format!("{what} of the stream {}", stream.id);
-        let packet_context = builder.root(
-            Scope::PacketContext,
-            stream.packet_context.as_ref(),
-            &of("the packet context"),
-        )?;
-        let event_header = builder.root(
-            Scope::EventHeader,
-            stream.event_header.as_ref(),
-            &of("the event header"),
-        )?;
-        let event_context = builder.root(
-            Scope::StreamContext,
-            stream.event_context.as_ref(),
-            &of("the event context"),
-        )?;
-        let mut class = StreamClass {
-            id: stream.id,
-            packet_context,
-            event_header,
-            event_context,
-            ..StreamClass::default()
-        };
+        let mut class = builder.stream(stream)?;
         let within = builder.roots.clone();
         for event in metadata.events.iter().filter(|event| event.stream == stream.id) {
             builder.roots.clone_from(&within);
@@ -342,6 +319,25 @@ impl Builder {
         let (class, symbol) = self.class(class, "").map_err(|what| format!("{of}: {what}"))?;
         self.roots.push((scope, symbol));
         Ok(Some(class))
+    }
+
+    /// A class of streams without its events.
+    fn stream(&mut self, stream: &ast::Stream) -> Result<StreamClass, String> {
+        self.clock = stream.clock.as_ref().map(|name| self.clock_named(name)).transpose()?;
+        let mut part = |scope, class: &Option<Arc<Type>>, what: &str| {
+            self.root(scope, class.as_ref(), &format!("{what} of the stream {}", stream.id))
+        };
+        Ok(StreamClass {
+            id: stream.id,
+            packet_context: part(
+                Scope::PacketContext,
+                &stream.packet_context,
+                "the packet context",
+            )?,
+            event_header: part(Scope::EventHeader, &stream.event_header, "the event header")?,
+            event_context: part(Scope::StreamContext, &stream.event_context, "the event context")?,
+            ..StreamClass::default()
+        })
     }
 
     /// Numbers the slots that somebody refers to; how many there are.
