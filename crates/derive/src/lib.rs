@@ -23,6 +23,7 @@ mod gpu;
 pub mod idle;
 mod intervals;
 pub mod managed;
+mod median;
 pub mod nvtx;
 pub mod os_calls;
 mod pace;

@@ -12,6 +12,8 @@
 
 use gpuwhy_schema::Ns;
 
+use crate::median::median;
+
 /// Sleeps that are remembered.
 const KEPT: usize = 64;
 /// Equally long: within this share of the usual one.
@@ -48,10 +50,11 @@ impl Pace {
     }
 
     fn learn(&mut self) {
-        let median = median(&self.slept);
-        let like = self.slept.iter().filter(|slept| is_like(**slept, median)).count();
+        let usual = |of: &[i64]| median(of.iter().copied(), i64::cmp);
+        let slept = usual(&self.slept);
+        let like = self.slept.iter().filter(|of| is_like(**of, slept)).count();
         let is_steady = self.slept.len() == KEPT && like as f64 >= STEADY * KEPT as f64;
-        self.usual = is_steady.then(|| (median, self::median(&self.intervals)));
+        self.usual = is_steady.then(|| (slept, usual(&self.intervals)));
     }
 }
 
@@ -64,12 +67,6 @@ fn put(ring: &mut Vec<i64>, at: usize, ns: i64) {
 
 fn is_like(ns: i64, usual: i64) -> bool {
     (ns as f64 - usual as f64).abs() <= WITHIN * usual as f64
-}
-
-fn median(of: &[i64]) -> i64 {
-    let mut sorted = of.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

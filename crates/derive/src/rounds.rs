@@ -20,6 +20,8 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::Ns;
 
+use crate::median::median;
+
 /// Fewer rounds than this are none.
 const LEAST: usize = 24;
 /// At most this many moments make a round.
@@ -71,7 +73,7 @@ pub fn rounds_within(moments: &[Ns], regular: f64) -> Option<Rounds> {
     let (each, _) = *good(GOOD).or_else(|| good(best * NEARLY))?;
     let lengths = lengths(moments, each);
     let (times, share) = IDLE;
-    let usual = median(&lengths);
+    let usual = middle(&lengths);
     let idle = lengths.iter().filter(|length| **length >= times * usual).count();
     let may_idle = (lengths.len() as f64 * share).max(3.0);
     if idle as f64 > may_idle {
@@ -169,17 +171,15 @@ fn change(lengths: &[f64]) -> Option<f64> {
             stretch.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
         steps.sort_by(f64::total_cmp);
         let kept = steps.len() - (steps.len() as f64 * LEFT_OUT).ceil() as usize;
-        let usual = median(stretch);
+        let usual = middle(stretch);
         (kept > 0 && usual > 0.0).then(|| steps[..kept].iter().sum::<f64>() / kept as f64 / usual)
     };
     let all: Vec<f64> = lengths.chunks_exact(size).filter_map(of).collect();
-    (!all.is_empty()).then(|| median(&all))
+    (!all.is_empty()).then(|| middle(&all))
 }
 
-fn median(list: &[f64]) -> f64 {
-    let mut sorted = list.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+fn middle(list: &[f64]) -> f64 {
+    median(list.iter().copied(), f64::total_cmp)
 }
 
 #[cfg(test)]

@@ -107,8 +107,20 @@ pub fn profiles(steps: &Steps, rows: &StepRows) -> HashMap<StepNo, Profile> {
         let helpers = helpers.into_iter().collect();
         let by = |by: By| by.of(&steps[no]).unwrap_or(dur);
         let (expected, first) = (by(By::Load(0.0)), by(By::First(0.0)));
-        let counts = Profile { misses, cold, sleeps, ..Profile::default() };
-        (no, Profile { dur, expected, first, parts, awaited, spans, on_cpu, helpers, ..counts })
+        let profile = Profile {
+            dur,
+            expected,
+            first,
+            parts,
+            awaited,
+            misses,
+            cold,
+            sleeps,
+            spans,
+            on_cpu,
+            helpers,
+        };
+        (no, profile)
     };
     sums.into_iter().map(profile).collect()
 }

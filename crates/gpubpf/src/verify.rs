@@ -42,6 +42,17 @@ pub enum Effect {
     Controlling,
 }
 
+impl Effect {
+    /// As reports have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Effect::Observing => "observing",
+            Effect::Prefetching => "prefetching",
+            Effect::Controlling => "controlling",
+        }
+    }
+}
+
 /// Bounds on what one execution by one warp costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certificate {

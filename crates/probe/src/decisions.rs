@@ -1,6 +1,5 @@
 //! What policies heard, decided and reached, for people and as JSON.
 
-use gpuwhy_gpubpf::policy::Decides;
 use gpuwhy_schema::Ns;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_wire::images::Count;
@@ -25,10 +24,6 @@ fn refused(process: &Process) -> [(&'static str, &'static str, u64); 5] {
     ]
 }
 
-fn effect(program: &Decides) -> String {
-    format!("{:?}", program.certificate.effect).to_lowercase()
-}
-
 fn time(ns: u64) -> Ns {
     Ns(i64::try_from(ns).unwrap_or(i64::MAX))
 }
@@ -48,7 +43,7 @@ pub(crate) fn show(screen: &mut Screen, policies: &Policies) {
             "  {} (gpu/policy/{}): {}, at most {} eBPF instructions an event",
             program.name,
             program.event.word(),
-            effect(program),
+            program.certificate.effect.word(),
             program.certificate.thread_instructions
         ));
     }
@@ -122,7 +117,7 @@ pub(crate) fn document(policies: &Policies) -> Value {
             json!({
                 "name": program.name,
                 "event": program.event.word(),
-                "effect": effect(program),
+                "effect": program.certificate.effect.word(),
                 "instructions": program.certificate.thread_instructions,
             })
         })

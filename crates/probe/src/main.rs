@@ -230,7 +230,7 @@ fn told(probe: &Probe) -> String {
             let _ = writeln!(out, "refused\n  {reason}");
         }
         (Attach::Policy(_), Ok((_, cost)), None) => {
-            let effect = format!("{:?}", cost.effect).to_lowercase();
+            let effect = cost.effect.word();
             let _ = writeln!(
                 out,
                 "accepted, {effect}\n  a run on the host executes {} eBPF instructions at most",
@@ -238,7 +238,7 @@ fn told(probe: &Probe) -> String {
             );
         }
         (_, Ok((_, cost)), None) => {
-            let effect = format!("{:?}", cost.effect).to_lowercase();
+            let effect = cost.effect.word();
             let _ = writeln!(
                 out,
                 "accepted, {effect}\n  a thread executes {} eBPF instructions at most; a warp {} on {} \
@@ -272,7 +272,7 @@ fn verdict(probe: &Probe) -> Value {
             "warp_instructions": cost.warp_instructions,
             "warp_atomics": cost.warp_atomics,
             "warp_bytes": cost.warp_bytes,
-            "effect": format!("{:?}", cost.effect).to_lowercase(),
+            "effect": cost.effect.word(),
         });
     }
     document

@@ -6,8 +6,7 @@
 
 use std::borrow::Cow;
 
-use gpuwhy_schema::{Attr, AttrBatch, Table as _, Texts, schema};
-use parquet::arrow::ArrowWriter;
+use gpuwhy_schema::{Attr, AttrBatch, Texts, schema};
 use parquet::basic::{Encoding, Type};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::WriterProperties;
@@ -15,7 +14,7 @@ use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescPtr;
 
 use crate::beneath::Written;
-use crate::pages::{Chunk, Out, Pages, delta, pack_numbers};
+use crate::pages::{Chunk, Out, Pages, delta, pack_numbers, put_text, write_groups};
 
 /// Writes batches, each or several as a row group of at most `most` rows where no single one has more.
 pub(crate) fn write(
@@ -25,11 +24,16 @@ pub(crate) fn write(
     most: usize,
     pages: &mut Pages,
 ) -> Result<()> {
-    let (mut writer, _) =
-        ArrowWriter::try_new(file, schema::<Attr>(), Some(properties))?.into_serialized_writer()?;
-    let types = writer.schema_descr().clone();
+    write_groups(file, schema::<Attr>(), properties, groups(batches, most), |_, what, group| {
+        chunk(pages, what, group)
+    })
+}
+
+/// The batches in groups of at most `most` rows, where no single one has more; those without rows are left out.
+fn groups(batches: &[AttrBatch], most: usize) -> impl Iterator<Item = &[AttrBatch]> {
     let mut rest = batches;
-    while let Some(first) = rest.first() {
+    let next = move || {
+        let first = rest.first()?;
         let mut rows = first.len();
         let more = rest[1..].iter().take_while(|batch| {
             rows += batch.len();
@@ -37,18 +41,9 @@ pub(crate) fn write(
         });
         let (group, after) = rest.split_at(1 + more.count());
         rest = after;
-        if group.iter().all(AttrBatch::is_empty) {
-            continue;
-        }
-        let mut row_group = writer.next_row_group()?;
-        for at in 0..Attr::columns().len() {
-            let chunk = chunk(pages, types.column(at), group)?;
-            row_group.append_column(&chunk.bytes, chunk.close)?;
-        }
-        row_group.close()?;
-    }
-    writer.close()?;
-    Ok(())
+        Some(group)
+    };
+    std::iter::from_fn(next).filter(|group| !group.iter().all(AttrBatch::is_empty))
 }
 
 fn chunk(pages: &mut Pages, column: ColumnDescPtr, group: &[AttrBatch]) -> Result<Chunk> {
@@ -92,8 +87,7 @@ fn texts(
         }
         texts += of_texts.len() as u32;
         for text in of_texts.iter() {
-            pages.plain.extend_from_slice(&(text.len() as u32).to_le_bytes());
-            pages.plain.extend_from_slice(text.as_bytes());
+            put_text(text.as_bytes(), &mut pages.plain);
         }
     }
     let mut out = Out::default();
@@ -107,7 +101,7 @@ fn texts(
 
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::{Id, Ns};
+    use gpuwhy_schema::{Id, Ns, Table as _};
 
     use super::*;
     use crate::dir::{Dir, Durability};

@@ -5,15 +5,20 @@
 //! (RLE_DICTIONARY). Pages and their order are those of the format (github.com/apache/parquet-format, `Encodings.md`), so
 //! that any reader of Parquet reads them. Buffers and the compressor's memory are used again from page to page.
 
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::page::{CompressedPage, Page, PageWriter as _};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::Result;
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::properties::WriterProperties;
 use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
+
+use crate::beneath::Written;
 
 /// The level of zstd.
 pub(crate) const LEVEL: i32 = 1;
@@ -119,6 +124,35 @@ impl Out {
         };
         Ok(Chunk { bytes: self.bytes.into(), close })
     }
+}
+
+/// Writes row groups; `chunk` makes each column, by its number, of what is in a group.
+pub(crate) fn write_groups<G>(
+    file: &mut Written,
+    schema: SchemaRef,
+    properties: WriterProperties,
+    groups: impl IntoIterator<Item = G>,
+    mut chunk: impl FnMut(usize, ColumnDescPtr, &G) -> Result<Chunk>,
+) -> Result<()> {
+    let (mut writer, _) =
+        ArrowWriter::try_new(file, schema, Some(properties))?.into_serialized_writer()?;
+    let types = writer.schema_descr().clone();
+    for group in groups {
+        let mut row_group = writer.next_row_group()?;
+        for at in 0..types.num_columns() {
+            let chunk = chunk(at, types.column(at), &group)?;
+            row_group.append_column(&chunk.bytes, chunk.close)?;
+        }
+        row_group.close()?;
+    }
+    writer.close()?;
+    Ok(())
+}
+
+/// A text with its length before it.
+pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text);
 }
 
 /// How many bits a number takes.

@@ -15,7 +15,6 @@ use arrow_array::types::{ArrowPrimitiveType, Float64Type, Int64Type, UInt32Type,
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 use foldhash::{HashMap, HashMapExt as _};
-use parquet::arrow::ArrowWriter;
 use parquet::basic::Encoding;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::WriterProperties;
@@ -23,7 +22,7 @@ use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescPtr;
 
 use crate::beneath::Written;
-use crate::pages::{Chunk, Out, Pages, delta, pack, pack_numbers, put};
+use crate::pages::{Chunk, Out, Pages, delta, pack, pack_numbers, put, put_text, write_groups};
 
 /// Bytes of the texts of a dictionary at most, and those of a page of texts that stand in their rows, about.
 const DICTIONARY: usize = 1 << 20;
@@ -41,22 +40,10 @@ pub(crate) fn write(
     most: usize,
     pages: &mut Pages,
 ) -> Result<()> {
-    let (mut writer, _) =
-        ArrowWriter::try_new(file, schema, Some(properties))?.into_serialized_writer()?;
-    let types = writer.schema_descr().clone();
-    for group in groups(batches, most) {
-        let mut row_group = writer.next_row_group()?;
-        for at in 0..types.num_columns() {
-            let arrays: Vec<ArrayRef> =
-                group.iter().map(|batch| batch.column(at).clone()).collect();
-            let column = Column::new(types.column(at), &arrays);
-            let chunk = column.chunk(pages)?;
-            row_group.append_column(&chunk.bytes, chunk.close)?;
-        }
-        row_group.close()?;
-    }
-    writer.close()?;
-    Ok(())
+    write_groups(file, schema, properties, groups(batches, most), |at, what, group| {
+        let arrays: Vec<ArrayRef> = group.iter().map(|batch| batch.column(at).clone()).collect();
+        Column::new(what, &arrays).chunk(pages)
+    })
 }
 
 /// The rows in groups of `most`, each of parts of batches.
@@ -263,11 +250,6 @@ impl<'a> Column<'a> {
         }
         out.chunk(self.what, self.rows, &[Encoding::PLAIN, Encoding::RLE], None)
     }
-}
-
-fn put_text(text: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    out.extend_from_slice(text);
 }
 
 /// The least and the greatest value.

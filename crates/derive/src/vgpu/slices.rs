@@ -9,6 +9,8 @@
 //! A virtual GPU that is rarely given the device has few gains, and none is told. Resets of debts are taken for gains; the
 //! median passes over them.
 
+use crate::median::median;
+
 /// Gains at a time that make a median.
 const GAINS: usize = 5;
 /// Gains below this are none, ns: ticks and threads.
@@ -46,10 +48,8 @@ fn gains(taken: &[(i64, i64)], handed: &[i64]) -> Vec<(i64, i64)> {
     out
 }
 
-fn median(of: &[(i64, i64)]) -> i64 {
-    let mut all: Vec<i64> = of.iter().map(|(_, gain)| *gain).collect();
-    all.sort_unstable();
-    all.get(all.len() / 2).copied().unwrap_or(0)
+fn usual(of: &[(i64, i64)]) -> i64 {
+    median(of.iter().map(|(_, gain)| *gain), i64::cmp)
 }
 
 fn differ(a: i64, b: i64) -> bool {
@@ -66,11 +66,11 @@ pub fn slices(taken: &[(i64, i64)], handed: &[i64]) -> Vec<Slices> {
             continue;
         }
         let own = &gains[begun..at];
-        let slice = median(own);
+        let slice = usual(own);
         let next = gains.get(at..at + GAINS);
         // One that is longer by itself does not begin a new slice.
         let changes = next.is_some_and(|next| {
-            differ(median(next), slice) && next.first().is_some_and(|one| differ(one.1, slice))
+            differ(usual(next), slice) && next.first().is_some_and(|one| differ(one.1, slice))
         });
         if at == gains.len() || changes {
             out.push(Slices { from: own[0].0, to: own[own.len() - 1].0, slice });

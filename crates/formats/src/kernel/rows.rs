@@ -42,6 +42,8 @@ const DISK_SUMS: [Lane<'static>; 2] = [
 const REQUESTS: usize = 1 << 16;
 /// CPUs of a host.
 const CPUS: u32 = 1 << 16;
+/// Interrupts of a host whose handlers' names are kept, at most.
+const HANDLERS: usize = 1 << 12;
 /// Softirqs by their vectors (include/linux/interrupt.h).
 const VECTORS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
@@ -507,7 +509,9 @@ impl At<'_> {
             text => format!("irq {number} {}", String::from_utf8_lossy(text)),
         };
         let name = self.names.name(&shown);
-        handlers.insert(number, (text.to_vec(), name.clone()));
+        if handlers.len() < HANDLERS {
+            handlers.insert(number, (text.to_vec(), name.clone()));
+        }
         name
     }
 

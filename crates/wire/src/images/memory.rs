@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -89,6 +89,25 @@ impl Memory {
         // SAFETY: within the mapping, which is aligned to pages and lives as long as this; others write to it by
         // whole words as well, or through the driver.
         fits.then(|| unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() })
+    }
+
+    /// The word at an offset, 0 where there is none; what was written before it was set is seen.
+    pub fn get(&self, at: usize) -> u64 {
+        self.word(at).map_or(0, |word| word.load(Acquire))
+    }
+
+    /// Sets the word at an offset, if there is one, after all that was written before.
+    pub fn set(&self, at: usize, value: u64) {
+        if let Some(word) = self.word(at) {
+            word.store(value, Release);
+        }
+    }
+
+    /// Adds to the word at an offset, if there is one.
+    pub fn add(&self, at: usize, more: u64) {
+        if let Some(word) = self.word(at) {
+            word.fetch_add(more, AcqRel);
+        }
     }
 
     /// A copy of a part; shorter if it does not lie inside.

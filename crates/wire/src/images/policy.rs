@@ -291,29 +291,27 @@ impl Exchange {
 
     /// The controller is alive, at a time (CLOCK_MONOTONIC, ns).
     pub fn beat(&self, now: u64) {
-        self.set(BEAT, now);
+        self.0.set(BEAT, now);
     }
 
     /// When it was that the last time.
     pub fn beaten(&self) -> u64 {
-        self.get(BEAT)
+        self.0.get(BEAT)
     }
 
     /// The program has ended as programs do, and has told all.
     pub fn close(&self) {
-        self.set(CLOSED, 1);
+        self.0.set(CLOSED, 1);
     }
 
     /// Whether it has.
     pub fn is_closed(&self) -> bool {
-        self.get(CLOSED) == 1
+        self.0.get(CLOSED) == 1
     }
 
     /// Adds to a count.
     pub fn count(&self, count: Count, more: u64) {
-        if let Some(word) = self.0.word(COUNTS + 8 * count as usize) {
-            word.fetch_add(more, Relaxed);
-        }
+        self.0.add(COUNTS + 8 * count as usize, more);
     }
 
     /// Raises a count to a value, or sets it where it is the last of several.
@@ -328,17 +326,7 @@ impl Exchange {
 
     /// A count.
     pub fn counted(&self, count: Count) -> u64 {
-        self.get(COUNTS + 8 * count as usize)
-    }
-
-    fn get(&self, at: usize) -> u64 {
-        self.0.word(at).map_or(0, |word| word.load(Acquire))
-    }
-
-    fn set(&self, at: usize, value: u64) {
-        if let Some(word) = self.0.word(at) {
-            word.store(value, Release);
-        }
+        self.0.get(COUNTS + 8 * count as usize)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the maps of an image hold on one device, and when that was true.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Acquire;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -52,30 +52,30 @@ impl State {
     /// Calls `copy` with the address to which the maps are to be copied, and says that they were at `now`
     /// (CLOCK_MONOTONIC, ns), or that it failed.
     pub fn drain(&self, now: u64, copy: impl FnOnce(*mut u8) -> bool) {
-        self.add(SEQUENCE);
+        self.0.add(SEQUENCE, 1);
         let copied = copy(self.0.address().wrapping_add(HEADER_BYTES));
         if copied {
-            self.add(DRAINS);
-            self.set(DRAINED, now);
+            self.0.add(DRAINS, 1);
+            self.0.set(DRAINED, now);
         } else {
-            self.add(FAILED);
+            self.0.add(FAILED, 1);
         }
-        self.add(SEQUENCE);
+        self.0.add(SEQUENCE, 1);
     }
 
     /// Says that nothing more comes: what is there is all.
     pub fn close(&self) {
-        self.set(CLOSED, 1);
+        self.0.set(CLOSED, 1);
     }
 
     /// Whether nothing more comes.
     pub fn is_closed(&self) -> bool {
-        self.get(CLOSED) == 1
+        self.0.get(CLOSED) == 1
     }
 
     /// How often the maps were copied, when the last time (CLOCK_MONOTONIC, ns), and how often that failed.
     pub fn drained(&self) -> (u64, u64, u64) {
-        (self.get(DRAINS), self.get(DRAINED), self.get(FAILED))
+        (self.0.get(DRAINS), self.0.get(DRAINED), self.0.get(FAILED))
     }
 
     /// What the maps hold, if it was not written to meanwhile.
@@ -98,14 +98,14 @@ impl State {
     /// A number of 64 bits in the maps, by its offset there; 0 beyond their end.
     pub fn number(&self, at: u64) -> u64 {
         let at = usize::try_from(at).ok().and_then(|at| at.checked_add(HEADER_BYTES));
-        at.map_or(0, |at| self.get(at))
+        at.map_or(0, |at| self.0.get(at))
     }
 
     /// Writes a number of 64 bits, by its offset from the beginning of the maps; nothing beyond the end.
     pub(crate) fn put(&self, at: u64, value: u64) {
         let at = usize::try_from(at).ok().and_then(|at| at.checked_add(HEADER_BYTES));
         if let Some(at) = at {
-            self.set(at, value);
+            self.0.set(at, value);
         }
     }
 
@@ -117,33 +117,17 @@ impl State {
     /// Turns a program on or off.
     pub fn switch(&self, program: usize, on: bool) {
         if program < MAX_SWITCHES {
-            self.set(SWITCHES + 8 * program, on.into());
+            self.0.set(SWITCHES + 8 * program, on.into());
         }
     }
 
     /// Whether a program is to be on.
     pub fn is_on(&self, program: usize) -> bool {
-        program >= MAX_SWITCHES || self.get(SWITCHES + 8 * program) != 0
+        program >= MAX_SWITCHES || self.0.get(SWITCHES + 8 * program) != 0
     }
 
     fn sequence(&self) -> u64 {
         self.0.word(SEQUENCE).map_or(1, |word| word.load(Acquire))
-    }
-
-    fn get(&self, at: usize) -> u64 {
-        self.0.word(at).map_or(0, |word| word.load(Relaxed))
-    }
-
-    fn set(&self, at: usize, value: u64) {
-        if let Some(word) = self.0.word(at) {
-            word.store(value, Release);
-        }
-    }
-
-    fn add(&self, at: usize) {
-        if let Some(word) = self.0.word(at) {
-            word.fetch_add(1, core::sync::atomic::Ordering::AcqRel);
-        }
     }
 }
 
