@@ -247,11 +247,62 @@ def part_steal(folder):
     ), rows
 
 
+# How often, MiB left free, MiB of managed memory, MiB a launch, ms in between.
+PAGING = {
+    "walk": ("sequential", ("3", "0", "64", "2", "20") if STANDIN else ("4", "4096", "8192", "8", "10")),
+    "kept": ("hot", ("10", "0", "64", "2", "40") if STANDIN else ("200", "256", "512", "2", "10")),
+}
+
+
+def paged(how, words, under=()):
+    told = run([*under, os.path.join(BIN, "paging"), how, *words], timeout=60)
+    return json.loads(told.stdout.strip().splitlines()[-1])
+
+
+def part_policy(folder):
+    """Managed memory that is larger than what is free: kernels as they are, with a policy that decides and does nothing, and with it."""
+    if STANDIN:
+        os.environ["GPUWHY_STANDIN_MANAGED_MIB"] = "16"
+    rows, wrong = {}, []
+    for how, (tool, words) in PAGING.items():
+        into = os.path.join(folder, "found.json")
+        command = [PROBE, "policy", "--object", os.path.join(KERNELS, f"{tool}.bpf.o"), "--output", into]
+        ways = {"native": (), "native again": (), "decides": (*command, "--dry-run", "--"), tool: (*command, "--")}
+        us, sums, done = {way: [] for way in ways}, {}, {}
+        # Interleaved: a GPU's clock drifts.
+        for _ in range(1 if STANDIN else 2):
+            for way, under in ways.items():
+                told = paged(how, words, under)
+                us[way] += told["us"]
+                sums.setdefault(way, told["sum"])
+                if under:
+                    with open(into) as file:
+                        process = json.load(file)["policy"]["processes"][0]
+                    done[way] = {key: process[key] for key in ("events", "done", "refused")}
+        base = statistics.median(us["native"])
+        rows[how] = {
+            way: {"us": figure(values), "ratio": statistics.median(values) / base, "same_output": sums[way] == sums["native"],
+                  **done.get(way, {})}
+            for way, values in us.items()
+        }  # fmt: skip
+        wrong += [f"{how}, {way}: another output" for way in ways if sums[way] != sums["native"]]
+        moved = {way: of["done"]["prefetches"] + of["done"]["advice"] for way, of in done.items()}
+        if moved["decides"] or not moved[tool] or done[tool]["refused"]["by_driver"]:
+            wrong.append(f"{how}: {done}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return "; ".join(
+        f"{how}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
+        for how, of in rows.items()
+    ), rows
+
+
 PARTS = {
     "probe-conformance": (60, part_conformance),
     "probe-swap": (90, part_swap),
     "probe-clocks": (60, part_clocks),
     "probe-cost": (240, part_cost),
     "probe-steal": (60, part_steal),
+    "probe-policy": (90, part_policy),
     "probe-torch": (200, part_torch),
 }

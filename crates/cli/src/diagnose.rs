@@ -221,7 +221,7 @@ fn text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
 
 fn verdict_text(screen: &mut Screen, analysis: &Analysis, trace: &str) {
     if !analysis.units.rounds.is_empty() {
-        screen.line("No steps are marked. What was judged in their place:");
+        screen.line(analysis.units.why_rounds());
         for rounds in &analysis.units.rounds {
             screen.line(format_args!("  {}", rounds.text()));
         }

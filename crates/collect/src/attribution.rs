@@ -66,6 +66,8 @@ pub(crate) struct Attribution {
     unknown: u64,
     /// Up to which entity [`Attribution::sweep`] has come.
     swept: EntityId,
+    /// When the present tick began: to ask the clock for each event would cost as much as the look-up.
+    now: Ns,
     buffer: Vec<u8>,
 }
 
@@ -135,8 +137,14 @@ impl Attribution {
             cgroups: HashMap::default(),
             unknown: 0,
             swept: EntityId(0),
+            now: sys::monotonic(),
             buffer: vec![0; BUFFER],
         }
+    }
+
+    /// A tick begins.
+    pub fn tick(&mut self, now: Ns) {
+        self.now = now;
     }
 
     /// The thread `tid` of process `tgid`. `comm` is the name that an event carried; without it the
@@ -512,10 +520,10 @@ impl Attribution {
     /// has ended, was last looked up some time ago, or is `suspect`.
     fn is_reused(&mut self, which: Which, known: Known, suspect: bool) -> bool {
         if !known.ended && !suspect {
-            let now = sys::monotonic();
-            if now - known.looked_up < FRESH {
+            if self.now - known.looked_up < FRESH {
                 return false;
             }
+            let now = self.now;
             if let Some(entry) = self.known_mut(which) {
                 entry.looked_up = now;
             }

@@ -9,6 +9,9 @@ use crate::attribution::Attribution;
 use crate::between_probes::{GpuUse, GuestGpus, NewTargets, PluginProcesses};
 use crate::python::InterpreterFile;
 
+/// Room is made for so many rows of each table at most, as long as they are not there.
+const AS_MANY: usize = 4096;
+
 /// What probes write rows into, and look things up in.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -98,6 +101,8 @@ impl Context {
         let mut rows = Rows::default();
         self.catalog.drain(&mut rows);
         rows.append(&mut self.rows);
+        // Most likely the next ones are as many: tables that grow row by row are copied again and again.
+        self.rows.reserve_like(&rows, AS_MANY);
         rows
     }
 }

@@ -268,6 +268,7 @@ impl Recorder {
     }
 
     fn gather(&mut self, now: Ns) {
+        self.cx.attribution.tick(now);
         self.bpf.drain(&mut self.staged);
         for record in bpf::records(&self.staged) {
             let Some(head) = from_bytes::<Head>(record) else { continue };

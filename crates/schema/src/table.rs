@@ -285,6 +285,11 @@ macro_rules! tables {
                 $(self.$table.clear();)+
             }
 
+            /// Makes room for as many rows as `other` has of each table, but for no more than `most`.
+            pub fn reserve_like(&mut self, other: &Rows, most: usize) {
+                $(self.$table.reserve(other.$table.len().min(most));)+
+            }
+
             /// Moves all rows of `other` to the end of these.
             pub fn append(&mut self, other: &mut Rows) {
                 // Nothing is copied where there was nothing.

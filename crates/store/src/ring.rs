@@ -147,9 +147,11 @@ impl Ring {
             let Some(mut chunk) = self.chunks.pop_front() else { break };
             self.bytes -= chunk.bytes;
             self.evicted += chunk.rows.len() as u64;
-            for state in chunk.rows.state.drain(..) {
-                let last = self.last_state.get(&state.track);
-                if state.dur.is_none() && last == Some(&(state.ts, false)) {
+            // Most chunks have none, and what is old is no longer in the CPU's caches.
+            let without_end = |state: &State| state.dur.is_none();
+            let states = chunk.rows.state.drain(..).filter(without_end);
+            for state in chunk.open.then_some(states).into_iter().flatten() {
+                if self.last_state.get(&state.track) == Some(&(state.ts, false)) {
                     self.holding.insert(state.track, state);
                 }
             }

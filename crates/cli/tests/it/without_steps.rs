@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gpuwhy_schema::{
     Counter, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Mark, Measure, Ns, Rows, SourceId,
-    State, ThreadState, TrackId, WakeContext, Wakeup, names,
+    Span, State, Step, ThreadState, TrackId, WakeContext, Wakeup, names,
 };
 use gpuwhy_store::{Options, Writer};
 use serde_json::Value;
@@ -112,6 +112,24 @@ impl Host {
         for tick in from * 10 + 1..=to * 10 {
             let (ts, value) = (Ns(tick * 100 * MS), cpus * 1e8);
             self.rows.counter.push(Counter { ts, track, value });
+        }
+    }
+
+    /// Each time that the server runs, it calls a function that was named as a step, for as long as `took` says of how long it runs.
+    fn calls(&mut self, took: impl Fn(i64) -> i64) {
+        let source = self.lanes.source("bpf:steps", "gpuwhy", "1", "");
+        let lane = Lane::spans(names::STEPS, Discipline::Overlap);
+        let track = self.lanes.track(self.main, None, lane, source);
+        let runs = self.rows.state.iter().filter(|state| {
+            state.track == self.states && state.value == ThreadState::Running.code()
+        });
+        for (seq, run) in runs.enumerate() {
+            self.ids += 1;
+            let (id, ts, dur) = (Id::new(0, self.ids), run.ts, run.dur.map(|ns| Ns(took(ns.0))));
+            let (name, thread) = ("processCommand".into(), self.main);
+            self.rows.span.push(Span { id, ts, dur, track, parent: None, name });
+            let (seq, size, rank) = (seq as u64, None, None);
+            self.rows.step.push(Step { id, ts, thread, seq, size, rank });
         }
     }
 
@@ -324,4 +342,26 @@ fn of_a_short_recording_the_time_is_told_and_that_no_change_can_be() {
     assert_eq!(document["threads"]["compared"], false, "{text}");
     let why = "whether anything changed: the recording is 2.0 s long, and 5 s are needed";
     assert!(text.contains(why) && page.contains(why), "{text}");
+}
+
+/// A function that runs for a quarter of a millisecond of each request, and one that does all of it but wait.
+#[test]
+fn busy_periods_are_judged_beside_calls_of_a_function_that_does_the_least_of_the_work() {
+    let (_keep, folder) = folder();
+    let mut host = a_server_without_rhythm();
+    host.calls(|_| MS / 4);
+    let (text, document, page) = host.judged(&folder);
+    let finding = &document["findings"][0];
+    assert_eq!(finding["class"], "cpu_contention", "{text}");
+    assert_eq!(finding["culprit"]["pid"], 20, "{text}");
+    assert_eq!(finding["series"][0]["name"], "busy period", "{finding:#}");
+    assert_eq!(document["rounds"][0]["of"], "busy_periods", "{document:#}");
+    for of in [&text, &page] {
+        assert!(of.contains("do the least of what their processes do"), "{of}");
+    }
+    let (_keep, folder) = crate::folder();
+    let mut host = a_server_without_rhythm();
+    host.calls(|ran| ran);
+    let (text, document, _) = host.judged(&folder);
+    assert!(document["rounds"].is_null(), "{text}");
 }

@@ -1,7 +1,8 @@
 //! When threads were off their CPUs in their steps: asleep in a collective, they waited for other ranks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use foldhash::HashMap;
 use gpuwhy_diagnose::detect::Step;
 use gpuwhy_schema::{EntityId, Ns, Rows, ThreadState, TrackId, names};
 

@@ -1,9 +1,9 @@
 //! The recent past in memory: exact rows and aggregates, each in a ring of bounded size.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ops::Range;
 
+use foldhash::HashMap;
 use gpuwhy_diagnose::classes;
 use gpuwhy_diagnose::demand::Demands;
 use gpuwhy_diagnose::detect::{Incident, Step};
@@ -44,7 +44,7 @@ impl Recent {
             exact: Ring::new(keep),
             aggregates: Ring::new(aggregates_keep(keep)),
             keep,
-            step_tracks: HashMap::new(),
+            step_tracks: HashMap::default(),
         }
     }
 

@@ -1,11 +1,10 @@
 //! Calls of functions that were named as steps, beside the busy periods of the processes that make them.
 //!
 //! A server may do most of its work before and after the function: Redis writes its log when the command has returned. In
-//! each tick it is counted whether calls took less than half as long as busy periods, and most ticks of late decide, so that
-//! a few long calls do not.
+//! each tick it is counted whether calls took less than half as long as busy periods, and most ticks of late decide, of a
+//! recording all of them, so that a few long calls do not.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashSet};
 use gpuwhy_collect::Recorder;
 use gpuwhy_schema::{EntityId, Ns, Span, Track, TrackId};
 
@@ -13,6 +12,41 @@ use gpuwhy_schema::{EntityId, Ns, Span, Track, TrackId};
 const KNOWN: usize = 16_384;
 /// Each tick makes those before it count for less by one part in so many.
 const LATE: f64 = 512.0;
+
+/// In a recording, a tick is as long as one of `watch` is.
+const TICK: i64 = 100_000_000;
+
+/// Whether calls are the least of what a process did in a tick in which its busy periods took so long, both in ns.
+fn least_of(calls: i64, periods: i64) -> bool {
+    calls.saturating_mul(2) < periods
+}
+
+/// A call or a busy period of a recording: of which process, when it ended, and how long it took.
+pub(super) type Took = (EntityId, Ns, Ns);
+
+/// The processes that make calls which are the least of what they do, of a recording.
+pub(super) fn least(
+    calls: impl Iterator<Item = Took>,
+    periods: impl Iterator<Item = Took>,
+) -> HashSet<EntityId> {
+    let mut processes: HashMap<EntityId, HashMap<i64, (i64, i64)>> = HashMap::default();
+    for (process, end, dur) in calls {
+        let ticks = processes.entry(process).or_default();
+        let tick = ticks.entry(end.0.div_euclid(TICK)).or_default();
+        tick.0 = tick.0.saturating_add(dur.0);
+    }
+    for (process, end, dur) in periods {
+        let Some(ticks) = processes.get_mut(&process) else { continue };
+        let tick = ticks.entry(end.0.div_euclid(TICK)).or_default();
+        tick.1 = tick.1.saturating_add(dur.0);
+    }
+    let are_least = |ticks: &HashMap<i64, (i64, i64)>| {
+        let least = ticks.values().filter(|(calls, periods)| least_of(*calls, *periods));
+        least.count() * 2 > ticks.len()
+    };
+    processes.retain(|_, ticks| are_least(ticks));
+    processes.into_keys().collect()
+}
 
 /// The calls of all processes.
 #[derive(Debug, Default)]
@@ -103,7 +137,7 @@ impl Ticks {
         }
         self.least -= self.least / LATE;
         self.all += 1.0 - self.all / LATE;
-        self.least += f64::from(u8::from(calls.saturating_mul(2) < periods));
+        self.least += f64::from(u8::from(least_of(calls, periods)));
     }
 }
 
@@ -141,6 +175,22 @@ mod tests {
         assert_eq!(least(4), (true, false), "what the function does not do");
         assert_eq!(least(6), (false, false), "the function says it all");
         assert!(!Calls::default().are_least(PROCESS));
+    }
+
+    /// A recording of 40 s with calls of 1 of each 10 ms, of 300 ms for 8 s, and a process that makes none.
+    #[test]
+    fn of_a_recording_all_ticks_decide() {
+        let at = |n: i64| Ns::millis(10 * (n + 1));
+        let periods = || (0..4000).map(|n| (PROCESS, at(n), Ns::millis(10)));
+        let others = || (0..4000).map(|n| (EntityId(8), at(n), Ns::millis(10)));
+        let calls = |long: std::ops::Range<i64>, ms: i64| {
+            let call =
+                move |n| (PROCESS, at(n), Ns::millis(if long.contains(&n) { ms } else { 1 }));
+            (0..4000).map(call)
+        };
+        let least = |calls| least(calls, periods().chain(others())).into_iter().collect::<Vec<_>>();
+        assert_eq!(least(calls(1000..1800, 300)), [PROCESS]);
+        assert_eq!(least(calls(0..4000, 6)), [], "the function says it all");
     }
 
     /// Someone has all keys looked through for eight seconds.

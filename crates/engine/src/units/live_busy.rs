@@ -5,8 +5,9 @@
 //! They are written as steps of their threads, as [live rounds](super::live_rounds) are: the trace of `gpuwhy watch`
 //! holds exact rows around findings only, so they could not be found in it again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 
+use foldhash::{HashMap, HashSet};
 use gpuwhy_collect::Recorder;
 use gpuwhy_derive::busy_periods::{BusyPeriods, Period};
 use gpuwhy_derive::wandering::Requests;

@@ -19,7 +19,7 @@ pub mod steps;
 mod waits;
 mod work_quanta;
 
-use gpuwhy_diagnose::detect::Steps;
+use gpuwhy_diagnose::detect::{Step, Steps};
 use gpuwhy_schema::Finding;
 
 use crate::error::{Error, Result};
@@ -35,6 +35,8 @@ pub struct Units {
     pub steps: Steps,
     /// What the units are, where no steps are marked: the rounds of each process.
     pub rounds: Vec<RoundsOfProcess>,
+    /// These are compared beside calls of functions that were named as steps, and not in the place of steps.
+    pub beside_calls: bool,
 }
 
 impl Units {
@@ -42,9 +44,20 @@ impl Units {
     pub fn name(&self) -> &'static str {
         match self.rounds.is_empty() {
             true => "steps",
+            false if self.beside_calls => "steps and busy periods",
             false if self.are(Recurring::BusyPeriods) => "busy periods",
             false if self.are(Recurring::WorkQuanta) => "work quanta",
             false => "rounds",
+        }
+    }
+
+    /// What stands before the list of rounds, for users.
+    pub fn why_rounds(&self) -> &'static str {
+        match self.beside_calls {
+            true => {
+                "The functions that were named as steps do the least of what their processes do. What was judged as well:"
+            }
+            false => "No steps are marked. What was judged in their place:",
         }
     }
 
@@ -69,11 +82,36 @@ pub fn of_trace(source: &TraceSource, programs: &[Program]) -> Result<Units> {
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
     loads::learn(source, &mut steps).map_err(Error::read("batches", path))?;
     if !steps.is_empty() {
-        return Ok(Units { steps: steps.into(), rounds: Vec::new() });
+        let (periods, rounds) = beside_calls(source, &steps)?;
+        if !periods.is_empty() {
+            steps.extend(periods);
+            steps.sort_by_key(|step| (step.end(), step.ts, step.id));
+        }
+        return Ok(Units { steps: steps.into(), beside_calls: !rounds.is_empty(), rounds });
     }
     let (steps, rounds) =
         rounds::of_trace(source, programs).map_err(Error::read("rounds", path))?;
-    Ok(Units { steps: steps.into(), rounds })
+    Ok(Units { steps: steps.into(), rounds, beside_calls: false })
+}
+
+/// The busy periods of processes of whose work functions that were named as steps do the least; none where a program marks
+/// its steps.
+fn beside_calls(source: &TraceSource, steps: &[Step]) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+    let path = source.trace().path();
+    if !steps::are_calls(source.entities_and_tracks()) || is_of_watch(source)? {
+        return Ok(Default::default());
+    }
+    let busy = Busy::of_trace(source).map_err(Error::read("states", path))?;
+    let found = of_threads::beside_calls(source, &busy, steps);
+    let (mut periods, rounds) = found.map_err(Error::read("states", path))?;
+    off_cpu::fill(source, &mut periods).map_err(Error::read("states", path))?;
+    Ok((periods, rounds))
+}
+
+/// Whether a trace is one of `watch`, which has exact rows around its findings only.
+fn is_of_watch(source: &TraceSource) -> Result<bool> {
+    let finding = source.trace().read::<Finding>(EVER).next().transpose();
+    Ok(finding.map_err(Error::read("findings", source.trace().path()))?.is_some())
 }
 
 /// The rounds that waits of busy threads make, or else the busy periods of threads that wait for work, or else the work
@@ -85,15 +123,13 @@ pub fn of_waits(source: &TraceSource, busy: &Busy) -> Result<Units> {
     let path = source.trace().path();
     let (steps, rounds) = waits::of_trace(source, busy).map_err(Error::read("states", path))?;
     if !steps.is_empty() {
-        return Ok(Units { steps: steps.into(), rounds });
+        return Ok(Units { steps: steps.into(), rounds, beside_calls: false });
     }
-    // The trace of `watch` has exact rows around its findings only.
-    let finding = source.trace().read::<Finding>(EVER).next().transpose();
-    if finding.map_err(Error::read("findings", path))?.is_some() {
+    if is_of_watch(source)? {
         return Ok(Units::default());
     }
     let (mut steps, rounds) =
         of_threads::of_trace(source, busy).map_err(Error::read("states", path))?;
     off_cpu::fill(source, &mut steps).map_err(Error::read("states", path))?;
-    Ok(Units { steps: steps.into(), rounds })
+    Ok(Units { steps: steps.into(), rounds, beside_calls: false })
 }

@@ -8,6 +8,7 @@ use gpuwhy_diagnose::detect::Step;
 use gpuwhy_schema::{Entity, EntityId, State};
 
 use super::busy_periods::PeriodsOfThreads;
+use super::calls;
 use super::rounds::{Recurring, RoundsOfProcess, round_id};
 use super::work_quanta::QuantaOfThreads;
 use crate::error::Result;
@@ -60,14 +61,8 @@ impl Kind {
 /// Of which kind units are, and those of each thread that has enough.
 type OfThreads = (Kind, HashMap<EntityId, Vec<Period>>);
 
-/// The units of the threads of a trace, as steps, and whose they are.
-///
-/// # Errors
-/// The trace cannot be read.
-pub(super) fn of_trace(
-    source: &TraceSource,
-    busy: &Busy,
-) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+/// The units of the threads of a trace by their kinds, and of which processes they wander between threads.
+fn found(source: &TraceSource, busy: &Busy) -> Result<([OfThreads; 3], HashSet<EntityId>)> {
     let mut periods = PeriodsOfThreads::new(source, busy)?;
     let mut quanta = QuantaOfThreads::new(source, busy);
     let tracks = state_tracks(source);
@@ -80,19 +75,61 @@ pub(super) fn of_trace(
     }
     let (served, paced, wander) = periods.finish();
     let kinds = [(Kind::Served, served), (Kind::Paced, paced), (Kind::Quantum, quanta.finish())];
-    Ok(judged_by(source, busy, &kinds, &wander))
+    Ok((kinds, wander))
+}
+
+/// The units of the threads of a trace, as steps, and whose they are.
+///
+/// # Errors
+/// The trace cannot be read.
+pub(super) fn of_trace(
+    source: &TraceSource,
+    busy: &Busy,
+) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+    let (kinds, wander) = found(source, busy)?;
+    Ok(judged_by(source, busy, &kinds, &wander, |_, _| true))
+}
+
+/// The busy periods of processes of whose work these calls of functions are the least, as steps, and whose they are.
+///
+/// # Errors
+/// The trace cannot be read.
+pub(super) fn beside_calls(
+    source: &TraceSource,
+    busy: &Busy,
+    calls: &[Step],
+) -> Result<(Vec<Step>, Vec<RoundsOfProcess>)> {
+    let (kinds, wander) = found(source, busy)?;
+    let process = processes(busy);
+    let calls = calls.iter().filter_map(|call| {
+        let process = process.get(&call.thread)?;
+        Some((*process, call.end(), call.dur))
+    });
+    let served = kinds.iter().filter(|(of, _)| *of == Kind::Served).flat_map(|(_, units)| units);
+    let periods = served.flat_map(|(thread, units)| {
+        let process = process[thread];
+        units.iter().map(move |unit| (process, unit.to, unit.to - unit.from))
+    });
+    let least = calls::least(calls, periods);
+    let is_compared = |process, of| of == Kind::Served && least.contains(&process);
+    Ok(judged_by(source, busy, &kinds, &wander, is_compared))
+}
+
+/// Of which process each thread is.
+fn processes(busy: &Busy) -> HashMap<EntityId, EntityId> {
+    busy.threads.iter().map(|thread| (thread.id, thread.process)).collect()
 }
 
 /// The units of each process of the kind that weighs most, ordered by their ends. Where they `wander` between its threads,
-/// they are compared as the process's.
+/// they are compared as the process's. Of which processes units of which kind are wanted says `wanted`.
 fn judged_by(
     source: &TraceSource,
     busy: &Busy,
     kinds: &[OfThreads],
     wander: &HashSet<EntityId>,
+    wanted: impl Fn(EntityId, Kind) -> bool,
 ) -> (Vec<Step>, Vec<RoundsOfProcess>) {
-    let process: HashMap<EntityId, EntityId> =
-        busy.threads.iter().map(|thread| (thread.id, thread.process)).collect();
+    let process = processes(busy);
     let mut does: HashMap<EntityId, BTreeMap<Kind, (i64, usize)>> = HashMap::new();
     for (of, threads) in kinds {
         for (thread, units) in threads {
@@ -103,7 +140,7 @@ fn judged_by(
     }
     let by = does.iter().filter_map(|(process, kinds)| {
         let of = Kind::heaviest(kinds.iter().map(|(of, (weight, _))| (*of, *weight)))?;
-        Some((*process, (of, kinds[&of].1)))
+        wanted(*process, of).then(|| (*process, (of, kinds[&of].1)))
     });
     let by: HashMap<EntityId, (Kind, usize)> = by.collect();
     let entities: HashMap<EntityId, &Entity> =
@@ -119,7 +156,8 @@ fn judged_by(
     let mut rounds: Vec<RoundsOfProcess> = rounds.collect();
     rounds.sort_by(|a, b| (b.rounds, a.pid).cmp(&(a.rounds, b.pid)));
     let of_kind = |(of, threads): &OfThreads| {
-        let judged = threads.iter().filter(|(thread, _)| by[&process[thread]].0 == *of);
+        let is_judged = |process| by.get(process).is_some_and(|(by, _)| by == of);
+        let judged = threads.iter().filter(|(thread, _)| is_judged(&process[thread]));
         let one =
             judged.flat_map(|(thread, units)| units.iter().step_by(one_in).map(|u| (*thread, *u)));
         one.map(|(thread, unit)| (unit, thread, *of)).collect::<Vec<_>>()

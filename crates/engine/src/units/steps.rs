@@ -1,9 +1,11 @@
 //! Steps that a program marked, or that are calls of a function named as one step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpuwhy_diagnose::detect::Step;
-use gpuwhy_schema::{self as schema, EntityId, Id, Name, Ns, Rows, Span, Track, TrackId, names};
+use gpuwhy_schema::{
+    self as schema, EntityId, Id, Name, Ns, Rows, SourceId, Span, Track, TrackId, names, sources,
+};
 
 use crate::error::Result;
 use crate::source::{EVER, TraceSource, all};
@@ -31,6 +33,14 @@ pub fn of_trace(source: &TraceSource) -> Result<Vec<Step>> {
 /// The tracks that hold steps, and whose they are.
 pub fn step_tracks(rows: &Rows) -> impl Iterator<Item = (TrackId, EntityId)> + '_ {
     rows.track.iter().filter(|track| is_of_steps(track)).map(|t| (t.id, t.entity))
+}
+
+/// Whether all steps of a recording are calls of functions that were named as steps.
+pub(super) fn are_calls(rows: &Rows) -> bool {
+    let calls = rows.source.iter().filter(|source| &*source.kind == sources::STEPS.kind);
+    let calls: HashSet<SourceId> = calls.map(|source| source.id).collect();
+    let mut steps = rows.track.iter().filter(|track| is_of_steps(track));
+    !calls.is_empty() && steps.all(|track| calls.contains(&track.source))
 }
 
 /// Whether a track holds steps.

@@ -22,8 +22,7 @@ const MARK_STEPS: &str = "No GPU waits, collectives or waits of busy threads are
 /// What was judged where no steps are marked, and what to do where nothing was.
 pub fn judged(analysis: &Analysis, trace: &str) -> Vec<String> {
     let rounds = &analysis.units.rounds;
-    let instead = (!rounds.is_empty())
-        .then(|| "No steps are marked. What was judged in their place:".to_owned());
+    let instead = (!rounds.is_empty()).then(|| analysis.units.why_rounds().to_owned());
     let judged = instead.into_iter().chain(rounds.iter().map(|of| of.text()));
     let advice = || match analysis.rests_on {
         Some(_) => without_rounds(&analysis.programs, trace),
