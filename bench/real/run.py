@@ -296,11 +296,13 @@ def main():
     if not os.path.isdir(package):
         sys.exit(f"bench real: there is no {package}; `make release` makes it")
     rng = random.Random(SEED)
-    began, sessions = time.monotonic(), before()
+    began = time.monotonic()
     counted = not COMMIT.endswith("+")
+    # What is not written down is no continuation of what was.
+    sessions = before() if counted else []
     if not counted:
         print("The tree differs from its commit: what follows is not written down.", flush=True)
-    work = True
+    done, work = len(sessions), True
     while work:
         work = False
         for program, plan in wanted().items():
@@ -312,6 +314,9 @@ def main():
             work = True
             if counted:
                 write("real", result(sessions))
+    if len(sessions) == done:
+        why = f"{TRIALS} trials of each are in {RESULT} already" if wanted() else f"no situation here is named {' or '.join(ONLY)}"
+        print(f"Nothing was done: {why}.", flush=True)
 
 
 try:
