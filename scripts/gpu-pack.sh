@@ -22,10 +22,9 @@ done
 chmod 755 "$into"/*
 # What gpu-probe-check runs: programs, kernels, and probes for them.
 cc -O2 -Wall -o "$into/gpuprobe" bench/gpu/probe.c -ldl
-cc -O2 -Wall -o "$into/paging" bench/gpu/paging.c -ldl
 cc -O2 -Wall -o "$into/loads" crates/probe/tests/programs/loads.c -ldl
 mkdir "$into/kernels"
-cp bench/gpu/clocks.ptx bench/probes/steal.ptx crates/gpubpf/tests/kernels/{basic,gemm}.ptx crates/gpubpf/tests/fatbin/{kernels.ptx,zstd.fatbin,lz4.fatbin} \
+cp bench/gpu/{clocks,paging}.ptx bench/probes/steal.ptx crates/gpubpf/tests/kernels/{basic,gemm}.ptx crates/gpubpf/tests/fatbin/{kernels.ptx,zstd.fatbin,lz4.fatbin} \
     "$into/kernels"
 for tool in counts returns tail blocks work reversed longest sequential hot; do
     "$target/release/gpuwhy-probe" new --tool "$tool" "$into/kernels/$tool" >/dev/null

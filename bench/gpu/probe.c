@@ -7,6 +7,12 @@
  *     ROUNDS rounds of LAUNCHES launches and one wait: how long a launch took by the clock and of the caller's CPU, and the
  *     first WORDS words of 64 bits and a checksum of what each memory holds in the end. GRID and BLOCK: X or X,Y.
  *     PARAM: u32:N, f32:X, zeros:BYTES, random:COUNT (floats), uneven:COUNT (0 or, for a tenth of them and the last, 8).
+ *   probe paging MODULE HOW WALKS ROOM MEMORY SLICE MS
+ *     Walks through managed memory that may be larger than what is free on the device: how long the kernels of each walk
+ *     took, us, and a checksum of what the memory holds in the end.
+ *     HOW: walk (slice after slice) or kept (in each step three slices that are used always, and six of a walk). ROOM: MiB
+ *     that are left free on the device, 0 for all. MEMORY: MiB of managed memory. SLICE: MiB a launch works on. MS: how
+ *     long the program does something else after each step.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,12 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef void *handle;
 typedef uint64_t address;
 
 static unsigned (*init)(unsigned), (*retain)(handle *, int), (*set)(handle), (*wait_all)(void);
 static unsigned (*allocate)(address *, size_t), (*put)(address, const void *, size_t), (*get)(void *, address, size_t);
+static unsigned (*managed)(address *, size_t, unsigned), (*fill)(address, unsigned char, size_t, handle);
+static unsigned (*free_memory)(size_t *, size_t *);
 static unsigned (*load)(handle *, const char *), (*find)(handle *, handle, const char *);
 static unsigned (*launch)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **,
                           void **);
@@ -44,7 +53,8 @@ static void open_driver(void) {
     } all[] = {{"cuInit", &init},           {"cuDevicePrimaryCtxRetain", &retain}, {"cuCtxSetCurrent", &set},
                {"cuCtxSynchronize", &wait_all}, {"cuMemAlloc_v2", &allocate},      {"cuMemcpyHtoD_v2", &put},
                {"cuMemcpyDtoH_v2", &get},   {"cuModuleLoad", &load},               {"cuModuleGetFunction", &find},
-               {"cuLaunchKernel", &launch}};
+               {"cuLaunchKernel", &launch}, {"cuMemAllocManaged", &managed},       {"cuMemsetD8Async", &fill},
+               {"cuMemGetInfo_v2", &free_memory}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *(void **)all[i].to = dlsym(driver, all[i].name);
     handle context;
     CHECK(init(0));
@@ -176,9 +186,69 @@ static int run(int count, char **words) {
     return 0;
 }
 
+enum { MIB = 1 << 20, PAGE = 4096, BLOCK = 256, KEPT = 3, COLD = 6 };
+
+/* Touches each page of a slice; how long that took, us. */
+static double touch(handle function, address at, size_t bytes) {
+    uint32_t many = bytes / PAGE;
+    void *params[] = {&at, &many};
+    double began = seconds(CLOCK_MONOTONIC);
+    CHECK(launch(function, (many + BLOCK - 1) / BLOCK, 1, 1, BLOCK, 1, 1, 0, NULL, params, NULL));
+    CHECK(wait_all());
+    return (seconds(CLOCK_MONOTONIC) - began) * 1e6;
+}
+
+static int paging(char **words) {
+    int is_kept = !strcmp(words[1], "kept"), walks = atoi(words[2]), ms = atoi(words[6]);
+    size_t room = strtoull(words[3], NULL, 0) * MIB, memory = strtoull(words[4], NULL, 0) * MIB;
+    size_t slice = strtoull(words[5], NULL, 0) * MIB, slices = slice ? memory / slice : 0;
+    if (slices <= KEPT + COLD) return 2;
+    handle module, function;
+    CHECK(load(&module, words[0]));
+    CHECK(find(&function, module, "touch"));
+    if (room) {
+        size_t is_free, all;
+        address taken;
+        CHECK(free_memory(&is_free, &all));
+        if (is_free > room) CHECK(allocate(&taken, is_free - room));
+    }
+    address at;
+    CHECK(managed(&at, memory, 1));
+    CHECK(fill(at, 0, memory, NULL));
+    CHECK(wait_all());
+    printf("{\"us\": [");
+    size_t next = KEPT;
+    for (int n = 0; n < walks; n++) {
+        double us = 0;
+        if (is_kept) {
+            for (int place = 0; place < 4 * KEPT; place++) us += touch(function, at + place % KEPT * slice, slice);
+            for (int cold = 0; cold < COLD; cold++) {
+                us += touch(function, at + next * slice, slice);
+                next = next + 1 < slices ? next + 1 : KEPT;
+            }
+            usleep(1000 * ms);
+        } else {
+            for (size_t place = 0; place < slices; place++) {
+                us += touch(function, at + place * slice, slice);
+                usleep(1000 * ms);
+            }
+        }
+        printf("%s%.1f", n ? ", " : "", us);
+    }
+    uint64_t sum = 0;
+    for (size_t place = 0; place < slices; place++) {
+        uint32_t word;
+        CHECK(get(&word, at + place * slice, sizeof word));
+        sum += (uint64_t)word * (place + 1);
+    }
+    printf("], \"sum\": %llu}\n", (unsigned long long)sum);
+    return 0;
+}
+
 int main(int count, char **words) {
     open_driver();
     if (count == 4 && !strcmp(words[1], "vectors")) return vectors(words[2], words[3]);
     if (count >= 9 && !strcmp(words[1], "run")) return run(count - 2, words + 2);
+    if (count == 9 && !strcmp(words[1], "paging")) return paging(words + 2);
     return 2;
 }

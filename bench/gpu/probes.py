@@ -39,10 +39,14 @@ def run(command, timeout=80):
     return done
 
 
+def said(command):
+    """The document that a program prints in the end."""
+    return json.loads(run(command).stdout.strip().splitlines()[-1])
+
+
 def launched(module, kernel, grid, block, *params, rounds=ROUNDS, launches=LAUNCHES, words=0, under=()):
-    told = run([*under, PROGRAM, "run", os.path.join(KERNELS, module), kernel, grid, block,
-                str(rounds), str(launches), str(words), *params])  # fmt: skip
-    return json.loads(told.stdout.strip().splitlines()[-1])
+    return said([*under, PROGRAM, "run", os.path.join(KERNELS, module), kernel, grid, block,
+                 str(rounds), str(launches), str(words), *params])  # fmt: skip
 
 
 def probed(folder, *options):
@@ -116,6 +120,23 @@ def part_clocks(folder):
     return line, data
 
 
+def compared(us, sums, more):
+    """Each way that a kernel was run: how long it took, also beside `native`, whether its output is the same, and `more` of it."""
+    base = statistics.median(us["native"])
+    return {
+        way: {"us": figure(values), "ratio": statistics.median(values) / base, "same_output": sums[way] == sums["native"], **more[way]}
+        for way, values in us.items() if values
+    }  # fmt: skip
+
+
+def ratios(rows):
+    """One line of all that were compared."""
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
+        for name, of in rows.items()
+    )
+
+
 SMALL, LARGE = (("8", "16384"), ("64", "65536")) if STANDIN else (("4096", str(1 << 20)), ("262144", str(1 << 26)))
 SIDE = 32 if STANDIN else 2048
 # Kernel: module, grid, block, parameters.
@@ -160,19 +181,11 @@ def part_cost(folder):
                 us[way] += told["us"]
                 caller[way].append(told["caller_ns"])
                 sums.setdefault(way, [memory["sum"] for memory in told["memory"]])
-        base = statistics.median(us["native"])
-        rows[name] = {
-            way: {"us": figure(values), "ratio": statistics.median(values) / base, "caller_ns": statistics.median(caller[way]),
-                  "same_output": sums[way] == sums["native"]}
-            for way, values in us.items() if values
-        }  # fmt: skip
+        rows[name] = compared(us, sums, {way: {"caller_ns": statistics.median(ns)} for way, ns in caller.items() if ns})
         wrong += [f"{name}, {way}" for way, row in rows[name].items() if not row["same_output"]]
     if wrong:
         raise Failed(f"other outputs: {', '.join(wrong)}")
-    return "; ".join(
-        f"{name}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
-        for name, of in rows.items()
-    ), rows
+    return ratios(rows), rows
 
 
 def part_torch(folder):
@@ -230,21 +243,13 @@ def part_steal(folder):
                 if under:
                     with open(into) as file:
                         stolen[way] = json.load(file)["images"][0]["stealing"]["kernels"][0]["launches"]
-        base = statistics.median(us["native"])
-        rows[prologue] = {
-            way: {"us": figure(values), "ratio": statistics.median(values) / base, "launches": stolen.get(way),
-                  "same_output": sums[way] == sums["native"]}
-            for way, values in us.items()
-        }  # fmt: skip
+        rows[prologue] = compared(us, sums, {way: {"launches": stolen.get(way)} for way in ways})
         for way, row in rows[prologue].items():
             if not row["same_output"] or (row["launches"] is not None and not row["launches"]["stolen"]):
                 wrong.append(f"{way} at {prologue}: {row['launches']}, same output: {row['same_output']}")
     if wrong:
         raise Failed("; ".join(wrong))
-    return "; ".join(
-        f"prologue {prologue}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
-        for prologue, of in rows.items()
-    ), rows
+    return ratios({f"prologue {prologue}": of for prologue, of in rows.items()}), rows
 
 
 # How often, MiB left free, MiB of managed memory, MiB a launch, ms in between.
@@ -252,11 +257,6 @@ PAGING = {
     "walk": ("sequential", ("3", "0", "64", "2", "20") if STANDIN else ("4", "4096", "8192", "8", "10")),
     "kept": ("hot", ("10", "0", "64", "2", "40") if STANDIN else ("200", "256", "512", "2", "10")),
 }
-
-
-def paged(how, words, under=()):
-    told = run([*under, os.path.join(BIN, "paging"), how, *words], timeout=60)
-    return json.loads(told.stdout.strip().splitlines()[-1])
 
 
 def part_policy(folder):
@@ -272,29 +272,21 @@ def part_policy(folder):
         # Interleaved: a GPU's clock drifts.
         for _ in range(1 if STANDIN else 2):
             for way, under in ways.items():
-                told = paged(how, words, under)
+                told = said([*under, PROGRAM, "paging", os.path.join(KERNELS, "paging.ptx"), how, *words])
                 us[way] += told["us"]
                 sums.setdefault(way, told["sum"])
                 if under:
                     with open(into) as file:
                         process = json.load(file)["policy"]["processes"][0]
                     done[way] = {key: process[key] for key in ("events", "done", "refused")}
-        base = statistics.median(us["native"])
-        rows[how] = {
-            way: {"us": figure(values), "ratio": statistics.median(values) / base, "same_output": sums[way] == sums["native"],
-                  **done.get(way, {})}
-            for way, values in us.items()
-        }  # fmt: skip
+        rows[how] = compared(us, sums, {way: done.get(way, {}) for way in ways})
         wrong += [f"{how}, {way}: another output" for way in ways if sums[way] != sums["native"]]
         moved = {way: of["done"]["prefetches"] + of["done"]["advice"] for way, of in done.items()}
         if moved["decides"] or not moved[tool] or done[tool]["refused"]["by_driver"]:
             wrong.append(f"{how}: {done}")
     if wrong:
         raise Failed("; ".join(wrong))
-    return "; ".join(
-        f"{how}: " + ", ".join(f"{way} {row['ratio']:.3f}" for way, row in of.items() if way != "native")
-        for how, of in rows.items()
-    ), rows
+    return ratios(rows), rows
 
 
 PARTS = {

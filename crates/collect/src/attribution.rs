@@ -520,10 +520,10 @@ impl Attribution {
     /// has ended, was last looked up some time ago, or is `suspect`.
     fn is_reused(&mut self, which: Which, known: Known, suspect: bool) -> bool {
         if !known.ended && !suspect {
-            if self.now - known.looked_up < FRESH {
+            let now = self.now;
+            if now - known.looked_up < FRESH {
                 return false;
             }
-            let now = self.now;
             if let Some(entry) = self.known_mut(which) {
                 entry.looked_up = now;
             }

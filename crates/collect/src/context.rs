@@ -9,7 +9,7 @@ use crate::attribution::Attribution;
 use crate::between_probes::{GpuUse, GuestGpus, NewTargets, PluginProcesses};
 use crate::python::InterpreterFile;
 
-/// Room is made for so many rows of each table at most, as long as they are not there.
+/// Rows of each table for which room is made in advance, at most.
 const AS_MANY: usize = 4096;
 
 /// What probes write rows into, and look things up in.

@@ -148,11 +148,11 @@ impl Ring {
             self.bytes -= chunk.bytes;
             self.evicted += chunk.rows.len() as u64;
             // Most chunks have none, and what is old is no longer in the CPU's caches.
-            let without_end = |state: &State| state.dur.is_none();
-            let states = chunk.rows.state.drain(..).filter(without_end);
-            for state in chunk.open.then_some(states).into_iter().flatten() {
-                if self.last_state.get(&state.track) == Some(&(state.ts, false)) {
-                    self.holding.insert(state.track, state);
+            if chunk.open {
+                for state in chunk.rows.state.drain(..).filter(|state| state.dur.is_none()) {
+                    if self.last_state.get(&state.track) == Some(&(state.ts, false)) {
+                        self.holding.insert(state.track, state);
+                    }
                 }
             }
             chunk.rows.clear();
