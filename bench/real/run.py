@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import causes as causes_of_engines  # noqa: E402
 import descendants  # noqa: E402
 import situations  # noqa: E402
+from stolen import Stolen  # noqa: E402
 from watch import Watch  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
 
@@ -141,15 +142,25 @@ def of_program(program, watch, plan, rng):
         yield row, (one["begun"], one["ended"])
 
 
-def false_alarms(events, disturbed):
+def alarms(events, disturbed):
     """What was decided of times in which nothing was done."""
     for event in events:
         if event["event"] != "over" or event["finding"]["outcome"] != "decided":
             continue
         finding = event["finding"]
         if not any(finding["to_ns"] >= begin - 1e9 and finding["from_ns"] <= to + 3e9 for begin, to in disturbed):
-            print("FALSE ALARM:", finding["summary"], causes(finding), parts(finding), flush=True)
-            yield finding["summary"]
+            yield finding
+
+
+def told_apart(found, stolen):
+    """The false alarms, and what was told as the hypervisor's doing while it took more than usual."""
+    by_hypervisor = lambda one: one["class"] == "cpu_steal" and stolen.rose(one["from_ns"], one["to_ns"])
+    told = {False: [], True: []}
+    for one in found:
+        told[by_hypervisor(one)].append(one["summary"])
+        what = "HYPERVISOR:" if by_hypervisor(one) else "FALSE ALARM:"
+        print(what, one["summary"], causes(one), parts(one), flush=True)
+    return told[False], told[True]
 
 
 def p99_line(trace, disturbed):
@@ -168,7 +179,7 @@ def session(program_of, plan, calm_minutes, rng):
     """Runs a program under `watch` through a plan: its trials, how long it was calm, alarms in that time, and what
     watching took."""
     folder = tempfile.mkdtemp(prefix="gpuwhy-real-", dir="/var/tmp")
-    program, watch, rows, disturbed = program_of(folder, GPUWHY), None, [], []
+    program, watch, rows, disturbed, stolen = program_of(folder, GPUWHY), None, [], [], Stolen()
     try:
         watch = Watch(program, folder)
         program.ready()
@@ -185,14 +196,17 @@ def session(program_of, plan, calm_minutes, rng):
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
         shares = [event["machine_share"] for event in events if event["event"] == "ended"]
         line = {"p99_line": p99_line(watch_trace, disturbed)} if program.has_batches else {}
+        false_alarms, of_hypervisor = told_apart(alarms(events, disturbed), stolen)
         return {
             **line, "program": program.name, "figure": program.figure, **made(""), "commit": COMMIT, "calm_hours": round(calm / 3600, 5),
-            "alarms": list(false_alarms(events, disturbed)), "machine_share": shares, "trials": rows,
+            "alarms": false_alarms, "hypervisor_alarms": of_hypervisor, "stolen": stolen.share(),
+            "machine_share": shares, "trials": rows,
         }
     finally:
         if watch:
             watch.end()
         program.end()
+        stolen.end()
         if not os.environ.get("KEEP"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -246,6 +260,7 @@ def result(sessions):
         "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(rows)),
         "without_effect": figure([len(rows) - len(ends)]),
         "false_alarms_per_hour": rate(len(alarms), calm),
+        "hypervisor_alarms": figure([sum(len(one.get("hypervisor_alarms", [])) for one in sessions)]),
         "calm_hours": figure([calm]),
     }
     if named:

@@ -16,8 +16,9 @@ use gpuwhy_schema::{Class, EntityId, Id, Name, Ns, Part, PartKind};
 
 use crate::classes::{self, Counts};
 use crate::detect::{By, Incident, StepNo, Steps};
-use crate::on_cpu::{Stretch, Stretches, stretches};
+use crate::on_cpu::{Stretch, Stretches, grew_most, stretches};
 use crate::spans::{SpanInStep, StepRows, covered};
+use crate::stats;
 
 pub use weighing::Weighing;
 
@@ -168,13 +169,23 @@ impl<'a> Compared<'a> {
     }
 }
 
-/// Where the threads of the series ran whose steps took more CPU time than others: at which place for how much longer. And
-/// for how long the threads ran meanwhile that take steps of the same name, each in its own: usual and slow ns a step.
-pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
+/// Where the threads of a series ran.
+#[derive(Clone, Debug, Default)]
+pub struct WhereItRan {
+    /// At which place for how much longer.
+    pub stretches: Stretches,
+    /// For how long the threads ran meanwhile that take steps of the same name, each in its own: usual and slow ns a step.
+    pub peers: Vec<(f64, f64)>,
+    /// By how much the slow steps differ among themselves at the place that grew most, ns: nine in ten from one in ten.
+    pub spread: f64,
+}
+
+/// That of the series whose steps took more CPU time than others.
+pub fn where_it_ran(series: &[Compared<'_>]) -> WhereItRan {
     let grew = |all: &Stretches| all.values().map(|(usual, slow)| slow - usual).sum::<f64>();
     let of = |one: &Compared<'_>| grew(&one.stretches()) * one.slow_steps();
     let Some(most) = series.iter().max_by(|a, b| of(a).total_cmp(&of(b))) else {
-        return Default::default();
+        return WhereItRan::default();
     };
     let is_peer = |one: &&Compared<'_>| one.thread != most.thread && one.name == most.name;
     let own = |one: &Compared<'_>| {
@@ -182,7 +193,9 @@ pub fn where_it_ran(series: &[Compared<'_>]) -> (Stretches, Vec<(f64, f64)>) {
         let own = stretches.iter().filter(|((thread, _), _)| *thread == one.thread);
         own.fold((0.0, 0.0), |sum, (_, ns)| (sum.0 + ns.0, sum.1 + ns.1))
     };
-    (most.stretches(), series.iter().filter(is_peer).map(own).collect())
+    let stretches = most.stretches();
+    let spread = grew_most(&stretches).map_or(0.0, |at| most.spread(at));
+    WhereItRan { stretches, peers: series.iter().filter(is_peer).map(own).collect(), spread }
 }
 
 impl Compared<'_> {
@@ -198,6 +211,17 @@ impl Compared<'_> {
             true => slow / self.slow_steps() / (usual / self.usual.len() as f64),
             false => 1.0,
         }
+    }
+
+    /// By how much the slow steps differ among themselves in this stretch, without the longest ones where there are others.
+    fn spread(&self, stretch: Stretch) -> f64 {
+        let ran = |profile: &&Profile| -> f64 {
+            let there = profile.on_cpu.iter().filter(|(at, _)| *at == stretch);
+            there.map(|(_, ns)| ns).sum()
+        };
+        let others = self.slow.get(self.longest..).filter(|others| others.len() > self.longest);
+        let all = stats::sorted(others.unwrap_or(&self.slow).iter().map(ran));
+        stats::quantile(&all, 0.9) - stats::quantile(&all, 0.1)
     }
 
     /// Usual and slow ns a step of each stretch.

@@ -11,7 +11,8 @@
 //! "The program itself did more" accuses a program. Without this, each of the causes above would be told as that.
 //!
 //! # What fools it
-//! A neighbour that is not seen: another virtual machine, a device that copies. A program that does twice as much of
+//! A neighbour that is not seen: another virtual machine, a device that copies. Within a virtual machine, a place must have
+//! grown by more than these were seen to do. A program that does twice as much of
 //! everything: it looks like a CPU of half the speed, and is not decided. Hardware counters would tell, and are not
 //! recorded. Stacks would tell where code is new, but usual steps have none: they are sampled in incidents only.
 
@@ -37,6 +38,12 @@ pub type Stretch = (EntityId, Place);
 
 /// Usual and slow ns a step of each stretch.
 pub type Stretches = BTreeMap<Stretch, (f64, f64)>;
+
+/// The stretch that grew most.
+pub(crate) fn grew_most(stretches: &Stretches) -> Option<Stretch> {
+    let grew = |(_, (usual, slow)): &(&Stretch, &(f64, f64))| slow - usual;
+    stretches.iter().max_by(|a, b| grew(a).total_cmp(&grew(b))).map(|(stretch, _)| *stretch)
+}
 
 /// Whether a part is a time in which the step's thread had no need of anything but a CPU.
 fn needs_a_cpu(part: &Part, own: EntityId) -> bool {
@@ -108,6 +115,10 @@ pub struct OnCpu {
     few: bool,
     /// Those that took far longer than usual, while those in between took as long as ever.
     long: Option<Long>,
+    /// Its CPUs may be those of a virtual machine.
+    is_virtual: bool,
+    /// By how much the slow steps differ among themselves at the place that grew most, ns.
+    spread: f64,
 }
 
 /// Why it is not known that a program did more.
@@ -127,6 +138,8 @@ pub enum Doubt {
     Habit,
     /// It ran hardly longer in all.
     Little,
+    /// It ran so little longer there that other virtual machines may have slowed it.
+    OtherMachines,
 }
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
@@ -148,6 +161,13 @@ const AS_FAST: f64 = 0.25;
 /// times longer without anybody's doing: our own loop, left alone on two virtual CPUs, took 1.03 to 1.11 times as long for
 /// 4 to 16 s at a time.
 const UNSEEN: f64 = 1.15;
+/// Other virtual machines take caches and the bandwidth of memory as well, which no guest sees. What they do all the time makes
+/// the same work take at most so many times longer at one place of its steps,
+const OTHER_MACHINES: f64 = 2.0;
+/// and what they do now and then makes steps differ by this share of the growth, or more, while a program that does more does
+/// so in each: of a walk through 3 MiB, left alone on two virtual CPUs, that place took 1.6 to 4.5 times as long for 1 to 20 s at
+/// a time, and the rest of its steps as long as ever; among its slow steps it differed by as much as it had grown.
+const IRREGULAR: f64 = 0.5;
 /// What a batch takes is learned from how many tokens, requests and how much context it has. What that does not say (how answers
 /// are sampled, what a cache held, who else needs the memory) makes it take at most so many times longer without anybody's
 /// doing: of a server under a client of a steady rate, left alone, steps took 1.2 to 1.5 times as long for seconds.
@@ -161,9 +181,7 @@ const NO_CLOCK: f64 = 16.0;
 impl OnCpu {
     /// From where the threads of one series ran, and who else took more of the CPUs.
     pub fn new(stretches: &Stretches, neighbours: Option<Vec<Neighbour>>) -> OnCpu {
-        let grew = |&(usual, slow): &(f64, f64)| slow - usual;
-        let Some(most) = stretches.values().copied().max_by(|a, b| grew(a).total_cmp(&grew(b)))
-        else {
+        let Some(most) = grew_most(stretches).map(|stretch| stretches[&stretch]) else {
             return OnCpu { neighbours, ..OnCpu::default() };
         };
         let sum = |of: fn(&(f64, f64)) -> f64| stretches.values().map(of).sum::<f64>();
@@ -193,6 +211,16 @@ impl OnCpu {
     /// The same of steps that are measured by their batches, or not.
     pub fn of_batches(self, batches: bool) -> OnCpu {
         OnCpu { batches, ..self }
+    }
+
+    /// The same of slow steps that differ among themselves by so many ns at the place that grew most.
+    pub fn differing_by(self, spread: f64) -> OnCpu {
+        OnCpu { spread, ..self }
+    }
+
+    /// The same on CPUs that may be those of a virtual machine, or not.
+    pub fn on_virtual_cpus(self, is_virtual: bool) -> OnCpu {
+        OnCpu { is_virtual, ..self }
     }
 
     /// The same of so many slow steps.
@@ -263,6 +291,14 @@ impl OnCpu {
         (elsewhere.min(most) - 1.0) * usual / (slow - usual).max(1.0)
     }
 
+    /// Whether other virtual machines may have slowed it at the place that grew most: by as much as any neighbour does, if some
+    /// steps took much longer there than others, and else by a little.
+    fn by_other_machines(&self) -> bool {
+        let grew = self.most.1 - self.most.0;
+        let at_most = if self.spread >= IRREGULAR * grew { SLOWED_AT_MOST } else { OTHER_MACHINES };
+        self.is_virtual && self.most.1 < at_most * self.most.0
+    }
+
     /// What speaks against that the program did more; none if nothing does.
     pub fn doubt(&self) -> Option<Doubt> {
         if self.work == Work::Any {
@@ -282,7 +318,9 @@ impl OnCpu {
             return Some(Doubt::Little);
         }
         match self.times_elsewhere() {
-            Some(times) if self.by_slower_cpu(times) <= SLOWER_CPU => None,
+            Some(times) if self.by_slower_cpu(times) <= SLOWER_CPU => {
+                self.by_other_machines().then_some(Doubt::OtherMachines)
+            }
             Some(_) => Some(Doubt::Everywhere),
             None if self.times() >= NO_CLOCK => None,
             None => Some(Doubt::OnePlace),
@@ -357,6 +395,12 @@ impl Doubt {
                 "it ran {:.2} times as long in all: so much comes and goes with what is not seen here, such as another \
                  virtual machine on the same socket",
                 on_cpu.times()
+            ),
+            Doubt::OtherMachines => format!(
+                "{}; there the slow steps differ by {:.2} ms: so they do where code waits for memory that other virtual \
+                 machines use as well",
+                on_cpu.places(),
+                on_cpu.spread / 1e6
             ),
             Doubt::AnyWork => {
                 "a busy period ends when there is no more to do, and how much there was is not known: mark the steps, or \
@@ -458,6 +502,23 @@ mod tests {
     fn what_ran_less_elsewhere_may_have_moved_there() {
         assert_eq!(doubt((0.0, 1.0), (2.0, 1.5), Some(&[])), "OnePlace");
         assert_eq!(doubt((0.0, 1.0), (2.0, 1.9), Some(&[])), "more work");
+    }
+
+    /// What waits for memory at one place only is slowed there by neighbours that no guest sees.
+    #[test]
+    fn one_place_that_grew_in_a_virtual_machine_may_have_been_slowed_by_another_one() {
+        let of = |slow: f64, spread: f64, is_virtual| {
+            let stretches = [
+                ((OWN, Place::BeforeWaits), (4.7e6, slow * 1e6)),
+                ((OWN, Place::AfterWaits), (1e6, 1e6)),
+            ];
+            let on_cpu = OnCpu::new(&stretches.into(), Some(Vec::new()));
+            on_cpu.differing_by(spread * 1e6).on_virtual_cpus(is_virtual).doubt()
+        };
+        assert_eq!((of(8.0, 0.2, true), of(8.0, 0.2, false)), (Some(Doubt::OtherMachines), None));
+        assert_eq!((of(14.0, 7.0, true), of(14.0, 7.0, false)), (Some(Doubt::OtherMachines), None));
+        assert_eq!(of(14.0, 2.0, true), None, "each step does as much more");
+        assert_eq!(of(40.0, 35.0, true), None, "no neighbour slows it so");
     }
 
     /// Requests of a server that take twenty times as long as others, between which these are as quick as ever.

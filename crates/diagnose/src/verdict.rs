@@ -74,11 +74,12 @@ pub fn judge(
     let stating = Stating::new(steps, incident, rows, &excess, context);
     let lasted = (incident.from, incident.to);
     let others = neighbours::neighbours(context, stating.workload(), lasted);
-    let (stretches, peers) = where_it_ran(&series);
+    let ran = where_it_ran(&series);
     let work = work(steps, incident);
     let slow = incident.slowed.iter().map(|s| s.slow.len()).sum();
     let long = incident.slowed.first().and_then(|first| detect::long_among(steps, first));
-    let on_cpu = OnCpu::new(&stretches, others).beside(&peers);
+    let on_cpu = OnCpu::new(&ran.stretches, others).beside(&ran.peers).differing_by(ran.spread);
+    let on_cpu = on_cpu.on_virtual_cpus(context.is_virtual());
     let batches = incident.slowed.iter().all(|slowed| slowed.signature.mix.is_some());
     let on_cpu = on_cpu.of_work(work).of_batches(batches).of_steps(slow).among(long);
     let ranked = Ranked::new(&series, &excess, on_cpu, lasted, context, judgement);

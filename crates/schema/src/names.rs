@@ -15,6 +15,9 @@ pub const MESSAGES: &str = "messages";
 /// Mark track of a thread or process: a signal was sent to it; the mark's name is the signal,
 /// its value the pid of the sender.
 pub const SIGNALS: &str = "signals";
+/// The setting of a host that says whether its CPUs are those of a virtual machine (`yes`, `no`). Where CPUs do not tell, it
+/// is not recorded.
+pub const VIRTUAL_CPUS: &str = "cpu.virtual";
 /// Span track of a thread (nested): `direct_reclaim`, `memcg_reclaim`, `compaction`,
 /// `major_fault`.
 pub const MEMORY: &str = "memory";

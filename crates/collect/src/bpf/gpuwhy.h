@@ -252,16 +252,22 @@ static __always_inline bool became_target(struct task *t, struct task_struct *p)
 	return true;
 }
 
-/* Whether the running thread is recorded exactly. */
-static __always_inline bool of_interest(__u64 now)
+/* Until when the running thread is recorded exactly; 0 if it never was. */
+static __always_inline __u64 of_interest_until(void)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task *task = bpf_task_storage_get(&tasks, p, 0, 0);
 
 	if (!task)
-		return false;
+		return 0;
 	became_target(task, p);
-	return task->until > now;
+	return task->until;
+}
+
+/* Whether the running thread is recorded exactly. */
+static __always_inline bool of_interest(__u64 now)
+{
+	return of_interest_until() > now;
 }
 
 /* Whether the running thread itself is what runs, and not an interrupt that borrowed it. */

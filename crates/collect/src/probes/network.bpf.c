@@ -561,19 +561,20 @@ static __always_inline int message(struct sock *sk, int bytes, bool receive)
 {
 	struct knobs *knobs = knobs_now();
 	struct message *message;
-	__u64 now;
+	__u64 now, until;
 	__u16 family;
 
 	if (bytes <= 0 || !knobs || knobs->without_messages)
 		return 0;
 	/* Most threads never were of interest: reading the clock for them would be waste. */
-	if (!of_interest(0))
+	until = of_interest_until();
+	if (!until)
 		return 0;
 	family = sk->__sk_common.skc_family;
 	if (!is_stream(sk, family))
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (!of_interest(now))
+	if (until <= now)
 		return 0;
 	message = reserve(ONLY_KIND, sizeof(*message), now, (__u32)bpf_get_current_pid_tgid());
 	if (!message)

@@ -12,11 +12,11 @@
 
 mod arguments;
 
-use std::fs;
-use std::io::Read as _;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read as _};
 
 use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_schema::{EntityId, EntityKind, Ns, sources};
+use gpuwhy_schema::{EntityId, EntityKind, Ns, names, sources};
 
 use crate::config::Target;
 use crate::context::Context;
@@ -203,11 +203,27 @@ fn of_host() -> Vec<(String, String)> {
     if let Some(governors) = governors() {
         out.push(("cpu.governor".to_owned(), governors));
     }
+    if let Some(is_virtual) =
+        File::open("/proc/cpuinfo").ok().and_then(|file| is_virtual(BufReader::new(file)))
+    {
+        out.push((
+            names::VIRTUAL_CPUS.to_owned(),
+            if is_virtual { "yes" } else { "no" }.to_owned(),
+        ));
+    }
     if let Some(swaps) = read("/proc/swaps") {
         let swap = if swaps.lines().count() > 1 { "on" } else { "off" };
         out.push(("swap".to_owned(), swap.to_owned()));
     }
     out
+}
+
+/// Whether the first of these CPUs (`/proc/cpuinfo`) is one of a virtual machine; none if its kind does not tell. The rest of the
+/// file is not read: on a host of many CPUs it is long, and asks each of them for its clock.
+fn is_virtual(cpus: impl BufRead) -> Option<bool> {
+    let mut lines = cpus.lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let flags = lines.find(|line| line.starts_with("flags"))?;
+    Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
 /// The governors of all CPUs, each once.
@@ -345,6 +361,19 @@ mod tests {
         assert_eq!(names, wanted);
         let long = format!("OMP_PLACES={}", "x".repeat(10_000));
         assert_eq!(of_environment(long.as_bytes())[0].1.len(), VALUE);
+    }
+
+    #[test]
+    fn the_first_cpu_tells_whether_it_is_one_of_a_virtual_machine() {
+        let virtual_x86 = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\nbugs\t\t:\n\nprocessor\t: 1\nflags\t\t: fpu\n";
+        assert_eq!(is_virtual(virtual_x86.as_bytes()), Some(true));
+        let own = "processor\t: 0\nflags\t\t: fpu vme lahf_lm\n\nprocessor\t: 1\nflags\t\t: fpu hypervisor\n";
+        assert_eq!(is_virtual(own.as_bytes()), Some(false));
+        assert_eq!(
+            is_virtual("processor\t: 0\nFeatures\t: fp asimd\n".as_bytes()),
+            None,
+            "arm64 has no such flag"
+        );
     }
 
     #[test]

@@ -89,6 +89,15 @@ impl<'a> JudgeContext<'a> {
         pid.and_then(|e| e.number).is_some_and(|pid| self.recorders.contains(&pid))
     }
 
+    /// Whether the program may have run in virtual machines: their hosts do not say that they are none.
+    pub(super) fn is_virtual(&self) -> bool {
+        let said = |what| {
+            let mut all = self.entities.values().filter(|e| e.kind == EntityKind::Setting);
+            all.any(|e| e.name.strip_prefix(names::VIRTUAL_CPUS) == Some(what))
+        };
+        said("=yes") || !said("=no")
+    }
+
     /// Whether a process is a worker of the kernel, which does what others asked for.
     pub(super) fn works_for_others(&self, process: EntityId) -> bool {
         self.entity(process).is_some_and(|e| names::is_kernel_worker(&e.name))

@@ -87,6 +87,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const GIVES_WAY: Duration = Duration::from_millis(100);
 /// How long the recording gives way while it takes what has gathered during a judgement.
 const CATCHES_UP: Duration = Duration::from_millis(50);
+/// Niceness of a judgement that nobody waits for once it gave way for [`PATIENCE`]: on CPUs that are never idle it takes a tenth
+/// of one from then on.
+const PATIENT: i32 = 10;
+/// How long a tick is at most.
+const TICK: Duration = Duration::from_millis(200);
 /// How often suspicious series are looked at,
 const LOOK: Ns = Ns::millis(50);
 /// where a look takes no more CPU time than one part in so many of that: the steps of an incident that lasts are many,
@@ -137,10 +142,13 @@ pub struct Watcher {
     start: gpuwhy_collect::Status,
     /// Up to when exact rows of the current incident were written.
     retained: Option<Ns>,
+    /// What was recorded while something was judged aside.
+    gathered: Vec<Rows>,
     /// Whether something was judged since the last tick.
     judged: bool,
-    /// CPU time of judging, and of writing exact rows.
+    /// CPU time of judging, of that on a thread of its own, and of writing exact rows.
     judging: Ns,
+    judging_aside: Ns,
     keeping: Ns,
 }
 
@@ -187,8 +195,10 @@ impl Watcher {
             look_every: LOOK,
             start,
             retained: None,
+            gathered: Vec::new(),
             judged: false,
             judging: Ns::ZERO,
+            judging_aside: Ns::ZERO,
             keeping: Ns::ZERO,
             options,
         })
@@ -203,9 +213,13 @@ impl Watcher {
         // What has gathered during a judgement is much at once, and no more urgent than that was.
         let catches_up = std::mem::take(&mut self.judged)
             .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
-        let rows = self.recorder.poll(Duration::from_millis(200))?;
-        let broken = self.promises.broken(&rows);
-        self.take(rows);
+        let rows = self.recorder.poll(TICK)?;
+        self.gathered.push(rows);
+        let mut broken = Vec::new();
+        for rows in std::mem::take(&mut self.gathered) {
+            broken.extend(self.promises.broken(&rows));
+            self.take(rows);
+        }
         drop(catches_up);
         let mut events = Vec::new();
         let now = gpuwhy_collect::now();
@@ -420,9 +434,8 @@ impl Watcher {
         if !self.judge.is_sample_due(now) {
             return Ok(());
         }
-        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         let began = gpuwhy_collect::now();
-        self.judging(|judge, _| judge.sample(now))?;
+        self.judging_aside(|judge, _| judge.sample(now))?;
         self.judge.set_own_work(began, gpuwhy_collect::now());
         Ok(())
     }
@@ -459,10 +472,10 @@ impl Watcher {
     /// An incident that has ended. Nobody waits for its last judgement, and at full speed that would
     /// be the next disturbance.
     fn over(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
-        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         let began = gpuwhy_collect::now();
         let states = self.open_states();
-        let conclusion = self.judging(|judge, _| judge.conclude(incident, now, states))?;
+        let conclusion = self.judging_aside(|judge, _| judge.conclude(incident, now, states))?;
+        let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         self.retained = self.retained.map(|retained| retained.min(incident.to));
         self.retain(now);
         self.retained = None;
@@ -521,10 +534,45 @@ impl Watcher {
         result
     }
 
+    /// Runs a judgement that nobody waits for on a thread of its own, and records meanwhile: it gives way to everybody else
+    /// without that an event is lost, however long that takes.
+    fn judging_aside<T: Send>(
+        &mut self,
+        work: impl FnOnce(&mut LiveJudge, Ns) -> Result<T> + Send,
+    ) -> Result<T> {
+        let judge = &mut self.judge;
+        let judges = move || {
+            let _gives_way = gpuwhy_collect::idle_priority(PATIENT, PATIENCE);
+            // Also what it has if that is over before its work is.
+            gpuwhy_collect::nice(PATIENT);
+            let result = work(judge, gpuwhy_collect::now());
+            (result, gpuwhy_collect::thread_time())
+        };
+        let (recorder, gathered) = (&mut self.recorder, &mut self.gathered);
+        let (result, cost) = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("gpuwhy-judge".into());
+            let judging = thread.spawn_scoped(scope, judges).map_err(|source| Error::Run {
+                program: "gpuwhy-judge".to_owned(),
+                hint: "",
+                source,
+            })?;
+            while !judging.is_finished() {
+                gathered.push(recorder.poll(TICK)?);
+            }
+            Ok::<_, Error>(judging.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })?;
+        self.judge.note_own_cpu(gpuwhy_collect::now(), cost);
+        self.judged = true;
+        self.judging += cost;
+        self.judging_aside += cost;
+        result
+    }
+
     /// Keeps the last second's cost within the limits.
     fn govern(&mut self, now: Ns) -> Result<Option<Event>> {
         let status = self.recorder.status();
-        let recording = gpuwhy_collect::thread_time() - self.judging - self.keeping;
+        let judging = self.judging - self.judging_aside;
+        let recording = gpuwhy_collect::thread_time() - judging - self.keeping;
         let Some(order) = self.governor.second(status, recording) else { return Ok(None) };
         let says = match order {
             Order::GiveBack => {
