@@ -37,7 +37,7 @@ SEED = int(os.environ.get("SEED", "1"))
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
 # Sessions of builds before this commit do not count: they had another judge.
-SINCE = "a4d272d"
+SINCE = "106f85c"
 # What is measured: results that were written meanwhile change the tree, and not that.
 COMMIT = made("")["commit"]
 # A disturbance that makes units of work less than this many times as long has no effect.
