@@ -154,12 +154,11 @@ def alarms(events, disturbed):
 
 def told_apart(found, stolen):
     """The false alarms, and what was told as the hypervisor's doing while it took more than usual."""
-    by_hypervisor = lambda one: one["class"] == "cpu_steal" and stolen.rose(one["from_ns"], one["to_ns"])
     told = {False: [], True: []}
     for one in found:
-        told[by_hypervisor(one)].append(one["summary"])
-        what = "HYPERVISOR:" if by_hypervisor(one) else "FALSE ALARM:"
-        print(what, one["summary"], causes(one), parts(one), flush=True)
+        by_hypervisor = one["class"] == "cpu_steal" and stolen.rose(one["from_ns"], one["to_ns"])
+        told[by_hypervisor].append(one["summary"])
+        print("HYPERVISOR:" if by_hypervisor else "FALSE ALARM:", one["summary"], causes(one), parts(one), flush=True)
     return told[False], told[True]
 
 
@@ -260,7 +259,7 @@ def result(sessions):
         "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(rows)),
         "without_effect": figure([len(rows) - len(ends)]),
         "false_alarms_per_hour": rate(len(alarms), calm),
-        "hypervisor_alarms": figure([sum(len(one.get("hypervisor_alarms", [])) for one in sessions)]),
+        "hypervisor_alarms": figure([sum(len(one["hypervisor_alarms"]) for one in sessions)]),
         "calm_hours": figure([calm]),
     }
     if named:

@@ -215,9 +215,9 @@ impl Compared<'_> {
 
     /// By how much the slow steps differ among themselves in this stretch, without the longest ones where there are others.
     fn spread(&self, stretch: Stretch) -> f64 {
-        let ran = |profile: &&Profile| -> f64 {
-            let there = profile.on_cpu.iter().filter(|(at, _)| *at == stretch);
-            there.map(|(_, ns)| ns).sum()
+        let ran = |profile: &&Profile| {
+            let there = profile.on_cpu.iter().find(|(at, _)| *at == stretch);
+            there.map_or(0.0, |(_, ns)| *ns)
         };
         let others = self.slow.get(self.longest..).filter(|others| others.len() > self.longest);
         let all = stats::sorted(others.unwrap_or(&self.slow).iter().map(ran));

@@ -12,7 +12,7 @@
 //!
 //! # What fools it
 //! A neighbour that is not seen: another virtual machine, a device that copies. Within a virtual machine, a place must have
-//! grown by more than these were seen to do. A program that does twice as much of
+//! grown by more than these were seen to do, or by about as much in each step. A program that does twice as much of
 //! everything: it looks like a CPU of half the speed, and is not decided. Hardware counters would tell, and are not
 //! recorded. Stacks would tell where code is new, but usual steps have none: they are sampled in incidents only.
 

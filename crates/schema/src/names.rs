@@ -15,9 +15,6 @@ pub const MESSAGES: &str = "messages";
 /// Mark track of a thread or process: a signal was sent to it; the mark's name is the signal,
 /// its value the pid of the sender.
 pub const SIGNALS: &str = "signals";
-/// The setting of a host that says whether its CPUs are those of a virtual machine (`yes`, `no`). Where CPUs do not tell, it
-/// is not recorded.
-pub const VIRTUAL_CPUS: &str = "cpu.virtual";
 /// Span track of a thread (nested): `direct_reclaim`, `memcg_reclaim`, `compaction`,
 /// `major_fault`.
 pub const MEMORY: &str = "memory";
@@ -334,6 +331,9 @@ pub const CPU_SAMPLES: &str = "cpu_samples";
 /// Sample track of a thread (ns that it was off its CPU): where it was when it went to sleep; of sleeps of a
 /// millisecond or more, during incidents.
 pub const SLEEP_SAMPLES: &str = "sleep_samples";
+/// The setting of a host that says whether its CPUs are those of a virtual machine (`yes`, `no`). Where CPUs do not tell, it
+/// is not recorded.
+pub const VIRTUAL_CPUS: &str = "cpu.virtual";
 
 /// Whether a process of this name is a thread of the kernel that works for whoever asks it to: what it does is somebody
 /// else's doing.

@@ -12,7 +12,7 @@
 
 mod arguments;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Read as _};
 
 use foldhash::{HashMap, HashMapExt as _};
@@ -203,13 +203,10 @@ fn of_host() -> Vec<(String, String)> {
     if let Some(governors) = governors() {
         out.push(("cpu.governor".to_owned(), governors));
     }
-    if let Some(is_virtual) =
-        File::open("/proc/cpuinfo").ok().and_then(|file| is_virtual(BufReader::new(file)))
-    {
-        out.push((
-            names::VIRTUAL_CPUS.to_owned(),
-            if is_virtual { "yes" } else { "no" }.to_owned(),
-        ));
+    let cpus = fs::File::open("/proc/cpuinfo").ok();
+    if let Some(is_virtual) = cpus.and_then(|file| is_virtual(BufReader::new(file))) {
+        let says = if is_virtual { "yes" } else { "no" };
+        out.push((names::VIRTUAL_CPUS.to_owned(), says.to_owned()));
     }
     if let Some(swaps) = read("/proc/swaps") {
         let swap = if swaps.lines().count() > 1 { "on" } else { "off" };

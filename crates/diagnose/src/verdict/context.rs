@@ -91,11 +91,10 @@ impl<'a> JudgeContext<'a> {
 
     /// Whether the program may have run in virtual machines: their hosts do not say that they are none.
     pub(super) fn is_virtual(&self) -> bool {
-        let said = |what| {
-            let mut all = self.entities.values().filter(|e| e.kind == EntityKind::Setting);
-            all.any(|e| e.name.strip_prefix(names::VIRTUAL_CPUS) == Some(what))
-        };
-        said("=yes") || !said("=no")
+        let settings = self.entities.values().filter(|e| e.kind == EntityKind::Setting);
+        let mut said =
+            settings.filter_map(|e| e.name.strip_prefix(names::VIRTUAL_CPUS)?.strip_prefix('='));
+        !(said.next() == Some("no") && said.all(|says| says == "no"))
     }
 
     /// Whether a process is a worker of the kernel, which does what others asked for.

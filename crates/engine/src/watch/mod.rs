@@ -116,10 +116,15 @@ const BACKGROUND_GIVES_WAY: Duration = Duration::from_secs(5);
 
 /// Called by each thread whose work nobody waits for.
 fn in_background() -> Box<dyn std::any::Any> {
-    let gives_way = gpuwhy_collect::idle_priority(BACKGROUND, BACKGROUND_GIVES_WAY);
+    Box::new(gives_way(BACKGROUND, BACKGROUND_GIVES_WAY))
+}
+
+/// A thread gives way to everybody else for so long, and is as nice as this from then on.
+fn gives_way(niceness: i32, at_most: Duration) -> gpuwhy_collect::IdlePriority {
+    let guard = gpuwhy_collect::idle_priority(niceness, at_most);
     // Also what it has if that is over before its work is.
-    gpuwhy_collect::nice(BACKGROUND);
-    Box::new(gives_way)
+    gpuwhy_collect::nice(niceness);
+    guard
 }
 
 /// A running watch.
@@ -146,9 +151,10 @@ pub struct Watcher {
     gathered: Vec<Rows>,
     /// Whether something was judged since the last tick.
     judged: bool,
-    /// CPU time of judging, of that on a thread of its own, and of writing exact rows.
+    /// CPU time of judging, in all,
     judging: Ns,
-    judging_aside: Ns,
+    /// and what of this thread's own went to judging and to writing exact rows.
+    judging_here: Ns,
     keeping: Ns,
 }
 
@@ -198,7 +204,7 @@ impl Watcher {
             gathered: Vec::new(),
             judged: false,
             judging: Ns::ZERO,
-            judging_aside: Ns::ZERO,
+            judging_here: Ns::ZERO,
             keeping: Ns::ZERO,
             options,
         })
@@ -213,10 +219,9 @@ impl Watcher {
         // What has gathered during a judgement is much at once, and no more urgent than that was.
         let catches_up = std::mem::take(&mut self.judged)
             .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
-        let rows = self.recorder.poll(TICK)?;
-        self.gathered.push(rows);
+        let latest = self.recorder.poll(TICK)?;
         let mut broken = Vec::new();
-        for rows in std::mem::take(&mut self.gathered) {
+        for rows in std::mem::take(&mut self.gathered).into_iter().chain([latest]) {
             broken.extend(self.promises.broken(&rows));
             self.take(rows);
         }
@@ -528,10 +533,16 @@ impl Watcher {
         let result = work(&mut self.judge, gpuwhy_collect::now());
         gpuwhy_collect::nice(RECORDING);
         let cost = gpuwhy_collect::thread_time() - began;
+        self.judging_here += cost;
+        self.has_judged(cost);
+        result
+    }
+
+    /// Accounts for the CPU time of a judgement.
+    fn has_judged(&mut self, cost: Ns) {
         self.judge.note_own_cpu(gpuwhy_collect::now(), cost);
         self.judged = true;
         self.judging += cost;
-        result
     }
 
     /// Runs a judgement that nobody waits for on a thread of its own, and records meanwhile: it gives way to everybody else
@@ -542,9 +553,7 @@ impl Watcher {
     ) -> Result<T> {
         let judge = &mut self.judge;
         let judges = move || {
-            let _gives_way = gpuwhy_collect::idle_priority(PATIENT, PATIENCE);
-            // Also what it has if that is over before its work is.
-            gpuwhy_collect::nice(PATIENT);
+            let _gives_way = gives_way(PATIENT, PATIENCE);
             let result = work(judge, gpuwhy_collect::now());
             (result, gpuwhy_collect::thread_time())
         };
@@ -557,22 +566,20 @@ impl Watcher {
                 source,
             })?;
             while !judging.is_finished() {
-                gathered.push(recorder.poll(TICK)?);
+                // What fails will fail again in the next tick, which says it: the judgement is not lost for that.
+                let Ok(rows) = recorder.poll(TICK) else { break };
+                gathered.push(rows);
             }
             Ok::<_, Error>(judging.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })?;
-        self.judge.note_own_cpu(gpuwhy_collect::now(), cost);
-        self.judged = true;
-        self.judging += cost;
-        self.judging_aside += cost;
+        self.has_judged(cost);
         result
     }
 
     /// Keeps the last second's cost within the limits.
     fn govern(&mut self, now: Ns) -> Result<Option<Event>> {
         let status = self.recorder.status();
-        let judging = self.judging - self.judging_aside;
-        let recording = gpuwhy_collect::thread_time() - judging - self.keeping;
+        let recording = gpuwhy_collect::thread_time() - self.judging_here - self.keeping;
         let Some(order) = self.governor.second(status, recording) else { return Ok(None) };
         let says = match order {
             Order::GiveBack => {
