@@ -225,4 +225,26 @@ mod tests {
         let culprit = JudgeContext::new(&rows).culprit(EntityId(1)).unwrap();
         assert_eq!((culprit.pid, culprit.cgroup.as_deref()), (Some(1), Some("v2:/2")));
     }
+
+    #[test]
+    fn programs_may_run_in_virtual_machines_unless_every_host_that_tells_says_no() {
+        let of = |says: &[&str]| {
+            let setting = |(id, name): (usize, &&str)| Entity {
+                id: EntityId(id as u32 + 1),
+                kind: EntityKind::Setting,
+                key: format!("h{id}/{name}").into(),
+                name: (*name).into(),
+                number: None,
+                parent: None,
+                from: Some(Ns::ZERO),
+                to: None,
+            };
+            let entity = says.iter().enumerate().map(setting).collect();
+            JudgeContext::new(&Rows { entity, ..Rows::default() }).is_virtual()
+        };
+        assert!(of(&[]) && of(&["cpu.smt=1"]), "nobody says that it is none");
+        assert!(!of(&["cpu.smt=1", "cpu.virtual=no"]));
+        assert!(of(&["cpu.virtual=yes"]));
+        assert!(of(&["cpu.virtual=no", "cpu.virtual=yes"]), "one of two hosts is one");
+    }
 }
