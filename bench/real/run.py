@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import causes as causes_of_engines  # noqa: E402
 import descendants  # noqa: E402
 import situations  # noqa: E402
-from stolen import Stolen  # noqa: E402
+from host import Disks, Stolen  # noqa: E402
 from watch import Watch  # noqa: E402
 from measure import GPUWHY, figure, made, rate, share, write  # noqa: E402
 
@@ -152,14 +152,23 @@ def alarms(events, disturbed):
             yield finding
 
 
-def told_apart(found, stolen):
-    """The false alarms, and what was told as the hypervisor's doing while it took more than usual."""
-    told = {False: [], True: []}
+# Of whom a finding may speak that nothing was done to, and who then did it: its class, and how many times the session's
+# mean the host's own counter was.
+HOSTS = {"hypervisor_alarms": ("cpu_steal", Stolen, 1), "disk_alarms": ("block_io", Disks, 2)}
+
+
+def told_apart(found, host):
+    """The false alarms, and what was told as the host's doing while its own counters say so."""
+    told = {"alarms": [], **{name: [] for name in HOSTS}}
     for one in found:
-        by_hypervisor = one["class"] == "cpu_steal" and stolen.rose(one["from_ns"], one["to_ns"])
-        told[by_hypervisor].append(one["summary"])
-        print("HYPERVISOR:" if by_hypervisor else "FALSE ALARM:", one["summary"], causes(one), parts(one), flush=True)
-    return told[False], told[True]
+        by = [
+            name for name, (of_class, _, times) in HOSTS.items()
+            if one["class"] == of_class and host[name].rose(one["from_ns"], one["to_ns"], times)
+        ]
+        name = by[0] if by else "alarms"
+        told[name].append(one["summary"])
+        print(f"{name.upper()}:", one["summary"], causes(one), parts(one), flush=True)
+    return told
 
 
 def p99_line(trace, disturbed):
@@ -178,7 +187,8 @@ def session(program_of, plan, calm_minutes, rng):
     """Runs a program under `watch` through a plan: its trials, how long it was calm, alarms in that time, and what
     watching took."""
     folder = tempfile.mkdtemp(prefix="gpuwhy-real-", dir="/var/tmp")
-    program, watch, rows, disturbed, stolen = program_of(folder, GPUWHY), None, [], [], Stolen()
+    program, watch, rows, disturbed = program_of(folder, GPUWHY), None, [], []
+    host = {name: counter() for name, (_, counter, _) in HOSTS.items()}
     try:
         watch = Watch(program, folder)
         program.ready()
@@ -195,17 +205,18 @@ def session(program_of, plan, calm_minutes, rng):
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
         shares = [event["machine_share"] for event in events if event["event"] == "ended"]
         line = {"p99_line": p99_line(watch_trace, disturbed)} if program.has_batches else {}
-        false_alarms, of_hypervisor = told_apart(alarms(events, disturbed), stolen)
         return {
             **line, "program": program.name, "figure": program.figure, **made(""), "commit": COMMIT, "calm_hours": round(calm / 3600, 5),
-            "alarms": false_alarms, "hypervisor_alarms": of_hypervisor, "stolen": stolen.share(),
+            **told_apart(alarms(events, disturbed), host), "stolen": host["hypervisor_alarms"].between(),
+            "ms_a_disk_request": host["disk_alarms"].between(),
             "machine_share": shares, "trials": rows,
         }
     finally:
         if watch:
             watch.end()
         program.end()
-        stolen.end()
+        for counter in host.values():
+            counter.end()
         if not os.environ.get("KEEP"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -259,7 +270,8 @@ def result(sessions):
         "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(rows)),
         "without_effect": figure([len(rows) - len(ends)]),
         "false_alarms_per_hour": rate(len(alarms), calm),
-        "hypervisor_alarms": figure([sum(len(one["hypervisor_alarms"]) for one in sessions)]),
+        # A session before one of them was told apart counts all its alarms as false.
+        **{name: figure([sum(len(one.get(name, [])) for one in sessions)]) for name in HOSTS},
         "calm_hours": figure([calm]),
     }
     if named:
