@@ -1,7 +1,7 @@
 """What a span and a batch's records cost the engine that is recorded: llm.py GPUWHY LIBRARY LISTEN.
 
 CPU time of the calling thread, in processes that take turns; a control calls the same function unwrapped a
-second time. A reader drains the ring meanwhile.
+second time. A reader drains the ring meanwhile. What a real engine loses: llm_engine.py.
 """
 
 import json
@@ -101,6 +101,7 @@ print(json.dumps({
 
 def main():
     from measure import figure, made, write
+    from llm_engine import measured
 
     rounds = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -128,6 +129,10 @@ def main():
         value = results["figures"][name]
         print(f"{name:<24} {value['value']:12.1f}  {value['spread']}")
     results["python"] = sys.version.split()[0]
+    of_engine, results["engine"] = measured(LIBRARY)
+    for name, value in of_engine.items():
+        print(f"{name:<32} {value['value']:10.4f}  {value['spread']}")
+    results["figures"].update(of_engine)
     write("llm", results)
 
 

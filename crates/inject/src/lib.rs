@@ -18,14 +18,14 @@ pub mod link;
 pub mod nccl;
 #[cfg(not(loom))]
 pub mod notice;
-pub mod published;
-#[cfg(not(loom))]
-pub mod ring;
 mod sync;
 #[cfg(not(loom))]
 mod tenant;
 #[cfg(not(loom))]
 mod tenants;
+
+#[cfg(not(loom))]
+pub use gpuwhy_wire::connected as ring;
 
 #[cfg(all(test, loom))]
 mod models;

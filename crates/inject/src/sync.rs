@@ -2,11 +2,11 @@
 //! every order of threads and every value that a load may see (`scripts/loom.sh`).
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+pub use core::sync::atomic::AtomicBool;
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell;
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+pub use loom::sync::atomic::AtomicBool;
 
 /// A cell with the interface of loom's.
 #[cfg(not(loom))]
@@ -24,14 +24,4 @@ impl<T> UnsafeCell<T> {
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
-}
-
-/// Orders what came before it and what comes after it, between accesses that are all `SeqCst`.
-///
-/// Rust's memory model orders `SeqCst` accesses without help, so this does nothing. Loom treats them as
-/// `AcqRel` (so that it may try more than can happen, never less) and orders them by fences only.
-#[inline]
-pub fn in_order() {
-    #[cfg(loom)]
-    loom::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }

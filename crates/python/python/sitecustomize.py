@@ -10,7 +10,8 @@ import sys
 
 def _begin():
     here = os.path.dirname(os.path.abspath(__file__))
-    wanted = os.environ.get("GPUWHY_RING") and os.environ.get("GPUWHY_HOOKS") != "off"
+    named = os.environ.get("GPUWHY_RING") or os.environ.get("GPUWHY_SOCKET")
+    wanted = named and os.environ.get("GPUWHY_HOOKS") != "off"
     if wanted and sys.version_info >= (3, 10) and "gpuwhy" not in sys.modules:
         try:
             __import__("gpuwhy")

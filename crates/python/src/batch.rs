@@ -10,11 +10,11 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuwhy_wire::{Event, NameId, now};
+use gpuwhy_wire::{Event, now};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::marks::{name, ring};
+use crate::late::{self, write};
 use crate::steps;
 
 /// Requests that are known at a time; of more, only sums are written.
@@ -59,6 +59,8 @@ struct Request {
 
 /// What one side knows.
 struct Side {
+    /// The ring's that knows this.
+    generation: u64,
     requests: Requests,
     /// The number of the last one: odd at the engine, even on the side that talks to users, as a process may be
     /// both.
@@ -75,6 +77,7 @@ struct Side {
 impl Side {
     const fn new(before: u32) -> Side {
         Side {
+            generation: 0,
             requests: HashMap::with_hasher(BuildHasherDefault::new()),
             last: before,
             batch: 0,
@@ -89,12 +92,20 @@ static ENGINE: Mutex<Side> = Mutex::new(Side::new(1));
 static FRONT: Mutex<Side> = Mutex::new(Side::new(0));
 
 fn side(of: &'static Mutex<Side>) -> MutexGuard<'static, Side> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut side = of.lock().unwrap_or_else(PoisonError::into_inner);
+    let generation = late::generation();
+    if side.generation != generation {
+        // Whoever listens now knows of no request.
+        let before = side.last % 2;
+        *side = Side { generation, ..Side::new(before) };
+    }
+    side
 }
 
-/// A child of a fork serves no request of its parent's.
+/// A child of a fork serves no request of its parent's, and has no ring that an agent sent to that.
 #[pyfunction]
-pub fn forget_requests() {
+pub fn forked() {
+    late::in_the_child();
     // The lock may have been held by a thread that the child does not have.
     for (of, before) in [(&ENGINE, 1), (&FRONT, 0)] {
         if let Ok(mut side) = of.try_lock() {
@@ -125,8 +136,11 @@ fn count(value: &Bound<'_, PyAny>) -> u32 {
     value.extract::<u64>().map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
 }
 
-fn request_event(word: NameId, request: u32, step: Option<u64>, (tokens, computed): (u32, u32)) {
-    ring().write(Event::Request { name: word, request, step, tokens, computed, at: now() });
+fn request_event(word: &str, request: u32, step: Option<u64>, (tokens, computed): (u32, u32)) {
+    write(|ring| {
+        let name = ring.name(word);
+        Event::Request { name, request, step, tokens, computed, at: now() }
+    });
 }
 
 /// A request that was not known before: its number and name are written.
@@ -164,7 +178,7 @@ fn write_key(request: u32, text: &[u8]) {
 fn write_key_part(request: u32, part: u16, bytes: [u8; 16]) {
     let words = u128::from_le_bytes(bytes);
     let (first, last) = (words as u64, (words >> 64) as u64);
-    ring().write(Event::RequestKey { request, part, first, last, at: now() });
+    write(|_| Event::RequestKey { request, part, first, last, at: now() });
 }
 
 /// The trace id of a header `traceparent`: `00-` and 32 hexadecimal digits.
@@ -178,7 +192,7 @@ fn trace_id(header: &str) -> Option<[u8; 16]> {
 #[pyfunction]
 #[pyo3(signature = (id, prompt_tokens, front, traceparent=None))]
 pub fn request_arrived(id: &str, prompt_tokens: u32, front: bool, traceparent: Option<&str>) {
-    let word = name(if front { "asked" } else { "arrived" });
+    let word = if front { "asked" } else { "arrived" };
     let mut side = side(if front { &FRONT } else { &ENGINE });
     let Some(request) = known(&mut side, id, hash(id)) else { return };
     request.prompt = prompt_tokens;
@@ -195,8 +209,8 @@ pub fn request_finished(id: &str, output_tokens: u32, outcome: &str) {
     let mut side = side(&ENGINE);
     let Some(request) = side.requests.remove(&hash(id)) else { return };
     side.running -= usize::from(request.runs);
-    let word = name(&format!("finished: {outcome}"));
-    request_event(word, request.number, None, (output_tokens, request.next));
+    let word = format!("finished: {outcome}");
+    request_event(&word, request.number, None, (output_tokens, request.next));
 }
 
 /// The side that talks to users has ended a request by itself.
@@ -204,7 +218,7 @@ pub fn request_finished(id: &str, output_tokens: u32, outcome: &str) {
 pub fn front_finished(id: &str, outcome: &str) {
     let mut side = side(&FRONT);
     let Some(request) = side.requests.remove(&hash(id)) else { return };
-    request_event(name(&format!("finished: {outcome}")), request.number, None, (request.got, 0));
+    request_event(&format!("finished: {outcome}"), request.number, None, (request.got, 0));
 }
 
 /// A request was sent back to the queue.
@@ -229,14 +243,14 @@ pub fn front_outputs(outputs: &Bound<'_, PyList>) -> PyResult<()> {
         request.got += tokens;
         if tokens > 0 && !request.has_first {
             request.has_first = true;
-            request_event(name("first_token"), request.number, None, (tokens, 0));
+            request_event("first_token", request.number, None, (tokens, 0));
         }
         let reason = output.getattr(pyo3::intern!(py, "finish_reason"))?;
         if !reason.is_none() {
             let (number, got) = (request.number, request.got);
             side.requests.remove(&key);
-            let word = name(&format!("finished: {}", reason.str()?.to_str()?));
-            request_event(word, number, None, (got, 0));
+            let word = format!("finished: {}", reason.str()?.to_str()?);
+            request_event(&word, number, None, (got, 0));
         }
     }
     Ok(())
@@ -294,11 +308,14 @@ impl Sums {
         key
     }
 
-    fn write(&self, engine: NameId, step: u32, at: u64, dur: u64) {
+    fn write(&self, engine: &str, step: u32, at: u64, dur: u64) {
         let tokens = u32::try_from(self.tokens).unwrap_or(u32::MAX);
         let Sums { digest, requests, prefill_tokens, prefill_requests, context, .. } = *self;
-        ring().write(Event::Batch { name: engine, step, digest, tokens, requests, at, dur });
-        ring().write(Event::BatchWork { step, prefill_tokens, prefill_requests, context, at });
+        write(|ring| {
+            let name = ring.name(engine);
+            Event::Batch { name, step, digest, tokens, requests, at, dur }
+        });
+        write(|_| Event::BatchWork { step, prefill_tokens, prefill_requests, context, at });
     }
 }
 
@@ -323,7 +340,7 @@ pub fn batch_received(
     })?;
     let step = steps::sized(i64::try_from(sums.tokens).unwrap_or(i64::MAX));
     if let Some(step) = step {
-        sums.write(name(engine), step as u32, now(), 0);
+        sums.write(engine, step as u32, now(), 0);
     }
     Ok(step)
 }
@@ -377,9 +394,9 @@ pub fn batch_made(
     let step = steps::sized(i64::try_from(sums.tokens).unwrap_or(i64::MAX));
     let Some(number) = step else { return Ok(None) };
     let low = number as u32;
-    sums.write(name(engine), low, at, now().saturating_sub(at));
+    sums.write(engine, low, at, now().saturating_sub(at));
     let new = fresh.len() as u32;
-    ring().write(Event::BatchChange {
+    write(|_| Event::BatchChange {
         step: low,
         new,
         cached_tokens,
@@ -387,7 +404,7 @@ pub fn batch_made(
         drafts,
         at,
     });
-    ring().write(Event::BatchQueue {
+    write(|_| Event::BatchQueue {
         step: low,
         running,
         waiting,
@@ -401,7 +418,7 @@ pub fn batch_made(
     }
     for (id, computed, _) in &fresh {
         if let Some(request) = side.requests.get(&hash(id)).filter(|_| *computed > 0) {
-            request_event(name("cached"), request.number, None, (0, *computed));
+            request_event("cached", request.number, None, (0, *computed));
         }
     }
     changes.pauses(side, &preempted);
@@ -425,7 +442,7 @@ impl Changes {
     fn runs(&mut self, side: &mut Side, key: u64, tokens: u32, computed: u32) {
         let Some(request) = side.requests.get_mut(&key) else { return };
         if !request.runs || request.tokens != tokens || request.next != computed {
-            request_event(name("runs"), request.number, self.step, (tokens, computed));
+            request_event("runs", request.number, self.step, (tokens, computed));
         }
         // Those that begin to run are not taken for ones that do no more.
         self.still += 1;
@@ -444,7 +461,7 @@ impl Changes {
         if side.running <= self.still {
             return;
         }
-        let (pauses, back) = (name("pauses"), name("preempted"));
+        let (pauses, back) = ("pauses", "preempted");
         for (key, request) in &mut side.requests {
             if request.runs && request.batch != side.batch {
                 request.runs = false;
@@ -472,10 +489,9 @@ pub fn batch_output(
     let Some(at) = side.awaited.iter().position(|(own, ..)| *own == object) else { return };
     let (_, step, first) = side.awaited.remove(at);
     write_output(step, output_tokens, accepted, proposed, padded);
-    let word = name("first_token");
     for key in first {
         if let Some(request) = side.requests.get(&key) {
-            request_event(word, request.number, None, (1, request.next));
+            request_event("first_token", request.number, None, (1, request.next));
         }
     }
 }
@@ -489,5 +505,5 @@ pub fn worker_output(step: u64, padded: u32, proposed: u32) {
 
 fn write_output(step: u64, output_tokens: u32, accepted: u32, proposed: u32, padded: u32) {
     let step = step as u32;
-    ring().write(Event::BatchOutput { step, padded, output_tokens, accepted, proposed, at: now() });
+    write(|_| Event::BatchOutput { step, padded, output_tokens, accepted, proposed, at: now() });
 }

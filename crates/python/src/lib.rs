@@ -10,6 +10,7 @@
 
 mod batch;
 mod collectives;
+mod late;
 mod marks;
 mod steps;
 mod wrap;
@@ -20,14 +21,16 @@ mod wrap;
 mod native {
     #[pymodule_export]
     use crate::batch::{
-        batch_made, batch_output, batch_received, forget_requests, front_finished, front_outputs,
+        batch_made, batch_output, batch_received, forked, front_finished, front_outputs,
         request_arrived, request_finished, request_preempted, worker_output,
     };
     #[pymodule_export]
     use crate::collectives::{write_collective, write_communicator};
     #[pymodule_export]
+    use crate::late::{is_wanted, listen, notice, open};
+    #[pymodule_export]
     use crate::marks::{
-        Span, Step, current_step, is_on, mark, next_number, now, open, write_phase, write_step,
+        Span, Step, current_step, is_on, mark, next_number, now, write_phase, write_step,
     };
     #[pymodule_export]
     use crate::steps::{Scopes, set_rank};

@@ -1,17 +1,14 @@
 //! What Python calls.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use gpuwhy_wire::{Event, NameId, Producer};
+use gpuwhy_wire::Event;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-/// The ring of this process; children made by fork write to the same one.
-static RING: OnceLock<Producer> = OnceLock::new();
-static NOWHERE: Producer = Producer::none();
+use crate::late::{self, Name, write};
 
 /// How many steps the program has marked itself.
 static OWN_STEPS: AtomicU64 = AtomicU64::new(0);
@@ -21,37 +18,16 @@ thread_local! {
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The ring of this process, or nowhere.
-pub(crate) fn ring() -> &'static Producer {
-    RING.get().unwrap_or(&NOWHERE)
-}
-
 /// The number of this thread's next step.
 pub(crate) fn next_step() -> u64 {
     // A thread that is being torn down counts from 0.
     NEXT.try_with(|next| next.replace(next.get().wrapping_add(1))).unwrap_or(0)
 }
 
-/// The number of a name in the ring.
-pub(crate) fn name(name: &str) -> NameId {
-    ring().name(name)
-}
-
-/// Opens the ring at `path`, once a process; whether there is one now.
-#[pyfunction]
-pub fn open(path: &str) -> bool {
-    if RING.get().is_none()
-        && let Ok(producer) = Producer::open(path)
-    {
-        let _ = RING.set(producer);
-    }
-    is_on()
-}
-
 /// Whether there is a ring.
 #[pyfunction]
 pub fn is_on() -> bool {
-    ring().is_on()
+    late::is_on()
 }
 
 /// CLOCK_MONOTONIC, ns.
@@ -64,7 +40,8 @@ pub fn now() -> u64 {
 #[pyfunction]
 #[pyo3(signature = (name, value=None))]
 pub fn mark(name: &str, value: Option<f64>) {
-    ring().mark(name, value);
+    let value = value.filter(|value| value.is_finite());
+    write(|ring| Event::Mark { name: ring.name(name), at: now(), value });
 }
 
 /// The number of this thread's next step, which is given away by that.
@@ -92,8 +69,8 @@ pub fn write_step(
     seq: Option<u64>,
 ) -> u64 {
     let seq = seq.unwrap_or_else(next_step);
-    let (name, dur) = (ring().name(name), end.saturating_sub(start));
-    ring().write(Event::Step { name, seq, size, rank, start, dur });
+    let dur = end.saturating_sub(start);
+    write(|ring| Event::Step { name: ring.name(name), seq, size, rank, start, dur });
     seq
 }
 
@@ -101,8 +78,8 @@ pub fn write_step(
 #[pyfunction]
 #[pyo3(signature = (name, start, end, step=None))]
 pub fn write_phase(name: &str, start: u64, end: u64, step: Option<u64>) {
-    let (name, dur) = (ring().name(name), end.saturating_sub(start));
-    ring().write(Event::Phase { name, step, start, dur });
+    let dur = end.saturating_sub(start);
+    write(|ring| Event::Phase { name: ring.name(name), step, start, dur });
 }
 
 /// The context variable that holds the number of the step that surrounds the caller, and which it resets to.
@@ -130,7 +107,7 @@ fn decorate<'py>(
 /// A part of a step, as a context manager or a decorator.
 #[pyclass(name = "span", module = "gpuwhy", frozen)]
 pub struct Span {
-    name: NameId,
+    name: Name,
     start: AtomicU64,
     /// The step around it plus one; 0 for none.
     step: AtomicU64,
@@ -141,7 +118,7 @@ impl Span {
     #[new]
     fn new(name: &str) -> Span {
         let (start, step) = (AtomicU64::new(0), AtomicU64::new(0));
-        Span { name: ring().name(name), start, step }
+        Span { name: Name::new(name), start, step }
     }
 
     fn __enter__<'a>(this: &'a Bound<'a, Span>) -> PyResult<&'a Bound<'a, Span>> {
@@ -158,14 +135,15 @@ impl Span {
         let start = self.start.swap(0, Relaxed);
         if start != 0 {
             let (step, dur) = (self.step.load(Relaxed), now().saturating_sub(start));
-            ring().write(Event::Phase { name: self.name, step: step.checked_sub(1), start, dur });
+            let step = step.checked_sub(1);
+            write(|ring| Event::Phase { name: self.name.of(ring), step, start, dur });
         }
     }
 
     /// Another of the same name, for the next call of a decorated function.
     fn again(&self) -> Span {
         let (start, step) = (AtomicU64::new(0), AtomicU64::new(0));
-        Span { name: self.name, start, step }
+        Span { name: self.name.clone(), start, step }
     }
 
     fn __call__<'py>(
@@ -179,7 +157,7 @@ impl Span {
 /// A step, as a context manager or a decorator.
 #[pyclass(name = "step", module = "gpuwhy", frozen)]
 pub struct Step {
-    name: NameId,
+    name: Name,
     size: Option<i64>,
     rank: Option<u32>,
     start: AtomicU64,
@@ -188,7 +166,7 @@ pub struct Step {
 }
 
 impl Step {
-    fn of(name: NameId, size: Option<i64>, rank: Option<u32>) -> Step {
+    fn of(name: Name, size: Option<i64>, rank: Option<u32>) -> Step {
         let (start, seq, token) = Default::default();
         Step { name, size, rank, start, seq, token }
     }
@@ -199,7 +177,7 @@ impl Step {
     #[new]
     #[pyo3(signature = (name="step", size=None, rank=None))]
     fn new(name: &str, size: Option<i64>, rank: Option<u32>) -> Step {
-        Step::of(ring().name(name), size, rank)
+        Step::of(Name::new(name), size, rank)
     }
 
     /// How many steps the program has marked itself.
@@ -218,8 +196,9 @@ impl Step {
             step.seq.store(seq, Relaxed);
             let start = now();
             step.start.store(start, Relaxed);
-            let Step { name, size, rank, .. } = *step;
-            ring().write(Event::StepOpen { name, seq, size, rank, start });
+            let Step { name, size, rank, .. } = step;
+            let (size, rank) = (*size, *rank);
+            write(|ring| Event::StepOpen { name: name.of(ring), seq, size, rank, start });
         }
         Ok(this)
     }
@@ -230,8 +209,9 @@ impl Step {
         let start = step.start.swap(0, Relaxed);
         if start != 0 {
             let (seq, dur) = (step.seq.load(Relaxed), now().saturating_sub(start));
-            let Step { name, size, rank, .. } = *step;
-            ring().write(Event::Step { name, seq, size, rank, start, dur });
+            let Step { name, size, rank, .. } = step;
+            let (size, rank) = (*size, *rank);
+            write(|ring| Event::Step { name: name.of(ring), seq, size, rank, start, dur });
             let token = step.token.lock().unwrap_or_else(|e| e.into_inner()).take();
             // A context manager that ends in another context than it began in has nothing to reset.
             if let Some(token) = token {
@@ -243,7 +223,7 @@ impl Step {
 
     /// Another of the same name, for the next call of a decorated function.
     fn again(&self) -> Step {
-        Step::of(self.name, self.size, self.rank)
+        Step::of(self.name.clone(), self.size, self.rank)
     }
 
     fn __call__<'py>(

@@ -7,7 +7,8 @@ use gpuwhy_wire::{Event, NameId, now};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::marks::{name, next_step, ring};
+use crate::late::{self, Name, write};
+use crate::marks::next_step;
 
 /// What calls of a wrapped function are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Kind {
     Ends,
     /// Nothing but what its hooks make of it.
     Hook,
+    /// The same, whether somebody listens or not.
+    Always,
     /// Summed over a step: see [`allocated`].
     Summed,
 }
@@ -35,6 +38,7 @@ impl Kind {
             "begins" => Kind::Begins,
             "ends" => Kind::Ends,
             "hook" => Kind::Hook,
+            "always" => Kind::Always,
             "summed" => Kind::Summed,
             _ => return None,
         })
@@ -44,6 +48,8 @@ impl Kind {
 /// The step that a thread is in.
 #[derive(Clone, Copy)]
 struct Current {
+    /// The ring's that this is written to: a step that began in another one is none here.
+    generation: u64,
     /// Calls of steps inside each other; 0 between the two halves of one as well.
     depth: u32,
     /// Its number, once anything was recorded in it.
@@ -57,8 +63,16 @@ struct Current {
     last: u64,
 }
 
-const NONE: Current =
-    Current { depth: 0, seq: None, name: NameId(0), size: None, start: 0, goes_on: false, last: 0 };
+const NONE: Current = Current {
+    generation: 0,
+    depth: 0,
+    seq: None,
+    name: NameId(0),
+    size: None,
+    start: 0,
+    goes_on: false,
+    last: 0,
+};
 
 thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(NONE) };
@@ -74,6 +88,10 @@ fn with<T: Default>(f: impl FnOnce(&mut Current) -> T) -> T {
     CURRENT
         .try_with(|cell| {
             let mut current = cell.get();
+            let generation = late::generation();
+            if current.generation != generation {
+                current = Current { generation, ..NONE };
+            }
             let result = f(&mut current);
             cell.set(current);
             result
@@ -97,16 +115,16 @@ pub fn begin(kind: Kind) {
 
 /// It has returned.
 #[inline]
-pub fn end(kind: Kind, name: NameId, start: u64, end: u64, is_none: bool) {
+pub fn end(kind: Kind, name: &Name, start: u64, end: u64, is_none: bool) {
     match kind {
         Kind::Phase => phase(name, start, end),
-        Kind::Hook => {}
+        Kind::Hook | Kind::Always => {}
         Kind::Summed => _ = ALLOCATED.fetch_add(end.saturating_sub(start), Relaxed),
         Kind::Step | Kind::Begins => with(|current| {
             current.depth = current.depth.saturating_sub(1);
             if current.depth > 0 {
-                let dur = end.saturating_sub(start);
-                ring().write(Event::Phase { name, step: current.seq, start, dur });
+                let (step, dur) = (current.seq, end.saturating_sub(start));
+                write(|ring| Event::Phase { name: name.of(ring), step, start, dur });
                 return;
             }
             if current.seq.is_none() {
@@ -114,7 +132,8 @@ pub fn end(kind: Kind, name: NameId, start: u64, end: u64, is_none: bool) {
                 *current = NONE;
                 return;
             }
-            (current.name, current.start, current.last) = (name, start, end);
+            current.name = late::with(|ring| name.of(ring)).unwrap_or(NameId(0));
+            (current.start, current.last) = (start, end);
             if kind == Kind::Begins && is_none {
                 current.goes_on = true;
             } else {
@@ -133,16 +152,20 @@ pub fn end(kind: Kind, name: NameId, start: u64, end: u64, is_none: bool) {
 }
 
 fn write_step(current: &mut Current, end: u64) {
-    if let Current { seq: Some(seq), name, size, start, .. } = *current {
+    if let Current { seq: Some(seq), name, size, start, generation, .. } = *current {
         let rank = RANK.load(Relaxed).checked_sub(1).map(|rank| rank as u32);
         let dur = end.saturating_sub(start);
-        ring().write(Event::Step { name, seq, size, rank, start, dur });
+        late::with(|ring| {
+            if ring.generation == generation {
+                ring.write(Event::Step { name, seq, size, rank, start, dur });
+            }
+        });
     }
     *current = NONE;
 }
 
 #[inline]
-fn phase(name: NameId, start: u64, end: u64) {
+fn phase(name: &Name, start: u64, end: u64) {
     let step = with(|current| {
         if current.depth == 0 && !current.goes_on {
             return None;
@@ -150,7 +173,8 @@ fn phase(name: NameId, start: u64, end: u64) {
         current.last = end;
         Some(*current.seq.get_or_insert_with(next_step))
     });
-    ring().write(Event::Phase { name, step, start, dur: end.saturating_sub(start) });
+    let dur = end.saturating_sub(start);
+    write(|ring| Event::Phase { name: name.of(ring), step, start, dur });
 }
 
 /// The number of the step that the caller is in, which has this size; `None` outside of steps, and inside of a
@@ -186,21 +210,29 @@ pub fn set_rank(rank: u32) {
 pub fn gave_up(py: Python<'_>, error: Option<PyErr>) {
     let kind = error.and_then(|error| error.get_type(py).name().ok());
     let kind = kind.map_or_else(|| "nothing".to_owned(), |kind| kind.to_string());
-    ring().mark(&*format!("gpuwhy: a hook is given up: {kind}"), None);
+    late::say(late::Said::Notice(format!("gpuwhy: a hook is given up: {kind}"), None));
 }
+
+/// What a part of an engine's work is called here.
+#[pyclass(frozen)]
+struct Label(Name);
 
 /// A part of the step around it, of a name that an engine gave it.
 #[pyclass(frozen, freelist = 64)]
 pub struct Scope {
     /// `None` is summed.
-    name: Option<NameId>,
+    label: Option<Py<Label>>,
+    /// 0 where nobody listens.
     start: AtomicU64,
+    listens: bool,
 }
 
 #[pymethods]
 impl Scope {
     fn __enter__(&self) {
-        self.start.store(now(), Relaxed);
+        if self.listens {
+            self.start.store(now(), Relaxed);
+        }
     }
 
     fn __exit__(
@@ -209,11 +241,13 @@ impl Scope {
         _error: &Bound<'_, PyAny>,
         _place: &Bound<'_, PyAny>,
     ) {
-        let (start, end) = (self.start.swap(0, Relaxed), now());
-        match self.name {
-            _ if start == 0 => {}
-            Some(name) => phase(name, start, end),
-            None => _ = ALLOCATED.fetch_add(end.saturating_sub(start), Relaxed),
+        let start = self.start.swap(0, Relaxed);
+        if start == 0 {
+            return;
+        }
+        match &self.label {
+            Some(label) => phase(&label.get().0, start, now()),
+            None => _ = ALLOCATED.fetch_add(now().saturating_sub(start), Relaxed),
         }
     }
 }
@@ -221,41 +255,49 @@ impl Scope {
 /// What an engine calls to name parts of its work.
 #[pyclass(frozen)]
 pub struct Scopes {
-    names: Py<PyDict>,
+    /// The labels by the engine's own names; `None` is summed.
+    labels: Py<PyDict>,
 }
+
+/// How many names of an engine are told apart.
+const LABELS: usize = 256;
 
 #[pymethods]
 impl Scopes {
     /// `names` are the spans by the engine's own names; `None` is summed, others keep their own.
     #[new]
-    fn new(names: Bound<'_, PyDict>) -> Scopes {
-        Scopes { names: names.unbind() }
+    fn new(names: Bound<'_, PyDict>) -> PyResult<Scopes> {
+        let labels = PyDict::new(names.py());
+        for (own, span) in names {
+            match span.is_none() {
+                true => labels.set_item(own, span)?,
+                false => labels
+                    .set_item(own, Label(Name::new(span.extract()?)).into_pyobject(labels.py())?)?,
+            }
+        }
+        Ok(Scopes { labels: labels.unbind() })
     }
 
     fn __call__(&self, py: Python<'_>, own: &Bound<'_, PyString>) -> PyResult<Scope> {
-        let known = self.names.bind(py).get_item(own)?;
-        let name = match known {
+        let start = AtomicU64::new(0);
+        if !late::is_on() {
+            return Ok(Scope { label: None, start, listens: false });
+        }
+        let labels = self.labels.bind(py);
+        let label = match labels.get_item(own)? {
             Some(known) if known.is_none() => None,
-            // The number that it was given the first time.
-            Some(known) => match known.extract::<u32>() {
-                Ok(number) => Some(NameId(number)),
-                Err(_) => {
-                    let number = name(known.extract()?);
-                    self.names.bind(py).set_item(own, number.0)?;
-                    Some(number)
-                }
-            },
+            Some(known) => Some(known.cast_into::<Label>()?.unbind()),
+            // Names that an engine makes up without end share one.
             None => {
-                // Names that an engine makes up without end share one.
-                let is_many = self.names.bind(py).len() > 256;
-                let number = name(if is_many { "scope" } else { own.to_str()? });
-                if is_many {
-                    return Ok(Scope { name: Some(number), start: AtomicU64::new(0) });
+                let is_many = labels.len() > LABELS;
+                let made = Label(Name::new(if is_many { "scope" } else { own.to_str()? }));
+                let made = Py::new(py, made)?;
+                if !is_many {
+                    labels.set_item(own, &made)?;
                 }
-                self.names.bind(py).set_item(own, number.0)?;
-                Some(number)
+                Some(made)
             }
         };
-        Ok(Scope { name, start: AtomicU64::new(0) })
+        Ok(Scope { label, start, listens: true })
     }
 }

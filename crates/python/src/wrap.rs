@@ -12,12 +12,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::OnceLock;
 
-use gpuwhy_wire::{NameId, now};
+use gpuwhy_wire::now;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::late::{self, Name};
 use crate::steps::{self, Kind};
 
 /// Hooks that fail so often are not called any more.
@@ -122,7 +123,8 @@ struct Wrapper {
     function: *mut PyObject,
     before: *mut PyObject,
     after: *mut PyObject,
-    name: NameId,
+    /// A box of the wrapper's own.
+    name: *mut Name,
     kind: Kind,
     failures: u32,
 }
@@ -154,8 +156,18 @@ unsafe extern "C" fn call(
     // SAFETY: Python calls this with an object of our type only, which it keeps alive meanwhile, and with the GIL
     // held; the fields that are read here never change once it is made, but for `failures`, under the GIL.
     let (function, before, after, name, kind) = unsafe {
-        ((*wrapper).function, (*wrapper).before, (*wrapper).after, (*wrapper).name, (*wrapper).kind)
+        (
+            (*wrapper).function,
+            (*wrapper).before,
+            (*wrapper).after,
+            &*(*wrapper).name,
+            (*wrapper).kind,
+        )
     };
+    if !late::is_on() && kind != Kind::Always {
+        // SAFETY: the arguments are those that we were given, in the array that we were given.
+        return unsafe { PyObject_Vectorcall(function, args, nargsf, kwnames) };
+    }
     steps::begin(kind);
     let mut start = now();
     if !before.is_null() {
@@ -287,14 +299,15 @@ unsafe extern "C" fn reduce(this: *mut PyObject, _none: *mut PyObject) -> *mut P
 }
 
 unsafe extern "C" fn free(this: *mut PyObject) {
-    // SAFETY: the last reference is gone; the fields hold references of ours or nothing, and an object of a type
-    // made at run time holds one of its type.
+    // SAFETY: the last reference is gone; the fields hold references of ours or nothing, the name is a box of its own,
+    // and an object of a type made at run time holds one of its type.
     unsafe {
         let wrapper = this.cast::<Wrapper>();
         let class = ffi::Py_TYPE(this);
         for field in [(*wrapper).function, (*wrapper).before, (*wrapper).after] {
             ffi::Py_XDECREF(field);
         }
+        drop(Box::from_raw((*wrapper).name));
         ffi::PyObject_Free(this.cast());
         ffi::Py_DECREF(class.cast());
     }
@@ -367,12 +380,13 @@ pub fn wrap<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let kind = Kind::of(kind).ok_or_else(|| PyRuntimeError::new_err("no such kind"))?;
     let class = class(py)?.as_ptr();
-    let name = crate::marks::name(name);
+    let name = Box::into_raw(Box::new(Name::new(name)));
     // SAFETY: memory for one object of our type, whose head `PyObject_Init` fills, taking a reference of the
     // type; all its fields are written before anybody sees it.
     unsafe {
         let memory = ffi::PyObject_Malloc(size_of::<Wrapper>()).cast::<Wrapper>();
         if memory.is_null() {
+            drop(Box::from_raw(name));
             return Err(pyo3::exceptions::PyMemoryError::new_err(()));
         }
         let hook = |hook: Option<Bound<'_, PyAny>>| hook.map_or(null_mut(), Bound::into_ptr);

@@ -15,6 +15,7 @@ native.step = types.SimpleNamespace(marked=lambda: 0)
 native.write_phase = lambda name, start, end, step: written.append((name, end - start, step))
 native.write_step = lambda *what: written.append(what)
 native.mark = lambda name, value: marks.append(name)
+native.notice = lambda name, value=None: marks.append(name)
 package = types.ModuleType("gpuwhy")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "python/gpuwhy")]
 sys.modules.update({"gpuwhy": package, "gpuwhy._native": native})

@@ -28,7 +28,7 @@
 //!
 //! A program that marks its steps opens a ring by its path ([`Producer`]). A library that is loaded
 //! into another program's process connects to the agent's socket instead ([`Client`], [`Server`]) and
-//! receives a ring of its own.
+//! receives a ring of its own, whenever the agent comes ([`connected`]).
 //!
 //! # GPU code
 //!
@@ -43,6 +43,8 @@
 
 #[cfg(feature = "std")]
 mod clock;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod connected;
 #[cfg(feature = "std")]
 mod consumer;
 #[cfg(feature = "std")]
@@ -56,6 +58,8 @@ mod map;
 mod pidfd;
 #[cfg(feature = "std")]
 mod producer;
+#[cfg(any(feature = "std", loom))]
+mod published;
 #[cfg(feature = "std")]
 mod socket;
 #[cfg(feature = "std")]

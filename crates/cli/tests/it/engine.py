@@ -1,8 +1,9 @@
 """An engine that has the modules, functions and shapes of two versions of vLLM, 0.11 and 0.32, and computes nothing.
 
-    engine.py VERSION
+    engine.py VERSION [FILE]
 
-It serves five requests with an engine process, a forked worker and a connector, and prints what it did itself:
+It serves five requests with an engine process, a forked worker and a connector (again and again until FILE is there), and
+prints what it did itself:
 
     step DIGIT…   engine's step: tokens, prompt tokens, requests, computed before, drafts, running, waiting, kept drafts
     work N        worker's step: tokens
@@ -15,9 +16,11 @@ import importlib.machinery
 import os
 import pickle
 import sys
+import time
 
 VERSION = sys.argv[1]
 NEW = VERSION != "0.11.0"
+UNTIL = sys.argv[2] if len(sys.argv) > 2 else None
 
 SOURCES = {
     "vllm": "",
@@ -396,8 +399,6 @@ def worker(pipe, back):
 
 def serve(to, back):
     """The engine's process."""
-    from types import SimpleNamespace as Made
-
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
@@ -410,16 +411,30 @@ def serve(to, back):
 
     engine, front = EngineCoreProc(Scheduler(), MultiprocExecutor(to, back)), OutputProcessor()
     engine.scheduler.connector = KVConnectorFactory.create_connector(None, None)
+    if not UNTIL:
+        all_of("", engine, front)
+    number = 0
+    while UNTIL and not os.path.exists(UNTIL):
+        number += 1
+        all_of(f"{number}-", engine, front)
+
+
+def all_of(prefix, engine, front):
+    """Five requests, from their beginning to their end."""
+    from types import SimpleNamespace as Made
+
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     all_requests = [
-        Request("cmpl-a-of-more-than-sixteen-letters", 20, 6),
-        Request("b", 5, 9, trace=trace),
-        Request("c", 40, 4, on_disk=16),
-        Request("d", 3, 2),
-        Request("e", 30, 3),
+        Request(prefix + "cmpl-a-of-more-than-sixteen-letters", 20, 6),
+        Request(prefix + "b", 5, 9, trace=trace),
+        Request(prefix + "c", 40, 4, on_disk=16),
+        Request(prefix + "d", 3, 2),
+        Request(prefix + "e", 30, 3),
     ]
     engine.step()
     for i in range(200):
+        if UNTIL:
+            time.sleep(0.002)
         if i in (0, 1, 2, 9, 12):
             request = all_requests.pop(0)
             front.add_request(request, None, queue=None)

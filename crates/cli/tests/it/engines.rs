@@ -237,6 +237,67 @@ fn root_an_engine_of_vllm_0_11_shows_what_that_version_has() {
     check("0.11.0", &["ModelRunner::Output"]);
 }
 
+/// An engine that runs already, whose plug-in is on: whoever comes sees its steps on both sides from then on, and so does who
+/// comes after that one has gone.
+#[test]
+fn root_an_engine_that_runs_already_is_seen_by_each_who_comes() {
+    let Some(python) = python().filter(|_| may_record()) else { return };
+    let (_keep, folder) = folder();
+    let package = package(python, &folder);
+    let (socket, end) = (folder.join("agent.sock"), folder.join("end"));
+    let mut engine = Command::new(python)
+        .args([engine().to_str().unwrap(), "0.32.0", end.to_str().unwrap()])
+        .env("PYTHONPATH", &package)
+        .env("GPUWHY_SOCKET", &socket)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    for number in 0..2 {
+        let trace = folder.join(format!("{number}.trace"));
+        let output = gpuwhy(&[
+            "record",
+            "--for=4s",
+            "--socket",
+            socket.to_str().unwrap(),
+            "--pid",
+            &engine.id().to_string(),
+            "-o",
+            trace.to_str().unwrap(),
+        ]);
+        assert!(output.status.success(), "{}", said(&output));
+        let seen = Seen::of(&trace);
+        let names: BTreeSet<&str> = seen.spans.iter().map(|span| &*span.name).collect();
+        for span in SPANS.iter().filter(|span| **span != "ModelRunner::EpLB") {
+            assert!(names.contains(span), "{number}: no {span} in {names:?}");
+        }
+        let (engine, worker) = (seen.side("engine"), seen.side("worker"));
+        assert!(engine.len() > 50 && worker.len() > 50, "{} and {}", engine.len(), worker.len());
+        // Each side was found when it was found.
+        let from = engine[0].at.max(worker[0].at).0;
+        let to = engine[engine.len() - 1].at.min(worker[worker.len() - 1].at).0;
+        let both = |side: &[&Batch]| -> BTreeSet<(u64, u64)> {
+            side.iter().map(|b| (b.digest, b.tokens)).collect()
+        };
+        let within = |side: &[&Batch]| -> Vec<(u64, u64)> {
+            let inside = side.iter().filter(|b| from < b.at.0 && b.at.0 < to - 20_000_000);
+            inside.map(|b| (b.digest, b.tokens)).collect()
+        };
+        let (engines, workers) = (within(&engine), within(&worker));
+        assert!(engines.len() > 50, "{number}: {}", engines.len());
+        for one in &engines {
+            assert!(both(&worker).contains(one), "{number}: {one:?} is not at the worker");
+        }
+        for one in &workers {
+            assert!(both(&engine).contains(one), "{number}: {one:?} is not at the engine");
+        }
+        // Requests that came and ended meanwhile are told in full.
+        let whole = seen.requests.iter().filter(|r| r.first_token.is_some() && r.outcome.is_some());
+        assert!(whole.count() > 10, "{number}: {:?}", seen.requests);
+    }
+    std::fs::write(&end, "").unwrap();
+    assert!(engine.wait().unwrap().success());
+}
+
 /// The table holds for the versions whose signatures are kept, and a name that is not there is told.
 #[test]
 fn every_span_is_found_in_the_source_of_the_versions_that_have_it() {

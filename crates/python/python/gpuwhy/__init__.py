@@ -5,12 +5,13 @@
             ...
         gpuwhy.mark("loss", 0.25)       # a point, with a number
 
-`step` and `span` are decorators too, also of coroutine functions. Outside of a recording each is a branch.
+`step` and `span` are decorators too, also of coroutine functions. While nobody records each is a branch.
 """
 
-from ._native import mark, open as _open, span, step
+from . import _native
+from ._native import mark, span, step
 from ._start import begin as _begin
 
 __all__ = ["mark", "span", "step"]
 
-_begin(_open)
+_begin(_native)

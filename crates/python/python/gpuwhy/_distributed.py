@@ -9,7 +9,7 @@ import os
 import sys
 
 from . import _torch
-from ._native import mark, write_collective, write_communicator
+from ._native import notice, write_collective, write_communicator
 from ._training import now
 
 _OURS = 0x677775  # of hooks; others choose theirs
@@ -42,10 +42,10 @@ def _helper(function):
             if not members:
                 # All ranks of the job.
                 _torch.thread().loop.rank = rank
-                mark("world size", float(size))
+                notice("world size", float(size))
             _attach(made[0] if isinstance(made, tuple) else made)
         except Exception as error:
-            mark(f"gpuwhy: no hooks of a process group: {type(error).__name__}", None)
+            notice(f"gpuwhy: no hooks of a process group: {type(error).__name__}")
         return made
 
     return _new_process_group_helper
@@ -55,7 +55,7 @@ def _attach(group):
     if not hasattr(group, "rank"):
         return  # This rank is no member.
     if not hasattr(group, "register_pre_hook"):
-        mark("gpuwhy: no collectives in this version", None)
+        notice("gpuwhy: no collectives in this version")
         return
     name, number = str(group.group_name), next(_numbers)
     job = f"{os.environ.get('MASTER_PORT')}/{os.environ.get('TORCHELASTIC_RUN_ID')}/{name}"
@@ -107,7 +107,7 @@ class _Before:
             # Gloo has none for `reduce_scatter`.
             if name not in _without_end:
                 _without_end.add(name)
-                mark(f"gpuwhy: nobody says when {name} ends", None)
+                notice(f"gpuwhy: nobody says when {name} ends")
 
 
 def _flat(tensors):

@@ -144,7 +144,7 @@ def resolve(package):
     for _, _, module, name, span, kind, _, _ in table.rows(package.engine, package.version):
         found, missing = spans.setdefault(span or "scopes", ([], []))
         place, defined = f"{module}:{name}", package.names.get(module, {}).get(name)
-        if defined is not None and defined.startswith("async ") and kind != "hook":
+        if defined is not None and defined.startswith("async ") and kind not in ("hook", "always"):
             # Its call ends before it has done anything.
             missing.append(place + " is a coroutine function")
         else:

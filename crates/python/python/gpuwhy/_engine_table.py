@@ -85,10 +85,10 @@ VLLM = (
     ("0.14", None, "vllm.v1.worker.gpu.async_utils", "AsyncOutput.get_output", "ModelRunner::Output", "phase", None, None),
     ("0.14", "0.19", _SPEC + ".eagle", "EagleSpeculator.propose", "ModelRunner::Draft", "phase", None, None),
     ("0.19", "0.26", _SPEC + ".eagle.speculator", "EagleSpeculator.propose", "ModelRunner::Draft", "phase", None, None),
-    ("0.26", None, _V2, "GPUModelRunner.load_model", "ModelRunner::Load", "hook", None, "loaded"),
+    ("0.26", None, _V2, "GPUModelRunner.load_model", "ModelRunner::Load", "always", None, "loaded"),
     ("0.26", None, _SPEC + ".speculator", "BaseSpeculator.propose", "ModelRunner::Draft", "concrete", None, None),
     # The cache of a connector: functions of the class that is made at run time.
-    ("0.11", None, _KV + ".factory", "KVConnectorFactory.create_connector", "CacheEngine::Create", "hook", None, "connected"),
+    ("0.11", None, _KV + ".factory", "KVConnectorFactory.create_connector", "CacheEngine::Create", "always", None, "connected"),
     ("0.11", None, _KV + ".v1.base", "KVConnectorBase_V1.start_load_kv", "CacheEngine::Load", "concrete", None, None),
     ("0.11", None, _KV + ".v1.base", "KVConnectorBase_V1.wait_for_layer_load", "CacheEngine::Load", "concrete", None, None),
     ("0.11", None, _KV + ".v1.base", "KVConnectorBase_V1.save_kv_layer", "CacheEngine::Save", "concrete", None, None),

@@ -97,15 +97,34 @@ def _imported(module, name, after):
     try:
         after(module)
     except Exception as error:  # A version that we do not know: the program runs as if nobody looked.
-        from ._native import mark
+        from ._native import notice
 
-        mark(f"gpuwhy: no hooks in {name}: {type(error).__name__}", None)
+        notice(f"gpuwhy: no hooks in {name}: {type(error).__name__}")
 
 
-def begin(open_ring):
-    """Opens the ring that a recording names, and waits for the libraries that we know."""
-    ring = os.environ.get("GPUWHY_RING")
-    if not ring or not open_ring(ring) or os.environ.get("GPUWHY_HOOKS") == "off":
+_forks = False
+
+
+def after_fork(native):
+    """Lets children made by fork look for who listens themselves."""
+    global _forks
+    if not _forks:
+        _forks = True
+        os.register_at_fork(after_in_child=native.forked)
+
+
+def begin(native):
+    """Opens the ring that a recording names, or looks for who listens at the agent socket, and waits for the libraries
+    that we know."""
+    ring, hooks = os.environ.get("GPUWHY_RING"), os.environ.get("GPUWHY_HOOKS") != "off"
+    if ring:
+        is_wanted = native.open(ring)
+    else:
+        is_wanted = bool(os.environ.get("GPUWHY_SOCKET")) and native.listen()
+    if not is_wanted:
+        return
+    after_fork(native)
+    if not hooks:
         return
     after = {name: _ours(*ours) for name, ours in AFTER.items()}
     for name in [name for name in after if name in sys.modules]:

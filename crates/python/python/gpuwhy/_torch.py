@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 
-from ._native import mark, write_phase
+from ._native import mark, notice, write_phase
 from ._training import Loop, now
 
 # A fetch that waited this long names the worker that it waited for.
@@ -78,7 +78,7 @@ def around(owner, name, make):
     """Replaces `owner.name` by `make(it)`; a version of PyTorch that lacks it has one hook less."""
     function = getattr(owner, name, None)
     if function is None:
-        mark(f"gpuwhy: no {name} in this version", None)
+        notice(f"gpuwhy: no {name} in this version")
         return False
     ours = functools.wraps(function)(make(function))
     _replaced.append((owner, name, function, ours))

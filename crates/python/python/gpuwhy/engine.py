@@ -2,8 +2,8 @@
 
 `register` is the entry point of the plug-ins of vLLM and SGLang, and does what the start of every recorded Python
 process does as well: it waits for the engine's modules, and wraps in each what the table says. It may be called any
-number of times, in any process, and does nothing without a recording. A function that a version lacks is a mark in the
-trace, `gpuwhy: no ENGINE:FUNCTION`, and nothing else.
+number of times, in any process. Records are written while somebody records; else a call is a branch. A function that a
+version lacks is a mark in the trace, `gpuwhy: no ENGINE:FUNCTION`, and nothing else.
 
     python -m gpuwhy.engine check [PATH…]     resolves the table over packages, without importing them
 """
@@ -16,7 +16,6 @@ from . import _native
 from . import _engine_table as table
 
 _done = set()  # modules that have their wrappers
-_forked = False
 
 
 def wanted():
@@ -71,7 +70,6 @@ def install(engine, module):
     if module.__name__ in _done:
         return []
     _done.add(module.__name__)
-    _after_fork()
     hooks, mine, missing = _hooks(engine), version(engine), []
     for _, _, place, name, span, kind, before, after in table.rows(engine, mine):
         if place != module.__name__ or kind == "concrete":
@@ -80,7 +78,7 @@ def install(engine, module):
         if kind == "scopes":
             scope = hooks.scopes(table.scopes(engine, mine))
             if scope is None:
-                _native.mark(f"gpuwhy: the scopes of {engine} are another profiler's", None)
+                _native.notice(f"gpuwhy: the scopes of {engine} are another profiler's")
             elif found is None or not hasattr(*found):
                 missing.append(name)
             else:
@@ -90,7 +88,7 @@ def install(engine, module):
         if found is None or not _put(*found, span, kind, before, after):
             missing.append(name)
     for name in missing:
-        _native.mark(f"gpuwhy: no {engine}:{name}"[:100], None)
+        _native.notice(f"gpuwhy: no {engine}:{name}"[:100])
     return missing
 
 
@@ -106,19 +104,17 @@ def concrete(engine, base, instance):
                 break
 
 
-def _after_fork():
-    global _forked
-    if not _forked:
-        _forked = True
-        os.register_at_fork(after_in_child=_native.forget_requests)
-
-
 def register():
     """The entry point of plug-ins; see the module."""
-    if not _native.is_on():
-        return
+    # An engine that has the plug-in is seen by whoever comes to look at it.
+    if os.environ.get("GPUWHY_HOOKS") != "off" and _native.listen():
+        _wrap()
+
+
+def _wrap():
     from . import _start
 
+    _start.after_fork(_native)
     for module, engine in wanted().items():
         if module in sys.modules and not _is_beginning(sys.modules[module]):
             _safely(engine, sys.modules[module])
@@ -127,7 +123,7 @@ def register():
 
 def imported(_package):
     """After the import of an engine's package, in a process that loads no plug-ins."""
-    register()
+    _wrap()
 
 
 def _is_beginning(module):
@@ -143,7 +139,7 @@ def _safely(engine, module):
     try:
         install(engine, module)
     except Exception:  # The engine runs as if nobody looked.
-        _native.mark(f"gpuwhy: no hooks in {module.__name__}"[:100], None)
+        _native.notice(f"gpuwhy: no hooks in {module.__name__}"[:100])
 
 
 if __name__ == "__main__":

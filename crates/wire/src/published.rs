@@ -140,6 +140,9 @@ impl Drop for Counted<'_> {
     }
 }
 
+#[cfg(all(test, loom))]
+mod models;
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;

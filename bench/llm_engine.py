@@ -1,0 +1,191 @@
+"""What being recorded costs a real engine (vLLM on CPUs, `make llm-env`): one server, whose plug-in is always on, and a
+recorder that comes for a block of time and goes.
+
+Blocks take turns: nobody listens, twice (the second one is the A/A control); the engine's spans alone; the host and stacks
+alone; both, by `watch`; everything kept, by `record`. Between a block and what is measured of it lies the time that
+connecting takes.
+"""
+
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from measure import GPUWHY, children, figure
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "real"))
+import engine as engines  # noqa: E402
+
+ROUNDS = int(os.environ.get("ENGINE_ROUNDS", "3"))
+BLOCK, SETTLES = float(os.environ.get("ENGINE_BLOCK", "30")), 5.0
+CLIENTS = [int(n) for n in os.environ.get("ENGINE_CLIENTS", "1,8,32").split(",")]
+# The probes that look at the host and at stacks; without them the engine's own records are left.
+OF_HOST = "block_io cgroup drm_clients interrupts memory nccl_calls network nvml psi python python_gc run_queue settings stacks steal tcp"
+TICK = os.sysconf("SC_CLK_TCK")
+MODES = {
+    "off": None,
+    "control": None,
+    "spans": ["record", *(word for probe in OF_HOST.split() for word in ("--off", probe))],
+    "stacks": ["watch", "--kernels", "off", "--collectives", "off"],
+    "both": ["watch"],
+    "all": ["record"],
+}
+
+
+def tree(pid):
+    """A process and all that came of it."""
+    found, waiting = [], [pid]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting.extend(children(pid))
+    return found
+
+
+def cpu_seconds(pids):
+    """CPU time of processes so far, without that of children that have ended."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+        except OSError:
+            pass
+    return total / TICK
+
+
+def bytes_of(folder):
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+class Server(engines.Vllm):
+    """A server that was started by itself, with our package before its own."""
+
+    def __init__(self, folder, library):
+        super().__init__(folder, GPUWHY)
+        self.socket = os.path.join(folder, "agent.sock")
+        os.environ["PYTHONPATH"] = library + ":" + os.environ["PYTHONPATH"]
+        os.environ["GPUWHY_SOCKET"] = self.socket
+        self.child = subprocess.Popen(
+            self.watched()[1:], stdout=subprocess.DEVNULL, stderr=open(os.path.join(folder, "said"), "w"))
+        self.wait_for(self.answers)
+
+    def end(self):
+        for pid in reversed(tree(self.child.pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self.child.wait()
+
+
+def answers(folder, begin, to):
+    """What was asked for and answered within a time: ms to the first token, and ms a token after it, of each; tokens."""
+    first, each, tokens = [], [], 0
+    with open(os.path.join(folder, "answers")) as file:
+        for line in file:
+            if not line.endswith("\n"):
+                continue
+            asked, came, last, count = map(int, line.split())
+            if begin <= asked and last <= to:
+                first.append((came - asked) / 1e6)
+                each.append((last - came) / 1e6 / max(1, count - 1))
+                tokens += count
+    return first, each, tokens
+
+
+def block(server, mode):
+    """One block: what the server and the recorder took."""
+    recorder, trace = None, os.path.join(server.folder, "block.trace")
+    if MODES[mode]:
+        what = MODES[mode]
+        socket = [] if "--kernels" in what else ["--socket", server.socket]
+        recorder = subprocess.Popen(
+            [GPUWHY, *what, *socket, "--force", "-o", trace, "--json", "-p", str(server.child.pid)],
+            stdout=subprocess.DEVNULL, stderr=open(os.path.join(server.folder, "complaints"), "w"))
+    time.sleep(SETTLES)
+    pids = tree(server.child.pid)
+    begin, served, ours = time.monotonic_ns(), cpu_seconds(pids), recorder and cpu_seconds([recorder.pid])
+    time.sleep(BLOCK)
+    to, served = time.monotonic_ns(), cpu_seconds(pids) - served
+    ours = recorder and cpu_seconds([recorder.pid]) - ours
+    if recorder:
+        recorder.send_signal(signal.SIGTERM)
+        recorder.wait(timeout=120)
+    time.sleep(1)
+    first, each, tokens = answers(server.folder, begin, to)
+    if not tokens:
+        raise RuntimeError(f"nothing was answered in a block ({mode})")
+    return {
+        "mode": mode, "answers": len(first), "tokens": tokens, "ttft_ms": statistics.median(first),
+        "ttft_p99_ms": percentile(first, 0.99), "tpot_ms": statistics.median(each), "tpot_p99_ms": percentile(each, 0.99),
+        "cpu_us_a_token": 1e6 * served / tokens, "collector_share": ours and ours / (to - begin) * 1e9,
+        "bytes": bytes_of(trace) if recorder else None,
+    }
+
+
+def rounds(library):
+    """All blocks, in rounds of each mode in any order."""
+    folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
+    server, done = Server(folder, library), []
+    try:
+        for clients in CLIENTS:
+            command = [sys.executable, os.path.join(HERE, "llm_client.py"), folder, str(server.port), str(clients)]
+            client = subprocess.Popen(command)
+            time.sleep(SETTLES)
+            try:
+                for number in range(ROUNDS):
+                    for mode in random.sample(list(MODES), len(MODES)):
+                        one = {"clients": clients, "round": number, **block(server, mode)}
+                        done.append(one)
+                        print(" ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in one.items()), flush=True)
+            finally:
+                client.kill()
+                client.wait()
+    finally:
+        server.end()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(folder, ignore_errors=True)
+    return done
+
+
+def figures(done):
+    """Each mode beside the blocks of its round in which nobody listened; spread: of the rounds."""
+    blocks = {(one["clients"], one["round"], one["mode"]): one for one in done}
+    pairs = sorted({key[:2] for key in blocks})
+
+    def ratio(mode, what):
+        return figure([blocks[(*pair, mode)][what] / blocks[(*pair, "off")][what] for pair in pairs])
+
+    out = {}
+    for name, mode in {"": "both", "_a_a": "control", "_spans": "spans", "_stacks": "stacks", "_all": "all"}.items():
+        out[f"cpu_per_token_ratio{name}"] = ratio(mode, "cpu_us_a_token")
+        for what in ("tpot", "ttft"):
+            out[f"{what}_ratio{name}"] = ratio(mode, f"{what}_ms")
+            out[f"{what}_p99_ratio{name}"] = ratio(mode, f"{what}_p99_ms")
+    of = lambda mode, what: [one[what] for one in done if one["mode"] == mode]
+    for mode in ("spans", "stacks", "both", "all"):
+        out[f"collector_core_share_{mode}"] = figure(of(mode, "collector_share"))
+    out["retained_bytes_share"] = figure([a / b for a, b in zip(of("both", "bytes"), of("all", "bytes"))])
+    out["tokens_a_block"] = figure(of("off", "tokens"))
+    return out
+
+
+def measured(library):
+    """The figures and blocks; none without an engine."""
+    if not engines.ALL:
+        return {}, []
+    done = rounds(library)
+    return figures(done), done
