@@ -383,7 +383,10 @@ fn root_a_device_that_loses_its_carrier_counts_how_often() {
 #[test]
 fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
     let Some((trace, ())) = record(&[std::process::id()], || {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // It listens at a greater port than that of its client, as many a server does (gRPC's own is 50051).
+        let greatest =
+            (61_000..61_100).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+        let listener = greatest.unwrap();
         let address = listener.local_addr().unwrap();
         // Messages are recorded from this process's first context switch on.
         std::thread::sleep(Duration::from_millis(50));
@@ -419,6 +422,7 @@ fn root_both_ends_of_a_connection_agree_on_flow_and_position() {
         for (send, receive) in sent.iter().zip(&received) {
             assert_eq!((send.flow, send.position), (receive.flow, receive.position));
             assert_ne!(send.thread, receive.thread);
+            assert_eq!(send.is_request(), Some(bytes == 1000), "who connected asks");
         }
         let steps: Vec<u32> =
             sent.windows(2).map(|w| w[1].position.wrapping_sub(w[0].position)).collect();

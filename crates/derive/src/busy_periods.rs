@@ -17,8 +17,9 @@
 //! A thread that asks others and is asked by nobody is given its work in another way, most likely by threads of its own process: for it
 //! a futex is a wait for work as well.
 //!
-//! So it is for one whose first periods were nearly all spent in futexes: it is parked in them, as threads are that poll for a
-//! library now and then, or that take tasks from a queue.
+//! So it is for one whose first periods were nearly all spent in futexes, perhaps with sleeps for a time between, and that nobody has
+//! asked by then: it is parked, as threads are that take turns at polling for a library, or that take tasks from a queue. Its
+//! sleeps for a time are waits for work too: it backs off while there is nothing to do.
 //!
 //! A thread that waits for nothing of that kind but sleeps for a time again and again paces itself: its periods lie between
 //! these sleeps.
@@ -30,8 +31,8 @@
 //! Where records of the thread's states are missing, the periods that were open are left out.
 //!
 //! # What fools it
-//! - Who asks on a connection is known by its ports, or by which end of a Unix socket has a name. Between unnamed sockets and equal
-//!   ports it is not, and a thread that waits for an answer of such a one is taken for idle.
+//! - Who asks on a connection is known by who connected, its ports, or which end of a Unix socket has a name. Between unnamed
+//!   sockets it is not, and a thread that waits for an answer of such a one is taken for idle.
 //! - A thread that has hardly asked anybody when it has answered its first requests is taken for one that never does.
 //! - Threads between which requests wander (goroutines) receive what others answer: see [`wandering`](crate::wandering).
 //! - A period in which more requests have gathered is longer, as is one of a request that asks for more. So that a
@@ -56,8 +57,10 @@ const OPEN: usize = 1024;
 const PACED: u32 = 20;
 /// After so many periods it is known whether a thread is parked in futexes,
 const FIRST: u32 = 20;
-/// where it spent this share of their time at least.
+/// where it spent this share of their time at least, asleep for a time included,
 const PARKED: f64 = 0.9;
+/// and this one in futexes alone.
+const MOSTLY: f64 = 0.5;
 /// States follow each other: where more time than this is not known, records were lost.
 const GAP: Ns = Ns::micros(100);
 
@@ -114,20 +117,22 @@ enum Answers {
     },
     Yes,
     No,
-    /// It asks others and nobody asks it by a socket, or it is parked in futexes: it is given its work in another way.
+    /// It asks others and nobody asks it by a socket: it is given its work in another way.
     Given,
+    /// It is parked, and given its work in another way.
+    Parked,
     /// It asks others before it does.
     Through,
 }
 
-/// How much of its first periods a thread spent in futexes.
+/// How much of its first periods a thread spent asleep in futexes, and for a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parked {
     periods: u32,
     all: Ns,
-    /// In those that have ended, and in the open one.
-    asleep: Ns,
-    open: Ns,
+    /// In futexes and for a time: in those that have ended, and in the open one.
+    asleep: [Ns; 2],
+    open: [Ns; 2],
 }
 
 impl Parked {
@@ -137,13 +142,23 @@ impl Parked {
         if self.periods < FIRST {
             self.periods += 1;
             self.all = self.all.saturating_add(period.to - period.from);
-            self.asleep = self.asleep.saturating_add(asleep);
+            for (sum, one) in self.asleep.iter_mut().zip(asleep) {
+                *sum = sum.saturating_add(one);
+            }
         }
     }
 
-    /// Whether the thread is parked in them, as far as is known.
+    /// Takes a sleep of the open period.
+    fn sleep(&mut self, for_a_time: bool, dur: Ns) {
+        let sum = &mut self.open[usize::from(for_a_time)];
+        *sum = sum.saturating_add(dur);
+    }
+
+    /// Whether the thread is parked, as far as is known.
     fn is_so(&self) -> bool {
-        self.periods == FIRST && self.asleep.0 as f64 >= PARKED * self.all.0 as f64
+        let [futexes, times] = self.asleep.map(|asleep| asleep.0 as f64);
+        let all = self.all.0 as f64;
+        self.periods == FIRST && futexes + times >= PARKED * all && futexes >= MOSTLY * all
     }
 }
 
@@ -165,8 +180,8 @@ pub struct BusyPeriods {
     parked: Parked,
     /// For how long it ran since its latest period ended.
     ran: Ns,
-    /// When it could take the requests that it has not answered, by their flows.
-    open: HashMap<u64, Ns>,
+    /// When it could take the requests that it has not answered, by their flows, and which of them may be none.
+    open: HashMap<u64, (Ns, bool)>,
     /// Its latest message.
     latest: Option<Ns>,
     known: Known,
@@ -220,15 +235,17 @@ impl BusyPeriods {
                 self.timers = 0;
                 true
             }
+            Wait::Timer if self.answers == Answers::Parked => true,
             Wait::Timer => {
+                self.parked.sleep(true, dur);
                 // What lies between its last wait for work and now is no period.
                 self.since = self.since.filter(|_| self.timers + 1 != PACED || !self.waits());
                 self.timers = (self.timers + 1).min(PACED);
                 self.is_paced() && self.is_pace(dur, to)
             }
             Wait::Futex => {
-                self.parked.open = self.parked.open.saturating_add(dur);
-                self.answers == Answers::Given
+                self.parked.sleep(false, dur);
+                matches!(self.answers, Answers::Given | Answers::Parked)
             }
             _ => false,
         };
@@ -242,16 +259,15 @@ impl BusyPeriods {
             Answers::Yes if matches!(self.last, Some(Last::Sent { .. })) => {
                 self.since.take().and_then(|since| self.ended(since, from))
             }
-            Answers::No | Answers::Given | Answers::Counted { .. } if is_idle => {
+            Answers::Yes | Answers::Through => None,
+            _ if is_idle => {
                 let ended = self.since.replace(to).and_then(|since| self.ended(since, from));
                 if let Some(period) = &ended {
                     self.parked.period(period);
                 }
-                self.parked.open = Ns::ZERO;
-                let may_be =
-                    matches!(self.answers, Answers::No | Answers::Counted { answers: 0, .. });
-                if may_be && !self.is_paced() && self.parked.is_so() {
-                    self.answers = Answers::Given;
+                self.parked.open = Default::default();
+                if self.may_be_given() && !self.is_paced() && self.parked.is_so() {
+                    self.answers = Answers::Parked;
                 }
                 ended
             }
@@ -262,13 +278,24 @@ impl BusyPeriods {
     /// Records are missing: the waits between which the open periods lie may be among them.
     fn forget(&mut self) {
         (self.since, self.last, self.awake) = (None, None, None);
-        (self.ran, self.parked.open) = (Ns::ZERO, Ns::ZERO);
+        (self.ran, self.parked.open) = (Ns::ZERO, Default::default());
         self.open.clear();
+    }
+
+    /// Whether it may be given its work in another way than by its messages, as far as is known.
+    fn may_be_given(&self) -> bool {
+        match self.answers {
+            Answers::Counted { answers, requests, asked, .. } => {
+                answers == 0 || is_never_asked(answers, requests, asked)
+            }
+            Answers::No => true,
+            Answers::Yes | Answers::Given | Answers::Parked | Answers::Through => false,
+        }
     }
 
     /// Whether its periods lie between waits, and not between its messages.
     fn waits(&self) -> bool {
-        matches!(self.answers, Answers::No | Answers::Given | Answers::Counted { .. })
+        !matches!(self.answers, Answers::Yes | Answers::Through)
     }
 
     /// Whether its periods lie between sleeps for a time.
@@ -335,12 +362,17 @@ impl BusyPeriods {
     fn through(&mut self, message: &Message, since: Ns) -> Option<Period> {
         match (message.direction, message.is_request()) {
             (Direction::Receive, Some(true)) if message.bytes > 0 && self.open.len() < OPEN => {
-                self.open.entry(message.flow).or_insert(since);
+                let open = self.open.entry(message.flow).or_insert((since, true));
+                if open.1 {
+                    *open = (since, message.may_be_housekeeping());
+                }
                 None
             }
             (Direction::Send, Some(false)) => {
-                let from = self.open.remove(&message.opposite())?;
-                self.period(from, message.ts, Some(1))
+                let (from, doubtful) = self.open.remove(&message.opposite())?;
+                // A ping is answered by another one.
+                let is_none = doubtful && message.may_be_housekeeping();
+                if is_none { None } else { self.period(from, message.ts, Some(1)) }
             }
             _ => None,
         }
@@ -387,7 +419,7 @@ impl BusyPeriods {
             let asks = *asked * ASKS >= *answers && *requests * ASKS >= *answers;
             self.answers = match *exceptions <= EXCEPTIONS {
                 _ if asks => Answers::Through,
-                _ if *requests == 0 && *asked * 2 >= *answers => Answers::Given,
+                _ if is_never_asked(*answers, *requests, *asked) => Answers::Given,
                 true => Answers::Yes,
                 false => Answers::No,
             };
@@ -407,9 +439,15 @@ impl BusyPeriods {
     }
 }
 
+/// Whether a thread that has sent so many answers was asked by nobody, but for what may be said of connections whose ends are not
+/// known, and asks others itself.
+fn is_never_asked(answers: u32, requests: u32, asked: u32) -> bool {
+    requests == 0 && asked * 2 >= answers
+}
+
 #[cfg(test)]
 mod tests {
-    use gpuwhy_schema::{EntityId, Id, TrackId};
+    use gpuwhy_schema::{EntityId, Id, TrackId, flow::End};
 
     use super::*;
 
@@ -671,6 +709,89 @@ mod tests {
     }
     use Passes::{Answers as AnswersTo, Asked, Asks, IsAnswered, Parks, Waits};
 
+    /// What is said then from one end of a connection to the other.
+    fn said(at: i64, direction: Direction, (from, to): (End, End)) -> Message {
+        let (id, thread, bytes, position) = (Id(1), EntityId(1), 10, 0);
+        let flow = gpuwhy_schema::flow::of_ends(from, to);
+        Message { id, ts: Ns(at), thread, direction, flow, bytes, position }
+    }
+
+    #[test]
+    fn what_http2_says_of_a_connection_is_no_request() {
+        let (client, own, service) = (([2; 16], 40_000), ([1; 16], 80), ([9; 16], 5432));
+        let mut periods = BusyPeriods::default();
+        let mut lasted = Vec::new();
+        for n in 0..60 {
+            let says = [
+                (0, Direction::Receive, (client, own), 200),
+                (20, Direction::Send, (([1; 16], 50_000), service), 100),
+                (50, Direction::Receive, (service, ([1; 16], 50_000)), 100),
+                (60, Direction::Send, (own, client), 300),
+                // The acknowledgement of a ping, and a ping that is acknowledged.
+                (70, Direction::Receive, (client, own), 17),
+                (80, Direction::Receive, (client, own), 30),
+                (81, Direction::Send, (own, client), 17),
+                // The next request is 919 later. One of such a size is a request if it is answered.
+                (500, Direction::Receive, (client, own), 17),
+                (530, Direction::Send, (own, client), 40),
+            ];
+            for (at, direction, ends, bytes) in says {
+                let message = Message { bytes, ..said(n * 1000 + at, direction, ends) };
+                lasted.extend(periods.exchange(&message).map(|p| (p.to - p.from).0));
+            }
+        }
+        assert!(lasted.len() > 60 && lasted.iter().all(|ns| [60, 30].contains(ns)), "{lasted:?}");
+    }
+
+    #[test]
+    fn a_thread_that_takes_turns_at_polling_is_parked_between_them_though_it_has_asked_somebody() {
+        let (own, service, client) = (([1; 16], 50_000), ([9; 16], 5432), ([2; 16], 40_000));
+        // In the third round it says something, and later gets something now and then.
+        let lasted = |says: (End, End), hears: (End, End)| -> Vec<i64> {
+            let (mut periods, mut found) = (BusyPeriods::default(), Vec::new());
+            for (n, states) in polls_and_parks(40, 250).chunks(4).enumerate() {
+                found.extend(periods.take(&states[0]));
+                if n % 8 == 1 {
+                    periods.exchange(&said(states[1].ts.0, Direction::Receive, hears));
+                }
+                if n % 8 == 2 {
+                    periods.exchange(&said(states[1].ts.0, Direction::Send, says));
+                }
+                found.extend(states[1..].iter().filter_map(|state| periods.take(state)));
+            }
+            found.iter().map(|period| (period.to - period.from).0 / 1000).collect()
+        };
+        let asks = lasted((own, service), (service, own));
+        assert!(asks[25..].iter().all(|us| *us == 1), "{asks:?}");
+        // Somebody waits for one that is asked.
+        let is_asked = lasted((service, client), (client, service));
+        assert!(is_asked.iter().all(|us| *us == 252), "{is_asked:?}");
+    }
+
+    #[test]
+    fn a_parked_thread_that_backs_off_for_a_time_has_nothing_to_do_then() {
+        // Rounds of a poll, a futex and a sleep for so many us.
+        let lasted = |futex: i64, sleep: i64| -> Vec<i64> {
+            let each = 20 + futex + sleep;
+            let round = |n: i64| {
+                let at = [0, 10, 10 + futex + 5, each - 5].map(|us| (n * each + us) * 1000);
+                let nanosleep = 230;
+                [
+                    state(at[0], at[1], ThreadState::Sleep, EPOLL_WAIT),
+                    state(at[1], at[1] + futex * 1000, ThreadState::Sleep, FUTEX),
+                    state(at[2], at[2] + sleep * 1000, ThreadState::Sleep, nanosleep),
+                ]
+            };
+            let states: Vec<State> = (0..40).flat_map(round).collect();
+            of(&states).iter().map(|(from, to)| (to - from) / 1000).collect()
+        };
+        let parked = lasted(800, 180);
+        assert!(parked[20..].iter().all(|us| *us == 5), "{parked:?}");
+        // One that sleeps for most of it, and waits for others hardly ever, does so as its work.
+        let sleeps = lasted(20, 800);
+        assert!(sleeps.iter().all(|us| *us >= 800), "{sleeps:?}");
+    }
+
     /// The periods of a thread that does this again and again, as in [`again`].
     fn passes(every: i64, does: &[Passes]) -> Vec<(i64, i64)> {
         let end = |n: u8, port| ([n; 16], port);
@@ -680,15 +801,6 @@ mod tests {
         let mut found = Vec::new();
         for round in 0..60 {
             let begun = round * every;
-            let message = |at: i64, direction, (from, to)| Message {
-                id: Id(1),
-                ts: Ns(begun + at),
-                thread: EntityId(1),
-                direction,
-                flow: gpuwhy_schema::flow::of_ends(from, to),
-                bytes: 10,
-                position: 0,
-            };
             for one in does {
                 let own = end(1, 50_000);
                 let (at, direction, ends) = match *one {
@@ -704,7 +816,7 @@ mod tests {
                     IsAnswered(at) => (at, Direction::Receive, (service, own)),
                     AnswersTo(at, n) => (at, Direction::Send, (proxy, client(n))),
                 };
-                let ended = periods.exchange(&message(at, direction, ends));
+                let ended = periods.exchange(&said(begun + at, direction, ends));
                 let ended = ended.filter(|_| round >= 50);
                 found.extend(ended.map(|p| (p.from.0 % every, p.to.0 - p.from.0)));
             }

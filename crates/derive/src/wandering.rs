@@ -47,6 +47,8 @@ const FORGOTTEN: Ns = Ns::secs(60);
 struct Flow<T> {
     /// The request that is not answered: since when it could be taken, when it was received, and by whom.
     open: Option<(Ns, Ns, T)>,
+    /// It may be none, by its size.
+    doubtful: bool,
     /// Sendings that answer nothing that is known: pieces of answers, and those to requests that are only told later.
     sent: VecDeque<(Ns, T)>,
 }
@@ -150,7 +152,7 @@ impl<T: Copy + PartialEq> Requests<T> {
                 self.flows.clear();
             }
         }
-        let none = || Flow { open: None, sent: VecDeque::new() };
+        let none = || Flow { open: None, doubtful: false, sent: VecDeque::new() };
         self.flows.entry(flow).or_insert_with(none)
     }
 
@@ -161,10 +163,12 @@ impl<T: Copy + PartialEq> Requests<T> {
             // What another thread receives is the next one: who answered this is not told yet.
             by == thread && at < open.saturating_add(FORGOTTEN)
         };
-        if flow.open.is_some_and(is_piece) {
+        // What comes after what may be none is no piece of it.
+        if flow.open.is_some_and(is_piece) && !flow.doubtful {
             return None;
         }
         flow.open = None;
+        flow.doubtful = message.may_be_housekeeping();
         while flow.sent.pop_front_if(|(sent, _)| *sent <= at).is_some() {}
         match flow.sent.pop_front() {
             Some((sent, by)) => self.answered((since, thread), (sent, by), false),
@@ -177,6 +181,11 @@ impl<T: Copy + PartialEq> Requests<T> {
 
     fn sent(&mut self, thread: T, message: &Message, waited: Option<Ns>) -> Option<(T, Period)> {
         let flow = self.flow(message.opposite());
+        if flow.doubtful && message.may_be_housekeeping() {
+            // A ping is answered by another one.
+            flow.open = None;
+            return None;
+        }
         match flow.open.take_if(|(_, received, _)| *received < message.ts) {
             Some((since, received, receiver)) => {
                 let later = waited.is_some_and(|waited| waited > received);
@@ -248,6 +257,30 @@ mod tests {
     fn a_request_lasts_until_any_thread_answers_it() {
         let asked = [(1, 10, Receive, 5000), (2, 30, Send, 5000), (2, 40, Send, 5000)];
         assert_eq!(of(&asked), [(2, 9, 30)]);
+    }
+
+    #[test]
+    fn what_http2_says_of_a_connection_is_no_request() {
+        let mut requests = Requests::default();
+        let said = [
+            (1, 10, Receive, 200),
+            (2, 30, Send, 300),
+            // The acknowledgement of a ping; the next request. A ping that is acknowledged.
+            (1, 40, Receive, 17),
+            (1, 1000, Receive, 200),
+            (2, 1030, Send, 300),
+            (1, 1040, Receive, 30),
+            (3, 1900, Send, 17),
+            // One of such a size is a request if it is answered.
+            (1, 2000, Receive, 17),
+            (2, 2010, Send, 40),
+        ];
+        let found = said.iter().filter_map(|&(thread, at, direction, bytes)| {
+            let message = Message { bytes, ..message(at, direction, 5000) };
+            requests.take(thread, &message, Ns(at), None)
+        });
+        let found: Vec<_> = found.map(|(by, period)| (by, period.from.0, period.to.0)).collect();
+        assert_eq!(found, [(2, 10, 30), (2, 1000, 1030), (2, 2000, 2010)]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Directed flows of stream sockets: both ends compute the same number without knowing of each other.
 //!
 //! A flow is a hash of the connection, with two bits of its own: from whom to whom the bytes go, and whether it is known which end
-//! asks. That is the end with the greater port of TCP (clients have ephemeral ones), or the end of a Unix socket that has no name.
+//! asks. That is the end that connected, where the kernel tells which did; else the one with the greater port of TCP (clients have
+//! ephemeral ones), or the end of a Unix socket that has no name.
 //! So the two directions of a connection differ in the lowest bit, and a request is told from an answer.
 
 use crate::Message;
@@ -22,19 +23,30 @@ const ANSWERS: u64 = 1;
 /// Who asks is known.
 const KNOWN: u64 = 2;
 
-/// The flow from a sender to a receiver: FNV-1a over both ends, the one that asks first.
+/// The flow from a sender to a receiver, of which the one with the greater port asks.
 #[must_use]
 pub fn of_ends(sender: End, receiver: End) -> u64 {
     let rank = |end: &End| (std::cmp::Reverse(end.1), end.0);
     let answers = rank(&sender) > rank(&receiver);
     let (asks, asked) = if answers { (receiver, sender) } else { (sender, receiver) };
+    let known = if asks.1 == asked.1 { 0 } else { KNOWN };
+    hash(asks, asked) | known | u64::from(answers)
+}
+
+/// The flow of a connection that was made by the end that asks, from that or to that end.
+#[must_use]
+pub fn of_roles(asks: End, asked: End, is_request: bool) -> u64 {
+    hash(asks, asked) | KNOWN | u64::from(!is_request)
+}
+
+/// FNV-1a over both ends, without what says who asks.
+fn hash(asks: End, asked: End) -> u64 {
     let ports = [asks.1.to_be_bytes(), asked.1.to_be_bytes()];
     let bytes = asks.0.iter().chain(&asked.0).chain(ports.as_flattened());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = if asks.1 == asked.1 { 0 } else { KNOWN };
-    hash & !(MARKED | KNOWN | ANSWERS) | MARK | known | u64::from(answers)
+    hash & !(MARKED | KNOWN | ANSWERS) | MARK
 }
 
 impl Message {
@@ -42,6 +54,18 @@ impl Message {
     #[must_use]
     pub fn opposite(&self) -> u64 {
         self.flow ^ ANSWERS
+    }
+
+    /// Whether it has the size of what HTTP/2 says of the connection itself, and nobody answers by a message of another kind: a ping,
+    /// leave to send more, or both (RFC 9113, sections 6.7 and 6.9). Others may have it too.
+    #[must_use]
+    pub fn may_be_housekeeping(&self) -> bool {
+        const FRAME: u64 = 9;
+        const PING: u64 = FRAME + 8;
+        const WINDOW_UPDATE: u64 = FRAME + 4;
+        const SIZES: [u64; 6] =
+            [FRAME, WINDOW_UPDATE, PING, 2 * WINDOW_UPDATE, PING + WINDOW_UPDATE, 2 * PING];
+        SIZES.contains(&self.bytes)
     }
 
     /// Whether it goes from who asks to who is asked; none if that is not known.

@@ -36,6 +36,7 @@ struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
 	__u16 sk_type;
+	__u8 sk_userlocks; /* a bit field until Linux 6.17 */
 } CORE;
 
 #endif

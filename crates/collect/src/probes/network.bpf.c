@@ -44,6 +44,15 @@ struct tcp_sock {
 	__u32 write_seq;
 } CORE;
 
+/* include/net/inet_hashtables.h: below 0 where `connect` has chosen the port. */
+struct inet_bind_bucket {
+	signed char fastreuse;
+} CORE;
+
+struct inet_connection_sock {
+	struct inet_bind_bucket *icsk_bind_hash;
+} CORE;
+
 struct unix_address;
 
 struct unix_sock {
@@ -188,10 +197,13 @@ struct message {
 	__u32 bytes;
 	__u32 position;
 	__u32 receive;
-	__u32 pad;
+	__u32 role; /* of the local end, by how its connection was made: 0 where that is not known */
 };
 
 SHARED(message);
+
+#define ROLE_ASKS 1
+#define ROLE_IS_ASKED 2
 
 static __always_inline struct host_totals *totals_of_cpu(void)
 {
@@ -550,6 +562,26 @@ static __always_inline void tcp_ends(struct sock *sk, struct message *message, _
 				      BPF_CORE_READ((struct tcp_sock *)sk, write_seq);
 }
 
+/*
+ * Who made a connection asks. A socket that was accepted has the port of the one that listens, which was bound; one that
+ * connects has a port that `connect` chose, or was bound itself, which its lock tells (include/net/sock.h).
+ */
+#define SOCK_BINDPORT_LOCK 8
+
+static __always_inline __u32 role_of(struct sock *sk)
+{
+	struct inet_bind_bucket *port = NULL;
+
+	if (!bpf_core_field_exists(port->fastreuse) || !bpf_core_field_exists(sk->sk_userlocks))
+		return 0;
+	port = BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash);
+	if (!port)
+		return 0;
+	if (BPF_CORE_READ(port, fastreuse) < 0 || BPF_CORE_READ_BITFIELD_PROBED(sk, sk_userlocks) & SOCK_BINDPORT_LOCK)
+		return ROLE_ASKS;
+	return ROLE_IS_ASKED;
+}
+
 static __always_inline bool is_stream(struct sock *sk, __u16 family)
 {
 	if (family == AF_UNIX)
@@ -579,14 +611,16 @@ static __always_inline int message(struct sock *sk, int bytes, bool receive)
 	message = reserve(ONLY_KIND, sizeof(*message), now, (__u32)bpf_get_current_pid_tgid());
 	if (!message)
 		return 0;
-	if (family == AF_UNIX)
+	message->role = 0;
+	if (family == AF_UNIX) {
 		unix_ends(sk, message);
-	else
+	} else {
 		tcp_ends(sk, message, family, receive);
+		message->role = role_of(sk);
+	}
 	message->tgid = bpf_get_current_pid_tgid() >> 32;
 	message->bytes = bytes;
 	message->receive = receive;
-	message->pad = 0;
 	submit(message);
 	return 0;
 }

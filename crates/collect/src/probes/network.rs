@@ -120,7 +120,7 @@ shared_with_c! {
         bytes: u32,
         position: u32,
         receive: u32,
-        pad: u32,
+        role: u32,
     }
 }
 
@@ -401,6 +401,10 @@ fn number_in(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// The local end has connected itself, or has been accepted.
+const ROLE_ASKS: u32 = 1;
+const ROLE_IS_ASKED: u32 = 2;
+
 impl MessageRecord {
     /// The row, without its id.
     fn message(&self, thread: EntityId) -> Message {
@@ -410,12 +414,17 @@ impl MessageRecord {
             0 => (Direction::Send, local, remote),
             _ => (Direction::Receive, remote, local),
         };
+        let flow = match self.role {
+            ROLE_ASKS => flow::of_roles(local, remote, self.receive == 0),
+            ROLE_IS_ASKED => flow::of_roles(remote, local, self.receive != 0),
+            _ => flow::of_ends(sender, receiver),
+        };
         Message {
             id: gpuwhy_schema::Id::default(),
             ts: Ns(self.head.ts as i64),
             thread,
             direction,
-            flow: flow::of_ends(sender, receiver),
+            flow,
             bytes: u64::from(self.bytes),
             position: self.position,
         }
@@ -461,6 +470,36 @@ mod tests {
     }
 
     #[test]
+    fn who_connected_asks_whatever_the_ports_are() {
+        let end = |local, local_port, remote, remote_port, receive, role| {
+            let (local, remote) = (address(local), address(remote));
+            let record = MessageRecord {
+                local,
+                local_port,
+                remote,
+                remote_port,
+                receive,
+                role,
+                ..MessageRecord::default()
+            };
+            record.message(EntityId(1))
+        };
+        // A server that listens at a greater port than that of its client.
+        let (asks, is_asked) = (
+            |receive, role| end(1, 40_000, 2, 50_051, receive, role),
+            |receive, role| end(2, 50_051, 1, 40_000, receive, role),
+        );
+        assert_eq!(asks(0, 0).is_request(), Some(false), "by its ports");
+        let (sent, received) = (asks(0, ROLE_ASKS), is_asked(1, ROLE_IS_ASKED));
+        assert_eq!((sent.flow, sent.is_request()), (received.flow, Some(true)));
+        let (answer, heard) = (is_asked(0, ROLE_IS_ASKED), asks(1, ROLE_ASKS));
+        assert_eq!((answer.flow, answer.is_request()), (heard.flow, Some(false)));
+        assert_eq!(answer.flow, sent.opposite());
+        // Where both say the same, it is the same.
+        assert_eq!(end(1, 5000, 2, 80, 0, ROLE_ASKS).flow, end(1, 5000, 2, 80, 0, 0).flow);
+    }
+
+    #[test]
     fn a_record_of_a_receive_is_read_as_it_was_written() {
         let mut raw = Vec::new();
         raw.extend(77_u64.to_ne_bytes());
@@ -471,7 +510,7 @@ mod tests {
         raw.extend(address(1));
         raw.extend(80_u16.to_ne_bytes());
         raw.extend(5000_u16.to_ne_bytes());
-        for n in [41_u32, 1448, 0xffff_fff0, 1, 0] {
+        for n in [41_u32, 1448, 0xffff_fff0, 1, ROLE_IS_ASKED] {
             raw.extend(n.to_ne_bytes());
         }
         let record = from_bytes::<MessageRecord>(&raw).unwrap();
