@@ -3,7 +3,8 @@
 #
 # Each situation TRIALS (10) times, and each program is left alone for CALM_MINUTES (60), which counts false alarms: a
 # whole run takes most of a day. It can be had in parts, of MINUTES each: what was done is kept in
-# bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py).
+# bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py); until a program is
+# measured again, what the judge before said of it counts.
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
 # MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
 # Varnish, Erlang, etcd, Unbound, GROMACS, Squid, BIND and Prometheus where they are missing. vLLM takes part if `make llm-env` was run,

@@ -7,6 +7,7 @@ the program was slowed stands beside it, by the program's own account; a trial t
 counted apart ("no effect") unless something wrong was said.
 """
 
+import functools
 import json
 import os
 import random
@@ -36,8 +37,9 @@ SEED = int(os.environ.get("SEED", "1"))
 # So long each program is left alone in the end, a part of it after each session's trials.
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
-# Sessions of builds before this commit do not count: they had another judge.
-SINCE = "106f85c"
+# Judgement was last changed by this commit, and before that by the other one. Sessions of the judge before count as long as there is
+# none of their program by the last one, and those of earlier judges do not.
+SINCE, BEFORE = "7762520", "106f85c"
 # What is measured: results that were written meanwhile change the tree, and not that.
 COMMIT = made("")["commit"]
 # A disturbance that makes units of work less than this many times as long has no effect.
@@ -221,20 +223,31 @@ def session(program_of, plan, calm_minutes, rng):
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@functools.cache
+def is_since(commit, build):
+    """Whether a build has a commit. One that is measured now has all of them."""
+    command = ["git", "merge-base", "--is-ancestor", commit, build.rstrip("+")]
+    return build == COMMIT or subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def of_last_judge(sessions):
+    return [one for one in sessions if is_since(SINCE, one["commit"])]
+
+
+def that_count(sessions):
+    """Those of the last judge, and of programs that it has not met those of the judge before."""
+    last = of_last_judge(sessions)
+    met = {one["program"] for one in last}
+    return [one for one in sessions if is_since(BEFORE, one["commit"]) and one["program"] not in met] + last
+
+
 def before():
     """The sessions so far that count."""
     try:
         with open(RESULT) as file:
-            sessions = json.load(file).get("sessions", [])
+            return that_count(json.load(file).get("sessions", []))
     except FileNotFoundError:
         return []
-
-    def counts(commit):
-        since = ["git", "merge-base", "--is-ancestor", SINCE, commit]
-        return subprocess.run(since, stderr=subprocess.DEVNULL).returncode == 0
-
-    known = {commit: counts(commit) for commit in {one["commit"] for one in sessions}}
-    return [one for one in sessions if known[one["commit"]]]
 
 
 def summary(rows):
@@ -262,7 +275,9 @@ def result(sessions):
     calm = sum(one["calm_hours"] for one in sessions)
     ends = [row["at_end"] for row in rows if row["at_end"] != "no effect"]
     named = [row for row in rows if row["late"] and row["late"]["comm"] is not None]
+    of_last = sum(len(one["trials"]) for one in of_last_judge(sessions))
     figures = {
+        "of_last_judge": share(of_last, len(rows)),
         "situations": figure([len({(row["program"], row["situation"]) for row in rows})]),
         "situations_right": share(ends.count("right"), len(ends)),
         "situations_unknown": share(ends.count("unknown"), len(ends)),
@@ -332,14 +347,14 @@ def main():
     while work:
         work = False
         for program, plan in wanted().items():
-            trials, calm = missing(plan, program, sessions)
+            trials, calm = missing(plan, program, of_last_judge(sessions))
             if time.monotonic() - began > 60 * MINUTES or not trials and calm < 1:
                 continue
             rng.shuffle(trials)
             sessions.append(session(program, trials, calm, rng))
             work = True
             if counted:
-                write("real", result(sessions))
+                write("real", result(that_count(sessions)))
     if len(sessions) == done:
         why = f"{TRIALS} trials of each are in {RESULT} already" if wanted() else f"no situation here is named {' or '.join(ONLY)}"
         print(f"Nothing was done: {why}.", flush=True)
