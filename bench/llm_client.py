@@ -1,7 +1,7 @@
 """Clients of an engine that each ask again when they have their answer: llm_client.py FOLDER PORT CLIENTS.
 
 FOLDER/answers gets a line an answer: when it was asked for, when its first and its last token came (monotonic ns), and how
-many tokens there were.
+many tokens there were; several may have come in one piece.
 """
 
 import http.client
@@ -30,7 +30,7 @@ def ask(dice):
     connection.close()
     if came:
         with lock:
-            log.write(f"{asked} {came[0]} {came[-1]} {len(came)}\n")
+            log.write(f"{asked} {came[0]} {came[-1]} {ANSWER}\n")
 
 
 def work(number):

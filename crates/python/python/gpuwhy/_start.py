@@ -117,10 +117,8 @@ def begin(native):
     """Opens the ring that a recording names, or looks for who listens at the agent socket, and waits for the libraries
     that we know."""
     ring, hooks = os.environ.get("GPUWHY_RING"), os.environ.get("GPUWHY_HOOKS") != "off"
-    if ring:
-        is_wanted = native.open(ring)
-    else:
-        is_wanted = bool(os.environ.get("GPUWHY_SOCKET")) and native.listen()
+    # In a container there may be the socket alone.
+    is_wanted = ring and native.open(ring) or os.environ.get("GPUWHY_SOCKET") and native.listen()
     if not is_wanted:
         return
     after_fork(native)
