@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every order of events in small models of what threads and processes share: the ring of `wire`, and
-# what `inject` publishes and locks. Loom's atomics stand in the place of the language's.
+# Every order of events in small models of what threads and processes share: the ring of `wire` and
+# how it comes and goes, and what `inject` locks. Loom's atomics stand in the place of the language's.
 #
 # One line a model: its name and outcome. LOOM_MAX_PREEMPTIONS, LOOM_LOG: see loom.
 set -euo pipefail
