@@ -2,8 +2,8 @@
 
     engine.py VERSION [FILE]
 
-It serves five requests with an engine process, a forked worker and a connector (again and again until FILE is there), and
-prints what it did itself:
+It serves five requests with an engine process, a forked worker and a connector (again and again until FILE is there, beside one
+that lasts), and prints what it did itself:
 
     step DIGIT…   engine's step: tokens, prompt tokens, requests, computed before, drafts, running, waiting, kept drafts
     work N        worker's step: tokens
@@ -413,6 +413,10 @@ def serve(to, back):
     engine.scheduler.connector = KVConnectorFactory.create_connector(None, None)
     if not UNTIL:
         all_of("", engine, front)
+    else:
+        lasts = Request("lasts", 8, 10**9)
+        front.add_request(lasts, None, queue=None)
+        engine.scheduler.add_request(lasts)
     number = 0
     while UNTIL and not os.path.exists(UNTIL):
         number += 1
@@ -452,7 +456,7 @@ def all_of(prefix, engine, front):
         if computed and i % 3 == 2:
             names = [r.request_id for r in engine.scheduler.running if r.num_output_tokens]
             engine.post_step(Made(req_ids=names, draft_token_ids=[[1, 2, 3] for _ in names]))
-        if not engine.scheduler.requests and not all_requests:
+        if len(engine.scheduler.requests) <= bool(UNTIL) and not all_requests:
             break
 
 

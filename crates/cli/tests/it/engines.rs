@@ -290,6 +290,10 @@ fn root_an_engine_that_runs_already_is_seen_by_each_who_comes() {
         for one in &workers {
             assert!(both(&engine).contains(one), "{number}: {one:?} is not at the engine");
         }
+        // One that ran when it came is known by its name.
+        let lasts = seen.requests.iter().find(|r| &*r.key == "lasts").map(|r| r.id);
+        let lasts = lasts.unwrap_or_else(|| panic!("{number}: {:?}", seen.requests));
+        assert!(seen.changes.iter().any(|c| c.request == lasts), "{number}");
         // Requests that came and ended meanwhile are told in full.
         let whole = seen.requests.iter().filter(|r| r.first_token.is_some() && r.outcome.is_some());
         assert!(whole.count() > 10, "{number}: {:?}", seen.requests);
