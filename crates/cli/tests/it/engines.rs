@@ -237,6 +237,16 @@ fn root_an_engine_of_vllm_0_11_shows_what_that_version_has() {
     check("0.11.0", &["ModelRunner::Output"]);
 }
 
+/// A process that ends with the test, also with one that fails.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// An engine that runs already, whose plug-in is on: whoever comes sees its steps on both sides from then on, and so does who
 /// comes after that one has gone.
 #[test]
@@ -245,13 +255,14 @@ fn root_an_engine_that_runs_already_is_seen_by_each_who_comes() {
     let (_keep, folder) = folder();
     let package = package(python, &folder);
     let (socket, end) = (folder.join("agent.sock"), folder.join("end"));
-    let mut engine = Command::new(python)
+    let engine = Command::new(python)
         .args([engine().to_str().unwrap(), "0.32.0", end.to_str().unwrap()])
         .env("PYTHONPATH", &package)
         .env("GPUWHY_SOCKET", &socket)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
+    let mut engine = Ended(engine);
     for number in 0..2 {
         let trace = folder.join(format!("{number}.trace"));
         let output = gpuwhy(&[
@@ -260,7 +271,7 @@ fn root_an_engine_that_runs_already_is_seen_by_each_who_comes() {
             "--socket",
             socket.to_str().unwrap(),
             "--pid",
-            &engine.id().to_string(),
+            &engine.0.id().to_string(),
             "-o",
             trace.to_str().unwrap(),
         ]);
@@ -299,7 +310,7 @@ fn root_an_engine_that_runs_already_is_seen_by_each_who_comes() {
         assert!(whole.count() > 10, "{number}: {:?}", seen.requests);
     }
     std::fs::write(&end, "").unwrap();
-    assert!(engine.wait().unwrap().success());
+    assert!(engine.0.wait().unwrap().success());
 }
 
 /// The table holds for the versions whose signatures are kept, and a name that is not there is told.
