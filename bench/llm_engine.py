@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from measure import GPUWHY, children, figure
+from measure import GPUWHY, children, cpu_seconds, figure
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "real"))
@@ -27,7 +27,6 @@ BLOCK, SETTLES = float(os.environ.get("ENGINE_BLOCK", "30")), 5.0
 CLIENTS = [int(n) for n in os.environ.get("ENGINE_CLIENTS", "1,8,32").split(",")]
 # The probes that look at the host and at stacks; without them the engine's own records are left.
 OF_HOST = "block_io cgroup drm_clients interrupts memory nccl_calls network nvml psi python python_gc run_queue settings stacks steal tcp"
-TICK = os.sysconf("SC_CLK_TCK")
 MODES = {
     "off": None,
     "control": None,
@@ -48,17 +47,9 @@ def tree(pid):
     return found
 
 
-def cpu_seconds(pids):
-    """CPU time of processes so far, without that of children that have ended."""
-    total = 0
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                fields = file.read().rsplit(")", 1)[1].split()
-            total += int(fields[11]) + int(fields[12])
-        except OSError:
-            pass
-    return total / TICK
+def of_all(pids):
+    """CPU time of processes so far, of which some may have ended."""
+    return sum(cpu_seconds(pid) for pid in pids if os.path.exists(f"/proc/{pid}/stat"))
 
 
 def bytes_of(folder):
@@ -117,10 +108,10 @@ def block(server, mode):
             stdout=subprocess.DEVNULL, stderr=open(os.path.join(server.folder, "complaints"), "w"))
     time.sleep(SETTLES)
     pids = tree(server.child.pid)
-    begin, served, ours = time.monotonic_ns(), cpu_seconds(pids), recorder and cpu_seconds([recorder.pid])
+    begin, served, ours = time.monotonic_ns(), of_all(pids), recorder and cpu_seconds(recorder.pid)
     time.sleep(BLOCK)
-    to, served = time.monotonic_ns(), cpu_seconds(pids) - served
-    ours = recorder and cpu_seconds([recorder.pid]) - ours
+    to, served = time.monotonic_ns(), of_all(pids) - served
+    ours = recorder and cpu_seconds(recorder.pid) - ours
     if recorder:
         recorder.send_signal(signal.SIGTERM)
         recorder.wait(timeout=120)

@@ -63,6 +63,13 @@ def children(pid):
     return found
 
 
+def cpu_seconds(pid):
+    """CPU time of a process so far, without that of children that have ended."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def made(command):
     def out(*command):
         try:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from measure import GPUWHY, children, figure, made, write
+from measure import GPUWHY, children, cpu_seconds, figure, made, write
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 # How long each measurement lasts.
@@ -66,12 +66,6 @@ def programs():
             of[key][0] += one.get("run_time_ns", 0)
             of[key][1] += one.get("run_cnt", 0)
     return of
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def began(events):

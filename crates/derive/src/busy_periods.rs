@@ -259,8 +259,7 @@ impl BusyPeriods {
             Answers::Yes if matches!(self.last, Some(Last::Sent { .. })) => {
                 self.since.take().and_then(|since| self.ended(since, from))
             }
-            Answers::Yes | Answers::Through => None,
-            _ if is_idle => {
+            _ if is_idle && self.waits() => {
                 let ended = self.since.replace(to).and_then(|since| self.ended(since, from));
                 if let Some(period) = &ended {
                     self.parked.period(period);

@@ -246,10 +246,17 @@ mod tests {
 
     /// The requests that are found in messages: thread, when, direction, client's port; who answered, from and to.
     fn of(messages: &[(u8, i64, Direction, u16)]) -> Vec<(u8, i64, i64)> {
+        let one = |&(thread, at, direction, client): &_| {
+            (thread, message(at, direction, client), Ns(at - 1))
+        };
+        found(messages.iter().map(one))
+    }
+
+    /// The same of what threads sent and received, and since when they could take it.
+    fn found(messages: impl Iterator<Item = (u8, Message, Ns)>) -> Vec<(u8, i64, i64)> {
         let mut requests = Requests::default();
-        let found = messages.iter().filter_map(|&(thread, at, direction, client)| {
-            requests.take(thread, &message(at, direction, client), Ns(at - 1), None)
-        });
+        let found = messages
+            .filter_map(|(thread, message, since)| requests.take(thread, &message, since, None));
         found.map(|(by, period)| (by, period.from.0, period.to.0)).collect()
     }
 
@@ -261,7 +268,6 @@ mod tests {
 
     #[test]
     fn what_http2_says_of_a_connection_is_no_request() {
-        let mut requests = Requests::default();
         let said = [
             (1, 10, Receive, 200),
             (2, 30, Send, 300),
@@ -275,12 +281,10 @@ mod tests {
             (1, 2000, Receive, 17),
             (2, 2010, Send, 40),
         ];
-        let found = said.iter().filter_map(|&(thread, at, direction, bytes)| {
-            let message = Message { bytes, ..message(at, direction, 5000) };
-            requests.take(thread, &message, Ns(at), None)
+        let said = said.map(|(thread, at, direction, bytes)| {
+            (thread, Message { bytes, ..message(at, direction, 5000) }, Ns(at))
         });
-        let found: Vec<_> = found.map(|(by, period)| (by, period.from.0, period.to.0)).collect();
-        assert_eq!(found, [(2, 10, 30), (2, 1000, 1030), (2, 2000, 2010)]);
+        assert_eq!(found(said.into_iter()), [(2, 10, 30), (2, 1000, 1030), (2, 2000, 2010)]);
     }
 
     #[test]

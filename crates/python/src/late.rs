@@ -4,26 +4,29 @@
 //! A thread of ours, which runs no Python, connects at the first call of a wrapped function; while nobody listens, each
 //! call is a branch. What was said once, when the program began, is said again to each who comes ([`notice`]).
 
-use std::path::PathBuf;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, OnceLock};
 
 use gpuwhy_wire::connected::{self, Connected, Ring};
 use gpuwhy_wire::{
-    DEFAULT_SOCKET, Event, NameId, Producer, SOCKET_ENV, Settings, is_off, now,
-    spawn_without_signals,
+    DEFAULT_SOCKET, Event, NameId, Producer, SOCKET_ENV, is_off, now, spawn_without_signals,
 };
 use pyo3::prelude::*;
+
+/// How many rings there have been: what was written to another one is not known to whom this one belongs.
+pub(crate) use gpuwhy_wire::connected::generation;
 
 /// What is said again, at most.
 const NOTICES: usize = 64;
 
-/// Whether an agent is to be looked for, and whether a thread does so.
-static LISTENS: AtomicBool = AtomicBool::new(false);
+/// How often a lock is tried: a thread that a forked child does not have may hold it there for good.
+const TRIES: usize = 1000;
+
+/// Where an agent is to be looked for, if one is, and whether a thread does so.
+static SOCKET: OnceLock<PathBuf> = OnceLock::new();
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// Where.
-static SOCKET: Mutex<Option<PathBuf>> = Mutex::new(None);
 static SAID: Mutex<Vec<Said>> = Mutex::new(Vec::new());
 
 /// What is said to each who comes.
@@ -35,32 +38,14 @@ pub(crate) enum Said {
     Communicator(String, u16, u64, u32, u32),
 }
 
-/// Whether records are written.
+/// Whether records are written; if not, an agent is looked for.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    connected::is_there() || look()
-}
-
-/// Sees to it that an agent is looked for.
-#[inline]
-fn look() -> bool {
-    if LISTENS.load(Relaxed) && !STARTED.load(Relaxed) {
-        start();
+    let is_there = connected::is_there();
+    if !is_there {
+        look();
     }
-    false
-}
-
-#[cold]
-fn start() {
-    if STARTED.swap(true, SeqCst) {
-        return;
-    }
-    // Never held for long, and by nobody when a process forks but by who forks.
-    let socket = SOCKET.try_lock().ok().and_then(|path| path.clone());
-    if let Some(path) = socket {
-        // Without a thread nothing is recorded.
-        let _ = spawn_without_signals(move || connected::run(&path, &mut Process));
-    }
+    is_there
 }
 
 /// Calls `f` with the ring, if there is one.
@@ -69,16 +54,27 @@ pub(crate) fn with<R>(f: impl FnOnce(&Ring) -> R) -> Option<R> {
     if is_on() { connected::with(f) } else { None }
 }
 
+#[inline]
+fn look() {
+    if let Some(path) = SOCKET.get()
+        && !STARTED.load(Relaxed)
+    {
+        start(path);
+    }
+}
+
+#[cold]
+fn start(path: &'static Path) {
+    if !STARTED.swap(true, SeqCst) {
+        // Without a thread nothing is recorded.
+        let _ = spawn_without_signals(move || connected::run(path, &mut Process));
+    }
+}
+
 /// Writes an event of the calling thread, if somebody listens.
 #[inline]
 pub(crate) fn write(event: impl FnOnce(&Ring) -> Event) {
     with(|ring| ring.write(event(ring)));
-}
-
-/// How many rings there have been: what was written to another one is not known to whom this one belongs.
-#[inline]
-pub(crate) fn generation() -> u64 {
-    connected::generation()
 }
 
 /// A name, whose number in the ring is remembered.
@@ -106,12 +102,6 @@ impl Name {
     }
 }
 
-impl Clone for Name {
-    fn clone(&self) -> Name {
-        Name { text: self.text.clone(), known: AtomicU64::new(self.known.load(Relaxed)) }
-    }
-}
-
 /// What this process does with its connection.
 struct Process;
 
@@ -119,7 +109,7 @@ impl Connected for Process {
     /// Nothing is done between messages, and the end of a connection is one.
     const TICK_MS: u32 = 5000;
 
-    fn ask(&mut self, _settings: Settings) {
+    fn welcomed(&mut self) {
         let said = SAID.lock().map(|said| said.clone()).unwrap_or_default();
         connected::with(|ring| said.iter().for_each(|said| said.write(ring)));
     }
@@ -142,8 +132,8 @@ impl Said {
 /// Says it to who listens now, and to each who comes later.
 pub(crate) fn say(what: Said) {
     with(|ring| what.write(ring));
-    if LISTENS.load(Relaxed)
-        && let Ok(mut said) = SAID.lock()
+    if SOCKET.get().is_some()
+        && let Some(mut said) = (0..TRIES).find_map(|_| SAID.try_lock().ok())
         && said.len() < NOTICES
     {
         said.push(what);
@@ -161,36 +151,24 @@ pub fn open(path: &str) -> bool {
     connected::is_there()
 }
 
-/// From now on an agent is looked for at `path`, or where GPUWHY_SOCKET or else the host's agent listens. Not if there is
-/// a ring already, or GPUWHY_OFF is set. Whether records may come to be written.
+/// From now on an agent is looked for where GPUWHY_SOCKET or else the host's agent listens; not if there is a ring already, or
+/// GPUWHY_OFF is set. Whether records may come to be written.
 #[pyfunction]
-#[pyo3(signature = (path=None))]
-pub fn listen(path: Option<&str>) -> bool {
-    if connected::is_there() || LISTENS.load(SeqCst) {
+pub fn listen() -> bool {
+    if connected::is_there() || SOCKET.get().is_some() {
         return true;
     }
     if is_off() {
         return false;
     }
-    let named = path.map(PathBuf::from);
-    let named = named.or_else(|| std::env::var_os(SOCKET_ENV).map(PathBuf::from));
-    let named = named.filter(|path| !path.as_os_str().is_empty());
-    if let Ok(mut socket) = SOCKET.lock() {
-        *socket = Some(named.unwrap_or_else(|| DEFAULT_SOCKET.into()));
-    }
-    LISTENS.store(true, SeqCst);
+    let named = std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty());
+    SOCKET.get_or_init(|| named.unwrap_or_else(|| DEFAULT_SOCKET.into()).into());
     true
-}
-
-/// Whether there is a ring, or may be one later.
-#[pyfunction]
-pub fn is_wanted() -> bool {
-    connected::is_there() || LISTENS.load(SeqCst)
 }
 
 /// In the child of a fork: a ring that an agent sent is the parent's; the child looks for the agent itself.
 pub(crate) fn in_the_child() {
-    if LISTENS.load(SeqCst) {
+    if SOCKET.get().is_some() {
         connected::forget_after_fork();
         STARTED.store(false, SeqCst);
     }

@@ -27,7 +27,7 @@ mod native {
     #[pymodule_export]
     use crate::collectives::{write_collective, write_communicator};
     #[pymodule_export]
-    use crate::late::{is_wanted, listen, notice, open};
+    use crate::late::{listen, notice, open};
     #[pymodule_export]
     use crate::marks::{
         Span, Step, current_step, is_on, mark, next_number, now, write_phase, write_step,

@@ -1,6 +1,7 @@
 //! What Python calls.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gpuwhy_wire::Event;
@@ -107,7 +108,7 @@ fn decorate<'py>(
 /// A part of a step, as a context manager or a decorator.
 #[pyclass(name = "span", module = "gpuwhy", frozen)]
 pub struct Span {
-    name: Name,
+    name: Arc<Name>,
     start: AtomicU64,
     /// The step around it plus one; 0 for none.
     step: AtomicU64,
@@ -118,7 +119,7 @@ impl Span {
     #[new]
     fn new(name: &str) -> Span {
         let (start, step) = (AtomicU64::new(0), AtomicU64::new(0));
-        Span { name: Name::new(name), start, step }
+        Span { name: Name::new(name).into(), start, step }
     }
 
     fn __enter__<'a>(this: &'a Bound<'a, Span>) -> PyResult<&'a Bound<'a, Span>> {
@@ -157,7 +158,7 @@ impl Span {
 /// A step, as a context manager or a decorator.
 #[pyclass(name = "step", module = "gpuwhy", frozen)]
 pub struct Step {
-    name: Name,
+    name: Arc<Name>,
     size: Option<i64>,
     rank: Option<u32>,
     start: AtomicU64,
@@ -166,7 +167,7 @@ pub struct Step {
 }
 
 impl Step {
-    fn of(name: Name, size: Option<i64>, rank: Option<u32>) -> Step {
+    fn of(name: Arc<Name>, size: Option<i64>, rank: Option<u32>) -> Step {
         let (start, seq, token) = Default::default();
         Step { name, size, rank, start, seq, token }
     }
@@ -177,7 +178,7 @@ impl Step {
     #[new]
     #[pyo3(signature = (name="step", size=None, rank=None))]
     fn new(name: &str, size: Option<i64>, rank: Option<u32>) -> Step {
-        Step::of(Name::new(name), size, rank)
+        Step::of(Name::new(name).into(), size, rank)
     }
 
     /// How many steps the program has marked itself.

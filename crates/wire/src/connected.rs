@@ -124,8 +124,11 @@ pub trait Connected {
     /// How often [`Connected::tick`] is called while there is an agent, ms; also how late its end is noticed.
     const TICK_MS: u32;
 
+    /// An agent has come, and its ring is there.
+    fn welcomed(&mut self) {}
+
     /// What the agent asks for from now on: [`Settings::default`], nothing, when it has gone. The ring is there.
-    fn ask(&mut self, settings: Settings);
+    fn ask(&mut self, _settings: Settings) {}
 
     /// Called now and then while there is an agent.
     fn tick(&mut self) {}
@@ -162,6 +165,7 @@ fn serve<C: Connected>(client: &Client, process: &mut C, retired: &mut Vec<Withd
     }
     let Received::Welcome(producer, settings) = welcome else { return };
     retired.extend(publish(producer));
+    process.welcomed();
     process.ask(settings);
     loop {
         match client.recv(C::TICK_MS) {
@@ -174,4 +178,55 @@ fn serve<C: Connected>(client: &Client, process: &mut C, retired: &mut Vec<Withd
     }
     process.ask(Settings::default());
     retired.extend(RING.withdraw());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::socket::{Server, ServerOptions};
+
+    /// Tells what it is told.
+    struct Tells(Sender<Option<Settings>>);
+
+    impl Connected for Tells {
+        const TICK_MS: u32 = 10;
+
+        fn welcomed(&mut self) {
+            let _ = self.0.send(None);
+        }
+
+        fn ask(&mut self, settings: Settings) {
+            let _ = self.0.send(Some(settings));
+        }
+    }
+
+    #[test]
+    fn each_agent_that_comes_is_welcomed_once_whatever_it_asks_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        let (tells, told) = channel();
+        let at = path.clone();
+        std::thread::spawn(move || run(&at, &mut Tells(tells)));
+        for agent in 1..3 {
+            let mut server =
+                Server::listen(&path, ServerOptions::default(), Settings::NOTHING).unwrap();
+            let mut next = || {
+                for _ in 0..500 {
+                    server.poll(|_, _| {}, |_| {});
+                    if let Ok(one) = told.recv_timeout(Duration::from_millis(20)) {
+                        return one;
+                    }
+                }
+                panic!("nothing is told");
+            };
+            assert_eq!((next(), next()), (None, Some(Settings::NOTHING)));
+            assert_eq!((generation(), is_there()), (agent, true));
+            server.ask(Settings::USUAL);
+            assert_eq!(told.recv().unwrap(), Some(Settings::USUAL));
+            drop(server);
+            assert_eq!(told.recv().unwrap(), Some(Settings::default()));
+        }
+    }
 }

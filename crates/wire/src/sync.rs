@@ -15,3 +15,11 @@ pub fn in_order() {
     #[cfg(loom)]
     loom::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
+
+/// Tries every order of events in `f` with so many preemptions, unless LOOM_MAX_PREEMPTIONS says otherwise.
+#[cfg(all(test, loom))]
+pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(f);
+}

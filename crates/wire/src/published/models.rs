@@ -9,10 +9,7 @@ use loom::thread;
 use super::Published;
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Unless LOOM_MAX_PREEMPTIONS says otherwise.
-    builder.preemption_bound.get_or_insert(3);
-    builder.check(f);
+    crate::sync::model(3, f);
 }
 
 /// Stands for a ring; loom fails the model if it is read while it is freed or afterwards.

@@ -18,10 +18,7 @@ const PREEMPTIONS: usize = 2;
 const PATIENT: u64 = u64::MAX;
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Unless LOOM_MAX_PREEMPTIONS is set.
-    builder.preemption_bound.get_or_insert(PREEMPTIONS);
-    builder.check(f);
+    crate::sync::model(PREEMPTIONS, f);
 }
 
 /// A ring in memory of its own, whose atomics were each made in place.
