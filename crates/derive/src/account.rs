@@ -416,7 +416,7 @@ impl Walk<'_> {
             }),
             Wait::Read | Wait::Write | Wait::Receive | Wait::Send | Wait::Poll
                 if self.message(thread, held, window) => {}
-            Wait::Gil => self.gil(thread, window, via, woken),
+            Wait::Gil => self.gil(thread, &held, window, via, woken),
             Wait::Futex | Wait::FileLock => {
                 self.or_gpu(thread, window, |walk, piece| match waker {
                     Some(waker) => walk.woken_by(waker, thread, &held, piece, via),
@@ -471,13 +471,21 @@ impl Walk<'_> {
 
     /// A wait for Python's interpreter lock: who gave it up had it since it got it itself, and until then had it who gave
     /// it to that one.
-    fn gil(&mut self, thread: EntityId, window: Interval, via: Via, woken: Option<Woken>) {
+    fn gil(
+        &mut self,
+        thread: EntityId,
+        held: &Held,
+        window: Interval,
+        via: Via,
+        woken: Option<Woken>,
+    ) {
         let unknown = match self.has_an_interpreter_for_itself(thread, via) {
             true => PartKind::Unknown,
             false => PartKind::Gil,
         };
         let given = woken.and_then(|woken| Some((woken.waker?, woken.ts)));
-        let Some((mut holder, mut to)) = given else {
+        let given_up = || Some((self.world.gave_gil_up(thread, held)?, held.to));
+        let Some((mut holder, mut to)) = given.or_else(given_up) else {
             return self.put(window, unknown, None);
         };
         let mut left = vec![window];

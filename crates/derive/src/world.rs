@@ -550,6 +550,29 @@ impl World {
         })
     }
 
+    /// Who gave Python's interpreter lock up to a thread whose wait for it timed out at the end of `held`, and which then had
+    /// it before it slept again: who is asked to drop the lock waits until somebody else has taken it, and is woken by
+    /// that one (`FORCE_SWITCHING` in CPython's Python/ceval_gil.c).
+    pub(crate) fn gave_gil_up(&self, thread: EntityId, held: &Held) -> Option<EntityId> {
+        let list = self.states.get(&thread)?;
+        let first = list.partition_point(|h| h.from < held.to);
+        let next = list[first..].iter().find(|h| h.state == ThreadState::Sleep);
+        let until = next.map_or(Ns::MAX, |next| next.from);
+        let woke_of = |other: EntityId| {
+            let list = self.wakeups.get(&other).map_or(&[][..], Vec::as_slice);
+            let first = list.partition_point(|w| w.ts < held.to);
+            let soon = list[first..].iter().take_while(|w| w.ts <= until);
+            soon.filter(|w| w.waker == Some(thread)).map(|w| w.ts).find(|ts| {
+                let slept = self.states(other, (ts.saturating_sub(Ns(1)), *ts));
+                slept.iter().any(|h| h.state == ThreadState::Sleep && h.arg == WAIT_FOR_GIL)
+            })
+        };
+        let others = self.threads.get(&self.process(thread)).into_iter().flatten();
+        let others = others.filter(|other| **other != thread);
+        let given = others.filter_map(|other| Some((woke_of(*other)?, *other)));
+        given.min().map(|(_, other)| other)
+    }
+
     /// Whether `by` woke the process of `thread` by a signal at `at`, as processes of one program do that hand over a
     /// lock. The kernel tells of the signal when it has woken the thread (`__send_signal_locked`).
     pub(crate) fn signalled(&self, thread: EntityId, by: EntityId, at: Ns) -> bool {

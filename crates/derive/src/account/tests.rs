@@ -1191,6 +1191,22 @@ fn a_wait_for_the_interpreter_lock_that_nobody_was_seen_to_end_has_no_culprit() 
     assert_eq!(said, "run 1, >gil(py/2) 3, run 1, >gil(py/2) 3, run 1");
 }
 
+/// Where both run at once on CPUs of their own, the other one has often dropped the lock before the first is asleep again.
+#[test]
+fn who_waits_until_its_interpreter_lock_was_taken_had_it_before() {
+    let mut scene = Scene::default();
+    scene.thread("py/main", "RGGGGGRRRS").thread("py/2", "RRRRRRGRRR").thread("py/3", "RRGGGGGGGG");
+    scene.wake("py/main", 6, None).wake("py/2", 7, Some("py/main"));
+    assert_eq!(scene.step("py/main", 0, 9), "run 1, >gil(py/2) 5, run 3");
+    // What it wakes for another reason, or later, gave nothing up.
+    for (what, by) in [("RRRRRRSRRR", "py/main"), ("RRRRRRGRRR", "py/3")] {
+        let mut scene = Scene::default();
+        scene.thread("py/main", "RGGGGGRRRS").thread("py/2", what).thread("py/3", "R");
+        scene.wake("py/main", 6, None).wake("py/2", 7, Some(by));
+        assert_eq!(scene.step("py/main", 0, 9), "run 1, gil 5, run 3");
+    }
+}
+
 #[test]
 fn a_helper_whose_result_is_waited_for_without_an_end_holds_no_lock() {
     let mut scene = Scene::default();
