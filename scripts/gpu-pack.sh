@@ -33,6 +33,10 @@ for tool in counts returns tail blocks work reversed longest sequential hot; do
     rm -r "$into/kernels/$tool"
 done
 clang -O2 -g -target bpf -I crates/gpubpf/include -c crates/gpubpf/tests/programs/nothing.bpf.c -o "$into/kernels/nothing.bpf.o"
+for place in array per_sm_array block_array host_array; do
+    clang -O2 -g -target bpf -I crates/gpubpf/include -DPLACE="GPU_${place^^}" -c bench/gpu/placement.bpf.c \
+        -o "$into/kernels/placement.$place.bpf.o"
+done
 # The vectors need a folder that is not in the tree; without it that part fails and says so.
 GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --package gpuwhy-gpubpf --test it \
     the_suite_is_written >/dev/null

@@ -252,6 +252,40 @@ def part_steal(folder):
     return ratios({f"prologue {prologue}": of for prologue, of in rows.items()}), rows
 
 
+PLACES = ("array", "per_sm_array", "block_array", "host_array")
+
+
+def part_placement(folder):
+    """One count for each access, in maps that lie in different memory: whether they agree, and what each costs."""
+    rows, wrong = {}, []
+    for name in ("saxpy, small", "gemm_tiled"):
+        module, kernel, grid, block, params = WORK[name]
+        launches = LAUNCHES if STANDIN else 20
+        ways = {"native": (), "native again": ()}
+        for place in PLACES:
+            ways[place] = tuple(probed(folder, "--object", os.path.join(KERNELS, f"placement.{place}.bpf.o"))[0])
+        into = probed(folder)[1]
+        us, sums, counted = {way: [] for way in ways}, {}, {}
+        # Interleaved: a GPU's clock drifts.
+        for _ in range(1 if STANDIN else 3):
+            for way, under in ways.items():
+                told = launched(module, kernel, grid, block, *params, rounds=3, launches=launches, under=under)
+                us[way] += told["us"]
+                sums.setdefault(way, [memory["sum"] for memory in told["memory"]])
+                if under:
+                    with open(into) as file:
+                        contexts = [context for image in json.load(file)["images"] for context in image["contexts"]]
+                    entries = [entry["bytes"] for context in contexts for entry in context["maps"][0]["entries"]]
+                    counted[way] = sum(int.from_bytes(bytes(one), "little") for one in entries)
+        rows[name] = compared(us, sums, {way: {"counted": counted.get(way)} for way in ways})
+        wrong += [f"{name}, {way}: another output" for way, row in rows[name].items() if not row["same_output"]]
+        if len(set(counted.values())) != 1 or not all(counted.values()):
+            wrong.append(f"{name}: {counted}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return ratios(rows), rows
+
+
 # How often, MiB left free, MiB of managed memory, MiB a launch, ms in between.
 PAGING = {
     "walk": ("sequential", ("3", "0", "64", "2", "20") if STANDIN else ("4", "4096", "8192", "8", "10")),
@@ -294,6 +328,7 @@ PARTS = {
     "probe-swap": (90, part_swap),
     "probe-clocks": (60, part_clocks),
     "probe-cost": (240, part_cost),
+    "probe-placement": (60, part_placement),
     "probe-steal": (60, part_steal),
     "probe-policy": (90, part_policy),
     "probe-torch": (200, part_torch),

@@ -26,6 +26,8 @@ typedef signed long long __s64;
 #define GPU_KERNEL_SHARED_ARRAY 1504 /* the same, mapped into the host's kernel too */
 #define GPU_RING 1527             /* records, a ring for each SM */
 #define GPU_PER_SM_ARRAY 1540     /* ours: one value for each key and SM */
+#define GPU_HOST_ARRAY 1542       /* ours: one value for each key, in memory of the host */
+#define GPU_BLOCK_ARRAY 1541      /* ours: one sum for each key, in the shared memory of each block until it ends */
 
 #define BPF_ANY 0
 #define BPF_NOEXIST 1

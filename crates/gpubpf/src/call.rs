@@ -161,15 +161,20 @@ pub(crate) fn map(e: &Emitter, state: &State, reg: Reg) -> Result<(u32, Map), Fa
 fn values_only(e: &Emitter, map: &Map) -> Result<(), Fault> {
     let Map { name, kind, .. } = map;
     match kind {
-        MapKind::PerThreadArray | MapKind::Array | MapKind::KernelShared | MapKind::PerSmArray => {}
+        MapKind::PerThreadArray
+        | MapKind::Array
+        | MapKind::KernelShared
+        | MapKind::PerSmArray
+        | MapKind::BlockArray
+        | MapKind::HostArray => {}
         // Lowered by `hash`.
         MapKind::Hash => {}
         MapKind::Ring => return Err(e.fault(format!("map `{name}` is a ring and has no keys"))),
         MapKind::Other(id) => {
             return Err(e.fault(format!(
                 "map `{name}` has type {id}, which a GPU does not reach; device programs use 1501 (hash), 1502 (a \
-                 value per thread), 1503 (array), 1504 (shared with the kernel), 1527 (ring) or 1540 \
-                 (a value per SM)"
+                 value per thread), 1503 (array), 1504 (shared with the kernel), 1527 (ring), 1540 \
+                 (a value per SM), 1541 (a sum per block) or 1542 (array in the host's memory)"
             )));
         }
     }
@@ -202,10 +207,25 @@ fn address(e: &mut Emitter, options: &Options, state: &State) -> Result<(u32, Ma
         e.line("mul.lo.s64 #t1, #t1, #t3");
         e.line("add.s64 #t1, #t1, #t2");
     }
-    map_word(e, options, "#t0", index, Word::Values)?;
+    match map.kind {
+        MapKind::BlockArray => of_block(e, options, index)?,
+        _ => map_word(e, options, "#t0", index, Word::Values)?,
+    }
     e.line(&format!("mul.lo.s64 #t1, #t1, {}", map.stride()));
     e.line("add.s64 #t0, #t0, #t1");
     Ok((index, map))
+}
+
+/// The generic address of a map in shared memory into `#t0`.
+fn of_block(e: &mut Emitter, options: &Options, index: u32) -> Result<(), Fault> {
+    let (Some(name), Addresses::Shared { first }) = (&options.of_block, &options.addresses) else {
+        return Err(e.fault(
+            "a map of type 1541 lies in the shared memory of a kernel's blocks, and there is no kernel around",
+        ));
+    };
+    e.line(&format!("mov.u64 #t0, {name}{}", first + index as usize));
+    e.line("cvta.shared.u64 #t0, #t0");
+    Ok(())
 }
 
 /// How the shard of this thread is computed into `#t2`.

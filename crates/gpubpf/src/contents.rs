@@ -1,5 +1,7 @@
 //! The maps of spliced programs as they lie in a device's memory: where each lies, and what the bytes mean.
 
+use std::collections::BTreeSet;
+
 use crate::hash::THERE;
 use crate::program::{Map, MapKind};
 use crate::splice::Table;
@@ -38,6 +40,12 @@ pub struct Contents {
 }
 
 impl Contents {
+    /// What an array holds that all threads share, by its numbers.
+    pub fn of_numbers(map: &Map, numbers: &[u64]) -> Self {
+        let values: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self::of(map, 0, &values, 0)
+    }
+
     /// What a map of so many shards holds, by the bytes of its memory.
     pub(crate) fn of(map: &Map, shards: u64, values: &[u8], lost: u64) -> Self {
         let (entries, records) = match map.kind {
@@ -83,10 +91,17 @@ impl Sampled {
     }
 }
 
+/// Memory of the host is mapped by pages of this size.
+const HOST_PAGE: u64 = 4096;
+
 /// All maps of a [`Table`] in one piece of memory, which is zero at first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     places: Vec<Place>,
+    /// Where the counters of what was lost are.
+    lost_at: u64,
+    /// So many bytes of it, whole pages, are for maps that lie in the host's memory: they come first.
+    pub host_bytes: u64,
     /// How many bytes that is.
     pub bytes: u64,
 }
@@ -98,34 +113,55 @@ struct Place {
     shards: u64,
     at: u64,
     bytes: u64,
+    /// It lies elsewhere: in memory that somebody else has.
+    outside: bool,
 }
 
 /// The table before a loader has filled it: words, and which of them are addresses, by the offset in the maps' memory.
 pub type Words = (Vec<u64>, Vec<(u32, u64)>);
 
 impl Layout {
-    /// Lays out the maps of a table for a device with so many SMs, and launches of at most so many threads.
+    /// Lays out the maps of a table for a device with so many SMs, and launches of at most so many threads. Some, by
+    /// their numbers, lie elsewhere.
     ///
     /// # Errors
     /// They take more than `most` bytes.
-    pub fn new(table: &Table, threads: u64, sms: u64, most: u64) -> Result<Self, String> {
-        let mut places = Vec::new();
-        // The counters of what was lost come first.
-        let mut end = (8 * table.maps.len() as u64).next_multiple_of(256);
-        for (map, word) in &table.maps {
-            let shards = map.kind.shards(threads, sms);
-            let bytes = map.bytes(shards).filter(|bytes| *bytes <= most);
-            let place =
-                bytes.map(|bytes| Place { map: map.clone(), word: *word, shards, at: end, bytes });
-            let next = place
-                .as_ref()
-                .and_then(|p| end.checked_add(p.bytes)?.checked_next_multiple_of(256));
-            end = next.filter(|end| *end <= most).ok_or_else(|| {
-                format!("map `{}` with {shards} shards takes more than the {most} bytes that maps may have", map.name)
-            })?;
-            places.extend(place);
-        }
-        Ok(Self { places, bytes: end })
+    pub fn new(
+        table: &Table,
+        threads: u64,
+        sms: u64,
+        most: u64,
+        outside: &BTreeSet<usize>,
+    ) -> Result<Self, String> {
+        let mut places: Vec<Option<Place>> = vec![None; table.maps.len()];
+        let mut lay = |of_host: bool, mut end: u64| {
+            for (number, (map, word)) in table.maps.iter().enumerate() {
+                if (map.kind == MapKind::HostArray) != of_host {
+                    continue;
+                }
+                let outside = outside.contains(&number);
+                if outside {
+                    let (map, word) = (map.clone(), *word);
+                    places[number] = Some(Place { map, word, shards: 0, at: 0, bytes: 0, outside });
+                    continue;
+                }
+                let shards = map.kind.shards(threads, sms);
+                let bytes = map.bytes(shards).filter(|bytes| *bytes <= most);
+                let next = bytes.and_then(|b| end.checked_add(b)?.checked_next_multiple_of(256));
+                let next = next.filter(|next| *next <= most).ok_or_else(|| {
+                    format!("map `{}` with {shards} shards takes more than the {most} bytes that maps may have", map.name)
+                })?;
+                let (map, word, at, bytes) = (map.clone(), *word, end, bytes.unwrap_or(0));
+                places[number] = Some(Place { map, word, shards, at, bytes, outside });
+                end = next;
+            }
+            Ok::<u64, String>(end)
+        };
+        let host_bytes = lay(true, 0)?.next_multiple_of(HOST_PAGE);
+        let lost_at = host_bytes;
+        let bytes = lay(false, lost_at + (8 * table.maps.len() as u64).next_multiple_of(256))?;
+        let places = places.into_iter().flatten().collect();
+        Ok(Self { places, lost_at, host_bytes, bytes })
     }
 
     /// The table, with every program on.
@@ -134,9 +170,11 @@ impl Layout {
         let mut addresses = Vec::new();
         for (number, place) in self.places.iter().enumerate() {
             let word = place.word;
-            addresses.push((word as u32, place.at));
+            if !place.outside {
+                addresses.push((word as u32, place.at));
+            }
             words[word + 1] = place.shards;
-            addresses.push((word as u32 + 2, 8 * number as u64));
+            addresses.push((word as u32 + 2, self.lost_at + 8 * number as u64));
         }
         for (_, word) in &table.switches {
             words[*word] = 1;
@@ -165,6 +203,12 @@ impl Layout {
         })
     }
 
+    /// The maps that lie elsewhere: the map's number, the word of the table that is to be its address, and its bytes.
+    pub fn outside(&self) -> impl Iterator<Item = (usize, u32, u64)> {
+        let places = self.places.iter().enumerate().filter(|(_, place)| place.outside);
+        places.map(|(number, place)| (number, place.word as u32, place.map.bytes(0).unwrap_or(0)))
+    }
+
     /// The rings: the map's number, how many SMs have one, and the offset of the first.
     pub fn rings(&self) -> impl Iterator<Item = (usize, &Map, u64, u64)> {
         let places = self.places.iter().enumerate();
@@ -180,7 +224,7 @@ impl Layout {
             range.and_then(|(from, to)| memory.get(from..to)).unwrap_or_default()
         };
         let read = |(number, place): (usize, &Place)| {
-            let lost = word(part(8 * number as u64, 8), 0);
+            let lost = word(part(self.lost_at + 8 * number as u64, 8), 0);
             Contents::of(&place.map, place.shards, part(place.at, place.bytes), lost)
         };
         self.places.iter().enumerate().map(read).collect()

@@ -172,6 +172,8 @@ pub(crate) fn result(program: &Program, id: u32, first: Value) -> Value {
             let kind = program.maps.get(map as usize).map(|map| map.kind);
             match kind {
                 Some(MapKind::Ring | MapKind::Other(_)) | None => number,
+                // In shared memory: a generic address.
+                Some(MapKind::BlockArray) => Value::Any { align: 3 },
                 Some(_) => Value::Global { align: 3, map: Some(map) },
             }
         }

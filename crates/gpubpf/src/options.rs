@@ -59,6 +59,9 @@ pub struct Options {
     /// Instructions of the program that add one number to one address in all lanes of a warp: one lane adds for all of
     /// them, by as many as there are.
     pub of_warp: BTreeSet<usize>,
+    /// What the names of variables in shared memory begin with, before the number of the map in the table; somebody else
+    /// declares them, sets them to 0 and adds them up. Without it maps of blocks are refused.
+    pub of_block: Option<String>,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             context: Vec::new(),
             result: None,
             of_warp: BTreeSet::new(),
+            of_block: None,
         }
     }
 }

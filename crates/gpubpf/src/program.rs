@@ -1,11 +1,13 @@
 //! A linked program: its functions in one list of instructions, with the maps and data it names.
 
+use std::collections::BTreeSet;
+
 use crate::error::{Fault, Place};
-use crate::insn::{self, Insn};
+use crate::insn::{self, Insn, Wide};
 
 /// What a map is, by the number in its definition.
 ///
-/// The numbers from 1501 on are bpftime's (merged there); 1540 is ours.
+/// The numbers from 1501 on are bpftime's (merged there); 1540 to 1542 are ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapKind {
     /// 1501: one value for each key that a thread has put there, shared by all threads of the device.
@@ -20,6 +22,11 @@ pub enum MapKind {
     Ring,
     /// 1540: one value for each key and SM; whoever reads adds them up.
     PerSmArray,
+    /// 1541: one sum for each key, in the shared memory of each block while it runs and added to the device's when it ends.
+    BlockArray,
+    /// 1542: one value for each key, in memory of the host that the device reaches: whoever reads it there sees it at
+    /// once, and it outlives the program.
+    HostArray,
     /// Any other number: a map of the host, or one that has no lowering yet.
     Other(u32),
 }
@@ -43,6 +50,8 @@ impl MapKind {
             1504 => Self::KernelShared,
             1527 => Self::Ring,
             1540 => Self::PerSmArray,
+            1541 => Self::BlockArray,
+            1542 => Self::HostArray,
             other => Self::Other(other),
         }
     }
@@ -56,10 +65,15 @@ impl MapKind {
             Self::KernelShared => 1504,
             Self::Ring => 1527,
             Self::PerSmArray => 1540,
+            Self::BlockArray => 1541,
+            Self::HostArray => 1542,
             Self::Other(id) => id,
         }
     }
 }
+
+/// The most numbers of 8 bytes of one map in the shared memory of a block.
+const MOST_OF_BLOCK: u32 = 1024;
 
 /// A map as its object declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +108,28 @@ impl Map {
             MapKind::Hash => self.slots()?.checked_mul(self.slot()),
             _ => Some(values),
         }
+    }
+
+    /// Its 8-byte words, if each has one for each key and block: sums, which are set to 0 and added up as such.
+    ///
+    /// # Errors
+    /// Its values are no such words, or there are more of them than one thread should add up.
+    pub fn words_of_block(&self) -> Result<u32, String> {
+        let Self { name, value_size, max_entries, .. } = self;
+        let words = u64::from(value_size / 8) * u64::from(*max_entries);
+        if *value_size == 0 || value_size % 8 != 0 || words == 0 {
+            return Err(format!(
+                "map `{name}` (1541) has values of {value_size} bytes and {max_entries} entries; sums of a block are \
+                 numbers of 8 bytes"
+            ));
+        }
+        let words = u32::try_from(words).ok().filter(|words| *words <= MOST_OF_BLOCK);
+        words.ok_or_else(|| {
+            format!(
+                "map `{name}` (1541) has more than {MOST_OF_BLOCK} numbers of 8 bytes, which the last thread of each \
+                 block would have to add up; use a map of type 1540 (a value per SM)"
+            )
+        })
     }
 
     /// Bytes of one SM's ring: a header of 64 bytes, of which the first 8 count the records and the next 8 the
@@ -184,6 +220,17 @@ impl Program {
         let section = name.to_owned();
         let sections = vec![section.clone()];
         Ok(Self { name: section.clone(), section, insns, sites, sections, ..Self::default() })
+    }
+
+    /// The maps that lie in the shared memory of blocks ([`MapKind::BlockArray`]) and that the program names, by their index.
+    pub fn maps_of_blocks(&self) -> BTreeSet<usize> {
+        let named = self.insns.iter().filter_map(|insn| match *insn {
+            Insn::LoadWide { value: Wide::Map(map), .. } => Some(map as usize),
+            _ => None,
+        });
+        let of_block =
+            |map: &usize| self.maps.get(*map).is_some_and(|map| map.kind == MapKind::BlockArray);
+        named.filter(of_block).collect()
     }
 
     /// Where instruction `index` stands in its object.

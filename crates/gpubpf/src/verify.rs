@@ -14,7 +14,7 @@ use crate::helpers::{Helper, Runs};
 use crate::inline::{self, Inlined, Op, REGISTERS, STACK_BYTES};
 use crate::insn::{AluOp, AtomicOp, Compare, Condition, Insn, Operand, Reg, Wide, Width};
 use crate::interval::Interval;
-use crate::program::{MapKind, Program};
+use crate::program::{Map, MapKind, Program};
 
 /// Among which threads a value is the same, from all to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +67,14 @@ pub struct Certificate {
     pub warp_atomics: u64,
     /// Bytes of maps that 32 lanes read and write.
     pub warp_bytes: u64,
+    /// Atomic operations of all 32 lanes on the shared memory of their block, counted likewise.
+    pub warp_shared_atomics: u64,
+    /// Atomic operations of all 32 lanes that go to memory of the host, counted likewise.
+    pub warp_host_atomics: u64,
+    /// Bytes of shared memory that each block of a kernel needs more, and sets to 0 where it begins.
+    pub block_bytes: u64,
+    /// Atomic operations on the device's memory by which a block's last thread adds them up.
+    pub block_atomics: u64,
     /// What it does.
     pub effect: Effect,
 }
@@ -116,18 +124,25 @@ pub(crate) fn verified(
         walk = Walk::new(program, &inlined, of_warp.clone());
         walk.all()?;
     }
-    let Cost { instructions, atomics, of_warp: once, bytes, effect } = walk.worst;
+    let Cost { instructions, atomics, bytes, effect } = walk.worst;
     // One thread of a block says which one is next.
     let attach = Attach::from_section(&program.section);
     let lanes = if attach.orders().is_some() || walk.policy { 1 } else { LANES };
+    let of_blocks = program.maps_of_blocks();
+    let words = of_blocks.iter().map(|map| program.maps[*map].words_of_block().unwrap_or(0));
+    let words_of_block = words.map(u64::from).sum::<u64>();
     // Paths part only where lanes disagree; other branches are taken by whole warps.
     let paths = (walk.diverging + 1).min(lanes);
     let certificate = Certificate {
         thread_instructions: instructions,
         paths,
         warp_instructions: instructions * paths,
-        warp_atomics: atomics * lanes + once,
+        warp_atomics: atomics.device.of_warp(lanes),
         warp_bytes: bytes * lanes,
+        warp_shared_atomics: atomics.block.of_warp(lanes),
+        warp_host_atomics: atomics.host.of_warp(lanes),
+        block_bytes: 8 * words_of_block,
+        block_atomics: words_of_block,
         effect: effect.unwrap_or(Effect::Observing),
     };
     if certificate.warp_instructions > budget.warp_instructions {
@@ -171,13 +186,53 @@ fn constant(value: u64) -> Held {
     Held::Number { min: value, max: value, uniform: Uniform::Const, from: None }
 }
 
+/// Atomic operations: of each lane, and those that one lane does for its warp.
+#[derive(Debug, Clone, Copy, Default)]
+struct Atomics {
+    of_lane: u64,
+    once: u64,
+}
+
+impl Atomics {
+    fn of_warp(self, lanes: u64) -> u64 {
+        self.of_lane * lanes + self.once
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self { of_lane: self.of_lane.max(other.of_lane), once: self.once.max(other.once) }
+    }
+}
+
+/// The same, by where the memory lies.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    device: Atomics,
+    block: Atomics,
+    host: Atomics,
+}
+
+impl Places {
+    fn of(&mut self, kind: MapKind) -> &mut Atomics {
+        match kind {
+            MapKind::BlockArray => &mut self.block,
+            MapKind::HostArray => &mut self.host,
+            _ => &mut self.device,
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            device: self.device.max(other.device),
+            block: self.block.max(other.block),
+            host: self.host.max(other.host),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     instructions: u64,
-    /// Atomic operations of each lane,
-    atomics: u64,
-    /// and those that one lane does for its warp.
-    of_warp: u64,
+    atomics: Places,
     bytes: u64,
     effect: Option<Effect>,
 }
@@ -187,7 +242,6 @@ impl Cost {
         Self {
             instructions: self.instructions.max(other.instructions),
             atomics: self.atomics.max(other.atomics),
-            of_warp: self.of_warp.max(other.of_warp),
             bytes: self.bytes.max(other.bytes),
             effect: self.effect.max(other.effect),
         }
@@ -512,7 +566,10 @@ impl<'a> Walk<'a> {
                     _ => Ok(below(bytes, Uniform::Lane, None)),
                 }
             }
-            Held::Value { map, .. } => Ok(below(bytes, Uniform::Lane, Some(map))),
+            Held::Value { map, .. } => {
+                self.no_sum(map)?;
+                Ok(below(bytes, Uniform::Lane, Some(map)))
+            }
             Held::Context => Ok(below(bytes, self.of_context(path, base, offset), None)),
             _ => Ok(below(bytes, Uniform::Lane, None)),
         }
@@ -549,6 +606,7 @@ impl<'a> Walk<'a> {
                 Ok(())
             }
             Held::Value { map, .. } => {
+                self.no_sum(map)?;
                 let declared = &self.program.maps[map as usize];
                 let name = &declared.name;
                 let Held::Number { from, .. } = value else {
@@ -565,6 +623,18 @@ impl<'a> Walk<'a> {
             }
             Held::Context => Err("the context is written".into()),
             _ => Err("read-only data is written".into()),
+        }
+    }
+
+    /// Sums of a block are added to and nothing else: what one block has so far says nothing of the others.
+    fn no_sum(&self, map: u32) -> Result<(), String> {
+        let Map { name, kind, .. } = &self.program.maps[map as usize];
+        match kind {
+            MapKind::BlockArray => Err(format!(
+                "map `{name}` (1541) holds sums of each block: programs add to them (`__sync_fetch_and_add` of 8 \
+                 bytes, its result unused) and neither read nor set them"
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -599,14 +669,18 @@ impl<'a> Walk<'a> {
                 }
                 let number = self.inlined.steps[path.at].origin;
                 let adds = op == AtomicOp::Add && !fetch;
+                if !(adds && width == Width::W64) {
+                    self.no_sum(map)?;
+                }
                 let found = match adds && uniform.max(by) <= Uniform::Warp {
                     true => &mut self.same,
                     false => &mut self.differing,
                 };
                 found.insert(number);
+                let cost = path.cost.atomics.of(declared.kind);
                 match self.of_warp.contains(&number) {
-                    true => path.cost.of_warp += 1,
-                    false => path.cost.atomics += 1,
+                    true => cost.once += 1,
+                    false => cost.of_lane += 1,
                 }
             }
             Held::Stack(at) => {
@@ -691,15 +765,24 @@ impl<'a> Walk<'a> {
         let key = self.read(path, 2, 0, key_size.into())?;
         // Arrays hold every key below their number of entries; a shard may lack room, and
         // that it did is counted by an atomic.
-        let whole = matches!(declared.kind, MapKind::Array | MapKind::KernelShared);
+        let whole = matches!(
+            declared.kind,
+            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray
+        );
+        if declared.kind == MapKind::BlockArray {
+            declared.words_of_block()?;
+            if helper != Helper::Lookup {
+                self.no_sum(map)?;
+            }
+        }
         let entries = u64::from(declared.max_entries);
         let found = matches!(key, Held::Number { max, .. } if max < entries) && whole;
         if declared.kind == MapKind::Hash {
             // Each slot's word and key; taking one and giving it free are atomic.
             path.cost.bytes += u64::from(hash::PROBES) * (8 + u64::from(key_size));
-            path.cost.atomics += u64::from(helper != Helper::Lookup) * 2;
+            path.cost.atomics.device.of_lane += u64::from(helper != Helper::Lookup) * 2;
         } else if !whole && helper != Helper::Delete {
-            path.cost.atomics += 1;
+            path.cost.atomics.device.of_lane += 1;
             path.cost.bytes += 8;
         }
         if helper == Helper::Update {
@@ -709,7 +792,7 @@ impl<'a> Walk<'a> {
             let look_up = self.steps;
             let key = number(key).unwrap_or(Uniform::Lane);
             let uniform = match declared.kind {
-                MapKind::Array | MapKind::KernelShared => key,
+                _ if whole => key,
                 MapKind::PerSmArray => key.max(Uniform::Warp),
                 // Others may put the key there meanwhile.
                 _ => Uniform::Lane,
@@ -730,7 +813,7 @@ impl<'a> Walk<'a> {
         self.readable(path, 4, max as i64)?;
         // One atomic takes a place, another the record's number; where there is none, two give it back and count the loss.
         path.cost.bytes += max + 24;
-        path.cost.atomics += 3;
+        path.cost.atomics.device.of_lane += 3;
         Ok(())
     }
 

@@ -60,6 +60,9 @@ functions! {
     fn stream_wait = c"cuStreamSynchronize" (stream: Handle);
     fn allocate_memory = c"cuMemAlloc_v2" (to: *mut u64, bytes: usize);
     fn free_memory = c"cuMemFree_v2" (at: u64);
+    fn host_register = c"cuMemHostRegister_v2" (at: *mut c_void, bytes: usize, flags: c_uint);
+    fn host_unregister = c"cuMemHostUnregister" (at: *mut c_void);
+    fn host_pointer = c"cuMemHostGetDevicePointer_v2" (to: *mut u64, at: *mut c_void, flags: c_uint);
     fn zero_memory = c"cuMemsetD8Async" (at: u64, value: u8, bytes: usize, stream: Handle);
     fn copy_to_device = c"cuMemcpyHtoDAsync_v2" (to: u64, from: *const c_void, bytes: usize, stream: Handle);
     fn copy_to_host = c"cuMemcpyDtoHAsync_v2" (to: *mut c_void, from: u64, bytes: usize, stream: Handle);
@@ -262,7 +265,41 @@ impl Stream {
     /// Destroys it, and frees device memory.
     pub fn end(self, at: u64) {
         stream_destroy(self.0);
-        free_memory(at);
+        free(at);
+    }
+}
+
+/// Frees device memory.
+pub fn free(at: u64) {
+    free_memory(at);
+}
+
+/// Memory of this process that kernels reach, in one context.
+#[derive(Debug)]
+pub struct Mapped {
+    at: *mut c_void,
+    device: u64,
+}
+
+impl Mapped {
+    /// Pins memory at the beginning of a page; it has to stay there until [`Mapped::end`].
+    pub fn new(at: *mut u8, bytes: usize) -> Result<Mapped> {
+        /// `CU_MEMHOSTREGISTER_DEVICEMAP`.
+        const FLAGS: c_uint = 2;
+        let (at, mut device) = (at.cast(), 0);
+        done(host_register(at, bytes, FLAGS))?;
+        let found = done(host_pointer(&raw mut device, at, 0));
+        found.map(|()| Mapped { at, device }).inspect_err(|_| _ = host_unregister(at))
+    }
+
+    /// Where kernels see it.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// No kernel reaches it any more.
+    pub fn end(self) {
+        host_unregister(self.at);
     }
 }
 

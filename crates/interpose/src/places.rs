@@ -6,12 +6,12 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;
 
-use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, Records, State};
+use gpuwhy_wire::images::{Answer, Ask, Memory, Outcome, Plan, Records, State};
 use gpuwhy_wire::now;
 
 use crate::ask::connect;
 use crate::calls::{Call, Calls, Kind};
-use crate::driver::{self, Stream};
+use crate::driver::{self, Mapped, Stream};
 use crate::followed::Followed;
 use crate::lock::Lock;
 use crate::rings::Rings;
@@ -38,8 +38,11 @@ struct Image {
 struct Place {
     context: usize,
     device: c_int,
-    /// Device memory of the maps.
+    /// Where the maps would begin in device memory if all of them lay there, and what of it there is.
     maps: u64,
+    memory: u64,
+    /// What lies in memory of the host.
+    reached: Vec<Reached>,
     table: u64,
     stream: Stream,
     state: State,
@@ -267,26 +270,84 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
         }
         let stream = Stream::new()?;
         // Records of launches lie behind the maps.
-        let records = plan.state_bytes.next_multiple_of(256);
-        let maps = stream.zeros((records + steal::bytes(plan)).max(8) as usize)?;
+        let (host, records) = (plan.host_bytes, plan.state_bytes.next_multiple_of(256));
+        let memory = stream.zeros((records - host + steal::bytes(plan)).max(8) as usize)?;
+        let maps = memory.wrapping_sub(host);
         let mut words = plan.words.clone();
         for (word, at) in &plan.places {
-            words[*word as usize] = maps + at;
+            words[*word as usize] = maps.wrapping_add(*at);
         }
         words[0] = caller();
-        if let Err(code) = stream.put(table, &words) {
-            stream.end(maps);
+        let mut reached = Vec::new();
+        let filled = reach(plan, &state, &mut words, &mut reached);
+        if let Err(code) = filled.and_then(|()| stream.put(table, &words)) {
+            reached.into_iter().for_each(Reached::end);
+            stream.end(memory);
             return Err(code);
         }
-        steal::place(plan, context as usize, maps + records, &state);
+        steal::place(plan, context as usize, maps.wrapping_add(records), &state);
         let on = plan.switches.iter().map(|word| words[*word as usize] != 0).collect();
         // Without a clock of the device nothing is told of its launches.
         let followed = Followed::new(plan, &stream).ok().flatten();
         // Without a kernel to give places back, rings keep their first records.
         let rings = Rings::new(&plan.rings).ok().flatten();
         let (context, copied) = (context as usize, 0);
-        Ok(Place { context, device, maps, table, stream, state, copied, on, followed, rings })
+        Ok(Place {
+            context,
+            device,
+            maps,
+            memory,
+            reached,
+            table,
+            stream,
+            state,
+            copied,
+            on,
+            followed,
+            rings,
+        })
     })
+}
+
+/// Memory outside the device that kernels reach; what is somebody else's is mapped here.
+struct Reached {
+    mapped: Mapped,
+    _memory: Option<Memory>,
+}
+
+impl Reached {
+    fn end(self) {
+        self.mapped.end();
+    }
+}
+
+/// Lets kernels reach the maps that do not lie in the device's memory, and says where in the table.
+fn reach(
+    plan: &Plan,
+    state: &State,
+    words: &mut [u64],
+    reached: &mut Vec<Reached>,
+) -> Result<(), Code> {
+    if plan.host_bytes > 0 {
+        let mapped = Mapped::new(state.address(), plan.host_bytes as usize)?;
+        for (word, at) in plan.places.iter().filter(|(_, at)| *at < plan.host_bytes) {
+            words[*word as usize] = mapped.device() + at;
+        }
+        reached.push(Reached { mapped, _memory: None });
+    }
+    for (word, bytes) in &plan.shared {
+        let (asker, wait) = connect().ok_or(UNKNOWN)?;
+        let ask = Ask::Shared { image: plan.image, word: *word };
+        asker.say(ask, None).map_err(|_| UNKNOWN)?;
+        let (Answer::Shared, Some(fd)) = asker.answer(wait).map_err(|_| UNKNOWN)? else {
+            return Err(UNKNOWN);
+        };
+        let memory = Memory::of_kernel_map(fd, *bytes).map_err(|_| UNKNOWN)?;
+        let mapped = Mapped::new(memory.address(), memory.len())?;
+        words[*word as usize] = mapped.device();
+        reached.push(Reached { mapped, _memory: Some(memory) });
+    }
+    Ok(())
 }
 
 /// What helper 14 (`bpf_get_current_pid_tgid`) returns.
@@ -311,7 +372,12 @@ impl Place {
         let Place { context, maps, stream, state, copied, rings, .. } = self;
         *copied = now();
         steal::show(plan, *context, state);
-        state.drain(*copied, |to| stream.get(*maps, to, plan.state_bytes as usize).is_ok());
+        // What lies in the host's memory is there.
+        let (host, bytes) = (plan.host_bytes, plan.state_bytes - plan.host_bytes);
+        state.drain(*copied, |to| {
+            let (from, to) = (maps.wrapping_add(host), to.wrapping_add(host as usize));
+            stream.get(from, to, bytes as usize).is_ok()
+        });
         if let Some(rings) = rings {
             if rings.take(state, &Records::new(state, plan.records_at()), false) {
                 // More may come, although nothing is launched.
@@ -419,7 +485,8 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
                     if let Some(rings) = place.rings {
                         rings.end();
                     }
-                    place.stream.end(place.maps);
+                    place.reached.into_iter().for_each(Reached::end);
+                    place.stream.end(place.memory);
                 });
                 Ok(())
             });
@@ -456,6 +523,8 @@ fn leave(
             for image in images {
                 image.places.extract_if(.., |place| of(place)).for_each(|mut place| {
                     place.close(&image.plan);
+                    // Its driver's part of it went with the context.
+                    place.reached.drain(..).for_each(Reached::end);
                     steal::forget(image.plan.image, Some(place.context));
                 });
             }

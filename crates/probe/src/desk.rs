@@ -23,6 +23,7 @@ use gpuwhy_wire::images::{
 
 use crate::cache::{Cache, Key, Made, Steals};
 use crate::policies::Policies;
+use crate::shared::Shared;
 
 /// The most images of which something is kept.
 const MAX_IMAGES: usize = 1 << 16;
@@ -52,6 +53,7 @@ pub(crate) struct Loaded {
     /// How the driver took it.
     pub outcome: Option<Outcome>,
     pub layout: Option<Layout>,
+    pub shared: Arc<Shared>,
     /// What the program was told, without the text.
     plan: Option<images::Plan>,
     /// Its maps, context by context.
@@ -103,6 +105,8 @@ pub(crate) struct Rules {
     pub cache: Option<Cache>,
     /// Whether programs are loaded switched off.
     pub off: bool,
+    /// Maps of the kernel that programs count in.
+    pub shared: Arc<Shared>,
     /// Policies, if there are any.
     pub policies: Option<Policies>,
 }
@@ -270,6 +274,14 @@ impl Controller {
                 });
                 sent
             }
+            Ask::Shared { image, word } => {
+                let books = self.books();
+                let loaded = books.images.get(image as usize);
+                let layout = loaded.and_then(|loaded| loaded.layout.as_ref());
+                let map = layout.and_then(|layout| layout.outside().find(|(_, at, _)| *at == word));
+                let array = map.and_then(|(number, _, _)| self.rules.shared.array(number));
+                seat.answer(Answer::Shared, Some(array.ok_or(std::io::ErrorKind::InvalidData)?))
+            }
             Ask::Policy => {
                 let policies = self.policies().ok_or(std::io::ErrorKind::InvalidData)?;
                 let program = name_of(seat.pid);
@@ -296,7 +308,8 @@ impl Controller {
         let layout = match made.text {
             None => None,
             Some(_) => {
-                match Layout::new(&self.table, self.rules.threads, sms.into(), self.rules.most) {
+                let Rules { threads, most, shared, .. } = &self.rules;
+                match Layout::new(&self.table, *threads, sms.into(), *most, &shared.numbers()) {
                     Ok(layout) => Some(layout),
                     Err(why) => {
                         made = Arc::new(Made { text: None, why: Some(why), ..(*made).clone() });
@@ -322,6 +335,8 @@ impl Controller {
             images::Plan {
                 image: number,
                 state_bytes: layout.bytes,
+                host_bytes: layout.host_bytes,
+                shared: layout.outside().map(|(_, word, bytes)| (word, bytes)).collect(),
                 words,
                 places,
                 switches,
@@ -346,6 +361,7 @@ impl Controller {
             took: begin.elapsed(),
             outcome: None,
             layout,
+            shared: self.rules.shared.clone(),
             plan,
             states: Vec::new(),
         });

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::cache::Cache;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
 use crate::policies::Policies;
 use crate::programs::{Allowed, Sampling, accepted};
+use crate::shared::{Pinned, Shared};
 use crate::{decisions, desk, launches, show, steal};
 
 /// The object that stands between the program and its driver.
@@ -76,6 +78,10 @@ pub(crate) struct Session {
     /// Load the programs switched off: what they cost when they are not used
     #[arg(long)]
     off: bool,
+    /// Share an array of the programs (1504) with the kernel: its name, and where a map of the kernel is pinned that was
+    /// declared with BPF_F_MMAPABLE and values of __u64. Programs of the kernel and of the device count in the same memory
+    #[arg(long = "map", value_name = "NAME=PINNED")]
+    maps: Vec<Pinned>,
     /// How long loading an image waits for its probes, ms; then it is loaded as it is
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     wait: u64,
@@ -194,10 +200,11 @@ fn rules(
             desk::LAUNCHES
         );
     }
+    let shared = Arc::new(Shared::open(&options.maps, &plan.table())?);
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
     let (threads, off) = (options.threads, options.off);
-    Ok(Rules { plan, made_of, threads, most, cache, off, policies })
+    Ok(Rules { plan, made_of, threads, most, cache, off, shared, policies })
 }
 
 /// The object beside this program, or where it is installed.
@@ -310,6 +317,7 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     });
     let torn = whole.is_none();
     let mut maps = layout.read(&whole.unwrap_or_else(|| shown.state.torn(layout.bytes)));
+    loaded.shared.fill(layout, &mut maps);
     // Rings were emptied while kernels ran.
     for (number, _, _, _) in layout.rings() {
         let of = |(map, record): &(u32, Record)| (*map as usize == number).then(|| record.clone());
@@ -319,7 +327,9 @@ fn shown(loaded: &Loaded, shown: &Shown) -> Option<(Vec<Contents>, Option<String
     }
     let closed = shown.state.is_closed();
     let left = loaded.records_at().map(|at| Records::new(&shown.state, at).left());
-    let note = if drains == 0 {
+    let note = if drains == 0 && layout.host_bytes > 0 {
+        Some("the maps were never read, but for those that lie in the host's memory".to_owned())
+    } else if drains == 0 {
         Some("the maps were never read".to_owned())
     } else if torn {
         Some(

@@ -30,6 +30,7 @@ mod live;
 mod policies;
 mod policy;
 mod programs;
+mod shared;
 mod show;
 mod simulate;
 mod steal;
@@ -249,6 +250,21 @@ fn told(probe: &Probe) -> String {
                 cost.warp_atomics,
                 cost.warp_bytes
             );
+            if cost.warp_host_atomics > 0 {
+                let _ = write!(
+                    out,
+                    "\n  {} more atomics of a warp go to memory of the host, over its bus",
+                    cost.warp_host_atomics
+                );
+            }
+            if cost.block_bytes > 0 {
+                let _ = write!(
+                    out,
+                    "\n  of these maps {} bytes lie in the shared memory of each block, with {} more atomics of a warp \
+                     there; when a block ends, its last thread adds {} numbers to the device's",
+                    cost.block_bytes, cost.warp_shared_atomics, cost.block_atomics
+                );
+            }
         }
         (_, Err(_), None) => {}
     }
@@ -272,6 +288,10 @@ fn verdict(probe: &Probe) -> Value {
             "warp_instructions": cost.warp_instructions,
             "warp_atomics": cost.warp_atomics,
             "warp_bytes": cost.warp_bytes,
+            "warp_host_atomics": cost.warp_host_atomics,
+            "warp_shared_atomics": cost.warp_shared_atomics,
+            "block_bytes": cost.block_bytes,
+            "block_atomics": cost.block_atomics,
             "effect": cost.effect.word(),
         });
     }

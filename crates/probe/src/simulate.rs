@@ -17,6 +17,7 @@ use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
 use crate::programs::{Allowed, Sampling, accepted, ptx, read};
+use crate::shared::Pinned;
 use crate::show;
 
 /// A kernel, its launch, and the programs that are put into it.
@@ -200,22 +201,6 @@ impl FromStr for Save {
         let (number, path) = text.split_once('=').ok_or("write NUMBER=FILE")?;
         let parameter = number.parse().map_err(|_| format!("`{number}` is no number"))?;
         Ok(Self { parameter, path: path.into() })
-    }
-}
-
-/// `counts=/sys/fs/bpf/counts`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Pinned {
-    name: String,
-    path: PathBuf,
-}
-
-impl FromStr for Pinned {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, path) = text.split_once('=').ok_or("write NAME=PINNED")?;
-        Ok(Self { name: name.into(), path: path.into() })
     }
 }
 

@@ -119,6 +119,19 @@ impl<T: Copy> Out<T> {
     }
 }
 
+impl Out<u64> {
+    /// Adds to a number at a multiple of 8, which others may change at the same time.
+    pub fn add(self, more: u64) -> Result<(), Null> {
+        if self.0.is_null() || !self.0.is_aligned() {
+            return Err(Null);
+        }
+        // SAFETY: as in `put_at`, and aligned; others change it atomically too.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.0) }
+            .fetch_add(more, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+}
+
 impl Out<u8> {
     /// A copy of an array that, by the caller, is long enough.
     pub fn bytes(self, bytes: usize) -> Result<Vec<u8>, Null> {

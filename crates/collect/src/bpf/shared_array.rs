@@ -1,7 +1,7 @@
 //! Array maps of others that are pinned in a BPF file system: read, and added to, in place.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ const WORD: usize = size_of::<u64>();
 pub struct SharedArray {
     memory: NonNull<AtomicU64>,
     words: usize,
+    map: MapHandle,
 }
 
 // SAFETY: what it points to is a mapping of the process, not of a thread, and is changed by atomics only.
@@ -70,7 +71,7 @@ impl SharedArray {
             return Err(failed("map into memory (BPF_F_MMAPABLE makes that possible)", source));
         }
         let memory = NonNull::new(memory.cast()).expect("a mapping is never at address 0");
-        Ok(SharedArray { memory, words })
+        Ok(SharedArray { memory, words, map })
     }
 
     /// All numbers, value by value.
@@ -92,6 +93,13 @@ impl SharedArray {
         // SAFETY: the mapping begins at a page, has this many words, and lives until drop; whoever else
         // writes there is seen through atomics only, for which all bytes are valid.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.words) }
+    }
+}
+
+/// The map's descriptor: whoever gets it may map the array too.
+impl AsFd for SharedArray {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
     }
 }
 

@@ -95,10 +95,12 @@ impl Maps {
             return Err(format!("there is no map `{name}`; there is {}", all.join(", ")));
         };
         match bound.map.kind {
-            MapKind::Array | MapKind::KernelShared if bound.map.value_size.is_multiple_of(8) => {
+            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray
+                if bound.map.value_size.is_multiple_of(8) =>
+            {
                 Ok(bound)
             }
-            MapKind::Array | MapKind::KernelShared => {
+            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray => {
                 let size = bound.map.value_size;
                 Err(format!(
                     "values of map `{name}` have {size} bytes and are no numbers of 64 bits"

@@ -82,7 +82,7 @@ mod ops;
 mod soft;
 mod space;
 mod sync;
-mod text;
+pub(crate) mod text;
 mod types;
 mod warp;
 

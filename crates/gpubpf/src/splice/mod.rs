@@ -12,6 +12,7 @@
 //! and the pragma that speaks of it.
 
 mod access;
+mod block;
 mod names;
 mod needs;
 mod points;
@@ -310,11 +311,13 @@ impl Plan {
             return Err(Refusal::Module(reason));
         }
         let mut splicer = Splicer::new(self, module, head);
+        let matches = splicer.that_can_have_sums(matches);
         for (probe, kernels) in &matches {
             splicer.probe(*probe, kernels)?;
         }
         let kernels = splicer.kernels(&matches);
         splicer.census(&kernels)?;
+        splicer.sums_of_blocks(&kernels)?;
         if splicer.sites.is_empty() {
             splicer.notes.push("its kernels match, and have no such place".into());
             return Ok(unchanged(kernels, splicer.notes));
@@ -377,8 +380,8 @@ struct Splicer<'a, 'm, 'p> {
     insertions: Vec<Insertion>,
     declarations: String,
     sites: Vec<SiteReport>,
-    /// For each site, its function.
-    places: Vec<usize>,
+    /// For each site, its function and its program.
+    places: Vec<(usize, usize)>,
     notes: Vec<String>,
     grown: usize,
 }
@@ -443,7 +446,7 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
                     );
                     return Err(Refusal::Module(reason));
                 }
-                self.places.push(at);
+                self.places.push((at, number));
                 self.sites.push(SiteReport {
                     probe: probe.name.clone(),
                     function: function.name.clone(),
@@ -481,7 +484,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
     }
 
     fn compile(&mut self, number: usize, probe: &Probe) -> Result<Fragment, Refusal> {
-        let with = Options { of_warp: probe.of_warp.clone(), ..Options::default() };
+        let of_block = Some(block::prefix(&self.base));
+        let with = Options { of_warp: probe.of_warp.clone(), of_block, ..Options::default() };
         compiled(probe, number, &self.base, &self.head, &mut self.declarations, with)
     }
 
@@ -530,7 +534,7 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         let report = |at: usize| {
             let name = self.module.functions()[at].name.clone();
             let reached = self.reached(&[at]);
-            let sites = self.places.iter().filter(|place| reached.contains(place)).count();
+            let sites = self.places.iter().filter(|(place, _)| reached.contains(place)).count();
             KernelReport { readable: Names::new(&name).readable().to_owned(), name, sites }
         };
         meant.into_iter().map(report).collect()

@@ -66,6 +66,7 @@ const NEEDS: &[(&str, u32, u32)] = &[
     ("red.relaxed", 60, 70),
     ("st.release", 60, 70),
     ("ld.acquire", 60, 70),
+    ("barrier.sync", 60, 30),
     ("bfe.", 20, 20),
     ("prmt.", 20, 20),
     ("isspacep.", 20, 20),

@@ -118,7 +118,7 @@ fn warps(base: &str, n: u32) -> String {
 }
 
 /// The number of a block or thread, x fastest, into the 32-bit register `to`.
-fn linear(base: &str, index: &str, size: &str, to: u32) -> String {
+pub(super) fn linear(base: &str, index: &str, size: &str, to: u32) -> String {
     let mut text = format!("\tmov.u32 %{base}w{to}, %{index}.z;\n");
     for axis in ['y', 'x'] {
         let _ = write!(

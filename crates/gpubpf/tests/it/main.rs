@@ -1,6 +1,7 @@
 //! The tests of this crate's interface. They are one program, so that the crate is linked once for all of them.
 
 mod aggregated;
+mod blocks;
 mod conformance;
 mod corpus;
 mod differential;

@@ -3,7 +3,10 @@
 
 use crate::support::clang;
 use crate::support::probed::{Run, map, words};
+use gpuwhy_gpubpf::contents::Layout;
 use gpuwhy_gpubpf::sim::Contents;
+use gpuwhy_gpubpf::splice::Table;
+use gpuwhy_gpubpf::{Map, MapKind};
 
 /// Runs the program of `hashes` that belongs to a kernel of this name, which does nothing.
 fn run(kernel: &str, blocks: u32, threads: u32) -> Vec<Contents> {
@@ -70,4 +73,40 @@ fn updates_and_deletions_answer_as_the_kernels_hash_maps_do() {
         assert_eq!((entry.key[0] % 2, entry.key[8], entry.bytes[8]), (0, 7, 6), "{entry:?}");
         assert_eq!(entry.bytes[0], entry.key[0] * 3);
     }
+}
+
+#[test]
+fn maps_of_the_host_come_first_by_pages_and_what_somebody_else_has_takes_no_room() {
+    let map = |kind, name: &str, entries| {
+        let (key_size, value_size, flags) = (4, 8, 0);
+        Map { name: name.into(), kind, key_size, value_size, max_entries: entries, flags }
+    };
+    let maps = [
+        map(MapKind::Array, "device", 3),
+        map(MapKind::HostArray, "host", 600),
+        map(MapKind::KernelShared, "kernel", 700),
+        map(MapKind::HostArray, "more", 1),
+    ];
+    let maps: Vec<(Map, usize)> = maps.into_iter().zip((4..).step_by(3)).collect();
+    let table = Table { words: 16, maps, switches: vec![] };
+    let layout = Layout::new(&table, 1, 1, 1 << 20, &[2].into()).unwrap();
+    assert_eq!(layout.host_bytes, 8192, "4,800 bytes and 256");
+    let (words, addresses) = layout.words(&table);
+    // The counters of what was lost lie behind them, and the map of the device behind those.
+    let at: Vec<(u32, u64)> =
+        vec![(4, 8448), (6, 8192), (7, 0), (9, 8200), (12, 8208), (13, 4864), (15, 8216)];
+    assert_eq!((words.iter().sum::<u64>(), addresses), (0, at));
+    assert_eq!(layout.outside().collect::<Vec<_>>(), [(2, 10, 5600)]);
+    let mut memory = vec![0; layout.bytes as usize];
+    for (at, value) in [(8448 + 16, 5), (8 * 599, 6), (4864, 7), (8200, 9)] {
+        memory[at] = value;
+    }
+    let read = layout.read(&memory);
+    let held: Vec<Vec<(u64, u64)>> = read.iter().map(numbers).collect();
+    assert_eq!(held, [vec![(2, 5)], vec![(599, 6)], vec![], vec![(0, 7)]]);
+    assert_eq!(read[1].lost, 9);
+    let kernel = Contents::of_numbers(&table.maps[2].0, &[0, 0, 8]);
+    assert_eq!(numbers(&kernel), [(2, 8)]);
+    let refused = Layout::new(&table, 1, 1, 4096, &[2].into()).unwrap_err();
+    assert!(refused.contains("map `host`"), "{refused}");
 }

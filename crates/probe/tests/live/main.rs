@@ -3,9 +3,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod host;
 mod launches;
 mod policies;
 mod rings;
+mod shared;
 mod stealing;
 
 use std::fs;
@@ -66,6 +68,24 @@ impl Place {
         let mut place = Place::new();
         place.object = skeleton(&place.dir, tool);
         place
+    }
+
+    /// A program of `tests/programs`, compiled with these options beside the usual ones.
+    fn compiled(&self, name: &str, options: &[&str]) -> PathBuf {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let object = self.dir.join(format!("{name}.o"));
+        let output = Command::new("clang")
+            .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c"])
+            .args(options)
+            .arg("-I")
+            .arg(here.join("../gpubpf/include"))
+            .arg(here.join("tests/programs").join(format!("{name}.bpf.c")))
+            .arg("-o")
+            .arg(&object)
+            .output()
+            .expect("clang");
+        assert!(output.status.success(), "{}", said(&output));
+        object
     }
 
     /// A command's environment: the driver and two GPUs.

@@ -2,7 +2,7 @@
 //! with them, what is refused, and what becomes of the program. All times are simulated.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -53,22 +53,6 @@ fn place() -> Place {
     let place = Place::new();
     compile(&place.dir, "managed", "managed.c", &["-ldl"]);
     place
-}
-
-/// A policy of these tests.
-fn compiled(place: &Place, name: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let object = place.dir.join(format!("{name}.o"));
-    let output = Command::new("clang")
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c", "-I"])
-        .arg(here.join("../gpubpf/include"))
-        .arg(here.join("tests/programs").join(format!("{name}.bpf.c")))
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .expect("clang");
-    assert!(output.status.success(), "{}", said(&output));
-    object
 }
 
 /// Sets what the device has room for: 8 pages.
@@ -218,7 +202,7 @@ fn a_dry_run_decides_the_same_and_does_nothing() {
 #[test]
 fn a_driver_with_the_older_functions_is_asked_by_those() {
     let place = place();
-    let object = compiled(&place, "wild");
+    let object = place.compiled("wild", &[]);
     let output =
         policy(&place, &object, &[], &["device"]).env("GPUWHY_STANDIN_CUDA", "12010").output();
     assert_eq!(output.unwrap().status.code(), Some(0));
@@ -229,7 +213,7 @@ fn a_driver_with_the_older_functions_is_asked_by_those() {
 #[test]
 fn what_is_no_managed_memory_of_the_program_is_refused_and_counted() {
     let place = place();
-    let object = compiled(&place, "wild");
+    let object = place.compiled("wild", &[]);
     let (paged, found, told) = under(&place, &object, &[], &["device"]);
     let process = process(&found);
     assert_eq!(process["refused"]["not_managed"], 5, "{found:#}");
@@ -246,7 +230,7 @@ fn what_is_no_managed_memory_of_the_program_is_refused_and_counted() {
 #[test]
 fn a_launch_is_delayed_by_no_more_than_the_bound_and_streams_get_their_priority() {
     let place = place();
-    let object = compiled(&place, "late");
+    let object = place.compiled("late", &[]);
     let (paged, found, _) = under(&place, &object, &[], &["slices", "60"]);
     let delayed = &process(&found)["delayed"];
     assert_eq!(delayed["longest_ns"], 10_000_000, "{found:#}");
@@ -277,7 +261,7 @@ fn a_launch_is_delayed_by_no_more_than_the_bound_and_streams_get_their_priority(
 #[test]
 fn a_program_whose_controller_dies_or_hangs_goes_on() {
     let place = place();
-    let (late, sequential) = (compiled(&place, "late"), skeleton(&place.dir, "sequential"));
+    let (late, sequential) = (place.compiled("late", &[]), skeleton(&place.dir, "sequential"));
     let (_, alone) = alone(&place, &["slices"]);
     for signal in ["-KILL", "-STOP"] {
         let script = "./managed slices 40 > printed; echo done > ended";

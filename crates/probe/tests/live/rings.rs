@@ -1,28 +1,13 @@
 //! Rings of records that are emptied while kernels run.
 
-use std::path::Path;
-use std::process::Command;
-
 use serde_json::Value;
 
-use super::{Place, said};
+use super::Place;
 
 /// A probe that records each block, with rings of so many records.
 fn place(entries: u32) -> Place {
     let mut place = Place::new();
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    place.object = place.dir.join("blocks.bpf.o");
-    let output = Command::new("clang")
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c"])
-        .arg(format!("-DENTRIES={entries}"))
-        .arg("-I")
-        .arg(here.join("../gpubpf/include"))
-        .arg(here.join("tests/programs/blocks.bpf.c"))
-        .arg("-o")
-        .arg(&place.object)
-        .output()
-        .expect("clang");
-    assert!(output.status.success(), "{}", said(&output));
+    place.object = place.compiled("blocks", &[&format!("-DENTRIES={entries}")]);
     place
 }
 

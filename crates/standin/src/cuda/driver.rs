@@ -43,6 +43,8 @@ pub(super) struct Driver {
     pub(super) memory: BTreeMap<u64, (u64, usize)>,
     /// Pinned memory of the host: bytes by address.
     pub(super) pinned: BTreeMap<usize, usize>,
+    /// Of that, what kernels reach: where they see it, and on which device.
+    pub(super) registered: BTreeMap<usize, (u64, usize)>,
     pub(super) contexts_made: u32,
     pub(super) streams_made: u32,
     pub(super) graphs_made: u32,

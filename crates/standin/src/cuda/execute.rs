@@ -315,6 +315,7 @@ impl Driver {
         let called = now();
         let begin = called.max(self.stream(stream)?.0.until) + self.late(&launch.function.name);
         let module = self.module_with(launch.function.of)?;
+        let before = self.bring(module)?;
         let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
         let device = self.code.devices.get_mut(&loaded.device).ok_or(Code::InvalidDevice)?;
         device.set_globaltimer(begin + epoch());
@@ -334,8 +335,42 @@ impl Driver {
         let stalled =
             paging.map_or(0, |paging| ledger::ran(paging, launch, &touched, begin, cycles));
         let cycles = cycles + stalled;
+        self.take_back(module, before)?;
         note(&launch.function.name, called, begin, begin + cycles);
         Ok(Ran { cycles, begin })
+    }
+
+    /// Copies memory of the host that kernels of a module's device reach to that device: what was there, by its address.
+    fn bring(&mut self, module: Handle) -> Result<Vec<(usize, Vec<u8>)>, Code> {
+        let number = self.code.images.get(&module).ok_or(Code::InvalidHandle)?.device;
+        let device = self.code.devices.get_mut(&number).ok_or(Code::InvalidDevice)?;
+        let mut brought = Vec::new();
+        for (host, (at, _)) in self.registered.iter().filter(|(_, (_, of))| *of == number) {
+            let bytes = Out::<u8>::at(*host).bytes(self.pinned.get(host).copied().unwrap_or(0))?;
+            device.write(*at, &bytes).map_err(|why| failed(Code::InvalidValue, &why))?;
+            brought.push((*host, bytes));
+        }
+        Ok(brought)
+    }
+
+    /// Adds to that memory what kernels have added to it since. Others may have changed it meanwhile.
+    fn take_back(&mut self, module: Handle, brought: Vec<(usize, Vec<u8>)>) -> Status {
+        let number = self.code.images.get(&module).ok_or(Code::InvalidHandle)?.device;
+        let device = self.code.devices.get_mut(&number).ok_or(Code::InvalidDevice)?;
+        for (host, before) in brought {
+            let Some((at, _)) = self.registered.get(&host) else { continue };
+            let read = device.read(*at, before.len());
+            let after = read.map_err(|why| failed(Code::InvalidValue, &why))?;
+            let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            let words = before
+                .chunks_exact(8)
+                .zip(after.chunks_exact(8))
+                .map(|(a, b)| (number(a), number(b)));
+            for (word, (before, after)) in words.enumerate().filter(|(_, (a, b))| a != b) {
+                Out::<u64>::at(host + 8 * word).add(after.wrapping_sub(before))?;
+            }
+        }
+        Ok(())
     }
 
     /// How much later than it could a launch of a kernel begins, ns.

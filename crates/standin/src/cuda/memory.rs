@@ -129,6 +129,30 @@ exported! {
         Ok(())
     }
 
+    fn cuMemHostRegister_v2(at: usize, bytes: usize, _flags: c_uint) {
+        let mut driver = driver()?;
+        let (_, context) = driver.current()?;
+        if bytes == 0 || driver.registered.contains_key(&at) {
+            return Err(Code::InvalidValue);
+        }
+        let device = if executes() { driver.allocate(bytes as u64)? } else { at as u64 };
+        driver.pinned.insert(at, bytes);
+        driver.registered.insert(at, (device, context.device));
+        Ok(())
+    }
+
+    fn cuMemHostGetDevicePointer_v2(to: Out<u64>, at: usize, _flags: c_uint) {
+        let found = driver()?.registered.get(&at).map(|(device, _)| *device);
+        Ok(to.put(found.ok_or(Code::InvalidValue)?)?)
+    }
+
+    fn cuMemHostUnregister(at: usize) {
+        let mut driver = driver()?;
+        let (device, _) = driver.registered.remove(&at).ok_or(Code::InvalidValue)?;
+        driver.pinned.remove(&at);
+        if executes() { driver.free(device) } else { Ok(()) }
+    }
+
     fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, stream: Handle) {
         to_device(to, from, bytes)?;
         copy(cbid::COPY_TO_DEVICE_ASYNC, CopyKind::ToDevice, from, bytes, stream, false)

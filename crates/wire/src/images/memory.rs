@@ -57,7 +57,28 @@ impl Memory {
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || bytes == 0 || bytes > MOST {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: a new mapping touches no memory of ours; the file cannot shrink below it.
+        Memory::map(file, bytes)
+    }
+
+    /// An array map of the kernel that may be mapped (`BPF_F_MMAPABLE`) and has so many bytes.
+    ///
+    /// # Errors
+    /// It is none, is smaller, or is more than 4 GiB.
+    pub fn of_kernel_map(fd: OwnedFd, bytes: u64) -> io::Result<Memory> {
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| (1..=MOST).contains(bytes));
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidData)?.next_multiple_of(4096);
+        let file = File::from(fd);
+        // What is no such map can shrink, or has a size of its own.
+        let named = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if named.as_os_str() != "anon_inode:bpf-map" {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Memory::map(file, bytes)
+    }
+
+    /// The kernel refuses to map more than an array has.
+    fn map(file: File, bytes: usize) -> io::Result<Memory> {
+        // SAFETY: a new mapping touches no memory of ours; nothing can shrink below it.
         let base = unsafe {
             let (read, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
             libc::mmap(core::ptr::null_mut(), bytes, read, shared, file.as_raw_fd(), 0)

@@ -2,7 +2,7 @@
 
 /// What a message begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPB");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of every message.
 pub(super) const BYTES: usize = 64;
 
@@ -32,6 +32,13 @@ pub enum Ask {
         /// The context, a number that the program's driver gave it.
         context: u64,
     },
+    /// Memory of somebody else is wanted, for one of its maps.
+    Shared {
+        /// The number of the image.
+        image: u64,
+        /// The word of the table that is to be its address.
+        word: u32,
+    },
     /// Policies are to hear of the program: memory for what it tells and is asked for is wanted.
     Policy,
 }
@@ -56,6 +63,8 @@ pub enum Answer {
     AsItIs,
     /// Memory for the maps; its descriptor comes with it.
     State,
+    /// Memory of somebody else; its descriptor comes with it.
+    Shared,
     /// An [`super::Exchange`]; its descriptor comes with it.
     Policy,
 }
@@ -102,6 +111,7 @@ impl Ask {
             }
             Ask::State { image, device, context } => message(3, &[image, device.into(), context]),
             Ask::Policy => message(4, &[]),
+            Ask::Shared { image, word } => message(5, &[image, word.into()]),
         }
     }
 
@@ -121,6 +131,7 @@ impl Ask {
             }
             3 => Ask::State { image: words[0], device: small(1)?, context: words[2] },
             4 => Ask::Policy,
+            5 => Ask::Shared { image: words[0], word: small(1)? },
             _ => return None,
         })
     }
@@ -134,6 +145,7 @@ impl Answer {
                 Answer::AsItIs => 102,
                 Answer::State => 103,
                 Answer::Policy => 104,
+                Answer::Shared => 105,
             },
             &[],
         )
@@ -145,6 +157,7 @@ impl Answer {
             102 => Answer::AsItIs,
             103 => Answer::State,
             104 => Answer::Policy,
+            105 => Answer::Shared,
             _ => return None,
         })
     }
@@ -163,11 +176,13 @@ mod tests {
             Ask::Loaded { image: 7, outcome: Outcome::Unfilled(2) },
             Ask::State { image: 7, device: 3, context: 0x7f00_0000_0000 },
             Ask::Policy,
+            Ask::Shared { image: 7, word: 12 },
         ] {
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
             assert_eq!(Answer::decode(&ask.encode()), None, "the other end's");
         }
-        for answer in [Answer::Plan, Answer::AsItIs, Answer::State, Answer::Policy] {
+        use Answer::{AsItIs, Plan, Policy, Shared, State};
+        for answer in [Plan, AsItIs, State, Policy, Shared] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
             assert_eq!(Ask::decode(&answer.encode()), None);
         }

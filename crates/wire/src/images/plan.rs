@@ -10,11 +10,13 @@ use super::records::Records;
 use super::stealing::{Stealing, Stolen};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// Bytes of all maps at most.
 const MOST_BYTES: u64 = 1 << 40;
+/// What memory of the host is mapped by.
+const PAGE: u64 = 4096;
 /// Bytes before the words.
-const HEAD: usize = 160;
+const HEAD: usize = 176;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
 pub const MANY: u64 = 1 << 16;
 
@@ -25,6 +27,11 @@ pub struct Plan {
     pub image: u64,
     /// Bytes of device memory that the maps take.
     pub state_bytes: u64,
+    /// So many of them, whole pages at the beginning, are memory of the host that the device reaches: of what a
+    /// [`State`](super::State) shows, and never copied.
+    pub host_bytes: u64,
+    /// Words that are addresses of memory that somebody else has, with its bytes: whoever asks for it gets a descriptor.
+    pub shared: Vec<(u32, u64)>,
     /// The table, word by word.
     pub words: Vec<u64>,
     /// Words that are addresses: which one, and the offset in the maps' memory.
@@ -254,11 +261,14 @@ impl Plan {
         let more = [self.kernels.len(), self.rings.len(), self.names.len()];
         let more = more.map(|count| count as u64);
         let all = all.chain(more).chain(Stealing::head(self.stealing.as_ref()));
+        let all = all.chain([self.host_bytes, self.shared.len() as u64]);
+        let shared = self.shared.iter().flat_map(|(word, bytes)| [u64::from(*word), *bytes]);
         let all = all.chain(self.words.iter().copied());
         let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
         let rings = self.rings.iter().flat_map(Ring::words);
         let thieves = self.stealing.iter().flat_map(Stealing::words);
         let all = all.chain(places).chain(switches).chain(kernels).chain(rings).chain(thieves);
+        let all = all.chain(shared);
         out.extend(all.flat_map(u64::to_le_bytes));
         self.names.iter().for_each(|name| name.put(&mut out));
         out.extend_from_slice(&self.text);
@@ -285,11 +295,27 @@ impl Plan {
             *value = word(8 * number)?;
         }
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
-        let [at, bins, shift, ends, launched, slots, kernels, rings, names, stealing @ ..] = rest;
+        let [
+            at,
+            bins,
+            shift,
+            ends,
+            launched,
+            slots,
+            kernels,
+            rings,
+            names,
+            stealing @ ..,
+            host_bytes,
+            shared,
+        ] = rest;
         let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
         let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
-        let most = most.max(stealing[0]).max(stealing[1]);
+        let most = most.max(stealing[0]).max(stealing[1]).max(shared);
+        if host_bytes > state_bytes || !host_bytes.is_multiple_of(PAGE) {
+            return None;
+        }
         if magic != MAGIC || version != VERSION || most > MANY || state_bytes > MOST_BYTES {
             return None;
         }
@@ -313,6 +339,11 @@ impl Plan {
             .map(|_| Ring::read([next()?, next()?, next()?], state_bytes))
             .collect::<Option<_>>()?;
         let stealing = Stealing::read(stealing, &mut next)?;
+        let mut one = || {
+            let (word, bytes) = (inside(next()?)?, next()?);
+            (1..=MOST_BYTES).contains(&bytes).then_some((word, bytes))
+        };
+        let shared: Vec<(u32, u64)> = (0..shared).map(|_| one()).collect::<Option<_>>()?;
         let names: Vec<Name> =
             (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
@@ -320,6 +351,8 @@ impl Plan {
         Some(Plan {
             image,
             state_bytes,
+            host_bytes,
+            shared,
             words,
             places,
             switches,
@@ -347,6 +380,8 @@ mod tests {
         Plan {
             image: 7,
             state_bytes: 96,
+            host_bytes: 0,
+            shared: vec![(5, 8)],
             words: vec![0, 0, 0, 0, 0, 132, 0, 1],
             places: vec![(4, 0), (6, 88)],
             switches: vec![7],
@@ -413,25 +448,34 @@ mod tests {
             (152, 0),
             (152, 100),
             (152, 1 << 21),
+            // What lies in the host's memory: no whole page; more than there is.
+            (160, 64),
+            (160, 4096),
+            // How many maps are others'.
+            (168, MANY + 1),
             // The word of a place; its offset; the word of a switch.
-            (224, 8),
-            (232, 89),
-            (256, 8),
+            (240, 8),
+            (248, 89),
+            (272, 8),
             // A ring: SMs, offset, slots.
-            (280, 2 << 32 | 1),
-            (288, 4),
-            (288, 8),
-            (296, 16 << 32 | 3),
-            (296, 8 << 32 | 2),
-            (296, 16 << 32),
+            (296, 2 << 32 | 1),
+            (304, 4),
+            (304, 8),
+            (312, 16 << 32 | 3),
+            (312, 8 << 32 | 2),
+            (312, 16 << 32),
             // Of a kernel that steals: parameters, the place of the one more, and whether 32 threads in x are a warp.
-            (312, 16 << 32 | 4097),
-            (312, 4 << 32),
-            (312, 1 << 52),
-            (320, 4),
+            (328, 16 << 32 | 4097),
+            (328, 4 << 32),
+            (328, 1 << 52),
+            (336, 4),
+            // Memory of somebody else: the word; its bytes.
+            (344, 8),
+            (352, 0),
+            (352, MOST_BYTES + 1),
             // The lengths of a name.
-            (336, 513),
-            (336, 513 << 32),
+            (368, 513),
+            (368, 513 << 32),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));

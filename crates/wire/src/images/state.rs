@@ -49,11 +49,16 @@ impl State {
         Ok(State(memory))
     }
 
+    /// Where the maps begin in this process: at the beginning of a page.
+    pub fn address(&self) -> *mut u8 {
+        self.0.address().wrapping_add(HEADER_BYTES)
+    }
+
     /// Calls `copy` with the address to which the maps are to be copied, and says that they were at `now`
     /// (CLOCK_MONOTONIC, ns), or that it failed.
     pub fn drain(&self, now: u64, copy: impl FnOnce(*mut u8) -> bool) {
         self.0.add(SEQUENCE, 1);
-        let copied = copy(self.0.address().wrapping_add(HEADER_BYTES));
+        let copied = copy(self.address());
         if copied {
             self.0.add(DRAINS, 1);
             self.0.set(DRAINED, now);
