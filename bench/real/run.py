@@ -118,12 +118,13 @@ def trial(watch, program, disturb, rng):
         "took_ms": [calm and round(calm, 3), disturbed and round(disturbed, 3)],
         "summary": late["summary"] if late else "nothing",
         "early_summary": early["summary"] if early else "nothing",
-        "causes": causes(late), "parts_ms": parts(late),
+        "causes": causes(late), "parts_ms": parts(late), "finding": late,
     }
 
 
-def of_program(program, watch, plan, rng):
-    """All trials of a program, in the order of the plan; each as a row of the result."""
+def of_program(program, watch, plan, rng, host):
+    """All trials of a program, in the order of the plan; each as a row of the result. What was told wrongly of the host,
+    whose own counters say so too, is wrong, and marked."""
     for name, _, disturb, classes, must_name in plan:
         one = trial(watch, program, disturb, rng)
         row = {
@@ -139,6 +140,8 @@ def of_program(program, watch, plan, rng):
             "causes": one["causes"],
             "parts_ms": one["parts_ms"],
         }
+        if row["at_end"] == "wrong":
+            row["by_host"] = by_host(one["finding"], host)
         took = "".join(f"{ms:9.2f}" if ms else "        -" for ms in one["took_ms"])
         print(f"{name:<28}{took} ms  2 s: {row['at_2_s']:<8} end: {row['at_end']:<8} {row['said']}", flush=True)
         yield row, (one["begun"], one["ended"])
@@ -159,15 +162,19 @@ def alarms(events, disturbed):
 HOSTS = {"hypervisor_alarms": ("cpu_steal", Stolen, 1), "disk_alarms": ("block_io", Disks, 2)}
 
 
+def by_host(finding, host):
+    """What the host did that a finding tells of, if its own counters say so."""
+    for name, (of_class, _, times) in HOSTS.items():
+        if finding["class"] == of_class and host[name].rose(finding["from_ns"], finding["to_ns"], times):
+            return name
+    return None
+
+
 def told_apart(found, host):
     """The false alarms, and what was told as the host's doing while its own counters say so."""
     told = {"alarms": [], **{name: [] for name in HOSTS}}
     for one in found:
-        by = [
-            name for name, (of_class, _, times) in HOSTS.items()
-            if one["class"] == of_class and host[name].rose(one["from_ns"], one["to_ns"], times)
-        ]
-        name = by[0] if by else "alarms"
+        name = by_host(one, host) or "alarms"
         told[name].append(one["summary"])
         print(f"{name.upper()}:", one["summary"], causes(one), parts(one), flush=True)
     return told
@@ -197,7 +204,7 @@ def session(program_of, plan, calm_minutes, rng):
         # The warm-up is calm too: what is said of it counts.
         began = time.monotonic()
         time.sleep(WARM_UP)
-        for row, during in of_program(program, watch, plan, rng):
+        for row, during in of_program(program, watch, plan, rng, host):
             rows.append(row)
             disturbed.append(during)
         time.sleep(60 * calm_minutes)
@@ -282,6 +289,8 @@ def result(sessions):
         "situations_right": share(ends.count("right"), len(ends)),
         "situations_unknown": share(ends.count("unknown"), len(ends)),
         "situations_wrong": share(ends.count("wrong"), len(ends)),
+        # Of these, what the host's own counters bear out; sessions before it was marked have none.
+        "situations_wrong_by_host": figure([sum(row.get("by_host") is not None for row in rows)]),
         "wrong_at_2_s": share([row["at_2_s"] for row in rows].count("wrong"), len(rows)),
         "without_effect": figure([len(rows) - len(ends)]),
         "false_alarms_per_hour": rate(len(alarms), calm),

@@ -17,8 +17,27 @@ use crate::context::Context;
 use crate::event_rows::{Devices, EventRows};
 use crate::guest::Guest;
 use crate::probes::drm_clients::fdinfo::Client;
+use crate::probes::hami::region::Region;
 use crate::procfs::{Proc, Stat, mappings, namespace_pids};
 use crate::quota;
+
+/// Reads a file of HAMi's that is so many of these bytes as it likes, after a right head if the first one is even.
+fn limits(data: &[u8]) {
+    let Some(first) = data.first() else { return };
+    let right = [19_920_718_u32.to_le_bytes(), 1_u32.to_le_bytes()].concat();
+    let byte = |at: usize| match right.get(at).filter(|_| first % 2 == 0) {
+        Some(byte) => *byte,
+        None => data[at % data.len()],
+    };
+    let region = Region::read(|to, from| {
+        to.iter_mut().enumerate().for_each(|(at, to)| *to = byte(from as usize + at));
+        Ok(())
+    });
+    if let Ok(region) = region {
+        assert!(region.limits.len() <= 16 && region.processes.len() <= 1024);
+        assert!(region.limits.iter().all(|one| !one.uuid.contains(char::is_control)));
+    }
+}
 
 /// Reads the same bytes as each of the texts of /proc that we read, of which processes choose a part: their
 /// names, and those of their cgroups and mounts.
@@ -50,6 +69,7 @@ pub fn proc_texts(data: &[u8]) {
     if let Some(client) = Client::parse(&text) {
         assert!(!client.driver.is_empty() && client.engines.len() < 100);
     }
+    limits(data);
     for mapping in mappings(&text) {
         let _ = mapping.contains(mapping.from) && mapping.file_offset(mapping.from) > 0;
     }

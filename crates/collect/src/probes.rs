@@ -7,6 +7,7 @@ pub(crate) mod block_io;
 pub(crate) mod cgroup;
 pub(crate) mod drm_clients;
 pub(crate) mod engine_metrics;
+pub(crate) mod hami;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
 pub(crate) mod kernel_events;
@@ -26,6 +27,7 @@ pub(crate) mod steal;
 pub(crate) mod steps;
 pub(crate) mod tcp;
 pub(crate) mod wire;
+pub(crate) mod xe_pmu;
 
 use crate::config::Config;
 use crate::probe::{ProbeSpec, Shedding};
@@ -51,6 +53,8 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &settings::PROBE,
     &nvml::PROBE,
     &drm_clients::PROBE,
+    &hami::PROBE,
+    &xe_pmu::PROBE,
     &nccl_calls::PROBE,
     &nccl_ras::PROBE,
     &engine_metrics::PROBE,

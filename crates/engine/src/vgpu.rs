@@ -39,7 +39,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
 use against::Comparison;
-pub use counted::{CountedReport, SharingReport};
+pub use counted::{CountedReport, LimitReport, SharingReport};
 use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use hosts::{GuestReport, HostMoveReport, HostReport, HostsReport, hosts};

@@ -218,9 +218,19 @@ pub const PROCESS_SM_UTILIZATION: &str = "gpu.sm_utilization";
 /// Counter track of a process (gauge, By): its memory on a GPU; its parent is that GPU's track
 /// [`GPU_MEMORY_USED`].
 pub const PROCESS_GPU_MEMORY: &str = "gpu.memory";
+/// Counter track of a process (gauge, By): memory that HAMi's library lets the processes of its container have on a GPU; its
+/// parent is that GPU's track [`GPU_MEMORY_USED`].
+pub const PROCESS_GPU_MEMORY_LIMIT: &str = "gpu.memory_limit";
+/// Counter track of a process (gauge, %): the share of a GPU's multiprocessors that HAMi's library lets the processes of its
+/// container have now, 100 where it has no limit; its parent is that GPU's track [`GPU_UTILIZATION`].
+pub const PROCESS_SM_LIMIT: &str = "gpu.sm_limit";
+/// Counter track of a process (gauge, 1): 1 while HAMi's library holds its launches back for a container that goes first; its
+/// parent is that GPU's track [`GPU_UTILIZATION`].
+pub const PROCESS_HELD_BACK: &str = "gpu.held_back";
 /// Counter track of an engine (delta, ns): time that all clients of its driver were seen to have it.
 pub const ENGINE_TIME: &str = "engine_time";
-/// Counter track of a process, or of a software runlist of a host of NVIDIA's virtual GPUs (delta, ns): time that it had an engine
+/// Counter track of a process, of a software runlist of a host of NVIDIA's virtual GPUs, or of a function of a GPU that is shared
+/// by SR-IOV (delta, ns): time that it had an engine
 /// of a GPU; its parent is that engine's track [`ENGINE_TIME`].
 pub const PROCESS_ENGINE_TIME: &str = "gpu.engine_time";
 /// Mark track of a process: when it was first seen as client of a GPU's driver; the value is the client's number, which

@@ -91,11 +91,16 @@ sources! {
     KERNEL_EVENTS = "bpf:kernel_events" [],
     /// What drivers of GPUs count of each of their clients.
     DRM_CLIENTS = "drm_clients" [],
+    /// What virtual functions of Intel GPUs had of their engines.
+    XE_PMU = "xe_pmu" [],
+    /// What HAMi's library lets the processes of containers have of a GPU.
+    HAMI = "hami" [],
 }
 
 /// Whether any class rests on a source of this kind: that one saw less than all speaks against no verdict otherwise.
 pub fn is_evidence(kind: &str) -> bool {
-    ![ENGINE_METRICS.kind, KERNEL_EVENTS.kind, DRM_CLIENTS.kind].contains(&kind)
+    let others = [ENGINE_METRICS, KERNEL_EVENTS, DRM_CLIENTS, XE_PMU, HAMI];
+    others.iter().all(|source| source.kind != kind)
 }
 
 /// The classes that a source of this kind is evidence for; empty if it is evidence for all, or if the

@@ -318,19 +318,29 @@ fn device(client: &Client) -> String {
 }
 
 fn gpu(client: &Client, cx: &mut Context) -> EntityId {
-    let (host, name) = (cx.host, device(client));
+    device_entity(&device(client), cx)
+}
+
+/// A device by its driver and number, in words.
+pub(super) fn device_entity(name: &str, cx: &mut Context) -> EntityId {
+    let host = cx.host;
     cx.catalog.entity(EntityKind::Gpu, &format!("drm:{name}"), |e| {
         e.parent = Some(host);
-        e.name = name.as_str().into();
+        e.name = name.into();
     })
 }
 
 fn engine_entity(gpu: EntityId, engine: &EngineTime, cx: &mut Context) -> EntityId {
+    engine_of(gpu, &engine.engine, engine.capacity.unwrap_or(1), cx)
+}
+
+/// So many alike engines of a device.
+pub(super) fn engine_of(gpu: EntityId, name: &str, engines: u32, cx: &mut Context) -> EntityId {
     let of = cx.catalog.get(gpu).map_or_else(String::new, |e| e.key.to_string());
-    cx.catalog.entity(EntityKind::Engine, &format!("{of}/{}", engine.engine), |e| {
+    cx.catalog.entity(EntityKind::Engine, &format!("{of}/{name}"), |e| {
         e.parent = Some(gpu);
-        e.name = engine.engine.as_str().into();
-        e.number = Some(i64::from(engine.capacity.unwrap_or(1)));
+        e.name = name.into();
+        e.number = Some(i64::from(engines));
     })
 }
 

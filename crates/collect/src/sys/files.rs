@@ -1,6 +1,6 @@
 //! Files of other processes.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,6 +24,16 @@ fn open_within(root: &Path, path: &Path) -> io::Result<File> {
     // Nothing happens to a file that is opened by its path only.
     let found = open_at(Some(&root), path, libc::O_PATH | libc::O_CLOEXEC, inside)?;
     open_regular(found)
+}
+
+/// Opens a regular file of a folder that others may write to, read-only; a link is not followed.
+///
+/// # Errors
+/// There is no such file, it is not regular, or it may not be read.
+pub(crate) fn open_in(folder: &Path, name: &OsStr) -> io::Result<File> {
+    let folder = open_at(None, folder, libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
+    let inside = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS;
+    open_regular(open_at(Some(&folder), Path::new(name), libc::O_PATH | libc::O_CLOEXEC, inside)?)
 }
 
 /// Opens the file behind a link of /proc that leads straight to it, such as `/proc/PID/map_files/…`.

@@ -1,4 +1,4 @@
-//! Timers of CPUs.
+//! Timers of CPUs, and counters of devices.
 //!
 //! `testkit` opens perf events too, but others: its samples are thrown away by the kernel, ours run
 //! a BPF program. The two share no crate below them in which one function could serve both.
@@ -31,17 +31,25 @@ pub(crate) fn cpu_timer(cpu: usize, hz: u64) -> io::Result<OwnedFd> {
     const SOFTWARE: u32 = 1;
     const CPU_CLOCK: u64 = 0;
     const FREQ: u64 = 1 << 10;
+    let attr =
+        Attr { kind: SOFTWARE, config: CPU_CLOCK, sample_freq: hz, flags: FREQ, ..Attr::default() };
+    open(attr, cpu as libc::c_int)
+}
+
+/// A counter of a device, which is read on a CPU: a number of 64 bits for each `read`.
+///
+/// # Errors
+/// Needs CAP_PERFMON, and a device that counts this.
+pub(crate) fn counter(kind: u32, config: u64, cpu: u32) -> io::Result<OwnedFd> {
+    let cpu = libc::c_int::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
+    open(Attr { kind, config, ..Attr::default() }, cpu)
+}
+
+/// Of any process on a CPU, closed in programs that are started.
+fn open(attr: Attr, cpu: libc::c_int) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
-    let attr = Attr {
-        kind: SOFTWARE,
-        size: size_of::<Attr>() as u32,
-        config: CPU_CLOCK,
-        sample_freq: hz,
-        flags: FREQ,
-        ..Attr::default()
-    };
+    let attr = Attr { size: size_of::<Attr>() as u32, ..attr };
     let (any_process, no_group) = (-1 as libc::pid_t, -1 as libc::c_int);
-    let cpu = cpu as libc::c_int;
     // SAFETY: the attributes are valid and state their own length; the rest are numbers.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &attr, any_process, cpu, no_group, CLOEXEC)

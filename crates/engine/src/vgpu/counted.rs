@@ -35,6 +35,17 @@ pub struct CountedReport {
     pub every_s: f64,
     /// Readings in the window.
     pub readings: usize,
+    /// What a library in its container lets it have, if there is one (HAMi).
+    pub limit: Option<LimitReport>,
+}
+
+/// What a library in a container lets its processes have of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LimitReport {
+    /// Of the multiprocessors, %: at the end of the window. 100 is no limit.
+    pub sm: f64,
+    /// For which share of the window launches were held back for a container that goes first, %.
+    pub held_back: f64,
 }
 
 /// How a GPU is shared, and what can be known then.
@@ -55,8 +66,15 @@ struct Share<'a> {
     on: &'a Entity,
     counts: bool,
     /// Time and value of the readings in the window.
-    readings: Vec<(i64, f64)>,
+    readings: Readings,
+    limit: Option<LimitReport>,
 }
+
+/// Time and value.
+type Readings = Vec<(i64, f64)>;
+
+/// Limits are read when they change, and each ten seconds.
+const LIMITS_EVERY: i64 = 10_000_000_000;
 
 /// Entities and tracks of a trace, by their ids.
 struct Known<'a> {
@@ -93,13 +111,23 @@ fn process(one: &Entity) -> String {
 pub(super) fn counted(source: &TraceSource, window: (i64, i64)) -> Result<Vec<CountedReport>> {
     let known = Known::of(source.entities_and_tracks());
     let mut shares: BTreeMap<TrackId, Share<'_>> = BTreeMap::new();
+    // Limits of a process on a GPU, and when it was held back.
+    let mut limits: BTreeMap<TrackId, (EntityId, EntityId, bool, Readings)> = BTreeMap::new();
     for track in known.tracks.values() {
+        let held = &*track.name == names::PROCESS_HELD_BACK;
+        if held || &*track.name == names::PROCESS_SM_LIMIT {
+            if let Some((process, gpu)) = known.share(track) {
+                limits.insert(track.id, (process.id, gpu.id, held, Vec::new()));
+            }
+            continue;
+        }
         let counts = &*track.name == names::PROCESS_ENGINE_TIME;
         if !counts && &*track.name != names::PROCESS_SM_UTILIZATION {
             continue;
         }
         if let Some((process, on)) = known.share(track) {
-            shares.insert(track.id, Share { process, on, counts, readings: Vec::new() });
+            let (readings, limit) = (Vec::new(), None);
+            shares.insert(track.id, Share { process, on, counts, readings, limit });
         }
     }
     if shares.is_empty() {
@@ -107,8 +135,25 @@ pub(super) fn counted(source: &TraceSource, window: (i64, i64)) -> Result<Vec<Co
     }
     for rows in source.trace().read::<Counter>(Ns(window.0)..Ns(window.1)) {
         for row in rows? {
-            if let Some(share) = shares.get_mut(&row.track) {
-                share.readings.push((row.ts.0, row.value));
+            let limit = limits.get_mut(&row.track).map(|(_, _, _, readings)| readings);
+            let readings = shares.get_mut(&row.track).map(|share| &mut share.readings).or(limit);
+            if let Some(readings) = readings {
+                readings.push((row.ts.0, row.value));
+            }
+        }
+    }
+    for (process, gpu, held, mut readings) in limits.into_values() {
+        readings.sort_by_key(|(ts, _)| *ts);
+        let Some((_, last)) = readings.last().copied() else { continue };
+        let of = |share: &&mut Share<'_>| {
+            let on = share.on.parent.filter(|_| share.on.kind == EntityKind::Engine);
+            share.process.id == process && on.unwrap_or(share.on.id) == gpu
+        };
+        for share in shares.values_mut().filter(|share| of(share)) {
+            let limit = share.limit.get_or_insert(LimitReport { sm: 100.0, held_back: 0.0 });
+            match held {
+                true => limit.held_back = 100.0 * mean(&readings, LIMITS_EVERY),
+                false => limit.sm = last,
             }
         }
     }
@@ -135,7 +180,7 @@ impl Share<'_> {
             let engines = self.on.number.unwrap_or(1).max(1) as f64;
             (percent_of(busy / engines, window), Some(busy / super::MS))
         } else {
-            (self.mean(every), None)
+            (mean(&self.readings, every), None)
         };
         let (gpu, engine) = match self.on.kind {
             EntityKind::Engine => (known.name(self.on.parent), Some(self.on.name.to_string())),
@@ -150,20 +195,21 @@ impl Share<'_> {
             provenance: if self.counts { "counter" } else { "sampled" },
             every_s: every as f64 / 1e9,
             readings: self.readings.len(),
+            limit: self.limit,
         })
     }
+}
 
-    /// The mean of samples: each holds until the next one, and no longer than twice as long as usual.
-    fn mean(&self, every: i64) -> f64 {
-        let (mut sum, mut time) = (0.0, 0.0);
-        for (i, (ts, value)) in self.readings.iter().enumerate() {
-            let next = self.readings.get(i + 1).map_or(ts + every, |(next, _)| *next);
-            let held = (next - ts).min(2 * every) as f64;
-            sum += value * held;
-            time += held;
-        }
-        if time > 0.0 { sum / time } else { self.readings[0].1 }
+/// The mean of samples, of which there are some: each holds until the next one, and no longer than twice as long as usual.
+fn mean(readings: &[(i64, f64)], every: i64) -> f64 {
+    let (mut sum, mut time) = (0.0, 0.0);
+    for (i, (ts, value)) in readings.iter().enumerate() {
+        let next = readings.get(i + 1).map_or(ts + every, |(next, _)| *next);
+        let held = (next - ts).min(2 * every) as f64;
+        sum += value * held;
+        time += held;
     }
+    if time > 0.0 { sum / time } else { readings[0].1 }
 }
 
 /// Whose the clients of drivers are, as marks tell.
@@ -212,9 +258,20 @@ const VIRTUAL: (&str, &str) = (
     "memory by virtual GPU, and time on the engine by software runlist where the driver's scheduler logs it; which virtual GPU has \
      which runlist, and the processes of guests, are not known to the host",
 );
+const FUNCTIONS: (&str, &str) = (
+    "virtual functions (SR-IOV)",
+    "time on each engine by function, counted; which machine has which function, and who waited, are not known: the GPU's firmware \
+     schedules",
+);
 const THROUGH_MPS: (&str, &str) = (
     "shared context (MPS)",
     "use by client, sampled; kernels of several clients run at once, so that shares do not say who waited",
+);
+
+const LIMITED: (&str, &str) = (
+    "time-slicing between processes with limits in each (HAMi)",
+    "use and memory by process, counted or sampled, what each may have, and when it is held back; how long a limit delays a launch is \
+     not known",
 );
 
 /// How each GPU is shared, as far as the trace tells.
@@ -239,6 +296,12 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
     let used =
         [names::PROCESS_ENGINE_TIME, names::PROCESS_SM_UTILIZATION, names::PROCESS_GPU_MEMORY];
     let mut users: HashMap<EntityId, BTreeSet<EntityId>> = HashMap::new();
+    let mut limited: BTreeSet<EntityId> = BTreeSet::new();
+    for track in rows.track.iter().filter(|track| &*track.name == names::PROCESS_SM_LIMIT) {
+        let Some((process, gpu)) = known.share(track) else { continue };
+        limited.insert(gpu.id);
+        users.entry(gpu.id).or_default().insert(process.id);
+    }
     for track in rows.track.iter().filter(|track| used.contains(&&*track.name)) {
         let Some((process, on)) = known.share(track) else { continue };
         let gpu = if on.kind == EntityKind::Engine { on.parent.unwrap_or(on.id) } else { on.id };
@@ -256,11 +319,13 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
         let whole = gpu.parent.and_then(|id| known.entities.get(&id));
         let is_slice = whole.is_some_and(|e| e.kind == EntityKind::Gpu);
         let (scheme, permits) = match users {
+            _ if part(EntityKind::Vgpu) && gpu.key.starts_with("drm:") => FUNCTIONS,
             _ if part(EntityKind::Vgpu) => VIRTUAL,
             _ if part(EntityKind::Gpu) => MIG,
             // What a slice is was said of its GPU.
             None => continue,
             Some(all) if all.iter().any(is_mps) => THROUGH_MPS,
+            Some(_) if limited.contains(&gpu.id) => LIMITED,
             Some(all) if all.len() > 1 => SEVERAL,
             Some(_) if is_slice => continue,
             Some(_) => ONE,

@@ -274,6 +274,8 @@ fn counted(report: &Report) -> Table {
             name(one.engine.as_deref().unwrap_or("")),
             name(&one.process),
             Cell::Number(one.utilisation, 2),
+            one.limit.map_or(name(""), |limit| Cell::Number(limit.sm, 0)),
+            one.limit.map_or(name(""), |limit| Cell::Number(limit.held_back, 0)),
             name(one.provenance),
             Cell::thousandths(one.every_s),
             Cell::Count(one.readings as u64),
@@ -282,7 +284,17 @@ fn counted(report: &Report) -> Table {
     Table {
         id: "counted",
         title: "Use by process, as drivers count or sample it".into(),
-        columns: vec!["GPU", "engine", "process", "use, %", "from", "every, s", "readings"],
+        columns: vec![
+            "GPU",
+            "engine",
+            "process",
+            "use, %",
+            "may have, %",
+            "held back, % of the time",
+            "from",
+            "every, s",
+            "readings",
+        ],
         rows: report.counted.iter().map(of).collect(),
         ..Table::default()
     }

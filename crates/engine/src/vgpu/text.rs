@@ -99,8 +99,14 @@ fn counted(out: &mut Screen, all: &[CountedReport]) {
     for one in all {
         let engine = one.engine.as_deref().map_or(String::new(), |name| format!(" {name}"));
         let busy = one.busy_ms.map_or(String::new(), |ms| format!(", {ms:.3} ms"));
+        let limit = one.limit.map_or(String::new(), |limit| {
+            let may =
+                if limit.sm < 100.0 { format!(", may have {} %", limit.sm) } else { String::new() };
+            let held = Some(limit.held_back).filter(|held| *held > 0.0);
+            may + &held.map_or(String::new(), |held| format!(", held back {held:.0} % of the time"))
+        });
         out.line(format_args!(
-            "  {}{engine}: {} {:.2} %{busy}; {} every {:.1} s, {} readings",
+            "  {}{engine}: {} {:.2} %{busy}{limit}; {} every {:.1} s, {} readings",
             one.gpu, one.process, one.utilisation, one.provenance, one.every_s, one.readings
         ));
     }

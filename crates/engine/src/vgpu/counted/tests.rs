@@ -1,4 +1,4 @@
-use gpuwhy_schema::{Id, Lane};
+use gpuwhy_schema::{Id, Lane, Measure};
 
 use super::super::Options;
 use super::super::world::World;
@@ -105,6 +105,38 @@ fn how_a_gpu_is_shared_is_told_by_its_parts_and_by_who_is_on_it() {
     };
     assert_eq!(part(EntityKind::Gpu), ["gpu 0: slices of the hardware (MIG)"]);
     assert_eq!(part(EntityKind::Vgpu), ["gpu 0: virtual GPUs of NVIDIA's driver (vGPU)"]);
+    let mut world = World::new();
+    let gpu = world.gpu("drm:xe 0000:03:00.0");
+    let (one, engine) = (world.part(EntityKind::Vgpu, "f1", gpu), world.engine(gpu, "rcs", 1));
+    world.counts(one, engine, &[(0.0, 100.0), (1.0, 100.0)]);
+    let told = world.told(&Options::default()).report.sharing;
+    assert_eq!(told[0].scheme, "virtual functions (SR-IOV)");
+}
+
+#[test]
+fn what_a_library_lets_a_process_have_stands_beside_what_it_had() {
+    let mut world = World::new();
+    let (gpu, a, b) = (world.gpu("gpu 0"), world.process("a", 70), world.process("b", 71));
+    for (process, use_) in [(a, 48.0), (b, 30.0)] {
+        let seconds: Vec<(f64, f64)> = (0..10).map(|s| (f64::from(s), use_)).collect();
+        world.samples(process, gpu, &seconds);
+    }
+    let gauge = |name| (names::GPU_UTILIZATION, name, Measure::Gauge);
+    world.readings(a, gpu, gauge(names::PROCESS_SM_LIMIT), &[(0.0, 100.0), (1.0, 50.0)]);
+    world.readings(b, gpu, gauge(names::PROCESS_SM_LIMIT), &[(0.0, 100.0)]);
+    world.readings(b, gpu, gauge(names::PROCESS_HELD_BACK), &[(0.0, 0.0), (5.0, 1.0), (10.0, 0.0)]);
+    let report = world.told(&Options::default()).report;
+    let limits: Vec<_> = report.counted.iter().map(|one| (&*one.process, one.limit)).collect();
+    let limit = |sm, held_back| Some(LimitReport { sm, held_back });
+    // Held back for 5 of 20 s: the last reading holds for 10 s.
+    assert_eq!(limits, [("a (70)", limit(50.0, 0.0)), ("b (71)", limit(100.0, 25.0))]);
+    assert_eq!(
+        report.sharing[0].scheme,
+        "time-slicing between processes with limits in each (HAMi)"
+    );
+    let text = report.text().as_str().to_owned();
+    assert!(text.contains("a (70) 48.00 %, may have 50 %; sampled"), "{text}");
+    assert!(text.contains("b (71) 30.00 %, held back 25 % of the time; sampled"), "{text}");
 }
 
 #[test]
