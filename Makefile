@@ -98,6 +98,10 @@ nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug
 programs-env: ## Installs the programs of Python that `make bench-real` disturbs (1.2 GB): XGBoost, JAX, Ray, FastAPI, llama.cpp.
 	scripts/programs-env.sh llama
 
+.PHONY: train-env
+train-env: ## Builds the Python of `make bench-train` beside that of `make llm-env` (0.3 GB more): PyTorch, transformers, Lightning.
+	scripts/train-env.sh
+
 .PHONY: llm-env
 llm-env: ## Builds an environment with a real vLLM on CPUs (5.9 GB), which tests drive if GPUWHY_LLM_ENV names it.
 	scripts/llm-env.sh

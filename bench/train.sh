@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 gpuwhy=$(realpath "$1")
 export TRAIN_PYTHON=${TRAIN_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/train/bin/python}
 if ! "$TRAIN_PYTHON" -c 'import torch, pyarrow' 2>/dev/null; then
-    echo "$TRAIN_PYTHON has no torch and pyarrow; install torch, pyarrow, transformers, accelerate and lightning into an" \
-        "environment (6 GB) and name its python in TRAIN_PYTHON" >&2
+    echo "$TRAIN_PYTHON has no torch and pyarrow; \`make train-env\` makes an environment, or TRAIN_PYTHON names the python of one" \
+        "with torch, pyarrow, transformers, accelerate and lightning" >&2
     exit 1
 fi
 exec "$TRAIN_PYTHON" bench/train/matrix.py "$gpuwhy"
