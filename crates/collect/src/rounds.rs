@@ -5,7 +5,11 @@ use std::sync::mpsc::{
 };
 use std::time::Duration;
 
+use gpuwhy_schema::Ns;
+
+use crate::context::Context;
 use crate::error::CollectError;
+use crate::probe::Probe;
 
 /// What a thread reads; it ends when this is dropped, after the round that it is in.
 pub(crate) struct Rounds<T> {
@@ -42,6 +46,42 @@ fn run<T>(
     mut round: impl FnMut(&SyncSender<T>) -> Result<(), SendError<T>>,
 ) {
     while round(sender).is_ok() && ends.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {}
+}
+
+/// Makes rows of what a thread reads.
+pub(crate) trait Readings {
+    type Reading;
+
+    fn take(&mut self, reading: Self::Reading, cx: &mut Context);
+
+    /// How much was written.
+    fn recorded(&self) -> u64;
+
+    /// What was left out.
+    fn dropped(&self) -> u64;
+}
+
+/// A probe that is a thread which reads, and what makes rows of that.
+pub(crate) struct Polled<R: Readings> {
+    pub reads: Rounds<R::Reading>,
+    pub rows: R,
+}
+
+impl<R: Readings> Probe for Polled<R> {
+    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
+        while let Ok(reading) = self.reads.readings.try_recv() {
+            self.rows.take(reading, cx);
+        }
+        Ok(())
+    }
+
+    fn dropped(&self) -> u64 {
+        self.rows.dropped()
+    }
+
+    fn recorded(&self) -> u64 {
+        self.rows.recorded()
+    }
 }
 
 #[cfg(test)]

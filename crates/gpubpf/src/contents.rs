@@ -98,9 +98,8 @@ const HOST_PAGE: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     places: Vec<Place>,
-    /// Where the counters of what was lost are.
-    lost_at: u64,
-    /// So many bytes of it, whole pages, are for maps that lie in the host's memory: they come first.
+    /// So many bytes of it, whole pages, are for maps that lie in the host's memory: they come first. The counters of what was
+    /// lost come next.
     pub host_bytes: u64,
     /// How many bytes that is.
     pub bytes: u64,
@@ -158,10 +157,9 @@ impl Layout {
             Ok::<u64, String>(end)
         };
         let host_bytes = lay(true, 0)?.next_multiple_of(HOST_PAGE);
-        let lost_at = host_bytes;
-        let bytes = lay(false, lost_at + (8 * table.maps.len() as u64).next_multiple_of(256))?;
+        let bytes = lay(false, host_bytes + (8 * table.maps.len() as u64).next_multiple_of(256))?;
         let places = places.into_iter().flatten().collect();
-        Ok(Self { places, lost_at, host_bytes, bytes })
+        Ok(Self { places, host_bytes, bytes })
     }
 
     /// The table, with every program on.
@@ -174,7 +172,7 @@ impl Layout {
                 addresses.push((word as u32, place.at));
             }
             words[word + 1] = place.shards;
-            addresses.push((word as u32 + 2, self.lost_at + 8 * number as u64));
+            addresses.push((word as u32 + 2, self.host_bytes + 8 * number as u64));
         }
         for (_, word) in &table.switches {
             words[*word] = 1;
@@ -224,7 +222,7 @@ impl Layout {
             range.and_then(|(from, to)| memory.get(from..to)).unwrap_or_default()
         };
         let read = |(number, place): (usize, &Place)| {
-            let lost = word(part(self.lost_at + 8 * number as u64, 8), 0);
+            let lost = word(part(self.host_bytes + 8 * number as u64, 8), 0);
             Contents::of(&place.map, place.shards, part(place.at, place.bytes), lost)
         };
         self.places.iter().enumerate().map(read).collect()

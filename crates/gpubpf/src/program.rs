@@ -41,6 +41,11 @@ impl MapKind {
         }
     }
 
+    /// Whether it holds one value for each key below its number of entries, and those alone.
+    pub fn is_one_array(self) -> bool {
+        matches!(self, Self::Array | Self::KernelShared | Self::BlockArray | Self::HostArray)
+    }
+
     /// The kind with this number.
     pub fn from_id(id: u32) -> Self {
         match id {

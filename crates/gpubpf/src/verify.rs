@@ -765,10 +765,7 @@ impl<'a> Walk<'a> {
         let key = self.read(path, 2, 0, key_size.into())?;
         // Arrays hold every key below their number of entries; a shard may lack room, and
         // that it did is counted by an atomic.
-        let whole = matches!(
-            declared.kind,
-            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray
-        );
+        let whole = declared.kind.is_one_array();
         if declared.kind == MapKind::BlockArray {
             declared.words_of_block()?;
             if helper != Helper::Lookup {

@@ -35,7 +35,7 @@ use crate::error::CollectError;
 use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::procfs::Proc;
-use crate::rounds::Rounds;
+use crate::rounds::{Polled, Readings, Rounds};
 use crate::sys;
 use fdinfo::{Client, EngineTime};
 
@@ -158,34 +158,12 @@ fn client(proc: &Proc, pid: u32, fd: u32) -> Option<Client> {
     Client::parse(&String::from_utf8_lossy(&bytes))
 }
 
-struct DrmClients {
-    reads: Rounds<Reading>,
-    rows: ClientRows,
-}
-
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let mut reader = Reader::new(Proc::default());
     let round = move |readings: &SyncSender<Reading>| readings.send(reader.read());
     let reads = Rounds::start("gpuwhy-drm", "the clients of GPUs", (EVERY, 16), round)?;
     let rows = ClientRows { source: start.source, ..ClientRows::default() };
-    Ok(Box::new(DrmClients { reads, rows }))
-}
-
-impl Probe for DrmClients {
-    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        while let Ok(reading) = self.reads.readings.try_recv() {
-            self.rows.take(reading, cx);
-        }
-        Ok(())
-    }
-
-    fn dropped(&self) -> u64 {
-        self.rows.left_out
-    }
-
-    fn recorded(&self) -> u64 {
-        self.rows.written
-    }
+    Ok(Box::new(Polled { reads, rows }))
 }
 
 /// What a client was last said to have.
@@ -211,7 +189,9 @@ struct ClientRows {
     left_out: u64,
 }
 
-impl ClientRows {
+impl Readings for ClientRows {
+    type Reading = Reading;
+
     fn take(&mut self, reading: Reading, cx: &mut Context) {
         let half = Ns(reading.after.saturating_sub(reading.before).0.max(0) / 2);
         let ts = reading.before.saturating_add(half);
@@ -245,6 +225,16 @@ impl ClientRows {
         self.write_memory(holds, ts, cx);
     }
 
+    fn recorded(&self) -> u64 {
+        self.written
+    }
+
+    fn dropped(&self) -> u64 {
+        self.left_out
+    }
+}
+
+impl ClientRows {
     /// A client of a process that did not have it before: whose it is.
     fn met(&mut self, pid: u32, client: &Client, ts: Ns, cx: &mut Context) {
         let process = cx.process(pid, None);

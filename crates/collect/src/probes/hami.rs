@@ -26,7 +26,7 @@ use crate::error::CollectError;
 use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::procfs::Proc;
-use crate::rounds::Rounds;
+use crate::rounds::{Polled, Readings, Rounds};
 use crate::sys;
 use region::{Limit, Region, Unread};
 
@@ -51,17 +51,11 @@ const FILES: usize = 256;
 /// What has not changed is written again after so long, so that any window of a trace has it.
 const AGAIN: Ns = Ns::secs(10);
 
-/// What a file says, of the processes that are of its pod.
-#[derive(Debug)]
-struct Container {
-    region: Region,
-    processes: Vec<u32>,
-}
-
 #[derive(Debug)]
 struct Reading {
     at: Ns,
-    containers: Vec<Container>,
+    /// What the files say, of the processes that are of their pods.
+    containers: Vec<Region>,
     /// Files and processes that were not read or believed.
     left_out: u64,
     /// A version of the file that is not known.
@@ -91,7 +85,7 @@ impl Reader {
         let mut reading =
             Reading { at, containers: Vec::new(), left_out: self.too_many, version: None };
         for (container, file) in &self.files {
-            let region = match Region::read(|to, from| file.read_exact_at(to, from)) {
+            let mut region = match Region::read(|to, from| file.read_exact_at(to, from)) {
                 Ok(region) => region,
                 Err(Unread::Version(major, minor)) => {
                     reading.version = Some((major, minor));
@@ -100,14 +94,14 @@ impl Reader {
                 }
                 Err(Unread::Other) => continue,
             };
-            let is_of = |pid: &u32| is_of_pod(&self.proc, *pid, container);
-            let processes: Vec<u32> = region.processes.iter().copied().filter(is_of).collect();
-            // One that has ended is not there any more, and nobody's.
-            let ended = |pid: &&u32| self.proc.start_time(**pid).is_none();
-            let gone = region.processes.iter().filter(ended).count();
-            reading.left_out +=
-                (region.processes.len() - gone).saturating_sub(processes.len()) as u64;
-            reading.containers.push(Container { region, processes });
+            region.processes.retain(|pid| {
+                let is_of = is_of_pod(&self.proc, *pid, container);
+                // One that has ended is not there any more, and nobody's.
+                let left_out = !is_of && self.proc.start_time(*pid).is_some();
+                reading.left_out += u64::from(left_out);
+                is_of
+            });
+            reading.containers.push(region);
         }
         reading
     }
@@ -142,34 +136,12 @@ fn is_of_pod(proc: &Proc, pid: u32, container: &str) -> bool {
     pod.len() >= 32 && (cgroups.contains(pod) || cgroups.contains(&pod.replace('-', "_")))
 }
 
-struct Hami {
-    reads: Rounds<Reading>,
-    rows: LimitRows,
-}
-
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let mut reader = Reader::new(Path::new(CONTAINERS), Proc::default());
     let round = move |readings: &SyncSender<Reading>| readings.send(reader.read());
     let reads = Rounds::start("gpuwhy-hami", "the limits of containers", (EVERY, 16), round)?;
     let rows = LimitRows { source: start.source, ..LimitRows::default() };
-    Ok(Box::new(Hami { reads, rows }))
-}
-
-impl Probe for Hami {
-    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        while let Ok(reading) = self.reads.readings.try_recv() {
-            self.rows.take(&reading, cx);
-        }
-        Ok(())
-    }
-
-    fn dropped(&self) -> u64 {
-        self.rows.left_out
-    }
-
-    fn recorded(&self) -> u64 {
-        self.rows.written
-    }
+    Ok(Box::new(Polled { reads, rows }))
 }
 
 /// Makes rows of readings.
@@ -183,16 +155,18 @@ struct LimitRows {
     left_out: u64,
 }
 
-impl LimitRows {
-    fn take(&mut self, reading: &Reading, cx: &mut Context) {
+impl Readings for LimitRows {
+    type Reading = Reading;
+
+    fn take(&mut self, reading: Reading, cx: &mut Context) {
         self.left_out = self.left_out.max(reading.left_out);
         if let Some((major, minor)) = reading.version.filter(|_| self.told != reading.version) {
             self.told = reading.version;
             let note = format!("files of HAMi's version {major}.{minor} are not read; 1 is known");
             cx.degraded(self.source, &note);
         }
-        for Container { region, processes } in &reading.containers {
-            for pid in processes {
+        for region in &reading.containers {
+            for pid in &region.processes {
                 for limit in &region.limits {
                     self.write(*pid, limit, region, reading.at, cx);
                 }
@@ -201,6 +175,16 @@ impl LimitRows {
         self.last.retain(|_, (_, at)| reading.at.saturating_sub(*at) < Ns(6 * AGAIN.0));
     }
 
+    fn recorded(&self) -> u64 {
+        self.written
+    }
+
+    fn dropped(&self) -> u64 {
+        self.left_out
+    }
+}
+
+impl LimitRows {
     fn write(&mut self, pid: u32, limit: &Limit, region: &Region, ts: Ns, cx: &mut Context) {
         let host = cx.host;
         let gpu = cx.catalog.entity(EntityKind::Gpu, &limit.uuid, |e| {

@@ -25,7 +25,7 @@ use crate::delta_counter::DeltaCounter;
 use crate::error::CollectError;
 use crate::every::Every;
 use crate::probe::{Probe, ProbeSpec, Start};
-use crate::rounds::Rounds;
+use crate::rounds::{Polled, Readings, Rounds};
 use crate::sys;
 use pmu::{CLASSES, Event, Pmu};
 
@@ -63,7 +63,7 @@ struct Counted {
 }
 
 /// What a function had of the engines of a class: the share of their ticks, summed over them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 struct Had {
     device: String,
     function: u32,
@@ -169,11 +169,6 @@ fn perf(event: &Event) -> io::Result<Ticks> {
     }))
 }
 
-struct XePmu {
-    reads: Rounds<Reading>,
-    rows: FunctionRows,
-}
-
 fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     let mut reader = Reader::new(Box::new(perf));
     let round = move |readings: &SyncSender<Reading>| {
@@ -181,24 +176,7 @@ fn start(start: Start<'_>) -> Result<Box<dyn Probe>, CollectError> {
     };
     let reads = Rounds::start("gpuwhy-xe", "counters of virtual functions", (EVERY, 16), round)?;
     let rows = FunctionRows { source: start.source, ..FunctionRows::default() };
-    Ok(Box::new(XePmu { reads, rows }))
-}
-
-impl Probe for XePmu {
-    fn tick(&mut self, _now: Ns, cx: &mut Context) -> Result<(), CollectError> {
-        while let Ok(reading) = self.reads.readings.try_recv() {
-            self.rows.take(reading, cx);
-        }
-        Ok(())
-    }
-
-    fn dropped(&self) -> u64 {
-        self.rows.left_out
-    }
-
-    fn recorded(&self) -> u64 {
-        self.rows.written
-    }
+    Ok(Box::new(Polled { reads, rows }))
 }
 
 /// Makes rows of readings.
@@ -212,7 +190,9 @@ struct FunctionRows {
     left_out: u64,
 }
 
-impl FunctionRows {
+impl Readings for FunctionRows {
+    type Reading = Reading;
+
     fn take(&mut self, reading: Reading, cx: &mut Context) {
         self.left_out = self.left_out.max(reading.left_out);
         if let Some(why) = reading.refused.filter(|_| !std::mem::replace(&mut self.refused, true)) {
@@ -234,7 +214,17 @@ impl FunctionRows {
         }
         self.written += (cx.rows.counter.len() - before) as u64;
     }
+
+    fn recorded(&self) -> u64 {
+        self.written
+    }
+
+    fn dropped(&self) -> u64 {
+        self.left_out
+    }
 }
+
+impl FunctionRows {}
 
 /// A function of a GPU: 0 is the host's own.
 fn function(gpu: EntityId, number: u32, catalog: &mut Lanes) -> EntityId {

@@ -102,6 +102,11 @@ impl<'a> Known<'a> {
     }
 }
 
+/// The GPU that an engine is of, or that something is itself.
+fn gpu_of(on: &Entity) -> EntityId {
+    on.parent.filter(|_| on.kind == EntityKind::Engine).unwrap_or(on.id)
+}
+
 /// A process by its name and pid.
 fn process(one: &Entity) -> String {
     one.number.map_or_else(|| one.name.to_string(), |pid| format!("{} ({pid})", one.name))
@@ -145,11 +150,8 @@ pub(super) fn counted(source: &TraceSource, window: (i64, i64)) -> Result<Vec<Co
     for (process, gpu, held, mut readings) in limits.into_values() {
         readings.sort_by_key(|(ts, _)| *ts);
         let Some((_, last)) = readings.last().copied() else { continue };
-        let of = |share: &&mut Share<'_>| {
-            let on = share.on.parent.filter(|_| share.on.kind == EntityKind::Engine);
-            share.process.id == process && on.unwrap_or(share.on.id) == gpu
-        };
-        for share in shares.values_mut().filter(|share| of(share)) {
+        let of = |share: &&mut Share<'_>| share.process.id == process && gpu_of(share.on) == gpu;
+        for share in shares.values_mut().filter(of) {
             let limit = share.limit.get_or_insert(LimitReport { sm: 100.0, held_back: 0.0 });
             match held {
                 true => limit.held_back = 100.0 * mean(&readings, LIMITS_EVERY),
@@ -304,8 +306,7 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
     }
     for track in rows.track.iter().filter(|track| used.contains(&&*track.name)) {
         let Some((process, on)) = known.share(track) else { continue };
-        let gpu = if on.kind == EntityKind::Engine { on.parent.unwrap_or(on.id) } else { on.id };
-        users.entry(gpu).or_default().insert(process.id);
+        users.entry(gpu_of(on)).or_default().insert(process.id);
     }
     let mut gpus: Vec<&Entity> =
         known.entities.values().copied().filter(|one| one.kind == EntityKind::Gpu).collect();

@@ -4,7 +4,7 @@ use super::device::Device;
 use super::load::Image;
 use crate::contents::{Contents, word};
 use crate::options::TABLE;
-use crate::program::{Map, MapKind};
+use crate::program::Map;
 use crate::splice::Table;
 
 /// The maps of a [`Table`] in the memory of a device.
@@ -95,18 +95,16 @@ impl Maps {
             return Err(format!("there is no map `{name}`; there is {}", all.join(", ")));
         };
         match bound.map.kind {
-            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray
-                if bound.map.value_size.is_multiple_of(8) =>
-            {
-                Ok(bound)
+            kind if !kind.is_one_array() => {
+                Err(format!("map `{name}` is no array that all threads share but {kind:?}"))
             }
-            MapKind::Array | MapKind::KernelShared | MapKind::BlockArray | MapKind::HostArray => {
+            _ if bound.map.value_size.is_multiple_of(8) => Ok(bound),
+            _ => {
                 let size = bound.map.value_size;
                 Err(format!(
                     "values of map `{name}` have {size} bytes and are no numbers of 64 bits"
                 ))
             }
-            kind => Err(format!("map `{name}` is no array that all threads share but {kind:?}")),
         }
     }
 

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::points::{Point, points};
-use super::sample::linear;
-use super::write::Insertion;
+use super::sample::{linear, threads};
+use super::write::{Insertion, unless};
 use super::{KernelReport, Names, Probe, Refusal, Splicer, needs};
 use crate::attach::Attach;
 use crate::options::{TABLE, TABLE_HEADER};
@@ -78,7 +78,7 @@ impl Splicer<'_, '_, '_> {
                 return Err(format!("threads end in `{}`, which it calls", functions[*at].name));
             }
         }
-        if let Some(at) = reached.iter().find(|at| self.calls_unknown(&functions[**at])) {
+        if let Some(at) = reached.intersection(&self.calls_unknown).next() {
             let name = &functions[*at].name;
             return Err(format!("`{name}` calls through a pointer, and threads may end there"));
         }
@@ -92,27 +92,10 @@ impl Splicer<'_, '_, '_> {
         Ok(())
     }
 
-    fn instructions(
-        &self,
-        function: &Function,
-    ) -> impl Iterator<Item = crate::ptx::Instruction<'_>> {
-        let (open, close) = function.body.unwrap_or_default();
-        let statements = &self.module.statements()[open..close];
-        statements.iter().filter_map(|statement| self.module.instruction(statement))
-    }
-
     fn names(&self, function: &Function, name: &str) -> bool {
-        self.instructions(function).any(|insn| insn.name() == name)
-    }
-
-    /// Whether it calls what no function of the module is.
-    fn calls_unknown(&self, function: &Function) -> bool {
-        let mut calls = self.instructions(function).filter(|insn| insn.name() == "call");
-        calls.any(|insn| {
-            let target = insn.operands.iter().find(|operand| !operand.starts_with('('));
-            let is = |function: &Function| Some(&&*function.name) == target;
-            !self.module.functions().iter().any(is)
-        })
+        let (open, close) = function.body.unwrap_or_default();
+        let mut statements = self.module.statements()[open..close].iter();
+        statements.any(|s| self.module.instruction(s).is_some_and(|insn| insn.name() == name))
     }
 
     /// Bytes of shared memory that these functions, and the module around them, declare.
@@ -262,16 +245,11 @@ impl Splicer<'_, '_, '_> {
     fn put(&self, point: &Point, text: &str) -> Insertion {
         let base = &self.base;
         let line = if point.rank == 0 { "\n" } else { "" };
-        let mut guard = String::new();
-        if let Some(condition) = point.guard {
-            let negated = if condition.negated { "" } else { "!" };
-            guard = format!("\t@{negated}{} bra {base}end;\n", condition.predicate);
-        }
+        let guard = point.guard.map_or(String::new(), |guard| unless(base, guard, guard.predicate));
         let text = format!(
-            "{line}{{\n\t.reg .pred %{base}p<2>;\n\t.reg .b32 %{base}w<8>;\n\t.reg .b64 %{base}c<3>;\n{guard}\
-             \tmov.u32 %{base}w6, %ntid.x;\n\tmov.u32 %{base}w7, %ntid.y;\n\
-             \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n\tmov.u32 %{base}w7, %ntid.z;\n\
-             \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n{text}{base}end:\n}}\n\t"
+            "{line}{{\n\t.reg .pred %{base}p<2>;\n\t.reg .b32 %{base}w<8>;\n\t.reg .b64 %{base}c<3>;\n{guard}{}\
+             {text}{base}end:\n}}\n\t",
+            threads(base)
         );
         (point.at, point.rank, text)
     }

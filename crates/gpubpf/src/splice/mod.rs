@@ -377,6 +377,8 @@ struct Splicer<'a, 'm, 'p> {
     files: HashMap<u32, String>,
     /// For each function, those that it calls.
     calls: Vec<BTreeSet<usize>>,
+    /// Functions that call what the text does not tell.
+    calls_unknown: BTreeSet<usize>,
     insertions: Vec<Insertion>,
     declarations: String,
     sites: Vec<SiteReport>,
@@ -397,7 +399,12 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         }
         let breaks = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n');
         let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        let (calls, notes) = calls(module);
+        let (calls, calls_unknown) = calls(module);
+        let note = |at: &usize| {
+            let name = &module.functions()[*at].name;
+            format!("{name}: calls through a pointer; what it reaches is not probed")
+        };
+        let notes = calls_unknown.iter().map(note).collect();
         let (insertions, sites, places) = (Vec::new(), Vec::new(), Vec::new());
         let files = files(module);
         Self {
@@ -408,6 +415,7 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
             lines,
             files,
             calls,
+            calls_unknown,
             insertions,
             declarations: String::new(),
             sites,
@@ -598,8 +606,8 @@ fn compiled(
     Ok(fragment)
 }
 
-/// Which functions each function calls, and notes on calls whose target the text does not tell.
-fn calls(module: &Module) -> (Vec<BTreeSet<usize>>, Vec<String>) {
+/// Which functions each function calls, and those with calls whose target the text does not tell.
+fn calls(module: &Module) -> (Vec<BTreeSet<usize>>, BTreeSet<usize>) {
     let functions = module.functions();
     let numbers: HashMap<&str, usize> = functions
         .iter()
@@ -608,8 +616,8 @@ fn calls(module: &Module) -> (Vec<BTreeSet<usize>>, Vec<String>) {
         .map(|(at, function)| (&*function.name, at))
         .collect();
     let declared: HashSet<&str> = functions.iter().map(|function| &*function.name).collect();
-    let mut notes = Vec::new();
-    let found = functions.iter().map(|function| {
+    let mut unknown = BTreeSet::new();
+    let found = functions.iter().enumerate().map(|(at, function)| {
         let mut callees = BTreeSet::new();
         let Some((open, close)) = function.body else { return callees };
         for statement in &module.statements()[open..close] {
@@ -622,16 +630,13 @@ fn calls(module: &Module) -> (Vec<BTreeSet<usize>>, Vec<String>) {
             if let Some(&callee) = numbers.get(target) {
                 callees.insert(callee);
             } else if !declared.contains(target) {
-                notes.push(format!(
-                    "{}: calls through a pointer; what it reaches is not probed",
-                    function.name
-                ));
+                unknown.insert(at);
             }
         }
         callees
     });
     let found = found.collect();
-    (found, notes)
+    (found, unknown)
 }
 
 /// The source files by their numbers.

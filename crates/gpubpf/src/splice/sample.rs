@@ -64,11 +64,10 @@ pub(super) fn census(base: &str, how: &How, word: usize) -> String {
         "\tmov.u32 %{base}w6, %nctaid.x;\n\tmov.u32 %{base}w7, %nctaid.y;\n\
          \tmul.wide.u32 %{base}c1, %{base}w6, %{base}w7;\n\tmov.u32 %{base}w6, %nctaid.z;\n\
          \tcvt.u64.u32 %{base}c2, %{base}w6;\n\tmul.lo.s64 %{base}c1, %{base}c1, %{base}c2;\n\
-         \tmov.u32 %{base}w6, %ntid.x;\n\tmov.u32 %{base}w7, %ntid.y;\n\
-         \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n\tmov.u32 %{base}w7, %ntid.z;\n\
-         \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n\tadd.s32 %{base}w6, %{base}w6, 31;\n\
+         {}\tadd.s32 %{base}w6, %{base}w6, 31;\n\
          \tshr.u32 %{base}w6, %{base}w6, 5;\n\tcvt.u64.u32 %{base}c2, %{base}w6;\n\
-         \tmul.lo.s64 %{base}c2, %{base}c1, %{base}c2;\n"
+         \tmul.lo.s64 %{base}c2, %{base}c1, %{base}c2;\n",
+        threads(base)
     );
     let add = |text: &mut String, predicate: u32, number: u32, what: &str| {
         let _ = writeln!(
@@ -114,6 +113,15 @@ fn warps(base: &str, n: u32) -> String {
         "\tshr.u32 %{base}w4, %{base}w2, 5;\n\tshl.b32 %{base}w3, %{base}w1, 5;\n\
          \tadd.s32 %{base}w4, %{base}w3, %{base}w4;\n{}",
         one_in(base, 4, n)
+    )
+}
+
+/// The number of threads of a block into the 32-bit register 6.
+pub(super) fn threads(base: &str) -> String {
+    format!(
+        "\tmov.u32 %{base}w6, %ntid.x;\n\tmov.u32 %{base}w7, %ntid.y;\n\
+         \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n\tmov.u32 %{base}w7, %ntid.z;\n\
+         \tmul.lo.s32 %{base}w6, %{base}w6, %{base}w7;\n"
     )
 }
 

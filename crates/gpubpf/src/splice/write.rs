@@ -6,6 +6,7 @@ use super::points::{Point, Word};
 use super::registers::Width;
 use super::{How, sample};
 use crate::options::TABLE;
+use crate::ptx::Guard;
 
 /// What all sites of a probe share.
 pub(super) struct Site<'a> {
@@ -20,6 +21,12 @@ pub(super) struct Site<'a> {
 
 /// An insertion: the byte of the text and what goes there.
 pub(super) type Insertion = (usize, u8, String);
+
+/// Leaves a block where a condition does not hold, whose predicate lies in a register.
+pub(super) fn unless(base: &str, condition: Guard, predicate: &str) -> String {
+    let negated = if condition.negated { "" } else { "!" };
+    format!("\t@{negated}{predicate} bra {base}end;\n")
+}
 
 impl Site<'_> {
     /// The register of a word of the context.
@@ -45,14 +52,13 @@ impl Site<'_> {
              %{base}v;\n\t.reg .b64 %{base}c<9>;\n"
         );
         let (mut head, mut guard) = (String::new(), String::new());
-        if let (Some(condition), None) = (point.guard, point.before) {
-            let negated = if condition.negated { "" } else { "!" };
-            let _ = writeln!(guard, "\t@{negated}{} bra {base}end;", condition.predicate);
-        }
-        if let (Some(condition), Some(_)) = (point.guard, point.before) {
-            let _ = writeln!(head, "\tmov.pred %{base}p2, {};", condition.predicate);
-            let negated = if condition.negated { "" } else { "!" };
-            let _ = writeln!(guard, "\t@{negated}%{base}p2 bra {base}end;");
+        match (point.guard, point.before) {
+            (Some(condition), None) => guard = unless(base, condition, condition.predicate),
+            (Some(condition), Some(_)) => {
+                let _ = writeln!(head, "\tmov.pred %{base}p2, {};", condition.predicate);
+                guard = unless(base, condition, &format!("%{base}p2"));
+            }
+            (None, _) => {}
         }
         let gates = self.gates();
         let tail = format!("{}{base}end:\n}}\n", self.fragment);

@@ -155,6 +155,17 @@ fn counted(found: &Value) -> Vec<[u64; 2]> {
         .collect()
 }
 
+/// The value under a key of a map, in the image's only context.
+fn number(found: &Value, map: &str, key: u64) -> u64 {
+    let maps = found["images"][0]["contexts"][0]["maps"].as_array().unwrap();
+    let map = maps.iter().find(|one| one["name"] == map).unwrap();
+    let bytes = |value: &Value| -> Vec<u8> { serde_json::from_value(value.clone()).unwrap() };
+    let entries = map["entries"].as_array().unwrap();
+    let key = (key as u32).to_le_bytes();
+    let entry = entries.iter().find(|entry| bytes(&entry["key"]) == key);
+    entry.map_or(0, |entry| u64::from_le_bytes(bytes(&entry["bytes"]).try_into().unwrap()))
+}
+
 /// A launch has 4 blocks of 2 warps; each thread of `copy` loads 4 bytes.
 fn of_launches(launches: u64) -> [u64; 2] {
     [8 * launches, 1024 * launches]

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuwhy_collect::SharedArray;
 use libbpf_rs::{ObjectBuilder, ProgramInput};
-use serde_json::Value;
 
-use super::{COPY, Place, image, said, text};
+use super::{COPY, Place, image, number, said, text};
 
 /// A BPF file system of the test's own.
 struct Mounted<'a>(&'a Path);
@@ -19,17 +18,6 @@ impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
-}
-
-/// The value under a key of a map, in the image's only context.
-fn number(found: &Value, map: &str, key: u64) -> u64 {
-    let maps = found["images"][0]["contexts"][0]["maps"].as_array().unwrap();
-    let map = maps.iter().find(|one| one["name"] == map).unwrap();
-    let bytes = |value: &Value| -> Vec<u8> { serde_json::from_value(value.clone()).unwrap() };
-    let entries = map["entries"].as_array().unwrap();
-    let key = (key as u32).to_le_bytes();
-    let entry = entries.iter().find(|entry| bytes(&entry["key"]) == key);
-    entry.map_or(0, |entry| u64::from_le_bytes(bytes(&entry["bytes"]).try_into().unwrap()))
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Node {
         self.seconds += seconds;
         let mut reading = self.reader.read();
         reading.at = Ns::secs(self.seconds);
-        self.rows.take(&reading, &mut self.cx);
+        self.rows.take(reading, &mut self.cx);
     }
 
     fn written(mut self) -> Rows {
