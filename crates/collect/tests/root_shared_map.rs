@@ -17,30 +17,6 @@ use gpuwhy_gpubpf::splice::{How, Plan};
 use gpuwhy_gpubpf::{Budget, Object};
 use libbpf_rs::{MapCore, ObjectBuilder};
 
-/// Counts its runs under the first key.
-const HOST: &str = r#"
-#define SEC(name) __attribute__((section(name), used))
-#define __uint(name, value) int (*name)[value]
-#define __type(name, value) __typeof__(value) *name
-static void *(*lookup)(void *map, const void *key) = (void *)1;
-struct {
-	__uint(type, 2); /* BPF_MAP_TYPE_ARRAY */
-	__uint(map_flags, 1024); /* BPF_F_MMAPABLE */
-	__uint(max_entries, 2);
-	__type(key, unsigned);
-	__type(value, unsigned long long);
-} counts SEC(".maps");
-SEC("syscall") int count(void *ctx)
-{
-	unsigned key = 0;
-	unsigned long long *n = lookup(&counts, &key);
-	if (n)
-		__sync_fetch_and_add(n, 1);
-	return 0;
-}
-char of_the_program[] SEC("license") = "GPL";
-"#;
-
 /// Counts the threads that enter a kernel under the first key, and adds up what it finds there under the second.
 const DEVICE: &str = r#"
 #include "gpuwhy_probe.h"
@@ -93,7 +69,8 @@ fn root_the_kernel_and_a_simulated_gpu_count_in_one_map() {
     assert!(mounted.success());
     let _mounted = Mounted(&bpf);
 
-    let host = compiled(folder.path(), "host", HOST);
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpubpf/tests/programs");
+    let host = clang::compiled(&programs.join("kernel_counts.bpf.c"), "v3");
     let mut host = ObjectBuilder::default().open_memory(&host).unwrap().load().unwrap();
     let pinned = bpf.join("counts");
     host.maps_mut().next().unwrap().pin(&pinned).unwrap();

@@ -1,25 +1,3 @@
-// A program of the host's kernel: counts its runs under the first key.
-#define SEC(name) __attribute__((section(name), used))
-#define __uint(name, value) int (*name)[value]
-#define __type(name, value) __typeof__(value) *name
-static void *(*lookup)(void *map, const void *key) = (void *)1;
-
-struct {
-	__uint(type, 2); /* BPF_MAP_TYPE_ARRAY */
-	__uint(map_flags, 1024); /* BPF_F_MMAPABLE */
-	__uint(max_entries, 700);
-	__type(key, unsigned);
-	__type(value, unsigned long long);
-} counts SEC(".maps");
-
-SEC("syscall") int count(void *ctx)
-{
-	unsigned key = 0;
-	unsigned long long *n = lookup(&counts, &key);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-	return 0;
-}
-
-char of_the_program[] SEC("license") = "GPL";
+// Counts its runs in an array that has more than a page.
+#define ENTRIES 700
+#include "../../../gpubpf/tests/programs/kernel_counts.bpf.c"
