@@ -1,4 +1,5 @@
-"""Clients of an engine that each ask again when they have their answer: llm_client.py FOLDER PORT CLIENTS.
+"""Clients of an engine that each ask again when they have their answer: llm_client.py FOLDER PORT CLIENTS [PROMPT ANSWER],
+the last two in tokens.
 
 FOLDER/answers gets a line an answer: when it was asked for, when its first and its last token came (monotonic ns), and how
 many tokens there were; several may have come in one piece.
@@ -15,7 +16,7 @@ import time
 folder, port, clients = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 lock, log = threading.Lock(), open(os.path.join(folder, "answers"), "w", buffering=1)
 # Tokens of a prompt and of an answer, so that every answer has as many intervals between tokens.
-PROMPT, ANSWER = 64, 32
+PROMPT, ANSWER = map(int, sys.argv[4:6] or (64, 32))
 
 
 def ask(dice):

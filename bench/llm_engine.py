@@ -6,6 +6,7 @@ alone; both, by `watch`; everything kept, by `record`. Between a block and what 
 connecting takes.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from measure import GPUWHY, children, cpu_seconds, figure
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "real"))
 import engine as engines  # noqa: E402
+import llm_kept  # noqa: E402
 
 ROUNDS = int(os.environ.get("ENGINE_ROUNDS", "3"))
 BLOCK, SETTLES = float(os.environ.get("ENGINE_BLOCK", "30")), 5.0
@@ -50,10 +52,6 @@ def tree(pid):
 def of_all(pids):
     """CPU time of processes so far, of which some may have ended."""
     return sum(cpu_seconds(pid) for pid in pids if os.path.exists(f"/proc/{pid}/stat"))
-
-
-def bytes_of(folder):
-    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
 
 
 def percentile(values, share):
@@ -123,33 +121,54 @@ def block(server, mode):
         "mode": mode, "answers": len(first), "tokens": tokens, "ttft_ms": statistics.median(first),
         "ttft_p99_ms": percentile(first, 0.99), "tpot_ms": statistics.median(each), "tpot_p99_ms": percentile(each, 0.99),
         "cpu_us_a_token": 1e6 * served / tokens, "collector_share": ours and ours / (to - begin) * 1e9,
-        "bytes": bytes_of(trace) if recorder else None,
+        "bytes": llm_kept.bytes_of(trace) if recorder else None,
     }
 
 
-def rounds(library):
-    """All blocks, in rounds of each mode in any order."""
-    folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
-    server, done = Server(folder, library), []
+@contextlib.contextmanager
+def asked(server, clients, *tokens):
+    """While so many clients ask a server."""
+    words = [server.folder, str(server.port), str(clients), *map(str, tokens)]
+    client = subprocess.Popen([sys.executable, os.path.join(HERE, "llm_client.py"), *words])
+    time.sleep(SETTLES)
     try:
-        for clients in CLIENTS:
-            command = [sys.executable, os.path.join(HERE, "llm_client.py"), folder, str(server.port), str(clients)]
-            client = subprocess.Popen(command)
-            time.sleep(SETTLES)
-            try:
-                for number in range(ROUNDS):
-                    for mode in random.sample(list(MODES), len(MODES)):
-                        one = {"clients": clients, "round": number, **block(server, mode)}
-                        done.append(one)
-                        print(" ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in one.items()), flush=True)
-            finally:
-                client.kill()
-                client.wait()
+        yield
+    finally:
+        client.kill()
+        client.wait()
+
+
+def say(one):
+    print(" ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in one.items()), flush=True)
+
+
+def blocks(server):
+    """All blocks, in rounds of each mode in any order."""
+    for clients in CLIENTS:
+        with asked(server, clients):
+            for number in range(ROUNDS):
+                for mode in random.sample(list(MODES), len(MODES)):
+                    one = {"clients": clients, "round": number, **block(server, mode)}
+                    say(one)
+                    yield one
+
+
+def measure(library):
+    """The blocks, and what is kept of a longer time."""
+    folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
+    server = Server(folder, library)
+    try:
+        done = list(blocks(server))
+        kept = []
+        for kind, tokens in llm_kept.LOADS.items():
+            with asked(server, llm_kept.CLIENTS, *tokens):
+                kept.append({"load": kind, **llm_kept.of_load(server)})
+                say(kept[-1])
+        return done, kept
     finally:
         server.end()
         if not os.environ.get("KEEP"):
             shutil.rmtree(folder, ignore_errors=True)
-    return done
 
 
 def figures(done):
@@ -169,14 +188,13 @@ def figures(done):
     of = lambda mode, what: [one[what] for one in done if one["mode"] == mode]
     for mode in ("spans", "stacks", "both", "all"):
         out[f"collector_core_share_{mode}"] = figure(of(mode, "collector_share"))
-    out["retained_bytes_share"] = figure([a / b for a, b in zip(of("both", "bytes"), of("all", "bytes"))])
     out["tokens_a_block"] = figure(of("off", "tokens"))
     return out
 
 
 def measured(library):
-    """The figures and blocks; none without an engine."""
+    """The figures, the blocks and what was kept of longer times; none without an engine."""
     if not engines.ALL:
-        return {}, []
-    done = rounds(library)
-    return figures(done), done
+        return {}, [], []
+    done, kept = measure(library)
+    return figures(done) | llm_kept.figures(kept), done, kept

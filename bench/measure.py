@@ -1,6 +1,7 @@
 """What benchmarks in Python share: running a command for its CPU seconds and memory, generated traces, and
 the form of results."""
 
+import contextlib
 import datetime
 import glob
 import json
@@ -68,6 +69,27 @@ def cpu_seconds(pid):
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def bpf_statistics():
+    """While the kernel counts what BPF programs take."""
+    with open("/proc/sys/kernel/bpf_stats_enabled", "r+") as file:
+        before = file.read().strip()
+        file.seek(0)
+        file.write("1")
+    try:
+        yield
+    finally:
+        with open("/proc/sys/kernel/bpf_stats_enabled", "w") as file:
+            file.write(before)
+
+
+def bpf_programs(beginning):
+    """Run time in ns, and runs, of the BPF programs whose name begins so, so far."""
+    told = subprocess.run(["bpftool", "-j", "prog", "show"], capture_output=True, text=True, check=True).stdout
+    of = [one for one in json.loads(told) if one.get("name", "").startswith(beginning)]
+    return sum(one.get("run_time_ns", 0) for one in of), sum(one.get("run_cnt", 0) for one in of)
 
 
 def made(command):

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from measure import GPUWHY, children, cpu_seconds, figure, made, write
+from measure import GPUWHY, bpf_programs, bpf_statistics, children, cpu_seconds, figure, made, write
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 # How long each measurement lasts.
@@ -57,15 +57,7 @@ while there.recv(1):
 
 def programs():
     """Run time in ns and runs of the programs that take stacks."""
-    told = subprocess.run(["bpftool", "-j", "prog", "show"], capture_output=True, text=True, check=True).stdout
-    of = {"sample": [0, 0], "sleeps": [0, 0]}
-    for one in json.loads(told):
-        name = one.get("name", "")
-        key = "sample" if name == "sample" else "sleeps" if name.startswith("sleeps_and_wake") else None
-        if key:
-            of[key][0] += one.get("run_time_ns", 0)
-            of[key][1] += one.get("run_cnt", 0)
-    return of
+    return {"sample": bpf_programs("sample"), "sleeps": bpf_programs("sleeps_and_wake")}
 
 
 def began(events):
@@ -120,19 +112,12 @@ def one_round(folder):
 
 
 def main():
-    with open("/proc/sys/kernel/bpf_stats_enabled", "r+") as file:
-        before = file.read().strip()
-        file.seek(0)
-        file.write("1")
-    try:
-        rounds = []
+    rounds = []
+    with bpf_statistics():
         for number in range(ROUNDS):
             with tempfile.TemporaryDirectory(prefix="gpuwhy-stacks-", dir="/var/tmp") as folder:
                 rounds.append(one_round(folder))
             print({key: round(value, 5) for key, value in rounds[-1].items()}, flush=True)
-    finally:
-        with open("/proc/sys/kernel/bpf_stats_enabled", "w") as file:
-            file.write(before)
     figures = {key: figure([one[key] for one in rounds]) for key in rounds[0]}
     write("stacks", {"made": made("make bench-stacks"), "figures": figures})
 

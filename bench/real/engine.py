@@ -25,8 +25,8 @@ class Vllm(Program):
     allowed = 0.5
     # Which of its processes does what it is told.
     does_in = "VLLM::EngineCore"
-    # What the client asks for, as words of asks_engine.py.
-    asked = ()
+    # How often its client asks, and for what, as words of asks_engine.py.
+    asks_a_second, asked = 6, ()
 
     def __init__(self, folder, gpuwhy):
         os.chmod(folder, 0o755)
@@ -87,7 +87,7 @@ class Vllm(Program):
     def ready(self):
         self.wait_for(self.answers)
         self.wait_for(lambda: os.path.exists(self.does + ".pid"))
-        self.client = self.asks(self.folder, 6, *self.asked)
+        self.client = self.asks(self.folder, self.asks_a_second, *self.asked)
         self.pid = self.pid_of("VLLM::EngineCore")
         time.sleep(float(os.environ.get("ENGINE_LEARNS", "60")))
 
@@ -144,20 +144,43 @@ class VllmSmall(Vllm):
         return ["--num-gpu-blocks-override", "40"]
 
 
+class VllmTwo(Vllm):
+    """The same with two ranks, of which the second does what it is told."""
+
+    name, figure = "vLLM with two ranks", "vllm_two"
+    does_in = "VLLM::Worker_TP1"
+    asks_a_second = 3
+
+    def options(self):
+        return ["--tensor-parallel-size", "2"]
+
+
 def does(what, by):
     """A process of the engine does something, a thread of its own or its steps."""
     return told(what, lambda program: {program.pid_of(by)})
 
 
-def stops(program, seconds, rng):
-    """The worker is stopped for a tenth to half a second, again and again."""
-    pid = program.pid_of("VLLM::Worker")
-    for _ in until(seconds):
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.1 + 0.4 * rng.random())
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.2 + 0.3 * rng.random())
-    return {pid}, set()
+def stops(name):
+    """A worker is stopped for a tenth to half a second, again and again."""
+
+    def disturb(program, seconds, rng):
+        pid = program.pid_of(name)
+        for _ in until(seconds):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.1 + 0.4 * rng.random())
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.2 + 0.3 * rng.random())
+        return {pid}, set()
+
+    return disturb
+
+
+def is_slow(program, seconds, rng):
+    """The second rank takes twice as long for what it computes."""
+    program.told(0, 1000)
+    time.sleep(seconds)
+    program.told(0)
+    return {program.pid_of("VLLM::Worker_TP1")}, set()
 
 
 def link_is_down(program, seconds, rng):
@@ -194,7 +217,7 @@ def nothing(program, seconds, rng):
 ALL = [
     ("two busy loops", Vllm, busy_loops, {"cpu_contention"}, True),
     ("a compiler", Vllm, compiler, {"cpu_contention"}, True),
-    ("the worker is stopped", Vllm, stops, {"collective_straggler"}, True),
+    ("the worker is stopped", Vllm, stops("VLLM::Worker"), {"collective_straggler"}, True),
     ("a thread of the engine computes", Vllm, does(COMPUTES, "VLLM::EngineCore"), {"gil_contention"}, True),
     ("the engine's heap is collected", Vllm, does(COLLECTS, "VLLM::EngineCore"), {"gc_pause"}, False),
     ("a quota", Vllm, quota, {"cpu_throttling"}, False),
@@ -211,6 +234,10 @@ ALL = [
     ("penalties", VllmSmall, asked_for(6, "answers=200", "penalties=1"),
      {"engine_software", "cpu_contention"}, False),
     ("nothing", VllmStore, nothing, set(), False),
+    ("a rank is slow", VllmTwo, is_slow, {"collective_straggler"}, True),
+    ("a rank is stopped", VllmTwo, stops("VLLM::Worker_TP1"), {"collective_straggler"}, True),
+    ("two busy loops", VllmTwo, busy_loops, {"cpu_contention"}, True),
+    ("nothing", VllmTwo, nothing, set(), False),
 ]
 if not os.path.exists(os.path.join(ENV, "ready")):
     print(f"vLLM is left out: there is no {ENV} (make llm-env)", file=sys.stderr)

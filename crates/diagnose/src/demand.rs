@@ -87,6 +87,19 @@ pub struct Together {
 pub struct Demands {
     of: BTreeMap<EntityId, Demand>,
     known: bool,
+    /// The incident, as far as it was recorded,
+    during: (Ns, Ns),
+    /// and what each used in it.
+    used: Vec<Used>,
+}
+
+/// What a process used of the CPUs between two times, ns.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    entity: EntityId,
+    since: Ns,
+    ts: Ns,
+    value: f64,
 }
 
 impl Demands {
@@ -130,7 +143,7 @@ impl Demands {
         rows.sort_by_key(|row| row.0);
         let mut of: BTreeMap<EntityId, Demand> = BTreeMap::new();
         let mut known_until: HashMap<EntityId, Ns> = HashMap::new();
-        let mut used: Vec<(EntityId, Ns, Ns, f64)> = Vec::with_capacity(rows.len());
+        let mut used: Vec<Used> = Vec::with_capacity(rows.len());
         for (ts, entity, value) in rows {
             // What a thread used is added when it leaves its CPU, which may be seconds later if nobody else
             // wants that.
@@ -140,11 +153,12 @@ impl Demands {
             demand.before += share(before, (since, ts), value);
             demand.during += share(during, (since, ts), value);
             if ts > from {
-                used.push((entity, since, ts, value));
+                used.push(Used { entity, since, ts, value });
             }
         }
-        begin(&mut of, during, &used);
-        Demands { of, known: true }
+        let taking_more = of.iter_mut().map(|(id, demand)| (*id, demand)).collect();
+        begin(taking_more, during, &used, Some);
+        Demands { of, known: true, during, used }
     }
 
     /// Whether enough was recorded to say whose demand rose.
@@ -157,14 +171,17 @@ impl Demands {
         self.of.get(&process).copied().unwrap_or_default()
     }
 
-    /// What the processes of each group took, of those that are in one.
-    pub fn grouped<K: Ord>(
+    /// What the processes of each group took, of those that are in one, and when they began to together: each of many
+    /// short ones takes too little for that to be known of it.
+    pub fn grouped<K: Ord + Clone>(
         &self,
         group: impl Fn(EntityId, Demand) -> Option<K>,
     ) -> BTreeMap<K, Together> {
         let mut out: BTreeMap<K, Together> = BTreeMap::new();
+        let mut groups: HashMap<EntityId, K> = HashMap::new();
         for (id, demand) in self.iter() {
             let Some(key) = group(id, demand) else { continue };
+            groups.insert(id, key.clone());
             let nothing = Together { demand: Demand::default(), most: id, processes: 0 };
             let sum = out.entry(key).or_insert(nothing);
             if demand.during > self.of(sum.most).during {
@@ -173,6 +190,12 @@ impl Demands {
             sum.demand = sum.demand.and(demand);
             sum.processes += 1;
         }
+        let several = out.iter_mut().filter(|(_, together)| together.processes > 1);
+        let taking_more = several.map(|(key, together)| {
+            together.demand.began = None;
+            (key.clone(), &mut together.demand)
+        });
+        begin(taking_more.collect(), self.during, &self.used, |id| groups.get(&id).cloned());
         out
     }
 
@@ -182,27 +205,29 @@ impl Demands {
     }
 }
 
-/// Finds out when each began to take more than before, from what it used and since when.
-fn begin(
-    of: &mut BTreeMap<EntityId, Demand>,
+/// Finds out when each of those that may have begun to take more did so, from what was used and since when.
+fn begin<K: Ord>(
+    mut of: BTreeMap<K, &mut Demand>,
     (from, to): (Ns, Ns),
-    used: &[(EntityId, Ns, Ns, f64)],
+    used: &[Used],
+    whose: impl Fn(EntityId) -> Option<K>,
 ) {
-    let mut more: HashMap<EntityId, (Ns, f64)> = HashMap::new();
-    for (entity, since, ts, value) in used {
-        let Some(demand) = of.get_mut(entity) else { continue };
+    let mut more: BTreeMap<K, (Ns, f64)> = BTreeMap::new();
+    for Used { entity, since, ts, value } in used.iter().copied() {
+        let Some(key) = whose(entity) else { continue };
+        let Some(demand) = of.get_mut(&key) else { continue };
         let all = (demand.during - demand.before) * to.saturating_sub(from).0 as f64;
         if demand.during - demand.before < BEGINS || demand.began.is_some() {
             continue;
         }
-        let (until, sum) = more.entry(*entity).or_insert((from, 0.0));
-        let within = Ns::overlap(*since, *ts, from, to).0 as f64 / (*ts - *since).0.max(1) as f64;
+        let (until, sum) = more.entry(key).or_insert((from, 0.0));
+        let within = Ns::overlap(since, ts, from, to).0 as f64 / (ts - since).0.max(1) as f64;
         *sum += value * within - demand.before * ts.saturating_sub(*until).0.max(0) as f64;
-        *until = *ts;
+        *until = ts;
         // Of what it took alone on its CPU the begin is known, however late it is added.
         *sum = sum.max(0.0);
         if *sum >= BEGUN * all {
-            demand.began = Some((*since).max(from));
+            demand.began = Some(since.max(from));
         }
     }
 }
@@ -286,6 +311,26 @@ mod tests {
         let demands = Demands::new(&tracks, &counters, (Ns::secs(6), Ns::secs(9)));
         assert_eq!(demands.of(EntityId(10)).rise(), 0.0, "{demands:?}");
         assert!(demands.of(EntityId(11)).rise() > 0.4, "{demands:?}");
+    }
+
+    /// Each takes a tenth of a second; of 40 of them one takes three times as long, at the end.
+    #[test]
+    fn many_short_processes_began_when_the_first_of_them_did_and_not_the_longest() {
+        let tracks: Vec<Track> = (0..41).map(|n| track(n, n + 10)).collect();
+        let at = |ms: i64, track: usize, ns: f64| Counter {
+            ts: Ns::millis(ms),
+            track: TrackId(track as u32),
+            value: ns,
+        };
+        let mut counters: Vec<Counter> = (1..=100).map(|n| at(n * 100, 40, 1e7)).collect();
+        counters.extend((0..40).map(|n| at(6100 + n as i64 * 100, n, 7e7)));
+        counters.extend([at(9900, 39, 1e8), at(10_000, 39, 1e8)]);
+        let demands = Demands::new(&tracks, &counters, (Ns::secs(6), Ns::secs(10)));
+        let of_each: Vec<Ns> = demands.iter().filter_map(|(_, demand)| demand.began).collect();
+        assert!(matches!(of_each[..], [at] if at > Ns::millis(9700)), "{of_each:?}");
+        let together = demands.grouped(|_, demand| demand.grew().then_some(()))[&()];
+        assert_eq!(together.processes, 40);
+        assert!(together.demand.began.unwrap() < Ns::millis(6500), "{together:?}");
     }
 
     #[test]
