@@ -307,7 +307,14 @@ def result(sessions):
     lines = [one["p99_line"] for one in sessions if "p99_line" in one]
     if lines:
         of_lines = lambda what: sum(line[what] for line in lines)
-        hours = sum(one["calm_hours"] for one in sessions if "p99_line" in one)
+        of_engines = [one for one in sessions if "p99_line" in one]
+        hours = sum(one["calm_hours"] for one in of_engines)
+        # Of more to do nothing need be told.
+        told_of = {(program.name, name) for name, program, _, classes, _ in situations.ALL if classes and None not in classes}
+        slowed = [row for one in of_engines for row in one["trials"] if (row["program"], row["situation"]) in told_of]
+        slowed = [row for row in slowed if row["at_end"] != "no effect"]
+        figures["engine_recall"] = share(sum(row["said"] != "nothing" for row in slowed), max(1, len(slowed)))
+        figures["engine_false_per_hour"] = rate(sum(len(one["alarms"]) for one in of_engines), hours)
         figures["p99_line_seen"] = share(of_lines("seen"), max(1, of_lines("disturbances")))
         figures["p99_line_false_per_hour"] = rate(of_lines("above_in_calm"), hours)
     # Of several builds, the last one's name.

@@ -39,6 +39,10 @@ pub struct Args {
     /// Keep only the latest part of the trace on disk
     #[arg(long, value_name = "24h", value_parser = parse_duration)]
     keep: Option<Duration>,
+    /// Of incidents all rows are written, 60 s of each: ten minutes of those whose cause was told, half a minute of others,
+    /// and from then on for this share of the time, in per cent
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    all_rows: f64,
     /// Record less when recording takes more than this share of the machine's CPU time, in per cent
     #[arg(long, default_value_t = 4.0, value_name = "PERCENT")]
     max_cpu: f64,
@@ -93,6 +97,7 @@ impl Args {
             },
             recent: Ns(self.recent.as_nanos() as i64),
             keep: self.keep,
+            all_rows: self.all_rows / 100.0,
             reference: self.reference.clone(),
             limits: Limits {
                 cpu_share: (self.max_cpu / 100.0).max(1e-4),

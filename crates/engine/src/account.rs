@@ -60,21 +60,15 @@ impl KnownParts {
         self.by_step.insert(step, parts);
     }
 
-    /// Adds to what is known of steps.
+    /// Adds what is known of steps; of those that are known already, it stays.
     pub fn extend(&mut self, rows: StepRows) {
-        for part in rows.parts {
-            self.by_step.entry(part.step).or_default().push(part);
-        }
-        for span in rows.spans {
-            self.spans.entry(span.step).or_default().push(span);
-        }
-        for part in rows.helpers {
-            self.helpers.entry(part.step).or_default().push(part);
-        }
+        add(&mut self.by_step, rows.parts, |part| part.step);
+        add(&mut self.spans, rows.spans, |span| span.step);
+        add(&mut self.helpers, rows.helpers, |part| part.step);
         self.correspondents.extend(rows.correspondents);
     }
 
-    /// Forgets the parts of a step that has not ended: it has others when it is examined again.
+    /// Forgets the parts of a step: one that has not ended has others when it is examined again.
     pub fn forget(&mut self, step: Id) {
         self.by_step.remove(&step);
         self.spans.remove(&step);
@@ -84,6 +78,17 @@ impl KnownParts {
     /// Each step with its parts.
     pub fn into_steps(self) -> impl Iterator<Item = (Id, Vec<Part>)> {
         self.by_step.into_iter()
+    }
+}
+
+/// Adds the rows of each step that had none.
+fn add<R>(to: &mut HashMap<Id, Vec<R>>, rows: Vec<R>, step: impl Fn(&R) -> Id) {
+    let mut by_step: HashMap<Id, Vec<R>> = HashMap::new();
+    for row in rows {
+        by_step.entry(step(&row)).or_default().push(row);
+    }
+    for (id, rows) in by_step {
+        to.entry(id).or_insert(rows);
     }
 }
 
@@ -99,7 +104,8 @@ pub fn account(
     accounting: &Accounting,
 ) -> Result<StepRows> {
     let mut selected: Vec<&Step> = selected.iter().map(|&no| &steps[no]).collect();
-    selected.sort_by_key(|s| s.ts);
+    selected.sort_by_key(|s| (s.ts, s.id));
+    selected.dedup_by_key(|s| s.id);
     let workload = workload(steps);
     let threads: HashSet<EntityId> = workload.iter().map(|step| step.thread).collect();
     let mut known = StepRows::default();

@@ -65,7 +65,11 @@ pub fn run(
     args: &Args,
     before: &[Row],
 ) -> Result<(Session, Vec<Row>)> {
-    let mut stage = Stage::open(path, |options| options.everything = args.everything)?;
+    let mut stage = Stage::open(path, |options| {
+        options.everything = args.everything;
+        // Trials are judged again from what is stored.
+        options.all_rows = 1.0;
+    })?;
     let zero = gpuwhy_collect::now().0;
     let injected = inject_all(&mut stage, seed, long, args, before)?;
     let Stage { watcher, mut events, stolen, .. } = stage;

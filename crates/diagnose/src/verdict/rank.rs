@@ -29,7 +29,8 @@ const MUCH_SLOWER: f64 = 10.0;
 pub(super) struct Ranked<'a> {
     /// Each class with its excess in ns a step.
     pub list: Vec<(Class, f64)>,
-    /// The excess of all classes that grew, ns a step.
+    /// The excess of all classes that grew, ns a step; no less than that of the steps: what is not in their parts is held by
+    /// no class.
     pub growth: f64,
     /// The part of it that no row explains, ns a step.
     pub unexplained: f64,
@@ -73,7 +74,7 @@ impl<'a> Ranked<'a> {
         let mut list: Vec<(Class, f64)> = excess.classes(&contradicted).into_iter().collect();
         list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         Ranked {
-            growth: list.iter().map(|(_, ns)| ns.max(0.0)).sum(),
+            growth: list.iter().map(|(_, ns)| ns.max(0.0)).sum::<f64>().max(total),
             unexplained: excess.unexplained(),
             list,
             firsts: firsts(series, judgement.resamples, &contradicted),

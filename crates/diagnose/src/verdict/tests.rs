@@ -62,6 +62,8 @@ struct Scene<'a> {
     usual: &'a [Made],
     /// and each of the slow ones after them.
     slow: &'a [&'a [Made]],
+    /// What these take besides, which is in no part, ns.
+    in_no_part: i64,
     /// Events that were lost.
     dropped: u64,
     /// The clock of a GPU before and in the slow steps.
@@ -84,6 +86,7 @@ impl<'a> Scene<'a> {
         Scene {
             usual: &[(PartKind::Run, None, 4_000_000), (PartKind::Gpu, None, 6_000_000)],
             slow,
+            in_no_part: 0,
             dropped: 0,
             clock: None,
             took: &[],
@@ -96,7 +99,7 @@ impl<'a> Scene<'a> {
 }
 
 fn judged_as(scene: Scene<'_>) -> Finding {
-    let Scene { usual, slow, dropped, clock, took, begins, counts, expected, name } = scene;
+    let Scene { usual, slow, dropped, clock, took, begins, counts, expected, name, .. } = scene;
     let mut steps = Vec::new();
     let mut parts = Vec::new();
     let mut at = Ns::ZERO;
@@ -113,6 +116,7 @@ fn judged_as(scene: Scene<'_>) -> Finding {
             parts.push(Part { step: id, ts: at, dur, kind, thread, blame, hops: 0 });
             at += dur;
         }
+        at += if n < 200 { Ns::ZERO } else { Ns(scene.in_no_part) };
         steps.push(Step {
             id,
             ts,
@@ -441,6 +445,15 @@ fn many_short_processes_of_one_command_are_one_culprit() {
     assert_eq!((culprit.comm.as_deref(), culprit.processes), (Some("bash"), 20));
     assert!(finding.summary.contains("bash (20 processes, such as pid 10"), "{}", finding.summary);
     assert!(finding.counterfactual.unwrap().mean_without_ms < 11.0);
+}
+
+#[test]
+fn what_accounts_for_next_to_nothing_of_the_steps_is_not_decided() {
+    use PartKind::*;
+    let slow = [(Run, None, 4_000_000), (Gpu, None, 6_000_000), (Softirq, None, 15_000)];
+    let slow = &[&slow[..]; 40];
+    let finding = judged_as(Scene { in_no_part: 4_000_000, ..Scene::new(slow) });
+    assert_eq!(finding.outcome, Outcome::InsufficientEvidence, "{}", finding.summary);
 }
 
 /// A script is started beside ranks that are `python3` as well, and takes the CPU from both.

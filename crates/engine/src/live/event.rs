@@ -121,6 +121,10 @@ pub struct Ended {
     pub dropped: u64,
     /// Rows that were lost because they could not be written.
     pub lost_rows: u64,
+    /// Of how much time around findings all rows were written,
+    pub exact_seconds: f64,
+    /// and of how much of it not, as that was more than is allowed.
+    pub exact_left_out_seconds: f64,
     /// Whether the trace is complete; if not, whoever opens it next recovers it.
     pub complete: bool,
     /// Exit status of the command, 128 + N if signal N ended it; `None` without a command, and if it

@@ -88,6 +88,12 @@ fn ended_text<'a>(screen: &'a mut Screen, ended: &Ended) -> &'a mut Screen {
         100.0 * ended.machine_share,
         ended.rss_bytes >> 20
     ));
+    if ended.exact_left_out_seconds >= 1.0 {
+        screen.line(format_args!(
+            "all rows are kept of {:.0} s around incidents, and of {:.0} s more not: --all-rows",
+            ended.exact_seconds, ended.exact_left_out_seconds
+        ));
+    }
     if let Some(hint) = ended.hint() {
         screen.line(hint);
     }

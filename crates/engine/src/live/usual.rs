@@ -5,7 +5,7 @@
 //! while not worth reporting, and where steps have become slower little by little. So a few steps of each series are
 //! accounted for once a minute while everything is as usual.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuwhy_diagnose::detect::{Against, Incident, Signature, Slowed, Step, StepNo, Steps};
 use gpuwhy_schema::{Id, Ns};
@@ -99,9 +99,22 @@ impl Usual {
             samples.push(Sample { ts: now, steps: numbers });
             if samples.len() > SAMPLES {
                 let gone = samples.remove(most_alike(samples, now));
-                ids(&gone.steps, steps).into_iter().for_each(|id| self.known.forget(id));
+                self.let_go(&gone, steps);
             }
         }
+    }
+
+    /// Forgets the parts of a sample's steps that stand in no other one: of few or long steps the last ones are sampled again.
+    fn let_go(&mut self, gone: &Sample, steps: &Steps) {
+        let left: BTreeSet<StepNo> = self
+            .series
+            .values()
+            .flatten()
+            .flat_map(|sample| sample.steps.iter().copied())
+            .collect();
+        let gone: Vec<StepNo> =
+            gone.steps.iter().copied().filter(|no| !left.contains(no)).collect();
+        ids(&gone, steps).into_iter().for_each(|id| self.known.forget(id));
     }
 
     /// Forgets samples of steps that are not remembered.

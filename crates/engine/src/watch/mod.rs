@@ -5,6 +5,7 @@
 //! on one thread, so what a judgement may cost is decided here: the kernel's ring holds some 100 ms
 //! of events of a busy machine while a judgement runs, and longer work gives way to everybody else.
 
+mod allowance;
 pub mod governor;
 mod promises;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpuwhy_collect::{Config, Recorder, Shed};
 use gpuwhy_diagnose::detect::Incident;
-use gpuwhy_diagnose::verdict::Finding;
+use gpuwhy_diagnose::verdict::{Finding, Outcome};
 use gpuwhy_schema::{Discipline, Lane, Ns, Rows, SourceId, State, TrackId, names};
 use gpuwhy_store::{Keep, Options, Writer};
 
@@ -25,6 +26,7 @@ use crate::live::{
 use crate::trace_output::{TraceOutput, why};
 use crate::units::live_rounds::LiveRounds;
 use crate::units::steps::FinishedStep;
+use allowance::Allowance;
 use governor::{Governor, Limits, Order};
 use promises::Promises;
 pub use promises::promised;
@@ -44,6 +46,8 @@ pub struct WatchOptions {
     pub limits: Limits,
     /// Whether every row is written, and not only what lies around findings.
     pub everything: bool,
+    /// By which share of the time the allowance for rows around findings grows.
+    pub all_rows: f64,
     /// The file of what steps took in recordings before.
     pub reference: Option<PathBuf>,
 }
@@ -58,6 +62,7 @@ impl WatchOptions {
             keep: None,
             limits: Limits::default(),
             everything: false,
+            all_rows: 0.01,
             reference: None,
         }
     }
@@ -114,6 +119,10 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// journals that they seal wait on disk.
 const BACKGROUND_GIVES_WAY: Duration = Duration::from_secs(5);
 
+fn is_decided(verdict: &live::Verdict) -> bool {
+    verdict.finding.outcome == Outcome::Decided
+}
+
 /// Called by each thread whose work nobody waits for.
 fn in_background() -> Box<dyn std::any::Any> {
     Box::new(gives_way(BACKGROUND, BACKGROUND_GIVES_WAY))
@@ -145,8 +154,12 @@ pub struct Watcher {
     looked: Ns,
     look_every: Ns,
     start: gpuwhy_collect::Status,
-    /// Up to when exact rows of the current incident were written.
+    /// Up to when exact rows of the current incident were written,
     retained: Option<Ns>,
+    /// whether its cause was told,
+    told: bool,
+    /// and how much may still be written of it.
+    allowance: Allowance,
     /// What was recorded while something was judged aside.
     gathered: Vec<Rows>,
     /// Whether something was judged since the last tick.
@@ -201,6 +214,8 @@ impl Watcher {
             look_every: LOOK,
             start,
             retained: None,
+            told: false,
+            allowance: Allowance::new(options.all_rows),
             gathered: Vec::new(),
             judged: false,
             judging: Ns::ZERO,
@@ -299,6 +314,12 @@ impl Watcher {
         let judged = self.last_look(&mut events);
         let reference = self.judge.write_reference(seconds_since_1970());
         let status = self.recorder.status();
+        let (in_full, left_out) = self.allowance.used();
+        if left_out > Ns::ZERO {
+            let seconds = left_out.as_secs_f64();
+            let says = format!("of {seconds:.0} s of incidents not all rows are kept: --all-rows");
+            self.recorder.set_note(self.source, &says);
+        }
         let rows = self.recorder.finish();
         let Sorted { aggregates: mut last, mut exact } = self.judge.recent().sort(rows);
         if self.options.everything {
@@ -324,6 +345,8 @@ impl Watcher {
             events: status.events,
             dropped: status.dropped,
             lost_rows: closed.written.lost,
+            exact_seconds: in_full.as_secs_f64(),
+            exact_left_out_seconds: left_out.as_secs_f64(),
             complete: closed.error.is_none(),
             command_status: None,
             cpu_seconds: cpu.as_secs_f64(),
@@ -417,7 +440,7 @@ impl Watcher {
         match phase {
             Phase::Calm => self.sample(now)?,
             Phase::Withdrawn(conclusion) => {
-                self.retained = None;
+                self.retains_no_more(now);
                 let _ = self.recorder.detail(false);
                 if let Some(conclusion) = conclusion {
                     self.write(conclusion, events);
@@ -450,6 +473,8 @@ impl Watcher {
         if let Some(slow) = self.judge.begin(incident, now) {
             events.push(Event::Slow(slow));
             self.retained = Some(incident.from.saturating_sub(BEFORE));
+            self.told = false;
+            self.allowance.begins(now);
             // What cannot be seen more closely is judged all the same.
             let _ = self.recorder.detail(true);
         }
@@ -464,6 +489,7 @@ impl Watcher {
         } else {
             Ok(None)
         };
+        self.told |= matches!(&verdict, Ok(Some(verdict)) if is_decided(verdict));
         // The verdict is waited for, and the rows are not.
         self.retain(now);
         drop(idle);
@@ -481,9 +507,10 @@ impl Watcher {
         let states = self.open_states();
         let conclusion = self.judging_aside(|judge, _| judge.conclude(incident, now, states))?;
         let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
+        self.told |= conclusion.as_ref().is_some_and(|one| is_decided(&one.verdict));
         self.retained = self.retained.map(|retained| retained.min(incident.to));
         self.retain(now);
-        self.retained = None;
+        self.retains_no_more(incident.to);
         let _ = self.recorder.detail(false);
         if let Some(mut conclusion) = conclusion {
             conclusion.verdict.at_ns = gpuwhy_collect::now().0;
@@ -505,19 +532,27 @@ impl Watcher {
     /// tracks come with them.
     fn retains(&self, now: Ns) -> bool {
         let retained = self.retained.filter(|_| !self.options.everything);
-        retained.is_some_and(|since| now.saturating_sub(SETTLED + since) >= Ns::secs(1))
+        let is_late = |since| now.saturating_sub(SETTLED + since) >= Ns::secs(1);
+        retained.is_some_and(is_late) && self.allowance.has(self.told)
+    }
+
+    /// The rows of an incident that ended then are written, as far as they may be.
+    fn retains_no_more(&mut self, until: Ns) {
+        if let Some(retained) = self.retained.take().filter(|_| !self.options.everything) {
+            self.allowance.refuse(&(retained..until));
+        }
     }
 
     /// Writes exact rows that have arrived since the last time, if that is due.
     fn retain(&mut self, now: Ns) {
         let Some(retained) = self.retained.filter(|_| self.retains(now)) else { return };
-        let until = now.saturating_sub(SETTLED);
+        let range = self.allowance.take(retained..now.saturating_sub(SETTLED), self.told);
         self.judged = true;
         let began = gpuwhy_collect::thread_time();
         gpuwhy_collect::nice(JUDGING);
-        self.output.with(|writer| self.judge.retain(retained..until, writer));
+        self.retained = Some(range.end);
+        self.output.with(|writer| self.judge.retain(range, writer));
         gpuwhy_collect::nice(RECORDING);
-        self.retained = Some(until);
         self.keeping += gpuwhy_collect::thread_time() - began;
     }
 

@@ -1,3 +1,7 @@
+use gpuwhy_diagnose::detect::Expected;
+use gpuwhy_diagnose::spans::StepRows;
+use gpuwhy_schema::{EntityId, Part, PartKind};
+
 use super::super::testing::{HELD_BACK, Takes, USUAL, World};
 use super::*;
 
@@ -31,6 +35,46 @@ fn steps_that_became_slower_little_by_little_are_compared_with_what_they_were_ma
     let grew =
         told.iter().find(|says| says.contains("a minute")).unwrap_or_else(|| panic!("{told:?}"));
     assert!(grew.contains("cpu_throttling"), "{told:?}");
+}
+
+/// Of long steps, and of a series that has few, the last ones are sampled again.
+#[test]
+fn a_step_in_several_samples_is_counted_once_and_known_as_long_as_it_is_in_one() {
+    let step = |n: u64| Step {
+        id: Id(n),
+        ts: Ns::secs(10 * n as i64),
+        dur: Ns::secs(8),
+        thread: EntityId(1),
+        series: None,
+        rank: None,
+        name: "step".into(),
+        size: None,
+        ran: None,
+        expected: Expected::Alike,
+    };
+    let steps = Steps::from((1..=20).map(step).collect::<Vec<Step>>());
+    let numbers: Vec<StepNo> = steps.numbered().map(|(no, _)| no).collect();
+    let part = |id: Id| Part {
+        step: id,
+        ts: Ns::ZERO,
+        dur: Ns::secs(8),
+        kind: PartKind::Run,
+        thread: EntityId(1),
+        blame: None,
+        hops: 0,
+    };
+    let mut known = KnownParts::default();
+    let parts = steps.iter().map(|step| part(step.id)).collect();
+    known.extend(StepRows { parts, ..StepRows::default() });
+    let mut usual = Usual::default();
+    for n in 0..12 {
+        let chosen = vec![(steps[numbers[0]].signature(), numbers[n..n + STEPS].to_vec())];
+        usual.take(chosen, Ns::secs(60 * n as i64), &steps, &known);
+        let sampled = usual.series.values().flatten().flat_map(|sample| sample.steps.clone());
+        let sampled: BTreeSet<StepNo> = sampled.collect();
+        let held: Vec<Id> = usual.known.parts().map(|part| part.step).collect();
+        assert_eq!(held.len(), sampled.len(), "each once, and no others");
+    }
 }
 
 /// Samples of one series taken at these seconds: those that are left.
