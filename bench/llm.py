@@ -129,7 +129,7 @@ def main():
         value = results["figures"][name]
         print(f"{name:<24} {value['value']:12.1f}  {value['spread']}")
     results["python"] = sys.version.split()[0]
-    of_engine, results["engine"], results["kept"] = measured(LIBRARY)
+    of_engine, results["engine"] = measured(LIBRARY)
     for name, value in of_engine.items():
         print(f"{name:<32} {value['value']:10.4f}  {value['spread']}")
     results["figures"].update(of_engine)

@@ -22,7 +22,6 @@ from measure import GPUWHY, children, cpu_seconds, figure
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "real"))
 import engine as engines  # noqa: E402
-import llm_kept  # noqa: E402
 
 ROUNDS = int(os.environ.get("ENGINE_ROUNDS", "3"))
 BLOCK, SETTLES = float(os.environ.get("ENGINE_BLOCK", "30")), 5.0
@@ -52,6 +51,10 @@ def tree(pid):
 def of_all(pids):
     """CPU time of processes so far, of which some may have ended."""
     return sum(cpu_seconds(pid) for pid in pids if os.path.exists(f"/proc/{pid}/stat"))
+
+
+def bytes_of(folder):
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
 
 
 def percentile(values, share):
@@ -121,7 +124,7 @@ def block(server, mode):
         "mode": mode, "answers": len(first), "tokens": tokens, "ttft_ms": statistics.median(first),
         "ttft_p99_ms": percentile(first, 0.99), "tpot_ms": statistics.median(each), "tpot_p99_ms": percentile(each, 0.99),
         "cpu_us_a_token": 1e6 * served / tokens, "collector_share": ours and ours / (to - begin) * 1e9,
-        "bytes": llm_kept.bytes_of(trace) if recorder else None,
+        "bytes": bytes_of(trace) if recorder else None,
     }
 
 
@@ -142,6 +145,19 @@ def say(one):
     print(" ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in one.items()), flush=True)
 
 
+@contextlib.contextmanager
+def serving(library):
+    """A server, while it is needed."""
+    folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
+    server = Server(folder, library)
+    try:
+        yield server
+    finally:
+        server.end()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def blocks(server):
     """All blocks, in rounds of each mode in any order."""
     for clients in CLIENTS:
@@ -151,24 +167,6 @@ def blocks(server):
                     one = {"clients": clients, "round": number, **block(server, mode)}
                     say(one)
                     yield one
-
-
-def measure(library):
-    """The blocks, and what is kept of a longer time."""
-    folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
-    server = Server(folder, library)
-    try:
-        done = list(blocks(server))
-        kept = []
-        for kind, tokens in llm_kept.LOADS.items():
-            with asked(server, llm_kept.CLIENTS, *tokens):
-                kept.append({"load": kind, **llm_kept.of_load(server)})
-                say(kept[-1])
-        return done, kept
-    finally:
-        server.end()
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def figures(done):
@@ -193,8 +191,9 @@ def figures(done):
 
 
 def measured(library):
-    """The figures, the blocks and what was kept of longer times; none without an engine."""
+    """The figures and blocks; none without an engine."""
     if not engines.ALL:
-        return {}, [], []
-    done, kept = measure(library)
-    return figures(done) | llm_kept.figures(kept), done, kept
+        return {}, []
+    with serving(library) as server:
+        done = list(blocks(server))
+    return figures(done), done

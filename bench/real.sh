@@ -6,7 +6,7 @@
 # bench/results/real.json and not done again, unless judgement was changed since (SINCE in bench/real/run.py); until a program is
 # measured again, what the judge before said of it counts.
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
-# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
+# MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, gRPC, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
 # Varnish, Erlang, etcd, Unbound, GROMACS, Squid, BIND and Prometheus where they are missing. vLLM takes part if `make llm-env` was run,
 # and XGBoost, JAX, Ray, FastAPI and llama.cpp if `make programs-env` was.
 set -euo pipefail
@@ -39,6 +39,7 @@ command -v squid >/dev/null || wanted+=(squid)
 command -v named >/dev/null || wanted+=(bind9)
 command -v prometheus >/dev/null || wanted+=(prometheus)
 /usr/bin/python3 -c "import sklearn" 2>/dev/null || wanted+=(python3-sklearn)
+/usr/bin/python3 -c 'import grpc' 2>/dev/null || wanted+=(python3-grpcio)
 /usr/bin/python3 -c 'import pymysql' 2>/dev/null || wanted+=(python3-pymysql)
 /usr/bin/python3 -c 'import fusepy' 2>/dev/null || wanted+=(python3-fusepy fuse3)
 if ((${#wanted[@]})); then

@@ -1,7 +1,8 @@
 """A client that asks a server at a rate and logs how long each answer took, and for how much of that the client itself
 waited for a CPU: asks.py FOLDER KIND ADDRESS PER_SECOND.
 
-KIND is redis, memcached, http, mariadb, etcd or dns; ADDRESS a Unix socket, `host:port/path` of http and etcd, or `host:port` of dns.
+KIND is redis, memcached, http, grpc, mariadb, etcd or dns; ADDRESS a Unix socket, `host:port/path` of http and etcd, or `host:port`
+of dns and grpc.
 """
 
 import os
@@ -78,6 +79,13 @@ def etcd(address):
     return ask
 
 
+def grpc(address):
+    import grpc
+
+    lists = grpc.insecure_channel(address).unary_unary("/bench.Rows/List")
+    return lambda: lists(b"")
+
+
 def dns(address):
     import struct
 
@@ -116,7 +124,7 @@ def run_delay(schedstat):
 
 
 def main(folder, kind, address, per_second):
-    kinds = {"redis": redis, "memcached": memcached, "http": http, "mariadb": mariadb, "etcd": etcd, "dns": dns}
+    kinds = {"redis": redis, "memcached": memcached, "http": http, "grpc": grpc, "mariadb": mariadb, "etcd": etcd, "dns": dns}
     ask = kinds[kind](address)
     with open(os.path.join(folder, "steps"), "w", buffering=1) as log, open("/proc/thread-self/schedstat") as mine:
         while True:

@@ -6,7 +6,7 @@ import subprocess
 import threading
 
 from beside import pauses, short_processes, syncs
-from servers import BUILD, CPU, HOGS, LOCK, MORE, QUIET, QUOTA, Server, again
+from servers import BUILD, CPU, HOGS, LOCK, MORE, PYTHON, QUIET, QUOTA, Server, again, taken_ports
 
 JAVA = """
 import com.sun.net.httpserver.HttpServer;
@@ -104,6 +104,53 @@ def answer(what):
     return json.dumps([{"id": n} for n in range(1000)])
 """
 
+GRPC = """
+import json, threading, time
+from concurrent import futures
+import grpc
+
+books = threading.Lock()
+
+
+def lists(request, context):
+    if request == b"sleeps":
+        time.sleep(0.05)
+    with books:
+        if request == b"lock":
+            time.sleep(0.05)
+        return json.dumps([{"id": n} for n in range(1000)]).encode()
+
+
+handler = grpc.unary_unary_rpc_method_handler(lists)
+server = grpc.server(futures.ThreadPoolExecutor(4))
+server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("bench.Rows", {"List": handler})])
+server.add_insecure_port("127.0.0.1:18082")
+server.start()
+server.wait_for_termination()
+"""
+
+# Another client of that, which asks for so long, by turns in so many threads.
+ASKS_GRPC = """
+import sys, threading, time
+import grpc
+
+until = time.monotonic() + float(sys.argv[2])
+lists = grpc.insecure_channel("127.0.0.1:18082").unary_unary("/bench.Rows/List")
+
+
+def asks():
+    while time.monotonic() < until:
+        lists(sys.argv[1].encode())
+        time.sleep(0.02)
+
+
+threads = [threading.Thread(target=asks) for _ in range(int(sys.argv[3]))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
 RUBY = """
 require "json"
 run lambda { |env|
@@ -190,6 +237,34 @@ class Flask(Web):
         return ["http", "127.0.0.1:18082/usual"]
 
 
+class Grpc(Server):
+    """A service that is called by gRPC."""
+
+    name, figure, rate = "gRPC in Python", "grpc", 80
+
+    def command(self):
+        source = os.path.join(self.folder, "service.py")
+        with open(source, "w") as out:
+            out.write(GRPC)
+        return [PYTHON, source]
+
+    def answers(self):
+        return 18082 in taken_ports()
+
+    def asked(self):
+        return ["grpc", "127.0.0.1:18082"]
+
+
+def called(request, clients):
+    """Other clients of gRPC ask for something else."""
+
+    def disturb(program, seconds, rng):
+        subprocess.run([PYTHON, "-c", ASKS_GRPC, request, str(seconds), str(clients)], check=True, **QUIET)
+        return {program.pid}, set()
+
+    return disturb
+
+
 class Puma(Web):
     name, figure, rate = "Ruby under puma", "puma", 80
 
@@ -224,6 +299,8 @@ ALL = [
               ("a request holds a lock", asked("/lock", 0.05), HELD, False)]),
         (Flask, [HOGS, SHORT, ("other answers take long", asked("/sleeps", 0.0, 2), {"own_sleep", "queueing"}, False),
                  ("other answers are computed for long", asked("/slow", 0.0, 2), MORE | CPU, False)]),
+        (Grpc, [HOGS, QUOTA, ("a call holds a lock", called("lock", 1), HELD, False),
+                ("all threads of the pool sleep", called("sleeps", 4), {"own_sleep", "queueing"}, False)]),
         (Puma, [HOGS, QUOTA, ("an answer is computed for long", asked("/slow", 0.05), {"gil_contention", *LOCK, *MORE}, False)]),
         (Memcached, [HOGS, QUOTA, PAUSED, ("a process that syncs", syncs, {None, "block_io", *CPU}, False)]),
     )
