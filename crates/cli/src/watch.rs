@@ -39,8 +39,7 @@ pub struct Args {
     /// Keep only the latest part of the trace on disk
     #[arg(long, value_name = "24h", value_parser = parse_duration)]
     keep: Option<Duration>,
-    /// Of incidents all rows are written, 60 s of each: ten minutes of those whose cause was told, half a minute of others,
-    /// and from then on for this share of the time, in per cent
+    /// Beyond the first minutes of incidents, write all rows for at most this share of the time, in per cent
     #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
     all_rows: f64,
     /// Record less when recording takes more than this share of the machine's CPU time, in per cent
@@ -55,8 +54,7 @@ pub struct Args {
     /// Print JSON documents, one a line, instead of text
     #[arg(long)]
     json: bool,
-    /// Where events go: a file, - for standard output, or fd:N for an open descriptor. By default on
-    /// standard output, beside a command on standard error
+    /// Where events go: a file, - for standard output (the default), or fd:N; beside a command standard error
     #[arg(long, value_name = "FILE|-|fd:N")]
     events: Option<Place>,
     // Options that follow these would stand under their headings in the help.

@@ -1,7 +1,7 @@
 //! Events of programs, and the rows that must follow.
 
 use foldhash::HashMap;
-use gpuwhy_schema::{Entity, EntityId, EntityKind, Rows};
+use gpuwhy_schema::{Entity, EntityId, EntityKind, Rows, names};
 
 use super::*;
 use crate::attribution::Attribution;
@@ -140,6 +140,29 @@ fn a_phase_of_a_step_that_never_arrived_has_no_parent() {
     let spans: Vec<_> = rows.span.iter().map(|s| (&*s.name, s.parent)).collect();
     assert_eq!(spans, [("load", None), ("sync", None)]);
     assert_eq!(dropped, 0);
+}
+
+/// A library that is asked what an engine does reports its steps; what CUPTI sees of calls are none.
+#[test]
+fn steps_that_a_library_reports_are_told_from_the_calls_that_it_sees() {
+    let mut house = House::new(Devices::Real);
+    house.process(4242, 0, &[(4243, 4243)]);
+    let guest = house.guest(4242);
+    let phase = |name, step, start| Event::Phase { name, step, start, dur: 5 };
+    for event in [phase("cuLaunchKernel", None, 1), phase("schedule", Some(7), 10), step(7, 10, 20)]
+    {
+        house.write(guest, 4242, 4243, event);
+    }
+    house.rows.finish(&mut house.cx);
+    let rows = house.cx.take_rows();
+    let track_of = |span: &gpuwhy_schema::Span| {
+        let track = rows.track.iter().find(|track| track.id == span.track).unwrap();
+        (span.name.to_string(), track.name.to_string())
+    };
+    let spans: Vec<_> = rows.span.iter().map(track_of).collect();
+    let of = |name: &str, track: &str| (name.to_string(), track.to_string());
+    let (calls, steps) = (names::LIBRARY_CALLS, names::STEPS);
+    assert_eq!(spans, [of("cuLaunchKernel", calls), of("schedule", steps), of("step", steps)]);
 }
 
 #[test]

@@ -21,6 +21,9 @@ const PHASES: usize = 256;
 /// Steps of one thread that have begun, or that a phase has named, and that have not ended.
 const OPEN_STEPS: usize = 16;
 
+/// The track of a thread's steps.
+const STEPS: Lane<'static> = Lane::spans(names::STEPS, Discipline::Nested);
+
 /// How precisely the beginning of a thread is known: two clock ticks.
 const BEGIN: Ns = Ns::millis(20);
 
@@ -34,8 +37,10 @@ pub(super) struct Thread {
     used: Ns,
     seen: Ns,
     tracks: usize,
-    /// The track of its steps and phases.
+    /// The track of its steps and phases, or of a library's spans.
     pub steps: TrackId,
+    /// Whether that is one of steps.
+    takes_steps: bool,
     /// The track of its launches, if it has any.
     pub launches: Option<TrackId>,
     /// The track of its marks, if it has any.
@@ -74,7 +79,7 @@ impl GuestRows {
         begin: StepBegin,
         cx: &mut Context,
     ) -> Option<()> {
-        let thread = self.thread(tid, cx)?;
+        let thread = self.thread_with_steps(tid, cx)?;
         let lost = thread.step(seq, cx).1;
         thread.step(seq, cx).0.begin = Some(begin);
         self.budget.held = self.budget.held.saturating_sub(lost);
@@ -90,7 +95,7 @@ impl GuestRows {
         cx: &mut Context,
     ) -> Option<()> {
         let StepBegin { name, start: ts, size, rank } = begin;
-        let thread = self.thread(tid, cx)?;
+        let thread = self.thread_with_steps(tid, cx)?;
         let (Unfinished { id, phases, .. }, lost) = thread.step(seq, cx);
         let (id, mut phases) = (*id, std::mem::take(phases));
         let freed = lost + phases.len();
@@ -120,7 +125,10 @@ impl GuestRows {
         cx: &mut Context,
     ) -> Option<()> {
         let has_room = self.budget.held < quota::HELD_SPANS;
-        let thread = self.thread(tid, cx)?;
+        let thread = match step {
+            Some(_) => self.thread_with_steps(tid, cx)?,
+            None => self.thread(tid, cx)?,
+        };
         let (ts, end) = (times.ts, times.end());
         if !thread.nesting.fits(ts, end) {
             return None;
@@ -158,6 +166,21 @@ impl GuestRows {
         let thread = self.threads.get_mut(&own_tid)?;
         thread.used = now;
         Some(thread)
+    }
+
+    /// The same of a thread that takes steps: from the first one on they have a track, by which they are told from what a
+    /// library does.
+    fn thread_with_steps(&mut self, own_tid: u32, cx: &mut Context) -> Option<&mut Thread> {
+        let thread = self.thread(own_tid, cx)?;
+        let entity = thread.entity;
+        if !std::mem::replace(&mut thread.takes_steps, true)
+            && let Some(track) = self.track(entity, None, STEPS, cx)
+        {
+            let thread = self.threads.get_mut(&own_tid)?;
+            thread.steps = track;
+            thread.tracks += 1;
+        }
+        self.threads.get_mut(&own_tid)
     }
 
     /// Finds out which thread has this number now. One that was known stays the same unless another one
@@ -236,11 +259,9 @@ impl GuestRows {
         cx: &mut Context,
     ) -> Option<Thread> {
         // Spans that a library reports do not nest with the steps of its program.
-        let name = match self.devices {
-            Devices::Simulated => names::STEPS,
-            Devices::Real => names::LIBRARY_CALLS,
-        };
-        let steps = self.track(entity, None, Lane::spans(name, Discipline::Nested), cx);
+        let takes_steps = self.devices == Devices::Simulated;
+        let spans = Lane::spans(names::LIBRARY_CALLS, Discipline::Nested);
+        let steps = self.track(entity, None, if takes_steps { STEPS } else { spans }, cx);
         if steps.is_none() && tid.is_none() {
             self.budget.give_back(0);
             cx.catalog.retire(entity, self.now);
@@ -252,6 +273,7 @@ impl GuestRows {
             seen: self.now,
             tracks: 1,
             steps: steps?,
+            takes_steps,
             launches: None,
             marks: None,
             open: VecDeque::new(),
