@@ -5,7 +5,6 @@ incident, and six that sleep, each twenty calls deep. gpuwhy samples what runs 9
 threads went to sleep; py-spy reads all threads 100 times a second.
 """
 
-import json
 import os
 import signal
 import subprocess

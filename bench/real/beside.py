@@ -104,11 +104,11 @@ def syncs(program, seconds, rng):
     return beside(seconds, [sys.executable, "-c", SYNCS, os.path.join(program.folder, "own")])
 
 
-def told(what, who, whom=lambda program: program):
+def told(what, who, whom=lambda program: program, *how):
     """Somebody, the program if nobody else, is told to do something for so long, which is these processes' doing."""
 
     def disturb(program, seconds, rng):
-        whom(program).told(what)
+        whom(program).told(what, *how)
         time.sleep(seconds)
         whom(program).told(0)
         return who(program), set()

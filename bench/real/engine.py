@@ -155,9 +155,9 @@ class VllmTwo(Vllm):
         return ["--tensor-parallel-size", "2"]
 
 
-def does(what, by):
-    """A process of the engine does something, a thread of its own or its steps."""
-    return told(what, lambda program: {program.pid_of(by)})
+def does(what, by, *how):
+    """A process of the engine does something, a thread of its own or its steps, which may take so much longer."""
+    return told(what, lambda program: {program.pid_of(by)}, lambda program: program, *how)
 
 
 def stops(name):
@@ -173,14 +173,6 @@ def stops(name):
         return {pid}, set()
 
     return disturb
-
-
-def is_slow(program, seconds, rng):
-    """The second rank takes twice as long for what it computes."""
-    program.told(0, 1000)
-    time.sleep(seconds)
-    program.told(0)
-    return {program.pid_of("VLLM::Worker_TP1")}, set()
 
 
 def link_is_down(program, seconds, rng):
@@ -234,7 +226,7 @@ ALL = [
     ("penalties", VllmSmall, asked_for(6, "answers=200", "penalties=1"),
      {"engine_software", "cpu_contention"}, False),
     ("nothing", VllmStore, nothing, set(), False),
-    ("a rank is slow", VllmTwo, is_slow, {"collective_straggler"}, True),
+    ("a rank is slow", VllmTwo, does(NOTHING, "VLLM::Worker_TP1", 1000), {"collective_straggler"}, True),
     ("a rank is stopped", VllmTwo, stops("VLLM::Worker_TP1"), {"collective_straggler"}, True),
     ("two busy loops", VllmTwo, busy_loops, {"cpu_contention"}, True),
     ("nothing", VllmTwo, nothing, set(), False),

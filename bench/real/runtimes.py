@@ -237,16 +237,13 @@ class Flask(Web):
         return ["http", "127.0.0.1:18082/usual"]
 
 
-class Grpc(Server):
+class Grpc(Web):
     """A service that is called by gRPC."""
 
     name, figure, rate = "gRPC in Python", "grpc", 80
 
     def command(self):
-        source = os.path.join(self.folder, "service.py")
-        with open(source, "w") as out:
-            out.write(GRPC)
-        return [PYTHON, source]
+        return [PYTHON, self.file("service.py", GRPC)]
 
     def answers(self):
         return 18082 in taken_ports()

@@ -61,14 +61,6 @@ impl Demand {
     pub fn grew(self) -> bool {
         self.rise() > 0.0 || (self.before < BEGINS && self.during > self.before)
     }
-
-    /// That of several processes together.
-    #[must_use]
-    pub fn and(self, other: Demand) -> Demand {
-        let began = self.began.into_iter().chain(other.began).min();
-        let (before, during) = (self.before + other.before, self.during + other.during);
-        Demand { before, during, began }
-    }
 }
 
 /// What several processes took together.
@@ -187,14 +179,11 @@ impl Demands {
             if demand.during > self.of(sum.most).during {
                 sum.most = id;
             }
-            sum.demand = sum.demand.and(demand);
+            sum.demand.before += demand.before;
+            sum.demand.during += demand.during;
             sum.processes += 1;
         }
-        let several = out.iter_mut().filter(|(_, together)| together.processes > 1);
-        let taking_more = several.map(|(key, together)| {
-            together.demand.began = None;
-            (key.clone(), &mut together.demand)
-        });
+        let taking_more = out.iter_mut().map(|(key, sum)| (key.clone(), &mut sum.demand));
         begin(taking_more.collect(), self.during, &self.used, |id| groups.get(&id).cloned());
         out
     }

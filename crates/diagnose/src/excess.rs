@@ -530,12 +530,8 @@ mod tests {
             ts: Ns(1000 * n as i64),
             dur: Ns(dur),
             thread: EntityId(1),
-            series: None,
-            rank: None,
             name: "step".into(),
-            size: None,
-            ran: None,
-            expected: Default::default(),
+            ..Step::default()
         };
         // A thousand usual steps, and a thousand that a lowered clock slows, of which five are
         // stopped as well.

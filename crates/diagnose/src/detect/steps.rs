@@ -7,7 +7,7 @@ use gpuwhy_schema::{EntityId, Id, Name, Ns, names};
 use crate::roofline::Mix;
 
 /// One finished step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// Its span.
     pub id: Id,

@@ -131,12 +131,8 @@ fn an_hour_of_clean_steps_with_memory_say_nothing() {
                 ts: Ns::millis(20 * n as i64),
                 dur: Ns((10e6 * f64::exp(x)) as i64),
                 thread: EntityId(1),
-                series: None,
-                rank: None,
                 name: "step".into(),
-                size: None,
-                ran: None,
-                expected: Default::default(),
+                ..Step::default()
             }
         })
         .collect();
@@ -194,12 +190,8 @@ fn after_a_spell(spell: usize, slower: f64) -> Vec<Step> {
             ts: Ns(ts),
             dur: Ns(dur),
             thread: EntityId(1),
-            series: None,
-            rank: None,
             name: "step".into(),
-            size: None,
-            ran: None,
-            expected: Default::default(),
+            ..Step::default()
         });
         ts += dur;
     }

@@ -85,6 +85,7 @@ impl Usual {
     pub(super) fn take(&mut self, chosen: Vec<Chosen>, now: Ns, steps: &Steps, known: &KnownParts) {
         let apart = self.next.map_or(SOON, |(_, apart)| Ns(2 * apart.0).min(EVERY));
         self.next = Some((now.saturating_add(apart), apart));
+        let mut let_go = false;
         for (signature, numbers) in chosen {
             let fresh = known.of(&ids(&numbers, steps));
             let is_new = !self.series.contains_key(&signature);
@@ -98,23 +99,24 @@ impl Usual {
             let samples = self.series.entry(signature).or_default();
             samples.push(Sample { ts: now, steps: numbers });
             if samples.len() > SAMPLES {
-                let gone = samples.remove(most_alike(samples, now));
-                self.let_go(&gone, steps);
+                samples.remove(most_alike(samples, now));
+                let_go = true;
             }
+        }
+        if let_go {
+            self.keep_sampled(steps);
         }
     }
 
-    /// Forgets the parts of a sample's steps that stand in no other one: of few or long steps the last ones are sampled again.
-    fn let_go(&mut self, gone: &Sample, steps: &Steps) {
-        let left: BTreeSet<StepNo> = self
-            .series
-            .values()
-            .flatten()
-            .flat_map(|sample| sample.steps.iter().copied())
-            .collect();
-        let gone: Vec<StepNo> =
-            gone.steps.iter().copied().filter(|no| !left.contains(no)).collect();
-        ids(&gone, steps).into_iter().for_each(|id| self.known.forget(id));
+    /// Forgets the parts of steps that stand in no sample any more. Of few or long steps the last ones are sampled again, so that
+    /// one may stand in several.
+    fn keep_sampled(&mut self, steps: &Steps) {
+        let samples = self.series.values().flatten();
+        let left: BTreeSet<StepNo> = samples.flat_map(|one| one.steps.iter().copied()).collect();
+        let left: Vec<StepNo> = left.into_iter().collect();
+        let mut known = KnownParts::default();
+        known.extend(self.known.of(&ids(&left, steps)));
+        self.known = known;
     }
 
     /// Forgets samples of steps that are not remembered.
@@ -126,15 +128,7 @@ impl Usual {
         }
         self.series.values_mut().for_each(|samples| samples.retain(|sample| !is_old(sample)));
         self.series.retain(|_, samples| !samples.is_empty());
-        let left: Vec<StepNo> = self
-            .series
-            .values()
-            .flatten()
-            .flat_map(|sample| sample.steps.iter().copied())
-            .collect();
-        let mut known = KnownParts::default();
-        known.extend(self.known.of(&ids(&left, steps)));
-        self.known = known;
+        self.keep_sampled(steps);
     }
 
     /// An incident with sampled steps of those of its series of which the rows of no usual step are held: their parts

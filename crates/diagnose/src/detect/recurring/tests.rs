@@ -12,18 +12,7 @@ fn steps(many: u64, seed: u64, mut long: impl FnMut(u64, Ns) -> Option<f64>) -> 
         let dur = Ns((long(n, at).unwrap_or(20.0) * 1e6 * noise) as i64);
         let (ts, id) = (at, Id::new(1, n));
         at += dur + Ns::millis(1);
-        Step {
-            id,
-            ts,
-            dur,
-            thread: EntityId(1),
-            series: None,
-            rank: None,
-            name: "step".into(),
-            size: None,
-            ran: None,
-            expected: Default::default(),
-        }
+        Step { id, ts, dur, thread: EntityId(1), name: "step".into(), ..Step::default() }
     };
     (0..many).map(&mut one).collect()
 }

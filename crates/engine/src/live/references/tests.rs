@@ -107,12 +107,9 @@ fn steps_with_prices_are_compared_as_times_of_what_they_should_take() {
         ts: Ns::secs(n as i64),
         dur: Ns((ns * slow) as i64),
         thread: EntityId(1),
-        series: None,
-        rank: None,
         name: "step".into(),
-        size: None,
-        ran: None,
         expected: Expected::Priced { mix: Mix::Decode, ns: ns * slow, first_ns: Some(ns) },
+        ..Step::default()
     };
     let steps: Vec<Step> = (0..40).map(|n| step(n, 1e6 * (1.0 + n as f64), 1.5)).collect();
     let steps = Steps::from(steps);

@@ -1,4 +1,3 @@
-use gpuwhy_diagnose::detect::Expected;
 use gpuwhy_diagnose::spans::StepRows;
 use gpuwhy_schema::{EntityId, Part, PartKind};
 
@@ -45,12 +44,8 @@ fn a_step_in_several_samples_is_counted_once_and_known_as_long_as_it_is_in_one()
         ts: Ns::secs(10 * n as i64),
         dur: Ns::secs(8),
         thread: EntityId(1),
-        series: None,
-        rank: None,
         name: "step".into(),
-        size: None,
-        ran: None,
-        expected: Expected::Alike,
+        ..Step::default()
     };
     let steps = Steps::from((1..=20).map(step).collect::<Vec<Step>>());
     let numbers: Vec<StepNo> = steps.numbered().map(|(no, _)| no).collect();
