@@ -7,6 +7,7 @@ connecting takes.
 """
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -38,6 +39,12 @@ MODES = {
 }
 
 
+# Sizes of model: the tiny one of `make llm-env`, nearly all of whose step is Python, and one of 85 million parameters, whose
+# step takes as long as those of a model that is served.
+SIZES = {"tiny": {}, "small": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
+                               "num_key_value_heads": 12}}
+
+
 def tree(pid):
     """A process and all that came of it."""
     found, waiting = [], [pid]
@@ -65,14 +72,18 @@ def percentile(values, share):
 class Server(engines.Vllm):
     """A server that was started by itself, with our package before its own."""
 
-    def __init__(self, folder, library):
+    def __init__(self, folder, library, size):
         super().__init__(folder, GPUWHY)
+        self.size = size
         self.socket = os.path.join(folder, "agent.sock")
         os.environ["PYTHONPATH"] = library + ":" + os.environ["PYTHONPATH"]
         os.environ["GPUWHY_SOCKET"] = self.socket
         self.child = subprocess.Popen(
             self.watched()[1:], stdout=subprocess.DEVNULL, stderr=open(os.path.join(folder, "said"), "w"))
         self.wait_for(self.answers)
+
+    def options(self):
+        return ["--hf-overrides", json.dumps(SIZES[self.size])] if SIZES[self.size] else []
 
     def end(self):
         for pid in reversed(tree(self.child.pid)):
@@ -146,10 +157,10 @@ def say(one):
 
 
 @contextlib.contextmanager
-def serving(library):
-    """A server, while it is needed."""
+def serving(library, size):
+    """A server of a model of such a size, while it is needed."""
     folder = tempfile.mkdtemp(prefix="gpuwhy-llm-", dir="/var/tmp")
-    server = Server(folder, library)
+    server = Server(folder, library, size)
     try:
         yield server
     finally:

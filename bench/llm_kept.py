@@ -15,8 +15,10 @@ from llm_engine import asked, bytes_of, engines, say, serving
 
 # How long `watch` is left with the engine, and `record` after it, s.
 WATCHED, RECORDED = 60 * float(os.environ.get("KEPT_MINUTES", "10")), 60.0
-# Tokens of a prompt and of an answer: work that is nearly all decoding, and nearly all prefill.
-CLIENTS, LOADS = 4, {"decode": (16, 256), "prefill": (1024, 1)}
+# Tokens of a prompt and of an answer, of models of each size: work that is nearly all decoding, and nearly all prefill.
+CLIENTS = 4
+LOADS = {"tiny": {"decode": (16, 256), "prefill": (1024, 1)}, "small": {"decode": (16, 256), "prefill": (256, 1)}}
+SELECTED = os.environ.get("KEPT_SIZES", "tiny small").split()
 
 
 def recorded(server, seconds, *what):
@@ -55,16 +57,20 @@ def of_load(server):
 
 
 def figures(kept):
-    out = {
-        "retained_bytes_share": figure([one["watch"]["bytes_a_s"] / one["record"]["bytes_a_s"] for one in kept]),
-        "collector_core_share_calm": figure([one["watch"]["core_share"] for one in kept]),
-        "false_alert_rate": share(sum(one["decided"] for one in kept), sum(one["steps"] for one in kept)),
-        "false_flag_rate": share(sum(one["flagged"] for one in kept), sum(one["steps"] for one in kept)),
-        "false_alerts_per_hour": rate(sum(len(one["findings"]) for one in kept), len(kept) * WATCHED / 3600),
-    }
+    out = {}
+    for size in SELECTED:
+        of = [one for one in kept if one["model"] == size]
+        steps = sum(one["steps"] for one in of)
+        out.update({
+            f"retained_bytes_share_{size}": figure([one["watch"]["bytes_a_s"] / one["record"]["bytes_a_s"] for one in of]),
+            f"collector_core_share_calm_{size}": figure([one["watch"]["core_share"] for one in of]),
+            f"false_alert_rate_{size}": share(sum(one["decided"] for one in of), steps),
+            f"false_flag_rate_{size}": share(sum(one["flagged"] for one in of), steps),
+            f"false_alerts_per_hour_{size}": rate(sum(len(one["findings"]) for one in of), len(of) * WATCHED / 3600),
+        })
     for one in kept:
         for name, of in (("kept", "watch"), ("recorded", "record")):
-            out[f"mib_an_hour_{name}_{one['load']}"] = figure([one[of]["bytes_a_s"] * 3600 / 2**20])
+            out[f"mib_an_hour_{name}_{one['load']}_{one['model']}"] = figure([one[of]["bytes_a_s"] * 3600 / 2**20])
     return out
 
 
@@ -72,11 +78,12 @@ def main():
     if not engines.ALL:
         sys.exit("no engine: make llm-env")
     kept = []
-    with serving(sys.argv[2]) as server:
-        for kind, tokens in LOADS.items():
-            with asked(server, CLIENTS, *tokens):
-                kept.append({"load": kind, **of_load(server)})
-                say(kept[-1])
+    for size in SELECTED:
+        with serving(sys.argv[2], size) as server:
+            for kind, tokens in LOADS[size].items():
+                with asked(server, CLIENTS, *tokens):
+                    kept.append({"model": size, "load": kind, **of_load(server)})
+                    say(kept[-1])
     write("llm-kept", {"made": made(f"make bench-llm-kept, KEPT_MINUTES={WATCHED / 60:g}"), "figures": figures(kept), "loads": kept})
 
 

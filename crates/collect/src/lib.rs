@@ -64,6 +64,6 @@ pub use recorder::Recorder;
 pub use shed::Shed;
 pub use status::Status;
 pub use sys::{
-    IdlePriority, cpu_time, idle_priority, inherited, nice, now, release_free_memory, set_ignored,
-    signal, sigpipe_was_ignored, thread_time,
+    IdlePriority, cpu_time, hurry, idle_priority, inherited, nice, now, release_free_memory,
+    set_ignored, signal, sigpipe_was_ignored, thread_time,
 };

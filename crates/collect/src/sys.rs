@@ -19,6 +19,6 @@ pub(crate) use files::{open_behind, open_in, open_of_process, path_of};
 pub use memory::release_free_memory;
 pub(crate) use memory::{Spare, page_size, share_free_memory};
 pub(crate) use perf_event::{counter, cpu_timer};
-pub use priority::{IdlePriority, idle_priority, nice};
+pub use priority::{IdlePriority, hurry, idle_priority, nice};
 pub(crate) use privilege::{drop_capabilities, library_from_env};
 pub use signal::{set_ignored, signal, sigpipe_was_ignored};

@@ -34,8 +34,6 @@ pub type ThreadBegins = fn() -> Box<dyn std::any::Any>;
 /// What writes segments, one after the other.
 #[derive(Debug)]
 pub(crate) struct Sealer {
-    /// As the field of that name of [`crate::Options`].
-    pub thread_begins: Option<ThreadBegins>,
     /// The trace that is written.
     pub dir: Dir,
     /// The manifest as last committed.
@@ -158,7 +156,6 @@ impl Sealer {
             latest_state: None,
             keep_recent,
             pyramid: None,
-            thread_begins: None,
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Options {
     /// counted.
     pub max_pending: usize,
     /// Called by each thread that seals, before it does: to give way to what is recorded. What it returns is
-    /// dropped when the thread ends.
+    /// dropped when the thread ends. Not called once the trace is closed: then somebody waits for the threads.
     pub thread_begins: Option<ThreadBegins>,
     /// Is told each change of the directory before it is made; for tests.
     #[doc(hidden)]
@@ -155,8 +155,7 @@ impl Writer {
         Writer::start(dir, options, sealer, lock)
     }
 
-    fn start(dir: Dir, options: Options, mut sealer: Sealer, lock: Lock) -> Result<Writer> {
-        sealer.thread_begins = options.thread_begins;
+    fn start(dir: Dir, options: Options, sealer: Sealer, lock: Lock) -> Result<Writer> {
         let segment = sealer.manifest.next_segment;
         let journal = Journal::create(&dir, segment)?;
         Ok(Writer {
@@ -364,7 +363,9 @@ impl Writer {
                     };
                     let lost = self.written.lost;
                     let lock = self.lock.clone();
-                    self.sealing = Sealing::Busy(start(sealer, segment, journal, lost, lock)?);
+                    let begins = self.options.thread_begins;
+                    self.sealing =
+                        Sealing::Busy(start(sealer, (segment, journal), lost, lock, begins)?);
                     if !wait {
                         return Ok(());
                     }
@@ -427,6 +428,8 @@ impl Writer {
     }
 
     fn seal_all(&mut self) -> Result<()> {
+        // From now on somebody waits for what is sealed.
+        self.options.thread_begins = None;
         let committed = self.commit();
         let mut empty = self.close_journal();
         // The first error may be an old one.
@@ -474,15 +477,15 @@ type SealingThread = JoinHandle<(Box<Sealer>, Result<u32>)>;
 
 fn start(
     mut sealer: Box<Sealer>,
-    segment: u32,
-    journal: Arc<Found>,
+    (segment, journal): (u32, Arc<Found>),
     lost: u64,
     lock: Option<Arc<Lock>>,
+    begins: Option<ThreadBegins>,
 ) -> Result<SealingThread> {
     let path: PathBuf = sealer.dir.path.clone();
     let thread = std::thread::Builder::new().name("gpuwhy-seal".into());
     let run = move || {
-        let _gives_way = sealer.thread_begins.map(|begins| begins());
+        let _gives_way = begins.map(|begins| begins());
         // Held to the end: a writer that is dropped meanwhile must not let another one in.
         let _lock = lock;
         sealer.manifest.lost_rows = lost;

@@ -95,6 +95,8 @@ const CATCHES_UP: Duration = Duration::from_millis(50);
 /// Niceness of a judgement that nobody waits for once it gave way for [`PATIENCE`]: on CPUs that are never idle it takes a tenth
 /// of one from then on.
 const PATIENT: i32 = 10;
+/// How long such a judgement takes at most before everybody waits for it.
+const AT_LAST: Duration = Duration::from_secs(2);
 /// How long a tick is at most.
 const TICK: Duration = Duration::from_millis(200);
 /// How often suspicious series are looked at,
@@ -231,10 +233,11 @@ impl Watcher {
     /// # Errors
     /// The host or the recent past cannot be read; another tick may succeed.
     pub fn tick(&mut self) -> Result<Vec<Event>> {
+        self.recorder.sleep(TICK);
         // What has gathered during a judgement is much at once, and no more urgent than that was.
-        let catches_up = std::mem::take(&mut self.judged)
+        let catches_up = (std::mem::take(&mut self.judged) || !self.recorder.is_filling())
             .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
-        let latest = self.recorder.poll(TICK)?;
+        let latest = self.recorder.poll(Duration::ZERO)?;
         let mut broken = Vec::new();
         for rows in std::mem::take(&mut self.gathered).into_iter().chain([latest]) {
             broken.extend(self.promises.broken(&rows));
@@ -325,6 +328,7 @@ impl Watcher {
         if self.options.everything {
             last.append(&mut exact);
         }
+        gpuwhy_collect::hurry();
         let closed = self.output.close(last);
         let now = gpuwhy_collect::now().0;
         let trouble = |says| Event::Trouble(Trouble { at_ns: now, says });
@@ -593,6 +597,7 @@ impl Watcher {
             (result, gpuwhy_collect::thread_time())
         };
         let (recorder, gathered) = (&mut self.recorder, &mut self.gathered);
+        let began = Instant::now();
         let (result, cost) = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("gpuwhy-judge".into());
             let judging = thread.spawn_scoped(scope, judges).map_err(|source| Error::Run {
@@ -600,7 +605,13 @@ impl Watcher {
                 hint: "",
                 source,
             })?;
+            let mut hurried = false;
             while !judging.is_finished() {
+                // Nothing is looked at meanwhile.
+                if !hurried && began.elapsed() > AT_LAST {
+                    hurried = true;
+                    gpuwhy_collect::hurry();
+                }
                 // What fails will fail again in the next tick, which says it: the judgement is not lost for that.
                 let Ok(rows) = recorder.poll(TICK) else { break };
                 gathered.push(rows);
@@ -644,7 +655,7 @@ impl Watcher {
                         Shed::ORDER[count - 1].missing()
                     ),
                     false => format!(
-                        "recording takes {share:.2} % of the machine: no longer so that {}",
+                        "recording takes {share:.2} % of the machine; this no longer holds: {}",
                         Shed::ORDER[before - 1].missing()
                     ),
                 }

@@ -1,7 +1,9 @@
 //! A trace is written, second by second, and read.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use gpuwhy_schema::*;
-use gpuwhy_store::{Error, Options, Trace, Writer};
+use gpuwhy_store::{Error, Options, ThreadBegins, Trace, Writer};
 
 use crate::sim::{Sim, create, scratch};
 
@@ -166,6 +168,24 @@ fn the_journal_is_sealed_by_itself_when_it_is_long() {
     let written = writer.finish().unwrap();
     assert!(written.segments > 2, "{written:?}");
     assert_eq!(Trace::open(&path).unwrap().rows(ALL).unwrap(), Sim::truth(1, "a", 30));
+}
+
+/// On CPUs that are never idle, threads that give way would get next to nothing.
+#[test]
+fn what_seals_gives_way_until_the_trace_is_closed() {
+    static BEGAN: AtomicUsize = AtomicUsize::new(0);
+    let begins: ThreadBegins = || Box::new(BEGAN.fetch_add(1, Relaxed));
+    let tmp = tempfile::tempdir().unwrap();
+    let options = Options { thread_begins: Some(begins), ..scratch() };
+    let mut writer = Writer::create(tmp.path().join("t"), options).unwrap();
+    let mut sim = Sim::new(1, "a");
+    writer.append(&mut sim.second()).unwrap();
+    writer.seal().unwrap();
+    writer.drop_before(Ns::MIN).unwrap(); // Waits for the sealing.
+    assert_eq!(BEGAN.load(Relaxed), 1);
+    writer.append(&mut sim.second()).unwrap();
+    assert_eq!(writer.finish().unwrap().segments, 2);
+    assert_eq!(BEGAN.load(Relaxed), 1);
 }
 
 #[test]
