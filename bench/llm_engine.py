@@ -2,11 +2,12 @@
 recorder that comes for a block of time and goes.
 
 Blocks take turns: nobody listens, twice (the second one is the A/A control); the engine's spans alone; the host and stacks
-alone; both, by `watch`; everything kept, by `record`. Between a block and what is measured of it lies the time that
-connecting takes.
+alone; both, by `watch`; everything kept, by `record`; and what others have for it: py-spy, and the engine's own profiler, which
+is PyTorch's. Between a block and what is measured of it lies the time that connecting takes.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -37,6 +38,10 @@ MODES = {
     "both": ["watch"],
     "all": ["record"],
 }
+# What others have: py-spy as it is recommended for a server, and the engine's own profiler, with stacks, as in StriaTrace's B.2.
+PY_SPY, RATE = os.environ.get("PY_SPY"), 100
+PEERS = [*(["py_spy"] if PY_SPY else []), "torch_profiler"]
+SELECTED = os.environ.get("ENGINE_SIZES", "tiny small").split()
 
 
 # Sizes of model: the tiny one of `make llm-env`, nearly all of whose step is Python, and one of 85 million parameters, whose
@@ -83,7 +88,15 @@ class Server(engines.Vllm):
         self.wait_for(self.answers)
 
     def options(self):
-        return ["--hf-overrides", json.dumps(SIZES[self.size])] if SIZES[self.size] else []
+        profiles = {"profiler": "torch", "torch_profiler_dir": os.path.join(self.folder, "profiles")}
+        size = ["--hf-overrides", json.dumps(SIZES[self.size])] if SIZES[self.size] else []
+        return [*size, "--profiler-config", json.dumps(profiles)]
+
+    def profiles(self, how):
+        """Starts or stops the engine's own profiler, which writes what it has when it is stopped."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection.request("POST", f"/{how}_profile")
+        connection.getresponse().read()
 
     def end(self):
         for pid in reversed(tree(self.child.pid)):
@@ -109,15 +122,25 @@ def answers(folder, begin, to):
     return first, each, tokens
 
 
+def recorder_of(server, mode, trace):
+    """The command that records in a block."""
+    pid = str(server.child.pid)
+    if mode == "py_spy":
+        return [PY_SPY, "record", "--rate", str(RATE), "--subprocesses", "--format", "raw", "--duration", "unlimited", "-o", trace,
+                "--pid", pid]
+    what = MODES.get(mode)
+    socket = [] if what and "--kernels" in what else ["--socket", server.socket]
+    return what and [GPUWHY, *what, *socket, "--force", "-o", trace, "--json", "-p", pid]
+
+
 def block(server, mode):
     """One block: what the server and the recorder took."""
-    recorder, trace = None, os.path.join(server.folder, "block.trace")
-    if MODES[mode]:
-        what = MODES[mode]
-        socket = [] if "--kernels" in what else ["--socket", server.socket]
+    recorder, trace = None, os.path.join(server.folder, f"block.{mode}")
+    if command := recorder_of(server, mode, trace):
         recorder = subprocess.Popen(
-            [GPUWHY, *what, *socket, "--force", "-o", trace, "--json", "-p", str(server.child.pid)],
-            stdout=subprocess.DEVNULL, stderr=open(os.path.join(server.folder, "complaints"), "w"))
+            command, stdout=subprocess.DEVNULL, stderr=open(os.path.join(server.folder, "complaints"), "w"))
+    if mode == "torch_profiler":
+        server.profiles("start")
     time.sleep(SETTLES)
     pids = tree(server.child.pid)
     begin, served, ours = time.monotonic_ns(), of_all(pids), recorder and cpu_seconds(recorder.pid)
@@ -125,8 +148,10 @@ def block(server, mode):
     to, served = time.monotonic_ns(), of_all(pids) - served
     ours = recorder and cpu_seconds(recorder.pid) - ours
     if recorder:
-        recorder.send_signal(signal.SIGTERM)
+        recorder.send_signal(signal.SIGINT if mode == "py_spy" else signal.SIGTERM)
         recorder.wait(timeout=120)
+    if mode == "torch_profiler":
+        server.profiles("stop")
     time.sleep(1)
     first, each, tokens = answers(server.folder, begin, to)
     if not tokens:
@@ -174,7 +199,8 @@ def blocks(server):
     for clients in CLIENTS:
         with asked(server, clients):
             for number in range(ROUNDS):
-                for mode in random.sample(list(MODES), len(MODES)):
+                modes = [*MODES, *PEERS]
+                for mode in random.sample(modes, len(modes)):
                     one = {"clients": clients, "round": number, **block(server, mode)}
                     say(one)
                     yield one
@@ -189,13 +215,15 @@ def figures(done):
         return figure([blocks[(*pair, mode)][what] / blocks[(*pair, "off")][what] for pair in pairs])
 
     out = {}
-    for name, mode in {"": "both", "_a_a": "control", "_spans": "spans", "_stacks": "stacks", "_all": "all"}.items():
+    of_peers = {f"_{peer}": peer for peer in PEERS}
+    ours = {"": "both", "_a_a": "control", "_spans": "spans", "_stacks": "stacks", "_all": "all"}
+    for name, mode in {**ours, **of_peers}.items():
         out[f"cpu_per_token_ratio{name}"] = ratio(mode, "cpu_us_a_token")
         for what in ("tpot", "ttft"):
             out[f"{what}_ratio{name}"] = ratio(mode, f"{what}_ms")
             out[f"{what}_p99_ratio{name}"] = ratio(mode, f"{what}_p99_ms")
     of = lambda mode, what: [one[what] for one in done if one["mode"] == mode]
-    for mode in ("spans", "stacks", "both", "all"):
+    for mode in ("spans", "stacks", "both", "all", *(["py_spy"] if PY_SPY else [])):
         out[f"collector_core_share_{mode}"] = figure(of(mode, "collector_share"))
     out["tokens_a_block"] = figure(of("off", "tokens"))
     return out
@@ -203,8 +231,10 @@ def figures(done):
 
 def measured(library):
     """The figures and blocks; none without an engine."""
-    if not engines.ALL:
-        return {}, []
-    with serving(library) as server:
-        done = list(blocks(server))
-    return figures(done), done
+    out, done = {}, []
+    for size in SELECTED if engines.ALL else []:
+        with serving(library, size) as server:
+            of_size = [{"model": size, **one} for one in blocks(server)]
+        out.update({name if size == "tiny" else f"{size}_{name}": value for name, value in figures(of_size).items()})
+        done += of_size
+    return out, done

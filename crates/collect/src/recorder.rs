@@ -143,7 +143,9 @@ impl Recorder {
     /// # Errors
     /// A failure without which no recording can go on.
     pub fn poll(&mut self, timeout: Duration) -> Result<Rows, CollectError> {
-        self.sleep(timeout);
+        let now = sys::monotonic();
+        let latest = now.saturating_add(Ns(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX)));
+        sys::sleep_until(self.next.min(latest));
         let now = sys::monotonic();
         self.gather(now);
         if now >= self.next {
@@ -151,18 +153,6 @@ impl Recorder {
             self.next = (self.next + self.period()).max(now);
         }
         Ok(self.cx.take_rows())
-    }
-
-    /// Sleeps to the next tick, but no longer than `timeout`.
-    pub fn sleep(&self, timeout: Duration) {
-        let latest = sys::monotonic()
-            .saturating_add(Ns(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX)));
-        sys::sleep_until(self.next.min(latest));
-    }
-
-    /// Whether so much had gathered at the last tick that the next one is urgent.
-    pub fn is_filling(&self) -> bool {
-        self.staged.len() >= self.ring_bytes / FILLING
     }
 
     /// The last rows: the ring's rest, states that are still open, and what each source lost.
@@ -273,7 +263,8 @@ impl Recorder {
 
     /// From this tick to the next.
     fn period(&self) -> Ns {
-        if self.is_filling() { self.tick } else { self.tick.max(self.calm_tick) }
+        let is_filling = self.staged.len() >= self.ring_bytes / FILLING;
+        if is_filling { self.tick } else { self.tick.max(self.calm_tick) }
     }
 
     fn gather(&mut self, now: Ns) {

@@ -34,6 +34,14 @@ const SPANS: &[&str] = &[
     "CacheEngine::Save",
 ];
 
+/// What a real engine showed.
+struct Served {
+    /// How many spans there are of each name.
+    spans: BTreeMap<String, usize>,
+    /// What `gpuwhy requests` says was computed for nothing.
+    wasted: serde_json::Value,
+}
+
 struct Seen {
     spans: Vec<Span>,
     steps: Vec<Step>,
@@ -385,7 +393,7 @@ fn counted(seen: &Seen) -> BTreeMap<&str, usize> {
 }
 
 /// A real server through its own command; the spans that it shows, its steps on both sides, its requests.
-fn serve(options: &[&str]) -> Option<BTreeMap<String, usize>> {
+fn serve(options: &[&str]) -> Option<Served> {
     let (python, env) = real()?;
     let (_keep, folder) = folder();
     let (package, trace) = (package(&python, &folder), folder.join("run.trace"));
@@ -440,12 +448,22 @@ fn serve(options: &[&str]) -> Option<BTreeMap<String, usize>> {
         off[off.len() / 2]
     );
     assert_eq!(clients.len(), 48);
-    Some(counts.into_iter().map(|(name, n)| (name.to_owned(), n)).collect())
+    let report = gpuwhy(&["requests", trace.to_str().unwrap(), "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    println!("{}", report["wasted"]);
+    let spans = counts.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+    Some(Served { spans, wasted: report["wasted"].clone() })
 }
+
+/// Drafts by looking up in the prompt.
+const NGRAM: &[&str] = &[
+    "--speculative-config",
+    r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":1}"#,
+];
 
 #[test]
 fn root_a_real_vllm_shows_its_spans_and_every_step_on_both_sides() {
-    let Some(spans) = serve(&[]) else { return };
+    let Some(Served { spans, .. }) = serve(&[]) else { return };
     let lacks =
         ["ModelRunner::Draft", "ModelRunner::Output", "CacheEngine::Load", "CacheEngine::Save"];
     let connector = "EngineCore::ConnectorLookup";
@@ -456,9 +474,18 @@ fn root_a_real_vllm_shows_its_spans_and_every_step_on_both_sides() {
 
 #[test]
 fn root_a_real_vllm_with_ngram_drafts_shows_them() {
-    let speculation = r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":1}"#;
-    let Some(spans) = serve(&["--speculative-config", speculation]) else { return };
+    let Some(Served { spans, wasted }) = serve(NGRAM) else { return };
     assert!(spans.contains_key("ModelRunner::Draft"));
+    assert_eq!(wasted["unmade"], 0, "{wasted}");
+}
+
+/// Its scheduler fills up what is too few, as the engine of StriaTrace's case 3 did.
+#[test]
+fn root_a_real_vllm_that_pads_its_drafts_is_told_so() {
+    let pads = ["--scheduler-cls", "padded.Padded", "--no-async-scheduling"];
+    let Some(Served { wasted, .. }) = serve(&[NGRAM, &pads].concat()) else { return };
+    let of = |name: &str| wasted[name].as_u64().unwrap();
+    assert!(of("unmade") > of("submitted") / 10 && of("submitted") > of("proposed"), "{wasted}");
 }
 
 #[test]
@@ -469,7 +496,7 @@ fn root_a_real_vllm_with_a_connector_shows_loads_and_saves() {
         store.path().display()
     );
     let options = ["--kv-transfer-config", &connector, "--no-enable-prefix-caching"];
-    let Some(spans) = serve(&options) else { return };
+    let Some(Served { spans, .. }) = serve(&options) else { return };
     for span in ["CacheEngine::Load", "CacheEngine::Save", "EngineCore::ConnectorLookup"] {
         assert!(spans.contains_key(span), "{span}");
     }

@@ -23,6 +23,7 @@ environment = {
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
+    "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.dirname(os.path.abspath(__file__))])),
 }
 program = os.path.join(os.path.dirname(sys.executable), "vllm")
 server = subprocess.Popen(
@@ -64,7 +65,9 @@ def ask(n, dice):
             first = time.monotonic_ns()
         if answer.get("usage"):
             tokens = answer["usage"]["completion_tokens"]
-    print("client", name, (first or 0) - began, tokens, flush=True)
+    # In one piece: threads print at the same time.
+    sys.stdout.write(f"client {name} {(first or 0) - began} {tokens}\n")
+    sys.stdout.flush()
 
 
 def work(numbers):

@@ -236,6 +236,8 @@ pub struct Wasted {
     pub submitted: u64,
     /// and those that were kept.
     pub accepted: u64,
+    /// Submitted in a step for which fewer had been made, such as padding; 0 where no step says how many were made.
+    pub unmade: u64,
     /// Time in which drafts were made (`ModelRunner::Draft`), ms.
     pub draft_ms: f64,
     /// Tokens of batches of which it is known how many the device computed,
@@ -252,11 +254,16 @@ impl Wasted {
             out.proposed = out.proposed.saturating_add(number(batch.proposed));
             out.submitted = out.submitted.saturating_add(number(batch.drafts));
             out.accepted = out.accepted.saturating_add(number(batch.accepted));
+            if let (Some(made), Some(submitted)) = (batch.proposed, batch.drafts) {
+                out.unmade = out.unmade.saturating_add(submitted.saturating_sub(made));
+            }
             if let Some(padded) = batch.padded {
                 out.tokens = out.tokens.saturating_add(batch.tokens);
                 out.padded = out.padded.saturating_add(padded);
             }
         }
+        // An engine of which it is not seen how many it makes says none of each step.
+        out.unmade *= u64::from(out.proposed > 0);
         out
     }
 }

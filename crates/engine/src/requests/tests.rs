@@ -208,6 +208,24 @@ fn drafts_and_padding_that_served_nothing_are_counted() {
     let text = report.text().as_str().to_owned();
     assert!(text.contains("80 made in 0.0 ms, 60 submitted, 30 kept (50.0 %"), "{text}");
     assert!(text.contains("% for nothing"), "{text}");
+    assert!(!text.contains("nobody had made"), "{text}");
+}
+
+/// StriaTrace's "ghost tokens" (its case 3).
+#[test]
+fn drafts_that_nobody_made_are_told() {
+    let told = |made: &[u64]| {
+        let mut world = served();
+        for (batch, made) in world.rows.batch.iter_mut().zip(made) {
+            (batch.proposed, batch.drafts, batch.accepted) = (Some(*made), Some(4), Some(0));
+        }
+        let report = world.told(&Options::default());
+        (report.wasted.unmade, report.text().as_str().to_owned())
+    };
+    let (unmade, text) = told(&[4, 1, 0, 6]);
+    assert_eq!(unmade, 7);
+    assert!(text.contains("7 drafts were submitted that nobody had made (43.8 %"), "{text}");
+    assert_eq!(told(&[0, 0]).0, 0, "how many are made is not known");
 }
 
 #[test]

@@ -103,6 +103,13 @@ fn wasted(out: &mut Screen, of: &Wasted) {
             percent(accepted, submitted)
         ));
     }
+    if of.unmade > 0 {
+        out.end().line(format_args!(
+            "{} drafts were submitted that nobody had made ({:.1} % of those submitted): the engine pads them, or loses some",
+            of.unmade,
+            percent(of.unmade, of.submitted)
+        ));
+    }
     if of.padded > of.tokens {
         out.end().line(format_args!(
             "padding: {} tokens were computed for {} ({:.1} % for nothing)",

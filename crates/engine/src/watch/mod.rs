@@ -95,8 +95,6 @@ const CATCHES_UP: Duration = Duration::from_millis(50);
 /// Niceness of a judgement that nobody waits for once it gave way for [`PATIENCE`]: on CPUs that are never idle it takes a tenth
 /// of one from then on.
 const PATIENT: i32 = 10;
-/// How long such a judgement takes at most before everybody waits for it.
-const AT_LAST: Duration = Duration::from_secs(2);
 /// How long a tick is at most.
 const TICK: Duration = Duration::from_millis(200);
 /// How often suspicious series are looked at,
@@ -233,11 +231,10 @@ impl Watcher {
     /// # Errors
     /// The host or the recent past cannot be read; another tick may succeed.
     pub fn tick(&mut self) -> Result<Vec<Event>> {
-        self.recorder.sleep(TICK);
         // What has gathered during a judgement is much at once, and no more urgent than that was.
-        let catches_up = (std::mem::take(&mut self.judged) || !self.recorder.is_filling())
+        let catches_up = std::mem::take(&mut self.judged)
             .then(|| gpuwhy_collect::idle_priority(RECORDING, CATCHES_UP));
-        let latest = self.recorder.poll(Duration::ZERO)?;
+        let latest = self.recorder.poll(TICK)?;
         let mut broken = Vec::new();
         for rows in std::mem::take(&mut self.gathered).into_iter().chain([latest]) {
             broken.extend(self.promises.broken(&rows));
@@ -597,7 +594,6 @@ impl Watcher {
             (result, gpuwhy_collect::thread_time())
         };
         let (recorder, gathered) = (&mut self.recorder, &mut self.gathered);
-        let began = Instant::now();
         let (result, cost) = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("gpuwhy-judge".into());
             let judging = thread.spawn_scoped(scope, judges).map_err(|source| Error::Run {
@@ -605,13 +601,7 @@ impl Watcher {
                 hint: "",
                 source,
             })?;
-            let mut hurried = false;
             while !judging.is_finished() {
-                // Nothing is looked at meanwhile.
-                if !hurried && began.elapsed() > AT_LAST {
-                    hurried = true;
-                    gpuwhy_collect::hurry();
-                }
                 // What fails will fail again in the next tick, which says it: the judgement is not lost for that.
                 let Ok(rows) = recorder.poll(TICK) else { break };
                 gathered.push(rows);
