@@ -41,6 +41,8 @@ MODES = {
 # What others have: py-spy as it is recommended for a server, and the engine's own profiler, with stacks, as in StriaTrace's B.2.
 PY_SPY, RATE = os.environ.get("PY_SPY"), 100
 PEERS = [*(["py_spy"] if PY_SPY else []), "torch_profiler"]
+# At which number of clients they are measured.
+PEERS_AT = CLIENTS[len(CLIENTS) // 2]
 SELECTED = os.environ.get("ENGINE_SIZES", "tiny small").split()
 
 
@@ -199,7 +201,7 @@ def blocks(server):
     for clients in CLIENTS:
         with asked(server, clients):
             for number in range(ROUNDS):
-                modes = [*MODES, *PEERS]
+                modes = [*MODES, *(PEERS if clients == PEERS_AT else [])]
                 for mode in random.sample(modes, len(modes)):
                     one = {"clients": clients, "round": number, **block(server, mode)}
                     say(one)
@@ -212,7 +214,8 @@ def figures(done):
     pairs = sorted({key[:2] for key in blocks})
 
     def ratio(mode, what):
-        return figure([blocks[(*pair, mode)][what] / blocks[(*pair, "off")][what] for pair in pairs])
+        of = [pair for pair in pairs if (*pair, mode) in blocks]
+        return figure([blocks[(*pair, mode)][what] / blocks[(*pair, "off")][what] for pair in of])
 
     out = {}
     of_peers = {f"_{peer}": peer for peer in PEERS}
