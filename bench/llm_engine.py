@@ -2,12 +2,10 @@
 recorder that comes for a block of time and goes.
 
 Blocks take turns: nobody listens, twice (the second one is the A/A control); the engine's spans alone; the host and stacks
-alone; both, by `watch`; everything kept, by `record`; and what others have for it: py-spy, and the engine's own profiler, which
-is PyTorch's. Between a block and what is measured of it lies the time that connecting takes.
+alone; both, by `watch`; everything kept, by `record`; and, at one number of clients, py-spy. Between a block and what is measured of it lies the time that connecting takes.
 """
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -38,9 +36,8 @@ MODES = {
     "both": ["watch"],
     "all": ["record"],
 }
-# What others have: py-spy as it is recommended for a server, and the engine's own profiler, with stacks, as in StriaTrace's B.2.
 PY_SPY, RATE = os.environ.get("PY_SPY"), 100
-PEERS = [*(["py_spy"] if PY_SPY else []), "torch_profiler"]
+PEERS = ["py_spy"] if PY_SPY else []
 # At which number of clients they are measured.
 PEERS_AT = CLIENTS[len(CLIENTS) // 2]
 SELECTED = os.environ.get("ENGINE_SIZES", "tiny small").split()
@@ -90,15 +87,7 @@ class Server(engines.Vllm):
         self.wait_for(self.answers)
 
     def options(self):
-        profiles = {"profiler": "torch", "torch_profiler_dir": os.path.join(self.folder, "profiles")}
-        size = ["--hf-overrides", json.dumps(SIZES[self.size])] if SIZES[self.size] else []
-        return [*size, "--profiler-config", json.dumps(profiles)]
-
-    def profiles(self, how):
-        """Starts or stops the engine's own profiler, which writes what it has when it is stopped."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request("POST", f"/{how}_profile")
-        connection.getresponse().read()
+        return ["--hf-overrides", json.dumps(SIZES[self.size])] if SIZES[self.size] else []
 
     def end(self):
         for pid in reversed(tree(self.child.pid)):
@@ -141,8 +130,6 @@ def block(server, mode):
     if command := recorder_of(server, mode, trace):
         recorder = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=open(os.path.join(server.folder, "complaints"), "w"))
-    if mode == "torch_profiler":
-        server.profiles("start")
     time.sleep(SETTLES)
     pids = tree(server.child.pid)
     begin, served, ours = time.monotonic_ns(), of_all(pids), recorder and cpu_seconds(recorder.pid)
@@ -152,8 +139,6 @@ def block(server, mode):
     if recorder:
         recorder.send_signal(signal.SIGINT if mode == "py_spy" else signal.SIGTERM)
         recorder.wait(timeout=120)
-    if mode == "torch_profiler":
-        server.profiles("stop")
     time.sleep(1)
     first, each, tokens = answers(server.folder, begin, to)
     if not tokens:
@@ -226,7 +211,7 @@ def figures(done):
             out[f"{what}_ratio{name}"] = ratio(mode, f"{what}_ms")
             out[f"{what}_p99_ratio{name}"] = ratio(mode, f"{what}_p99_ms")
     of = lambda mode, what: [one[what] for one in done if one["mode"] == mode]
-    for mode in ("spans", "stacks", "both", "all", *(["py_spy"] if PY_SPY else [])):
+    for mode in ("spans", "stacks", "both", "all", *PEERS):
         out[f"collector_core_share_{mode}"] = figure(of(mode, "collector_share"))
     out["tokens_a_block"] = figure(of("off", "tokens"))
     return out
