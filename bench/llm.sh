@@ -2,7 +2,7 @@
 # What spans and batches of LLM engines cost them: llm.sh GPUWHY. ROUNDS (15) sets how many processes are measured.
 #
 # With a real engine (`make llm-env`) also what it loses while it is recorded, in ENGINE_ROUNDS (3) rounds of six blocks of
-# ENGINE_BLOCK (30) s, for each number of ENGINE_CLIENTS (1,8,32) and each of ENGINE_SIZES of model (tiny small); at the middle
+# ENGINE_BLOCK (20) s, for each number of ENGINE_CLIENTS (1,8,32) and each of ENGINE_SIZES of model (tiny small); at the middle
 # number of clients also while py-spy reads stacks. Needs root then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
