@@ -13,9 +13,6 @@ cargo build --release --locked --quiet --package gpuwhy-wire --example listen
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 scripts/wheel.py "$target/release/libgpuwhy_python.so" "$folder" >/dev/null
-peer=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/py-spy
-[ -x "$peer/bin/py-spy" ] || {
-    python3 -m venv "$peer"
-    "$peer/bin/pip" install --quiet --disable-pip-version-check py-spy
-}
-PY_SPY=$peer/bin/py-spy python3 bench/llm.py "$gpuwhy" "$folder/gpuwhy-python" "$(realpath "$target/release/examples/listen")"
+PY_SPY=$(bench/py-spy.sh)
+export PY_SPY
+python3 bench/llm.py "$gpuwhy" "$folder/gpuwhy-python" "$(realpath "$target/release/examples/listen")"

@@ -2,7 +2,8 @@
 recorder that comes for a block of time and goes.
 
 Blocks take turns: nobody listens, twice (the second one is the A/A control); the engine's spans alone; the host and stacks
-alone; both, by `watch`; everything kept, by `record`; and, at one number of clients, py-spy. Between a block and what is measured of it lies the time that connecting takes.
+alone; both, by `watch`; everything kept, by `record`; and, at one number of clients, py-spy. Between a block and what is
+measured of it lies the time that connecting takes.
 """
 
 import contextlib
@@ -36,17 +37,15 @@ MODES = {
     "both": ["watch"],
     "all": ["record"],
 }
-PY_SPY, RATE = os.environ.get("PY_SPY"), 100
+PY_SPY = os.environ.get("PY_SPY")
 PEERS = ["py_spy"] if PY_SPY else []
 # At which number of clients they are measured.
 PEERS_AT = CLIENTS[len(CLIENTS) // 2]
-SELECTED = os.environ.get("ENGINE_SIZES", "tiny small").split()
-
-
 # Sizes of model: the tiny one of `make llm-env`, nearly all of whose step is Python, and one of 85 million parameters, whose
 # step takes as long as those of a model that is served.
 SIZES = {"tiny": {}, "small": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
                                "num_key_value_heads": 12}}
+SELECTED = os.environ.get("ENGINE_SIZES", " ".join(SIZES)).split()
 
 
 def tree(pid):
@@ -117,9 +116,9 @@ def recorder_of(server, mode, trace):
     """The command that records in a block."""
     pid = str(server.child.pid)
     if mode == "py_spy":
-        return [PY_SPY, "record", "--rate", str(RATE), "--subprocesses", "--format", "raw", "--duration", "unlimited", "-o", trace,
+        return [PY_SPY, "record", "--rate", "100", "--subprocesses", "--format", "raw", "--duration", "unlimited", "-o", trace,
                 "--pid", pid]
-    what = MODES.get(mode)
+    what = MODES[mode]
     socket = [] if what and "--kernels" in what else ["--socket", server.socket]
     return what and [GPUWHY, *what, *socket, "--force", "-o", trace, "--json", "-p", pid]
 
@@ -203,9 +202,8 @@ def figures(done):
         return figure([blocks[(*pair, mode)][what] / blocks[(*pair, "off")][what] for pair in of])
 
     out = {}
-    of_peers = {f"_{peer}": peer for peer in PEERS}
-    ours = {"": "both", "_a_a": "control", "_spans": "spans", "_stacks": "stacks", "_all": "all"}
-    for name, mode in {**ours, **of_peers}.items():
+    names = {"": "both", "_a_a": "control", **{f"_{mode}": mode for mode in ("spans", "stacks", "all", *PEERS)}}
+    for name, mode in names.items():
         out[f"cpu_per_token_ratio{name}"] = ratio(mode, "cpu_us_a_token")
         for what in ("tpot", "ttft"):
             out[f"{what}_ratio{name}"] = ratio(mode, f"{what}_ms")

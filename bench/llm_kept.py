@@ -11,14 +11,13 @@ import time
 
 from measure import GPUWHY, cpu_seconds, figure, made, rate, share, write
 
-from llm_engine import asked, bytes_of, engines, say, serving
+from llm_engine import SELECTED, asked, bytes_of, engines, say, serving
 
 # How long `watch` is left with the engine, and `record` after it, s.
 WATCHED, RECORDED = 60 * float(os.environ.get("KEPT_MINUTES", "10")), 60.0
 # Tokens of a prompt and of an answer, of models of each size: work that is nearly all decoding, and nearly all prefill.
 CLIENTS = 4
 LOADS = {"tiny": {"decode": (16, 256), "prefill": (1024, 1)}, "small": {"decode": (16, 256), "prefill": (256, 1)}}
-SELECTED = os.environ.get("KEPT_SIZES", "tiny small").split()
 
 
 def recorded(server, seconds, *what):

@@ -8,9 +8,6 @@ command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ] || {
     apt-get update -qq >/dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends bpftool >/dev/null
 }
-peer=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/py-spy
-[ -x "$peer/bin/py-spy" ] || {
-    python3 -m venv "$peer"
-    "$peer/bin/pip" install --quiet --disable-pip-version-check py-spy
-}
-PATH=$PATH:/usr/sbin PY_SPY=$peer/bin/py-spy exec python3 bench/stacks.py "$1"
+PY_SPY=$(bench/py-spy.sh)
+export PY_SPY
+PATH=$PATH:/usr/sbin exec python3 bench/stacks.py "$1"

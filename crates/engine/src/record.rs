@@ -172,7 +172,6 @@ impl Recording {
         let status = recorder.status();
         let last = recorder.finish();
         counts.take(&last);
-        gpuwhy_collect::hurry();
         let closed = output.close(last);
         let mut degraded: Vec<String> = counts.degraded.into_values().collect();
         degraded.extend(closed.news);

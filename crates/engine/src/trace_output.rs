@@ -91,6 +91,8 @@ impl TraceOutput {
     pub fn close(mut self, mut last: Rows) -> Closed {
         // What is said of an error is said of the closing as a whole.
         let _ = self.writer.append(&mut last);
+        // What still seals in the background is waited for from now on.
+        gpuwhy_collect::hurry();
         let (written, closed) = self.writer.close();
         Closed { written, error: closed.err().map(Error::Store), news: self.news }
     }

@@ -1,12 +1,8 @@
 //! How much of a busy CPU a thread takes from others.
 
-use std::cell::OnceCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::Thread;
-use std::time::Duration;
-
-use super::clock::monotonic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Sets the niceness of the calling thread, from -20 to 19; less than 0 needs a privilege, and
 /// without it nothing changes.
@@ -42,96 +38,39 @@ pub fn hurry() {
 #[derive(Debug)]
 pub struct IdlePriority {
     niceness: i32,
-    watchdog: Option<Arc<Deadline>>,
+    watchdog: Option<std::thread::Thread>,
+    over: Arc<AtomicBool>,
 }
 
 /// Runs the calling thread at idle priority for `at_most`: on a CPU that is never idle a thread of
 /// this policy would get nowhere. Afterwards the thread has `niceness`. Does nothing if the thread
 /// could not return to its present priority.
 pub fn idle_priority(niceness: i32, at_most: Duration) -> IdlePriority {
-    // SAFETY: takes plain numbers; 0 is this thread.
-    let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let over = Arc::new(AtomicBool::new(false));
+    let mut guard = IdlePriority { niceness, watchdog: None, over: over.clone() };
+    // SAFETY: takes plain numbers; 0 is this thread, whose id `gettid` returns.
+    let (own, tid) = unsafe { (libc::getpriority(libc::PRIO_PROCESS, 0), libc::gettid()) };
     // A thread below 0 had the privilege to go there, and so may return.
-    let watchdog = (own < 0)
-        .then(|| WATCHDOG.with(|own| own.get_or_init(Watchdog::start).armed(at_most)))
-        .flatten();
-    if watchdog.is_some() {
-        set_policy(0, libc::SCHED_IDLE);
+    if own >= 0 {
+        return guard;
     }
-    IdlePriority { niceness, watchdog }
-}
-
-thread_local! {
-    static WATCHDOG: OnceCell<Watchdog> = const { OnceCell::new() };
-}
-
-/// When a thread is to leave idle priority, ns of the monotonic clock; or one of these.
-#[derive(Debug)]
-struct Deadline(AtomicU64);
-
-const NONE: u64 = 0;
-const OVER: u64 = 1;
-
-/// A thread that takes another one out of idle priority; it ends with that.
-#[derive(Debug)]
-struct Watchdog {
-    deadline: Arc<Deadline>,
-    thread: Option<Thread>,
-}
-
-impl Watchdog {
-    fn start() -> Watchdog {
-        let deadline = Arc::new(Deadline(AtomicU64::new(NONE)));
-        // SAFETY: takes nothing.
-        let tid = unsafe { libc::gettid() };
-        let watched = deadline.clone();
-        let thread = std::thread::Builder::new()
-            .name("gpuwhy-guard".into())
-            .spawn(move || watch(&watched, tid));
-        Watchdog { deadline, thread: thread.ok().map(|thread| thread.thread().clone()) }
-    }
-
-    fn armed(&self, at_most: Duration) -> Option<Arc<Deadline>> {
-        let thread = self.thread.as_ref()?;
-        let ns = u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX);
-        self.deadline.0.store(now().saturating_add(ns), Ordering::Release);
-        thread.unpark();
-        Some(self.deadline.clone())
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.deadline.0.store(OVER, Ordering::Release);
-        if let Some(thread) = &self.thread {
-            thread.unpark();
+    let watch = move || {
+        let end = Instant::now() + at_most;
+        while !over.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                set_policy(tid, libc::SCHED_OTHER);
+                return;
+            }
+            std::thread::park_timeout(left);
         }
-    }
-}
-
-fn now() -> u64 {
-    monotonic().0.unsigned_abs()
-}
-
-fn watch(deadline: &Deadline, tid: libc::pid_t) {
-    loop {
-        match deadline.0.load(Ordering::Acquire) {
-            OVER => return,
-            NONE => std::thread::park(),
-            end => match end.saturating_sub(now()) {
-                0 => {
-                    if deadline
-                        .0
-                        .compare_exchange(end, NONE, Ordering::AcqRel, Ordering::Acquire)
-                        .is_ok()
-                    {
-                        set_policy(tid, libc::SCHED_OTHER);
-                    }
-                }
-                left => std::thread::park_timeout(Duration::from_nanos(left)),
-            },
-        }
-    }
+    };
+    let Ok(watchdog) = std::thread::Builder::new().name("gpuwhy-guard".into()).spawn(watch) else {
+        return guard;
+    };
+    guard.watchdog = Some(watchdog.thread().clone());
+    set_policy(tid, libc::SCHED_IDLE);
+    guard
 }
 
 fn set_policy(tid: libc::pid_t, policy: libc::c_int) {
@@ -143,8 +82,9 @@ fn set_policy(tid: libc::pid_t, policy: libc::c_int) {
 
 impl Drop for IdlePriority {
     fn drop(&mut self) {
-        if let Some(deadline) = self.watchdog.take() {
-            deadline.0.store(NONE, Ordering::Release);
+        if let Some(watchdog) = self.watchdog.take() {
+            self.over.store(true, Ordering::Relaxed);
+            watchdog.unpark();
             set_policy(0, libc::SCHED_OTHER);
         }
         nice(self.niceness);
@@ -161,8 +101,8 @@ mod tests {
     }
 
     fn in_idle_priority_within(seconds: u64, is: bool) -> bool {
-        let end = now() + seconds * 1_000_000_000;
-        while (policy() == libc::SCHED_IDLE) != is && now() < end {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while (policy() == libc::SCHED_IDLE) != is && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
         (policy() == libc::SCHED_IDLE) == is

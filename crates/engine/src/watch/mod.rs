@@ -325,7 +325,6 @@ impl Watcher {
         if self.options.everything {
             last.append(&mut exact);
         }
-        gpuwhy_collect::hurry();
         let closed = self.output.close(last);
         let now = gpuwhy_collect::now().0;
         let trouble = |says| Event::Trouble(Trouble { at_ns: now, says });
