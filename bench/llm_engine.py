@@ -28,7 +28,7 @@ ROUNDS = int(os.environ.get("ENGINE_ROUNDS", "3"))
 BLOCK, SETTLES = float(os.environ.get("ENGINE_BLOCK", "20")), 5.0
 CLIENTS = [int(n) for n in os.environ.get("ENGINE_CLIENTS", "1,8,32").split(",")]
 # The probes that look at the host and at stacks; without them the engine's own records are left.
-OF_HOST = "block_io cgroup drm_clients interrupts memory nccl_calls network nvml psi python python_gc run_queue settings stacks steal tcp"
+OF_HOST = "block_io cgroup drm_clients file_locks interrupts memory nccl_calls network nvml psi python python_gc run_queue settings stacks steal tcp"
 MODES = {
     "off": None,
     "control": None,

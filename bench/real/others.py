@@ -533,7 +533,7 @@ ALL = [
                    ("the service computes more", backend_does(2), MORE | CPU, True)]),
         (Php, [HOGS, ("another page holds the session", asks_for("/page.php?slow", 0.05), LOCK | {"own_sleep"}, False),
                ("other pages compute more", asks_for("/page.php?more", 0.03), MORE | LOCK, False)]),
-        (Sqlite, [HOGS, ("another process holds the database", holds_db, LOCK | {"own_sleep"}, False),
+        (Sqlite, [HOGS, ("another process holds the database", holds_db, LOCK, False),
                   ("a process that syncs", syncs, {"block_io", *CPU}, True)]),
         (Ffmpeg, [HOGS, QUOTA]),
         (Sklearn, [ONE, QUOTA, ("many short processes", short_processes, CPU, True)]),

@@ -7,6 +7,7 @@ pub(crate) mod block_io;
 pub(crate) mod cgroup;
 pub(crate) mod drm_clients;
 pub(crate) mod engine_metrics;
+pub(crate) mod file_locks;
 pub(crate) mod hami;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
@@ -46,6 +47,7 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &network::PROBE,
     &tcp::PROBE,
     &memory::PROBE,
+    &file_locks::PROBE,
     &stacks::PROBE,
     &psi::PROBE,
     &steal::PROBE,

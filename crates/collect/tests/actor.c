@@ -2,6 +2,7 @@
 /* The processes that root_threads.rs records: each does one thing until it is killed. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -53,6 +55,14 @@ static void pin(int cpu)
 	sched_setaffinity(0, sizeof(set), &set);
 	/* Other processes of this machine shall not disturb the test. */
 	setpriority(PRIO_PROCESS, 0, -15);
+}
+
+/* A lock of a whole file, or of one of its bytes; -1 if somebody else has it. */
+static int lock_file(int file, const char *how, int byte)
+{
+	struct flock range = { .l_type = F_WRLCK, .l_start = byte, .l_len = 1 };
+
+	return strcmp(how, "flock") ? fcntl(file, F_SETLK, &range) : flock(file, LOCK_EX | LOCK_NB);
 }
 
 /* Waits for nothing that ever comes, and lets others run meanwhile. */
@@ -212,6 +222,28 @@ int main(int argc, char **argv)
 		}
 		while (write(a[1], &byte, 1) == 1 && read(b[0], &byte, 1) == 1)
 			;
+	} else if (!strcmp(role, "hold")) {
+		int file = open(argv[2], O_RDWR | O_CREAT, 0600);
+
+		name("holder");
+		/* Whoever holds a byte that nobody wants is in nobody's way. */
+		if (lock_file(file, argv[3], 7) || (strcmp(argv[3], "flock") && lock_file(file, argv[3], 5)))
+			return 1;
+		printf("held\n");
+		fflush(stdout);
+		pause();
+	} else if (!strcmp(role, "try")) {
+		int file = open(argv[2], O_RDWR | O_CREAT, 0600);
+
+		name("trier");
+		for (;;) {
+			/* Byte 3 is free. */
+			if (strcmp(argv[3], "flock") && lock_file(file, argv[3], 3))
+				return 1;
+			if (!lock_file(file, argv[3], 7))
+				return 1;
+			nap(5000000);
+		}
 	} else if (!strcmp(role, "fork")) {
 		name("parent");
 		nap(300000000);

@@ -331,6 +331,33 @@ fn root_a_thread_that_a_timer_wakes_has_no_waker() {
 }
 
 #[test]
+fn root_who_holds_a_lock_of_a_file_that_is_tried_in_vain_is_named() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    if !privileged() {
+        return;
+    }
+    for how in ["fcntl", "flock"] {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tried.{how}"));
+        let file = file.to_str().unwrap();
+        let mut holder = Actor::new(&["hold", file, how]);
+        assert_eq!(holder.read_line(), "held");
+        let trier = Actor::new(&["try", file, how]);
+        let trace = record(targets(&[trier.pid()]), 800);
+        let track = trace.track(trace.thread("trier").id, names::FILE_LOCK_HOLDER);
+        let track = track.unwrap_or_else(|| panic!("no try by {how} was seen")).id;
+        let rows: Vec<_> = trace.rows.state.iter().filter(|s| s.track == track).collect();
+        assert!(rows.len() > 50, "{} tries in vain", rows.len());
+        let holder = i64::from(holder.pid());
+        for row in &rows {
+            let named = trace.entity(EntityId(row.value as u32));
+            assert_eq!((named.kind, named.number), (EntityKind::Thread, Some(holder)));
+        }
+        let waited: Ns = rows.iter().filter_map(|row| row.dur).sum();
+        assert!(waited > Ns::millis(400), "it waits most of the time: {waited}");
+    }
+}
+
+#[test]
 fn root_packets_over_loopback_are_softirq_time() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     if !privileged() {

@@ -270,8 +270,24 @@ impl Walk<'_> {
         (parent.kind == EntityKind::Cgroup).then_some(parent.id)
     }
 
-    /// On a CPU. While its library says that it waits for its device, it spins.
+    /// On a CPU. A rank that runs on while another one is stopped waits for it: it spins.
     fn running(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
+        let (mut at, world) = (window.0, self.world);
+        if matches!(via, Via::Own | Via::Rank) {
+            for (from, to, stopped) in world.stopped_ranks(thread, window) {
+                let from = from.max(at);
+                if from < to {
+                    self.awake(thread, cpu, (at, from), via);
+                    self.put((from, to), PartKind::Stopped, Some(stopped));
+                    at = to;
+                }
+            }
+        }
+        self.awake(thread, cpu, (at, window.1), via);
+    }
+
+    /// While its library says that it waits for its device, it spins.
+    fn awake(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
         let world = self.world;
         let spins = match via {
             Via::Own | Via::Rank | Via::Peer => world.gpus().waits(world.process(thread)),
@@ -386,8 +402,30 @@ impl Walk<'_> {
         if process == self.world.process(self.own()) { thread } else { process }
     }
 
-    /// An interruptible sleep.
+    /// An interruptible sleep. Between two tries for a lock of a file, its holder is what is waited for.
     fn sleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        let (mut at, world) = (window.0, self.world);
+        let tries = match syscall::wait(held.arg) {
+            Wait::Timer | Wait::Poll if !(via == Via::Futex && self.is_other(thread)) => {
+                world.lock_tries(thread, window)
+            }
+            _ => &[],
+        };
+        for &(from, to, holder) in tries {
+            let (from, to) = (from.max(at), to.min(window.1));
+            if from < to {
+                self.asleep(thread, held, (at, from), via);
+                self.follow(holder, (from, to), self.through(thread, via, holder, Via::Futex));
+                at = to;
+            }
+        }
+        self.asleep(thread, held, (at, window.1), via);
+    }
+
+    fn asleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
+        if window.0 >= window.1 {
+            return;
+        }
         if via == Via::Gil {
             return self.put_as(window, via, PartKind::Gil);
         }

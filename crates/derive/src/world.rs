@@ -127,6 +127,8 @@ pub struct World {
     by_thread: HashMap<EntityId, Vec<Request>>,
     by_disk: HashMap<EntityId, Vec<Request>>,
     memory: HashMap<EntityId, Vec<Interval>>,
+    /// From a try of a thread for a lock of a file that was in vain to the next: who held the lock.
+    lock_tries: HashMap<EntityId, Vec<(Ns, Ns, EntityId)>>,
     messages: HashMap<EntityId, Vec<Sent>>,
     flows: HashMap<(u64, Direction), Vec<Sent>>,
     gpus: Gpus,
@@ -141,8 +143,12 @@ pub struct World {
     /// Processes that mark batches which they load.
     loaders: HashSet<EntityId>,
     workload: HashSet<EntityId>,
-    /// Processes of the workload that are ranks of a job.
-    ranks: HashSet<EntityId>,
+    /// Processes of the workload that are ranks of a job, with their number.
+    ranks: HashMap<EntityId, i64>,
+    /// When ranks were stopped: from, to, and which.
+    stopped_ranks: Vec<(Ns, Ns, EntityId)>,
+    /// What the steps of ranks take at the median, where some were stopped.
+    usual_steps: HashMap<EntityId, Ns>,
     /// The thread that takes a process's steps.
     stepping: HashMap<EntityId, EntityId>,
     /// The threads of each process that have states.
@@ -177,13 +183,14 @@ impl World {
         for step in &rows.step {
             let process = world.process(step.thread);
             world.workload.insert(process);
-            if step.rank.is_some() {
-                world.ranks.insert(process);
+            if let Some(rank) = step.rank {
+                world.ranks.entry(process).or_insert_with(|| rank.into());
             }
             world.stepping.entry(process).or_insert(step.thread);
             world.steppers.insert(step.thread);
         }
         world.index_wandering(rows);
+        world.index_stopped_ranks(rows);
         let mut threads: HashMap<EntityId, Vec<EntityId>> = HashMap::default();
         for thread in world.states.keys().filter(|thread| world.is_workload(**thread)) {
             threads.entry(world.process(*thread)).or_default().push(*thread);
@@ -216,13 +223,17 @@ impl World {
                         self.occupants.entry(cpu).or_default().push((row.ts, to, who));
                     }
                 }
+                names::FILE_LOCK_HOLDER => {
+                    let holder = EntityId(u32::try_from(row.value).unwrap_or(0));
+                    self.lock_tries.entry(track.entity).or_default().push((row.ts, to, holder));
+                }
                 _ => {}
             }
         }
         for held in self.states.values_mut() {
             held.sort_unstable_by_key(|h| (h.from, h.to));
         }
-        for slices in self.occupants.values_mut() {
+        for slices in self.occupants.values_mut().chain(self.lock_tries.values_mut()) {
             slices.sort_unstable();
         }
     }
@@ -291,6 +302,37 @@ impl World {
         for list in self.messages.values_mut().chain(self.flows.values_mut()) {
             list.sort_by_key(|m| m.ts);
         }
+    }
+
+    /// After the steps: when threads that take those of ranks were stopped.
+    fn index_stopped_ranks(&mut self, rows: &Rows) {
+        let stepping = self.ranks.keys().filter_map(|rank| Some((*rank, self.stepping.get(rank)?)));
+        let states = stepping.flat_map(|(rank, thread)| {
+            let all = self.states.get(thread).map_or(&[][..], Vec::as_slice);
+            all.iter()
+                .filter(|held| held.state == ThreadState::Stopped)
+                .map(move |held| (held.from, held.to, rank))
+        });
+        self.stopped_ranks = states.collect();
+        self.stopped_ranks.sort_unstable();
+        if self.stopped_ranks.is_empty() {
+            return;
+        }
+        let ranks: HashMap<Id, EntityId> =
+            rows.step.iter().map(|step| (step.id, self.process(step.thread))).collect();
+        let mut durations: HashMap<EntityId, Vec<Ns>> = HashMap::new();
+        for span in &rows.span {
+            if let (Some(rank), Some(dur)) = (ranks.get(&span.id), span.dur) {
+                durations.entry(*rank).or_default().push(dur);
+            }
+        }
+        self.usual_steps = durations
+            .into_iter()
+            .map(|(rank, mut all)| {
+                all.sort_unstable();
+                (rank, all[all.len() / 2])
+            })
+            .collect();
     }
 
     /// After the steps: it matters where several threads of a process take some.
@@ -447,7 +489,7 @@ impl World {
         }
         let elsewhere = process != self.process(own);
         let steps = thread != own && self.steppers.contains(&thread) && !self.wander(thread);
-        (elsewhere || steps) && !self.ranks.contains(&process)
+        (elsewhere || steps) && !self.ranks.contains_key(&process)
     }
 
     /// Whether the threads of its process answer what others of them have received.
@@ -475,10 +517,38 @@ impl World {
 
     /// Which threads had a CPU in the window: from, to, thread.
     pub(crate) fn occupants(&self, cpu: i64, window: Interval) -> &[(Ns, Ns, EntityId)] {
-        let Some(list) = self.occupants.get(&cpu) else { return &[] };
-        let first = list.partition_point(|o| o.1 <= window.0);
-        let last = list.partition_point(|o| o.0 < window.1);
-        &list[first..last.max(first)]
+        self.occupants.get(&cpu).map_or(&[], |list| within(list, window))
+    }
+
+    /// When another rank of the job was stopped for longer than a step of this one takes: it can do no more by itself from
+    /// then on. None if the thread takes no steps of a rank.
+    pub(crate) fn stopped_ranks(
+        &self,
+        thread: EntityId,
+        window: Interval,
+    ) -> Vec<(Ns, Ns, EntityId)> {
+        let before = self.stopped_ranks.partition_point(|stopped| stopped.0 < window.1);
+        if before == 0 {
+            return Vec::new();
+        }
+        let own = self.process(thread);
+        let (Some(rank), Some(usual)) = (self.ranks.get(&own), self.usual_steps.get(&own)) else {
+            return Vec::new();
+        };
+        if self.stepping.get(&own) != Some(&thread) {
+            return Vec::new();
+        }
+        let others =
+            self.stopped_ranks[..before].iter().filter(|(_, _, other)| self.ranks[other] != *rank);
+        let waited = others.map(|(from, to, other)| {
+            (from.saturating_add(*usual).max(window.0), (*to).min(window.1), *other)
+        });
+        waited.filter(|(from, to, _)| from < to).collect()
+    }
+
+    /// From tries of a thread for locks of files that were in vain to the next ones: who held the lock.
+    pub(crate) fn lock_tries(&self, thread: EntityId, window: Interval) -> &[(Ns, Ns, EntityId)] {
+        self.lock_tries.get(&thread).map_or(&[], |list| within(list, window))
     }
 
     /// The wakeup that ended a sleep `[from, to)`: the last one within it or at its end.
@@ -824,6 +894,13 @@ const AT_ONCE: Ns = Ns::millis(2);
 const SIGNALLED: Ns = Ns::millis(1);
 /// How many requests a look-up considers at most.
 const LOOK: usize = 4096;
+
+/// Those of a list in order, which do not overlap, that reach into a window.
+fn within(list: &[(Ns, Ns, EntityId)], window: Interval) -> &[(Ns, Ns, EntityId)] {
+    let first = list.partition_point(|one| one.1 <= window.0);
+    let last = list.partition_point(|one| one.0 < window.1);
+    &list[first..last.max(first)]
+}
 
 /// Those of some requests, ordered by when they were done, that overlap the window.
 fn overlapping(list: &[Request], window: Interval) -> impl Iterator<Item = &Request> {

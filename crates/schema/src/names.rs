@@ -67,6 +67,9 @@ pub const LIBRARY_CALLS: &str = "library_calls";
 pub const NCCL_CALLS: &str = "nccl_calls";
 /// Span track of a thread (nested): pauses of a run time, such as `gc` of its garbage collector.
 pub const RUNTIME_PAUSES: &str = "runtime_pauses";
+/// State track of a thread: from a try for a lock of a file that was in vain to the next one, the entity id of the
+/// holder's main thread.
+pub const FILE_LOCK_HOLDER: &str = "file_lock_holder";
 /// Mark track of a host: what NCCL's own RAS says of the jobs here, `behind in AllReduce`; the value is
 /// the rank.
 pub const NCCL_RAS: &str = "nccl_ras";

@@ -65,6 +65,8 @@ sources! {
     TCP = "bpf:tcp" [Network],
     /// Reclaim, faults and the page cache, by BPF.
     MEMORY = "bpf:memory" [MemoryPressure],
+    /// Who holds the locks of files that are asked for again and again, by BPF.
+    FILE_LOCKS = "bpf:file_locks" [],
     /// Stack samples, by BPF.
     STACKS = "bpf:stacks" [],
     /// Pressure stall information.

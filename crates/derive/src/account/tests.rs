@@ -101,6 +101,20 @@ impl Scene {
         self
     }
 
+    /// A try for a lock of a file that was in vain, up to the next one.
+    fn tries(&mut self, name: &str, from: i64, to: i64, holder: &str) -> &mut Scene {
+        let (entity, holder) = (self.who(name), self.who(holder));
+        let track = self.track(entity, Lane::states(names::FILE_LOCK_HOLDER, Discipline::Sparse));
+        self.rows.state.push(State {
+            ts: Ns(from * MS),
+            dur: Some(Ns((to - from) * MS)),
+            track,
+            value: holder.0.into(),
+            arg: None,
+        });
+        self
+    }
+
     fn wake(&mut self, woken: &str, at: i64, by: Option<&str>) -> &mut Scene {
         let woken = self.who(woken);
         let waker = by.map(|name| self.who(name));
@@ -161,6 +175,20 @@ impl Scene {
     fn steps_too(&mut self, who: &str) -> &mut Scene {
         let (id, thread) = (self.id(), self.who(who));
         self.rows.step.push(Step { id, ts: Ns(-MS), thread, seq: 0, size: None, rank: None });
+        self
+    }
+
+    /// The thread takes the steps of this rank, which take 2 ms as a rule.
+    fn steps_of_rank(&mut self, who: &str, rank: u32) -> &mut Scene {
+        let thread = self.who(who);
+        let track = self.track(thread, Lane::spans(names::STEPS, Discipline::Nested));
+        for seq in 0..3_i64 {
+            let (id, ts) = (self.id(), Ns((2 * seq - 100) * MS));
+            let (dur, name) = (Some(Ns(2 * MS)), "step".into());
+            self.rows.span.push(Span { id, ts, dur, track, parent: None, name });
+            let (seq, rank) = (seq as u64, Some(rank));
+            self.rows.step.push(Step { id, ts, thread, seq, size: None, rank });
+        }
         self
     }
 
@@ -995,6 +1023,38 @@ fn who_holds_a_lock_on_a_file_is_told_whatever_it_does_meanwhile() {
     scene.thread("job/1", "RLLLLLLRR").thread("other/1", "RRRSSSRRR");
     scene.wake("job/1", 7, Some("other/1"));
     assert_eq!(scene.step("job/1", 0, 9), "run 1, >lock(other) 6, run 2");
+}
+
+#[test]
+fn who_holds_a_lock_on_a_file_that_is_tried_again_and_again_is_told() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RSSSRSSSRSSR").thread("other/1", "RRRSSSRRR");
+    scene.tries("job/1", 1, 4, "other/1").tries("job/1", 5, 7, "other/1");
+    let said =
+        "run 1, >lock(other) 3, run 1, >lock(other) 2, timer(job) 1, run 1, timer(job) 2, run 1";
+    assert_eq!(scene.step("job/1", 0, 12), said);
+}
+
+#[test]
+fn who_tries_for_a_lock_of_its_own_workload_waits_for_what_its_holder_does() {
+    let mut scene = Scene::default();
+    scene.thread("job/1", "RSSSSR").thread("job/2", "RRRDDR").tries("job/1", 1, 5, "job/2");
+    scene.io("job/2", IoOp::Flush, [3, 3, 5]);
+    assert_eq!(scene.step("job/1", 0, 6), "run 1, >run 2, >block_device 2, run 1");
+}
+
+#[test]
+fn a_rank_that_runs_on_while_another_is_stopped_waits_for_it_from_a_step_on() {
+    let mut scene = Scene::default();
+    scene.thread("rank0/main", "RRRRRRRRRR").thread("rank1/main", "RXXXXXXRRR");
+    scene.steps_of_rank("rank0/main", 0).steps_of_rank("rank1/main", 1);
+    let said = scene.step("rank0/main", 0, 10);
+    assert!(said.ends_with("unknown 2, run 3, stopped(rank1) 4, run 3"), "{said}");
+    let mut scene = Scene::default();
+    scene.thread("a/main", "RRRRRRRRRR").thread("b/main", "RXXXXXXRRR");
+    scene.steps_of_rank("a/main", 0).steps_of_rank("b/main", 0);
+    let said = scene.step("a/main", 0, 10);
+    assert!(said.ends_with("unknown 2, run 10"), "they are of two jobs: {said}");
 }
 
 #[test]
