@@ -17,7 +17,7 @@ PYTHON = "/usr/bin/python3"
 def taken_ports():
     """The ports of this host at which somebody listens, or receives datagrams."""
     ports = set()
-    for kind, state in (("tcp", "0A"), ("udp", "07")):
+    for kind, state in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07")):
         with open(f"/proc/net/{kind}") as file:
             rows = [line.split() for line in list(file)[1:]]
         ports |= {int(row[1].split(":")[1], 16) for row in rows if row[3] == state}
