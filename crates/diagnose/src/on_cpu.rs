@@ -140,6 +140,8 @@ pub enum Doubt {
     Little,
     /// It ran so little longer there that other virtual machines may have slowed it.
     OtherMachines,
+    /// The other ranks of its engine ran longer as well.
+    Ranks,
 }
 
 /// Other places are evidence if they make up this share of the usual time on CPUs.
@@ -314,6 +316,10 @@ impl OnCpu {
         if self.is_alone() || self.some_were_more() {
             return None;
         }
+        // Ranks of an engine run while they wait for each other, where no GPU does so for them.
+        if self.batches && self.peers.is_some() {
+            return Some(Doubt::Ranks);
+        }
         if self.times() < if self.batches { OF_BATCHES } else { UNSEEN } {
             return Some(Doubt::Little);
         }
@@ -401,6 +407,12 @@ impl Doubt {
                  machines use as well",
                 on_cpu.places(),
                 on_cpu.spread / 1e6
+            ),
+            Doubt::Ranks => format!(
+                "{}, and those who take the same steps {:.2} times: ranks that run while they wait for each other do so, \
+                 whichever of them is late",
+                on_cpu.places(),
+                on_cpu.peers.unwrap_or(1.0)
             ),
             Doubt::AnyWork => {
                 "a busy period ends when there is no more to do, and how much there was is not known: mark the steps, or \
@@ -502,6 +514,19 @@ mod tests {
     fn what_ran_less_elsewhere_may_have_moved_there() {
         assert_eq!(doubt((0.0, 1.0), (2.0, 1.5), Some(&[])), "OnePlace");
         assert_eq!(doubt((0.0, 1.0), (2.0, 1.9), Some(&[])), "more work");
+    }
+
+    #[test]
+    fn a_rank_of_an_engine_that_runs_longer_as_others_do_may_wait_for_them() {
+        let of = |peers: f64, batches| {
+            let stretches =
+                [((OWN, Place::BeforeWaits), (1e6, 4e6)), ((OWN, Place::AfterWaits), (1e6, 1e6))];
+            let on_cpu = OnCpu::new(&stretches.into(), Some(Vec::new()));
+            on_cpu.beside(&[(2e6, peers * 2e6)]).of_batches(batches).doubt()
+        };
+        assert_eq!(of(2.2, true), Some(Doubt::Ranks));
+        assert_eq!(of(1.1, true), None, "nobody else is slower");
+        assert_eq!(of(2.2, false), None, "others wait for each other without running");
     }
 
     /// What waits for memory at one place only is slowed there by neighbours that no guest sees.

@@ -2,6 +2,7 @@
 //! a program of their own, one at a time.
 
 mod gpus;
+mod machines;
 mod probes;
 mod watching;
 

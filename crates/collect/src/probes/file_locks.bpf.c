@@ -26,7 +26,7 @@ struct file_lock_core {
 	struct list_head flc_list;
 	void *flc_owner;
 	unsigned char flc_type;
-	int flc_pid;
+	__s32 flc_pid;
 } CORE;
 
 struct file_lock {
@@ -63,7 +63,7 @@ struct inode {
 struct lock {
 	void *owner;
 	__u32 type;
-	__u32 pid;
+	__s32 pid;
 };
 
 /* The last try of a thread that was in vain. */
@@ -135,7 +135,8 @@ static __always_inline __u32 holder_of(struct inode *inode, struct file_lock *wa
 		read_lock(fl, &has);
 		if (has.owner != want.owner && (has.type == WRITES || want.type == WRITES) &&
 		    (!posix || (BPF_CORE_READ(fl, fl_start) <= to && BPF_CORE_READ(fl, fl_end) >= from)))
-			return has.pid;
+			/* Of other hosts there are no processes here. */
+			return has.pid > 0 ? has.pid : 0;
 		place = BPF_CORE_READ(place, next);
 	}
 	return 0;

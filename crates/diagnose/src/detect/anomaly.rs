@@ -24,6 +24,8 @@ pub(super) struct Open {
     pub heights: Vec<f64>,
     /// How long each took, ns.
     pub durations: Vec<f64>,
+    /// When each began; of those that were held back before it was one, when it became one.
+    pub begins: Vec<Ns>,
     /// When the first began.
     pub since: Ns,
     /// It is what another anomaly became, at another level.
@@ -104,6 +106,7 @@ impl Open {
             self.steps.clear();
             self.heights.clear();
             self.durations.clear();
+            self.begins.clear();
             self.latest.clear();
             self.since = step.ts;
         }
@@ -113,6 +116,7 @@ impl Open {
         self.steps.push(no);
         self.heights.push(height);
         self.durations.push(log.exp());
+        self.begins.push(step.ts);
         let slow = spike || log > fit.center + (1.0 + config.min_effect).ln().max(2.0 * fit.scale);
         self.latest.push_back(slow);
         if self.latest.len() > config.calm {
@@ -136,6 +140,7 @@ impl Open {
         self.steps.push(no);
         self.heights.push(DATED_BY);
         self.durations.push(self.fit.center.exp() * HUNG);
+        self.begins.push(self.begins.last().copied().unwrap_or(self.since));
         self.to_last_slow = self.steps.len();
     }
 
@@ -146,6 +151,7 @@ impl Open {
         self.to_last_slow = self.to_last_slow.saturating_sub(gone);
         self.heights.drain(..gone);
         self.durations.drain(..gone);
+        self.begins.drain(..gone);
         self.steps.drain(..gone);
     }
 
@@ -155,9 +161,11 @@ impl Open {
         if !self.durations.len().is_multiple_of(ASKED) {
             return None;
         }
-        let (at, change) = level::change(&self.durations, self.fit.center.exp(), config)?;
-        let later: f64 = self.durations[at..].iter().sum();
-        let begins = now.saturating_sub(Ns(later as i64));
+        let since =
+            self.begins.partition_point(|ts| *ts <= now.saturating_sub(config.merge_within));
+        let lately = (since > 0).then(|| self.begins.len() - since + 1);
+        let (at, change) = level::change(&self.durations, lately, self.fit.center.exp(), config)?;
+        let begins = self.begins[at];
         let lasted = begins.saturating_sub(self.since);
         let fallen = self.follows == Some(Change::Fallen);
         change.may_follow(lasted, fallen).then_some((at, begins, change))
@@ -170,12 +178,14 @@ impl Open {
         self.steps.drain(..at);
         self.heights.drain(..at);
         self.durations.drain(..at);
+        self.begins.drain(..at);
         self.to_last_slow = self.to_last_slow.saturating_sub(at);
         // Where it begins is known.
         (self.first_spike, self.since, self.follows) = (Some(0), since, Some(change));
         before.steps.truncate(at);
         before.heights.truncate(at);
         before.durations.truncate(at);
+        before.begins.truncate(at);
         before.to_last_slow = before.to_last_slow.min(at);
         before
     }

@@ -3,7 +3,8 @@
 //! # What it sees
 //! The median of the latest steps of an anomaly beside the median of those before them. Where steps lose several times
 //! as much as before, or a fraction of it, something else has begun, or what was the matter is over and something
-//! weaker is left. The anomaly is divided there.
+//! weaker is left. The anomaly is divided there. So it is where a part of the latest steps loses several times as much
+//! as nearly all before, and where hardly any does any more: a lock that some requests of a server need changes no median.
 //!
 //! # Why it matters
 //! On a machine that is never quite calm (a neighbour, the hypervisor), an anomaly that does not end would hide every
@@ -43,21 +44,41 @@ const MOSTLY: f64 = 0.9;
 /// if they lost so many times the least effect before.
 const HIGH: f64 = 2.0;
 
+/// So many of the latest steps are looked at for a part of them that takes longer,
+const PART_OF: usize = 64;
+/// and so many of them make one,
+const PART: usize = 8;
+/// if they lose [`RISES`] times as much as this share of those before.
+const NEARLY_ALL: f64 = 0.95;
+/// What no more than this share of steps exceeds is what a part of them takes,
+const RARE: f64 = 0.06;
+/// and this share of the latest may take that long although it is over.
+const SINGLE: f64 = 0.02;
+/// So many before are compared with, at most.
+const COMPARED_WITH: usize = 1024;
+
 /// Where the steps of an anomaly came to another level, if the latest have: the first step of the new level, and which
-/// it is. `durations` of all its steps and `usual`, in ns.
-pub(super) fn change(durations: &[f64], usual: f64, config: &Detection) -> Option<(usize, Change)> {
+/// it is. `durations` of all its steps and `usual`, in ns; `lately` are the steps of so long a time as anomalies may pause,
+/// none if it has not lasted so long.
+pub(super) fn change(
+    durations: &[f64],
+    lately: Option<usize>,
+    usual: f64,
+    config: &Detection,
+) -> Option<(usize, Change)> {
     let least = config.min_effect * usual;
     let (before, now, first) = levels(durations, (LATEST, 0.5), usual)?;
     if rises((before, now), usual, least) {
         let at = first + turns_at(&durations[first..], usual, (before, now));
         return Some((at, Change::Risen));
     }
-    let pause = config.merge_within.0 as f64;
-    let mut lasted = durations.iter().rev().scan(0.0, |sum, ns| {
-        *sum += ns;
-        Some(*sum)
-    });
-    let lately = 1 + lasted.position(|sum| sum >= pause)?;
+    if let Some(at) = a_part_rises(durations, usual, least) {
+        return Some((at, Change::Risen));
+    }
+    let lately = lately?;
+    if let Some(at) = a_part_falls(durations, lately, usual, least) {
+        return Some((at, Change::Fallen));
+    }
     let (before, now, first) = levels(durations, (lately.max(LATEST), MOSTLY), usual)?;
     if falls((before, now), least) {
         let at = first + turns_at(&durations[first..], usual, (before, now));
@@ -74,6 +95,55 @@ fn rises((before, now): (f64, f64), usual: f64, least: f64) -> bool {
 /// Whether they lose a fraction of it.
 fn falls((before, now): (f64, f64), least: f64) -> bool {
     before >= FALLS * now && before >= HIGH * least
+}
+
+/// The step from which on hardly any loses as much as a part of those before did.
+fn a_part_falls(durations: &[f64], lately: usize, usual: f64, least: f64) -> Option<usize> {
+    let split = durations.len().checked_sub(lately.max(PART_OF))?;
+    let first = split.saturating_sub(COMPARED_WITH);
+    let before = lost_at_most(durations.get(first..split)?, 1.0 - RARE, usual)?;
+    // They may be many: the count ends with the first that is too many.
+    let bar = before / FALLS;
+    let long = durations[split..].iter().filter(|ns| **ns - usual > bar);
+    let single = ((durations.len() - split) as f64 * SINGLE) as usize;
+    if before < HIGH * least || long.take(single + 1).count() > single {
+        return None;
+    }
+    // It is over after the last one of these that is not alone.
+    let many = |i: usize| {
+        let near =
+            &durations[i.saturating_sub(PART_OF / 2)..(i + PART_OF / 2).min(durations.len())];
+        near.iter().filter(|ns| **ns - usual > bar).count() > 1
+    };
+    let last = (first..durations.len()).rev().find(|&i| durations[i] - usual > bar && many(i))?;
+    (last < split).then_some(last + 1)
+}
+
+/// What this share of steps lost at most, beyond the usual, in ns; none of few.
+fn lost_at_most(durations: &[f64], share: f64, usual: f64) -> Option<f64> {
+    let mut all = durations.to_vec();
+    let at = (all.len() as f64 * share) as usize;
+    (all.len() >= PART_OF).then(|| *all.select_nth_unstable_by(at, f64::total_cmp).1 - usual)
+}
+
+/// The step from which on a part of the latest loses several times as much as nearly all before.
+fn a_part_rises(durations: &[f64], usual: f64, least: f64) -> Option<usize> {
+    let split = durations.len().checked_sub(PART_OF).filter(|before| *before >= PART_OF)?;
+    // All of them: each second one would hit or miss what comes at each sixth.
+    let first = split.saturating_sub(COMPARED_WITH);
+    let before = lost_at_most(&durations[first..split], NEARLY_ALL, usual)?;
+    let rises = |ns: &f64| rises((before, ns - usual), usual, least);
+    let share = durations[split..].iter().filter(|ns| rises(ns)).count() as f64 / PART_OF as f64;
+    // Before there were hardly any, and from then on this share: where that fits best.
+    let (mut sum, mut lowest, mut at) = (0.0, f64::INFINITY, split);
+    for (i, ns) in durations.iter().enumerate().skip(first.max(split.saturating_sub(PART_OF))) {
+        let is_long = f64::from(u8::from(rises(ns)));
+        if is_long > 0.0 && sum < lowest {
+            (lowest, at) = (sum, i);
+        }
+        sum += is_long - share / 2.0;
+    }
+    (share * PART_OF as f64 >= PART as f64).then_some(at)
 }
 
 /// How the mean loss of a step changed from one anomaly to the next, in ns.
@@ -139,7 +209,12 @@ mod tests {
         let all: Vec<f64> =
             levels.iter().flat_map(|&(n, ms)| std::iter::repeat_n(ms * 1e6, n)).collect();
         for n in 1..=all.len() {
-            if let Some((at, change)) = change(&all[..n], 10e6, &Detection::default()) {
+            let mut lasted = all[..n].iter().rev().scan(0.0, |sum, ns| {
+                *sum += ns;
+                Some(*sum)
+            });
+            let lately = lasted.position(|sum| sum >= 2e9).map(|at| at + 1);
+            if let Some((at, change)) = change(&all[..n], lately, 10e6, &Detection::default()) {
                 return format!("at {at}: {change:?} after {n}");
             }
         }
@@ -161,6 +236,24 @@ mod tests {
         assert_eq!(divided(&[(100, 11.0), (40, 13.0)]), "whole");
         assert_eq!(divided(&[(100, 12.0), (5, 90.0), (40, 12.0)]), "whole");
         assert_eq!(divided(&[(100, 11.5), (400, 10.4)]), "whole");
+    }
+
+    /// Of requests that need a lock, one in six waits for it.
+    #[test]
+    fn an_anomaly_is_divided_where_a_part_of_its_steps_loses_several_times_as_much_as_nearly_all_before()
+     {
+        let waits = [(5, 12.0), (1, 90.0)];
+        let parts = |n| std::iter::repeat_n(waits, n).flatten();
+        let all: Vec<_> = std::iter::once((200, 12.0)).chain(parts(12)).collect();
+        assert_eq!(divided(&all), "at 205: Risen after 248");
+        // So they did before.
+        let all: Vec<_> = parts(40).chain([(40, 12.0)]).collect();
+        assert_eq!(divided(&all), "whole");
+        // Until none of them does for as long as a pause may be.
+        let all: Vec<_> = parts(40).chain([(400, 12.0)]).collect();
+        assert_eq!(divided(&all), "at 240: Fallen after 407");
+        let all: Vec<_> = parts(40).chain([(90, 12.0), (1, 90.0), (200, 12.0)]).collect();
+        assert_eq!(divided(&all), "at 240: Fallen after 401");
     }
 
     /// Steps that lose nearly enough to be slow do not end an anomaly by themselves.

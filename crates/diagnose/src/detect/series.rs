@@ -361,6 +361,7 @@ impl Series {
             usual_since: 0,
             heights: logs.iter().map(|log| Open::height(&fit, *log)).collect(),
             durations: logs.iter().map(|log| log.exp()).collect(),
+            begins: vec![step.ts; steps.len()],
             since: step.ts,
             follows: None,
             steps,
