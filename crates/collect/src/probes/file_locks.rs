@@ -9,8 +9,9 @@
 //! look at who has it (microseconds); a descriptor that a child inherited and its parent closed, whose lock the parent
 //! is said to hold; locks that a server of files keeps for other hosts.
 //!
-//! *What it costs*: a look at what is known of the thread at each call that locks or unlocks a file, of any process;
-//! up to 64 locks of the file are read where a target's try was in vain.
+//! *What it costs*: 0.16 µs of each call that locks or unlocks a file, of any process (1.2 million calls of `fcntl` by one
+//! that is no target, on two shared virtual CPUs, Linux 6.18, by the kernel's own statistics, which add 20 to 40 ns); up to
+//! 64 locks of the file are read where a target's try was in vain.
 
 use foldhash::{HashMap, HashMapExt as _};
 use gpuwhy_schema::{Discipline, EntityId, Lane, Ns, SourceId, State, TrackId, names, sources};
